@@ -1,0 +1,27 @@
+"""The errors that a user is shown, one clear line each."""
+
+
+class DpmixError(Exception):
+    """Something outside the program is wrong: shown as one line, without a traceback (exit code 1)."""
+
+    exit_code = 1
+
+
+class ConfigError(DpmixError):
+    """The config or the command line is wrong (exit code 2).
+
+    Parameters
+    ----------
+    problems : list of str
+        One line per problem; all problems of a config are reported together.
+    """
+
+    exit_code = 2
+
+    def __init__(self, problems: list[str]) -> None:
+        self.problems = problems
+        super().__init__("\n".join(problems))
+
+
+class DataError(DpmixError):
+    """A data file cannot be read, or its events cannot be used (exit code 1)."""

@@ -1,0 +1,217 @@
+"""The model: a truncated Dirichlet process mixture of multivariate normals, and the values that describe it.
+
+    x_i | z_i = j   ~ N(mu_j, Sigma_j)
+    P(z_i = j)      = pi_j,  pi_1 = v_1,  pi_j = v_j prod_{r<j} (1 - v_r),  v_K = 1
+    v_j             ~ Beta(1, alpha),  j < K
+    alpha           ~ Gamma(e, f)                            shape e, rate f
+    mu_j | Sigma_j  ~ N(m, gamma Sigma_j)
+    Sigma_j         ~ inverse Wishart(nu + D + 1, nu Phi)    degrees of freedom, scale; E[Sigma_j] = Phi
+
+after Suchard, Wang, Chan, Frelinger, Cron and West (2010), J. Comput. Graph. Stat. 19:419, section 2; the
+paper writes the last line IW(nu + 2, nu Phi) in Dawid's notation.
+
+N events, D channels, K components. All arrays here are float64 and none depends on N.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import gammaln, multigammaln
+
+Array = npt.NDArray[np.float64]
+
+LOG_2PI = float(np.log(2.0 * np.pi))
+
+
+@dataclass(frozen=True)
+class Prior:
+    """Prior of the mixture, in the words of the module's docstring.
+
+    Attributes
+    ----------
+    m : float64 [D]
+        Prior mean of the component means.
+    gamma : float
+        Prior variance of a component's mean, in units of its covariance.
+    nu : float
+        Strength of the prior on the covariances, in events.
+    phi : float64 [D, D]
+        Prior mean of the covariances.
+    alpha_shape, alpha_rate : float
+        Gamma prior of the concentration alpha.
+    """
+
+    m: Array
+    gamma: float
+    nu: float
+    phi: Array
+    alpha_shape: float
+    alpha_rate: float
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """What an engine needs to know of a mixture: log pi_j N(x | mu_j, Sigma_j) =
+    log_weights[j] + log_norms[j] - |whiteners[j] (x - means[j])|^2 / 2.
+
+    Attributes
+    ----------
+    log_weights : float64 [K]
+        log pi_j; -inf for a component that Bayesian EM has emptied.
+    means : float64 [K, D]
+    whiteners : float64 [K, D, D]
+        Lower triangular inverse of the lower Cholesky factor of Sigma_j.
+    log_norms : float64 [K]
+        log of the normal density at its mean.
+    """
+
+    log_weights: Array
+    means: Array
+    whiteners: Array
+    log_norms: Array
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Additive sufficient statistics of labelled (or softly labelled) events.
+
+    Attributes
+    ----------
+    counts : float64 [K]
+        Events per component (weighted for Bayesian EM).
+    sums : float64 [K, D]
+        Sum of x - centre.
+    scatters : float64 [K, D, D]
+        Sum of (x - centre)(x - centre)', symmetric.
+    centres : float64 [K, D]
+        What sums and scatters are taken about: the means of the mixture as the engine rounded them.
+    log_likelihood : float
+        sum_i log sum_j pi_j N(x_i | mu_j, Sigma_j) of the mixture that the labels were drawn from.
+    """
+
+    counts: Array
+    sums: Array
+    scatters: Array
+    centres: Array
+    log_likelihood: float
+
+    def __add__(self, other: Stats) -> Stats:
+        if not np.array_equal(self.centres, other.centres):
+            raise ValueError("statistics about different centres cannot be added")
+        return Stats(
+            self.counts + other.counts,
+            self.sums + other.sums,
+            self.scatters + other.scatters,
+            self.centres,
+            self.log_likelihood + other.log_likelihood,
+        )
+
+
+@dataclass(frozen=True)
+class State:
+    """One state of the chain (or one iterate of Bayesian EM).
+
+    Attributes
+    ----------
+    iteration : int
+        Sweeps (or EM steps) made to reach this state.
+    alpha : float
+        Concentration of the Dirichlet process.
+    log_sticks, log_rests : float64 [K - 1]
+        log v_j and log(1 - v_j), kept apart because v_j may round to 1; -inf where Bayesian EM puts a
+        stick at exactly 0 or 1.
+    means : float64 [K, D]
+    covariances : float64 [K, D, D]
+    whiteners : float64 [K, D, D]
+        Lower triangular inverses of the lower Cholesky factors of the covariances, carried along because
+        the sampler draws them and because a resumed chain must go on from the same bits.
+    """
+
+    iteration: int
+    alpha: float
+    log_sticks: Array
+    log_rests: Array
+    means: Array
+    covariances: Array
+    whiteners: Array
+
+    @property
+    def n_components(self) -> int:
+        return len(self.means)
+
+    @property
+    def sticks(self) -> Array:
+        """Stick proportions v_j, float64 [K - 1]."""
+        return np.exp(self.log_sticks)
+
+    @property
+    def log_weights(self) -> Array:
+        """log pi_j, float64 [K]."""
+        return log_weights(self.log_sticks, self.log_rests)
+
+    @property
+    def weights(self) -> Array:
+        """pi_j, float64 [K]."""
+        return np.exp(self.log_weights)
+
+
+def log_weights(log_sticks: Array, log_rests: Array) -> Array:
+    """log pi_j from the stick proportions (the paper, section 2), float64 [K]."""
+    before = np.concatenate(([0.0], np.cumsum(log_rests)))
+    return np.concatenate((log_sticks, [0.0])) + before
+
+
+def mixture_of(state: State) -> Mixture:
+    """The mixture that an engine evaluates, of a state."""
+    dim = state.means.shape[1]
+    diagonals = np.einsum("kii->ki", state.whiteners)
+    return Mixture(
+        log_weights=state.log_weights,
+        means=state.means,
+        whiteners=state.whiteners,
+        log_norms=np.log(diagonals).sum(axis=1) - 0.5 * dim * LOG_2PI,
+    )
+
+
+def log_prior(state: State, prior: Prior) -> float:
+    """Log prior density of (mu, Sigma, v, alpha), with every normalising constant.
+
+    A stick at exactly 1 (Bayesian EM only) ends the sums over sticks: the sticks after it hold no mass and
+    say nothing.
+    """
+    n_components, dim = state.means.shape
+    dof = prior.nu + dim + 1
+    log_det = -2.0 * np.log(np.einsum("kii->ki", state.whiteners)).sum()
+    scale = np.linalg.cholesky(prior.nu * prior.phi)
+    traces = np.square(state.whiteners @ scale).sum()
+    shifts = np.einsum("kij,kj->ki", state.whiteners, state.means - prior.m)
+    covariances = (
+        n_components
+        * (dof * np.log(np.diag(scale)).sum() - 0.5 * dof * dim * np.log(2.0) - multigammaln(0.5 * dof, dim))
+        - 0.5 * (dof + dim + 1) * log_det
+        - 0.5 * traces
+    )
+    means = (
+        -0.5 * n_components * dim * (LOG_2PI + np.log(prior.gamma))
+        - 0.5 * log_det
+        - 0.5 * np.square(shifts).sum() / prior.gamma
+    )
+    rests = live_rests(state.log_rests)
+    sticks = len(rests) * np.log(state.alpha) + (state.alpha - 1.0) * rests.sum()
+    shape, rate = prior.alpha_shape, prior.alpha_rate
+    alpha = shape * np.log(rate) - gammaln(shape) + (shape - 1.0) * np.log(state.alpha) - rate * state.alpha
+    return float(covariances + means + sticks + alpha)
+
+
+def live_rests(log_rests: Array) -> Array:
+    """log(1 - v_j) of the sticks before the first that is exactly 1, float64 [at most K - 1]."""
+    ends = np.flatnonzero(np.isneginf(log_rests))
+    return log_rests[: ends[0]] if len(ends) else log_rests
+
+
+def occupied(counts: Array) -> int:
+    """Number of components that hold an event (at least half an event's weight, for Bayesian EM)."""
+    return int((counts >= 0.5).sum())

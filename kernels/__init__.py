@@ -1,0 +1,1 @@
+"""Native kernels: the CPU sweep (C++), and what belongs to them."""
