@@ -1,0 +1,1 @@
+"""Bayesian sampler for truncated Dirichlet process mixtures of multivariate normals."""
