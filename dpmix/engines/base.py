@@ -36,7 +36,7 @@ class Engine(Protocol):
     def n_channels(self) -> int: ...
 
     def draw_labels(self, mixture: Mixture, key: Key) -> Stats:
-        """Draw every label given the mixture, and sum the statistics of the events by label (Gibbs step 1)."""
+        """Draw every label (Gibbs step 1) and sum the statistics of the events by label."""
         ...
 
     def expect_labels(self, mixture: Mixture) -> Stats:

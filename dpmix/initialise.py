@@ -1,0 +1,128 @@
+"""Where a chain, or a start of Bayesian EM, begins: a state made from a subsample of the events."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from scipy.cluster.vq import vq
+
+from dpmix import bem, gibbs
+from dpmix.model import Array, Prior, State
+from dpmix.streams import Step, Stream
+
+Events = npt.NDArray[np.float32]
+
+LLOYD_ITERATIONS = 5
+
+
+def subsample_size(n_events: int, n_components: int) -> int:
+    """Events that an initialisation looks at: enough for every component, few enough to be quick."""
+    return min(n_events, max(20_000, 20 * n_components))
+
+
+def alpha_start(prior: Prior) -> float:
+    """Where alpha starts, and stays unless it is learned: its prior mean e / f."""
+    return prior.alpha_shape / prior.alpha_rate
+
+
+def from_kmeans(events: Events, n_events: int, n_components: int, prior: Prior, stream: Stream) -> State:
+    """The Bayesian EM update of a k-means partition, largest component first.
+
+    Seeds by k-means++ (Arthur and Vassilvitskii 2007), then a few Lloyd iterations.
+
+    Parameters
+    ----------
+    events : float32 [M, D]
+        A subsample.
+    n_events : int
+        Events that the subsample stands for; its counts are scaled up to them.
+    n_components : int
+    prior : Prior
+    stream : Stream
+
+    Returns
+    -------
+    State
+    """
+    points = np.ascontiguousarray(events, dtype=np.float64)
+    centres = seed_centres(points, n_components, stream.step(Step.INITIAL))
+    for _ in range(LLOYD_ITERATIONS):
+        nearest = vq(points, centres, check_finite=False)[0]
+        counts = np.bincount(nearest, minlength=n_components)
+        sums = group_sums(points, nearest, n_components)
+        held = counts > 0
+        centres[held] = sums[held] / counts[held, None]
+    nearest = vq(points, centres, check_finite=False)[0]
+    order = np.argsort(-np.bincount(nearest, minlength=n_components), kind="stable")
+    place = np.empty_like(order)
+    place[order] = np.arange(n_components)
+    return _from_partition(points, place[nearest], centres[order], n_events, prior, stream.iteration)
+
+
+def from_random_events(
+    events: Events, n_events: int, n_components: int, prior: Prior, stream: Stream
+) -> State:
+    """Means at random events (repeated where there are too few), prior mean covariances, equal weights."""
+    rng = stream.step(Step.INITIAL)
+    replace = len(events) < n_components
+    chosen = rng.choice(len(events), size=n_components, replace=replace)
+    covariances = np.broadcast_to(prior.phi, (n_components, *prior.phi.shape)).copy()
+    left = np.arange(n_components, 1, -1.0)
+    return State(
+        iteration=stream.iteration,
+        alpha=alpha_start(prior),
+        log_sticks=-np.log(left),
+        log_rests=np.log1p(-1.0 / left),
+        means=events[chosen].astype(np.float64),
+        covariances=covariances,
+        whiteners=bem.whiteners_of(covariances),
+    )
+
+
+def seed_centres(points: Array, n_components: int, rng: np.random.Generator) -> Array:
+    """k-means++ seeds, float64 [K, D]; scipy's own costs K^2 rather than K passes over the points."""
+    centres = np.empty((n_components, points.shape[1]))
+    centres[0] = points[rng.integers(len(points))]
+    nearest = np.square(points - centres[0]).sum(axis=1)
+    for j in range(1, n_components):
+        total = nearest.sum()
+        chosen = rng.choice(len(points), p=nearest / total) if total > 0 else rng.integers(len(points))
+        centres[j] = points[chosen]
+        nearest = np.minimum(nearest, np.square(points - centres[j]).sum(axis=1))
+    return centres
+
+
+def group_sums(points: Array, groups: npt.NDArray[np.intp], n_groups: int) -> Array:
+    """Sum of the points of each group, float64 [n_groups, D]."""
+    columns = [np.bincount(groups, weights=column, minlength=n_groups) for column in points.T]
+    return np.stack(columns, axis=1)
+
+
+def _from_partition(
+    points: Array, labels: npt.NDArray[np.intp], centres: Array, n_events: int, prior: Prior, iteration: int
+) -> State:
+    """Posterior means given a hard partition of a subsample, its counts scaled to n_events.
+
+    The sticks are at their posterior means too, not their modes: no component starts without weight.
+    """
+    n_components, dim = centres.shape
+    stats = gibbs.no_events(n_components, dim)
+    scale = n_events / len(points)
+    for j, members in enumerate(np.split(np.argsort(labels, kind="stable"), _ends(labels, n_components))):
+        away = points[members] - centres[j]
+        stats.counts[j] = scale * len(members)
+        stats.sums[j] = scale * away.sum(axis=0)
+        stats.scatters[j] = scale * (away.T @ away)
+    stats.centres[:] = centres
+    means, covariances, whiteners = bem.expected_parameters(stats, prior)
+    alpha = alpha_start(prior)
+    held, rest = 1.0 + stats.counts[:-1], alpha + gibbs.later(stats.counts)[:-1]
+    log_total = np.log(held + rest)
+    return State(
+        iteration, alpha, np.log(held) - log_total, np.log(rest) - log_total, means, covariances, whiteners
+    )
+
+
+def _ends(labels: npt.NDArray[np.intp], n_groups: int) -> npt.NDArray[np.intp]:
+    """Where each group but the last ends once the labels are sorted."""
+    return np.cumsum(np.bincount(labels, minlength=n_groups))[:-1]
