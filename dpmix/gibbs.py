@@ -243,8 +243,9 @@ def exchange_with_sticks(
     for j, level in enumerate(rng.standard_exponential(max(len(order) - 2, 0)).tolist()):
         if n[j] * rests[j + 1] - n[j + 1] * rests[j] >= -level:
             swaps += n[j] + n[j + 1] > 0
-            for values in (order, n, sticks, rests):
-                values[j], values[j + 1] = values[j + 1], values[j]  # type: ignore[index]
+            order[j], order[j + 1] = order[j + 1], order[j]
+            for values in (n, sticks, rests):
+                values[j], values[j + 1] = values[j + 1], values[j]
     return swaps
 
 

@@ -7,10 +7,13 @@ import numpy.typing as npt
 from scipy.cluster.vq import vq
 
 from dpmix import bem, gibbs
+from dpmix.draws import Run
+from dpmix.errors import DataError
 from dpmix.model import Array, Prior, State
+from dpmix.preprocess import Events
 from dpmix.streams import Step, Stream
 
-Events = npt.NDArray[np.float32]
+Values = npt.NDArray[np.float32]
 
 LLOYD_ITERATIONS = 5
 
@@ -25,15 +28,15 @@ def alpha_start(prior: Prior) -> float:
     return prior.alpha_shape / prior.alpha_rate
 
 
-def from_kmeans(events: Events, n_events: int, n_components: int, prior: Prior, stream: Stream) -> State:
+def from_kmeans(values: Values, n_events: int, n_components: int, prior: Prior, stream: Stream) -> State:
     """The Bayesian EM update of a k-means partition, largest component first.
 
     Seeds by k-means++ (Arthur and Vassilvitskii 2007), then a few Lloyd iterations.
 
     Parameters
     ----------
-    events : float32 [M, D]
-        A subsample.
+    values : float32 [M, D]
+        A subsample of the events.
     n_events : int
         Events that the subsample stands for; its counts are scaled up to them.
     n_components : int
@@ -44,7 +47,7 @@ def from_kmeans(events: Events, n_events: int, n_components: int, prior: Prior, 
     -------
     State
     """
-    points = np.ascontiguousarray(events, dtype=np.float64)
+    points = np.ascontiguousarray(values, dtype=np.float64)
     centres = seed_centres(points, n_components, stream.step(Step.INITIAL))
     for _ in range(LLOYD_ITERATIONS):
         nearest = vq(points, centres, check_finite=False)[0]
@@ -60,12 +63,12 @@ def from_kmeans(events: Events, n_events: int, n_components: int, prior: Prior, 
 
 
 def from_random_events(
-    events: Events, n_events: int, n_components: int, prior: Prior, stream: Stream
+    values: Values, n_events: int, n_components: int, prior: Prior, stream: Stream
 ) -> State:
     """Means at random events (repeated where there are too few), prior mean covariances, equal weights."""
     rng = stream.step(Step.INITIAL)
-    replace = len(events) < n_components
-    chosen = rng.choice(len(events), size=n_components, replace=replace)
+    replace = len(values) < n_components
+    chosen = rng.choice(len(values), size=n_components, replace=replace)
     covariances = np.broadcast_to(prior.phi, (n_components, *prior.phi.shape)).copy()
     left = np.arange(n_components, 1, -1.0)
     return State(
@@ -73,10 +76,59 @@ def from_random_events(
         alpha=alpha_start(prior),
         log_sticks=-np.log(left),
         log_rests=np.log1p(-1.0 / left),
-        means=events[chosen].astype(np.float64),
+        means=values[chosen].astype(np.float64),
         covariances=covariances,
         whiteners=bem.whiteners_of(covariances),
     )
+
+
+def from_run(run: Run, chain: int, n_components: int, events: Events) -> State:
+    """The last draw of another run, on the standardised scale of these events.
+
+    Parameters
+    ----------
+    run : Run
+        Of the same channels and the same number of components.
+    chain : int
+        Taken modulo the chains of that run.
+    n_components : int
+    events : Events
+
+    Returns
+    -------
+    State
+        Iteration 0.
+
+    Raises
+    ------
+    DataError
+        The run has other channels or components, or no draw yet.
+    """
+    if run.committed == 0:
+        raise DataError(f"{run.path}: holds no draw to start from yet")
+    if tuple(run.channels) != tuple(events.channels):
+        raise DataError(
+            f"{run.path}: its channels are {', '.join(run.channels)}, need {', '.join(events.channels)}"
+        )
+    chain = chain % len(run.weights)
+    weights = run.weights[chain, -1]
+    if len(weights) != n_components:
+        raise DataError(f"{run.path}: has {len(weights)} components, need model.components = {n_components}")
+    theirs = run.constants
+    ratio = theirs["channel_sds"] / events.scaling.sds
+    shift = (theirs["channel_means"] - events.scaling.means) / events.scaling.sds
+    covariances = run.covariances[chain, -1] * (ratio[:, None] * ratio)
+    left = np.cumsum(weights[::-1])[::-1]
+    with np.errstate(divide="ignore"):
+        return State(
+            iteration=0,
+            alpha=float(run.alpha[chain, -1]),
+            log_sticks=np.log(weights[:-1]) - np.log(left[:-1]),
+            log_rests=np.log(left[1:]) - np.log(left[:-1]),
+            means=run.means[chain, -1] * ratio + shift,
+            covariances=covariances,
+            whiteners=bem.whiteners_of(covariances),
+        )
 
 
 def seed_centres(points: Array, n_components: int, rng: np.random.Generator) -> Array:
