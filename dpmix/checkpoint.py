@@ -1,0 +1,95 @@
+"""The checkpoint: the states that a stopped or killed run goes on from, replaced as a whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmix.errors import DataError
+from dpmix.model import State
+
+FIELDS = tuple(field.name for field in fields(State))
+
+
+class Checkpoint(NamedTuple):
+    """What a run goes on from: its states, the iteration they wait for, whatever else its caller keeps."""
+
+    states: list[State]
+    iteration: int
+    extra: dict[str, npt.NDArray[Any]]
+
+
+def save(
+    path: Path,
+    run_id: str,
+    states: Sequence[State],
+    iteration: int,
+    extra: Mapping[str, npt.ArrayLike],
+) -> None:
+    """Replace the checkpoint of a run; one that is interrupted leaves the old one.
+
+    Raises
+    ------
+    DataError
+        The file cannot be written.
+    """
+    arrays: dict[str, npt.ArrayLike] = {
+        "run_id": np.array(run_id),
+        "iteration": np.array(iteration),
+        **{f"state.{name}": np.stack([getattr(state, name) for state in states]) for name in FIELDS},
+        **{f"extra.{name}": array for name, array in extra.items()},
+    }
+    temporary = path.with_name(path.name + ".partial")
+    try:
+        with open(temporary, "wb") as file:
+            np.savez(file, **arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def load(path: Path, run_id: str) -> Checkpoint:
+    """The checkpoint of a run.
+
+    Raises
+    ------
+    DataError
+        The checkpoint is missing, cannot be read, or belongs to another run.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = dict(file)
+        owner, iteration = str(arrays.pop("run_id")), int(arrays.pop("iteration"))
+        columns = [arrays.pop(f"state.{name}") for name in FIELDS]
+        states = [State(*map(_plain, row)) for row in zip(*columns, strict=True)]
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such checkpoint; nothing to resume, --overwrite begins anew") from None
+    except (OSError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile):
+        raise DataError(f"{path}: not a whole checkpoint; --overwrite begins the run anew") from None
+    if owner != run_id:
+        raise DataError(f"{path}: checkpoint of another run; --overwrite begins this one anew")
+    return Checkpoint(states, iteration, {name.removeprefix("extra."): a for name, a in arrays.items()})
+
+
+def _plain(value: Any) -> Any:
+    """A number of a state as a Python number, an array as it is."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _sync_folder(folder: Path) -> None:
+    """Wait until a renamed file's new name has reached the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

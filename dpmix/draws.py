@@ -1,0 +1,419 @@
+"""Draws: how they are written while a run goes on, and how they are read back.
+
+`RunWriter` puts every draw in its place in the run file (see `dpmix.run_file` for the format) and writes the
+count of committed draws last; `open_run` gives the committed draws as arrays and as an ArviZ object.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import yaml
+
+from dpmix import checkpoint
+from dpmix.checkpoint import Checkpoint
+from dpmix.errors import ConfigError, DataError
+from dpmix.model import Array, State
+from dpmix.run_file import AnyArray, Contents, Layout, Record, Slot, coordinate, lay_out, read_contents
+
+if TYPE_CHECKING:
+    import arviz
+
+__all__ = ["Checkpoint", "Layout", "Record", "Run", "RunWriter", "open_run"]
+
+log = logging.getLogger("dpmix")
+
+
+class RunWriter:
+    """Writes a run file that `create` has laid out or that `reopen` has found; a context manager.
+
+    Every method that writes raises `DataError` where the disk refuses.
+    """
+
+    def __init__(self, path: Path, contents: Contents) -> None:
+        self.path = path
+        self._contents = contents
+        self._committed = _read_committed(path, contents)
+        try:
+            self._file = os.open(path, os.O_RDWR)
+        except OSError as error:
+            raise DataError(f"{path}: cannot be written: {error.strerror}") from None
+
+    @staticmethod
+    def refuse_existing(path: str | Path, overwrite: bool) -> None:
+        """Raise `ConfigError` where a file is in the way that is not to be overwritten."""
+        if Path(path).exists() and not overwrite:
+            raise ConfigError([f"{path}: exists already; --resume goes on with it, --overwrite replaces it"])
+
+    @classmethod
+    def create(cls, path: str | Path, layout: Layout, overwrite: bool = False) -> Self:
+        """Lay out a new run file and open it.
+
+        Raises
+        ------
+        ConfigError
+            The file exists and is not to be overwritten, its folder is missing, or the disk has no room.
+        DataError
+            The file cannot be written.
+        """
+        path = Path(path)
+        cls.refuse_existing(path, overwrite)
+        _require_room(path, layout.n_bytes)
+        temporary = path.with_name(path.name + ".partial")
+        try:
+            lay_out(temporary, layout)
+            checkpoint_path(path).unlink(missing_ok=True)
+            os.replace(temporary, path)
+        except OSError as error:
+            raise DataError(f"{path}: cannot be written: {error}") from None
+        finally:
+            temporary.unlink(missing_ok=True)
+        return cls(path, read_contents(path))
+
+    @classmethod
+    def reopen(cls, path: str | Path, data_hash: str | None = None) -> Self:
+        """Open the file of a run that was stopped or killed, to go on with it.
+
+        Parameters
+        ----------
+        path : path
+        data_hash : str, optional
+            Hash of the events that the run is to go on with.
+
+        Raises
+        ------
+        DataError
+            The file is missing, is no run file, is of a newer format, or is of other events.
+        """
+        path = Path(path)
+        contents = read_contents(path)
+        if data_hash is not None and data_hash != contents.attributes["data_hash"]:
+            raise DataError(
+                f"{path}: cannot be resumed: the events have changed since it began; --overwrite begins anew"
+            )
+        return cls(path, contents)
+
+    @property
+    def committed(self) -> int:
+        """Number of draws that are whole, in every chain."""
+        return self._committed
+
+    def write_sweep(self, chain: int, sweep: int, record: Record) -> None:
+        """Write one row of the trace; its seconds last, as the mark that the row is whole."""
+        for name in ("log_likelihood", "log_posterior", "occupied", "alpha", "seconds"):
+            self._write(f"trace/{name}", (chain, sweep), getattr(record, name))
+
+    def write_draw(self, draw: int, states: Sequence[State], records: Sequence[Record]) -> None:
+        """Write one draw, counted from 0, of every chain (of Bayesian EM: of the best start), then commit it.
+
+        A resumed run may write draws again that are committed already, to the same values.
+        """
+        chains = self._contents.slots["posterior/alpha"].shape[0]
+        if not len(states) == len(records) == chains:
+            raise ValueError(f"{len(states)} states and {len(records)} records for {chains} chains")
+        if draw > self._committed:
+            raise ValueError(f"draw {draw} would leave a gap after {self._committed} committed draws")
+        for chain, (state, record) in enumerate(zip(states, records, strict=True)):
+            for name in ("weights", "means", "covariances", "alpha"):
+                self._write(f"posterior/{name}", (chain, draw), getattr(state, name))
+            for name in ("log_likelihood", "log_posterior", "occupied", "seconds"):
+                self._write(f"sample_stats/{name}", (chain, draw), getattr(record, name))
+        self._committed = max(self._committed, draw + 1)
+        self._write("committed", (), self._committed)
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether there is a checkpoint; a run that was killed before its first has none."""
+        return checkpoint_path(self.path).exists()
+
+    def save_checkpoint(
+        self, states: Sequence[State], iteration: int, extra: Mapping[str, npt.ArrayLike]
+    ) -> None:
+        """Replace the checkpoint, after everything written so far has reached the disk.
+
+        Raises
+        ------
+        DataError
+            The run file is no longer the one at its path, so that a checkpoint beside it would mislead.
+        """
+        if not (self.path.exists() and os.path.samestat(os.stat(self.path), os.fstat(self._file))):
+            raise DataError(f"{self.path}: moved, deleted or replaced while a run was writing to it")
+        self.sync()
+        checkpoint.save(checkpoint_path(self.path), self._run_id, states, iteration, extra)
+
+    def load_checkpoint(self) -> Checkpoint:
+        """The latest checkpoint: (states, iteration, extra).
+
+        Raises
+        ------
+        DataError
+            The checkpoint is missing, cannot be read, or belongs to another run.
+        """
+        return checkpoint.load(checkpoint_path(self.path), self._run_id)
+
+    def sync(self) -> None:
+        """Wait until everything written has reached the disk."""
+        try:
+            os.fsync(self._file)
+        except OSError as error:
+            raise DataError(f"{self.path}: cannot be written: {error.strerror}") from None
+
+    def close(self) -> None:
+        """Close the file; what is written stays."""
+        os.close(self._file)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def _run_id(self) -> str:
+        return str(self._contents.attributes["run_id"])
+
+    def _write(self, name: str, row: tuple[int, ...], value: npt.ArrayLike) -> None:
+        """Write the row of a dataset that its leading indices name to its place in the file."""
+        slot = self._contents.slots[name]
+        data = np.asarray(value, slot.dtype)
+        offset, buffer = slot.row(row, data.shape), memoryview(data.tobytes())
+        try:
+            while buffer:  # more than 2 GB take several calls
+                written = os.pwrite(self._file, buffer, offset)
+                buffer, offset = buffer[written:], offset + written
+        except OSError as error:
+            raise DataError(f"{self.path}: cannot be written: {error.strerror}") from None
+
+
+def open_run(path: str | Path, *, transformed: bool = False) -> Run:
+    """Open a run file, of a run that is finished, stopped, killed or still going on.
+
+    Parameters
+    ----------
+    path : path
+        What ``dpmix mcmc`` or ``dpmix bem`` wrote.
+    transformed : bool
+        Give means and covariances on the transformed scale (logicle, arcsinh, ...) instead of the
+        standardised one, which the chain lives on. Log likelihoods stay those of the standardised events.
+
+    Raises
+    ------
+    DataError
+        The file is missing, is no run file, is cut short, or is of a newer format.
+    """
+    return Run(Path(path), transformed)
+
+
+class Run:
+    """A run file, as `open_run` gives it: the draws that were committed at that moment.
+
+    Arrays are read-only views of the file, so that nothing is read before it is used; only rescaled ones are
+    held in memory.
+
+    Attributes
+    ----------
+    path : Path
+    transformed : bool
+        Whether means and covariances are on the transformed scale.
+    attributes : dict
+        Attributes of the file, as they are stored.
+    channels : tuple of str
+        D names.
+    committed : int
+        Draws that are whole, in every chain.
+    constants : dict of str to array
+        What does not change in a run: samples, scaling of the channels, ...
+    """
+
+    def __init__(self, path: Path, transformed: bool) -> None:
+        self.path = path
+        self.transformed = transformed
+        self._contents = read_contents(path)
+        self.attributes = self._contents.attributes
+        self.channels = self._contents.channels
+        self.constants = {name: array for name, (_, array) in self._contents.constants.items()}
+        self.committed = _read_committed(path, self._contents)
+        self._arrays = {name: slot.map(path) for name, slot in self._datasets.items()}
+
+    @property
+    def kind(self) -> str:
+        """``mcmc`` or ``bem``."""
+        return str(self.attributes["kind"])
+
+    @property
+    def config_text(self) -> str:
+        """The whole config, YAML."""
+        return str(self.attributes["config"])
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The whole config."""
+        config: dict[str, Any] = yaml.safe_load(self.config_text)
+        return config
+
+    @property
+    def engine(self) -> dict[str, Any]:
+        """What held and labelled the events, and why it was chosen."""
+        return self._json("engine")
+
+    @property
+    def scaling(self) -> dict[str, Any]:
+        """Transform and standardisation of the channels."""
+        return self._json("scaling")
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Versions of the programs that wrote the file."""
+        return self._json("versions")
+
+    @property
+    def n_components(self) -> int:
+        """The truncation K."""
+        return self._contents.slots["posterior/weights"].shape[2]
+
+    @property
+    def draws(self) -> int:
+        """Draws that the finished run keeps, of each chain."""
+        return self._contents.slots["posterior/alpha"].shape[1]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every draw is committed."""
+        return self.committed == self.draws
+
+    @property
+    def weights(self) -> Array:
+        """Component weights, float64 [chain, draw, K]."""
+        return self._drawn("posterior/weights")
+
+    @cached_property
+    def means(self) -> Array:
+        """Component means, float64 [chain, draw, K, D]."""
+        means: Array = self._drawn("posterior/means")
+        if not self.transformed:
+            return means
+        sds: Array = self.constants["channel_sds"]
+        return means * sds + self.constants["channel_means"]
+
+    @cached_property
+    def covariances(self) -> Array:
+        """Component covariances, float64 [chain, draw, K, D, D]."""
+        covariances: Array = self._drawn("posterior/covariances")
+        if not self.transformed:
+            return covariances
+        sds: Array = self.constants["channel_sds"]
+        return covariances * (sds[:, None] * sds)
+
+    @property
+    def alpha(self) -> Array:
+        """Concentration of the Dirichlet process, float64 [chain, draw]."""
+        return self._drawn("posterior/alpha")
+
+    @property
+    def sample_stats(self) -> dict[str, AnyArray]:
+        """log_likelihood, log_posterior, occupied and seconds of the draws, each [chain, draw]."""
+        return {name: self._drawn(f"sample_stats/{name}") for name in self._names("sample_stats")}
+
+    @property
+    def trace(self) -> dict[str, AnyArray]:
+        """log_likelihood, log_posterior, occupied, alpha and seconds of every state from the initial one on,
+        burn-in too: each [chain, sweep], or [start, step] of Bayesian EM.
+
+        Sweeps not made, or not made yet, read NaN, and -1 in ``occupied``.
+        """
+        return {name: self._arrays[f"trace/{name}"] for name in self._names("trace")}
+
+    @property
+    def sweeps_made(self) -> npt.NDArray[np.int64]:
+        """Sweeps that each chain (steps that each start) has made, int64 [chain]; -1 before its initial state
+        is recorded."""
+        made: npt.NDArray[np.int64] = np.isfinite(self.trace["seconds"]).sum(axis=1) - 1
+        return made
+
+    def arviz(self) -> arviz.InferenceData:
+        """The committed draws as an ArviZ object, with the groups of the file."""
+        import xarray
+
+        values: dict[str, AnyArray] = {
+            **{f"posterior/{name}": getattr(self, name) for name in self._names("posterior")},
+            **{f"sample_stats/{name}": array for name, array in self.sample_stats.items()},
+            **{f"trace/{name}": array for name, array in self.trace.items()},
+        }
+        groups: dict[str, dict[str, tuple[Sequence[str], AnyArray]]] = {
+            "constant_data": dict(self._contents.constants)
+        }
+        for name, slot in self._datasets.items():
+            group, variable = name.split("/")
+            groups.setdefault(group, {})[variable] = (slot.dims, values[name])
+        datasets = {}
+        for group, variables in groups.items():
+            dataset = xarray.Dataset(variables)
+            sizes = {str(dim): size for dim, size in dataset.sizes.items()}
+            datasets[group] = dataset.assign_coords(
+                {dim: coordinate(dim, size, self.channels) for dim, size in sizes.items()}
+            )
+        data: arviz.InferenceData = import_arviz().InferenceData(attrs=self.attributes, **datasets)
+        return data
+
+    @property
+    def _datasets(self) -> dict[str, Slot]:
+        return {name: slot for name, slot in self._contents.slots.items() if name != "committed"}
+
+    def _names(self, group: str) -> list[str]:
+        return [name.split("/")[1] for name in self._datasets if name.split("/")[0] == group]
+
+    def _drawn(self, name: str) -> AnyArray:
+        return self._arrays[name][:, : self.committed]
+
+    def _json(self, name: str) -> dict[str, Any]:
+        value: dict[str, Any] = json.loads(self.attributes[name])
+        return value
+
+
+def checkpoint_path(path: Path) -> Path:
+    """Where the checkpoint of a run file lies."""
+    return path.with_name(path.name + ".checkpoint")
+
+
+def import_arviz() -> ModuleType:
+    """ArviZ, imported only where it is needed: it takes a second, and announces its next version daily."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        import arviz
+    return arviz
+
+
+def _read_committed(path: Path, contents: Contents) -> int:
+    return int(contents.slots["committed"].map(path))
+
+
+def _require_room(path: Path, n_bytes: int) -> None:
+    """Raise `ConfigError` where the folder is missing or its disk has no room for the file."""
+    if not path.parent.is_dir():
+        raise ConfigError([f"{path}: no such folder: {path.parent}"])
+    free = shutil.disk_usage(path.parent).free
+    if n_bytes > free:
+        raise ConfigError(
+            [
+                f"{path}: needs {_size(n_bytes)}, {_size(free)} are free on its disk; lower "
+                "mcmc.draws (raise mcmc.thin) or model.components, or choose another disk with --output"
+            ]
+        )
+    log.info("%s: laying out %s", path, _size(n_bytes))
+
+
+def _size(n_bytes: int) -> str:
+    return f"{n_bytes / 1e9:,.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.1f} MB"

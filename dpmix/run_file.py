@@ -1,0 +1,330 @@
+"""The run file's format: what is in it, how it is laid out before the first draw, where things lie.
+
+The file is HDF5 in the netCDF-4 layout; ``arviz.from_netcdf`` and ``xarray.open_datatree`` open it as it is:
+
+    posterior       weights [chain, draw, component], means [chain, draw, component, channel], covariances
+                    [chain, draw, component, channel, channel_bis], alpha [chain, draw]
+    sample_stats    log_likelihood, log_posterior, occupied, seconds [chain, draw]
+    trace           the same and alpha, of every sweep: [chain, sweep], or [start, step] of Bayesian EM;
+                    sweep 0 is the initial state
+    constant_data   samples, scaling of the channels, ...: whatever the layout names
+    committed       number of draws that are whole, in every chain
+    attributes      kind, config, seed, versions, engine, scaling, data_hash, n_events, created, run_id,
+                    format_version
+
+A run may be killed at any instant and may be read while it goes on, so the file has to be whole at every
+moment: it is laid out at its final size, NaN (or -1) wherever nothing is drawn yet, and from then on draws
+are written to their places without the HDF5 library. Its metadata never changes again and no lock is held.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import h5netcdf
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from dpmix.errors import DataError
+
+FORMAT_VERSION = 1
+
+REQUIRED_ATTRIBUTES = ("config", "seed", "engine", "scaling", "data_hash", "n_events")
+
+AnyArray = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Record:
+    """What is kept of one sweep of one chain, or of one step of one start of Bayesian EM.
+
+    Attributes
+    ----------
+    log_likelihood, log_posterior : float
+        In nats, of the standardised events.
+    occupied : int
+        Components that hold an event.
+    alpha : float
+        Concentration of the Dirichlet process.
+    seconds : float
+        Wall time of the sweep.
+    """
+
+    log_likelihood: float
+    log_posterior: float
+    occupied: int
+    alpha: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Everything that fixes the size and the constant content of a run file.
+
+    Attributes
+    ----------
+    kind : str
+        ``mcmc`` or ``bem``.
+    chains : int
+        Chains, or starts of Bayesian EM.
+    draws : int
+        Draws to keep of each chain; 1 for Bayesian EM, the best start.
+    sweeps : int
+        Rows of the trace: the most sweeps of a chain (steps of a start), and one for the initial state.
+    n_components : int
+        The truncation K.
+    channels : sequence of str
+        D names.
+    constants : mapping of str to (dimension names, array)
+        Content of the group ``constant_data``; ``channel_means`` and ``channel_sds``, float64 [D] over
+        ``("channel",)``, take standardised values back to the transformed scale.
+    attributes : mapping
+        Attributes of the file, at least `REQUIRED_ATTRIBUTES`: text and numbers as they are, anything else
+        as JSON.
+    """
+
+    kind: str
+    chains: int
+    draws: int
+    sweeps: int
+    n_components: int
+    channels: Sequence[str]
+    constants: Mapping[str, tuple[Sequence[str], npt.ArrayLike]]
+    attributes: Mapping[str, object]
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("mcmc", "bem"):
+            raise ValueError(f"kind must be mcmc or bem, not {self.kind}")
+        if self.kind == "bem" and self.draws != 1:
+            raise ValueError("Bayesian EM keeps one draw, the best start")
+        if missing := [name for name in REQUIRED_ATTRIBUTES if name not in self.attributes]:
+            raise ValueError(f"attributes missing: {', '.join(missing)}")
+        if missing := [name for name in ("channel_means", "channel_sds") if name not in self.constants]:
+            raise ValueError(f"constants missing: {', '.join(missing)}")
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Length of every dimension of what draws and sweeps fill."""
+        return {
+            "chain": self.chains if self.kind == "mcmc" else 1,
+            "draw": self.draws,
+            "sweep": self.sweeps,
+            "start": self.chains,
+            "step": self.sweeps,
+            "component": self.n_components,
+            "channel": len(self.channels),
+            "channel_bis": len(self.channels),
+        }
+
+    @property
+    def variables(self) -> dict[str, tuple[tuple[str, ...], npt.DTypeLike]]:
+        """Dimensions and type of every dataset that draws and sweeps fill, by its path in the file."""
+        draw = ("chain", "draw")
+        sweep = ("chain", "sweep") if self.kind == "mcmc" else ("start", "step")
+        return {
+            "posterior/weights": ((*draw, "component"), np.float64),
+            "posterior/means": ((*draw, "component", "channel"), np.float64),
+            "posterior/covariances": ((*draw, "component", "channel", "channel_bis"), np.float64),
+            "posterior/alpha": (draw, np.float64),
+            "sample_stats/log_likelihood": (draw, np.float64),
+            "sample_stats/log_posterior": (draw, np.float64),
+            "sample_stats/occupied": (draw, np.int64),
+            "sample_stats/seconds": (draw, np.float64),
+            "trace/log_likelihood": (sweep, np.float64),
+            "trace/log_posterior": (sweep, np.float64),
+            "trace/occupied": (sweep, np.int64),
+            "trace/alpha": (sweep, np.float64),
+            "trace/seconds": (sweep, np.float64),
+        }
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the file's data; what describes them takes a few hundred kB at most."""
+        drawn = sum(8 * math.prod(self.sizes[dim] for dim in dims) for dims, _ in self.variables.values())
+        return drawn + sum(np.asarray(values).nbytes for _, values in self.constants.values())
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where a dataset lies in the file.
+
+    Attributes
+    ----------
+    offset : int
+        Byte at which it begins.
+    shape : tuple of int
+    dtype : dtype
+    dims : tuple of str
+        Names of its dimensions.
+    """
+
+    offset: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    dims: tuple[str, ...]
+
+    def row(self, index: tuple[int, ...], shape: tuple[int, ...]) -> int:
+        """Byte at which the row of the leading indices begins; `shape` is what is to be written there."""
+        rows, row = self.shape[: len(index)], self.shape[len(index) :]
+        if shape != row:
+            raise ValueError(f"shape {shape} for a row of shape {row}")
+        if not all(0 <= i < n for i, n in zip(index, rows, strict=True)):
+            raise IndexError(f"row {index} of {rows}")
+        before = sum(i * math.prod(self.shape[axis + 1 :]) for axis, i in enumerate(index))
+        return self.offset + before * self.dtype.itemsize
+
+    def map(self, path: Path) -> AnyArray:
+        """The dataset as a read-only array on the file itself."""
+        return np.memmap(path, self.dtype, "r", self.offset, self.shape)
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a run file says of itself, and where its datasets lie.
+
+    Attributes
+    ----------
+    attributes : dict
+        Attributes of the file.
+    channels : tuple of str
+        D names.
+    slots : dict of str to Slot
+        The datasets of `Layout.variables` and ``committed``.
+    constants : dict of str to (dimension names, array)
+    """
+
+    attributes: dict[str, Any]
+    channels: tuple[str, ...]
+    slots: dict[str, Slot]
+    constants: dict[str, tuple[tuple[str, ...], AnyArray]]
+
+
+def lay_out(path: Path, layout: Layout) -> None:
+    """Write a run file with every dataset at its final shape and nothing drawn."""
+    # HDF5 writes whatever reaches it in an aligned word at once; 8 bytes that cross a page could be torn.
+    with h5netcdf.File(path, "w", alignment_threshold=1, alignment_interval=8) as file:
+        file.attrs.update(_attributes(layout))
+        file.create_variable("committed", (), np.int64, data=np.int64(0))
+        for name, (dims, dtype) in layout.variables.items():
+            group = _group(file, name.split("/")[0], {dim: layout.sizes[dim] for dim in dims}, layout)
+            group.create_variable(name.split("/")[1], dims, dtype, dcpl=_filled(dtype))
+        for name, (dims, values) in layout.constants.items():
+            array = np.asarray(values)
+            group = _group(file, "constant_data", dict(zip(dims, array.shape, strict=True)), layout)
+            _write_constant(group, name, dims, array)
+
+
+def coordinate(dim: str, size: int, channels: Sequence[str]) -> AnyArray:
+    """Values along a dimension: the names of channels, numbers of anything else."""
+    return np.array(channels) if dim in ("channel", "channel_bis") else np.arange(size)
+
+
+def read_contents(path: Path) -> Contents:
+    """What a run file says of itself.
+
+    Raises
+    ------
+    DataError
+        The file is missing, is no run file, is cut short, or is of a newer format.
+    """
+    if not path.is_file():
+        raise DataError(f"{path}: no such run file")
+    try:
+        with h5py.File(path, "r", locking=False) as file:
+            attributes = {name: _plain(value) for name, value in file.attrs.items() if name[0] != "_"}
+            found = attributes.get("format_version", 0)
+            if found > FORMAT_VERSION:
+                raise DataError(
+                    f"{path}: run file of format {found}, this dpmix reads up to {FORMAT_VERSION}: upgrade it"
+                )
+            names = [
+                f"{group}/{name}"
+                for group in ("posterior", "sample_stats", "trace")
+                for name, dataset in file[group].items()
+                if not dataset.is_scale
+            ]
+            return Contents(
+                attributes,
+                tuple(file["posterior/channel"].asstr()),
+                {name: _slot(file[name]) for name in ["committed", *names]},
+                {
+                    name: (_dims(dataset), _values(dataset))
+                    for name, dataset in file["constant_data"].items()
+                    if not dataset.is_scale
+                },
+            )
+    except OSError as error:
+        raise DataError(f"{path}: not a run file of dpmix, or cut short: {error}") from None
+    except (KeyError, TypeError, AttributeError):
+        raise DataError(f"{path}: HDF5, but not a run file of dpmix") from None
+
+
+def _attributes(layout: Layout) -> dict[str, str | int | float]:
+    """Attributes of the file: those of the layout and those that the file gives itself."""
+    given = {
+        name: value if isinstance(value, (str, int, float)) else json.dumps(value)
+        for name, value in layout.attributes.items()
+    }
+    versions = {"dpmix": version("dpmix"), "numpy": np.__version__, "python": platform.python_version()}
+    return {
+        "kind": layout.kind,
+        "format_version": FORMAT_VERSION,
+        "run_id": uuid.uuid4().hex,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": json.dumps(versions),
+        **given,
+    }
+
+
+def _group(file: h5netcdf.File, name: str, sizes: Mapping[str, int], layout: Layout) -> h5netcdf.Group:
+    """The named group, made if need be, with the dimensions and their coordinates."""
+    group = file.groups[name] if name in file.groups else file.create_group(name)
+    for dim, size in sizes.items():
+        if dim not in group.dimensions:
+            group.dimensions[dim] = size
+            _write_constant(group, dim, (dim,), coordinate(dim, size, layout.channels))
+    return group
+
+
+def _write_constant(group: h5netcdf.Group, name: str, dims: Sequence[str], array: AnyArray) -> None:
+    if array.dtype.kind == "U":
+        group.create_variable(name, tuple(dims), h5py.string_dtype(), data=array.astype(object))
+    else:
+        group.create_variable(name, tuple(dims), array.dtype, data=array)
+
+
+def _filled(dtype: npt.DTypeLike) -> h5py.h5p.PropDCID:
+    """Creation properties of a dataset that is on disk from the start, filled with NaN or -1."""
+    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    properties.set_fill_time(h5py.h5d.FILL_TIME_ALLOC)
+    properties.set_fill_value(np.array(np.nan if dtype is np.float64 else -1, dtype))
+    return properties
+
+
+def _slot(dataset: h5py.Dataset) -> Slot:
+    return Slot(dataset.id.get_offset(), dataset.shape, dataset.dtype, _dims(dataset))
+
+
+def _dims(dataset: h5py.Dataset) -> tuple[str, ...]:
+    return tuple(dim[0].name.split("/")[-1] for dim in dataset.dims)
+
+
+def _values(dataset: h5py.Dataset) -> AnyArray:
+    text = h5py.check_string_dtype(dataset.dtype) is not None
+    return np.asarray(dataset.asstr()[()] if text else dataset[()])
+
+
+def _plain(value: Any) -> Any:
+    """An attribute as a Python value; netCDF keeps a number as an array of one."""
+    return value.item() if isinstance(value, np.ndarray) and value.size == 1 else value
