@@ -1,0 +1,275 @@
+"""The Gibbs sweep leaves the model's joint distribution as it is, and each conditional has its exact moments.
+
+The main test (after Geweke 2004, JASA 99:799, and Gandy and Scott 2020, arXiv:2001.06465): draw a state from
+the prior and events from the state, make sweeps with the real code, and the state must still be distributed
+as the prior. Replicates are independent, so the comparison is a plain two-sample test. Deliberately wrong
+samplers must fail it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from reference import ReferenceEngine
+from scipy import stats as st
+
+from dpmix import gibbs
+from dpmix.engines.base import Key
+from dpmix.model import Array, Prior, State, Stats, mixture_of
+from dpmix.streams import Step, Stream
+
+PRIOR = Prior(np.array([0.5, -0.5]), 2.0, 3.0, np.array([[1.0, 0.4], [0.4, 0.8]]), 2.0, 1.0)
+COMPONENTS, EVENTS = 4, 12
+# A test makes about a dozen comparisons: a right sampler fails one choice of the seed in some 800.
+SMALL = 1e-4
+
+FUNCTIONALS: dict[str, Callable[[State], float]] = {
+    "alpha": lambda state: state.alpha,
+    "first weight": lambda state: state.weights[0],
+    "second weight": lambda state: state.weights[1],
+    "last weight": lambda state: state.weights[-1],
+    "largest weight": lambda state: state.weights.max(),
+    "first mean": lambda state: state.means[0, 0],
+    "mean of the largest": lambda state: state.means[state.weights.argmax(), 1],
+    "log determinant": lambda state: np.linalg.slogdet(state.covariances[0])[1],
+    "log determinant of the largest": lambda state: np.linalg.slogdet(
+        state.covariances[state.weights.argmax()]
+    )[1],
+    "correlation": lambda state: (
+        state.covariances[1, 0, 1] / np.sqrt(state.covariances[1, 0, 0] * state.covariances[1, 1, 1])
+    ),
+    "distance of a mean": lambda state: np.square(state.whiteners[0] @ (state.means[0] - PRIOR.m)).sum(),
+}
+
+
+def simulate_events(state: State, rng: np.random.Generator) -> npt.NDArray[np.float32]:
+    labels = rng.choice(COMPONENTS, size=EVENTS, p=state.weights / state.weights.sum())
+    roots = np.linalg.cholesky(state.covariances)[labels]
+    noise = np.einsum("nij,nj->ni", roots, rng.standard_normal((EVENTS, 2)))
+    return (state.means[labels] + noise).astype(np.float32)
+
+
+def after_sweeps(replicate: int, sweeps: int, label_swaps: bool) -> State:
+    """A state drawn from the prior, and then moved by sweeps given events drawn from it."""
+    state = gibbs.draw_prior(PRIOR, COMPONENTS, None, Stream(7, replicate, 0))
+    if sweeps == 0:
+        return state
+    engine = ReferenceEngine(simulate_events(state, np.random.default_rng([8, replicate])))
+    for iteration in range(1, sweeps + 1):
+        stats = engine.draw_labels(mixture_of(state), Key(7, replicate, iteration))
+        state, _ = gibbs.sweep(state, stats, PRIOR, Stream(7, replicate, iteration), label_swaps=label_swaps)
+    return state
+
+
+def smallest_p_value(replicates: int, label_swaps: bool = True) -> tuple[float, str]:
+    """Kolmogorov-Smirnov of every functional, prior draws against other replicates moved by three sweeps."""
+    before = [after_sweeps(r, 0, label_swaps) for r in range(replicates, 3 * replicates)]
+    after = [after_sweeps(r, 3, label_swaps) for r in range(replicates)]
+    p_values = {
+        name: st.ks_2samp([f(s) for s in before], [f(s) for s in after]).pvalue
+        for name, f in FUNCTIONALS.items()
+    }
+    name = min(p_values, key=lambda key: p_values[key])
+    return float(p_values[name]), name
+
+
+@pytest.mark.parametrize("label_swaps", [True, False])
+def test_a_sweep_leaves_the_joint_distribution_as_it_is(label_swaps: bool) -> None:
+    p_value, name = smallest_p_value(2500, label_swaps)
+    assert p_value > SMALL, name
+
+
+def wrong_dof(stats: Stats, prior: Prior, right: Callable[..., gibbs.Posterior]) -> gibbs.Posterior:
+    """The paper's nu + 2 read as the usual degrees of freedom."""
+    conditional = right(stats, prior)
+    return conditional._replace(dofs=conditional.dofs - prior.m.shape[0] + 1)
+
+
+def wrong_centre(stats: Stats, prior: Prior, right: Callable[..., gibbs.Posterior]) -> gibbs.Posterior:
+    """Scatter about the old means taken for the scatter about the average."""
+    n = np.maximum(stats.counts, 1)[:, None, None]
+    extra = stats.sums[:, :, None] * stats.sums[:, None, :] / n
+    conditional = right(stats, prior)
+    return conditional._replace(scales=conditional.scales + extra)
+
+
+def wrong_pull(stats: Stats, prior: Prior, right: Callable[..., gibbs.Posterior]) -> gibbs.Posterior:
+    """gamma taken for the precision of the prior mean."""
+    inverted = Prior(prior.m, 1 / prior.gamma, prior.nu, prior.phi, prior.alpha_shape, prior.alpha_rate)
+    return right(stats, inverted)
+
+
+def wrong_sticks(
+    counts: Array, alpha: float, rng: np.random.Generator, right: Callable[..., gibbs.Sticks]
+) -> gibbs.Sticks:
+    """Every stick one place off."""
+    return right(np.roll(counts, 1), alpha, rng)
+
+
+def wrong_alpha(rests: Array, prior: Prior, rng: np.random.Generator, right: Callable[..., float]) -> float:
+    """A rate taken for a scale."""
+    return float(rng.gamma(prior.alpha_shape + len(rests), prior.alpha_rate - rests.sum()))
+
+
+def wrong_swap(
+    order: list[int], n: list[float], weights: list[float], rng: np.random.Generator, right: object
+) -> int:
+    """The first move with its ratio upside down."""
+    return right(order, n, [-w for w in weights], rng)  # type: ignore[operator,no-any-return]
+
+
+def wrong_neighbours(
+    order: list[int],
+    n: list[float],
+    sticks: list[float],
+    rests: list[float],
+    rng: np.random.Generator,
+    right: object,
+) -> int:
+    """The second move always accepted."""
+    for j in range(len(order) - 2):
+        for values in (order, n, sticks, rests):
+            values[j], values[j + 1] = values[j + 1], values[j]  # type: ignore[index]
+    return 1
+
+
+def wrong_collapsed(
+    order: list[int], n: list[float], alpha: float, rng: np.random.Generator, right: object
+) -> int:
+    """The third move with alpha forgotten."""
+    return right(order, n, 1e-3, rng)  # type: ignore[operator,no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("posterior", wrong_dof),
+        ("posterior", wrong_centre),
+        ("posterior", wrong_pull),
+        ("draw_sticks", wrong_sticks),
+        ("draw_alpha", wrong_alpha),
+        ("exchange_any", wrong_swap),
+        ("exchange_with_sticks", wrong_neighbours),
+        ("exchange_collapsed", wrong_collapsed),
+    ],
+)
+def test_a_wrong_sampler_is_caught(
+    name: str, wrong: Callable[..., object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = getattr(gibbs, name)
+
+    def prior_is_drawn_right(*arguments: object) -> object:
+        """Only the sweep is to be wrong: a state drawn from the prior has no events."""
+        first = arguments[0]
+        counts = first.counts if isinstance(first, Stats) else first
+        if name in ("posterior", "draw_sticks") and not np.any(np.asarray(counts)):
+            return right(*arguments)
+        return wrong(*arguments, right=right)
+
+    monkeypatch.setattr(gibbs, name, prior_is_drawn_right)
+    p_value, _ = smallest_p_value(1200)
+    assert p_value < SMALL
+
+
+def test_label_swaps_leave_labels_and_sticks_as_they_are() -> None:
+    """Given the prior of (alpha, sticks, labels) alone, where a slip in a swap's ratio cannot hide."""
+    rng = np.random.default_rng(11)
+    counts_before, counts_after, first_before, first_after = [], [], [], []
+    for _ in range(6000):
+        alpha = float(rng.gamma(2.0, 0.7))
+        sticks = gibbs.draw_sticks(np.zeros(COMPONENTS), alpha, rng)
+        weights = np.exp(gibbs.log_weights(sticks.log_sticks, sticks.log_rests))
+        counts = rng.multinomial(5, weights / weights.sum()).astype(float)
+        order, moved, _ = gibbs.swap_labels(counts, sticks, alpha, rng)
+        after = counts[order]
+        counts_after.append(int(after @ [216, 36, 6, 1]))
+        first_after.append(moved.log_sticks[1] * (1 + after[1]))
+        sticks = gibbs.draw_sticks(np.zeros(COMPONENTS), alpha, rng)
+        weights = np.exp(gibbs.log_weights(sticks.log_sticks, sticks.log_rests))
+        counts = rng.multinomial(5, weights / weights.sum()).astype(float)
+        counts_before.append(int(counts @ [216, 36, 6, 1]))
+        first_before.append(sticks.log_sticks[1] * (1 + counts[1]))
+    kinds = sorted(set(counts_before) | set(counts_after))
+    table = np.array([[side.count(kind) for kind in kinds] for side in (counts_before, counts_after)])
+    assert st.chi2_contingency(table[:, table.sum(axis=0) >= 20]).pvalue > SMALL
+    assert st.ks_2samp(first_before, first_after).pvalue > SMALL
+
+
+def z_scores(sample: Array, mean: Array, variance: Array) -> Array:
+    """Of the sample mean over the first axis."""
+    return (sample.mean(axis=0) - mean) / np.sqrt(variance / len(sample))
+
+
+def test_parameters_have_the_moments_of_the_normal_inverse_wishart() -> None:
+    rng = np.random.default_rng(3)
+    events = rng.normal(size=(30, 2)) @ np.array([[1.0, 0.0], [0.7, 0.5]]) + [2.0, -1.0]
+    centre = np.array([1.5, -0.5])
+    away = events - centre
+    one = Stats(np.array([30.0]), away.sum(0)[None], (away.T @ away)[None], centre[None], 0.0)
+    repeated = Stats(
+        *(np.repeat(a, 20_000, axis=0) for a in (one.counts, one.sums, one.scatters, one.centres)), 0.0
+    )
+    means, covariances, whiteners = gibbs.draw_parameters(
+        gibbs.posterior(repeated, PRIOR), Stream(5, 0, 1).step(Step.PARAMETERS)
+    )
+    # the textbook's update (Gelman et al. 2013, Bayesian Data Analysis, 3rd edition, section 3.6)
+    kappa = 1 / PRIOR.gamma
+    average = events.mean(0)
+    scatter = (events - average).T @ (events - average)
+    offset = average - PRIOR.m
+    scale = PRIOR.nu * PRIOR.phi + scatter + kappa * 30 / (kappa + 30) * np.outer(offset, offset)
+    dof = PRIOR.nu + 3 + 30
+    expected = (kappa * PRIOR.m + 30 * average) / (kappa + 30)
+    precision = np.einsum("nki,nkj->nij", whiteners, whiteners)
+    wishart = st.wishart(dof, np.linalg.inv(scale))
+    assert np.abs(z_scores(precision, wishart.mean(), wishart.var())).max() < 4.5
+    spread = scale / (dof - 3) / (kappa + 30)
+    assert np.abs(z_scores(means, expected, np.diag(spread))).max() < 4.5
+    products = (means - expected)[:, :, None] * (means - expected)[:, None, :]
+    assert np.abs(products.mean(0) / spread - 1).max() < 0.06
+    assert np.allclose(np.linalg.inv(precision), covariances)
+    fit = st.kstest(precision[:, 0, 0] / np.linalg.inv(scale)[0, 0], st.chi2(dof).cdf)
+    assert fit.pvalue > SMALL
+    # whitened by its own draw, a mean is standard normal, and independent of it
+    standard = np.einsum("nij,nj->ni", whiteners, means - expected) * np.sqrt(kappa + 30)
+    assert st.kstest(standard.ravel(), "norm").pvalue > SMALL
+
+
+def test_sticks_and_alpha_have_their_conditionals() -> None:
+    counts, alpha = np.array([5.0, 0.0, 2.0, 1.0]), 0.3
+    rng = np.random.default_rng(6)
+    draws = [gibbs.draw_sticks(counts, alpha, rng) for _ in range(4000)]
+    for j, (a, b) in enumerate([(6, 3.3), (1, 3.3), (3, 1.3)]):
+        assert st.kstest([np.exp(d.log_sticks[j]) for d in draws], st.beta(a, b).cdf).pvalue > SMALL
+        assert np.allclose([np.exp(d.log_sticks[j]) + np.exp(d.log_rests[j]) for d in draws], 1.0)
+    rests = np.log([0.5, 0.9, 0.2])
+    alphas = [gibbs.draw_alpha(rests, PRIOR, rng) for _ in range(4000)]
+    exact = st.gamma(PRIOR.alpha_shape + 3, scale=1 / (PRIOR.alpha_rate - rests.sum()))
+    assert st.kstest(alphas, exact.cdf).pvalue > SMALL
+
+
+def test_sticks_stay_finite_where_a_stick_rounds_to_one() -> None:
+    counts = np.zeros(50)
+    counts[0] = 1e9
+    sticks = gibbs.draw_sticks(counts, 1e-3, np.random.default_rng(1))
+    assert np.isfinite(sticks.log_sticks).all()
+    assert np.isfinite(sticks.log_rests).all()
+    assert np.isfinite(gibbs.log_weights(sticks.log_sticks, sticks.log_rests)).all()
+
+
+def test_a_component_alone_takes_everything() -> None:
+    state = gibbs.draw_prior(PRIOR, 1, None, Stream(3, 0, 0))
+    engine = ReferenceEngine(np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32))
+    stats = engine.draw_labels(mixture_of(state), Key(1, 0, 1))
+    state, _ = gibbs.sweep(state, stats, PRIOR, Stream(3, 0, 1))
+    assert state.weights.tolist() == [1.0]
+    assert stats.counts.tolist() == [20.0]
+
+
+def test_alpha_is_kept_unless_it_is_learned() -> None:
+    state = gibbs.draw_prior(PRIOR, 3, 2.0, Stream(3, 0, 0))
+    after, _ = gibbs.sweep(state, gibbs.no_events(3, 2), PRIOR, Stream(3, 0, 1), learn_alpha=False)
+    assert after.alpha == 2.0
