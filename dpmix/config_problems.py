@@ -48,7 +48,7 @@ def problems(
 def describe(found: Any, path: Path, value: Any, schema: Schema) -> str:
     """What was found and what is needed, of one of pydantic's errors."""
     if found["loc"][-1:] == ("[key]",):
-        return f"got the name {shown(path[-1])}, need a text; put it in quotes"
+        return f"got the name {path[-1]}, need a text; put it in quotes"
     if found["type"] in ("extra_forbidden", "invalid_key"):
         return f"unknown key; {nearest(path, schema)}"
     here = at(schema, path)
@@ -63,11 +63,10 @@ def locate(found: Any, raw: Any) -> tuple[Path, Any]:
     path: Path = ()
     value = raw
     for part in found["loc"]:
-        inside = (isinstance(value, dict) and part in value) or (
-            isinstance(value, list) and isinstance(part, int) and part < len(value)
-        )
-        if inside:
+        if isinstance(value, list) and isinstance(part, int) and part < len(value):
             path, value = (*path, part), value[part]
+        elif isinstance(value, dict) and part in value:
+            path, value = (*path, str(part)), value[part]
     return (*path, found["loc"][-1]) if found["type"] == "missing" else path, value
 
 

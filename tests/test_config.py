@@ -181,7 +181,7 @@ def _flat(mapping: dict, prefix: str = ""):
         ("engine: {threads: 0}", "engine.threads: got 0, need an integer from 1 to 4096 or null"),
         ("seed: -1", "seed: got -1, need an integer from 0 to 18446744073709551615"),
         ("model: 3", "model: got 3, need a mapping"),
-        ("1: 3", "[1]: unknown key; known here are data, model, mcmc, bem, engine, output, seed"),
+        ("1: 3", "1: unknown key; known here are data, model, mcmc, bem, engine, output, seed"),
     ],
 )
 def test_one_line_says_where_what_and_what_is_needed(line: str, expected: str) -> None:
@@ -222,7 +222,7 @@ def test_one_line_says_where_what_and_what_is_needed(line: str, expected: str) -
         ),
         (
             "{files: [a], transform: {1: {}}}",
-            "data.transform[1]: got the name 1, need a text; put it in quotes",
+            "data.transform.1: got the name 1, need a text; put it in quotes",
         ),
     ],
 )
