@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import numpy.typing as npt
 from scipy.cluster.vq import vq
 
 from dpmix import bem, gibbs
-from dpmix.draws import Run
 from dpmix.errors import DataError
 from dpmix.model import Array, Prior, State
-from dpmix.preprocess import Events
 from dpmix.streams import Step, Stream
+
+if TYPE_CHECKING:
+    from dpmix.draws import Run
+    from dpmix.preprocess import Events
 
 Values = npt.NDArray[np.float32]
 
