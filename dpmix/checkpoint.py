@@ -40,7 +40,7 @@ def save(
     DataError
         The file cannot be written.
     """
-    arrays: dict[str, npt.ArrayLike] = {
+    arrays: dict[str, Any] = {
         "run_id": np.array(run_id),
         "iteration": np.array(iteration),
         **{f"state.{name}": np.stack([getattr(state, name) for state in states]) for name in FIELDS},
@@ -58,22 +58,22 @@ def save(
         raise DataError(f"{path}: cannot be written: {error.strerror}") from None
 
 
-def load(path: Path, run_id: str) -> Checkpoint:
-    """The checkpoint of a run.
+def load(path: Path, run_id: str) -> Checkpoint | None:
+    """The checkpoint of a run, or None if it has none.
 
     Raises
     ------
     DataError
-        The checkpoint is missing, cannot be read, or belongs to another run.
+        The checkpoint cannot be read, or belongs to another run.
     """
+    if not path.exists():
+        return None
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = dict(file)
         owner, iteration = str(arrays.pop("run_id")), int(arrays.pop("iteration"))
         columns = [arrays.pop(f"state.{name}") for name in FIELDS]
         states = [State(*map(_plain, row)) for row in zip(*columns, strict=True)]
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such checkpoint; nothing to resume, --overwrite begins anew") from None
     except (OSError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile):
         raise DataError(f"{path}: not a whole checkpoint; --overwrite begins the run anew") from None
     if owner != run_id:

@@ -82,27 +82,15 @@ class RunWriter:
         return cls(path, read_contents(path))
 
     @classmethod
-    def reopen(cls, path: str | Path, data_hash: str | None = None) -> Self:
+    def reopen(cls, path: str | Path) -> Self:
         """Open the file of a run that was stopped or killed, to go on with it.
-
-        Parameters
-        ----------
-        path : path
-        data_hash : str, optional
-            Hash of the events that the run is to go on with.
 
         Raises
         ------
         DataError
-            The file is missing, is no run file, is of a newer format, or is of other events.
+            The file is missing, is no run file, is cut short, or is of a newer format.
         """
-        path = Path(path)
-        contents = read_contents(path)
-        if data_hash is not None and data_hash != contents.attributes["data_hash"]:
-            raise DataError(
-                f"{path}: cannot be resumed: the events have changed since it began; --overwrite begins anew"
-            )
-        return cls(path, contents)
+        return cls(Path(path), read_contents(Path(path)))
 
     @property
     def committed(self) -> int:
@@ -132,11 +120,6 @@ class RunWriter:
         self._committed = max(self._committed, draw + 1)
         self._write("committed", (), self._committed)
 
-    @property
-    def has_checkpoint(self) -> bool:
-        """Whether there is a checkpoint; a run that was killed before its first has none."""
-        return checkpoint_path(self.path).exists()
-
     def save_checkpoint(
         self, states: Sequence[State], iteration: int, extra: Mapping[str, npt.ArrayLike]
     ) -> None:
@@ -152,15 +135,20 @@ class RunWriter:
         self.sync()
         checkpoint.save(checkpoint_path(self.path), self._run_id, states, iteration, extra)
 
-    def load_checkpoint(self) -> Checkpoint:
-        """The latest checkpoint: (states, iteration, extra).
+    def load_checkpoint(self) -> Checkpoint | None:
+        """The latest checkpoint, or None where the run was ended before its first.
 
         Raises
         ------
         DataError
-            The checkpoint is missing, cannot be read, or belongs to another run.
+            The checkpoint cannot be read, or belongs to another run.
         """
         return checkpoint.load(checkpoint_path(self.path), self._run_id)
+
+    def discard_checkpoint(self) -> None:
+        """Remove the checkpoint of a run that has come to its end."""
+        self.sync()
+        checkpoint_path(self.path).unlink(missing_ok=True)
 
     def sync(self) -> None:
         """Wait until everything written has reached the disk."""
@@ -361,9 +349,9 @@ class Run:
         datasets = {}
         for group, variables in groups.items():
             dataset = xarray.Dataset(variables)
-            sizes = {str(dim): size for dim, size in dataset.sizes.items()}
+            missing = [str(dim) for dim in dataset.dims if dim not in dataset.coords]
             datasets[group] = dataset.assign_coords(
-                {dim: coordinate(dim, size, self.channels) for dim, size in sizes.items()}
+                {dim: coordinate(dim, dataset.sizes[dim], self.channels) for dim in missing}
             )
         data: arviz.InferenceData = import_arviz().InferenceData(attrs=self.attributes, **datasets)
         return data

@@ -39,6 +39,8 @@ from dpmix.errors import DataError
 
 FORMAT_VERSION = 1
 
+GROUPS = ("posterior", "sample_stats", "trace")
+
 REQUIRED_ATTRIBUTES = ("config", "seed", "engine", "scaling", "data_hash", "n_events")
 
 AnyArray = npt.NDArray[Any]
@@ -86,8 +88,8 @@ class Layout:
     channels : sequence of str
         D names.
     constants : mapping of str to (dimension names, array)
-        Content of the group ``constant_data``; ``channel_means`` and ``channel_sds``, float64 [D] over
-        ``("channel",)``, take standardised values back to the transformed scale.
+        Content of the group ``constant_data``, text or numbers. ``channel_means`` and ``channel_sds``,
+        float64 [D] over ``("channel",)``, take standardised values back to the transformed scale.
     attributes : mapping
         Attributes of the file, at least `REQUIRED_ATTRIBUTES`: text and numbers as they are, anything else
         as JSON.
@@ -215,13 +217,9 @@ def lay_out(path: Path, layout: Layout) -> None:
     with h5netcdf.File(path, "w", alignment_threshold=1, alignment_interval=8) as file:
         file.attrs.update(_attributes(layout))
         file.create_variable("committed", (), np.int64, data=np.int64(0))
-        for name, (dims, dtype) in layout.variables.items():
-            group = _group(file, name.split("/")[0], {dim: layout.sizes[dim] for dim in dims}, layout)
-            group.create_variable(name.split("/")[1], dims, dtype, dcpl=_filled(dtype))
-        for name, (dims, values) in layout.constants.items():
-            array = np.asarray(values)
-            group = _group(file, "constant_data", dict(zip(dims, array.shape, strict=True)), layout)
-            _write_constant(group, name, dims, array)
+        for group_name in GROUPS:
+            _lay_out_group(file.create_group(group_name), layout)
+        _write_constants(file.create_group("constant_data"), layout)
 
 
 def coordinate(dim: str, size: int, channels: Sequence[str]) -> AnyArray:
@@ -249,7 +247,7 @@ def read_contents(path: Path) -> Contents:
                 )
             names = [
                 f"{group}/{name}"
-                for group in ("posterior", "sample_stats", "trace")
+                for group in GROUPS
                 for name, dataset in file[group].items()
                 if not dataset.is_scale
             ]
@@ -257,11 +255,7 @@ def read_contents(path: Path) -> Contents:
                 attributes,
                 tuple(file["posterior/channel"].asstr()),
                 {name: _slot(file[name]) for name in ["committed", *names]},
-                {
-                    name: (_dims(dataset), _values(dataset))
-                    for name, dataset in file["constant_data"].items()
-                    if not dataset.is_scale
-                },
+                {name: (_dims(dataset), _values(dataset)) for name, dataset in file["constant_data"].items()},
             )
     except OSError as error:
         raise DataError(f"{path}: not a run file of dpmix, or cut short: {error}") from None
@@ -286,21 +280,43 @@ def _attributes(layout: Layout) -> dict[str, str | int | float]:
     }
 
 
-def _group(file: h5netcdf.File, name: str, sizes: Mapping[str, int], layout: Layout) -> h5netcdf.Group:
-    """The named group, made if need be, with the dimensions and their coordinates."""
-    group = file.groups[name] if name in file.groups else file.create_group(name)
-    for dim, size in sizes.items():
-        if dim not in group.dimensions:
-            group.dimensions[dim] = size
-            _write_constant(group, dim, (dim,), coordinate(dim, size, layout.channels))
-    return group
+def _lay_out_group(group: h5netcdf.Group, layout: Layout) -> None:
+    """Coordinates, and datasets with nothing drawn."""
+    prefix = f"{group.name.strip('/')}/"
+    variables = {
+        name.removeprefix(prefix): v for name, v in layout.variables.items() if name.startswith(prefix)
+    }
+    used = dict.fromkeys(dim for dims, _ in variables.values() for dim in dims)
+    _write_coordinates(group, {dim: coordinate(dim, layout.sizes[dim], layout.channels) for dim in used})
+    for name, (dims, dtype) in variables.items():
+        group.create_variable(name, dims, dtype, dcpl=_filled(dtype))
 
 
-def _write_constant(group: h5netcdf.Group, name: str, dims: Sequence[str], array: AnyArray) -> None:
-    if array.dtype.kind == "U":
-        group.create_variable(name, tuple(dims), h5py.string_dtype(), data=array.astype(object))
+def _write_constants(group: h5netcdf.Group, layout: Layout) -> None:
+    """The constants; one that is named as its only dimension gives the values along that dimension."""
+    constants = {name: (tuple(dims), np.asarray(values)) for name, (dims, values) in layout.constants.items()}
+    sizes = {
+        dim: size for dims, array in constants.values() for dim, size in zip(dims, array.shape, strict=True)
+    }
+    numbered = {dim: coordinate(dim, size, layout.channels) for dim, size in sizes.items()}
+    given = {name: array for name, (dims, array) in constants.items() if dims == (name,)}
+    _write_coordinates(group, numbered | given)
+    for name, (dims, array) in constants.items():
+        if name not in given:
+            _write(group, name, dims, array)
+
+
+def _write_coordinates(group: h5netcdf.Group, coordinates: Mapping[str, AnyArray]) -> None:
+    for dim, values in coordinates.items():
+        group.dimensions[dim] = len(values)
+        _write(group, dim, (dim,), values)
+
+
+def _write(group: h5netcdf.Group, name: str, dims: tuple[str, ...], array: AnyArray) -> None:
+    if array.dtype.kind in "OU":
+        group.create_variable(name, dims, h5py.string_dtype(), data=array.astype(object))
     else:
-        group.create_variable(name, tuple(dims), array.dtype, data=array)
+        group.create_variable(name, dims, array.dtype, data=array)
 
 
 def _filled(dtype: npt.DTypeLike) -> h5py.h5p.PropDCID:
@@ -317,6 +333,8 @@ def _slot(dataset: h5py.Dataset) -> Slot:
 
 
 def _dims(dataset: h5py.Dataset) -> tuple[str, ...]:
+    if dataset.is_scale:
+        return (dataset.name.split("/")[-1],)
     return tuple(dim[0].name.split("/")[-1] for dim in dataset.dims)
 
 

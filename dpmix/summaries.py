@@ -1,0 +1,227 @@
+"""What a run says about itself: progress, mixing, whether its truncation binds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmix.draws import Run, import_arviz
+from dpmix.model import Array
+
+# The last weight is all the mass that the sticks before it leave over, which a longer mixture would divide
+# further; more than one event in a thousand is a population that a reader could look for.
+VISIBLE_WEIGHT = 1e-3
+# A full house now and then is chance; in more than one draw in twenty the data asked for more components.
+FULL_SHARE = 0.05
+
+# Vehtari et al. (2021), section 4.
+GOOD_R_HAT = 1.01
+GOOD_ESS = 400
+# R-hat of one chain compares its quarters, each of two draws at least.
+MIN_DRAWS = 8
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """How well one quantity of the chains is known; NaN where that cannot be told because it never moved.
+
+    Attributes
+    ----------
+    quantity : str
+        In words.
+    mean, sd : float
+        Over all draws of all chains.
+    ess_bulk, ess_tail : float
+        Effective number of draws, for the middle and for the 5% tails of the distribution.
+    r_hat : float
+        Rank-normalised split R-hat.
+    """
+
+    quantity: str
+    mean: float
+    sd: float
+    ess_bulk: float
+    ess_tail: float
+    r_hat: float
+
+    @property
+    def good(self) -> bool:
+        """Whether the draws are enough for this quantity, by the usual rules (a constant is)."""
+        if self.sd == 0.0:
+            return True
+        return self.r_hat < GOOD_R_HAT and min(self.ess_bulk, self.ess_tail) >= GOOD_ESS
+
+
+def convergence(run: Run) -> list[Mixing]:
+    """Mixing of the quantities that do not depend on how the components are numbered.
+
+    Rank-normalised split R-hat and effective sample sizes of Vehtari, Gelman, Simpson, Carpenter and Buerkner
+    (2021), Bayesian Analysis 16:667, as ArviZ computes them. The halves of a single chain stand for two
+    chains in R-hat.
+
+    Parameters
+    ----------
+    run : Run
+        A chain; Bayesian EM has no mixing.
+
+    Returns
+    -------
+    list of Mixing
+        Empty while there are fewer than 8 draws.
+    """
+    if run.kind != "mcmc" or run.committed < MIN_DRAWS:
+        return []
+    stats = run.sample_stats
+    quantities = {
+        "log posterior": stats["log_posterior"],
+        "log likelihood": stats["log_likelihood"],
+        "alpha": run.alpha,
+        "occupied components": stats["occupied"],
+    }
+    largest = np.sort(run.weights, axis=-1)[..., :-4:-1]
+    for rank in range(largest.shape[-1]):
+        quantities[f"weight of component {rank + 1} by size"] = largest[..., rank]
+    return [_mixing(quantity, np.asarray(values, float)) for quantity, values in quantities.items()]
+
+
+def truncation_warning(last_weight: npt.ArrayLike, occupied: npt.ArrayLike, n_components: int) -> str | None:
+    """Whether the truncation binds, and what to do about it.
+
+    Parameters
+    ----------
+    last_weight : float64 [...]
+        Weight of the last component in every draw: what all sticks before it leave over.
+    occupied : int [...]
+        Occupied components in every draw.
+    n_components : int
+        The truncation K.
+
+    Returns
+    -------
+    str or None
+        One line, or None where the truncation does not show.
+    """
+    left_over = float(np.asarray(last_weight).mean())
+    full = float((np.asarray(occupied) == n_components).mean())
+    signs = []
+    if left_over > VISIBLE_WEIGHT:
+        signs.append(f"the last component holds {left_over:.2%} of the mass on average")
+    if full > FULL_SHARE:
+        signs.append(f"all {n_components} components are occupied in {full:.0%} of the draws")
+    if not signs:
+        return None
+    return f"the truncation binds: {' and '.join(signs)}; raise model.components above {n_components}"
+
+
+def describe_run(run: Run) -> list[str]:
+    """A run in lines for a reader: config, progress, engine, components, mixing, speed."""
+    described = _describe_mcmc(run) if run.kind == "mcmc" else _describe_bem(run)
+    return [*_describe_setting(run), *described]
+
+
+def _describe_setting(run: Run) -> Iterator[str]:
+    versions = ", ".join(f"{name} {version}" for name, version in run.versions.items())
+    engine = ", ".join(f"{name} {value}" for name, value in run.engine.items())
+    files = ", ".join(run.config["data"]["files"])
+    yield f"{run.path}: {'MCMC' if run.kind == 'mcmc' else 'Bayesian EM'}, begun {run.attributes['created']}"
+    yield f"data: {run.attributes['n_events']:,} events of {files}"
+    yield f"channels ({len(run.channels)}): {', '.join(run.channels)}"
+    yield f"model: at most {run.n_components} components; seed {run.attributes['seed']}"
+    yield f"engine: {engine}"
+    yield f"versions: {versions}"
+
+
+def _describe_mcmc(run: Run) -> Iterator[str]:
+    trace, made = run.trace, int(run.sweeps_made.min())
+    total = trace["seconds"].shape[1] - 1
+    burn_in = run.config["mcmc"]["burn_in"]
+    state = "complete" if run.complete else "not complete"
+    yield (
+        f"progress: {state}; {run.committed} of {run.draws} draws of {len(run.alpha)} chain(s), "
+        f"sweep {max(made, 0)} of {total} (burn-in {burn_in})"
+    )
+    if made > 0:
+        yield _speed(run)
+    if run.committed == 0:
+        if made >= 0:
+            yield f"log posterior at the last sweep: {trace['log_posterior'][:, made].mean():,.1f}"
+        return
+    occupied, alpha = run.sample_stats["occupied"], run.alpha
+    yield f"occupied components: mean {occupied.mean():.1f}, {occupied.min()} to {occupied.max()}"
+    yield f"alpha: mean {alpha.mean():.3g}, sd {alpha.std():.2g}"
+    log_posterior = run.sample_stats["log_posterior"]
+    yield f"log posterior: mean {log_posterior.mean():,.1f}, last {log_posterior[:, -1].mean():,.1f}"
+    yield from _describe_mixing(convergence(run))
+    warning = truncation_warning(run.weights[..., -1], occupied, run.n_components)
+    if warning:
+        yield f"warning: {warning}"
+
+
+def _describe_mixing(rows: list[Mixing]) -> Iterator[str]:
+    if not rows:
+        yield f"mixing: told from {MIN_DRAWS} draws on"
+        return
+    width = max(len(row.quantity) for row in rows)
+    yield f"mixing: {'':{width - 6}}  effective draws (tails)   R-hat"
+    for row in rows:
+        if row.sd == 0.0:
+            yield f"  {row.quantity:{width}}  the same in every draw"
+        else:
+            effective = f"{row.ess_bulk:15,.0f} {f'({row.ess_tail:,.0f})':>7}"
+            yield f"  {row.quantity:{width}}  {effective}  {row.r_hat:6.3f}"
+    if not all(row.good for row in rows):
+        yield (
+            f"  fewer than {GOOD_ESS} effective draws, or R-hat above {GOOD_R_HAT}: raise mcmc.draws "
+            "and mcmc.burn_in for firm estimates"
+        )
+
+
+def _describe_bem(run: Run) -> Iterator[str]:
+    trace, made = run.trace, run.sweeps_made
+    state = "complete" if run.complete else "not complete"
+    yield f"progress: {state}; {int((made >= 0).sum())} of {len(made)} start(s) begun"
+    if (made > 0).any():
+        yield _speed(run)
+    begun = np.flatnonzero(made >= 0)
+    ends = {start: float(trace["log_posterior"][start, made[start]]) for start in begun}
+    kept = max(ends, key=lambda start: ends[start]) if run.complete else None
+    for start, log_posterior in ends.items():
+        occupied = trace["occupied"][start, made[start]]
+        mark = " (kept)" if start == kept else ""
+        yield (
+            f"  start {start + 1}: {made[start]} steps, log posterior {log_posterior:,.1f}, "
+            f"{occupied} components occupied{mark}"
+        )
+    if run.complete:
+        yield f"alpha: {run.alpha[0, 0]:.3g}"
+        warning = truncation_warning(run.weights[..., -1], run.sample_stats["occupied"], run.n_components)
+        if warning:
+            yield f"warning: {warning}"
+
+
+def _speed(run: Run) -> str:
+    """Median over all sweeps made, so that a pause does not count."""
+    seconds = float(np.nanmedian(run.trace["seconds"]))
+    rate = run.attributes["n_events"] * run.n_components / seconds
+    unit = "sweep" if run.kind == "mcmc" else "step"
+    return f"speed: {seconds:.3g} s a {unit}, {rate / 1e6:,.0f} million events times components a second"
+
+
+def _mixing(quantity: str, values: Array) -> Mixing:
+    """Mixing of one quantity, [chain, draw]."""
+    if np.ptp(values) == 0.0:
+        return Mixing(quantity, float(values.flat[0]), 0.0, np.nan, np.nan, np.nan)
+    az = import_arviz()
+    chains, draws = values.shape
+    compared = values if chains > 1 else values[0, : draws // 2 * 2].reshape(2, -1)
+    return Mixing(
+        quantity,
+        float(values.mean()),
+        float(values.std()),
+        float(az.ess(values, method="bulk")),
+        float(az.ess(values, method="tail")),
+        float(az.rhat(compared, method="rank")),
+    )
