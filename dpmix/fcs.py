@@ -328,6 +328,10 @@ def _read_data_set(file: BinaryIO, path: Path, data_set: int, offsets: list[int]
     start, n_events, notes = _place_data(raw, keywords, row.itemsize, size, path)
     if len(offsets) > 1:
         notes.append(f"data set {data_set} of {len(offsets)} in the file")
+    if any(
+        not c.integer and _log_scale(keywords, n, path)[0] for n, c in zip(numbers, channels, strict=True)
+    ):
+        notes.append("$PnE of floating point channels not applied: the standard has them linear")
     spillover, problem = _spillover(keywords)
     instrument = keywords.get("cyt", "").strip()
     mass = MASS_INSTRUMENT.search(instrument) or any(MASS_DETECTOR.search(c.detector) for c in channels)
@@ -380,12 +384,10 @@ def _channel(keywords: Mapping[str, str], n: int, integer: bool, path: Path) -> 
     """The metadata of channel n; $PnE counts for integers only, as the standard says."""
     try:
         limit, gain = float(keywords[f"p{n}r"]), float(keywords.get(f"p{n}g", "1"))
-        decades, offset = (float(x) for x in keywords.get(f"p{n}e", "0,0").split(","))
     except (KeyError, ValueError) as error:
-        raise DataError(f"{path}: $P{n}R, $P{n}E or $P{n}G cannot be read ({error}); {AGAIN}") from error
+        raise DataError(f"{path}: $P{n}R or $P{n}G cannot be read ({error}); {AGAIN}") from error
     known = math.isfinite(limit) and limit > 0
-    if not (0 <= decades < 100 and 0 <= offset < math.inf):
-        raise DataError(f"{path}: $P{n}E is {decades:g},{offset:g}, need decades and an offset; {AGAIN}")
+    decades, offset = _log_scale(keywords, n, path)
     return Channel(
         detector=keywords[f"p{n}n"].strip(),
         marker=keywords.get(f"p{n}s", "").strip(),
@@ -394,6 +396,18 @@ def _channel(keywords: Mapping[str, str], n: int, integer: bool, path: Path) -> 
         gain=gain,
         integer=integer,
     )
+
+
+def _log_scale(keywords: Mapping[str, str], n: int, path: Path) -> tuple[float, float]:
+    """Decades and offset of $PnE, (0, 0) for a linear channel."""
+    found = keywords.get(f"p{n}e", "0,0")
+    try:
+        decades, offset = (float(x) for x in found.split(","))
+    except ValueError:
+        decades, offset = math.nan, math.nan
+    if not (0 <= decades <= 20 and 0 <= offset < math.inf):
+        raise DataError(f"{path}: $P{n}E is {found}, need decades (0 to 20) and an offset; {AGAIN}")
+    return decades, offset
 
 
 def _place_data(

@@ -1,0 +1,155 @@
+"""The scales of a channel, and the ways between them.
+
+raw           as measured: in the file's units, amplification undone and compensated where that was asked
+transformed   after the channel's transform (logicle, arcsinh, log, linear): the scale of plots
+standardised  mean 0 and standard deviation 1 over the events: the scale that the sampler sees
+
+Logicle: Moore and Parks (2012), Cytometry A 81A:273, by FlowUtils.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from flowutils.transforms import logicle, logicle_inverse
+
+Array = npt.NDArray[np.float64]
+Method = Literal["logicle", "arcsinh", "log", "linear"]
+
+
+@dataclass(frozen=True)
+class Transform:
+    """The transform of one channel, every parameter given.
+
+    Attributes
+    ----------
+    method : "logicle", "arcsinh", "log" or "linear"
+        arcsinh is arcsinh(x / cofactor), log the logarithm to base 10, logicle is 1 at x = t.
+    cofactor : float
+        For arcsinh.
+    t, w, m, a : float
+        For logicle: top of the scale, linear decades, all decades, further negative decades.
+
+    Raises
+    ------
+    ValueError
+        The parameters are outside what the method is defined for.
+    """
+
+    method: Method = "linear"
+    cofactor: float = 1.0
+    t: float = 1.0
+    w: float = 0.5
+    m: float = 4.5
+    a: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.method == "arcsinh" and not self.cofactor > 0:
+            raise ValueError(f"arcsinh: cofactor is {self.cofactor:g}, need a number above 0")
+        fits = (
+            self.t > 0
+            and self.m > 0
+            and 0 <= 2 * self.w <= self.m
+            and -self.w <= self.a <= self.m - 2 * self.w
+        )
+        if self.method == "logicle" and not fits:  # FlowUtils would return the values as they are
+            found = f"t = {self.t:g}, w = {self.w:g}, m = {self.m:g}, a = {self.a:g}"
+            raise ValueError(f"logicle: {found}, need t > 0, m > 0, 0 <= w <= m / 2 and -w <= a <= m - 2 w")
+
+    def apply(self, raw: Array) -> Array:
+        """Raw to transformed values, float64 of any shape; log needs values above 0."""
+        match self.method:
+            case "logicle":
+                flat = logicle(np.ravel(raw), None, t=self.t, m=self.m, w=self.w, a=self.a)
+                return np.reshape(flat, np.shape(raw))
+            case "arcsinh":
+                return np.arcsinh(raw / self.cofactor)
+            case "log":
+                return np.log10(raw)
+            case "linear":
+                return np.asarray(raw, np.float64)
+
+    def invert(self, transformed: Array) -> Array:
+        """Transformed to raw values, float64 of any shape."""
+        match self.method:
+            case "logicle":
+                flat = logicle_inverse(np.ravel(transformed), None, t=self.t, m=self.m, w=self.w, a=self.a)
+                return np.reshape(flat, np.shape(transformed))
+            case "arcsinh":
+                return self.cofactor * np.sinh(transformed)
+            case "log":
+                return 10.0 ** np.asarray(transformed, np.float64)
+            case "linear":
+                return np.asarray(transformed, np.float64)
+
+    def parameters(self) -> dict[str, float]:
+        """The parameters that the method has."""
+        names = {"logicle": ("t", "w", "m", "a"), "arcsinh": ("cofactor",)}.get(self.method, ())
+        return {name: getattr(self, name) for name in names}
+
+    def __str__(self) -> str:
+        return " ".join([self.method, *(f"{name}={x:g}" for name, x in self.parameters().items())])
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """The scales of every channel of a run; standardised = (transformed - means) / sds.
+
+    Attributes
+    ----------
+    channels : tuple of str
+        D display names.
+    transforms : tuple of Transform
+        One per channel.
+    means, sds : float64 [D]
+        Of the transformed events; 0 and 1 where the run was not standardised.
+    """
+
+    channels: tuple[str, ...]
+    transforms: tuple[Transform, ...]
+    means: Array
+    sds: Array
+
+    def to_transformed(self, points: npt.ArrayLike) -> Array:
+        """Standardised points to the transformed scale, float64 [..., D]."""
+        return np.asarray(points, np.float64) * self.sds + self.means
+
+    def covariance_to_transformed(self, covariances: npt.ArrayLike) -> Array:
+        """Covariances on the standardised scale to the transformed scale, float64 [..., D, D]."""
+        return np.asarray(covariances, np.float64) * np.outer(self.sds, self.sds)
+
+    def to_standardised(self, points: npt.ArrayLike) -> Array:
+        """Transformed points to the standardised scale, float64 [..., D]."""
+        return (np.asarray(points, np.float64) - self.means) / self.sds
+
+    def to_raw(self, points: npt.ArrayLike) -> Array:
+        """Standardised points to raw values, float64 [..., D].
+
+        Of a component's mean this is where its middle lies, not the mean of its raw values.
+        """
+        transformed = self.to_transformed(points)
+        columns = [t.invert(transformed[..., j]) for j, t in enumerate(self.transforms)]
+        return np.stack(columns, axis=-1)
+
+    def as_attributes(self) -> dict[str, Any]:
+        """All of it in plain lists and numbers, for JSON."""
+        return {
+            "channels": list(self.channels),
+            "transforms": [{"method": t.method, **t.parameters()} for t in self.transforms],
+            "means": self.means.tolist(),
+            "sds": self.sds.tolist(),
+        }
+
+    @classmethod
+    def from_attributes(cls, attributes: Mapping[str, Any]) -> Scaling:
+        """What `as_attributes` gave."""
+        return cls(
+            channels=tuple(attributes["channels"]),
+            transforms=tuple(Transform(**t) for t in attributes["transforms"]),
+            means=np.array(attributes["means"], np.float64),
+            sds=np.array(attributes["sds"], np.float64),
+        )

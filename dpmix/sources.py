@@ -1,0 +1,415 @@
+"""Data files of every kind, opened as rows of events that are read a range at a time.
+
+The kind of a file is told by its content, not by its suffix (an .lmd file is FCS); text is CSV or TSV.
+
+| kind | channels | part, after `::` in its name |
+| --- | --- | --- |
+| FCS | $PnN, markers $PnS | number of the data set, from 1: `sample.lmd::2` |
+| CSV, TSV | first line, unless it is all numbers: ch0, ch1, ... | |
+| NPY, float or integer [N, D] | ch0, ch1, ... | |
+| NPZ | array `channels`, else ch0, ch1, ... | name of the array; `events`, or the only 2-D one |
+| HDF5 | attribute `channels` of the data set, else a data set `channels` beside it, else ch0, ... | path of \
+the data set; the first 2-D one in the order of names |
+| AnnData (h5ad) | names of the variables, markers from the column `marker` of `var` | |
+| Parquet | names of the columns | |
+
+CSV, NPZ and AnnData files are held in memory while they are read; of all others only the rows asked for are
+(of Parquet, a row group).
+"""
+
+from __future__ import annotations
+
+import csv
+import glob
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from dpmix import fcs
+from dpmix.errors import ConfigError, DataError, DpmixError
+from dpmix.fcs import Channel, Spillover
+
+Fetch = Callable[[int, int, Sequence[int]], npt.NDArray[Any]]
+TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".tab")
+KNOWN = "FCS, CSV, TSV, NPY, NPZ, HDF5, h5ad or Parquet"
+HOW_TO_LEAVE_OUT = "name the channels to take in data.channels"
+
+
+@dataclass(frozen=True)
+class Source:
+    """One data file, open.
+
+    Attributes
+    ----------
+    name : str
+        Shown for the sample: the name of the file.
+    details : tuple of Channel
+        What is known of each channel.
+    n_events : int
+    fetch : callable
+        fetch(start, stop, columns) gives those rows and columns as numbers of any type.
+    spillover : Spillover or None
+    spillover_problem : str
+        Why the file's own spillover cannot be read, "" where nothing is wrong.
+    kind : "fluorescence", "mass" or None
+        None where the file does not say.
+    notes : tuple of str
+        What is odd about the file.
+    """
+
+    name: str
+    details: tuple[Channel, ...]
+    n_events: int
+    fetch: Fetch
+    spillover: Spillover | None = None
+    spillover_problem: str = ""
+    kind: Literal["fluorescence", "mass"] | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        """Names of the channels in the file."""
+        return tuple(channel.detector for channel in self.details)
+
+    def read(self, start: int, stop: int, columns: Sequence[int] | None = None) -> npt.NDArray[np.float32]:
+        """Read events as they are stored, float32 [stop - start, columns], all columns by default.
+
+        Raises
+        ------
+        DataError
+            The file cannot be read, or a column does not hold numbers.
+        """
+        wanted = range(len(self.details)) if columns is None else columns
+        words = [self.details[k].detector for k in wanted if not self.details[k].numeric]
+        if words:
+            raise DataError(f"{self.name}: {_names(words)} not numbers; {HOW_TO_LEAVE_OUT}")
+        try:
+            return np.ascontiguousarray(self.fetch(start, stop, wanted), dtype=np.float32)
+        except (
+            OSError,
+            ValueError,
+        ) as error:  # a file cut short behind its header, a broken compressed block
+            raise DataError(
+                f"{self.name}: events {start} to {stop} cannot be read ({error}); {fcs.AGAIN}"
+            ) from error
+
+
+def open_sources(files: Sequence[str | Path], base: Path = Path()) -> list[Source]:
+    """Open the files of a run.
+
+    Parameters
+    ----------
+    files : sequence of str or Path
+        Names or globs, relative to `base`, in the order of the run; the files of a glob in sorted order. A
+        part of a file may be named after `::`.
+    base : Path
+        Folder that names are relative to: that of the config.
+
+    Raises
+    ------
+    ConfigError
+        A name matches no file, or a file is named twice.
+    DataError
+        A file is of no known kind, or cannot be read.
+    """
+    places: list[tuple[Path, str]] = []
+    problems = []
+    for given in map(str, files):
+        name, _, part = given.partition("::")
+        path = base / Path(name).expanduser()
+        found = [path] if path.exists() else [Path(p) for p in sorted(glob.glob(str(path), recursive=True))]
+        if not found:
+            problems.append(
+                f"data.files: {given} matches no file in {base.resolve()}, need a file name or a glob"
+            )
+        for file in found:
+            if (file, part) in places:
+                problems.append(f"data.files: {file} is named twice, need each file once")
+            places.append((file, part))
+    if problems:
+        raise ConfigError(problems)
+    sources = [open_source(path, part) for path, part in places]
+    if len({source.name for source in sources}) == len(sources):
+        return sources
+    folder = os.path.commonpath([path.resolve().parent for path, _ in places])
+    names = [_joined(str(path.resolve().relative_to(folder)), part) for path, part in places]
+    return [replace(source, name=name) for source, name in zip(sources, names, strict=True)]
+
+
+def open_source(path: str | Path, part: str = "") -> Source:
+    """Open one data file, by its content; see the table at the top of this module.
+
+    Raises
+    ------
+    ConfigError
+        The file has no such part, or its kind has no parts.
+    DataError
+        The file is of no known kind, or cannot be read.
+    """
+    path = Path(path)
+    try:
+        reader = _reader(path)
+        source = reader(path, part)
+    except (DpmixError, MemoryError):
+        raise
+    except Exception as error:  # every library has its own exceptions for a corrupt file
+        raise DataError(f"{path}: cannot be read ({_line(error)}), need {KNOWN}") from error
+    if not source.details:
+        raise DataError(
+            f"{path}: found no channels, need a table with a row per event and a column per channel"
+        )
+    names = source.channels
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise DataError(f"{path}: {_names(twice)} the name of several channels, need different names")
+    return replace(source, name=_joined(path.name, part))
+
+
+def _reader(path: Path) -> Callable[[Path, str], Source]:
+    """What reads a file, told by its first bytes."""
+    if path.is_dir():
+        raise DataError(f"{path}: is a folder, need files, as {path.name}/*.fcs")
+    with path.open("rb") as file:
+        start = file.read(8)
+    if start.startswith(b"FCS"):
+        return _fcs
+    if start.startswith(b"\x93NUMPY"):
+        return _npy
+    if start.startswith(b"PK"):
+        return _npz
+    if start.startswith(b"\x89HDF"):
+        return _hdf5
+    if start.startswith(b"PAR1"):
+        return _parquet
+    if path.suffix.lower() in TEXT_SUFFIXES:
+        return _text
+    suffix = path.suffix.lower().lstrip(".")
+    claim = suffix.upper() if suffix in ("fcs", "lmd", "npy", "npz", "h5", "h5ad", "hdf5", "parquet") else ""
+    found = f"is named {claim} but does not begin as such a file does" if claim else "is of no known kind"
+    raise DataError(f"{path}: {found}, need {KNOWN}; {fcs.AGAIN}")
+
+
+# ----------------------------------------------------------------------------------- one per kind
+
+
+def _fcs(path: Path, part: str) -> Source:
+    if part and not part.isdigit():
+        raise ConfigError(
+            [f"data.files: {path}::{part}: need the number of a data set of an FCS file, as ::1"]
+        )
+    header = fcs.read_header(path, int(part or 1))
+    return Source(
+        name=path.name,
+        details=header.channels,
+        n_events=header.n_events,
+        fetch=lambda start, stop, columns: fcs.read_events(header, start, stop, columns),
+        spillover=header.spillover,
+        spillover_problem=header.spillover_problem,
+        kind=header.kind,
+        notes=header.notes,
+    )
+
+
+def _npy(path: Path, part: str) -> Source:
+    _no_part(path, part)
+    return _of_array(path, np.load(path, mmap_mode="r", allow_pickle=False))
+
+
+def _npz(path: Path, part: str) -> Source:
+    with np.load(path, allow_pickle=False) as arrays:
+        name = part or ("events" if "events" in arrays.files else "")
+        if not name:
+            tables = [n for n in arrays.files if arrays[n].ndim == 2 and arrays[n].dtype.kind in "fiu"]
+            if len(tables) != 1:
+                raise DataError(f"{path}: found the arrays {', '.join(arrays.files)}, need one named events")
+            name = tables[0]
+        if name not in arrays.files:
+            raise ConfigError([f"data.files: {path} has no array {name}, it has {', '.join(arrays.files)}"])
+        names = [str(n) for n in arrays["channels"]] if "channels" in arrays.files else None
+        return _of_array(path, arrays[name], names)
+
+
+def _hdf5(path: Path, part: str) -> Source:
+    with h5py.File(path, "r") as file:
+        if file.attrs.get("encoding-type") == "anndata":
+            return _anndata(path, part)
+        tables: list[str] = []
+        file.visititems(lambda name, item: tables.append(name) if _is_table(item) else None)
+        name = part.strip("/") or (tables[0] if tables else "")
+        if name not in tables:
+            found = f"its 2-D data sets of numbers are {', '.join(tables)}" if tables else "it has none"
+            raise ConfigError([f"data.files: {path}: no data set {part} of events: {found}"])
+        data = file[name]
+        names = data.attrs.get("channels")
+        beside = data.parent.get("channels")
+        if names is None and isinstance(beside, h5py.Dataset):
+            names = beside.asstr()[:]
+        details = _details(path, None if names is None else [_word(n) for n in names], data.shape[1])
+
+        def fetch(start: int, stop: int, columns: Sequence[int]) -> npt.NDArray[Any]:
+            with h5py.File(path, "r") as file:
+                return np.asarray(file[name][start:stop])[:, list(columns)]
+
+        return Source(path.name, details, data.shape[0], fetch)
+
+
+def _anndata(path: Path, part: str) -> Source:
+    import anndata  # takes a second to import, for one kind of file
+
+    _no_part(path, part)
+    table = anndata.read_h5ad(path)
+    values = table.X
+    if values is None:
+        raise DataError(f"{path}: found no X, need the events in X")
+    values = values.toarray() if hasattr(values, "toarray") else np.asarray(values)
+    source = _of_array(path, values, [str(name) for name in table.var_names])
+    if "marker" not in table.var:
+        return source
+    markers = ["" if m is None or m != m else str(m) for m in table.var["marker"]]
+    details = [replace(d, marker=m) for d, m in zip(source.details, markers, strict=True)]
+    return replace(source, details=tuple(details))
+
+
+def _parquet(path: Path, part: str) -> Source:
+    import pyarrow.parquet
+
+    _no_part(path, part)
+    file = pyarrow.parquet.ParquetFile(path)
+    fields = list(file.schema_arrow)
+    details = tuple(Channel(field.name, numeric=_is_number(field.type)) for field in fields)
+    sizes = [file.metadata.row_group(g).num_rows for g in range(file.num_row_groups)]
+    edges = np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
+    latest: dict[tuple[int, tuple[int, ...]], npt.NDArray[np.float32]] = {}
+
+    def group(g: int, columns: tuple[int, ...]) -> npt.NDArray[np.float32]:
+        """Row group g; the latest one is kept, because a chunk is smaller than a row group."""
+        if (g, columns) not in latest:
+            latest.clear()
+            table = file.read_row_group(g, columns=[details[c].detector for c in columns])
+            latest[g, columns] = np.column_stack(
+                [table.column(details[c].detector).to_numpy().astype(np.float32) for c in columns]
+            )
+        return latest[g, columns]
+
+    def fetch(start: int, stop: int, columns: Sequence[int]) -> npt.NDArray[Any]:
+        first, last = np.searchsorted(edges, (start, stop - 1), side="right") - 1
+        parts = [
+            group(g, tuple(columns))[max(start - edges[g], 0) : stop - edges[g]]
+            for g in range(first, last + 1)
+        ]
+        return np.concatenate(parts) if stop > start else np.empty((0, len(columns)), np.float32)
+
+    return Source(path.name, details, int(edges[-1]), fetch)
+
+
+def _text(path: Path, part: str) -> Source:
+    """CSV or TSV: the delimiter and whether there is a header are told by the first line."""
+    import pyarrow
+    import pyarrow.csv
+
+    _no_part(path, part)
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        line = file.readline()
+        if not line.strip():
+            raise DataError(f"{path}: found an empty first line, need a header or numbers")
+        delimiter = max(",\t;", key=line.count)
+        file.seek(0)
+        cells = [cell.strip() for cell in next(csv.reader(file, delimiter=delimiter))]
+    header = not all(_is_float(cell) for cell in cells)
+    names = [cell or f"column {k + 1}" for k, cell in enumerate(cells)] if header else None
+    keys = [str(k) for k in range(len(cells))]
+    reading = pyarrow.csv.ReadOptions(column_names=keys, skip_rows=int(header))
+    parsing = pyarrow.csv.ParseOptions(delimiter=delimiter)
+
+    def batches(**options: Any) -> Any:
+        convert = pyarrow.csv.ConvertOptions(**options)
+        return pyarrow.csv.open_csv(path, reading, parsing, convert)
+
+    schema = batches().schema
+    numeric = [
+        key
+        for key in keys
+        if _is_number(schema.field(key).type) or pyarrow.types.is_null(schema.field(key).type)
+    ]
+    details = _details(path, names, len(keys))
+    details = tuple(replace(d, numeric=key in numeric) for d, key in zip(details, keys, strict=True))
+    types = {key: pyarrow.float32() for key in numeric}
+    blocks = [
+        np.column_stack([column.to_numpy(zero_copy_only=False) for column in batch.columns])
+        for batch in (batches(column_types=types, include_columns=numeric) if numeric else ())
+        if batch.num_rows
+    ]
+    values = np.concatenate(blocks) if blocks else np.empty((0, len(numeric)), np.float32)
+    place = {int(key): k for k, key in enumerate(numeric)}
+    return Source(
+        path.name,
+        details,
+        len(values),
+        lambda start, stop, columns: values[start:stop, [place[c] for c in columns]],
+    )
+
+
+# ---------------------------------------------------------------------------------------- helpers
+
+
+def _of_array(path: Path, array: npt.NDArray[Any], names: Sequence[str] | None = None) -> Source:
+    if array.ndim != 2 or array.dtype.kind not in "fiu":
+        found = f"an array of shape {list(array.shape)} and type {array.dtype}"
+        raise DataError(f"{path}: found {found}, need numbers [events, channels]")
+    details = _details(path, names, array.shape[1])
+    return Source(
+        path.name, details, array.shape[0], lambda start, stop, columns: array[start:stop][:, list(columns)]
+    )
+
+
+def _details(path: Path, names: Sequence[str] | None, n_channels: int) -> tuple[Channel, ...]:
+    names = [f"ch{k}" for k in range(n_channels)] if names is None else names
+    if len(names) != n_channels:
+        raise DataError(f"{path}: found {len(names)} channel names and {n_channels} columns, need as many")
+    return tuple(Channel(name) for name in names)
+
+
+def _no_part(path: Path, part: str) -> None:
+    if part:
+        raise ConfigError([f"data.files: {path}::{part}: only FCS, NPZ and HDF5 files have parts after ::"])
+
+
+def _is_table(item: Any) -> bool:
+    return isinstance(item, h5py.Dataset) and item.ndim == 2 and item.dtype.kind in "fiu"
+
+
+def _is_number(arrow_type: Any) -> bool:
+    import pyarrow.types
+
+    return bool(pyarrow.types.is_integer(arrow_type) or pyarrow.types.is_floating(arrow_type))
+
+
+def _is_float(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _word(name: str | bytes) -> str:
+    return name.decode() if isinstance(name, bytes) else str(name)
+
+
+def _names(names: Sequence[str]) -> str:
+    """Names in a sentence, with its verb."""
+    return f"{', '.join(names)} {'is' if len(names) == 1 else 'are'}"
+
+
+def _joined(name: str, part: str) -> str:
+    return f"{name}::{part}" if part else name
+
+
+def _line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
