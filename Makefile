@@ -31,7 +31,7 @@ test: $(VENV)/installed
 lint: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python -m mypy --package dpmix
+	$(BIN)/python -m mypy dpmix cli
 
 bench-cpu: $(VENV)/installed
 	$(BIN)/python benchmarks/cpu.py

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import astuple, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -189,13 +189,13 @@ def run_bem(
         climb: Iterator[tuple[State, State | None, Record]] | None = None
         checkpoint = writer.load_checkpoint()
         if checkpoint is not None:
-            (following, passed, best_state), first, extra = checkpoint
+            (resumed, passed, best_state), first, extra = checkpoint
             if "best" in extra:
                 best = _Best(best_state, _as_record(extra["best"]))
             # The order of an engine's events, and so the last bits of its sums, come from the pass before.
             session.engine.expect_labels(mixture_of(passed))
-            climb = _climb(session, following, float(extra["value"]))
-            log.info("going on from step %d of start %d of %d", following.iteration, first + 1, starts)
+            climb = _climb(session, resumed, float(extra["value"]))
+            log.info("going on from step %d of start %d of %d", resumed.iteration, first + 1, starts)
         saved = time.monotonic()
         for start in range(first, starts):
             phase = f"start {start + 1} of {starts}"
@@ -230,6 +230,8 @@ class _Best:
 def _session(kind: str, config: Config, base: Path, resume: bool, overwrite: bool) -> Iterator[_Session]:
     """Prepare the events, choose the engine and open the run file, and close all of it again."""
     path = Path(config.output.path)
+    if not resume:
+        RunWriter.refuse_existing(path, overwrite)
     events = preprocess.prepare(config.data, base, config.seed)
     prior = make_prior(config.model.prior, events.channels)
     with ExitStack() as stack:
@@ -322,7 +324,7 @@ def _record(state: State, stats: Stats, prior: Prior, began: float) -> Record:
 def _progress(
     kind: str, phase: str, iteration: int, total: int, chain: int, record: Record, draws: int
 ) -> Progress:
-    return Progress(kind, phase, iteration, total, chain, *astuple(record), draws=draws)
+    return Progress(kind, phase, iteration, total, chain, **asdict(record), draws=draws)
 
 
 def _initial_states(session: _Session) -> list[State]:
@@ -357,8 +359,7 @@ def _best_climb(session: _Session) -> State:
     """The end of the best start of Bayesian EM, as the beginning of a chain."""
     best: _Best | None = None
     for start in range(session.config.bem.starts):
-        for state, _, record in _climb(session, _initial_state(session, start)):
-            pass
+        *_, (state, _, record) = _climb(session, _initial_state(session, start))
         log.info("start %d of Bayesian EM: log posterior %.6g", start + 1, record.log_posterior)
         if best is None or record.log_posterior > best.record.log_posterior:
             best = _Best(state, record)
@@ -427,8 +428,8 @@ def _check_same_data(path: Path, events: preprocess.Events) -> None:
     """Refuse to go on with a run whose events are no longer what they were."""
     if open_run(path).attributes["data_hash"] != events.data_hash:
         raise DataError(
-            f"{path}: the data have changed since this run began, so it cannot go on; put the old files back, "
-            "or begin anew with --overwrite"
+            f"{path}: the data have changed since this run began, so it cannot go on; put the old files "
+            "back, or begin anew with --overwrite"
         )
 
 

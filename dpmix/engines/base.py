@@ -35,6 +35,11 @@ class Engine(Protocol):
     @property
     def n_channels(self) -> int: ...
 
+    @property
+    def info(self) -> dict[str, str | int | float | bool]:
+        """What this engine is, for the log and the run file; its ``backend`` first."""
+        ...
+
     def draw_labels(self, mixture: Mixture, key: Key) -> Stats:
         """Draw every label (Gibbs step 1) and sum the statistics of the events by label."""
         ...
