@@ -1,1 +1,48 @@
-"""The commands of dpmix."""
+"""The commands of dpmix.
+
+Nothing heavy is imported before a command runs, so that `dpmix --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import click
+
+from dpmix.errors import DpmixError
+
+from . import bem, devices, info, init, mcmc, simulate
+
+
+class Commands(click.Group):
+    """Commands that show what is wrong outside the program in a line each, without a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except DpmixError as error:
+            for line in str(error).splitlines():
+                click.echo(f"dpmix: {line}", err=True)
+            ctx.exit(error.exit_code)
+        except KeyboardInterrupt:
+            ctx.exit(128 + signal.SIGINT)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)  # in the order of a first use
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="dpmix")
+def main() -> None:
+    """Sample truncated Dirichlet process mixtures of normals, for the events of flow and mass cytometry.
+
+    \b
+    A first run:
+      dpmix init sample.fcs --output run.yaml
+      dpmix mcmc run.yaml
+    """
+
+
+for module in (init, mcmc, bem, info, simulate, devices):
+    main.add_command(module.command)

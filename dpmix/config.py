@@ -116,7 +116,8 @@ class DataConfig(Section):
     )
     transform: dict[str, TransformConfig] = key(
         {DEFAULT: TransformConfig()},
-        'Transform of each channel: a name or a glob and its method; "default" is for all the others.',
+        'Transform of each channel, by name or glob ("default": of the others): auto (what fits the '
+        "instrument), logicle (t, w, m, a), arcsinh (cofactor), log or linear.",
         need="a mapping of channel names or globs to transforms, as {default: {method: logicle}}",
     )
     standardize: bool = key(

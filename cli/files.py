@@ -1,0 +1,57 @@
+"""What `dpmix init` and `dpmix info` say about a data file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dpmix.channels import Suggestion
+    from dpmix.sources import Source
+
+
+def is_run_file(path: Path) -> bool:
+    """Whether a file is what `dpmix mcmc` or `dpmix bem` wrote."""
+    import h5py
+
+    if not h5py.is_hdf5(path):
+        return False
+    try:
+        with h5py.File(path, "r", locking=False) as file:
+            return "run_id" in file.attrs
+    except OSError:  # cut short: whoever reads it as data says so
+        return False
+
+
+def describe(path: Path, source: Source) -> list[str]:
+    """Lines about a data file as a whole."""
+    from dpmix import fcs
+
+    kind = "a table of numbers"
+    if fcs.is_fcs(path):
+        header = fcs.read_header(path)
+        instrument = f" ({header.instrument})" if header.instrument else ""
+        kind = f"{header.version}, {header.kind}{instrument}"
+        if header.n_data_sets > 1:
+            kind += f", data set {header.data_set} of {header.n_data_sets}"
+    lines = [f"{source.name}: {source.n_events:,} events, {len(source.details)} channels; {kind}"]
+    if source.spillover_problem:
+        lines.append(f"its spillover matrix cannot be read: {source.spillover_problem}")
+    elif source.spillover is not None:
+        lines.append(f"it has a spillover matrix for {', '.join(source.spillover.detectors)}")
+    elif source.kind is not None:
+        lines.append("it has no spillover matrix")
+    return [*lines, *source.notes]
+
+
+def scale(suggestion: Suggestion) -> str:
+    """The transform that fits a channel, as the config has it."""
+    cofactor = "" if suggestion.cofactor is None else f", cofactor: {suggestion.cofactor:g}"
+    return f"{{method: {suggestion.transform}{cofactor}}}"
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of cells, as lines in which every column begins at one place."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

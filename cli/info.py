@@ -1,0 +1,49 @@
+"""dpmix info."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from . import files
+
+
+@click.command("info")
+@click.argument("file", type=click.Path())
+def command(file: str) -> None:
+    """Say what FILE contains: a data file of any kind that is read, or a run file.
+
+    Of a run: its config, how far it is, its engine, occupied components, alpha, log posterior and effective
+    sample sizes; while it goes on, too.
+
+    \b
+    Examples:
+      dpmix info sample.fcs
+      dpmix info run.h5
+    """
+    about = _about_run if files.is_run_file(Path(file)) else _about_data
+    click.echo("\n".join(about(file)))
+
+
+def _about_run(file: str) -> list[str]:
+    from dpmix.draws import open_run
+    from dpmix.summaries import describe_run
+
+    run = open_run(file)
+    return [*describe_run(run), "config:", *(f"  {line}" for line in run.config_text.splitlines())]
+
+
+def _about_data(file: str) -> list[str]:
+    from dpmix import channels
+    from dpmix.sources import open_source
+
+    name, _, part = file.partition("::")
+    path = Path(name)
+    source = open_source(path, part)
+    rows = [("", "detector", "marker", "range", "transform", "")]
+    for k, (channel, s) in enumerate(zip(source.details, channels.suggest(source), strict=True), start=1):
+        limit = "" if channel.range is None else f"{channel.range:g}"
+        scale = files.scale(s).strip("{}").removeprefix("method: ")
+        rows.append((str(k), channel.detector, channel.marker, limit, scale, s.why and f"left out: {s.why}"))
+    return [*files.describe(path, source), "", *files.columns(rows)]

@@ -1,0 +1,134 @@
+"""dpmix init."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from dpmix.errors import ConfigError, DataError
+
+from . import files as data_files
+
+if TYPE_CHECKING:
+    from dpmix.channels import Suggestion
+    from dpmix.config import Config
+    from dpmix.sources import Source
+
+
+@click.command("init")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option("--output", type=click.Path(path_type=Path), help="Config to write; printed without it.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing config.")
+def command(files: tuple[str, ...], output: Path | None, overwrite: bool) -> None:
+    """Write a commented config for data files, from what they say of themselves.
+
+    Every key is there with its default; every channel is there with its detector and marker, whether it is
+    taken and why not, and a transform that fits the instrument. Several files are pooled into one data set.
+
+    \b
+    Examples:
+      dpmix init sample.fcs
+      dpmix init monday/*.fcs tuesday.fcs --output run.yaml
+    """
+    if output is not None and output.exists() and not overwrite:
+        raise ConfigError([f"{output}: exists already; --overwrite replaces it"])
+    text = write_config(files, Path() if output is None else output.parent)
+    if output is None:
+        click.echo(text, nl=False)
+        return
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError([f"{output}: cannot be written: {error.strerror}"]) from None
+    click.echo(f"{output}: written; look it over, then: dpmix mcmc {output}", err=True)
+
+
+def write_config(files: Sequence[str], folder: Path) -> str:
+    """The text of a config for data files, to be put in a folder, which their paths become relative to."""
+    from dpmix import channels
+    from dpmix.config import to_yaml
+    from dpmix.sources import open_sources
+    from dpmix.yaml_text import flow
+
+    sources = open_sources(files)
+    first = sources[0]
+    suggestions = channels.suggest(first)
+    taken = [k for k, suggestion in enumerate(suggestions) if suggestion.taken]
+    if not taken:
+        why = ", ".join(f"{s.detector} ({s.why})" for s in suggestions)
+        raise DataError(f"{first.name}: found no channel to take: {why}; write the config by hand")
+    notes = [note for other in sources[1:] for note in channels.same_channels(first, taken, other)[1]]
+    names = channels.display_names(first.details)
+    config = _config([_relative(file, folder) for file in files], names, suggestions)
+    text = to_yaml(
+        config,
+        comments=True,
+        blocks={
+            "data.files": [f"- {flow(file)}" for file in config.data.files],
+            "data.channels": _channel_lines(names, suggestions),
+            "data.transform": _transform_lines(names, suggestions),
+        },
+    )
+    return "".join(f"# {line}\n" for line in [*_about(files, sources), *notes]) + "\n" + text
+
+
+def _relative(file: str, folder: Path) -> str:
+    """A file's name (and the part of it after ::) as seen from a folder."""
+    name, separator, part = file.partition("::")
+    path = Path(name).expanduser()
+    return str(path if path.is_absolute() else os.path.relpath(path, folder)) + separator + part
+
+
+def _config(files: list[str], names: Sequence[str], suggestions: Sequence[Suggestion]) -> Config:
+    from dpmix.config import DEFAULT, Config, DataConfig, TransformConfig
+
+    taken = [(name, s) for name, s in zip(names, suggestions, strict=True) if s.taken]
+    transform = {DEFAULT: TransformConfig()} | {
+        name: TransformConfig.model_validate({"method": s.transform, "cofactor": s.cofactor})
+        for name, s in taken
+    }
+    return Config(data=DataConfig(files=files, channels=[name for name, _ in taken], transform=transform))
+
+
+def _about(files: Sequence[str], sources: Sequence[Source]) -> list[str]:
+    """Lines about the files, which are as many as the sources unless there are globs among them."""
+    from importlib.metadata import version
+
+    lines = [f"A config of dpmix {version('dpmix')}, written by dpmix init."]
+    if len(sources) != len(files):
+        return [*lines, *(f"{source.name}: {source.n_events:,} events" for source in sources)]
+    for file, source in zip(files, sources, strict=True):
+        lines += data_files.describe(Path(file.partition("::")[0]).expanduser(), source)
+    return lines
+
+
+def _channel_lines(names: Sequence[str], suggestions: Sequence[Suggestion]) -> list[str]:
+    """An item for every channel that is taken, and for every other one in a comment, with why it is not."""
+    from dpmix.yaml_text import flow
+
+    rows = []
+    for name, s in zip(names, suggestions, strict=True):
+        other = (
+            f"detector {s.detector}"
+            if name != s.detector
+            else f"marker {s.marker}"
+            if s.marker
+            else "no marker"
+        )
+        why = f"; not taken: {s.why}" if s.why else ""
+        rows.append((f"{'- ' if s.taken else '# - '}{flow(name)}", f"# {other}{why}"))
+    return data_files.columns(rows)
+
+
+def _transform_lines(names: Sequence[str], suggestions: Sequence[Suggestion]) -> list[str]:
+    """A transform for every channel that is taken, and for every other one in a comment."""
+    from dpmix.yaml_text import flow
+
+    lines = ["default: {method: auto}"]
+    for name, s in zip(names, suggestions, strict=True):
+        lines.append(f"{'' if s.taken else '# '}{flow(name)}: {data_files.scale(s)}")
+    return lines

@@ -1,0 +1,6 @@
+import click
+
+
+@click.command("simulate")
+def command() -> None:
+    """later"""
