@@ -136,6 +136,8 @@ def run_mcmc(
     total = mcmc.burn_in + mcmc.draws * mcmc.thin
     with _session("mcmc", config, base, resume, overwrite) as session:
         writer = session.writer
+        if writer.committed == mcmc.draws:
+            return _finished(session)
         checkpoint = writer.load_checkpoint()
         if checkpoint is not None:
             states, first = checkpoint.states, checkpoint.iteration
@@ -184,6 +186,8 @@ def run_bem(
     starts, max_steps = config.bem.starts, config.bem.max_steps
     with _session("bem", config, base, resume, overwrite) as session:
         writer = session.writer
+        if writer.committed == 1:
+            return _finished(session)
         first = 0
         best: _Best | None = None
         climb: Iterator[tuple[State, State | None, Record]] | None = None

@@ -1,0 +1,257 @@
+"""Whole runs: the same seed gives the same draws, whatever happens to the run on its way."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from dpmix import open_run, run
+from dpmix.config import Config
+from dpmix.errors import ConfigError, DataError
+
+VARYING = {"created", "run_id", "config", "engine"}  # attributes that say when and with what, not what
+
+
+def write_events(path: Path, n_events: int, dim: int = 3, seed: int = 0) -> None:
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(scale=3.0, size=(5, dim))
+    labels = rng.choice(5, size=n_events, p=[0.4, 0.3, 0.15, 0.1, 0.05])
+    np.save(path, (centres[labels] + rng.normal(size=(n_events, dim))).astype(np.float32))
+
+
+def a_config(folder: Path, output: str, **sections: dict[str, object]) -> Config:
+    settings: dict[str, object] = {
+        "data": {"files": [str(folder / "events.npy")]},
+        "model": {"components": 12},
+        "output": {"path": str(folder / output)},
+        "seed": 5,
+    }
+    return Config.model_validate(settings | sections)
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    """Every array and attribute of a run file that must not differ between runs of one config."""
+    found: dict[str, bytes] = {}
+    with h5py.File(path) as file:
+
+        def take(name: str, item: object) -> None:
+            if isinstance(item, h5py.Dataset) and not name.endswith("seconds"):
+                found[name] = (
+                    np.asarray(item).tobytes() if item.dtype.kind != "O" else bytes(str(item[()]), "utf8")
+                )
+
+        file.visititems(take)
+        for name, value in file.attrs.items():
+            if name not in VARYING:
+                found[f"@{name}"] = bytes(str(value), "utf8")
+    return found
+
+
+def assert_identical(one: Path, other: Path) -> None:
+    ours, theirs = contents(one), contents(other)
+    assert ours.keys() == theirs.keys()
+    assert [name for name in ours if ours[name] != theirs[name]] == []
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Events in several chunks, the last one short."""
+    folder = tmp_path_factory.mktemp("many")
+    write_events(folder / "events.npy", 3 * 65_536 + 4_321)
+    return folder
+
+
+SHORT = {"chains": 2, "burn_in": 2, "draws": 3, "thin": 2}
+
+
+@pytest.fixture(scope="module")
+def plain(many: Path) -> Path:
+    """One thread, no pruning, one chunk at a time: what every other way of running must repeat."""
+    engine = {"threads": 1, "chunks_in_flight": 1, "pruning": False}
+    return run.run_mcmc(a_config(many, "plain.h5", mcmc=SHORT, engine=engine)).path
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        {"threads": 2},
+        {"threads": 3, "chunks_in_flight": 2},
+        {"threads": 1, "chunks_in_flight": 4, "pruning": False},
+    ],
+)
+def test_draws_do_not_depend_on_threads_chunks_in_flight_or_pruning(
+    many: Path, plain: Path, engine: dict[str, object], tmp_path: Path
+) -> None:
+    config = a_config(many, str(tmp_path / "run.h5"), mcmc=SHORT, engine=engine)
+    assert_identical(plain, run.run_mcmc(config).path)
+
+
+def test_another_seed_gives_other_draws(many: Path, plain: Path, tmp_path: Path) -> None:
+    config = a_config(many, str(tmp_path / "run.h5"), mcmc=SHORT).model_copy(update={"seed": 6})
+    other = open_run(run.run_mcmc(config).path)
+    assert not np.array_equal(other.weights, open_run(plain).weights)
+
+
+def test_chains_differ_and_thinning_thins(many: Path, plain: Path, tmp_path: Path) -> None:
+    drawn = open_run(plain)
+    assert drawn.complete
+    assert drawn.weights.shape == (2, 3, 12)
+    assert not np.array_equal(drawn.weights[0], drawn.weights[1])
+    dense = {"chains": 2, "burn_in": 2, "draws": 6, "thin": 1}
+    every = open_run(run.run_mcmc(a_config(many, str(tmp_path / "run.h5"), mcmc=dense)).path)
+    assert np.array_equal(drawn.weights, every.weights[:, 1::2])
+    assert np.array_equal(drawn.trace["log_posterior"], every.trace["log_posterior"])
+    assert np.array_equal(drawn.sample_stats["log_likelihood"], drawn.trace["log_likelihood"][:, 4::2])
+
+
+class StopAfter:
+    """Says stop once, after so many questions."""
+
+    def __init__(self, questions: int) -> None:
+        self.left = questions
+
+    def __call__(self) -> bool:
+        self.left -= 1
+        return self.left == 0
+
+
+@pytest.mark.parametrize("questions", [1, 4, 7])
+def test_mcmc_stopped_and_resumed_is_one_run(many: Path, plain: Path, questions: int, tmp_path: Path) -> None:
+    config = a_config(many, str(tmp_path / "run.h5"), mcmc=SHORT)
+    assert not run.run_mcmc(config, should_stop=StopAfter(questions)).completed
+    assert run.run_mcmc(config, resume=True).completed
+    assert_identical(plain, Path(config.output.path))
+    assert run.run_mcmc(config, resume=True).completed  # and again, with nothing left to do
+    assert_identical(plain, Path(config.output.path))
+
+
+BEM = {"starts": 3, "max_steps": 12, "tolerance": 1e-5}
+
+
+@pytest.mark.parametrize("pruning", [True, False])
+def test_bayesian_em_stopped_and_resumed_is_one_run(many: Path, pruning: bool, tmp_path: Path) -> None:
+    engine = {"threads": 2, "pruning": pruning}
+    whole = run.run_bem(a_config(many, str(tmp_path / "whole.h5"), bem=BEM, engine=engine)).path
+    engine = {"threads": 3, "pruning": pruning, "chunks_in_flight": 1}
+    config = a_config(many, str(tmp_path / "run.h5"), bem=BEM, engine=engine)
+    stops = 0
+    while not run.run_bem(config, resume=stops > 0, should_stop=StopAfter(5)).completed:
+        stops += 1
+    assert stops > 3
+    assert_identical(whole, Path(config.output.path))
+    best = open_run(whole)
+    last = [path[np.isfinite(path)][-1] for path in best.trace["log_posterior"]]
+    assert best.sample_stats["log_posterior"][0, 0] == max(last)
+    assert len(last) == 3
+
+
+DRIVER = """
+import sys
+from pathlib import Path
+from dpmix import run
+from dpmix.config import load_config
+run.CHECKPOINT_SECONDS = 0.02
+config = load_config(Path(sys.argv[1]))
+tell = lambda progress: print(progress.iteration, flush=True)
+getattr(run, sys.argv[2])(config, resume=sys.argv[3] == "resume", on_sweep=tell)
+"""
+
+
+def start(folder: Path, command: str, resume: bool) -> subprocess.Popen[str]:
+    word = "resume" if resume else "new"
+    arguments = [sys.executable, "-c", DRIVER, str(folder / "run.yaml"), command, word]
+    return subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
+
+
+def write_config(folder: Path, config: Config) -> None:
+    from dpmix.config import to_yaml
+
+    (folder / "run.yaml").write_text(to_yaml(config))
+
+
+def run_with_kills(folder: Path, command: str, kills: int) -> int:
+    """Kill a run at random moments of its sweeps, resuming it each time; the kills that met it alive."""
+    rng = np.random.default_rng(1)
+    output = folder / "run.h5"
+    met = 0
+    for _ in range(kills):
+        process = start(folder, command, resume=output.exists())
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(rng.uniform(0.0, 0.15))
+        met += process.poll() is None
+        process.kill()
+        process.communicate()
+        with h5py.File(output) as file:
+            assert "posterior" in file
+        assert open_run(output).committed >= 0
+    process = start(folder, command, resume=True)
+    process.communicate()
+    assert process.returncode == 0
+    return met
+
+
+@pytest.mark.parametrize(("command", "kills"), [("run_mcmc", 20), ("run_bem", 6)])
+def test_killed_at_random_moments_and_resumed_is_one_run(tmp_path: Path, command: str, kills: int) -> None:
+    write_events(tmp_path / "events.npy", 20_000)
+    sections: dict[str, dict[str, object]] = {
+        "mcmc": {"chains": 2, "burn_in": 300, "draws": 500},
+        "bem": {"starts": 8, "max_steps": 150, "tolerance": 1e-12},
+    }
+    whole = getattr(run, command)(a_config(tmp_path, "whole.h5", **sections)).path
+    write_config(tmp_path, a_config(tmp_path, "run.h5", **sections))
+    assert run_with_kills(tmp_path, command, kills) == kills
+    assert_identical(whole, tmp_path / "run.h5")
+
+
+def test_data_that_changed_are_refused_on_resume(tmp_path: Path) -> None:
+    write_events(tmp_path / "events.npy", 2_000)
+    config = a_config(tmp_path, "run.h5", mcmc=SHORT)
+    run.run_mcmc(config, should_stop=StopAfter(2))
+    write_events(tmp_path / "events.npy", 2_000, seed=1)
+    with pytest.raises(DataError, match="data have changed"):
+        run.run_mcmc(config, resume=True)
+
+
+def test_an_existing_run_is_refused_before_the_data_are_read(tmp_path: Path) -> None:
+    (tmp_path / "run.h5").write_text("precious")
+    with pytest.raises(ConfigError, match="--overwrite"):
+        run.run_mcmc(a_config(tmp_path, "run.h5"))
+    assert (tmp_path / "run.h5").read_text() == "precious"
+
+
+def test_prior_lists_must_fit_the_channels(tmp_path: Path) -> None:
+    write_events(tmp_path / "events.npy", 500)
+    model = {"components": 4, "prior": {"m": [0.0, 1.0], "phi": [1.0, 1.0, 1.0, 1.0]}}
+    with pytest.raises(ConfigError) as caught:
+        run.run_mcmc(a_config(tmp_path, "run.h5", model=model))
+    assert len(caught.value.problems) == 2
+    assert "model.prior.phi: got 4 numbers, need one or 3" in str(caught.value)
+
+
+@pytest.mark.parametrize("init", ["random", "prior", "bem", "kmeans"])
+def test_every_start_reaches_the_same_posterior(tmp_path: Path, init: str) -> None:
+    write_events(tmp_path / "events.npy", 3_000)
+    mcmc = {"burn_in": 150, "draws": 50, "init": init}
+    drawn = open_run(run.run_mcmc(a_config(tmp_path, "run.h5", mcmc=mcmc, bem={"starts": 2})).path)
+    # five normals, the smallest of 150 events: all of them are found from anywhere
+    top = np.sort(drawn.weights[0].mean(axis=0))[::-1][:2]
+    assert np.sort(drawn.weights[0], axis=1)[:, -1].mean() == pytest.approx(0.4, abs=0.12), top
+    assert drawn.sample_stats["log_likelihood"].mean() > drawn.trace["log_likelihood"][0, 0] - 500
+
+
+def test_a_run_may_begin_where_another_ended(tmp_path: Path) -> None:
+    write_events(tmp_path / "events.npy", 3_000)
+    first = run.run_mcmc(a_config(tmp_path, "first.h5", mcmc={"burn_in": 100, "draws": 5})).path
+    mcmc = {"burn_in": 0, "draws": 5, "init": str(first)}
+    second = open_run(run.run_mcmc(a_config(tmp_path, "second.h5", mcmc=mcmc)).path)
+    before = open_run(first).sample_stats["log_likelihood"][0, -1]
+    assert second.trace["log_likelihood"][0, 0] == pytest.approx(before, rel=1e-6)
+    with pytest.raises(DataError, match=r"model\.components"):
+        run.run_mcmc(a_config(tmp_path, "third.h5", mcmc=mcmc, model={"components": 5}))
