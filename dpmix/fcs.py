@@ -182,13 +182,15 @@ def read_events(
     Returns
     -------
     float32 [stop - start, len(columns)]
-        Integers up to 2^24 are exact; wider integers and float64 are rounded to float32.
+        Integers up to 2^24 are exact; wider integers and float64 are rounded to float32 (infinite beyond its
+        range).
     """
     rows = _rows(header)[start:stop]
     wanted = range(len(header.channels)) if columns is None else columns
     events = np.empty((len(rows), len(wanted)), np.float32)
-    for k, column in enumerate(wanted):
-        events[:, k] = _unpacked(rows[f"c{column}"], header.channels[column], header.byte_order)
+    with np.errstate(over="ignore"):
+        for k, column in enumerate(wanted):
+            events[:, k] = _unpacked(rows[f"c{column}"], header.channels[column], header.byte_order)
     return events
 
 
@@ -288,6 +290,7 @@ def _repaired(text: bytes) -> bytes:
 
 def _parsed(header: bytes, text: bytes, path: Path) -> dict[str, str]:
     """Keywords of TEXT by FlowIO; read again, empty values filled, where those made it lose its place."""
+    delimiter = chr(text[0])
     text = _repaired(text)
     problem = "no keywords"
     for attempt in (text, text.replace(MARK * 2, MARK + b" " + MARK)):
@@ -303,7 +306,7 @@ def _parsed(header: bytes, text: bytes, path: Path) -> dict[str, str]:
             channels, lost = sorted(flow.channels), any("\x1e" in key for key in flow.text)
             problem = f"$PAR is {flow.channel_count}, the channels named are {channels}"
             if len(channels) == flow.channel_count > 0 and channels[-1] == len(channels) and not lost:
-                return dict(flow.text)
+                return {key: value.replace("\x1e", delimiter) for key, value in flow.text.items()}
     raise DataError(f"{path}: TEXT cannot be read: {problem[:200]}; {AGAIN}")
 
 

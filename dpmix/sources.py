@@ -90,7 +90,10 @@ class Source:
         if words:
             raise DataError(f"{self.name}: {_names(words)} not numbers; {HOW_TO_LEAVE_OUT}")
         try:
-            return np.ascontiguousarray(self.fetch(start, stop, wanted), dtype=np.float32)
+            with np.errstate(
+                over="ignore"
+            ):  # a float64 beyond float32 becomes infinite, and is refused as such
+                return np.ascontiguousarray(self.fetch(start, stop, wanted), dtype=np.float32)
         except (
             OSError,
             ValueError,
@@ -337,12 +340,16 @@ def _text(path: Path, part: str) -> Source:
         for key in keys
         if _is_number(schema.field(key).type) or pyarrow.types.is_null(schema.field(key).type)
     ]
-    details = _details(path, names, len(keys))
-    details = tuple(replace(d, numeric=key in numeric) for d, key in zip(details, keys, strict=True))
+    if not numeric:
+        raise DataError(f"{path}: found no column of numbers, need a row per event and a column per channel")
+    details = tuple(
+        replace(d, numeric=key in numeric)
+        for d, key in zip(_details(path, names, len(keys)), keys, strict=True)
+    )
     types = {key: pyarrow.float32() for key in numeric}
     blocks = [
         np.column_stack([column.to_numpy(zero_copy_only=False) for column in batch.columns])
-        for batch in (batches(column_types=types, include_columns=numeric) if numeric else ())
+        for batch in batches(column_types=types, include_columns=numeric)
         if batch.num_rows
     ]
     values = np.concatenate(blocks) if blocks else np.empty((0, len(numeric)), np.float32)

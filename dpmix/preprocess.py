@@ -1,0 +1,622 @@
+"""From data files to the events that the sampler sees, chunk by chunk, with a report of all that was done.
+
+In this order: rows (all, or a subsample) -> logarithmic amplification undone ($PnE) -> compensated -> margin
+events counted, or dropped where asked -> transformed -> standardised. One array of N x D numbers is held.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from flowutils.compensate import compensate
+from threadpoolctl import threadpool_limits
+
+from dpmix.channels import (
+    TransformSettings,
+    choose,
+    display_names,
+    same_channels,
+    settings_of,
+    transform_of,
+)
+from dpmix.errors import ConfigError, DataError
+from dpmix.fcs import Spillover
+from dpmix.scaling import Scaling, Transform
+from dpmix.sources import Source, open_sources
+
+Array = npt.NDArray[np.float64]
+Counts = npt.NDArray[np.int64]
+
+CHUNK = 65_536  # events read and worked on at a time
+FLOAT_LIMIT = 1.0 - 2.0**-18  # of $PnR: 262143 of 262144, where instruments with float values saturate
+PILE_SHARE, PILE_EVENTS = 0.001, 10  # events at one extreme value that make it a limit of the channel
+ATOM_SAMPLE = 262_144  # events that the most frequent value is looked for in
+WORST_CONDITION = 1e8  # of a spillover matrix
+NO_COMPENSATION = "data.compensation: none takes the values as they are, or give a CSV file"
+
+
+class DataSettings(Protocol):
+    """The section `data` of the config."""
+
+    @property
+    def files(self) -> list[str]: ...
+    @property
+    def channels(self) -> list[str] | None: ...
+    @property
+    def compensation(self) -> str: ...
+    @property
+    def linearize(self) -> bool: ...
+    @property
+    def transform(self) -> Mapping[str, TransformSettings]: ...
+    @property
+    def standardize(self) -> bool: ...
+    @property
+    def margin_events(self) -> str: ...
+    @property
+    def max_events(self) -> int | None: ...
+
+
+@dataclass(frozen=True)
+class ChannelReport:
+    """What was seen of one channel; counts are of events.
+
+    Attributes
+    ----------
+    channel, detector, transform : str
+    low, high : int
+        Margin events: at the bottom and at the top of the range of the instrument, before compensation.
+    share : float
+        Of the events read, those at either margin.
+    atom : float
+        The most frequent raw value among the events that are used.
+    atom_events : int
+        How many have it.
+    minimum, maximum : float
+        Raw values of the events that are used, compensated where that was asked.
+    negative : int
+        Raw values below 0.
+    beyond_top : int
+        Raw values above the top t of a logicle scale; the transform goes on there.
+    """
+
+    channel: str
+    detector: str
+    transform: str
+    low: int
+    high: int
+    share: float
+    atom: float
+    atom_events: int
+    minimum: float
+    maximum: float
+    negative: int
+    beyond_top: int
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was done to the data: a line for each thing, and a summary of each channel.
+
+    Attributes
+    ----------
+    n_read : int
+        Events drawn from the files.
+    n_dropped : int
+        Of those, margin events left out because the config asks for it.
+    channels : tuple of ChannelReport
+    notes : tuple of str
+    """
+
+    n_read: int
+    n_dropped: int
+    channels: tuple[ChannelReport, ...]
+    notes: tuple[str, ...]
+
+    def as_attributes(self) -> dict[str, Any]:
+        """All of it in plain lists and numbers, for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Events:
+    """The events of a run, as the sampler sees them.
+
+    Attributes
+    ----------
+    values : float32 [N, D]
+        C-contiguous; transformed, and standardised unless the config says not to.
+    channels : tuple of str
+        D names to show: the marker where it names one channel, else the detector.
+    detectors : tuple of str
+        D names in the file.
+    samples : tuple of str
+        S files.
+    sample_starts : int64 [S + 1]
+        Events sample_starts[s] to sample_starts[s + 1] are of sample s.
+    rows : int64 [N] or None
+        Row of each event in its file; None where every row is here.
+    scaling : Scaling
+    report : Report
+    data_hash : str
+        SHA-256 of the values and the channel names.
+    """
+
+    values: npt.NDArray[np.float32]
+    channels: tuple[str, ...]
+    detectors: tuple[str, ...]
+    samples: tuple[str, ...]
+    sample_starts: Counts
+    rows: Counts | None
+    scaling: Scaling
+    report: Report
+    data_hash: str
+
+
+def prepare(settings: DataSettings, base: Path, seed: int) -> Events:
+    """Read the files of a run and make its events.
+
+    Parameters
+    ----------
+    settings : DataSettings
+    base : Path
+        Folder that file names are relative to.
+    seed : int
+        For the subsample (max_events).
+
+    Raises
+    ------
+    ConfigError
+        A file or channel is not there, or a transform's parameters do not fit.
+    DataError
+        A file cannot be read, or its events cannot be used: values that are not finite, a constant channel,
+        fewer events than channels, values that a logarithm does not take.
+    """
+    with threadpool_limits(1, "blas"):  # the same bits whatever the number of threads
+        return _prepare(settings, base, seed)
+
+
+def _prepare(settings: DataSettings, base: Path, seed: int) -> Events:
+    sources = open_sources(settings.files, base)
+    plans, notes = _plan(settings, sources, base)
+    scans = [_scan(plan) for plan in plans]
+    first = plans[0]
+    used = [first.source.details[k] for k in first.chosen]
+    names = display_names(used)
+    transforms_asked = settings_of(settings.transform, first.source, first.chosen)
+
+    gathered = _gather(settings, plans, scans, seed)
+    values = gathered.values
+    if len(values) < len(names):
+        raise DataError(
+            f"found {len(values)} events in {len(names)} channels, need at least as many events as channels: take "
+            "fewer channels (data.channels) or more events (data.files, data.max_events, data.margin_events)"
+        )
+    atoms = [_atom(values[:, j]) for j in range(len(names))]
+    transforms = tuple(
+        transform_of(
+            asked,
+            [plan.source.details[plan.chosen[j]] for plan in plans],
+            first.source.kind,
+            settings.linearize,
+            float(gathered.highest[j]),
+        )
+        for j, asked in enumerate(transforms_asked)
+    )
+    _check_logarithms(transforms, gathered.not_positive, names)
+    beyond = _transform(values, transforms)
+    _check_varies(values, names)
+    means, sds = _moments(values)
+    if not (np.isfinite(means).all() and np.isfinite(sds).all()):
+        bad = [name for name, m, s in zip(names, means, sds, strict=True) if not np.isfinite(m + s)]
+        raise DataError(
+            f"{', '.join(bad)}: not finite after the transform, need another one (data.transform)"
+        )
+    if settings.standardize:
+        _standardise(values, means, sds)
+    else:
+        means, sds = np.zeros_like(means), np.ones_like(sds)
+
+    scaling = Scaling(names, transforms, means, sds)
+    reports = tuple(
+        ChannelReport(
+            channel=names[j],
+            detector=used[j].detector,
+            transform=str(transforms[j]),
+            low=int(gathered.low[j]),
+            high=int(gathered.high[j]),
+            share=float(gathered.low[j] + gathered.high[j]) / gathered.n_read,
+            atom=atoms[j][0],
+            atom_events=atoms[j][1],
+            minimum=float(gathered.lowest[j]),
+            maximum=float(gathered.highest[j]),
+            negative=int(gathered.negative[j]),
+            beyond_top=int(beyond[j]),
+        )
+        for j in range(len(names))
+    )
+    if gathered.rows is not None and settings.max_events is not None:
+        total = sum(source.n_events for source in sources)
+        notes.append(f"{gathered.n_read} of {total} events drawn at random (data.max_events)")
+    return Events(
+        values=values,
+        channels=names,
+        detectors=tuple(channel.detector for channel in used),
+        samples=tuple(source.name for source in sources),
+        sample_starts=gathered.sample_starts,
+        rows=gathered.rows,
+        scaling=scaling,
+        report=Report(gathered.n_read, gathered.n_read - len(values), reports, tuple(notes)),
+        data_hash=_hash(values, names),
+    )
+
+
+# --------------------------------------------------------------------------- what to do, per file
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What to read of one file and what to do to it.
+
+    columns are read; chosen are the D columns of the run; spill are those the matrix is about, in its order.
+    """
+
+    source: Source
+    chosen: tuple[int, ...]
+    columns: tuple[int, ...]
+    linear: tuple[int, ...]
+    spill: tuple[int, ...]
+    matrix: Array
+
+    def places(self, numbers: Sequence[int]) -> list[int]:
+        """Where channels of the file are among the columns read."""
+        return [self.columns.index(k) for k in numbers]
+
+
+def _plan(settings: DataSettings, sources: Sequence[Source], base: Path) -> tuple[list[_Plan], list[str]]:
+    notes = [f"{source.name}: {note}" for source in sources for note in source.notes]
+    first = sources[0]
+    chosen = choose(settings.channels, first)
+    if settings.channels is None:
+        left = [c.detector for k, c in enumerate(first.details) if k not in chosen]
+        notes += [f"{first.name}: not taken unless named: {', '.join(left)}"] if left else []
+    given = None if settings.compensation in ("auto", "none") else _matrix_file(base / settings.compensation)
+    plans = []
+    for source in sources:
+        mine, differences = (chosen, []) if source is first else same_channels(first, chosen, source)
+        notes += differences
+        spillover = given
+        if settings.compensation == "auto":
+            spillover, note = _own_spillover(source)
+            notes += [f"{source.name}: {note}"] if note else []
+        spill, matrix = _resolve(spillover, source) if spillover else ((), np.eye(0))
+        columns = tuple(sorted({*mine, *spill}))
+        logs = [k for k in columns if source.details[k].log]
+        if not settings.linearize and set(logs) & set(spill):
+            names = ", ".join(source.details[k].detector for k in logs if k in spill)
+            raise ConfigError(
+                [
+                    f"data.linearize: false leaves {names} of {source.name} on a logarithmic scale, where "
+                    "compensation is not defined; need true, or data.compensation: none"
+                ]
+            )
+        if logs and settings.linearize:
+            names = ", ".join(source.details[k].detector for k in logs)
+            notes.append(f"{source.name}: logarithmic amplification ($PnE) undone in {names}")
+        linear = tuple(logs) if settings.linearize else ()
+        plans.append(_Plan(source, tuple(mine), columns, linear, spill, matrix))
+    return plans, notes
+
+
+def _own_spillover(source: Source) -> tuple[Spillover | None, str]:
+    """The matrix in a file, None where it has none or was applied already, and a note about it.
+
+    FACSDiva writes compensated channels in brackets, <PE-A>; FlowJo calls them Comp-PE-A.
+    """
+    if source.spillover_problem:
+        raise DataError(f"{source.name}: {source.spillover_problem}; {NO_COMPENSATION}")
+    if source.spillover is None:
+        return (
+            None,
+            "not compensated: the file holds no spillover matrix" if source.kind == "fluorescence" else "",
+        )
+    names = source.channels
+    applied = [d for d in source.spillover.detectors if d not in names and {f"<{d}>", f"Comp-{d}"} & {*names}]
+    if applied:
+        return None, f"not compensated: compensated before, by the names of its channels (as <{applied[0]}>)"
+    return (
+        source.spillover,
+        f"compensated by its own spillover matrix ({len(source.spillover.detectors)} channels)",
+    )
+
+
+def _matrix_file(path: Path) -> Spillover:
+    """A spillover matrix from CSV: detector names as header, a row per dye, its name in front or not."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            lines = [
+                [cell.strip() for cell in line] for line in csv.reader(file) if any(map(str.strip, line))
+            ]
+        names = [name for name in lines[0] if name]
+        matrix = np.array([[float(cell) for cell in line[len(line) - len(names) :]] for line in lines[1:]])
+        sizes_fit = all(len(line) in (len(names), len(names) + 1) for line in lines[1:])
+    except OSError as error:
+        problem = f"cannot be read ({error.strerror})"
+    except (ValueError, IndexError) as error:
+        problem = f"is not a matrix ({error})"
+    else:
+        if sizes_fit and matrix.shape == (len(names), len(names)) and len({*names}) == len(names):
+            return Spillover(tuple(names), matrix)
+        problem = (
+            f"has {len(names)} names and {len(lines) - 1} rows of {sorted({len(x) for x in lines[1:]})} cells"
+        )
+    need = "need auto, none, or a CSV file with a square matrix under detector names"
+    raise ConfigError([f"data.compensation: {path} {problem}, {need}"])
+
+
+def _resolve(spillover: Spillover, source: Source) -> tuple[tuple[int, ...], Array]:
+    """The channels of a file that a matrix is about."""
+    found = [_numbers(name, source) for name in spillover.detectors]
+    missing = [name for name, numbers in zip(spillover.detectors, found, strict=True) if len(numbers) != 1]
+    spill = tuple(numbers[0] for numbers in found if numbers)
+    if missing or len({*spill}) < len(found):
+        odd = f"{', '.join(missing)}, not a channel of the file" if missing else "a channel twice"
+        raise DataError(f"{source.name}: the spillover matrix names {odd}; {NO_COMPENSATION}")
+    if not np.isfinite(spillover.matrix).all() or np.linalg.cond(spillover.matrix) > WORST_CONDITION:
+        raise DataError(f"{source.name}: the spillover matrix cannot be inverted; {NO_COMPENSATION}")
+    return spill, spillover.matrix
+
+
+def _numbers(name: str, source: Source) -> list[int]:
+    """Channels of a detector name, else of a marker."""
+    detectors = [k for k, channel in enumerate(source.details) if channel.detector == name]
+    return detectors or [k for k, channel in enumerate(source.details) if channel.marker == name]
+
+
+# ---------------------------------------------------------------------------------- first pass
+
+
+@dataclass(frozen=True)
+class _Scan:
+    """Limits of the chosen channels of one file: margin events lie at or beyond them (inf: no limit)."""
+
+    low: Array
+    high: Array
+
+
+def _chunks(n_events: int) -> Iterator[tuple[int, int]]:
+    for start in range(0, n_events, CHUNK):
+        yield start, min(start + CHUNK, n_events)
+
+
+def _scan(plan: _Plan) -> _Scan:
+    """Read a file once: refuse values that are not finite, and find the limits of its channels."""
+    n = len(plan.columns)
+    lowest, highest = np.full(n, np.inf), np.full(n, -np.inf)
+    at_lowest, at_highest = np.zeros(n, np.int64), np.zeros(n, np.int64)
+    not_numbers, infinite, first = np.zeros(n, np.int64), np.zeros(n, np.int64), np.full(n, -1)
+    for start, stop in _chunks(plan.source.n_events):
+        block = plan.source.read(start, stop, plan.columns)
+        finite = np.isfinite(block)
+        not_numbers += np.isnan(block).sum(0)
+        infinite += np.isinf(block).sum(0)
+        first = np.where((first < 0) & ~finite.all(0), start + finite.argmin(0), first)
+        lowest, at_lowest = _extreme(np.where(finite, block, np.inf), lowest, at_lowest, np.minimum)
+        highest, at_highest = _extreme(np.where(finite, block, -np.inf), highest, at_highest, np.maximum)
+    bad = [
+        f"{plan.source.channels[k]} ({not_numbers[c]} NaN, {infinite[c]} infinite, the first in row {first[c]})"
+        for c, k in enumerate(plan.columns)
+        if first[c] >= 0
+    ]
+    if bad:
+        raise DataError(
+            f"{plan.source.name}: values that are not finite in {', '.join(bad)}: take those events out of "
+            "the file, or leave the channel out (name the others in data.channels)"
+        )
+    limits = [
+        _limits(plan.source, k, lowest[c], int(at_lowest[c]), highest[c], int(at_highest[c]))
+        for k, c in zip(plan.chosen, plan.places(plan.chosen), strict=True)
+    ]
+    return _Scan(np.array([low for low, _ in limits]), np.array([high for _, high in limits]))
+
+
+def _extreme(block: Any, extreme: Array, count: Counts, pick: np.ufunc) -> tuple[Array, Counts]:
+    """The extreme of each column so far, and how many values are there."""
+    here = pick.reduce(block, axis=0).astype(np.float64)
+    n_here = (block == here).sum(0)
+    both = pick(here, extreme)
+    return both, np.where(here == both, n_here, 0) + np.where(extreme == both, count, 0)
+
+
+def _limits(
+    source: Source, k: int, lowest: float, at_lowest: int, highest: float, at_highest: int
+) -> tuple[float, float]:
+    """Bottom and top of a channel's range as stored; -inf and inf where there is no sign of one.
+
+    The top is what the file declares ($PnR), where values reach it; the bottom is 0 of stored integers. Else
+    a limit is an extreme value at which events pile up. Zero is no limit of a mass cytometer, but no ions.
+    """
+    channel = source.details[k]
+    pile = max(PILE_EVENTS, PILE_SHARE * source.n_events)
+    if source.kind == "mass":
+        low = -np.inf
+    elif channel.integer and lowest <= 0:
+        low = 0.0
+    else:
+        low = lowest if at_lowest >= pile else -np.inf
+    declared = np.inf
+    if channel.range is not None:
+        declared = channel.range - 1 if channel.integer else channel.range * FLOAT_LIMIT
+    if highest >= declared:
+        return low, declared
+    return low, highest if at_highest >= pile and highest > lowest else np.inf
+
+
+# --------------------------------------------------------------------------------- second pass
+
+
+@dataclass(frozen=True)
+class _Gathered:
+    """Raw values of the events that are used, and what was counted per channel on the way."""
+
+    values: npt.NDArray[np.float32]
+    rows: Counts | None
+    sample_starts: Counts
+    n_read: int
+    low: Counts
+    high: Counts
+    negative: Counts
+    not_positive: Counts
+    lowest: Array
+    highest: Array
+
+
+def _gather(settings: DataSettings, plans: Sequence[_Plan], scans: Sequence[_Scan], seed: int) -> _Gathered:
+    """Read the files again, into one array of raw values."""
+    sizes = [plan.source.n_events for plan in plans]
+    n_read = min(sum(sizes), settings.max_events or sum(sizes))
+    dim, drop = len(plans[0].chosen), settings.margin_events == "drop"
+    values = np.empty((n_read, dim), np.float32)
+    rows = np.empty(n_read, np.int64) if drop or n_read < sum(sizes) else None
+    low, high, negative, not_positive = np.zeros((4, dim), np.int64)
+    lowest, highest = np.full(dim, np.inf), np.full(dim, -np.inf)
+    starts, filled = [0], 0
+    selection = _select(sizes, n_read, seed)
+    for plan, scan in zip(plans, scans, strict=True):
+        for start, stop in _chunks(plan.source.n_events):
+            picked = next(selection)
+            if picked is not None and len(picked) == 0:
+                continue
+            block = plan.source.read(start, stop, plan.columns)
+            block = block if picked is None else block[picked]
+            stored, raw = _raw(plan, block)
+            at_low, at_high = stored <= scan.low, stored >= scan.high
+            low += at_low.sum(0)
+            high += at_high.sum(0)
+            numbers = np.arange(start, stop) if picked is None else start + picked
+            if drop:
+                inside = ~(at_low | at_high).any(1)
+                raw, numbers = raw[inside], numbers[inside]
+            negative += (raw < 0).sum(0)
+            not_positive += (raw <= 0).sum(0)
+            lowest = np.minimum(lowest, raw.min(0, initial=np.inf))
+            highest = np.maximum(highest, raw.max(0, initial=-np.inf))
+            values[filled : filled + len(raw)] = raw
+            if rows is not None:
+                rows[filled : filled + len(raw)] = numbers
+            filled += len(raw)
+        starts.append(filled)
+    values.resize((filled, dim), refcheck=False)  # in place: no second array
+    rows = None if rows is None else rows[:filled].copy()
+    return _Gathered(
+        values, rows, np.array(starts), n_read, low, high, negative, not_positive, lowest, highest
+    )
+
+
+def _select(sizes: Sequence[int], n_take: int, seed: int) -> Iterator[Counts | None]:
+    """For each chunk the rows of it that are taken, in order; None for all of them.
+
+    A simple random sample of the pooled events, drawn chunk by chunk: how many of the chunk by the
+    hypergeometric distribution, then which.
+    """
+    random = np.random.default_rng(seed)
+    left, needed = sum(sizes), n_take
+    for size in sizes:
+        for start, stop in _chunks(size):
+            n = stop - start
+            if needed == left:
+                picked, taken = None, n
+            else:
+                taken = int(random.hypergeometric(n, left - n, needed)) if needed else 0
+                picked = np.sort(random.choice(n, taken, replace=False))
+            left, needed = left - n, needed - taken
+            yield picked
+
+
+def _raw(plan: _Plan, block: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float32], Array]:
+    """Stored values of the chosen channels, and the same linearised and compensated, float64."""
+    raw = block.astype(np.float64)
+    for k in plan.linear:
+        channel, place = plan.source.details[k], plan.columns.index(k)
+        if channel.log and channel.range:
+            decades, offset = channel.log
+            raw[:, place] = offset * 10.0 ** (decades * raw[:, place] / channel.range)
+    if plan.spill:
+        raw = compensate(raw, plan.matrix, plan.places(plan.spill))
+    chosen = plan.places(plan.chosen)
+    return block[:, chosen], raw[:, chosen]
+
+
+# ---------------------------------------------------------------------- raw values to the sampler's
+
+
+def _check_logarithms(transforms: Sequence[Transform], not_positive: Counts, names: Sequence[str]) -> None:
+    bad = [
+        f"{name} ({count} events)"
+        for name, transform, count in zip(names, transforms, not_positive, strict=True)
+        if transform.method == "log" and count
+    ]
+    if bad:
+        raise DataError(
+            f"transform log: values at or below 0 in {', '.join(bad)}, need values above 0: take arcsinh or "
+            "logicle for them in data.transform"
+        )
+
+
+def _check_varies(values: npt.NDArray[np.float32], names: Sequence[str]) -> None:
+    constant = [name for name, x in zip(names, values.T, strict=True) if x.min() == x.max()]
+    if constant:
+        raise DataError(
+            f"constant in all {len(values)} events: {', '.join(constant)}; leave them out (name the other "
+            "channels in data.channels)"
+        )
+
+
+def _transform(values: npt.NDArray[np.float32], transforms: Sequence[Transform]) -> Counts:
+    """Transform in place; how many events lie above the top of each logicle scale."""
+    beyond = np.zeros(len(transforms), np.int64)
+    for start, stop in _chunks(len(values)):
+        for j, transform in enumerate(transforms):
+            raw = values[start:stop, j].astype(np.float64)
+            if transform.method == "logicle":
+                beyond[j] += (raw > transform.t).sum()
+            if transform.method != "linear":
+                values[start:stop, j] = transform.apply(raw)
+    return beyond
+
+
+def _moments(values: npt.NDArray[np.float32]) -> tuple[Array, Array]:
+    """Means and standard deviations, float64 [D], added chunk by chunk in order."""
+    n, dim = values.shape
+    total, squares = np.zeros(dim), np.zeros(dim)
+    for start, stop in _chunks(n):
+        total += values[start:stop].sum(0, dtype=np.float64)
+    means = total / n
+    for start, stop in _chunks(n):
+        squares += np.square(values[start:stop] - means).sum(0)
+    return means, np.sqrt(squares / n)
+
+
+def _standardise(values: npt.NDArray[np.float32], means: Array, sds: Array) -> None:
+    for start, stop in _chunks(len(values)):
+        values[start:stop] = (values[start:stop] - means) / sds
+
+
+def _atom(column: npt.NDArray[np.float32]) -> tuple[float, int]:
+    """The most frequent value of a channel and its count; looked for in evenly spaced events if N is large."""
+    step = -(-len(column) // ATOM_SAMPLE)
+    found, counts = np.unique(column[::step], return_counts=True)
+    value = found[counts.argmax()]
+    return float(value), int((column == value).sum())
+
+
+def _hash(values: npt.NDArray[np.float32], names: Sequence[str]) -> str:
+    digest = hashlib.sha256("\0".join(names).encode())
+    digest.update(values.data)
+    return digest.hexdigest()
