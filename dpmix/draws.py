@@ -10,8 +10,10 @@ import json
 import logging
 import os
 import shutil
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -72,13 +74,15 @@ class RunWriter:
         _require_room(path, layout.n_bytes)
         temporary = path.with_name(path.name + ".partial")
         try:
+            _reserve(temporary, layout.n_bytes)
             lay_out(temporary, layout)
             checkpoint_path(path).unlink(missing_ok=True)
             os.replace(temporary, path)
         except OSError as error:
-            raise DataError(f"{path}: cannot be written: {error}") from None
+            raise DataError(f"{path}: cannot be written: {error.strerror or error}") from None
         finally:
-            temporary.unlink(missing_ok=True)
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
         return cls(path, read_contents(path))
 
     @classmethod
@@ -401,6 +405,16 @@ def _require_room(path: Path, n_bytes: int) -> None:
             ]
         )
     log.info("%s: laying out %s", path, _size(n_bytes))
+
+
+def _reserve(path: Path, n_bytes: int) -> None:
+    """Raise `OSError` where the system refuses a file of this size (a quota, a limit, no permission).
+
+    HDF5 is not asked first because a write refused in its midst can end the process.
+    """
+    with open(path, "wb") as file:
+        if sys.platform == "linux":
+            os.posix_fallocate(file.fileno(), 0, n_bytes)
 
 
 def _size(n_bytes: int) -> str:
