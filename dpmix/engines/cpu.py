@@ -1,0 +1,204 @@
+"""The CPU engine: events in memory, the sweep in native code (kernels/cpu) on all cores.
+
+Results depend on the events, the mixture and the key alone: not on threads, on the chunks in flight, on pruning,
+or on the instruction set, except that x86-64-v2 has no fused multiply-add and rounds differently.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmix.engines.base import Key
+from dpmix.kernels import _cpu
+from dpmix.model import Array, Mixture, Stats
+
+MAX_CHANNELS: int = _cpu.MAX_CHANNELS
+MAX_COMPONENTS: int = _cpu.MAX_COMPONENTS
+
+
+def available() -> tuple[bool, str]:
+    """Whether this machine can run the engine, and with what (or why not)."""
+    isas = _cpu.isas()
+    if not isas:
+        return False, f"{platform.machine()} without SSE4.2 (x86-64-v2), which the native code needs"
+    return True, f"{platform.machine()} {isas[0]}, {usable_cores()} cores"
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class CpuEngine:
+    """Engine on the cores of this machine (interface: dpmix.engines.base.Engine).
+
+    Parameters
+    ----------
+    events : float32 [N, D], C-contiguous, finite
+        Held by reference, never copied or changed; D at most 64.
+    threads : int, optional
+        Default: as many as the process may use cores.
+    pruning : bool
+        Skip components once they are seen to have weight 0; switches itself off where that does not pay. The
+        labels are the same, bit for bit, either way.
+    weight_floor : float
+        Nats below an event's best component at which a component's weight is 0.
+    chunks_in_flight : int, optional
+        Chunks of 65,536 events worked on at a time. Default: as many as fit about 64 MB of scratch.
+    isa : str, optional
+        Instruction set, one of ``v2``, ``v3``, ``v4`` (x86-64) or ``neon``. Default: the best there is.
+    first_event : int
+        Number of the first event, for an engine that holds a part of the data.
+
+    Raises
+    ------
+    ValueError
+        For events or options that are not as said here.
+
+    Notes
+    -----
+    Beside the events, 4 bytes per event and chain, and scratch that does not grow with N.
+
+    `draw_labels` is a function of events, mixture and key. The last bits of what `expect_labels` returns depend
+    on the order in which events are added, which is that of the labels left by the previous pass of chain 0: it
+    is a function of events, previous mixture and mixture. So after the events are loaded anew, repeat the last
+    E step before going on, and the bits are those of a run that never stopped.
+    """
+
+    def __init__(
+        self,
+        events: npt.NDArray[np.float32],
+        *,
+        threads: int | None = None,
+        pruning: bool = True,
+        weight_floor: float = 25.0,
+        chunks_in_flight: int | None = None,
+        isa: str | None = None,
+        first_event: int = 0,
+    ) -> None:
+        check_events(events)
+        isas = _cpu.isas()
+        if not isas:
+            raise ValueError(available()[1])
+        if isa is not None and isa not in isas:
+            raise ValueError(f"isa: got {isa!r}, this processor has {', '.join(isas)}")
+        if threads is not None and threads < 1:
+            raise ValueError(f"threads: got {threads}, need at least 1")
+        if chunks_in_flight is not None and chunks_in_flight < 1:
+            raise ValueError(f"chunks_in_flight: got {chunks_in_flight}, need at least 1")
+        if not 1.0 <= weight_floor <= 80.0:
+            raise ValueError(f"weight_floor: got {weight_floor}, need 1 to 80 nats (float32 ends at 87)")
+        if not 0 <= first_event < 2**64 - len(events):
+            raise ValueError(f"first_event: got {first_event}, need at least 0")
+        self._n_events, self._n_channels = events.shape
+        self._isa = isa or isas[0]
+        self._threads = threads or usable_cores()
+        self._pruning = pruning
+        self._native = _cpu.Engine(
+            events, self._isa, self._threads, pruning, weight_floor, chunks_in_flight or 0, first_event
+        )
+
+    @property
+    def n_events(self) -> int:
+        return self._n_events
+
+    @property
+    def n_channels(self) -> int:
+        return self._n_channels
+
+    @property
+    def info(self) -> dict[str, str | int | float | bool]:
+        """What the engine runs on, for logs and run files."""
+        return {"backend": "cpu", "isa": self._isa, "threads": self._threads, "pruning": self._pruning}
+
+    @property
+    def kept(self) -> float:
+        """Share of the whitening's multiplications made in the latest pass; 1 where nothing was pruned."""
+        return float(self._native.kept)
+
+    def draw_labels(self, mixture: Mixture, key: Key) -> Stats:
+        """Draw every label given the mixture, and sum the statistics of the events by label.
+
+        Gibbs step 1; Suchard et al. (2010), J. Comput. Graph. Stat. 19:419, appendix A.
+        """
+        parameters = self._parameters(mixture)
+        counts, sums, scatters = self._outputs(len(mixture.means))
+        log_likelihood = self._native.draw_labels(
+            *parameters, key.seed, key.chain, key.iteration, counts, sums, scatters
+        )
+        return Stats(counts, sums, scatters, rounded(mixture.means), log_likelihood)
+
+    def expect_labels(self, mixture: Mixture) -> Stats:
+        """Sum the statistics of the events weighted by their responsibilities (see the notes of the class)."""
+        parameters = self._parameters(mixture)
+        counts, sums, scatters = self._outputs(len(mixture.means))
+        log_likelihood = self._native.expect_labels(*parameters, counts, sums, scatters)
+        return Stats(counts, sums, scatters, rounded(mixture.means), log_likelihood)
+
+    def labels(self, chain: int = 0) -> npt.NDArray[np.int32]:
+        """Labels of one chain, int32 [N]: its latest draw, or the most probable ones after the E step.
+
+        Raises
+        ------
+        ValueError
+            If the chain has none yet.
+        """
+        labels = np.empty(self._n_events, np.int32)
+        if not self._native.labels(chain, labels):
+            raise ValueError(f"chain {chain} has no labels yet")
+        return labels
+
+    def log_densities(self, events: npt.NDArray[np.float32], mixture: Mixture) -> npt.NDArray[np.float32]:
+        """log pi_j N(x_i | mu_j, Sigma_j) of any events as the sweep computes it, float32 [M, K]."""
+        check_events(events)
+        densities = np.empty((len(events), len(mixture.means)), np.float32)
+        self._native.log_densities(*self._parameters(mixture), events, densities)
+        return densities
+
+    def close(self) -> None:
+        """Let go of the events and of every resource; the engine cannot be used afterwards."""
+        del self._native
+
+    def _parameters(self, mixture: Mixture) -> tuple[Array, Array, Array]:
+        """log pi_j + log norm_j [K], means [K, D] and whiteners [K, D, D], checked."""
+        n_components, dim = len(mixture.means), self._n_channels
+        if not 1 <= n_components <= MAX_COMPONENTS:
+            raise ValueError(f"mixture: got {n_components} components, need 1 to {MAX_COMPONENTS}")
+        constants = np.ascontiguousarray(mixture.log_weights + mixture.log_norms, dtype=np.float64)
+        means = np.ascontiguousarray(mixture.means, dtype=np.float64)
+        whiteners = np.ascontiguousarray(mixture.whiteners, dtype=np.float64)
+        expected = ((n_components,), (n_components, dim), (n_components, dim, dim))
+        shapes = (constants.shape, means.shape, whiteners.shape)
+        if shapes != expected:
+            raise ValueError(f"mixture: got arrays of shapes {shapes}, need {expected}")
+        if np.isnan(constants).any() or constants.max() == np.inf or constants.max() == -np.inf:
+            raise ValueError("mixture: log weights must be below infinity, and finite for one component at least")
+        if not (np.isfinite(means).all() and np.isfinite(whiteners).all()):
+            raise ValueError("mixture: means and whiteners must be finite")
+        return constants, means, whiteners
+
+    def _outputs(self, n_components: int) -> tuple[Array, Array, Array]:
+        dim = self._n_channels
+        return np.empty(n_components), np.empty((n_components, dim)), np.empty((n_components, dim, dim))
+
+
+def check_events(events: npt.NDArray[np.float32]) -> None:
+    """Raise ValueError unless events are a C-contiguous float32 [N, D] with N >= 1 and 1 <= D <= 64."""
+    if events.dtype != np.float32 or events.ndim != 2 or not events.flags.c_contiguous:
+        raise ValueError(
+            f"events: got {events.dtype} {list(events.shape)}, need C-contiguous float32 [events, channels]"
+        )
+    if len(events) == 0 or not 1 <= events.shape[1] <= MAX_CHANNELS:
+        raise ValueError(
+            f"events: got {events.shape[0]} events in {events.shape[1]} channels, "
+            f"need at least 1 event and 1 to {MAX_CHANNELS} channels"
+        )
+
+
+def rounded(means: Array) -> Array:
+    """Means as the engine holds them: what sums and scatters are taken about, float64 [K, D]."""
+    return means.astype(np.float32).astype(np.float64)

@@ -1,0 +1,97 @@
+// Gibbs step 1 for a piece: a label per event by the inverse of the cumulative sum of its weights, and its log
+// likelihood. (Suchard et al. 2010, Appendix A, step 1.)
+//
+// Weights are summed in the order of the components; the label is the first component at which the sum exceeds
+// uniform * total. What an event gets depends on nothing but the event, the mixture and the key.
+#pragma once
+
+#include "evaluate.hpp"
+#include "philox.hpp"
+
+namespace dpmix {
+namespace {
+
+// Number of the uniform of each event of a tile, [U] vectors.
+DPMIX_INLINE void tile_uniforms(const Piece& piece, const Key& key, const Tile& tile, Floats (&uniforms)[U]) {
+    alignas(64) std::uint32_t low[TILE], high[TILE];
+    for (int l = 0; l < TILE; l++) {
+        const std::uint64_t event = piece.first_event + static_cast<std::uint64_t>(tile.places[l]);
+        low[l] = static_cast<std::uint32_t>(event);
+        high[l] = static_cast<std::uint32_t>(event >> 32);
+    }
+    for (int u = 0; u < U; u++) uniforms[u] = uniform(key, *(const Words*)(low + u * W), *(const Words*)(high + u * W));
+}
+
+// Candidates' log densities become cumulative sums of weights; returns the totals.
+DPMIX_INLINE void accumulate(const Mixture& mixture, Candidates& c, Floats (&totals)[U]) {
+    const Floats floor = splat(-mixture.weight_floor);
+    for (int u = 0; u < U; u++) totals[u] = Floats{};
+    for (int q = 0; q < c.count; q++) {
+        for (int u = 0; u < U; u++) {
+            const Floats gap = c.logs[q * U + u] - c.best[u];
+            totals[u] += gap > floor ? exp_negative(gap) : Floats{};
+            c.logs[q * U + u] = totals[u];
+        }
+    }
+}
+
+// A far event again in float64, with the same uniform.
+void draw_far(const Mixture& mixture, const float* event, float uniform, double* weights, std::uint16_t& label,
+              double& log_likelihood) {
+    const FarEvent far = far_weights(mixture, event, weights);
+    const double point = uniform * far.total;
+    double sum = 0.0;
+    for (int j = 0; j < mixture.n_components; j++) {
+        if (weights[j] == 0.0) continue;
+        sum += weights[j];
+        label = static_cast<std::uint16_t>(j);
+        if (sum > point) break;
+    }
+    log_likelihood = far.log_likelihood;
+}
+
+double draw_piece(const Mixture& mixture, const Piece& piece, const Key& key, double* log_likelihoods,
+                  Scratch& scratch) {
+    const Evaluate evaluate = evaluate_for(mixture.n_channels);
+    Tile tile;
+    Candidates c{(Floats*)scratch.logs, scratch.candidates, 0, {}, 0.0};
+    for (int from = 0; from < piece.count; from += TILE) {
+        load_tile(piece, mixture.n_channels, from, tile);
+        evaluate(mixture, tile, piece.labels, piece.pruned, c);
+        Floats uniforms[U], totals[U];
+        tile_uniforms(piece, key, tile, uniforms);
+        accumulate(mixture, c, totals);
+
+        Ints passed[U] = {};  // candidates whose cumulative sum does not exceed the point
+        for (int q = 0; q < c.count; q++) {
+            for (int u = 0; u < U; u++) passed[u] -= (Ints)(c.logs[q * U + u] <= uniforms[u] * totals[u]);
+        }
+        for (int l = 0; l < tile.count; l++) {
+            const int u = l / W, lane = l % W, place = tile.places[l];
+            if (c.best[u][lane] < FAR) {
+                draw_far(mixture, event_of(piece, mixture.n_channels, tile, l), uniforms[u][lane], scratch.weights,
+                         piece.labels[place], log_likelihoods[place]);
+                continue;
+            }
+            int q = passed[u][lane];
+            if (q >= c.count) {  // uniform * total rounded to the total: the last component with weight
+                q = c.count - 1;
+                while (q > 0 && c.logs[q * U + u][lane] == c.logs[(q - 1) * U + u][lane]) q--;
+            }
+            piece.labels[place] = static_cast<std::uint16_t>(c.list[q]);
+        }
+        for (int u = 0; u < U; u++) {
+            const Floats logs = log_positive(totals[u]);
+            for (int lane = 0; lane < W; lane++) {
+                const int l = u * W + lane;
+                if (l < tile.count && c.best[u][lane] >= FAR) {
+                    log_likelihoods[tile.places[l]] = static_cast<double>(c.best[u][lane]) + logs[lane];
+                }
+            }
+        }
+    }
+    return c.work;
+}
+
+}  // namespace
+}  // namespace dpmix

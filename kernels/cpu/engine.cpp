@@ -1,0 +1,246 @@
+#include "engine.hpp"
+
+#include <algorithm>
+
+#include "parallel.hpp"
+
+namespace dpmix {
+namespace {
+
+constexpr int DRAW_TASK = 2048;    // events
+constexpr int EXPECT_TASK = 4096;  // events
+constexpr int RUN = 2048;          // events of one component whose moments are summed together
+constexpr std::size_t BUDGET = std::size_t{64} << 20;  // bytes of batch scratch
+
+// Pruning is for at least this many components, and pays while it saves this share of the multiplications.
+constexpr int PRUNED_COMPONENTS = 16;
+constexpr double PAYING_SHARE = 0.7;
+constexpr std::size_t PROBE = 64;  // while it does not pay, one task in this many is pruned, to see
+
+// Some events of one component in one chunk.
+struct Run {
+    int component;
+    std::size_t chunk;
+    std::uint32_t from, count;  // in the chunk's order
+};
+
+}  // namespace
+
+int Engine::events_in(std::size_t chunk) const {
+    return static_cast<int>(std::min<std::size_t>(CHUNK, n_events_ - chunk * CHUNK));
+}
+
+std::vector<Engine::Task> Engine::tasks(std::size_t first_chunk, std::size_t end_chunk, int size) const {
+    std::vector<Task> tasks;
+    for (std::size_t chunk = first_chunk; chunk < end_chunk; chunk++) {
+        for (int from = 0; from < events_in(chunk); from += size) {
+            tasks.push_back({chunk, from, std::min(size, events_in(chunk) - from)});
+        }
+    }
+    return tasks;
+}
+
+Engine::Chain& Engine::chain(std::uint32_t number) {
+    Chain& chain = chains_[number];
+    if (chain.order.empty()) {
+        chain.labels.resize(n_events_);
+        chain.order.resize(n_events_);
+        for (std::size_t i = 0; i < n_events_; i++) chain.order[i] = static_cast<std::uint16_t>(i % CHUNK);
+    }
+    return chain;
+}
+
+Piece Engine::piece(Chain& chain, const Task& task, bool pruned) const {
+    const std::size_t first = task.chunk * CHUNK;
+    return Piece{events_ + first * static_cast<std::size_t>(n_channels_),
+                 chain.order.data() + first + task.from,
+                 task.count,
+                 pruned,
+                 options_.first_event + first,
+                 chain.labels.data() + first};
+}
+
+bool Engine::can_prune(int n_components) const {
+    return options_.pruning && stages_of(n_channels_).count > 1 && n_components >= PRUNED_COMPONENTS;
+}
+
+bool Engine::prunes(const Chain& chain, std::size_t task, int n_components) const {
+    return chain.labelled && can_prune(n_components) && (chain.pruning_pays || task % PROBE == 0);
+}
+
+void Engine::note(Chain& chain, const std::vector<Work>& work) {
+    Work all{0.0, 0.0, false}, pruned{0.0, 0.0, true};
+    for (const Work& task : work) {
+        for (Work* sum : {&all, &pruned}) {
+            if (sum->pruned && !task.pruned) continue;
+            sum->made += task.made;
+            sum->whole += task.whole;
+        }
+    }
+    kept_ = all.made / all.whole;
+    chain.labelled = true;
+    chain.pruning_pays = pruned.whole > 0.0 && pruned.made < PAYING_SHARE * pruned.whole;
+}
+
+// Stable counting sort of a chunk's places by label; starts [K + 1].
+void Engine::sort(Chain& chain, std::size_t chunk, int n_components, std::uint32_t* starts) const {
+    const std::uint16_t* labels = chain.labels.data() + chunk * CHUNK;
+    std::uint16_t* order = chain.order.data() + chunk * CHUNK;
+    const int n = events_in(chunk);
+    std::vector<std::uint32_t> next(static_cast<std::size_t>(n_components) + 1, 0);
+    for (int i = 0; i < n; i++) next[labels[i] + 1u]++;
+    for (int j = 0; j < n_components; j++) next[j + 1] += next[j];
+    std::copy(next.begin(), next.end(), starts);
+    for (int i = 0; i < n; i++) order[next[labels[i]]++] = static_cast<std::uint16_t>(i);
+}
+
+std::vector<Scratch> Engine::scratches(int n_components, bool soft) {
+    threads_.resize(static_cast<std::size_t>(options_.threads));
+    std::vector<Scratch> views;
+    for (ThreadScratch& scratch : threads_) views.push_back(scratch.prepare(n_channels_, n_components, soft));
+    return views;
+}
+
+void Engine::draw_labels(const Parameters& parameters, const Key& key, Totals& totals) {
+    const std::lock_guard<std::mutex> lock(busy_);
+    const int K = parameters.n_components, threads = options_.threads;
+    const PackedMixture packed(parameters, n_channels_, options_.weight_floor, can_prune(K));
+    const Mixture& mixture = packed.view();
+    const std::size_t size = static_cast<std::size_t>(moment_size(n_channels_));
+    std::vector<Scratch> scratch = scratches(K, false);
+    Chain& chain = this->chain(key.chain);
+
+    const std::size_t chunk_bytes = CHUNK * sizeof(double) + (K + CHUNK / RUN) * size * sizeof(double);
+    std::size_t batch = options_.chunks_in_flight > 0 ? static_cast<std::size_t>(options_.chunks_in_flight)
+                                                      : std::max<std::size_t>(1, BUDGET / chunk_bytes);
+    batch = std::min(batch, n_chunks());
+    ThreadScratch::grow(batch_.log_likelihoods, batch * CHUNK);
+    ThreadScratch::grow(batch_.starts, batch * (K + 1));
+    std::vector<double> chunk_log_likelihoods(batch);
+    std::vector<Work> work;
+    totals.log_likelihood = 0.0;
+
+    for (std::size_t first = 0; first < n_chunks(); first += batch) {
+        const std::size_t end = std::min(first + batch, n_chunks());
+
+        // 1. Labels.
+        const std::vector<Task> parts = tasks(first, end, DRAW_TASK);
+        const std::size_t done = work.size();
+        work.resize(done + parts.size());
+        parallel_for(parts.size(), threads, [&](std::size_t i, int worker) {
+            const Task& part = parts[i];
+            const bool pruned = prunes(chain, done + i, K);
+            const double made = sweep_.draw(mixture, piece(chain, part, pruned), key,
+                                            &batch_.log_likelihoods[(part.chunk - first) * CHUNK], scratch[worker]);
+            const double whole = (part.count + TILE - 1) / TILE * static_cast<double>(K) * triangle(0, n_channels_);
+            work[done + i] = {made, whole, pruned};
+        });
+
+        // 2. Order by label; log likelihoods in the order of the events.
+        parallel_for(end - first, threads, [&](std::size_t c, int) {
+            sort(chain, first + c, K, &batch_.starts[c * (K + 1)]);
+            const double* of_events = &batch_.log_likelihoods[c * CHUNK];
+            double sum = 0.0;
+            for (int i = 0; i < events_in(first + c); i++) sum += of_events[i];
+            chunk_log_likelihoods[c] = sum;
+        });
+        for (std::size_t c = 0; c < end - first; c++) totals.log_likelihood += chunk_log_likelihoods[c];
+
+        // 3. Moments of runs of events of one component, the runs of a component in the order of the grid.
+        std::vector<Run> runs;
+        std::vector<std::size_t> first_run;
+        for (int j = 0; j < K; j++) {
+            first_run.push_back(runs.size());
+            for (std::size_t c = 0; c < end - first; c++) {
+                const std::uint32_t* starts = &batch_.starts[c * (K + 1) + j];
+                for (std::uint32_t from = starts[0]; from < starts[1]; from += RUN) {
+                    runs.push_back({j, first + c, from, std::min<std::uint32_t>(RUN, starts[1] - from)});
+                }
+            }
+        }
+        first_run.push_back(runs.size());
+        ThreadScratch::grow(batch_.moments, runs.size() * size);
+        parallel_for(runs.size(), threads, [&](std::size_t i, int worker) {
+            const Run& run = runs[i];
+            const std::size_t place = run.chunk * CHUNK;
+            sweep_.moments(mixture, run.component, events_ + place * static_cast<std::size_t>(n_channels_),
+                           chain.order.data() + place + run.from, static_cast<int>(run.count),
+                           &batch_.moments[i * size], scratch[worker]);
+        });
+
+        // 4. Add them up.
+        parallel_for(static_cast<std::size_t>(K), threads, [&](std::size_t j, int) {
+            double* total = totals.moments + j * size;
+            for (std::size_t run = first_run[j]; run < first_run[j + 1]; run++) {
+                const double* own = &batch_.moments[run * size];
+                for (std::size_t i = 0; i < size; i++) total[i] += own[i];
+            }
+        });
+    }
+    note(chain, work);
+}
+
+void Engine::expect_labels(const Parameters& parameters, Totals& totals) {
+    const std::lock_guard<std::mutex> lock(busy_);
+    const int K = parameters.n_components, threads = options_.threads;
+    const PackedMixture packed(parameters, n_channels_, options_.weight_floor, can_prune(K));
+    const Mixture& mixture = packed.view();
+    const std::size_t size = static_cast<std::size_t>(moment_size(n_channels_));
+    const std::size_t components = static_cast<std::size_t>(K);
+    std::vector<Scratch> scratch = scratches(K, true);
+    Chain& chain = this->chain(0);
+
+    const std::vector<Task> parts = tasks(0, n_chunks(), EXPECT_TASK);
+    const std::size_t task_bytes = components * size * sizeof(double);
+    std::size_t batch = options_.chunks_in_flight > 0
+                            ? static_cast<std::size_t>(options_.chunks_in_flight) * (CHUNK / EXPECT_TASK)
+                            : std::max<std::size_t>(static_cast<std::size_t>(threads), BUDGET / task_bytes);
+    batch = std::min(batch, parts.size());
+    ThreadScratch::grow(batch_.moments, batch * components * size);
+    ThreadScratch::grow(batch_.touched, batch * components);
+    std::vector<double> log_likelihoods(parts.size());
+    std::vector<Work> work(parts.size());
+
+    for (std::size_t first = 0; first < parts.size(); first += batch) {
+        const std::size_t end = std::min(first + batch, parts.size());
+        std::fill_n(batch_.touched.begin(), (end - first) * components, std::uint8_t{0});
+        parallel_for(end - first, threads, [&](std::size_t p, int worker) {
+            const Task& part = parts[first + p];
+            const bool pruned = prunes(chain, first + p, K);
+            const double made = sweep_.expect(mixture, piece(chain, part, pruned), &batch_.moments[p * components * size],
+                                              &batch_.touched[p * components], &log_likelihoods[first + p],
+                                              scratch[worker]);
+            const double whole = (part.count + TILE - 1) / TILE * static_cast<double>(K) * triangle(0, n_channels_);
+            work[first + p] = {made, whole, pruned};
+        });
+        parallel_for(components, threads, [&](std::size_t j, int) {
+            double* total = totals.moments + j * size;
+            for (std::size_t p = 0; p < end - first; p++) {
+                if (!batch_.touched[p * components + j]) continue;
+                const double* own = &batch_.moments[(p * components + j) * size];
+                for (std::size_t i = 0; i < size; i++) total[i] += own[i];
+            }
+        });
+    }
+    totals.log_likelihood = 0.0;
+    for (const double of_task : log_likelihoods) totals.log_likelihood += of_task;
+
+    ThreadScratch::grow(batch_.starts, n_chunks() * (components + 1));
+    parallel_for(n_chunks(), threads,
+                 [&](std::size_t chunk, int) { sort(chain, chunk, K, &batch_.starts[chunk * (components + 1)]); });
+    note(chain, work);
+}
+
+const std::uint16_t* Engine::labels(std::uint32_t chain) const {
+    const auto found = chains_.find(chain);
+    return found != chains_.end() && found->second.labelled ? found->second.labels.data() : nullptr;
+}
+
+void Engine::log_densities(const Parameters& parameters, const float* events, int count, float* out) const {
+    const PackedMixture packed(parameters, n_channels_, options_.weight_floor, false);
+    ThreadScratch own;
+    Scratch scratch = own.prepare(n_channels_, parameters.n_components, false);
+    sweep_.log_densities(packed.view(), events, count, out, scratch);
+}
+
+}  // namespace dpmix

@@ -1,0 +1,91 @@
+// The engine: holds the events by reference, and one label and one place per event and chain.
+//
+// The events are cut into chunks of 65,536: the grid, which belongs to the data. A pass takes the chunks of a
+// batch through its steps on all threads; what is summed is summed in the order of the grid. So no result
+// depends on threads, on the size of a batch or on the instruction set (x86-64-v2 rounds differently).
+#pragma once
+
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "scratch.hpp"
+#include "sweep.hpp"
+
+namespace dpmix {
+
+// Where a pass puts its sums; the caller zeroes the moments.
+struct Totals {
+    double* moments;  // [K][moment_size(D)]
+    double log_likelihood;
+};
+
+struct Options {
+    int threads;
+    bool pruning;
+    float weight_floor;
+    int chunks_in_flight;  // 0: as many as a budget of memory allows
+    std::uint64_t first_event;
+};
+
+class Engine {
+   public:
+    Engine(const Sweep& sweep, const float* events, std::size_t n_events, int n_channels, const Options& options)
+        : sweep_(sweep), events_(events), n_events_(n_events), n_channels_(n_channels), options_(options) {}
+
+    // Gibbs step 1, and the moments of the events by label: a function of events, mixture and key alone.
+    void draw_labels(const Parameters& parameters, const Key& key, Totals& totals);
+
+    // The E step. Its last bits depend on the order in which events are added, and so on the labels that the
+    // previous pass of chain 0 left: it is a function of the events, the previous mixture and this one.
+    void expect_labels(const Parameters& parameters, Totals& totals);
+
+    // Labels of one chain, [N]; null where it has none yet.
+    const std::uint16_t* labels(std::uint32_t chain) const;
+
+    // Log densities [count][K] of any events.
+    void log_densities(const Parameters& parameters, const float* events, int count, float* out) const;
+
+    // Share of the whitening's multiplications that the latest pass made: 1 where nothing was pruned.
+    double kept() const { return kept_; }
+
+   private:
+    struct Chain {
+        std::vector<std::uint16_t> labels;  // [N]
+        std::vector<std::uint16_t> order;   // [N]: the places in a chunk, sorted by label
+        bool labelled = false;
+        bool pruning_pays = false;  // as measured in the latest pass
+    };
+    struct Task {  // part of a chunk's order
+        std::size_t chunk;
+        int from, count;
+    };
+    struct Work {  // multiplications made for a task, and made without pruning
+        double made, whole;
+        bool pruned;
+    };
+
+    std::size_t n_chunks() const { return (n_events_ + CHUNK - 1) / CHUNK; }
+    int events_in(std::size_t chunk) const;
+    std::vector<Task> tasks(std::size_t first_chunk, std::size_t end_chunk, int size) const;
+    Chain& chain(std::uint32_t number);
+    Piece piece(Chain& chain, const Task& task, bool pruned) const;
+    bool can_prune(int n_components) const;
+    bool prunes(const Chain& chain, std::size_t task, int n_components) const;
+    void note(Chain& chain, const std::vector<Work>& work);
+    void sort(Chain& chain, std::size_t chunk, int n_components, std::uint32_t* starts) const;
+    std::vector<Scratch> scratches(int n_components, bool soft);
+
+    const Sweep& sweep_;
+    const float* events_;
+    std::size_t n_events_;
+    int n_channels_;
+    Options options_;
+    std::map<std::uint32_t, Chain> chains_;
+    std::vector<ThreadScratch> threads_;
+    BatchScratch batch_;
+    double kept_ = 1.0;
+    std::mutex busy_;  // one pass at a time
+};
+
+}  // namespace dpmix

@@ -1,0 +1,124 @@
+// The components that can have weight for a tile of events, with their log densities: dense or pruned.
+//
+// The weight of component j for an event is exp(l_j - max l) where l_j - max l > -floor, and exactly 0 below.
+// Dense: every component's whole whitening. Pruned: the best log density so far comes from the components that
+// the events last had; then stage by stage (stages_of) each component's partial sum of squares is compared with
+// it and hopeless components are dropped, a tile at a time and without a branch that is hard to foretell. A
+// rounded partial sum never exceeds the rounded whole, so what is dropped has weight 0: both give the same
+// weights, bit for bit, and both give the candidates in the order of their index.
+#pragma once
+
+#include "tile.hpp"
+#include "whiten.hpp"
+
+namespace dpmix {
+namespace {
+
+// A little more than float32's rounding of a log density near FAR (0.004), added to the weight floor.
+constexpr float MARGIN = 0.01f;
+constexpr float LOWEST = -1.0e30f;
+constexpr int MAX_SEEDS = 4;
+
+struct Candidates {
+    Floats* logs;  // [count][U] log densities
+    int* list;     // [count] components
+    int count;
+    Floats best[U];  // largest log density; LOWEST where every one of them overflowed
+    double work;     // multiplications per event
+};
+
+// One stage over the components of the list (the first stage: over all); returns how many are kept.
+template <bool Last, class Rows>
+DPMIX_INLINE int keep(const Rows rows, const float* params, const Mixture& mixture, Candidates& c) {
+    const Floats margin = splat(mixture.weight_floor + MARGIN);
+    const int size = stage_size(rows.first, rows.last);
+    const int count = rows.first == 0 ? mixture.n_components : c.count;
+    Floats best[U], threshold[U];
+    for (int u = 0; u < U; u++) {
+        best[u] = c.best[u];
+        threshold[u] = best[u] - margin;
+    }
+    int kept = 0;
+    for (int q = 0; q < count; q++) {
+        const int j = rows.first == 0 ? q : c.list[q];
+        Floats sums[U];
+        for (int u = 0; u < U; u++) sums[u] = rows.first == 0 ? Floats{} : c.logs[q * U + u];
+        rows.add_squares(params + static_cast<std::size_t>(j) * size, sums);
+        const Floats constant = splat(mixture.constants[j]);
+        unsigned any = 0;
+        DPMIX_UNROLL
+        for (int u = 0; u < U; u++) {
+            const Floats log_density = constant - sums[u];
+            any |= greater(log_density, threshold[u]);
+            c.logs[kept * U + u] = Last ? log_density : sums[u];
+            if (Last) {
+                best[u] = larger(log_density, best[u]);
+                threshold[u] = best[u] - margin;
+            }
+        }
+        c.list[kept] = j;
+        kept += any != 0;
+    }
+    for (int u = 0; u < U; u++) c.best[u] = best[u];
+    c.work += static_cast<double>(count) * triangle(rows.first, rows.last);
+    return kept;
+}
+
+// Raises `best` to the log densities of the components that the tile's events last had.
+template <class Form>
+DPMIX_INLINE void seed(const Form& form, const Mixture& mixture, const int* places, const std::uint16_t* labels,
+                       Candidates& c) {
+    int last = -1, tried = 0;
+    for (int l = 0; l < TILE; l++) {
+        const int j = labels[places[l]];
+        if (j == last) continue;
+        last = j;
+        if (++tried > MAX_SEEDS) break;
+        form.whole([&](auto rows) {
+            Floats sums[U] = {};
+            rows.add_squares(mixture.whole + static_cast<std::size_t>(j) * stage_size(0, rows.last), sums);
+            for (int u = 0; u < U; u++) c.best[u] = larger(splat(mixture.constants[j]) - sums[u], c.best[u]);
+            c.work += triangle(0, rows.last);
+        });
+    }
+}
+
+template <class Form>
+void evaluate(const Mixture& mixture, const Tile& tile, const std::uint16_t* last_labels, bool pruned, Candidates& c) {
+    const Form form(tile.x, mixture.n_channels);
+    for (int u = 0; u < U; u++) c.best[u] = splat(LOWEST);
+    if (!pruned) {
+        c.count = form.whole([&](auto rows) { return keep<true>(rows, mixture.whole, mixture, c); });
+        return;
+    }
+    seed(form, mixture, tile.places, last_labels, c);
+    const Stages stages = stages_of(mixture.n_channels);
+    const float* params = mixture.staged;
+    for (int g = 0; g < stages.count; g++) {
+        c.count = form.stage(g, [&](auto rows) {
+            if (rows.last == form.n_channels()) return keep<true>(rows, params, mixture, c);
+            return keep<false>(rows, params, mixture, c);
+        });
+        params += static_cast<std::size_t>(mixture.n_components) * stage_size(stages.bounds[g], stages.bounds[g + 1]);
+    }
+}
+
+using Evaluate = void (*)(const Mixture&, const Tile&, const std::uint16_t*, bool, Candidates&);
+
+// The form for D channels. Unrolling pays with wide vectors only, and costs build time for each D.
+Evaluate evaluate_for(int n_channels) {
+#if defined(DPMIX_FIXED_CHANNELS)
+    switch (n_channels) {
+#define DPMIX_CASE(D) \
+    case D: return evaluate<Fixed<D>>;
+        DPMIX_FIXED_CHANNELS(DPMIX_CASE)
+#undef DPMIX_CASE
+        default: break;
+    }
+#endif
+    (void)n_channels;
+    return evaluate<General>;
+}
+
+}  // namespace
+}  // namespace dpmix

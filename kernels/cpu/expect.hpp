@@ -1,0 +1,181 @@
+// The E step for a piece: responsibilities of its events, their moments by component, and the most probable
+// component of each event as its label. (Bayesian EM; Suchard et al. 2010.)
+//
+// Responsibilities of a block of tiles are kept as entries (event, r), those of one component in one tile
+// being a segment; the segments of a component are linked. When the block is full, each component's entries
+// are taken together, in the order of the tiles, and go through the same sums as drawn events (moments.hpp).
+#pragma once
+
+#include "draw.hpp"
+#include "moments.hpp"
+
+namespace dpmix {
+namespace {
+
+constexpr int BLOCK = 64 * TILE;  // most events of a block
+
+class Block {
+    const Mixture& mixture_;
+    const Piece& piece_;
+    Scratch& scratch_;
+    int n_entries_ = 0, n_segments_ = 0, n_events_ = 0;
+
+   public:
+    DPMIX_INLINE Block(const Mixture& mixture, const Piece& piece, Scratch& scratch)
+        : mixture_(mixture), piece_(piece), scratch_(scratch) {
+        for (int j = 0; j < mixture.n_components; j++) scratch.heads[j] = -1;
+    }
+
+    // Whether one more tile may be too many.
+    bool full() const {
+        return n_events_ + TILE > BLOCK || n_entries_ + TILE * mixture_.n_components > scratch_.capacity;
+    }
+    void count_events(int count) { n_events_ += count; }
+
+    DPMIX_INLINE void add_entry(int place, float share) {
+        scratch_.entries[n_entries_] = static_cast<std::uint16_t>(place);
+        scratch_.shares[n_entries_] = share;
+        n_entries_++;
+    }
+
+    // Makes a segment of the entries since the last one.
+    DPMIX_INLINE void end_segment(int component) {
+        const int start = n_segments_ == 0 ? 0 : scratch_.starts[n_segments_];
+        if (n_entries_ == start) return;
+        const int segment = n_segments_++;
+        scratch_.starts[0] = 0;
+        scratch_.starts[n_segments_] = n_entries_;
+        scratch_.nexts[segment] = -1;
+        if (scratch_.heads[component] < 0) scratch_.heads[component] = segment;
+        else scratch_.nexts[scratch_.tails[component]] = segment;
+        scratch_.tails[component] = segment;
+    }
+
+    // Adds the entries to the moments, and empties the block.
+    void flush(double* moments, std::uint8_t* touched) {
+        const int size = moment_size(mixture_.n_channels);
+        for (int j = 0; j < mixture_.n_components; j++) {
+            if (scratch_.heads[j] < 0) continue;
+            double* own = moments + static_cast<std::size_t>(j) * size;
+            if (!touched[j]) {
+                for (int i = 0; i < size; i++) own[i] = 0.0;
+                touched[j] = 1;
+            }
+            add_component(j, own);
+            scratch_.heads[j] = -1;
+        }
+        n_entries_ = n_segments_ = n_events_ = 0;
+    }
+
+   private:
+    void add_component(int component, double* moments) {
+        const int D = mixture_.n_channels, width = padded_width(D);
+        const float* centre = mixture_.centres + static_cast<std::size_t>(component) * width;
+        float *left = scratch_.rows, *right = scratch_.rows + GROUP * width;
+        int count = 0;
+        for (int s = scratch_.heads[component]; s >= 0; s = scratch_.nexts[s]) {
+            for (int e = scratch_.starts[s]; e < scratch_.starts[s + 1]; e++) {
+                const float* event = piece_.events + std::size_t{scratch_.entries[e]} * D;
+                float *z = left + count * width, *weighted = right + count * width;
+                centre_event(event, centre, D, z);
+                const Floats share = splat(scratch_.shares[e]);
+                for (int i = 0; i <= D; i += W) *(Floats*)(weighted + i) = share * *(const Floats*)(z + i);
+                if (++count == GROUP) {
+                    add_group(left, right, count, D, moments);
+                    count = 0;
+                }
+            }
+        }
+        if (count > 0) add_group(left, right, count, D, moments);
+    }
+};
+
+// Candidates' log densities become weights; returns the totals.
+DPMIX_INLINE void weigh(const Mixture& mixture, Candidates& c, Floats (&totals)[U]) {
+    const Floats floor = splat(-mixture.weight_floor);
+    for (int u = 0; u < U; u++) totals[u] = Floats{};
+    for (int q = 0; q < c.count; q++) {
+        for (int u = 0; u < U; u++) {
+            const Floats gap = c.logs[q * U + u] - c.best[u];
+            const Floats weight = gap > floor ? exp_negative(gap) : Floats{};
+            totals[u] += weight;
+            c.logs[q * U + u] = weight;
+        }
+    }
+}
+
+// The first candidate with the largest log density: before `weigh`.
+DPMIX_INLINE void most_probable(const Candidates& c, Ints (&places)[U]) {
+    for (int u = 0; u < U; u++) places[u] = Ints{};
+    for (int q = c.count - 1; q >= 0; q--) {
+        for (int u = 0; u < U; u++) places[u] = c.logs[q * U + u] == c.best[u] ? q - Ints{} : places[u];
+    }
+}
+
+// A far event again in float64.
+double expect_far(const Mixture& mixture, const Piece& piece, int place, double* weights, Block& block) {
+    const float* event = piece.events + static_cast<std::size_t>(place) * mixture.n_channels;
+    const FarEvent far = far_weights(mixture, event, weights);
+    int best = 0;
+    for (int j = 0; j < mixture.n_components; j++) {
+        if (weights[j] > weights[best]) best = j;
+        const float share = static_cast<float>(weights[j] / far.total);
+        if (share > 0.0f) block.add_entry(place, share);
+        block.end_segment(j);
+    }
+    piece.labels[place] = static_cast<std::uint16_t>(best);
+    return far.log_likelihood;
+}
+
+double expect_piece(const Mixture& mixture, const Piece& piece, double* moments, std::uint8_t* touched,
+                    double* log_likelihood, Scratch& scratch) {
+    const Evaluate evaluate = evaluate_for(mixture.n_channels);
+    Tile tile;
+    Candidates c{(Floats*)scratch.logs, scratch.candidates, 0, {}, 0.0};
+    Block block(mixture, piece, scratch);
+    *log_likelihood = 0.0;
+    for (int from = 0; from < piece.count; from += TILE) {
+        load_tile(piece, mixture.n_channels, from, tile);
+        evaluate(mixture, tile, piece.labels, piece.pruned, c);
+        if (block.full()) block.flush(moments, touched);
+        block.count_events(tile.count);
+
+        Ints labels[U];
+        Floats totals[U], inverses[U];  // 0 for a lane without an event, and for a far one
+        most_probable(c, labels);
+        weigh(mixture, c, totals);
+        for (int u = 0; u < U; u++) {
+            const Floats logs = log_positive(totals[u]);
+            inverses[u] = splat(1.0f) / totals[u];
+            for (int lane = 0; lane < W; lane++) {
+                const int l = u * W + lane, place = tile.places[l];
+                if (l >= tile.count || c.best[u][lane] < FAR) {
+                    inverses[u][lane] = 0.0f;
+                } else {
+                    *log_likelihood += static_cast<double>(c.best[u][lane]) + logs[lane];
+                    piece.labels[place] = static_cast<std::uint16_t>(c.list[labels[u][lane]]);
+                }
+            }
+        }
+        for (int q = 0; q < c.count; q++) {
+            for (int u = 0; u < U; u++) {
+                const Floats shares = c.logs[q * U + u] * inverses[u];
+                for (unsigned lanes = greater(shares, Floats{}); lanes != 0; lanes &= lanes - 1) {
+                    const int lane = __builtin_ctz(lanes);
+                    block.add_entry(tile.places[u * W + lane], shares[lane]);
+                }
+            }
+            block.end_segment(c.list[q]);
+        }
+        for (int l = 0; l < tile.count; l++) {
+            if (c.best[l / W][l % W] < FAR) {
+                *log_likelihood += expect_far(mixture, piece, tile.places[l], scratch.weights, block);
+            }
+        }
+    }
+    block.flush(moments, touched);
+    return c.work;
+}
+
+}  // namespace
+}  // namespace dpmix

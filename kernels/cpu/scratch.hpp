@@ -1,0 +1,65 @@
+// Memory that passes work in, kept from pass to pass and grown when a pass needs more.
+#pragma once
+
+#include "pack.hpp"
+
+namespace dpmix {
+
+// What one thread works in: owns what sweep.hpp's Scratch points to.
+class ThreadScratch {
+    AlignedVector<float> logs_, rows_;
+    std::vector<double> weights_;
+    std::vector<std::uint16_t> entries_;
+    std::vector<float> shares_;
+    std::vector<int> candidates_, starts_, nexts_, heads_, tails_;
+
+   public:
+    // `soft`: for the E step too.
+    Scratch prepare(int n_channels, int n_components, bool soft) {
+        const std::size_t K = static_cast<std::size_t>(n_components);
+        grow(logs_, K * TILE);
+        grow(rows_, std::size_t{2} * 64 * padded_width(n_channels));
+        grow(weights_, K);
+        grow(candidates_, K);
+        Scratch scratch{};
+        if (soft) {
+            scratch.capacity = TILE * n_components + ENTRIES;
+            const std::size_t capacity = static_cast<std::size_t>(scratch.capacity);
+            grow(entries_, capacity);
+            grow(shares_, capacity);
+            grow(starts_, capacity + 1);
+            grow(nexts_, capacity);
+            grow(heads_, K);
+            grow(tails_, K);
+        }
+        scratch.logs = logs_.data();
+        scratch.candidates = candidates_.data();
+        scratch.weights = weights_.data();
+        scratch.rows = rows_.data();
+        scratch.entries = entries_.data();
+        scratch.shares = shares_.data();
+        scratch.starts = starts_.data();
+        scratch.nexts = nexts_.data();
+        scratch.heads = heads_.data();
+        scratch.tails = tails_.data();
+        return scratch;
+    }
+
+    template <class Vector>
+    static void grow(Vector& vector, std::size_t size) {
+        if (vector.size() < size) vector.resize(size);
+    }
+
+   private:
+    static constexpr int ENTRIES = 16384;  // of a block, beside room for one more tile
+};
+
+// What a batch of chunks works in.
+struct BatchScratch {
+    std::vector<double> log_likelihoods;  // by event
+    std::vector<std::uint32_t> starts;    // [chunks][K + 1] of the components in a chunk's order
+    AlignedVector<double> moments;        // of runs, or of pieces and components
+    std::vector<std::uint8_t> touched;    // [pieces][K]
+};
+
+}  // namespace dpmix

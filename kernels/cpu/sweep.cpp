@@ -1,0 +1,49 @@
+// The code of one instruction set: compiled once per set, with that set's flags (CMakeLists.txt).
+//
+// DPMIX_SET is the set's short name. Nothing here may have external linkage but the table, and no template of
+// the standard library is used: the linker keeps one copy of such functions, and it might keep that of a set
+// which this processor lacks.
+
+#include "draw.hpp"
+#include "expect.hpp"
+
+#define DPMIX_JOIN_(a, b) a##b
+#define DPMIX_JOIN(a, b) DPMIX_JOIN_(a, b)
+#define DPMIX_QUOTE_(a) #a
+#define DPMIX_QUOTE(a) DPMIX_QUOTE_(a)
+
+namespace dpmix {
+namespace {
+
+// Log densities as the sweep computes them: a dense evaluation with no weight floor keeps every component.
+void log_densities(const Mixture& mixture, const float* events, int count, float* out, Scratch& scratch) {
+    Mixture unlimited = mixture;
+    unlimited.weight_floor = __builtin_inff();
+    const Evaluate evaluate = evaluate_for(mixture.n_channels);
+    Tile tile;
+    Candidates c{(Floats*)scratch.logs, scratch.candidates, 0, {}, 0.0};
+    const std::size_t K = static_cast<std::size_t>(mixture.n_components);
+    for (int from = 0; from < count; from += TILE) {
+        std::uint16_t order[TILE];
+        const int here = count - from < TILE ? count - from : TILE;
+        for (int l = 0; l < here; l++) order[l] = static_cast<std::uint16_t>(l);
+        const float* first = events + static_cast<std::size_t>(from) * static_cast<std::size_t>(mixture.n_channels);
+        load_tile(Piece{first, order, here, false, 0, nullptr}, mixture.n_channels, 0, tile);
+        evaluate(unlimited, tile, nullptr, false, c);
+        float* rows = out + static_cast<std::size_t>(from) * K;
+        for (std::size_t i = 0; i < static_cast<std::size_t>(here) * K; i++) rows[i] = -__builtin_inff();
+        for (int q = 0; q < c.count; q++) {
+            for (int l = 0; l < here; l++) {
+                rows[static_cast<std::size_t>(l) * K + static_cast<std::size_t>(c.list[q])] = c.logs[q * U + l / W][l % W];
+            }
+        }
+    }
+}
+
+}  // namespace
+
+extern const Sweep DPMIX_JOIN(sweep_, DPMIX_SET);
+const Sweep DPMIX_JOIN(sweep_, DPMIX_SET) = {DPMIX_QUOTE(DPMIX_SET), W,           draw_piece, expect_piece,
+                                             component_moments,      log_densities};
+
+}  // namespace dpmix
