@@ -32,7 +32,7 @@ class Commands(click.Group):
         return list(self.commands)  # in the order of a first use
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("dpmix", cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="dpmix")
 def main() -> None:
     """Sample truncated Dirichlet process mixtures of normals, for the events of flow and mass cytometry.
