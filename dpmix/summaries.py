@@ -139,15 +139,17 @@ def _describe_mcmc(run: Run) -> Iterator[str]:
     total = trace["seconds"].shape[1] - 1
     burn_in = run.config["mcmc"]["burn_in"]
     state = "complete" if run.complete else "not complete"
+    chains = len(trace["seconds"])
+    each = f" of each of {chains} chains" if chains > 1 else ""
     yield (
-        f"progress: {state}; {run.committed} of {run.draws} draws of {len(run.alpha)} chain(s), "
+        f"progress: {state}; {run.committed} of {run.draws} draws{each}, "
         f"sweep {max(made, 0)} of {total} (burn-in {burn_in})"
     )
     if made > 0:
         yield _speed(run)
     if run.committed == 0:
         if made >= 0:
-            yield f"log posterior at the last sweep: {trace['log_posterior'][:, made].mean():,.1f}"
+            yield f"log posterior at sweep {made}: {trace['log_posterior'][:, made].mean():,.1f}"
         return
     occupied, alpha = run.sample_stats["occupied"], run.alpha
     yield f"occupied components: mean {occupied.mean():.1f}, {occupied.min()} to {occupied.max()}"
@@ -182,7 +184,7 @@ def _describe_mixing(rows: list[Mixing]) -> Iterator[str]:
 def _describe_bem(run: Run) -> Iterator[str]:
     trace, made = run.trace, run.sweeps_made
     state = "complete" if run.complete else "not complete"
-    yield f"progress: {state}; {int((made >= 0).sum())} of {len(made)} start(s) begun"
+    yield f"progress: {state}; {int((made >= 0).sum())} of {len(made)} starts begun"
     if (made > 0).any():
         yield _speed(run)
     begun = np.flatnonzero(made >= 0)

@@ -1,0 +1,226 @@
+"""What a run says about itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from dpmix.draws import Layout, Record, Run, RunWriter, open_run
+from dpmix.model import State
+from dpmix.summaries import convergence, describe_run, truncation_warning
+
+K, D = 8, 2
+CONFIG = "data: {files: [a.fcs, b.fcs]}\nmcmc: {burn_in: 10}\nseed: 5\n"
+
+
+def layout(kind: str, chains: int, draws: int, sweeps: int) -> Layout:
+    return Layout(
+        kind=kind,
+        chains=chains,
+        draws=draws,
+        sweeps=sweeps,
+        n_components=K,
+        channels=("CD3", "CD4"),
+        constants={
+            "channel_means": (("channel",), np.zeros(D)),
+            "channel_sds": (("channel",), np.ones(D)),
+        },
+        attributes={
+            "config": CONFIG,
+            "seed": 5,
+            "engine": {"backend": "cpu", "threads": 2},
+            "scaling": {},
+            "data_hash": "ab12",
+            "n_events": 1_000_000,
+        },
+    )
+
+
+def state(alpha: float = 1.0, stick: float = 0.5) -> State:
+    sticks = np.full(K - 1, stick)
+    eyes = np.tile(np.eye(D), (K, 1, 1))
+    return State(0, alpha, np.log(sticks), np.log1p(-sticks), np.zeros((K, D)), eyes, eyes)
+
+
+def mcmc_run(
+    path: Path,
+    log_posterior: npt.NDArray[np.float64],
+    *,
+    committed: int,
+    occupied: int = 3,
+    stick: float = 0.7,
+) -> Run:
+    """A run after a burn-in of 10 sweeps, of a given log posterior, [chain, draw]."""
+    chains, draws = log_posterior.shape
+    with RunWriter.create(path, layout("mcmc", chains, draws, 11 + draws)) as writer:
+        for sweep in range(11 + committed):
+            for chain in range(chains):
+                value = log_posterior[chain, max(sweep - 11, 0)]
+                writer.write_sweep(chain, sweep, Record(value - 1.0, value, occupied, 2.0, 0.02))
+        for draw in range(committed):
+            values = log_posterior[:, draw]
+            states = [state(alpha=2.0 + 0.1 * np.sin(value), stick=stick) for value in values]
+            writer.write_draw(draw, states, [Record(v - 1.0, v, occupied, 2.0, 0.02) for v in values])
+    return open_run(path)
+
+
+def bem_run(path: Path, ends: list[float], complete: bool) -> Run:
+    """Starts that make one step more each, up to the given log posteriors."""
+    with RunWriter.create(path, layout("bem", 3, 1, 21)) as writer:
+        for start, end in enumerate(ends):
+            for step in range(start + 2):
+                value = end - 10.0 * (start + 1 - step)
+                writer.write_sweep(start, step, Record(value, value, 4 + start, 1.5, 0.01))
+        if complete:
+            writer.write_draw(0, [state()], [Record(0.0, max(ends), 4, 1.5, 0.01)])
+    return open_run(path)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run.h5"
+
+
+@pytest.mark.parametrize("chains", [1, 4])
+def test_independent_draws_mix(path: Path, chains: int) -> None:
+    draws = np.random.default_rng(1).normal(size=(chains, 2000 // chains))
+    rows = {row.quantity: row for row in convergence(mcmc_run(path, draws, committed=2000 // chains))}
+    row = rows["log posterior"]
+    assert 1600 < row.ess_bulk < 2400
+    assert 1400 < row.ess_tail < 2400
+    assert 0.998 < row.r_hat < 1.01
+    assert row.mean == pytest.approx(draws.mean())
+    assert row.sd == pytest.approx(draws.std())
+    assert row.good
+
+
+def test_a_random_walk_does_not(path: Path) -> None:
+    walk = np.cumsum(np.random.default_rng(2).normal(size=(1, 1000)), axis=1)
+    row = convergence(mcmc_run(path, walk, committed=1000))[0]
+    assert row.ess_bulk < 50
+    assert row.r_hat > 1.1
+    assert not row.good
+
+
+def test_chains_in_different_places_do_not(path: Path) -> None:
+    draws = np.random.default_rng(3).normal(size=(2, 500)) + np.array([[0.0], [5.0]])
+    row = convergence(mcmc_run(path, draws, committed=500))[0]
+    assert row.r_hat > 1.5
+    assert not row.good
+
+
+def test_an_autoregression_has_its_known_size(path: Path) -> None:
+    """AR(1) with coefficient a has n (1 - a) / (1 + a) effective draws."""
+    rng, coefficient, draws = np.random.default_rng(4), 0.8, 4000
+    chain = np.zeros((2, draws))
+    for t in range(1, draws):
+        chain[:, t] = coefficient * chain[:, t - 1] + rng.normal(size=2)
+    row = convergence(mcmc_run(path, chain, committed=draws))[0]
+    assert row.ess_bulk == pytest.approx(2 * draws * 0.2 / 1.8, rel=0.25)
+
+
+def test_what_never_moves_is_named_so(path: Path) -> None:
+    draws = np.random.default_rng(5).normal(size=(2, 100))
+    run = mcmc_run(path, draws, committed=100)
+    rows = {row.quantity: row for row in convergence(run)}
+    constant = rows["occupied components"]
+    assert (constant.mean, constant.sd) == (3.0, 0.0)
+    assert np.isnan(constant.r_hat)
+    assert constant.good
+    assert rows["weight of component 1 by size"].mean == pytest.approx(0.7)
+    assert any(
+        "occupied components" in line and "the same in every draw" in line for line in describe_run(run)
+    )
+
+
+def test_too_few_draws_tell_nothing(path: Path) -> None:
+    run = mcmc_run(path, np.random.default_rng(6).normal(size=(2, 20)), committed=7)
+    assert convergence(run) == []
+    assert "mixing: told from 8 draws on" in describe_run(run)
+
+
+@pytest.mark.parametrize(
+    ("last_weight", "occupied", "parts"),
+    [
+        ([1e-6, 1e-5], [30, 31], []),
+        ([2e-3, 1e-2], [30, 31], ["the last component holds 0.60% of the mass", "above 64"]),
+        ([1e-6, 1e-5], [64, 63], ["all 64 components are occupied in 50% of the draws"]),
+        ([5e-3, 5e-3], [64, 64], ["0.50% of the mass", "in 100% of the draws", "raise model.components"]),
+        ([1e-6] * 100, [64] + [50] * 99, []),
+    ],
+)
+def test_truncation_warning(last_weight: list[float], occupied: list[int], parts: list[str]) -> None:
+    text = truncation_warning(last_weight, occupied, 64)
+    assert (text is None) == (parts == [])
+    for part in parts:
+        assert text is not None
+        assert part in text
+    assert "\n" not in (text or "")
+
+
+def test_a_finished_run_in_lines(path: Path) -> None:
+    draws = np.random.default_rng(7).normal(-5000.0, 1.0, size=(2, 500))
+    text = "\n".join(describe_run(mcmc_run(path, draws, committed=500)))
+    for part in (
+        "run.h5: MCMC, begun 20",
+        "data: 1,000,000 events of a.fcs, b.fcs",
+        "channels (2): CD3, CD4",
+        "model: at most 8 components; seed 5",
+        "engine: backend cpu, threads 2",
+        "progress: complete; 500 of 500 draws of each of 2 chains, sweep 510 of 510 (burn-in 10)",
+        "speed: 0.02 s a sweep, 400 million events times components a second",
+        "occupied components: mean 3.0, 3 to 3",
+        "alpha: mean ",
+        "log posterior: mean -5,000.",
+        "R-hat",
+    ):
+        assert part in text
+    assert "warning" not in text
+    assert "raise mcmc.draws" not in text
+
+
+def test_a_run_that_goes_on_in_lines(path: Path) -> None:
+    draws = np.full((1, 40), -123.0)
+    text = "\n".join(describe_run(mcmc_run(path, draws, committed=0)))
+    assert "progress: not complete; 0 of 40 draws, sweep 10 of 50 (burn-in 10)" in text
+    assert "log posterior at sweep 10: -123.0" in text
+
+
+def test_a_run_that_has_only_begun_in_lines(path: Path) -> None:
+    RunWriter.create(path, layout("mcmc", 2, 5, 16)).close()
+    text = "\n".join(describe_run(open_run(path)))
+    assert "progress: not complete; 0 of 5 draws of each of 2 chains, sweep 0 of 15 (burn-in 10)" in text
+    assert "speed" not in text
+
+
+def test_poor_mixing_and_a_binding_truncation_are_said(path: Path) -> None:
+    walk = np.cumsum(np.random.default_rng(8).normal(size=(1, 100)), axis=1)
+    text = "\n".join(describe_run(mcmc_run(path, walk, committed=100, occupied=K, stick=0.2)))
+    assert "raise mcmc.draws" in text
+    assert "warning: the truncation binds: the last component holds 20.97% of the mass" in text
+
+
+def test_bayesian_em_in_lines(path: Path) -> None:
+    text = "\n".join(describe_run(bem_run(path, [-1200.0, -1100.0, -1150.0], complete=True)))
+    for part in (
+        "Bayesian EM",
+        "progress: complete; 3 of 3 starts begun",
+        "speed: 0.01 s a step",
+        "start 1: 1 steps, log posterior -1,200.0, 4 components occupied\n",
+        "start 2: 2 steps, log posterior -1,100.0, 5 components occupied (kept)\n",
+        "start 3: 3 steps, log posterior -1,150.0, 6 components occupied\n",
+        "alpha: 1",
+    ):
+        assert part in text
+    assert "R-hat" not in text
+
+
+def test_bayesian_em_that_goes_on_keeps_nothing_yet(path: Path) -> None:
+    run = bem_run(path, [-1200.0, -1100.0], complete=False)
+    assert convergence(run) == []
+    text = "\n".join(describe_run(run))
+    assert "progress: not complete; 2 of 3 starts begun" in text
+    assert "(kept)" not in text
