@@ -195,8 +195,8 @@ def _prepare(settings: DataSettings, base: Path, seed: int) -> Events:
     values = gathered.values
     if len(values) < len(names):
         raise DataError(
-            f"found {len(values)} events in {len(names)} channels, need at least as many events as channels: take "
-            "fewer channels (data.channels) or more events (data.files, data.max_events, data.margin_events)"
+            f"found {len(values)} events in {len(names)} channels, need at least as many events as channels: "
+            "take fewer channels (data.channels) or more events (data.files, data.max_events)"
         )
     atoms = [_atom(values[:, j]) for j in range(len(names))]
     transforms = tuple(
@@ -410,7 +410,7 @@ def _scan(plan: _Plan) -> _Scan:
         lowest, at_lowest = _extreme(np.where(finite, block, np.inf), lowest, at_lowest, np.minimum)
         highest, at_highest = _extreme(np.where(finite, block, -np.inf), highest, at_highest, np.maximum)
     bad = [
-        f"{plan.source.channels[k]} ({not_numbers[c]} NaN, {infinite[c]} infinite, the first in row {first[c]})"
+        f"{plan.source.channels[k]} ({not_numbers[c]} NaN, {infinite[c]} infinite, first in row {first[c]})"
         for c, k in enumerate(plan.columns)
         if first[c] >= 0
     ]
@@ -609,7 +609,7 @@ def _standardise(values: npt.NDArray[np.float32], means: Array, sds: Array) -> N
 
 
 def _atom(column: npt.NDArray[np.float32]) -> tuple[float, int]:
-    """The most frequent value of a channel and its count; looked for in evenly spaced events if N is large."""
+    """The most frequent value of a channel and its count; sought in evenly spaced events if N is large."""
     step = -(-len(column) // ATOM_SAMPLE)
     found, counts = np.unique(column[::step], return_counts=True)
     value = found[counts.argmax()]
