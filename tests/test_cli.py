@@ -399,3 +399,68 @@ def test_devices_are_listed_with_why_any_is_missing() -> None:
     cpu, cuda = dpmix("devices").stdout.splitlines()
     assert cpu.startswith("cpu   available: ")
     assert cuda == "cuda  not available: not in this version"
+
+
+# Simulate
+
+
+@pytest.mark.parametrize("name", ["sample.fcs", "sample.csv", "sample.npy"])
+def test_simulate_writes_events_and_the_truth_beside_them(folder: Path, name: str) -> None:
+    said = dpmix("simulate", name, "--events", "300", "--seed", "3").stdout
+    assert said.startswith(f"{name}: 300 events, 14 channels; ")
+    (source,) = open_sources([name])
+    assert (source.n_events, len(source.channels)) == (300, 14)
+    with np.load("sample.truth.npz") as truth:
+        assert truth["labels"].shape == (300,)
+    first = Path(name).read_bytes()
+    refused = dpmix("simulate", name, "--events", "300", code=2)
+    assert refused.stderr == f"dpmix: {name}: exists already; --overwrite replaces it\n"
+    dpmix("simulate", name, "--events", "300", "--seed", "3", "--overwrite")
+    assert Path(name).read_bytes() == first, "the same seed gives the same data"
+
+
+def test_simulate_from_the_model(folder: Path) -> None:
+    options = ["--kind", "model", "--events", "200", "--channels", "3", "--components", "5"]
+    dpmix("simulate", "small.csv", *options)
+    (source,) = open_sources(["small.csv"])
+    assert (source.n_events, len(source.channels)) == (200, 3)
+    with np.load("small.truth.npz") as truth:
+        assert truth["means"].shape == (5, 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "expected"),
+    [
+        (["x.xls"], 2, "need one of .fcs, .csv, .npy"),
+        (["no/x.fcs"], 1, "dpmix: no/x.fcs: cannot be written: No such file or directory"),
+        (["x.csv", "--channels", "3"], 2, "--channels and --components belong to --kind model"),
+        (["x.csv", "--kind", "model", "--no-spill"], 2, "--no-spill belongs to --kind cytometry"),
+        (["x.csv", "--events", "0"], 2, "Invalid value for '--events'"),
+    ],
+)
+def test_simulate_refuses(folder: Path, arguments: list[str], code: int, expected: str) -> None:
+    assert expected in dpmix("simulate", *arguments, code=code).stderr
+
+
+# The configs that come with the project
+
+CONFIGS = Path(__file__).resolve().parents[1] / "configs"
+SMALL = ["model.components=12", "mcmc.burn_in=3", "mcmc.draws=4", "bem.max_steps=5"]
+
+
+def test_no_config_is_left_out() -> None:
+    assert {path.name for path in CONFIGS.glob("*")} == {"demo.yaml", "table.yaml", "modes.yaml"}
+
+
+@pytest.mark.parametrize("name", ["demo", "table", "modes"])
+def test_a_config_runs_as_it_says(folder: Path, name: str) -> None:
+    """The commands in the comment at its top, on fewer events and for fewer sweeps."""
+    (folder / "configs").mkdir()
+    (folder / "demo").mkdir()
+    text = (CONFIGS / f"{name}.yaml").read_text()
+    (folder / "configs" / f"{name}.yaml").write_text(text)
+    commands = [line.split()[2:] for line in text.splitlines() if line.startswith("#   dpmix ")]
+    assert [command[0] for command in commands] in (["simulate", "mcmc"], ["simulate", "bem"])
+    dpmix(*commands[0], "--events", "2000")
+    dpmix(*commands[1], *(word for setting in SMALL for word in ("--set", setting)))
+    assert draws.open_run(load_config(f"configs/{name}.yaml").output.path).complete
