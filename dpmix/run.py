@@ -287,7 +287,10 @@ def _climb(
         stats = session.engine.expect_labels(mixture_of(state))
         record = _record(state, stats, session.prior, began)
         change = abs(record.log_posterior - value)
-        if change <= config.bem.tolerance * abs(value) or state.iteration == config.bem.max_steps:
+        if (
+            change <= config.bem.tolerance * abs(record.log_posterior)
+            or state.iteration == config.bem.max_steps
+        ):
             yield state, None, record
             return
         try:

@@ -131,7 +131,7 @@ def test_mcmc_stopped_and_resumed_is_one_run(many: Path, plain: Path, questions:
     assert_identical(plain, Path(config.output.path))
 
 
-BEM = {"starts": 3, "max_steps": 12, "tolerance": 1e-5}
+BEM = {"starts": 3, "max_steps": 12, "tolerance": 1e-13}
 
 
 @pytest.mark.parametrize("pruning", [True, False])
@@ -149,6 +149,7 @@ def test_bayesian_em_stopped_and_resumed_is_one_run(many: Path, pruning: bool, t
     last = [path[np.isfinite(path)][-1] for path in best.trace["log_posterior"]]
     assert best.sample_stats["log_posterior"][0, 0] == max(last)
     assert len(last) == 3
+    assert (best.sweeps_made == 13).all()
 
 
 DRIVER = """
@@ -235,15 +236,16 @@ def test_prior_lists_must_fit_the_channels(tmp_path: Path) -> None:
     assert "model.prior.phi: got 4 numbers, need one or 3" in str(caught.value)
 
 
-@pytest.mark.parametrize("init", ["random", "prior", "bem", "kmeans"])
-def test_every_start_reaches_the_same_posterior(tmp_path: Path, init: str) -> None:
+def test_every_start_reaches_the_same_posterior(tmp_path: Path) -> None:
     write_events(tmp_path / "events.npy", 3_000)
-    mcmc = {"burn_in": 150, "draws": 50, "init": init}
-    drawn = open_run(run.run_mcmc(a_config(tmp_path, "run.h5", mcmc=mcmc, bem={"starts": 2})).path)
-    # five normals, the smallest of 150 events: all of them are found from anywhere
-    top = np.sort(drawn.weights[0].mean(axis=0))[::-1][:2]
-    assert np.sort(drawn.weights[0], axis=1)[:, -1].mean() == pytest.approx(0.4, abs=0.12), top
-    assert drawn.sample_stats["log_likelihood"].mean() > drawn.trace["log_likelihood"][0, 0] - 500
+    reached = {}
+    for init in ("random", "prior", "bem", "kmeans"):
+        mcmc = {"burn_in": 300, "draws": 150, "init": init}
+        config = a_config(tmp_path, f"{init}.h5", mcmc=mcmc, bem={"starts": 2})
+        drawn = open_run(run.run_mcmc(config).path)
+        reached[init] = drawn.sample_stats["log_posterior"].mean()
+    # a chain's mean over these draws varies by some 10 nats; they start up to 17,000 nats apart
+    assert max(reached.values()) - min(reached.values()) < 50, reached
 
 
 def test_a_run_may_begin_where_another_ended(tmp_path: Path) -> None:
