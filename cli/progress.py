@@ -125,7 +125,7 @@ class LineDisplay:
 
 def describe(progress: Progress, rate: float | None) -> str:
     """One line about a sweep."""
-    unit = _unit(progress)
+    unit = "step" if progress.kind == "bem" else "sweep"
     parts = [f"{progress.phase}: {unit} {progress.iteration} of {progress.total}"]
     if rate is not None:
         left = "at most " if progress.kind == "bem" else ""
@@ -141,10 +141,6 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def _unit(progress: Progress) -> str:
-    return "step" if progress.kind == "bem" else "sweep"
-
-
 def _state(progress: Progress) -> str:
     return f"log likelihood {progress.log_likelihood:.6g}, {progress.occupied} occupied"
 
@@ -155,7 +151,7 @@ class BarDisplay:
     def __init__(self, console: Console) -> None:
         self._bars = Bars(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=20),
+            BarColumn(bar_width=10),  # all of it fits 80 columns
             TextColumn("{task.completed:.0f}/{task.total:.0f}"),
             Rate(),
             TimeRemainingColumn(compact=True),
@@ -173,7 +169,6 @@ class BarDisplay:
                 total=progress.total,
                 completed=progress.iteration,
                 state=_state(progress),
-                unit=_unit(progress),
             )
         elif progress.iteration < self._iteration:  # the next start of Bayesian EM
             self._bars.reset(self._task, completed=progress.iteration)
@@ -187,7 +182,7 @@ class BarDisplay:
 
 
 class Rate(ProgressColumn):
-    """Sweeps per second."""
+    """Sweeps or steps per second."""
 
     def render(self, task: Task) -> Text:
-        return Text("" if task.speed is None else f"{task.speed:.3g} {task.fields['unit']}s/s")
+        return Text("" if task.speed is None else f"{task.speed:.3g}/s", no_wrap=True)
