@@ -181,7 +181,7 @@ class RunWriter:
         """Write the row of a dataset that its leading indices name to its place in the file."""
         slot = self._contents.slots[name]
         data = np.asarray(value, slot.dtype)
-        offset, buffer = slot.row(row, data.shape), memoryview(data.tobytes())
+        offset, buffer = slot.row(row, data.shape), np.ascontiguousarray(data).data.cast("B")
         try:
             while buffer:  # more than 2 GB take several calls
                 written = os.pwrite(self._file, buffer, offset)

@@ -187,7 +187,7 @@ class Slot:
 
     def map(self, path: Path) -> AnyArray:
         """The dataset as a read-only array on the file itself."""
-        return np.memmap(path, self.dtype, "r", self.offset, self.shape)
+        return np.asarray(np.memmap(path, self.dtype, "r", self.offset, self.shape))
 
 
 @dataclass(frozen=True)
