@@ -294,7 +294,7 @@ def _skewed(random: np.random.Generator, n_events: int) -> Array:
     normal = random.standard_normal((n_events, dim)) @ root.T
     folded = np.abs(random.standard_normal((n_events, dim))) - np.sqrt(2.0 / np.pi)
     skewed = SKEW * folded + np.sqrt(1.0 - SKEW**2) * normal
-    return skewed / np.sqrt(random.chisquare(TAIL, (n_events, 1)) / TAIL)
+    return np.asarray(skewed / np.sqrt(random.chisquare(TAIL, (n_events, 1)) / TAIL))
 
 
 def _shape_covariance() -> Array:
@@ -306,6 +306,7 @@ def _shape_covariance() -> Array:
 
 def _spillover_matrix() -> Array:
     """Each dye spills into the next ones, less into those further off and towards shorter wavelengths."""
-    steps = np.subtract.outer(np.arange(len(DYES)), np.arange(len(DYES)))
-    onwards, back = 0.18 * 0.35 ** (np.abs(steps) - 1.0), 0.03 * 0.3 ** (np.abs(steps) - 1.0)
-    return np.triu(onwards, 1) + np.tril(back, -1) + np.eye(len(DYES))
+    dyes = np.arange(len(DYES))
+    steps = np.abs(dyes[:, None] - dyes)
+    onwards, back = 0.18 * 0.35 ** (steps - 1.0), 0.03 * 0.3 ** (steps - 1.0)
+    return np.asarray(np.triu(onwards, 1) + np.tril(back, -1) + np.eye(len(DYES)))

@@ -221,7 +221,13 @@ def _fcs(path: Path, part: str) -> Source:
 
 def _npy(path: Path, part: str) -> Source:
     _no_part(path, part)
-    return _of_array(path, np.load(path, mmap_mode="r", allow_pickle=False))
+
+    def array() -> npt.NDArray[Any]:
+        """Mapped anew for each chunk, so that the pages of those before are let go."""
+        return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+
+    source = _of_array(path, array())
+    return replace(source, fetch=lambda start, stop, columns: array()[start:stop][:, list(columns)])
 
 
 def _npz(path: Path, part: str) -> Source:
