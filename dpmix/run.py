@@ -207,8 +207,10 @@ def run_bem(
                 step = state.iteration
                 writer.write_sweep(start, step, record)
                 on_sweep(_progress("bem", phase, step, max_steps, start, record, writer.committed))
-                stopping = following is not None and should_stop()
-                if stopping or (following is not None and time.monotonic() - saved > CHECKPOINT_SECONDS):
+                if following is None:
+                    break
+                stopping = should_stop()
+                if stopping or time.monotonic() - saved > CHECKPOINT_SECONDS:
                     writer.save_checkpoint(*_bem_checkpoint(start, state, following, record, best))
                     saved = time.monotonic()
                 if stopping:

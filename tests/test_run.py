@@ -149,7 +149,7 @@ def test_bayesian_em_stopped_and_resumed_is_one_run(many: Path, pruning: bool, t
     last = [path[np.isfinite(path)][-1] for path in best.trace["log_posterior"]]
     assert best.sample_stats["log_posterior"][0, 0] == max(last)
     assert len(last) == 3
-    assert (best.sweeps_made == 13).all()
+    assert (best.sweeps_made == 12).all()
 
 
 DRIVER = """
