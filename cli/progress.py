@@ -98,29 +98,28 @@ class LineDisplay:
         self._clock = clock
         self._interval = 0.0
         self._shown: tuple[Progress, float] | None = None
-        self._latest: Progress | None = None
+        self._latest: tuple[Progress, float] | None = None
 
     def show(self, progress: Progress) -> None:
-        self._latest = progress
-        if self._shown is None or self._clock() - self._shown[1] >= self._interval:
-            self._line(progress)
+        self._latest = latest = progress, self._clock()
+        if self._shown is None or latest[1] - self._shown[1] >= self._interval:
+            self._line(*latest)
             self._interval = FIRST_INTERVAL if self._interval == 0.0 else INTERVAL
 
     def close(self) -> None:
-        if self._latest is not None and self._shown is not None and self._latest is not self._shown[0]:
-            self._line(self._latest)
+        if self._latest is not None and self._latest is not self._shown:
+            self._line(*self._latest)
 
-    def _line(self, progress: Progress) -> None:
-        now = self._clock()
-        self._write(describe(progress, self._rate(progress, now)))
-        self._shown = progress, now
+    def _line(self, progress: Progress, when: float) -> None:
+        self._write(describe(progress, self._rate(progress, when)))
+        self._shown = self._latest
 
-    def _rate(self, progress: Progress, now: float) -> float | None:
+    def _rate(self, progress: Progress, when: float) -> float | None:
         """Sweeps per second since the last line, of the same start of Bayesian EM."""
-        if self._shown is None or now <= self._shown[1]:
+        if self._shown is None or when <= self._shown[1]:
             return None
         sweeps = progress.iteration - self._shown[0].iteration
-        return sweeps / (now - self._shown[1]) if sweeps > 0 else None
+        return sweeps / (when - self._shown[1]) if sweeps > 0 else None
 
 
 def describe(progress: Progress, rate: float | None) -> str:
