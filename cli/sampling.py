@@ -66,8 +66,9 @@ def sample(
     overrides = [*settings, *(f"{key}={flow(value)}" for key, value in given.items() if value is not None)]
     chosen, base, earlier = choose(kind, config, overrides, resume)
     if earlier is not None and earlier.complete:
-        click.echo(f"{chosen.output.path}: complete already, nothing to resume", err=True)
-        click.echo("\n".join(summaries.describe_run(earlier)))
+        if not quiet:
+            click.echo(f"dpmix: {chosen.output.path}: complete already, nothing to resume", err=True)
+            click.echo("\n".join(summaries.describe_run(earlier)))
         return
 
     begin = {"mcmc": run.run_mcmc, "bem": run.run_bem}[kind]
