@@ -306,8 +306,13 @@ def _parsed(header: bytes, text: bytes, path: Path) -> dict[str, str]:
             channels, lost = sorted(flow.channels), any("\x1e" in key for key in flow.text)
             problem = f"$PAR is {flow.channel_count}, the channels named are {channels}"
             if len(channels) == flow.channel_count > 0 and channels[-1] == len(channels) and not lost:
-                return {key: value.replace("\x1e", delimiter) for key, value in flow.text.items()}
-    raise DataError(f"{path}: TEXT cannot be read: {problem[:200]}; {AGAIN}")
+                return {key: _printable(value.replace("\x1e", delimiter)) for key, value in flow.text.items()}
+    raise DataError(f"{path}: TEXT cannot be read: {_printable(problem[:200])}; {AGAIN}")
+
+
+def _printable(text: str) -> str:
+    """Text of one line: names go into tables and messages."""
+    return "".join(c if c.isprintable() else " " for c in text)
 
 
 # ---------------------------------------------------------------------------------- one data set
