@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -506,7 +507,7 @@ def test_a_run_whose_file_was_replaced_stops_at_its_next_checkpoint(path: Path) 
 DRAWS = 300
 
 
-def write_forever(path: Path, started: Connection) -> None:
+def write_forever(path: Path, started: Connection, pause: float = 0.0) -> None:
     with RunWriter.reopen(path) as writer:
         for draw in range(writer.committed, DRAWS):
             write_draw(writer, draw)
@@ -514,6 +515,7 @@ def write_forever(path: Path, started: Connection) -> None:
                 writer.write_sweep(chain, draw, record(draw, chain))
             if draw == 0:
                 started.send(None)
+            time.sleep(pause)
         time.sleep(60)
 
 
@@ -576,7 +578,7 @@ def test_a_killed_run_is_written_on_from_where_it_was(path: Path) -> None:
 def test_a_reader_beside_the_writer_sees_whole_draws(path: Path) -> None:
     RunWriter.create(path, layout(draws=DRAWS)).close()
     seen: list[int] = []
-    with child(write_forever, path):
+    with child(partial(write_forever, pause=0.001), path):
         until = time.monotonic() + 20.0
         while time.monotonic() < until and (not seen or seen[-1] < DRAWS):
             run = open_run(path)
