@@ -37,6 +37,7 @@ Counts = npt.NDArray[np.int64]
 CHUNK = 65_536  # events read and worked on at a time
 FLOAT_LIMIT = 1.0 - 2.0**-18  # of $PnR: 262143 of 262144, where instruments with float values saturate
 PILE_SHARE, PILE_EVENTS = 0.001, 10  # events at one extreme value that make it a limit of the channel
+ATOM_SHARE = 0.01  # of the events at one value of a channel: worth a line
 ATOM_SAMPLE = 262_144  # events that the most frequent value is looked for in
 WORST_CONDITION = 1e8  # of a spillover matrix
 NO_COMPENSATION = "data.compensation: none takes the values as they are, or give a CSV file"
@@ -118,6 +119,29 @@ class Report:
     n_dropped: int
     channels: tuple[ChannelReport, ...]
     notes: tuple[str, ...]
+
+    def lines(self) -> list[str]:
+        """What a user should know before the first sweep: what was done, and what piles up where."""
+        lines = [*self.notes]
+        transforms: dict[str, list[str]] = {}
+        for channel in self.channels:
+            transforms.setdefault(channel.transform, []).append(channel.channel)
+        lines += [f"{transform}: {', '.join(names)}" for transform, names in transforms.items()]
+        margin = [
+            f"{channel.channel} {channel.low:,} low, {channel.high:,} high ({channel.share:.2%})"
+            for channel in self.channels
+            if channel.low or channel.high
+        ]
+        fate = f"{self.n_dropped:,} events dropped" if self.n_dropped else "kept"
+        lines.append(f"margin events ({fate}): {'; '.join(margin)}" if margin else "margin events: none")
+        atoms = [
+            f"{channel.channel} {channel.atom_events:,} at {channel.atom:g}"
+            for channel in self.channels
+            if channel.atom_events >= ATOM_SHARE * (self.n_read - self.n_dropped)
+        ]
+        if atoms:
+            lines.append(f"atoms (events at one value, kept as they are): {'; '.join(atoms)}")
+        return lines
 
     def as_attributes(self) -> dict[str, Any]:
         """All of it in plain lists and numbers, for JSON."""

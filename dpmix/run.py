@@ -239,6 +239,8 @@ def _session(kind: str, config: Config, base: Path, resume: bool, overwrite: boo
     if not resume:
         RunWriter.refuse_existing(path, overwrite)
     events = preprocess.prepare(config.data, base, config.seed)
+    for line in events.report.lines():
+        log.info(line)
     prior = make_prior(config.model.prior, events.channels)
     with ExitStack() as stack:
         engine = stack.enter_context(closing(choose_engine(config.engine, events.values)))
@@ -249,7 +251,7 @@ def _session(kind: str, config: Config, base: Path, resume: bool, overwrite: boo
             _check_same_data(path, events)
             writer = RunWriter.reopen(path)
         else:
-            writer = RunWriter.create(path, _layout(kind, config, events, engine), overwrite)
+            writer = RunWriter.create(path, _layout(kind, config, base, events, engine), overwrite)
         stack.enter_context(writer)
         yield _Session(config, base, events, engine, prior, writer)
 
@@ -404,10 +406,11 @@ def make_prior(prior: PriorConfig, channels: Sequence[str]) -> Prior:
     )
 
 
-def _layout(kind: str, config: Config, events: preprocess.Events, engine: Engine) -> Layout:
-    """The frame of the run file."""
+def _layout(kind: str, config: Config, base: Path, events: preprocess.Events, engine: Engine) -> Layout:
+    """The frame of the run file: its size, and everything about the run that does not change."""
     scaling = events.scaling
     is_mcmc = kind == "mcmc"
+    rows = {} if events.rows is None else {"rows": (("event",), events.rows)}
     return Layout(
         kind=kind,
         chains=config.mcmc.chains if is_mcmc else config.bem.starts,
@@ -420,9 +423,12 @@ def _layout(kind: str, config: Config, events: preprocess.Events, engine: Engine
             "channel_sds": (("channel",), scaling.sds),
             "sample": (("sample",), np.array(events.samples, dtype=object)),
             "sample_starts": (("sample_edge",), events.sample_starts),
+            **rows,
         },
         attributes={
             "config": to_yaml(config),
+            "base": str(base.resolve()),
+            "report": events.report.as_attributes(),
             "seed": config.seed,
             "engine": engine.info,
             "scaling": scaling.as_attributes(),

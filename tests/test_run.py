@@ -15,7 +15,7 @@ from dpmix import open_run, run
 from dpmix.config import Config
 from dpmix.errors import ConfigError, DataError
 
-VARYING = {"created", "run_id", "config", "engine"}  # attributes that say when and with what, not what
+VARYING = {"created", "run_id", "config", "base", "engine"}  # attributes that say when and with what, not what
 
 
 def write_events(path: Path, n_events: int, dim: int = 3, seed: int = 0) -> None:
