@@ -1,25 +1,24 @@
-"""A whole run: config -> events -> engine -> sampler -> draws. The one module that knows them all."""
+"""A whole run: the loops of block Gibbs MCMC and of Bayesian EM, from engine to sampler to draws."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from threadpoolctl import threadpool_limits
 
-from dpmix import bem, gibbs, initialise, preprocess, summaries
-from dpmix.config import Config, PriorConfig, to_yaml
-from dpmix.draws import Layout, Record, RunWriter, open_run
-from dpmix.engines import Engine, Key, choose_engine
-from dpmix.errors import ConfigError, DataError
+from dpmix import bem, gibbs, initialise, summaries
+from dpmix.config import Config
+from dpmix.draws import Record, open_run
+from dpmix.engines import Key
+from dpmix.errors import DataError
 from dpmix.model import Prior, State, Stats, log_prior, mixture_of, occupied
-from dpmix.streams import Step, Stream
+from dpmix.session import Session, initial_state, open_session
+from dpmix.streams import Stream
 
 log = logging.getLogger("dpmix")
 
@@ -82,22 +81,6 @@ OnSweep = Callable[[Progress], None]
 ShouldStop = Callable[[], bool]
 
 
-@dataclass(frozen=True)
-class _Session:
-    """What both kinds of run share: the events in their engine, the prior, the open run file."""
-
-    config: Config
-    base: Path
-    events: preprocess.Events
-    engine: Engine
-    prior: Prior
-    writer: RunWriter
-
-    @property
-    def learn_alpha(self) -> bool:
-        return "alpha" in self.config.model.learn
-
-
 def run_mcmc(
     config: Config,
     *,
@@ -134,7 +117,7 @@ def run_mcmc(
     """
     mcmc = config.mcmc
     total = mcmc.burn_in + mcmc.draws * mcmc.thin
-    with _session("mcmc", config, base, resume, overwrite) as session:
+    with open_session("mcmc", config, base, resume, overwrite) as session:
         writer = session.writer
         if writer.committed == mcmc.draws:
             return _finished(session)
@@ -184,7 +167,7 @@ def run_bem(
     Parameters, returns and raises as `run_mcmc`; a step is told of and asked after as a sweep is.
     """
     starts, max_steps = config.bem.starts, config.bem.max_steps
-    with _session("bem", config, base, resume, overwrite) as session:
+    with open_session("bem", config, base, resume, overwrite) as session:
         writer = session.writer
         if writer.committed == 1:
             return _finished(session)
@@ -203,7 +186,7 @@ def run_bem(
         saved = time.monotonic()
         for start in range(first, starts):
             phase = f"start {start + 1} of {starts}"
-            for state, following, record in climb or _climb(session, _initial_state(session, start)):
+            for state, following, record in climb or _climb(session, initial_state(session, start)):
                 step = state.iteration
                 writer.write_sweep(start, step, record)
                 on_sweep(_progress("bem", phase, step, max_steps, start, record, writer.committed))
@@ -232,31 +215,7 @@ class _Best:
     record: Record
 
 
-@contextmanager
-def _session(kind: str, config: Config, base: Path, resume: bool, overwrite: bool) -> Iterator[_Session]:
-    """Prepare the events, choose the engine and open the run file, and close all of it again."""
-    path = Path(config.output.path)
-    if not resume:
-        RunWriter.refuse_existing(path, overwrite)
-    events = preprocess.prepare(config.data, base, config.seed)
-    for line in events.report.lines():
-        log.info(line)
-    prior = make_prior(config.model.prior, events.channels)
-    with ExitStack() as stack:
-        engine = stack.enter_context(closing(choose_engine(config.engine, events.values)))
-        # One thread for the batched linear algebra: its matrices are small, its results then do not depend
-        # on the number of cores, and an idle pool of spinning threads would slow the engine's own.
-        stack.enter_context(threadpool_limits(1, "blas"))
-        if resume:
-            _check_same_data(path, events)
-            writer = RunWriter.reopen(path)
-        else:
-            writer = RunWriter.create(path, _layout(kind, config, base, events, engine), overwrite)
-        stack.enter_context(writer)
-        yield _Session(config, base, events, engine, prior, writer)
-
-
-def _sweep(session: _Session, state: State, chain: int, last: bool) -> tuple[State, Record]:
+def _sweep(session: Session, state: State, chain: int, last: bool) -> tuple[State, Record]:
     """One pass of the engine and, unless it is the last, the sampler's part of the sweep."""
     began = time.perf_counter()
     config, following = session.config, state
@@ -270,7 +229,7 @@ def _sweep(session: _Session, state: State, chain: int, last: bool) -> tuple[Sta
                 stats,
                 session.prior,
                 stream,
-                learn_alpha="alpha" in config.model.learn,
+                learn_alpha=session.learn_alpha,
                 label_swaps=config.mcmc.label_swaps,
             )
         except np.linalg.LinAlgError as error:
@@ -279,7 +238,7 @@ def _sweep(session: _Session, state: State, chain: int, last: bool) -> tuple[Sta
 
 
 def _climb(
-    session: _Session, state: State, value: float = -np.inf
+    session: Session, state: State, value: float = -np.inf
 ) -> Iterator[tuple[State, State | None, Record]]:
     """Bayesian EM from one state: every state passed, the state after it (None at the end), its record.
 
@@ -291,14 +250,12 @@ def _climb(
         stats = session.engine.expect_labels(mixture_of(state))
         record = _record(state, stats, session.prior, began)
         change = abs(record.log_posterior - value)
-        if (
-            change <= config.bem.tolerance * abs(record.log_posterior)
-            or state.iteration == config.bem.max_steps
-        ):
+        settled = change <= config.bem.tolerance * abs(record.log_posterior)
+        if settled or state.iteration == config.bem.max_steps:
             yield state, None, record
             return
         try:
-            following, _ = bem.step(state, stats, session.prior, learn_alpha="alpha" in config.model.learn)
+            following, _ = bem.step(state, stats, session.prior, learn_alpha=session.learn_alpha)
         except np.linalg.LinAlgError as error:
             raise _collinear("step", state.iteration + 1) from error
         record = replace(record, seconds=time.perf_counter() - began)
@@ -338,114 +295,29 @@ def _progress(
     return Progress(kind, phase, iteration, total, chain, **asdict(record), draws=draws)
 
 
-def _initial_states(session: _Session) -> list[State]:
+def _initial_states(session: Session) -> list[State]:
     """The state that every chain begins at, as mcmc.init says."""
     chains, method = session.config.mcmc.chains, session.config.mcmc.init
     if method == "bem":
         state = _best_climb(session)
         return [state] * chains
     if method in ("kmeans", "random", "prior"):
-        return [_initial_state(session, chain, method) for chain in range(chains)]
+        return [initial_state(session, chain, method) for chain in range(chains)]
     run = open_run(session.base / method)
     shape = (session.config.model.components, session.events)
     return [initialise.from_run(run, chain, *shape) for chain in range(chains)]
 
 
-def _initial_state(session: _Session, chain: int, method: str = "kmeans") -> State:
-    """A state from a subsample of the events, or from the prior."""
-    config, values = session.config, session.events.values
-    stream = Stream(config.seed, chain, 0)
-    count = config.model.components
-    if method == "prior":
-        alpha = None if session.learn_alpha else initialise.alpha_start(session.prior)
-        return gibbs.draw_prior(session.prior, count, alpha, stream)
-    rows = stream.step(Step.SUBSAMPLE).choice(
-        len(values), size=initialise.subsample_size(len(values), count), replace=False, shuffle=False
-    )
-    make = initialise.from_kmeans if method == "kmeans" else initialise.from_random_events
-    return make(values[np.sort(rows)], len(values), count, session.prior, stream)
-
-
-def _best_climb(session: _Session) -> State:
+def _best_climb(session: Session) -> State:
     """The end of the best start of Bayesian EM, as the beginning of a chain."""
     best: _Best | None = None
     for start in range(session.config.bem.starts):
-        *_, (state, _, record) = _climb(session, _initial_state(session, start))
+        *_, (state, _, record) = _climb(session, initial_state(session, start))
         log.info("start %d of Bayesian EM: log posterior %.6g", start + 1, record.log_posterior)
         if best is None or record.log_posterior > best.record.log_posterior:
             best = _Best(state, record)
     assert best is not None
-    return best.state
-
-
-def make_prior(prior: PriorConfig, channels: Sequence[str]) -> Prior:
-    """The prior over the chosen channels.
-
-    Raises
-    ------
-    ConfigError
-        A list in the config is not as long as there are channels.
-    """
-    dim = len(channels)
-    problems = []
-    for key, value in (("m", prior.m), ("phi", prior.phi)):
-        if isinstance(value, list) and len(value) != dim:
-            problems.append(
-                f"model.prior.{key}: got {len(value)} numbers, need one or {dim}, one per channel "
-                f"({', '.join(channels)})"
-            )
-    if problems:
-        raise ConfigError(problems)
-    return Prior(
-        m=np.broadcast_to(np.asarray(prior.m, float), dim).copy(),
-        gamma=prior.gamma,
-        nu=prior.nu,
-        phi=np.diag(np.broadcast_to(np.asarray(prior.phi, float), dim)),
-        alpha_shape=prior.alpha_shape,
-        alpha_rate=prior.alpha_rate,
-    )
-
-
-def _layout(kind: str, config: Config, base: Path, events: preprocess.Events, engine: Engine) -> Layout:
-    """The frame of the run file: its size, and everything about the run that does not change."""
-    scaling = events.scaling
-    is_mcmc = kind == "mcmc"
-    rows = {} if events.rows is None else {"rows": (("event",), events.rows)}
-    return Layout(
-        kind=kind,
-        chains=config.mcmc.chains if is_mcmc else config.bem.starts,
-        draws=config.mcmc.draws if is_mcmc else 1,
-        sweeps=1 + (config.mcmc.sweeps if is_mcmc else config.bem.max_steps),
-        n_components=config.model.components,
-        channels=events.channels,
-        constants={
-            "channel_means": (("channel",), scaling.means),
-            "channel_sds": (("channel",), scaling.sds),
-            "sample": (("sample",), np.array(events.samples, dtype=object)),
-            "sample_starts": (("sample_edge",), events.sample_starts),
-            **rows,
-        },
-        attributes={
-            "config": to_yaml(config),
-            "base": str(base.resolve()),
-            "report": events.report.as_attributes(),
-            "seed": config.seed,
-            "engine": engine.info,
-            "scaling": scaling.as_attributes(),
-            "data_hash": events.data_hash,
-            "n_events": len(events.values),
-            "detectors": list(events.detectors),
-        },
-    )
-
-
-def _check_same_data(path: Path, events: preprocess.Events) -> None:
-    """Refuse to go on with a run whose events are no longer what they were."""
-    if open_run(path).attributes["data_hash"] != events.data_hash:
-        raise DataError(
-            f"{path}: the data have changed since this run began, so it cannot go on; put the old files "
-            "back, or begin anew with --overwrite"
-        )
+    return replace(best.state, iteration=0)
 
 
 def _collinear(what: str, iteration: int) -> DataError:
@@ -455,11 +327,11 @@ def _collinear(what: str, iteration: int) -> DataError:
     )
 
 
-def _stopped(session: _Session) -> Result:
+def _stopped(session: Session) -> Result:
     return Result(session.writer.path, False, summaries.describe_run(open_run(session.writer.path)))
 
 
-def _finished(session: _Session) -> Result:
+def _finished(session: Session) -> Result:
     """Close the books: nothing is left to resume."""
     session.writer.discard_checkpoint()
     return replace(_stopped(session), completed=True)

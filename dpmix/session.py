@@ -1,0 +1,147 @@
+"""What every run begins with: the events in their engine, the prior, the open run file."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from dpmix import gibbs, initialise, preprocess
+from dpmix.config import Config, PriorConfig, to_yaml
+from dpmix.draws import Layout, RunWriter, open_run
+from dpmix.engines import Engine, choose_engine
+from dpmix.errors import ConfigError, DataError
+from dpmix.model import Prior, State
+from dpmix.streams import Step, Stream
+
+log = logging.getLogger("dpmix")
+
+
+@dataclass(frozen=True)
+class Session:
+    """What the sampler's loops work with; `open_session` makes one."""
+
+    config: Config
+    base: Path
+    events: preprocess.Events
+    engine: Engine
+    prior: Prior
+    writer: RunWriter
+
+    @property
+    def learn_alpha(self) -> bool:
+        return "alpha" in self.config.model.learn
+
+
+@contextmanager
+def open_session(kind: str, config: Config, base: Path, resume: bool, overwrite: bool) -> Iterator[Session]:
+    """Prepare the events, choose the engine and open the run file, and close all of it again."""
+    path = Path(config.output.path)
+    if not resume:
+        RunWriter.refuse_existing(path, overwrite)
+    events = preprocess.prepare(config.data, base, config.seed)
+    for line in events.report.lines():
+        log.info(line)
+    prior = make_prior(config.model.prior, events.channels)
+    with ExitStack() as stack:
+        engine = stack.enter_context(closing(choose_engine(config.engine, events.values)))
+        # One thread for the batched linear algebra: its matrices are small, its results then do not depend
+        # on the number of cores, and an idle pool of spinning threads would slow the engine's own.
+        stack.enter_context(threadpool_limits(1, "blas"))
+        if resume:
+            check_same_data(path, events)
+            writer = RunWriter.reopen(path)
+        else:
+            writer = RunWriter.create(path, layout_of(kind, config, base, events, engine), overwrite)
+        stack.enter_context(writer)
+        yield Session(config, base, events, engine, prior, writer)
+
+
+def initial_state(session: Session, chain: int, method: str = "kmeans") -> State:
+    """A state from a subsample of the events, or from the prior."""
+    config, values = session.config, session.events.values
+    stream = Stream(config.seed, chain, 0)
+    count = config.model.components
+    if method == "prior":
+        alpha = None if session.learn_alpha else initialise.alpha_start(session.prior)
+        return gibbs.draw_prior(session.prior, count, alpha, stream)
+    rows = stream.step(Step.SUBSAMPLE).choice(
+        len(values), size=initialise.subsample_size(len(values), count), replace=False, shuffle=False
+    )
+    make = initialise.from_kmeans if method == "kmeans" else initialise.from_random_events
+    return make(values[np.sort(rows)], len(values), count, session.prior, stream)
+
+
+def make_prior(prior: PriorConfig, channels: Sequence[str]) -> Prior:
+    """The prior over the chosen channels.
+
+    Raises
+    ------
+    ConfigError
+        A list in the config is not as long as there are channels.
+    """
+    dim = len(channels)
+    problems = []
+    for key, value in (("m", prior.m), ("phi", prior.phi)):
+        if isinstance(value, list) and len(value) != dim:
+            problems.append(
+                f"model.prior.{key}: got {len(value)} numbers, need one or {dim}, one per channel "
+                f"({', '.join(channels)})"
+            )
+    if problems:
+        raise ConfigError(problems)
+    return Prior(
+        m=np.broadcast_to(np.asarray(prior.m, float), dim).copy(),
+        gamma=prior.gamma,
+        nu=prior.nu,
+        phi=np.diag(np.broadcast_to(np.asarray(prior.phi, float), dim)),
+        alpha_shape=prior.alpha_shape,
+        alpha_rate=prior.alpha_rate,
+    )
+
+
+def layout_of(kind: str, config: Config, base: Path, events: preprocess.Events, engine: Engine) -> Layout:
+    """The frame of the run file: its size, and everything about the run that does not change."""
+    scaling = events.scaling
+    is_mcmc = kind == "mcmc"
+    rows = {} if events.rows is None else {"rows": (("event",), events.rows)}
+    return Layout(
+        kind=kind,
+        chains=config.mcmc.chains if is_mcmc else config.bem.starts,
+        draws=config.mcmc.draws if is_mcmc else 1,
+        sweeps=1 + (config.mcmc.sweeps if is_mcmc else config.bem.max_steps),
+        n_components=config.model.components,
+        channels=events.channels,
+        constants={
+            "channel_means": (("channel",), scaling.means),
+            "channel_sds": (("channel",), scaling.sds),
+            "sample": (("sample",), np.array(events.samples, dtype=object)),
+            "sample_starts": (("sample_edge",), events.sample_starts),
+            **rows,
+        },
+        attributes={
+            "config": to_yaml(config),
+            "base": str(base.resolve()),
+            "report": events.report.as_attributes(),
+            "seed": config.seed,
+            "engine": engine.info,
+            "scaling": scaling.as_attributes(),
+            "data_hash": events.data_hash,
+            "n_events": len(events.values),
+            "detectors": list(events.detectors),
+        },
+    )
+
+
+def check_same_data(path: Path, events: preprocess.Events) -> None:
+    """Refuse to go on with a run whose events are no longer what they were."""
+    if open_run(path).attributes["data_hash"] != events.data_hash:
+        raise DataError(
+            f"{path}: the data have changed since this run began, so it cannot go on; put the old files "
+            "back, or begin anew with --overwrite"
+        )
