@@ -87,8 +87,9 @@ class Simulation:
             case ".npy":
                 np.save(path, self.events)
             case other:
-                found = f"got suffix {other or 'none'}"
-                raise ConfigError([f"--output: {path}: {found}, need one of {', '.join(SUFFIXES)}"])
+                raise ConfigError(
+                    [f"{path}: got suffix {other or 'none'}, need one of {', '.join(SUFFIXES)}"]
+                )
         truth = path.with_name(f"{path.stem}.truth.npz")
         matrix = self.spillover
         np.savez_compressed(

@@ -125,8 +125,10 @@ def open_sources(files: Sequence[str | Path], base: Path = Path()) -> list[Sourc
     problems = []
     for given in map(str, files):
         name, _, part = given.partition("::")
-        path = base / Path(name).expanduser()
-        found = [path] if path.exists() else [Path(p) for p in sorted(glob.glob(str(path), recursive=True))]
+        pattern = Path(name).expanduser()
+        found = [base / p for p in sorted(glob.glob(str(pattern), root_dir=base, recursive=True))]
+        if (base / pattern).exists():  # a name in full, whatever brackets it has
+            found = [base / pattern]
         if not found:
             problems.append(
                 f"data.files: {given} matches no file in {base.resolve()}, need a file name or a glob"
@@ -248,6 +250,8 @@ def _hdf5(path: Path, part: str) -> Source:
     with h5py.File(path, "r") as file:
         if file.attrs.get("encoding-type") == "anndata":
             return _anndata(path, part)
+        if "run_id" in file.attrs:
+            raise DataError(f"{path}: is a run file of dpmix, need a file of events")
         tables: list[str] = []
         file.visititems(lambda name, item: tables.append(name) if _is_table(item) else None)
         name = part.strip("/") or (tables[0] if tables else "")

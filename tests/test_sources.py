@@ -222,3 +222,18 @@ def test_real_tables(shared_data: Path) -> None:
     dlbcl = open_source(shared_data / "labelled" / "dlbcl_flowcap1.csv")
     assert dlbcl.channels == ("CD3", "CD5", "CD19", "label")
     np.testing.assert_array_equal(dlbcl.read(0, 1), [[171, 387, 118, 4]])
+
+
+def test_a_run_file_is_no_data_file(tmp_path: Path, values: Values) -> None:
+    write_hdf5(tmp_path / "run.h5", values)
+    with h5py.File(tmp_path / "run.h5", "a") as file:
+        file.attrs["run_id"] = "x"
+    with pytest.raises(DataError, match="is a run file of dpmix"):
+        open_source(tmp_path / "run.h5")
+
+
+def test_a_folder_with_brackets_in_its_name(tmp_path: Path, values: Values) -> None:
+    folder = tmp_path / "[panel]"
+    folder.mkdir()
+    np.save(folder / "a.npy", values)
+    assert [s.name for s in open_sources(["*.npy"], folder)] == ["a.npy"]
