@@ -199,7 +199,9 @@ def _describe_bem(run: Run) -> Iterator[str]:
         )
     if run.complete:
         yield f"alpha: {run.alpha[0, 0]:.3g}"
-        warning = truncation_warning(run.weights[..., -1], run.sample_stats["occupied"], run.n_components)
+        # Nothing orders the sticks of Bayesian EM by weight, so its last component is the lightest one.
+        lightest = run.weights.min(axis=-1)
+        warning = truncation_warning(lightest, run.sample_stats["occupied"], run.n_components)
         if warning:
             yield f"warning: {warning}"
 
