@@ -369,7 +369,11 @@ def saturated(tmp_path: Path) -> npt.NDArray[np.float32]:
     return values
 
 
-def test_margin_events_are_always_reported(tmp_path: Path) -> None:
+@pytest.mark.parametrize("chunk", [64, 65_536])
+def test_margin_events_are_always_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    monkeypatch.setattr(preprocess, "CHUNK", chunk)
     values = saturated(tmp_path)
     events = events_of(tmp_path, "a.fcs", standardize=False, transform=LINEAR)
     np.testing.assert_array_equal(events.values, values)
