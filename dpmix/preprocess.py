@@ -134,6 +134,11 @@ class Report:
         ]
         fate = f"{self.n_dropped:,} events dropped" if self.n_dropped else "kept"
         lines.append(f"margin events ({fate}): {'; '.join(margin)}" if margin else "margin events: none")
+        beyond = [
+            f"{channel.channel} {channel.beyond_top:,}" for channel in self.channels if channel.beyond_top
+        ]
+        if beyond:
+            lines.append(f"events above the top t of their logicle scale (kept): {', '.join(beyond)}")
         atoms = [
             f"{channel.channel} {channel.atom_events:,} at {channel.atom:g}"
             for channel in self.channels

@@ -383,6 +383,11 @@ def test_margin_events_are_always_reported(
     assert (one.atom, one.atom_events) == (262_143, 40)
     assert (two.minimum, two.maximum, two.negative) == (-111, 262_143, 30)
     assert events.report.n_dropped == 0
+    assert any(
+        "margin events (kept)" in line and "APC-A 30 low, 7 high (1.85%)" in line
+        for line in events.report.lines()
+    )
+    assert any("atoms" in line and "PE-A 40 at 262143" in line for line in events.report.lines())
     json.dumps(events.report.as_attributes())
 
 
@@ -411,7 +416,11 @@ def test_values_beyond_the_top_of_a_logicle_scale_are_counted(tmp_path: Path) ->
     write_fcs(
         tmp_path / "a.fcs", np.arange(100, dtype=np.float32)[:, None], ["PE-A"], keywords={"$P1R": "90"}
     )
-    assert events_of(tmp_path, "a.fcs").report.channels[0].beyond_top == 9
+    report = events_of(tmp_path, "a.fcs").report
+    assert report.channels[0].beyond_top == 9
+    assert any(
+        "above the top t of their logicle scale" in line and "PE-A 9" in line for line in report.lines()
+    )
 
 
 # ----------------------------------------------------------------------------------------- subsample
