@@ -117,7 +117,8 @@ def choose(kind: Kind, path: Path, overrides: list[str], resume: bool) -> tuple[
     if changed:
         raise ConfigError(
             [
-                f"{path}: {key}: not what {earlier.path} began with; take it back, or begin anew"
+                f"{path}: {key}: not what {earlier.path} began with; go on as it began with "
+                f"dpmix {earlier.kind} {earlier.path} --resume, or begin anew with --overwrite"
                 for key in changed
             ]
         )

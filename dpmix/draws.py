@@ -53,8 +53,12 @@ class RunWriter:
             raise DataError(f"{path}: cannot be written: {error.strerror}") from None
 
     @staticmethod
-    def refuse_existing(path: str | Path, overwrite: bool) -> None:
-        """Raise `ConfigError` where a file is in the way that is not to be overwritten."""
+    def refuse_place(path: str | Path, overwrite: bool) -> None:
+        """Raise `ConfigError` where the folder is missing, or a file is in the way."""
+        if not Path(path).parent.is_dir():
+            raise ConfigError(
+                [f"{path}: no such folder: {Path(path).parent}; make it, or give another --output"]
+            )
         if Path(path).exists() and not overwrite:
             raise ConfigError([f"{path}: exists already; --resume goes on with it, --overwrite replaces it"])
 
@@ -70,7 +74,7 @@ class RunWriter:
             The file cannot be written.
         """
         path = Path(path)
-        cls.refuse_existing(path, overwrite)
+        cls.refuse_place(path, overwrite)
         _require_room(path, layout.n_bytes)
         temporary = path.with_name(path.name + ".partial")
         try:
@@ -393,9 +397,7 @@ def _read_committed(path: Path, contents: Contents) -> int:
 
 
 def _require_room(path: Path, n_bytes: int) -> None:
-    """Raise `ConfigError` where the folder is missing or its disk has no room for the file."""
-    if not path.parent.is_dir():
-        raise ConfigError([f"{path}: no such folder: {path.parent}"])
+    """Raise `ConfigError` where the disk has no room for the file."""
     free = shutil.disk_usage(path.parent).free
     if n_bytes > free:
         raise ConfigError(

@@ -43,7 +43,7 @@ def open_session(kind: str, config: Config, base: Path, resume: bool, overwrite:
     """Prepare the events, choose the engine and open the run file, and close all of it again."""
     path = Path(config.output.path)
     if not resume:
-        RunWriter.refuse_existing(path, overwrite)
+        RunWriter.refuse_place(path, overwrite)
     events = preprocess.prepare(config.data, base, config.seed)
     for line in events.report.lines():
         log.info(line)

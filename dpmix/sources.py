@@ -164,7 +164,8 @@ def open_source(path: str | Path, part: str = "") -> Source:
     except (DpmixError, MemoryError):
         raise
     except Exception as error:  # every library has its own exceptions for a corrupt file
-        raise DataError(f"{path}: cannot be read ({_line(error)}), need {KNOWN}") from error
+        reason = getattr(error, "strerror", None) or _line(error)
+        raise DataError(f"{path}: cannot be read ({reason}), need {KNOWN}") from error
     if not source.details:
         raise DataError(
             f"{path}: found no channels, need a table with a row per event and a column per channel"

@@ -300,7 +300,7 @@ def test_a_run_goes_on_only_as_it_began(folder: Path, monkeypatch: pytest.Monkey
     for path in ("in/run.yaml", "run.h5"):
         result = dpmix("mcmc", path, "--resume", "--seed", "9", "--set", "model.components=7", code=2)
         assert result.stderr.splitlines() == [
-            f"dpmix: {path}: {key}: not what run.h5 began with; take it back, or begin anew"
+            f"dpmix: {path}: {key}: not what run.h5 began with; go on as it began with dpmix mcmc run.h5 --resume, or begin anew with --overwrite"
             for key in ("model.components", "seed")
         ]
     for arguments, expected in (

@@ -318,7 +318,7 @@ def test_short_writes_are_finished(path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_existing_files_are_not_overwritten(path: Path) -> None:
     path.write_text("my thesis")
-    for attempt in (RunWriter.refuse_existing, lambda p, overwrite: RunWriter.create(p, layout(), overwrite)):
+    for attempt in (RunWriter.refuse_place, lambda p, overwrite: RunWriter.create(p, layout(), overwrite)):
         with pytest.raises(ConfigError, match=r"run\.h5: exists already; --resume .* --overwrite"):
             attempt(path, False)
     assert path.read_text() == "my thesis"
