@@ -34,6 +34,7 @@ lint: $(VENV)/installed
 	$(BIN)/python -m mypy dpmix cli
 
 bench-cpu: $(VENV)/installed
+	$(BIN)/python benchmarks/sampler.py
 	$(BIN)/python benchmarks/cpu.py
 
 clean:
