@@ -53,10 +53,8 @@ void draw_far(const Mixture& mixture, const float* event, float uniform, double*
 double draw_piece(const Mixture& mixture, const Piece& piece, const Key& key, double* log_likelihoods,
                   Scratch& scratch) {
     const Evaluate evaluate = evaluate_for(mixture.n_channels);
-    Tile tile;
     Candidates c{(Floats*)scratch.logs, scratch.candidates, 0, {}, 0.0};
-    for (int from = 0; from < piece.count; from += TILE) {
-        load_tile(piece, mixture.n_channels, from, tile);
+    for_each_tile(piece, mixture.n_channels, [&](const Tile& tile) {
         evaluate(mixture, tile, piece.labels, piece.pruned, c);
         Floats uniforms[U], totals[U];
         tile_uniforms(piece, key, tile, uniforms);
@@ -89,7 +87,7 @@ double draw_piece(const Mixture& mixture, const Piece& piece, const Key& key, do
                 }
             }
         }
-    }
+    });
     return c.work;
 }
 

@@ -1,12 +1,14 @@
 #include "engine.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include "parallel.hpp"
 
 namespace dpmix {
 namespace {
 
+constexpr int CURVE_CHANNELS = 4;
 constexpr int DRAW_TASK = 2048;    // events
 constexpr int EXPECT_TASK = 4096;  // events
 constexpr int RUN = 2048;          // events of one component whose moments are summed together
@@ -26,6 +28,36 @@ struct Run {
 
 }  // namespace
 
+Engine::Engine(const Sweep& sweep, const float* events, std::size_t n_events, int n_channels, const Options& options)
+    : sweep_(sweep), events_(events), n_events_(n_events), n_channels_(n_channels), options_(options), curve_(n_events) {
+    parallel_for(n_chunks(), options_.threads, [&](std::size_t chunk, int) { follow_curve(chunk); });
+}
+
+// Sorts a chunk's places along a Z-order curve through its first channels, cut into 16 steps of a quarter of a
+// standard deviation. Events of one label that are neighbours on it have more of their candidates in common:
+// a tile keeps about a tenth fewer multiplications.
+void Engine::follow_curve(std::size_t chunk) {
+    const float* events = events_ + chunk * CHUNK * static_cast<std::size_t>(n_channels_);
+    const int n = events_in(chunk);
+    std::vector<std::uint16_t> keys(static_cast<std::size_t>(n), 0);
+    for (int channel = 0; channel < std::min(CURVE_CHANNELS, n_channels_); channel++) {
+        const auto value = [&](int i) { return double{events[static_cast<std::size_t>(i) * n_channels_ + channel]}; };
+        double sum = 0.0, squares = 0.0;
+        for (int i = 0; i < n; i++) sum += value(i);
+        const double mean = sum / n;
+        for (int i = 0; i < n; i++) squares += (value(i) - mean) * (value(i) - mean);
+        const double steps = squares > 0.0 ? 4.0 / std::sqrt(squares / n) : 0.0;
+        for (int i = 0; i < n; i++) {
+            const int step = static_cast<int>(std::clamp(8.0 + steps * (value(i) - mean), 0.0, 15.0));
+            for (int bit = 0; bit < 4; bit++) keys[i] |= (step >> bit & 1) << (CURVE_CHANNELS * bit + channel);
+        }
+    }
+    std::vector<std::uint32_t> next(CHUNK + 1, 0);
+    for (const std::uint16_t key : keys) next[key + 1u]++;
+    for (int key = 0; key < CHUNK; key++) next[key + 1] += next[key];
+    for (int i = 0; i < n; i++) curve_[chunk * CHUNK + next[keys[i]]++] = static_cast<std::uint16_t>(i);
+}
+
 int Engine::events_in(std::size_t chunk) const {
     return static_cast<int>(std::min<std::size_t>(CHUNK, n_events_ - chunk * CHUNK));
 }
@@ -44,8 +76,7 @@ Engine::Chain& Engine::chain(std::uint32_t number) {
     Chain& chain = chains_[number];
     if (chain.order.empty()) {
         chain.labels.resize(n_events_);
-        chain.order.resize(n_events_);
-        for (std::size_t i = 0; i < n_events_; i++) chain.order[i] = static_cast<std::uint16_t>(i % CHUNK);
+        chain.order = curve_;
     }
     return chain;
 }
@@ -82,16 +113,17 @@ void Engine::note(Chain& chain, const std::vector<Work>& work) {
     chain.pruning_pays = pruned.whole > 0.0 && pruned.made < PAYING_SHARE * pruned.whole;
 }
 
-// Stable counting sort of a chunk's places by label; starts [K + 1].
+// Stable counting sort of a chunk's places on the curve by label; starts [K + 1].
 void Engine::sort(Chain& chain, std::size_t chunk, int n_components, std::uint32_t* starts) const {
     const std::uint16_t* labels = chain.labels.data() + chunk * CHUNK;
+    const std::uint16_t* curve = curve_.data() + chunk * CHUNK;
     std::uint16_t* order = chain.order.data() + chunk * CHUNK;
     const int n = events_in(chunk);
     std::vector<std::uint32_t> next(static_cast<std::size_t>(n_components) + 1, 0);
     for (int i = 0; i < n; i++) next[labels[i] + 1u]++;
     for (int j = 0; j < n_components; j++) next[j + 1] += next[j];
     std::copy(next.begin(), next.end(), starts);
-    for (int i = 0; i < n; i++) order[next[labels[i]]++] = static_cast<std::uint16_t>(i);
+    for (int i = 0; i < n; i++) order[next[labels[curve[i]]]++] = curve[i];
 }
 
 std::vector<Scratch> Engine::scratches(int n_components, bool soft) {

@@ -1,4 +1,4 @@
-// The engine: holds the events by reference, and one label and one place per event and chain.
+// The engine: holds the events by reference; one place per event, and one label and one place per event and chain.
 //
 // The events are cut into chunks of 65,536: the grid, which belongs to the data. A pass takes the chunks of a
 // batch through its steps on all threads; what is summed is summed in the order of the grid. So no result
@@ -30,8 +30,7 @@ struct Options {
 
 class Engine {
    public:
-    Engine(const Sweep& sweep, const float* events, std::size_t n_events, int n_channels, const Options& options)
-        : sweep_(sweep), events_(events), n_events_(n_events), n_channels_(n_channels), options_(options) {}
+    Engine(const Sweep& sweep, const float* events, std::size_t n_events, int n_channels, const Options& options);
 
     // Gibbs step 1, and the moments of the events by label: a function of events, mixture and key alone.
     void draw_labels(const Parameters& parameters, const Key& key, Totals& totals);
@@ -52,7 +51,7 @@ class Engine {
    private:
     struct Chain {
         std::vector<std::uint16_t> labels;  // [N]
-        std::vector<std::uint16_t> order;   // [N]: the places in a chunk, sorted by label
+        std::vector<std::uint16_t> order;   // [N]: the places in a chunk, sorted by label, then as in curve_
         bool labelled = false;
         bool pruning_pays = false;  // as measured in the latest pass
     };
@@ -67,6 +66,7 @@ class Engine {
 
     std::size_t n_chunks() const { return (n_events_ + CHUNK - 1) / CHUNK; }
     int events_in(std::size_t chunk) const;
+    void follow_curve(std::size_t chunk);
     std::vector<Task> tasks(std::size_t first_chunk, std::size_t end_chunk, int size) const;
     Chain& chain(std::uint32_t number);
     Piece piece(Chain& chain, const Task& task, bool pruned) const;
@@ -81,6 +81,7 @@ class Engine {
     std::size_t n_events_;
     int n_channels_;
     Options options_;
+    std::vector<std::uint16_t> curve_;  // [N]: the places in a chunk, along a curve: neighbours are alike
     std::map<std::uint32_t, Chain> chains_;
     std::vector<ThreadScratch> threads_;
     BatchScratch batch_;

@@ -105,16 +105,19 @@ void evaluate(const Mixture& mixture, const Tile& tile, const std::uint16_t* las
 
 using Evaluate = void (*)(const Mixture&, const Tile&, const std::uint16_t*, bool, Candidates&);
 
-// The form for D channels. Unrolling pays with wide vectors only, and costs build time for each D.
+// The form for D channels: unrolled up to 32, where vectors are wide enough for that to pay, else general.
 Evaluate evaluate_for(int n_channels) {
-#if defined(DPMIX_FIXED_CHANNELS)
-    switch (n_channels) {
+#if defined(__AVX2__)
 #define DPMIX_CASE(D) \
     case D: return evaluate<Fixed<D>>;
-        DPMIX_FIXED_CHANNELS(DPMIX_CASE)
-#undef DPMIX_CASE
+#define DPMIX_CASES(D) DPMIX_CASE(D) DPMIX_CASE(D + 1) DPMIX_CASE(D + 2) DPMIX_CASE(D + 3)
+    switch (n_channels) {
+        DPMIX_CASES(1) DPMIX_CASES(5) DPMIX_CASES(9) DPMIX_CASES(13)
+        DPMIX_CASES(17) DPMIX_CASES(21) DPMIX_CASES(25) DPMIX_CASES(29)
         default: break;
     }
+#undef DPMIX_CASES
+#undef DPMIX_CASE
 #endif
     (void)n_channels;
     return evaluate<General>;

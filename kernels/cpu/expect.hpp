@@ -130,12 +130,10 @@ double expect_far(const Mixture& mixture, const Piece& piece, int place, double*
 double expect_piece(const Mixture& mixture, const Piece& piece, double* moments, std::uint8_t* touched,
                     double* log_likelihood, Scratch& scratch) {
     const Evaluate evaluate = evaluate_for(mixture.n_channels);
-    Tile tile;
     Candidates c{(Floats*)scratch.logs, scratch.candidates, 0, {}, 0.0};
     Block block(mixture, piece, scratch);
     *log_likelihood = 0.0;
-    for (int from = 0; from < piece.count; from += TILE) {
-        load_tile(piece, mixture.n_channels, from, tile);
+    for_each_tile(piece, mixture.n_channels, [&](const Tile& tile) {
         evaluate(mixture, tile, piece.labels, piece.pruned, c);
         if (block.full()) block.flush(moments, touched);
         block.count_events(tile.count);
@@ -172,7 +170,7 @@ double expect_piece(const Mixture& mixture, const Piece& piece, double* moments,
                 *log_likelihood += expect_far(mixture, piece, tile.places[l], scratch.weights, block);
             }
         }
-    }
+    });
     block.flush(moments, touched);
     return c.work;
 }

@@ -5,11 +5,12 @@
 // to an element is the order of the events, whatever W.
 #pragma once
 
-#include "simd.hpp"
+#include "tile.hpp"
 
 namespace dpmix {
 namespace {
 
+constexpr int AHEAD = 32;  // events asked for in advance
 constexpr int GROUP = 64;  // events summed in float32 before they are added in float64
 
 // z = (x - centre, 1, 0, ...), padded_width floats.
@@ -57,8 +58,8 @@ void component_moments(const Mixture& mixture, int component, const float* event
     for (int from = 0; from < count; from += GROUP) {
         const int group = count - from < GROUP ? count - from : GROUP;
         for (int t = 0; t < group; t++) {
-            const int ahead = from + t + 8 < count ? from + t + 8 : count - 1;
-            __builtin_prefetch(events + static_cast<std::size_t>(order[ahead]) * D);
+            const int ahead = from + t + AHEAD < count ? from + t + AHEAD : count - 1;
+            prefetch_event(events, order[ahead], D);
             centre_event(events + static_cast<std::size_t>(order[from + t]) * D, centre, D, scratch.rows + t * width);
         }
         add_group(scratch.rows, scratch.rows, group, D, moments);

@@ -26,15 +26,15 @@ struct Stages {
     int bounds[5];
 };
 
-// Bounds that grow geometrically from 3 to D: bounds[g + 1] = ceil(3 (D / 3)^(g / (count - 1))). Measured
-// best or within 1% of it at D = 8 (3, 5, 8), 14 (3, 6, 9, 14) and 30 (3, 7, 13, 30; the rule gives 3, 7, 14, 30).
+// Bounds that grow geometrically from 4 to D: bounds[g + 1] = ceil(4 (D / 4)^(g / (count - 1))), found the best
+// of a dozen at D = 8 (4, 6, 8), 14 (4, 7, 10, 14) and 30 (4, 8, 16, 30).
 constexpr Stages stages_of(int n_channels) {
-    const int count = n_channels <= 3 ? 1 : n_channels <= 6 ? 2 : n_channels <= 10 ? 3 : 4;
+    const int count = n_channels <= 4 ? 1 : n_channels <= 7 ? 2 : n_channels <= 10 ? 3 : 4;
     Stages stages{count, {}};
     for (int g = 0; g + 1 < count; g++) {
-        long power = 1, target = 1;  // bound^(count - 1) >= 3^(count - 1 - g) D^g
-        for (int f = 0; f < count - 1; f++) target *= f < g ? n_channels : 3;
-        int bound = 2;
+        long power = 1, target = 1;  // bound^(count - 1) >= 4^(count - 1 - g) D^g
+        for (int f = 0; f < count - 1; f++) target *= f < g ? n_channels : 4;
+        int bound = 3;
         do {
             bound++;
             power = 1;

@@ -12,15 +12,19 @@ struct Tile {
     int count;                                 // events that are there
 };
 
-// Tile of the events order[from] ... of a piece. Events are gathered: in the order of their last label they lie
-// scattered over the chunk, so those of the tile after the next are asked for in advance.
+// Asks for an event in advance: in the order of their labels events lie scattered over the chunk.
+DPMIX_INLINE void prefetch_event(const float* events, int place, int n_channels) {
+    const char* event = (const char*)(events + static_cast<std::size_t>(place) * n_channels);
+    for (int byte = 0; byte < 4 * n_channels; byte += 64) __builtin_prefetch(event + byte);
+    __builtin_prefetch(event + 4 * n_channels - 1);
+}
+
+// Tile of the events order[from] ... of a piece; those of the tile after the next are asked for.
 DPMIX_INLINE void load_tile(const Piece& piece, int n_channels, int from, Tile& tile) {
     const int end = piece.count - 1;
     for (int l = 0; l < TILE; l++) {
         const int ahead = from + 2 * TILE + l;
-        const char* row = (const char*)(piece.events + std::size_t{piece.order[ahead < end ? ahead : end]} * n_channels);
-        for (int byte = 0; byte < 4 * n_channels; byte += 64) __builtin_prefetch(row + byte);
-        __builtin_prefetch(row + 4 * n_channels - 1);
+        prefetch_event(piece.events, piece.order[ahead < end ? ahead : end], n_channels);
     }
     for (int l = 0; l < TILE; l++) {
         const int place = piece.order[from + l < end ? from + l : end];
@@ -29,6 +33,18 @@ DPMIX_INLINE void load_tile(const Piece& piece, int n_channels, int from, Tile& 
         tile.places[l] = place;
     }
     tile.count = piece.count - from < TILE ? piece.count - from : TILE;
+}
+
+// Calls body(tile) for the tiles of a piece in turn. A tile is loaded before the last one is worked on: it is
+// written float by float and read by whole vectors, which stalls until the writes have reached the cache.
+template <class Body>
+DPMIX_INLINE void for_each_tile(const Piece& piece, int n_channels, Body body) {
+    Tile tiles[2];
+    load_tile(piece, n_channels, 0, tiles[0]);
+    for (int from = 0, now = 0; from < piece.count; from += TILE, now ^= 1) {
+        if (from + TILE < piece.count) load_tile(piece, n_channels, from + TILE, tiles[now ^ 1]);
+        body(tiles[now]);
+    }
 }
 
 // Event l of a tile, as it lies in the chunk.

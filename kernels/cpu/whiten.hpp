@@ -12,6 +12,10 @@
 namespace dpmix {
 namespace {
 
+// Rows that `Fixed` takes together, so that a channel of the events is loaded once for both: measured best of 1,
+// 2 and 4 with 16 and with 32 vector registers.
+constexpr int B = 2;
+
 template <int D>
 class Fixed {
     Floats x_[D][U];
@@ -30,18 +34,23 @@ class Fixed {
                 for (int u = 0; u < U; u++) d[i][u] = x[i][u] - splat(params[i]);
             }
             DPMIX_UNROLL
-            for (int r = First; r < Last; r++) {
-                const float* row = params + Last + triangle(First, r);
-                Floats y[U];
+            for (int r = First; r < Last; r += B) {
+                const int rows = r + B < Last ? B : Last - r;
+                Floats y[B][U];
                 DPMIX_UNROLL
-                for (int u = 0; u < U; u++) y[u] = splat(row[0]) * d[0][u];
-                DPMIX_UNROLL
-                for (int i = 1; i <= r; i++) {
+                for (int i = 0; i < r + rows; i++) {
                     DPMIX_UNROLL
-                    for (int u = 0; u < U; u++) y[u] = fma(splat(row[i]), d[i][u], y[u]);
+                    for (int b = i > r ? i - r : 0; b < rows; b++) {
+                        const Floats factor = splat(params[Last + triangle(First, r + b) + i]);
+                        DPMIX_UNROLL
+                        for (int u = 0; u < U; u++) y[b][u] = i == 0 ? factor * d[0][u] : fma(factor, d[i][u], y[b][u]);
+                    }
                 }
                 DPMIX_UNROLL
-                for (int u = 0; u < U; u++) sums[u] = fma(y[u], y[u], sums[u]);
+                for (int b = 0; b < rows; b++) {
+                    DPMIX_UNROLL
+                    for (int u = 0; u < U; u++) sums[u] = fma(y[b][u], y[b][u], sums[u]);
+                }
             }
         }
     };
