@@ -4,12 +4,13 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 NATIVE := CMakeLists.txt pyproject.toml $(wildcard kernels/cpu/*)
 
-.PHONY: help demo test lint types bench-cpu clean
+.PHONY: help demo test lint warnings bench-cpu clean
 
 help:
 	@echo "make demo       a simulated cytometry sample, dpmix mcmc on it, a summary and a figure (in demo/)"
 	@echo "make test       all tests"
 	@echo "make lint       ruff, and mypy on the installed package"
+	@echo "make warnings   the native code by g++ and clang++, any warning an error"
 	@echo "make bench-cpu  the CPU engine's speed beside this machine's sgemm and scikit-learn (some 15 minutes)"
 	@echo "make clean      remove what the others made"
 
@@ -32,6 +33,13 @@ lint: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m mypy dpmix cli
+
+# Built apart, so that a warning of a newer compiler stops this target and no user's installation.
+warnings: $(VENV)/installed
+	for compiler in g++ clang++; do \
+	    CXX=$$compiler $(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps \
+	        --config-settings cmake.define.CMAKE_CXX_FLAGS=-Werror --wheel-dir build/$$compiler . || exit 1; \
+	done
 
 bench-cpu: $(VENV)/installed
 	$(BIN)/python benchmarks/sampler.py
