@@ -12,6 +12,9 @@ import numpy.typing as npt
 
 from dpmix.model import Mixture, Stats
 
+CHUNK = 65_536
+"""Consecutive events of the grid on which statistics are formed and added, whatever engine forms them."""
+
 
 class Key(NamedTuple):
     """What the uniform behind every label of one sweep is keyed by, beside the event's own number.

@@ -1,7 +1,7 @@
 """The CPU engine: events in memory, the sweep in native code (kernels/cpu) on all cores.
 
-Results depend on the events, the mixture and the key alone: not on threads, on the chunks in flight, on pruning,
-or on the instruction set, except that x86-64-v2 has no fused multiply-add and rounds differently.
+Results depend on the events, the mixture and the key alone: not on threads, on the chunks in flight, on
+pruning, or on the instruction set, except that x86-64-v2 has no fused multiply-add and rounds differently.
 """
 
 from __future__ import annotations
@@ -22,10 +22,20 @@ MAX_COMPONENTS: int = _cpu.MAX_COMPONENTS
 
 def available() -> tuple[bool, str]:
     """Whether this machine can run the engine, and with what (or why not)."""
-    isas = _cpu.isas()
+    isas = instruction_sets()
     if not isas:
         return False, f"{platform.machine()} without SSE4.2 (x86-64-v2), which the native code needs"
     return True, f"{platform.machine()} {isas[0]}, {usable_cores()} cores"
+
+
+def instruction_sets() -> list[str]:
+    """Instruction sets of this processor that there is code for, best first."""
+    return list(_cpu.isas())
+
+
+def native_chunk() -> int:
+    """Events of a chunk in the native code: dpmix.engines.base.CHUNK."""
+    return int(_cpu.CHUNK)
 
 
 def usable_cores() -> int:
@@ -61,12 +71,12 @@ class CpuEngine:
 
     Notes
     -----
-    Beside the events, 4 bytes per event and chain, and scratch that does not grow with N.
+    Beside the events: 2 bytes per event, 4 bytes per event and chain, and scratch that does not grow with N.
 
-    `draw_labels` is a function of events, mixture and key. The last bits of what `expect_labels` returns depend
-    on the order in which events are added, which is that of the labels left by the previous pass of chain 0: it
-    is a function of events, previous mixture and mixture. So after the events are loaded anew, repeat the last
-    E step before going on, and the bits are those of a run that never stopped.
+    `draw_labels` is a function of events, mixture and key. The last bits of what `expect_labels` returns
+    depend on the order in which events are added, which is that of the labels left by the previous pass of
+    chain 0: it is a function of events, previous mixture and mixture. So where the events are loaded anew,
+    repeat the last E step before going on, and the bits are those of a run that never stopped.
     """
 
     def __init__(
@@ -81,7 +91,7 @@ class CpuEngine:
         first_event: int = 0,
     ) -> None:
         check_events(events)
-        isas = _cpu.isas()
+        isas = instruction_sets()
         if not isas:
             raise ValueError(available()[1])
         if isa is not None and isa not in isas:
@@ -94,7 +104,7 @@ class CpuEngine:
             raise ValueError(f"weight_floor: got {weight_floor}, need 1 to 80 nats (float32 ends at 87)")
         if not 0 <= first_event < 2**64 - len(events):
             raise ValueError(f"first_event: got {first_event}, need at least 0")
-        self._n_events, self._n_channels = events.shape
+        self._n_events, self._n_channels = len(events), int(events.shape[1])
         self._isa = isa or isas[0]
         self._threads = threads or usable_cores()
         self._pruning = pruning
@@ -133,7 +143,7 @@ class CpuEngine:
         return Stats(counts, sums, scatters, rounded(mixture.means), log_likelihood)
 
     def expect_labels(self, mixture: Mixture) -> Stats:
-        """Sum the statistics of the events weighted by their responsibilities (see the notes of the class)."""
+        """Sum the statistics of the events weighted by their responsibilities (see the class's notes)."""
         parameters = self._parameters(mixture)
         counts, sums, scatters = self._outputs(len(mixture.means))
         log_likelihood = self._native.expect_labels(*parameters, counts, sums, scatters)
@@ -176,7 +186,9 @@ class CpuEngine:
         if shapes != expected:
             raise ValueError(f"mixture: got arrays of shapes {shapes}, need {expected}")
         if np.isnan(constants).any() or constants.max() == np.inf or constants.max() == -np.inf:
-            raise ValueError("mixture: log weights must be below infinity, and finite for one component at least")
+            raise ValueError(
+                "mixture: log weights must be below infinity, and finite for one component at least"
+            )
         if not (np.isfinite(means).all() and np.isfinite(whiteners).all()):
             raise ValueError("mixture: means and whiteners must be finite")
         return constants, means, whiteners
