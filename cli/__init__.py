@@ -25,6 +25,11 @@ class Commands(click.Group):
             for line in str(error).splitlines():
                 click.echo(f"dpmix: {line}", err=True)
             ctx.exit(error.exit_code)
+        except MemoryError as error:
+            reason = f": {error}" if str(error) else ""
+            remedy = "take fewer events (data.max_events) or channels, or fewer model.components"
+            click.echo(f"dpmix: not enough memory{reason}; {remedy}", err=True)
+            ctx.exit(DpmixError.exit_code)
         except KeyboardInterrupt:
             ctx.exit(128 + signal.SIGINT)
 

@@ -11,26 +11,13 @@ if TYPE_CHECKING:
     from dpmix.sources import Source
 
 
-def is_run_file(path: Path) -> bool:
-    """Whether a file is what `dpmix mcmc` or `dpmix bem` wrote."""
-    import h5py
-
-    if not h5py.is_hdf5(path):
-        return False
-    try:
-        with h5py.File(path, "r", locking=False) as file:
-            return "run_id" in file.attrs
-    except OSError:  # cut short: whoever reads it as data says so
-        return False
-
-
-def describe(path: Path, source: Source) -> list[str]:
-    """Lines about a data file as a whole."""
+def describe(path: Path, part: str, source: Source) -> list[str]:
+    """Lines about a data file (a part of it, where its name gives one) as a whole."""
     from dpmix import fcs
 
     kind = "a table of numbers"
     if fcs.is_fcs(path):
-        header = fcs.read_header(path)
+        header = fcs.read_header(path, int(part or 1))
         instrument = f" ({header.instrument})" if header.instrument else ""
         kind = f"{header.version}, {header.kind}{instrument}"
         if header.n_data_sets > 1:

@@ -22,7 +22,9 @@ def command(file: str) -> None:
       dpmix info sample.fcs
       dpmix info run.h5
     """
-    about = _about_run if files.is_run_file(Path(file)) else _about_data
+    from dpmix.run_file import is_run_file
+
+    about = _about_run if is_run_file(Path(file)) else _about_data
     click.echo("\n".join(about(file)))
 
 
@@ -46,4 +48,4 @@ def _about_data(file: str) -> list[str]:
         limit = "" if channel.range is None else f"{channel.range:g}"
         scale = files.scale(s).strip("{}").removeprefix("method: ")
         rows.append((str(k), channel.detector, channel.marker, limit, scale, s.why and f"left out: {s.why}"))
-    return [*files.describe(path, source), "", *files.columns(rows)]
+    return [*files.describe(path, part, source), "", *files.columns(rows)]

@@ -102,7 +102,8 @@ def _about(files: Sequence[str], sources: Sequence[Source]) -> list[str]:
     if len(sources) != len(files):
         return [*lines, *(f"{source.name}: {source.n_events:,} events" for source in sources)]
     for file, source in zip(files, sources, strict=True):
-        lines += data_files.describe(Path(file.partition("::")[0]).expanduser(), source)
+        name, _, part = file.partition("::")
+        lines += data_files.describe(Path(name).expanduser(), part, source)
     return lines
 
 

@@ -81,7 +81,11 @@ def sample(
             on_sweep=reporter.on_sweep,
             should_stop=stop,
         )
-    if not quiet:
+    if quiet:
+        for line in result.summary:
+            if line.startswith("warning: "):
+                click.echo(line, err=True)
+    else:
         click.echo("\n".join(result.summary))
     if not result.completed:
         path = shlex.quote(str(result.path))

@@ -54,19 +54,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path)
     parser.add_argument("figure", type=Path)
-    parser.add_argument("--base", type=Path, default=Path("configs"), help="folder of the run's config")
     arguments = parser.parse_args()
 
     run = dpmix.open_run(arguments.run, transformed=True)
     config = Config.model_validate(run.config)
-    events = preprocess.prepare(config.data, arguments.base, config.seed)
+    events = preprocess.prepare(config.data, Path(run.attributes["base"]), config.seed)
     values = events.scaling.to_transformed(events.values)
     weights, means, covariances = run.weights[0, -1], run.means[0, -1], run.covariances[0, -1]
 
     pairs = informative_pairs(weights, run_standardised_means(arguments.run), 3)
-    figure, panels = plt.subplots(1, len(pairs) + 1, figsize=(4.2 * (len(pairs) + 1), 4), layout="constrained")
+    figure, panels = plt.subplots(
+        1, len(pairs) + 1, figsize=(4.2 * (len(pairs) + 1), 4), layout="constrained"
+    )
     for axes, (x, y) in zip(panels, pairs, strict=False):
-        axes.hexbin(values[:, x], values[:, y], gridsize=120, bins="log", cmap="Greys", mincnt=1, linewidths=0)
+        axes.hexbin(
+            values[:, x], values[:, y], gridsize=120, bins="log", cmap="Greys", mincnt=1, linewidths=0
+        )
         draw_components(axes, weights, means, covariances, (x, y))
         axes.set_xlabel(run.channels[x])
         axes.set_ylabel(run.channels[y])

@@ -31,6 +31,7 @@ from dpmix.yaml_text import flow
 
 DEFAULT = "default"
 LINE = 110
+INIT_METHODS = ("kmeans", "random", "prior", "bem")
 ANY_TRANSFORM = ("data", "transform", "CHANNEL")
 RESUMABLE = frozenset({"output.path", "engine.threads", "engine.chunks_in_flight"})
 
@@ -149,50 +150,61 @@ class DataConfig(Section):
 
 
 class PriorConfig(Section):
-    """Prior of the mixture, in the units of the events that the sampler sees (standardised, by default)."""
+    """Prior of the mixture, in the units of the events that the sampler sees (standardised, by default).
+
+    The limits are far outside what any data ask for, and within what float64 arithmetic takes.
+    """
 
     m: float | list[float] = key(
         0.0,
         "Prior mean of the component means: one number, or one per channel.",
         "the mean of standardised data",
+        need="a number from -1e9 to 1e9, or a list with one per channel",
     )
     gamma: float = key(
         5.0,
         "Prior variance of a component's mean, in units of its covariance.",
         "with phi 0.3 it spreads the means over the data: 5 x 0.3 = 1.5 standard deviations squared",
-        gt=0,
+        ge=1e-6,
+        le=10**6,
     )
     nu: float = key(
         2.0,
         "Strength of the prior on the covariances, in events.",
         "the data decide from a few events on",
-        gt=0,
+        ge=1e-3,
+        le=10**9,
     )
     phi: float | list[float] = key(
         0.3,
         "Prior mean of the covariances: the variance on the diagonal, one number, or one per channel.",
         "with nu 2 and gamma 5 the best fixed prior in a study of gated data, by held-out density",
-        need="a number above 0, or a list of them, one per channel",
+        need="a number from 1e-12 to 1e12, or a list with one per channel",
     )
     alpha_shape: float = key(
         1.0,
         "Shape of the gamma prior of the concentration alpha.",
         "with rate 1 an exponential of mean 1",
-        gt=0,
+        ge=1e-3,
+        le=10**6,
     )
     alpha_rate: float = key(
         1.0,
         "Rate of the gamma prior of the concentration alpha.",
         "weak beside the sticks that inform it",
-        gt=0,
+        ge=1e-6,
+        le=10**6,
     )
+
+    @field_validator("m")
+    @classmethod
+    def _m_is_within_limits(cls, value: float | list[float]) -> float | list[float]:
+        return _within(value, -1e9, 1e9)
 
     @field_validator("phi")
     @classmethod
-    def _phi_is_positive(cls, value: float | list[float]) -> float | list[float]:
-        if not all(variance > 0 for variance in (value if isinstance(value, list) else [value])):
-            raise ValueError
-        return value
+    def _phi_is_within_limits(cls, value: float | list[float]) -> float | list[float]:
+        return _within(value, 1e-12, 1e12)
 
 
 class ModelConfig(Section):
@@ -257,7 +269,7 @@ class McmcConfig(Section):
     @field_validator("init")
     @classmethod
     def _init_is_known(cls, value: str) -> str:
-        return _name_or_path(value, ("kmeans", "random", "prior", "bem"))
+        return _name_or_path(value, INIT_METHODS)
 
     @property
     def sweeps(self) -> int:
@@ -340,6 +352,13 @@ class Config(Section):
     seed: int = key(1, "Seed of every random number: the same seed gives the same draws.", ge=0, le=2**64 - 1)
 
 
+def _within(value: float | list[float], low: float, high: float) -> float | list[float]:
+    """`value`, if all its numbers are from low to high."""
+    if not all(low <= number <= high for number in (value if isinstance(value, list) else [value])):
+        raise ValueError
+    return value
+
+
 def _name_or_path(value: str, names: Sequence[str]) -> str:
     """`value`, if it is one of the names or looks like a path: a mistyped name is no file."""
     if value not in names and not Path(value).suffix and "/" not in value:
@@ -367,7 +386,9 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     except OSError as error:
         raise ConfigError([f"{path}: cannot be read: {error.strerror}"]) from None
     except UnicodeDecodeError:
-        raise ConfigError([f"{path}: not a text file, need a config in YAML"]) from None
+        raise ConfigError(
+            [f"{path}: not a text file, need a config in YAML, as dpmix init FILE writes it"]
+        ) from None
     return parse_config(text, str(path), overrides)
 
 

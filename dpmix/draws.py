@@ -27,7 +27,17 @@ from dpmix import checkpoint
 from dpmix.checkpoint import Checkpoint
 from dpmix.errors import ConfigError, DataError
 from dpmix.model import Array, State
-from dpmix.run_file import AnyArray, Contents, Layout, Record, Slot, coordinate, lay_out, read_contents
+from dpmix.run_file import (
+    AnyArray,
+    Contents,
+    Layout,
+    Record,
+    Slot,
+    coordinate,
+    is_run_file,
+    lay_out,
+    read_contents,
+)
 
 if TYPE_CHECKING:
     import arviz
@@ -54,12 +64,18 @@ class RunWriter:
 
     @staticmethod
     def refuse_place(path: str | Path, overwrite: bool) -> None:
-        """Raise `ConfigError` where the folder is missing, or a file is in the way."""
-        if not Path(path).parent.is_dir():
-            raise ConfigError(
-                [f"{path}: no such folder: {Path(path).parent}; make it, or give another --output"]
-            )
-        if Path(path).exists() and not overwrite:
+        """Raise `ConfigError` where the folder is missing, or something is in the way.
+
+        Only a run file is ever overwritten: a mistyped --output must not cost anybody their data.
+        """
+        path = Path(path)
+        if path.is_dir():
+            raise ConfigError([f"{path}: is a folder, need the name of a file to write, as run.h5"])
+        if not path.parent.is_dir():
+            raise ConfigError([f"{path}: no such folder: {path.parent}; make it, or give another --output"])
+        if path.exists() and not is_run_file(path):
+            raise ConfigError([f"{path}: exists already and is no run file; give another --output"])
+        if path.exists() and not overwrite:
             raise ConfigError([f"{path}: exists already; --resume goes on with it, --overwrite replaces it"])
 
     @classmethod
@@ -262,7 +278,7 @@ class Run:
 
     @property
     def engine(self) -> dict[str, Any]:
-        """What held and labelled the events, and why it was chosen."""
+        """What held and labelled the events."""
         return self._json("engine")
 
     @property

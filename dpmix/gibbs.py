@@ -18,6 +18,8 @@ from scipy.special import gammaln
 from dpmix.model import Array, Prior, State, Stats, live_rests, log_weights
 from dpmix.streams import Step, Stream
 
+LEAST_ALPHA = 1e-100  # logs of sticks, which are of the order of 1 / alpha, stay finite
+
 
 class Posterior(NamedTuple):
     """Normal inverse Wishart conditional of every component given the events labelled with it.
@@ -166,7 +168,12 @@ def log_gamma_variates(shapes: Array, rng: np.random.Generator) -> Array:
 def draw_alpha(log_rests: Array, prior: Prior, rng: np.random.Generator) -> float:
     """alpha ~ Gamma(e + K - 1, f - sum_{j<K} log(1 - v_j)) (the paper, Appendix A.1, step 4)."""
     rests = live_rests(log_rests)
-    return float(rng.gamma(prior.alpha_shape + len(rests), 1.0 / (prior.alpha_rate - rests.sum())))
+    return gamma_variate(prior.alpha_shape + len(rests), prior.alpha_rate - rests.sum(), rng)
+
+
+def gamma_variate(shape: float, rate: float, rng: np.random.Generator) -> float:
+    """A Gamma(shape, rate) variate; of a small shape one may round to 0, and is `LEAST_ALPHA` then."""
+    return max(float(rng.gamma(shape, 1.0 / rate)), LEAST_ALPHA)
 
 
 def later(counts: Array) -> Array:
@@ -270,7 +277,7 @@ def exchange_collapsed(order: list[int], n: list[float], alpha: float, rng: np.r
 def draw_prior(prior: Prior, n_components: int, alpha: float | None, stream: Stream) -> State:
     """A state drawn from the prior; alpha too, unless it is given."""
     if alpha is None:
-        alpha = float(stream.step(Step.ALPHA).gamma(prior.alpha_shape, 1.0 / prior.alpha_rate))
+        alpha = gamma_variate(prior.alpha_shape, prior.alpha_rate, stream.step(Step.ALPHA))
     empty = no_events(n_components, len(prior.m))
     means, covariances, whiteners = draw_parameters(posterior(empty, prior), stream.step(Step.PARAMETERS))
     sticks = draw_sticks(empty.counts, alpha, stream.step(Step.STICKS))

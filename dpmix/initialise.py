@@ -11,6 +11,7 @@ from scipy.cluster.vq import vq
 from dpmix import bem, gibbs
 from dpmix.errors import DataError
 from dpmix.model import Array, Prior, State
+from dpmix.scaling import Scaling
 from dpmix.streams import Step, Stream
 
 if TYPE_CHECKING:
@@ -87,12 +88,12 @@ def from_random_events(
 
 
 def from_run(run: Run, chain: int, n_components: int, events: Events) -> State:
-    """The last draw of another run, on the standardised scale of these events.
+    """The last draw of another run, taken from its standardised scale to that of these events.
 
     Parameters
     ----------
     run : Run
-        Of the same channels and the same number of components.
+        Of the same channels, transforms and number of components.
     chain : int
         Taken modulo the chains of that run.
     n_components : int
@@ -101,12 +102,12 @@ def from_run(run: Run, chain: int, n_components: int, events: Events) -> State:
     Returns
     -------
     State
-        Iteration 0.
+        Iteration 0. A stick behind the last weight above 0 has no mass to divide; it is set to one half.
 
     Raises
     ------
     DataError
-        The run has other channels or components, or no draw yet.
+        The run has other channels, transforms or components, or no draw yet.
     """
     if run.committed == 0:
         raise DataError(f"{run.path}: holds no draw to start from yet")
@@ -114,25 +115,36 @@ def from_run(run: Run, chain: int, n_components: int, events: Events) -> State:
         raise DataError(
             f"{run.path}: its channels are {', '.join(run.channels)}, need {', '.join(events.channels)}"
         )
+    theirs = Scaling.from_attributes(run.scaling).transforms
+    differ = [
+        f"{channel} is {there}, here {here}"
+        for channel, there, here in zip(run.channels, theirs, events.scaling.transforms, strict=True)
+        if there != here
+    ]
+    if differ:
+        raise DataError(f"{run.path}: in it {'; '.join(differ)}: need the same data.transform in both")
     chain = chain % len(run.weights)
     weights = run.weights[chain, -1]
     if len(weights) != n_components:
         raise DataError(f"{run.path}: has {len(weights)} components, need model.components = {n_components}")
-    theirs = run.constants
-    ratio = theirs["channel_sds"] / events.scaling.sds
-    shift = (theirs["channel_means"] - events.scaling.means) / events.scaling.sds
+    ratio = run.constants["channel_sds"] / events.scaling.sds
+    shift = (run.constants["channel_means"] - events.scaling.means) / events.scaling.sds
     covariances = run.covariances[chain, -1] * (ratio[:, None] * ratio)
     left = np.cumsum(weights[::-1])[::-1]
+    live = left[:-1] > 0
+    whole = np.where(live, left[:-1], 1.0)
     with np.errstate(divide="ignore"):
-        return State(
-            iteration=0,
-            alpha=float(run.alpha[chain, -1]),
-            log_sticks=np.log(weights[:-1]) - np.log(left[:-1]),
-            log_rests=np.log(left[1:]) - np.log(left[:-1]),
-            means=run.means[chain, -1] * ratio + shift,
-            covariances=covariances,
-            whiteners=bem.whiteners_of(covariances),
-        )
+        log_sticks = np.log(np.where(live, weights[:-1] / whole, 0.5))
+        log_rests = np.log(np.where(live, left[1:] / whole, 0.5))
+    return State(
+        iteration=0,
+        alpha=float(run.alpha[chain, -1]),
+        log_sticks=log_sticks,
+        log_rests=log_rests,
+        means=run.means[chain, -1] * ratio + shift,
+        covariances=covariances,
+        whiteners=bem.whiteners_of(covariances),
+    )
 
 
 def seed_centres(points: Array, n_components: int, rng: np.random.Generator) -> Array:

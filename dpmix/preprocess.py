@@ -225,7 +225,8 @@ def _prepare(settings: DataSettings, base: Path, seed: int) -> Events:
     if len(values) < len(names):
         raise DataError(
             f"found {len(values)} events in {len(names)} channels, need at least as many events as channels: "
-            "take fewer channels (data.channels) or more events (data.files, data.max_events)"
+            "take fewer channels (data.channels) or more events (data.files, data.max_events"
+            f"{', data.margin_events: report' if settings.margin_events == 'drop' else ''})"
         )
     atoms = [_atom(values[:, j]) for j in range(len(names))]
     transforms = tuple(

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from dpmix import bem, gibbs, initialise, summaries
 from dpmix.config import Config
-from dpmix.draws import Record, open_run
+from dpmix.draws import Checkpoint, Record, open_run
 from dpmix.engines import Key
 from dpmix.errors import DataError
 from dpmix.model import Prior, State, Stats, log_prior, mixture_of, occupied
@@ -121,12 +121,15 @@ def run_mcmc(
         writer = session.writer
         if writer.committed == mcmc.draws:
             return _finished(session)
-        checkpoint = writer.load_checkpoint()
+        checkpoint = _checkpoint(session, resume)
         if checkpoint is not None:
             states, first = checkpoint.states, checkpoint.iteration
             log.info("going on from sweep %d of %d", first, total)
         else:
-            states, first = _initial_states(session), 0
+            begun = _initial_states(session, should_stop)
+            if begun is None:
+                return _stopped(session)
+            states, first = begun, 0
         saved = time.monotonic()
         # Every pass of the engine gives the log likelihood of the state it is handed, so state t is recorded
         # in the pass that also draws the labels for state t + 1; the first state is made, not drawn.
@@ -174,7 +177,7 @@ def run_bem(
         first = 0
         best: _Best | None = None
         climb: Iterator[tuple[State, State | None, Record]] | None = None
-        checkpoint = writer.load_checkpoint()
+        checkpoint = _checkpoint(session, resume)
         if checkpoint is not None:
             (resumed, passed, best_state), first, extra = checkpoint
             if "best" in extra:
@@ -186,7 +189,7 @@ def run_bem(
         saved = time.monotonic()
         for start in range(first, starts):
             phase = f"start {start + 1} of {starts}"
-            for state, following, record in climb or _climb(session, initial_state(session, start)):
+            for state, following, record in climb or _climb(session, _initial_state(session, start)):
                 step = state.iteration
                 writer.write_sweep(start, step, record)
                 on_sweep(_progress("bem", phase, step, max_steps, start, record, writer.committed))
@@ -295,24 +298,48 @@ def _progress(
     return Progress(kind, phase, iteration, total, chain, **asdict(record), draws=draws)
 
 
-def _initial_states(session: Session) -> list[State]:
-    """The state that every chain begins at, as mcmc.init says."""
+def _checkpoint(session: Session, resume: bool) -> Checkpoint | None:
+    """What a run goes on from; a resumed one that has to begin again says so."""
+    checkpoint = session.writer.load_checkpoint()
+    if resume and checkpoint is None:
+        log.warning("no checkpoint beside %s: it begins again, to the same draws", session.writer.path)
+    return checkpoint
+
+
+def _initial_states(session: Session, should_stop: ShouldStop) -> list[State] | None:
+    """The state that every chain begins at, as mcmc.init says; None if asked to stop on the way there."""
     chains, method = session.config.mcmc.chains, session.config.mcmc.init
     if method == "bem":
-        state = _best_climb(session)
-        return [state] * chains
-    if method in ("kmeans", "random", "prior"):
-        return [initial_state(session, chain, method) for chain in range(chains)]
-    run = open_run(session.base / method)
-    shape = (session.config.model.components, session.events)
-    return [initialise.from_run(run, chain, *shape) for chain in range(chains)]
+        state = _best_climb(session, should_stop)
+        return None if state is None else [state] * chains
+    if session.origin is None:
+        return [_initial_state(session, chain, method) for chain in range(chains)]
+    run = open_run(session.origin)
+    states = [
+        initialise.from_run(run, chain, session.config.model.components, session.events)
+        for chain in range(chains)
+    ]
+    if session.learn_alpha:
+        return states
+    return [replace(state, alpha=initialise.alpha_start(session.prior)) for state in states]
 
 
-def _best_climb(session: Session) -> State:
-    """The end of the best start of Bayesian EM, as the beginning of a chain."""
+def _initial_state(session: Session, chain: int, method: str = "kmeans") -> State:
+    try:
+        return initial_state(session, chain, method)
+    except np.linalg.LinAlgError as error:
+        raise _collinear("start", chain + 1) from error
+
+
+def _best_climb(session: Session, should_stop: ShouldStop) -> State | None:
+    """The end of the best start of Bayesian EM, as the beginning of a chain; None if asked to stop."""
     best: _Best | None = None
     for start in range(session.config.bem.starts):
-        *_, (state, _, record) = _climb(session, initial_state(session, start))
+        for passed in _climb(session, _initial_state(session, start)):
+            end = passed
+            if should_stop():
+                return None
+        state, _, record = end
         log.info("start %d of Bayesian EM: log posterior %.6g", start + 1, record.log_posterior)
         if best is None or record.log_posterior > best.record.log_posterior:
             best = _Best(state, record)
@@ -323,7 +350,8 @@ def _best_climb(session: Session) -> State:
 def _collinear(what: str, iteration: int) -> DataError:
     return DataError(
         f"{what} {iteration}: a component's covariance is not positive definite: some channels are linear "
-        "combinations of others; leave one of them out with data.channels, or raise model.prior.phi"
+        "combinations of others (leave one of them out with data.channels, or raise model.prior.phi), or "
+        "model.prior is far from the scale of the data"
     )
 
 

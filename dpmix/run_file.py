@@ -227,6 +227,15 @@ def coordinate(dim: str, size: int, channels: Sequence[str]) -> AnyArray:
     return np.array(channels) if dim in ("channel", "channel_bis") else np.arange(size)
 
 
+def is_run_file(path: Path) -> bool:
+    """Whether a file is what `dpmix mcmc` or `dpmix bem` wrote; False of one that is cut short."""
+    try:
+        with h5py.File(path, "r", locking=False) as file:
+            return "run_id" in file.attrs
+    except OSError:
+        return False
+
+
 def read_contents(path: Path) -> Contents:
     """What a run file says of itself.
 
@@ -329,7 +338,13 @@ def _filled(dtype: npt.DTypeLike) -> h5py.h5p.PropDCID:
 
 
 def _slot(dataset: h5py.Dataset) -> Slot:
-    return Slot(dataset.id.get_offset(), dataset.shape, dataset.dtype, _dims(dataset))
+    offset = dataset.id.get_offset()
+    if offset is None:
+        raise DataError(
+            f"{dataset.file.filename}: repacked by another program, which ArviZ and xarray can read; dpmix "
+            "needs the file as it wrote it"
+        )
+    return Slot(offset, dataset.shape, dataset.dtype, _dims(dataset))
 
 
 def _dims(dataset: h5py.Dataset) -> tuple[str, ...]:

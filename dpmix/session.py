@@ -12,7 +12,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from dpmix import gibbs, initialise, preprocess
-from dpmix.config import Config, PriorConfig, to_yaml
+from dpmix.config import INIT_METHODS, Config, PriorConfig, to_yaml
 from dpmix.draws import Layout, RunWriter, open_run
 from dpmix.engines import Engine, choose_engine
 from dpmix.errors import ConfigError, DataError
@@ -24,10 +24,13 @@ log = logging.getLogger("dpmix")
 
 @dataclass(frozen=True)
 class Session:
-    """What the sampler's loops work with; `open_session` makes one."""
+    """What the sampler's loops work with; `open_session` makes one.
+
+    `origin` is the run file whose last draw the chains begin at, where mcmc.init names one.
+    """
 
     config: Config
-    base: Path
+    origin: Path | None
     events: preprocess.Events
     engine: Engine
     prior: Prior
@@ -42,12 +45,17 @@ class Session:
 def open_session(kind: str, config: Config, base: Path, resume: bool, overwrite: bool) -> Iterator[Session]:
     """Prepare the events, choose the engine and open the run file, and close all of it again."""
     path = Path(config.output.path)
+    origin = origin_of(config, base) if kind == "mcmc" else None
     if not resume:
         RunWriter.refuse_place(path, overwrite)
+        if origin is not None:
+            refuse_origin(origin, path)
     events = preprocess.prepare(config.data, base, config.seed)
     for line in events.report.lines():
         log.info(line)
     prior = make_prior(config.model.prior, events.channels)
+    if origin is not None and not resume:  # what is wrong with it is said before a run file is laid out
+        initialise.from_run(open_run(origin), 0, config.model.components, events)
     with ExitStack() as stack:
         engine = stack.enter_context(closing(choose_engine(config.engine, events.values)))
         # One thread for the batched linear algebra: its matrices are small, its results then do not depend
@@ -59,11 +67,29 @@ def open_session(kind: str, config: Config, base: Path, resume: bool, overwrite:
         else:
             writer = RunWriter.create(path, layout_of(kind, config, base, events, engine), overwrite)
         stack.enter_context(writer)
-        yield Session(config, base, events, engine, prior, writer)
+        yield Session(config, origin, events, engine, prior, writer)
+
+
+def origin_of(config: Config, base: Path) -> Path | None:
+    """The run file that mcmc.init names, None where it names a method."""
+    method = config.mcmc.init
+    return None if method in INIT_METHODS else base / method
+
+
+def refuse_origin(origin: Path, path: Path) -> None:
+    """Raise `ConfigError` where a run would begin at a draw of the very file that it replaces."""
+    if origin.exists() and path.exists() and origin.samefile(path):
+        raise ConfigError([f"mcmc.init: {origin} is what this run would replace; give another --output"])
 
 
 def initial_state(session: Session, chain: int, method: str = "kmeans") -> State:
-    """A state from a subsample of the events, or from the prior."""
+    """A state from a subsample of the events, or from the prior.
+
+    Raises
+    ------
+    numpy.linalg.LinAlgError
+        If a component's scatter is not positive definite to float64 (collinear channels).
+    """
     config, values = session.config, session.events.values
     stream = Stream(config.seed, chain, 0)
     count = config.model.components

@@ -85,7 +85,8 @@ class Simulation:
                     csv.writer(file, lineterminator="\n").writerow(self.channels)
                     np.savetxt(file, self.events, fmt="%.9g", delimiter=",")
             case ".npy":
-                np.save(path, self.events)
+                with path.open("wb") as raw:  # np.save would add its suffix to one in capitals
+                    np.save(raw, self.events)
             case other:
                 raise ConfigError(
                     [f"{path}: got suffix {other or 'none'}, need one of {', '.join(SUFFIXES)}"]

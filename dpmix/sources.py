@@ -180,7 +180,7 @@ def open_source(path: str | Path, part: str = "") -> Source:
 def _reader(path: Path) -> Callable[[Path, str], Source]:
     """What reads a file, told by its first bytes."""
     if path.is_dir():
-        raise DataError(f"{path}: is a folder, need files, as {path.name}/*.fcs")
+        raise DataError(f"{path}: is a folder, need files, as {path / '*.fcs'}")
     with path.open("rb") as file:
         start = file.read(8)
     if start.startswith(b"FCS"):

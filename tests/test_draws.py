@@ -317,13 +317,37 @@ def test_short_writes_are_finished(path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_existing_files_are_not_overwritten(path: Path) -> None:
-    path.write_text("my thesis")
+    RunWriter.create(path, layout()).close()
+    before = path.read_bytes()
     for attempt in (RunWriter.refuse_place, lambda p, overwrite: RunWriter.create(p, layout(), overwrite)):
         with pytest.raises(ConfigError, match=r"run\.h5: exists already; --resume .* --overwrite"):
             attempt(path, False)
-    assert path.read_text() == "my thesis"
+    assert path.read_bytes() == before
     RunWriter.create(path, layout(), overwrite=True).close()
+    assert path.read_bytes() != before  # another run_id
     assert_whole(path, 0)
+
+
+def test_what_is_no_run_file_is_never_overwritten(path: Path) -> None:
+    path.write_text("my thesis")
+    for overwrite in (False, True):
+        with pytest.raises(ConfigError, match=r"run\.h5: exists already and is no run file"):
+            RunWriter.create(path, layout(), overwrite)
+    assert path.read_text() == "my thesis"
+    with pytest.raises(ConfigError, match="is a folder"):
+        RunWriter.create(path.parent, layout(), overwrite=True)
+    with pytest.raises(ConfigError, match="is a folder"):
+        RunWriter.create(Path(), layout(), overwrite=True)
+
+
+def test_a_repacked_run_file_is_told(path: Path) -> None:
+    RunWriter.create(path, layout()).close()
+    with h5py.File(path, "r+") as file:
+        weights = file["posterior/weights"][()]
+        del file["posterior/weights"]
+        file["posterior"].create_dataset("weights", data=weights, chunks=True)
+    with pytest.raises(DataError, match="repacked by another program"):
+        open_run(path)
 
 
 def test_no_room_on_the_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from scipy import stats as st
 
 from dpmix import gibbs
 from dpmix.engines.base import Key
-from dpmix.model import Array, Prior, State, Stats, mixture_of
+from dpmix.model import Array, Prior, State, Stats, log_prior, mixture_of
 from dpmix.streams import Step, Stream
 
 PRIOR = Prior(np.array([0.5, -0.5]), 2.0, 3.0, np.array([[1.0, 0.4], [0.4, 0.8]]), 2.0, 1.0)
@@ -267,6 +267,16 @@ def test_a_component_alone_takes_everything() -> None:
     state, _ = gibbs.sweep(state, stats, PRIOR, Stream(3, 0, 1))
     assert state.weights.tolist() == [1.0]
     assert stats.counts.tolist() == [20.0]
+
+
+def test_alpha_of_a_vague_prior_stays_above_zero() -> None:
+    """Gamma(0.001) variates round to 0, at which nothing goes on."""
+    prior = Prior(np.zeros(2), 5.0, 2.0, 0.3 * np.eye(2), 1e-3, 1e-3)
+    drawn = [gibbs.draw_prior(prior, 6, None, Stream(1, chain, 0)) for chain in range(50)]
+    assert min(state.alpha for state in drawn) == gibbs.LEAST_ALPHA
+    for state in drawn:
+        following, _ = gibbs.sweep(state, gibbs.no_events(6, 2), prior, Stream(1, 0, 1))
+        assert np.isfinite([log_prior(state, prior), log_prior(following, prior)]).all()
 
 
 def test_alpha_is_kept_unless_it_is_learned() -> None:

@@ -11,11 +11,12 @@ import h5py
 import numpy as np
 import pytest
 
-from dpmix import open_run, run
+from dpmix import initialise, open_run, preprocess, run
 from dpmix.config import Config
 from dpmix.errors import ConfigError, DataError
 
-VARYING = {"created", "run_id", "config", "base", "engine"}  # attributes that say when and with what, not what
+# Attributes that say when and with what a run was made, not what it drew.
+VARYING = {"created", "run_id", "config", "base", "engine"}
 
 
 def write_events(path: Path, n_events: int, dim: int = 3, seed: int = 0) -> None:
@@ -222,7 +223,7 @@ def test_data_that_changed_are_refused_on_resume(tmp_path: Path) -> None:
 
 def test_an_existing_run_is_refused_before_the_data_are_read(tmp_path: Path) -> None:
     (tmp_path / "run.h5").write_text("precious")
-    with pytest.raises(ConfigError, match="--overwrite"):
+    with pytest.raises(ConfigError, match="exists already"):
         run.run_mcmc(a_config(tmp_path, "run.h5"))
     assert (tmp_path / "run.h5").read_text() == "precious"
 
@@ -257,3 +258,63 @@ def test_a_run_may_begin_where_another_ended(tmp_path: Path) -> None:
     assert second.trace["log_likelihood"][0, 0] == pytest.approx(before, rel=1e-6)
     with pytest.raises(DataError, match=r"model\.components"):
         run.run_mcmc(a_config(tmp_path, "third.h5", mcmc=mcmc, model={"components": 5}))
+
+
+def test_what_is_wrong_with_the_origin_is_said_before_a_file_is_made(tmp_path: Path) -> None:
+    write_events(tmp_path / "events.npy", 500)
+    first = a_config(tmp_path, "first.h5", mcmc={"burn_in": 1, "draws": 2})
+    run.run_mcmc(first)
+    drawn = (tmp_path / "first.h5").read_bytes()
+    begin = {"burn_in": 1, "draws": 2, "init": str(tmp_path / "first.h5")}
+    arcsinh = {"files": first.data.files, "transform": {"default": {"method": "arcsinh"}}}
+    cases: list[tuple[str, dict[str, dict[str, object]], str]] = [
+        ("second.h5", {"mcmc": begin | {"init": "nowhere.h5"}}, "no such run file"),
+        ("second.h5", {"mcmc": begin, "model": {"components": 5}}, "model.components = 5"),
+        ("second.h5", {"mcmc": begin, "data": arcsinh}, r"ch0 is linear, here arcsinh cofactor=150"),
+        ("first.h5", {"mcmc": begin}, "give another --output"),
+    ]
+    for output, sections, problem in cases:
+        with pytest.raises((ConfigError, DataError), match=problem):
+            run.run_mcmc(a_config(tmp_path, output, **sections), overwrite=True)
+        assert not (tmp_path / "second.h5").exists()
+    assert (tmp_path / "first.h5").read_bytes() == drawn
+
+
+def test_alpha_that_is_not_learned_is_the_prior_mean_from_any_start(tmp_path: Path) -> None:
+    write_events(tmp_path / "events.npy", 500)
+    first = run.run_mcmc(a_config(tmp_path, "first.h5", mcmc={"burn_in": 1, "draws": 2})).path
+    model = {"components": 12, "learn": [], "prior": {"alpha_shape": 3.0, "alpha_rate": 2.0}}
+    for init in (str(first), "bem", "prior", "kmeans", "random"):
+        config = a_config(tmp_path, "run.h5", mcmc={"burn_in": 1, "draws": 2, "init": init}, model=model)
+        assert (open_run(run.run_mcmc(config, overwrite=True).path).trace["alpha"] == 1.5).all(), init
+
+
+def test_a_run_begins_where_weights_were_zero(tmp_path: Path) -> None:
+    """Bayesian EM empties components, and small weights round to 0: no stick may come out as NaN."""
+    write_events(tmp_path / "events.npy", 500)
+    config = a_config(tmp_path, "first.h5", mcmc={"burn_in": 1, "draws": 1})
+    drawn = open_run(run.run_mcmc(config).path)
+    weights = np.array([0.5, 0.0, 0.3, 0.2] + 8 * [0.0])
+    with h5py.File(tmp_path / "first.h5", "r+") as file:
+        file["posterior/weights"][0, 0] = weights
+    events = preprocess.prepare(config.data, tmp_path, config.seed)
+    state = initialise.from_run(open_run(tmp_path / "first.h5"), 0, 12, events)
+    assert np.allclose(state.weights, weights, rtol=1e-14)
+    assert not np.isnan(state.log_rests).any()
+    assert np.array_equal(state.means, drawn.means[0, 0])
+
+
+def test_a_stop_while_a_start_is_sought_is_heeded(tmp_path: Path) -> None:
+    write_events(tmp_path / "events.npy", 500)
+    config = a_config(tmp_path, "run.h5", mcmc={"burn_in": 1, "draws": 2, "init": "bem"}, bem={"starts": 3})
+    assert not run.run_mcmc(config, should_stop=StopAfter(2)).completed
+    assert open_run(tmp_path / "run.h5").sweeps_made[0] == -1
+    assert run.run_mcmc(config, resume=True).completed
+
+
+def test_a_prior_far_from_the_data_is_told(tmp_path: Path) -> None:
+    write_events(tmp_path / "events.npy", 500)
+    model = {"components": 12, "prior": {"m": 1e9, "phi": 1e-12}}
+    for command in (run.run_mcmc, run.run_bem):
+        with pytest.raises(DataError, match="not positive definite"):
+            command(a_config(tmp_path, "run.h5", model=model), overwrite=True)

@@ -116,6 +116,12 @@ def test_events_of_the_model_as_fcs_lie_within_their_range(tmp_path: Path) -> No
     assert source.spillover is None
 
 
+def test_a_suffix_in_capitals(tmp_path: Path) -> None:
+    made = from_model(20, 2, 2)
+    made.write(tmp_path / "A.NPY")
+    assert np.array_equal(np.load(tmp_path / "A.NPY"), made.events)
+
+
 def test_an_unknown_suffix(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"need one of \.fcs, \.csv, \.npy"):
         cytometry_like(10).write(tmp_path / "a.xls")
