@@ -129,6 +129,42 @@ def test_a_bug_keeps_its_traceback(folder: Path, monkeypatch: pytest.MonkeyPatch
         dpmix("mcmc", "in/run.yaml")
 
 
+def test_too_little_memory_is_a_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(given: dict[str, Any]) -> bool:
+        raise MemoryError("Unable to allocate 1.2 TiB")
+
+    monkeypatch.setattr(run, "run_mcmc", FakeRun(fail))
+    said = dpmix("mcmc", "in/run.yaml", code=1).stderr
+    assert said.startswith("dpmix: not enough memory: Unable to allocate 1.2 TiB; take fewer events")
+
+
+def test_a_binding_truncation_is_told_even_quietly(folder: Path) -> None:
+    result = dpmix("mcmc", "in/run.yaml", "--quiet", "--set", "model.components=2")
+    assert result.stdout == ""
+    assert result.stderr.startswith("warning: the truncation binds")
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_data_are_not_overwritten_by_a_run(folder: Path) -> None:
+    before = Path("in/events.csv").read_bytes()
+    for output in ("in/events.csv", "in/run.yaml"):
+        said = dpmix("mcmc", "in/run.yaml", "--output", output, "--overwrite", code=2).stderr
+        assert "is no run file" in said
+    assert "is a folder" in dpmix("mcmc", "in/run.yaml", "--output", ".", "--overwrite", code=2).stderr
+    assert Path("in/events.csv").read_bytes() == before
+
+
+def test_a_run_without_its_checkpoint_says_that_it_begins_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop_after(2, monkeypatch)
+    dpmix("mcmc", "in/run.yaml", code=130)
+    Path("run.h5.checkpoint").unlink()
+    monkeypatch.undo()
+    monkeypatch.chdir(folder)
+    assert "no checkpoint beside run.h5" in dpmix("mcmc", "run.h5", "--resume", "--quiet").stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -300,7 +336,8 @@ def test_a_run_goes_on_only_as_it_began(folder: Path, monkeypatch: pytest.Monkey
     for path in ("in/run.yaml", "run.h5"):
         result = dpmix("mcmc", path, "--resume", "--seed", "9", "--set", "model.components=7", code=2)
         assert result.stderr.splitlines() == [
-            f"dpmix: {path}: {key}: not what run.h5 began with; go on as it began with dpmix mcmc run.h5 --resume, or begin anew with --overwrite"
+            f"dpmix: {path}: {key}: not what run.h5 began with; go on as it began with dpmix mcmc run.h5 "
+            "--resume, or begin anew with --overwrite"
             for key in ("model.components", "seed")
         ]
     for arguments, expected in (
@@ -387,6 +424,14 @@ def test_info_of_data_and_of_a_run(folder: Path) -> None:
     assert about.startswith("run.h5:")
     assert "    components: 6\n" in about
     assert "nowhere.fcs" in dpmix("info", "nowhere.fcs", code=1).stderr
+
+
+def test_info_of_one_data_set_of_several(shared_data: Path) -> None:
+    path = shared_data / "fcs_odd" / "coulter.lmd"
+    for part, version in ((1, "FCS2.0"), (2, "FCS3.0")):
+        said = dpmix("info", f"{path}::{part}").stdout
+        assert version in said
+        assert f", data set {part} of 2\n" in said
 
 
 def test_info_of_a_broken_run_file(folder: Path) -> None:
