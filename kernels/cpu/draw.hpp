@@ -35,6 +35,14 @@ DPMIX_INLINE void accumulate(const Mixture& mixture, Candidates& c, Floats (&tot
     }
 }
 
+// Where uniform * total was rounded to the total: the last candidate at which the cumulative sum grew.
+int last_with_weight(const Candidates& c, int l) {
+    const int u = l / W, lane = l % W;
+    int q = c.count - 1;
+    while (q > 0 && c.logs[q * U + u][lane] == c.logs[(q - 1) * U + u][lane]) q--;
+    return q;
+}
+
 // A far event again in float64, with the same uniform.
 void draw_far(const Mixture& mixture, const float* event, float uniform, double* weights, std::uint16_t& label,
               double& log_likelihood) {
@@ -60,32 +68,27 @@ double draw_piece(const Mixture& mixture, const Piece& piece, const Key& key, do
         tile_uniforms(piece, key, tile, uniforms);
         accumulate(mixture, c, totals);
 
-        Ints passed[U] = {};  // candidates whose cumulative sum does not exceed the point
-        for (int q = 0; q < c.count; q++) {
-            for (int u = 0; u < U; u++) passed[u] -= (Ints)(c.logs[q * U + u] <= uniforms[u] * totals[u]);
+        alignas(64) float best[TILE], uniform[TILE], log_totals[TILE];
+        alignas(64) std::int32_t passed[TILE];  // candidates whose cumulative sum does not exceed the point
+        for (int u = 0; u < U; u++) {
+            const Floats point = uniforms[u] * totals[u];
+            Ints count = {};
+            for (int q = 0; q < c.count; q++) count -= (Ints)(c.logs[q * U + u] <= point);
+            *(Ints*)(passed + u * W) = count;
+            *(Floats*)(best + u * W) = c.best[u];
+            *(Floats*)(uniform + u * W) = uniforms[u];
+            *(Floats*)(log_totals + u * W) = log_positive(totals[u]);
         }
         for (int l = 0; l < tile.count; l++) {
-            const int u = l / W, lane = l % W, place = tile.places[l];
-            if (c.best[u][lane] < FAR) {
-                draw_far(mixture, event_of(piece, mixture.n_channels, tile, l), uniforms[u][lane], scratch.weights,
+            const int place = tile.places[l];
+            if (best[l] < FAR) {
+                draw_far(mixture, event_of(piece, mixture.n_channels, tile, l), uniform[l], scratch.weights,
                          piece.labels[place], log_likelihoods[place]);
                 continue;
             }
-            int q = passed[u][lane];
-            if (q >= c.count) {  // uniform * total rounded to the total: the last component with weight
-                q = c.count - 1;
-                while (q > 0 && c.logs[q * U + u][lane] == c.logs[(q - 1) * U + u][lane]) q--;
-            }
+            const int q = passed[l] < c.count ? passed[l] : last_with_weight(c, l);
             piece.labels[place] = static_cast<std::uint16_t>(c.list[q]);
-        }
-        for (int u = 0; u < U; u++) {
-            const Floats logs = log_positive(totals[u]);
-            for (int lane = 0; lane < W; lane++) {
-                const int l = u * W + lane;
-                if (l < tile.count && c.best[u][lane] >= FAR) {
-                    log_likelihoods[tile.places[l]] = static_cast<double>(c.best[u][lane]) + logs[lane];
-                }
-            }
+            log_likelihoods[place] = static_cast<double>(best[l]) + log_totals[l];
         }
     });
     return c.work;

@@ -26,6 +26,13 @@ struct Run {
     std::uint32_t from, count;  // in the chunk's order
 };
 
+// Four partial sums: one addition need not wait for the last.
+double sum(const double* values, int n) {
+    double sums[4] = {};
+    for (int i = 0; i < n; i++) sums[i % 4] += values[i];
+    return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+}
+
 }  // namespace
 
 Engine::Engine(const Sweep& sweep, const float* events, std::size_t n_events, int n_channels, const Options& options)
@@ -171,10 +178,7 @@ void Engine::draw_labels(const Parameters& parameters, const Key& key, Totals& t
         // 2. Order by label; log likelihoods in the order of the events.
         parallel_for(end - first, threads, [&](std::size_t c, int) {
             sort(chain, first + c, K, &batch_.starts[c * (K + 1)]);
-            const double* of_events = &batch_.log_likelihoods[c * CHUNK];
-            double sum = 0.0;
-            for (int i = 0; i < events_in(first + c); i++) sum += of_events[i];
-            chunk_log_likelihoods[c] = sum;
+            chunk_log_likelihoods[c] = sum(&batch_.log_likelihoods[c * CHUNK], events_in(first + c));
         });
         for (std::size_t c = 0; c < end - first; c++) totals.log_likelihood += chunk_log_likelihoods[c];
 

@@ -64,6 +64,22 @@ DPMIX_INLINE int keep(const Rows rows, const float* params, const Mixture& mixtu
     return kept;
 }
 
+// Drops the candidates that a better one, met later, has made hopeless.
+DPMIX_INLINE void drop(const Mixture& mixture, Candidates& c) {
+    int kept = 0;
+    for (int q = 0; q < c.count; q++) {
+        unsigned any = 0;
+        for (int u = 0; u < U; u++) {
+            const Floats log_density = c.logs[q * U + u];
+            any |= greater(log_density, c.best[u] - splat(mixture.weight_floor + MARGIN));
+            c.logs[kept * U + u] = log_density;
+        }
+        c.list[kept] = c.list[q];
+        kept += any != 0;
+    }
+    c.count = kept;
+}
+
 // Raises `best` to the log densities of the components that the tile's events last had.
 template <class Form>
 DPMIX_INLINE void seed(const Form& form, const Mixture& mixture, const int* places, const std::uint16_t* labels,
@@ -89,6 +105,7 @@ void evaluate(const Mixture& mixture, const Tile& tile, const std::uint16_t* las
     for (int u = 0; u < U; u++) c.best[u] = splat(LOWEST);
     if (!pruned) {
         c.count = form.whole([&](auto rows) { return keep<true>(rows, mixture.whole, mixture, c); });
+        drop(mixture, c);
         return;
     }
     seed(form, mixture, tile.places, last_labels, c);

@@ -139,22 +139,26 @@ double expect_piece(const Mixture& mixture, const Piece& piece, double* moments,
         block.count_events(tile.count);
 
         Ints labels[U];
-        Floats totals[U], inverses[U];  // 0 for a lane without an event, and for a far one
+        Floats totals[U], inverses[U];
         most_probable(c, labels);
         weigh(mixture, c, totals);
+        alignas(64) float best[TILE], log_totals[TILE], inverse[TILE];  // inverse: 0 without an event, or far
+        alignas(64) std::int32_t label[TILE];
         for (int u = 0; u < U; u++) {
-            const Floats logs = log_positive(totals[u]);
-            inverses[u] = splat(1.0f) / totals[u];
-            for (int lane = 0; lane < W; lane++) {
-                const int l = u * W + lane, place = tile.places[l];
-                if (l >= tile.count || c.best[u][lane] < FAR) {
-                    inverses[u][lane] = 0.0f;
-                } else {
-                    *log_likelihood += static_cast<double>(c.best[u][lane]) + logs[lane];
-                    piece.labels[place] = static_cast<std::uint16_t>(c.list[labels[u][lane]]);
-                }
-            }
+            *(Ints*)(label + u * W) = labels[u];
+            *(Floats*)(best + u * W) = c.best[u];
+            *(Floats*)(log_totals + u * W) = log_positive(totals[u]);
+            *(Floats*)(inverse + u * W) = splat(1.0f) / totals[u];
         }
+        for (int l = 0; l < TILE; l++) {
+            if (l >= tile.count || best[l] < FAR) {
+                inverse[l] = 0.0f;
+                continue;
+            }
+            *log_likelihood += static_cast<double>(best[l]) + log_totals[l];
+            piece.labels[tile.places[l]] = static_cast<std::uint16_t>(c.list[label[l]]);
+        }
+        for (int u = 0; u < U; u++) inverses[u] = *(const Floats*)(inverse + u * W);
         for (int q = 0; q < c.count; q++) {
             for (int u = 0; u < U; u++) {
                 const Floats shares = c.logs[q * U + u] * inverses[u];
@@ -166,7 +170,7 @@ double expect_piece(const Mixture& mixture, const Piece& piece, double* moments,
             block.end_segment(c.list[q]);
         }
         for (int l = 0; l < tile.count; l++) {
-            if (c.best[l / W][l % W] < FAR) {
+            if (best[l] < FAR) {
                 *log_likelihood += expect_far(mixture, piece, tile.places[l], scratch.weights, block);
             }
         }
