@@ -323,7 +323,7 @@ def _plan(settings: DataSettings, sources: Sequence[Source], base: Path) -> tupl
         notes += differences
         spillover = given
         if settings.compensation == "auto":
-            spillover, note = _own_spillover(source)
+            spillover, note = _own_spillover(source, any(other.spillover for other in sources))
             notes += [f"{source.name}: {note}"] if note else []
         spill, matrix = _resolve(spillover, source) if spillover else ((), np.eye(0))
         columns = tuple(sorted({*mine, *spill}))
@@ -344,18 +344,17 @@ def _plan(settings: DataSettings, sources: Sequence[Source], base: Path) -> tupl
     return plans, notes
 
 
-def _own_spillover(source: Source) -> tuple[Spillover | None, str]:
+def _own_spillover(source: Source, expected: bool) -> tuple[Spillover | None, str]:
     """The matrix in a file, None where it has none or was applied already, and a note about it.
 
+    `expected` says that another file of the run has one, so that its absence is worth a note.
     FACSDiva writes compensated channels in brackets, <PE-A>; FlowJo calls them Comp-PE-A.
     """
     if source.spillover_problem:
         raise DataError(f"{source.name}: {source.spillover_problem}; {NO_COMPENSATION}")
     if source.spillover is None:
-        return (
-            None,
-            "not compensated: the file holds no spillover matrix" if source.kind == "fluorescence" else "",
-        )
+        expected = expected or source.kind == "fluorescence"
+        return None, "not compensated: the file holds no spillover matrix" if expected else ""
     names = source.channels
     applied = [d for d in source.spillover.detectors if d not in names and {f"<{d}>", f"Comp-{d}"} & {*names}]
     if applied:
@@ -367,7 +366,10 @@ def _own_spillover(source: Source) -> tuple[Spillover | None, str]:
 
 
 def _matrix_file(path: Path) -> Spillover:
-    """A spillover matrix from CSV: detector names as header, a row per dye, its name in front or not."""
+    """A spillover matrix from CSV: detector names as header, a row per dye, its name in front or not.
+
+    Rows that are named as the columns are may come in any order; others are in the order of the columns.
+    """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             lines = [
@@ -382,6 +384,9 @@ def _matrix_file(path: Path) -> Spillover:
         problem = f"is not a matrix ({error})"
     else:
         if sizes_fit and matrix.shape == (len(names), len(names)) and len({*names}) == len(names):
+            rows = [line[0] for line in lines[1:]]
+            if {*rows} == {*names}:
+                matrix = matrix[[rows.index(name) for name in names]]
             return Spillover(tuple(names), matrix)
         problem = (
             f"has {len(names)} names and {len(lines) - 1} rows of {sorted({len(x) for x in lines[1:]})} cells"

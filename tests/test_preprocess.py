@@ -86,7 +86,7 @@ def test_only_scatter(tmp_path: Path) -> None:
 
 NOT_MARKERS = """FSC-A|fsc-h|SSC-W|FSCW|FSC.H|SSC-B-A|V-SSC-A|405nm 405SSC (405/10) LogH|FS Lin|SS|FS00-A
 Time|TIME|Time (102.40 sec.)|Event_length|Cell_length|Width|Offset|Residual|Center|beadDist|HDR-CE|Event #
-File Number|column 1|Unnamed: 0""".replace("\n", "|").split("|")
+File Number|column 1|Unnamed: 0|label|population_id|Sample|cluster no""".replace("\n", "|").split("|")
 
 
 @pytest.mark.parametrize("name", NOT_MARKERS)
@@ -95,7 +95,9 @@ def test_what_is_not_a_marker(tmp_path: Path, name: str) -> None:
     assert [s.taken for s in suggest(open_source(tmp_path / "a.npz"))] == [False, True, True]
 
 
-@pytest.mark.parametrize("name", ["FL1-H", "SSEA4", "CD11c", "Ir191Di", "DNA1", "Tim3", "PE-Cy5-A", "TFSCx"])
+@pytest.mark.parametrize(
+    "name", ["FL1-H", "SSEA4", "CD11c", "Ir191Di", "DNA1", "Tim3", "Labeled", "PE-Cy5-A", "TFSCx"]
+)
 def test_what_is_a_marker(tmp_path: Path, name: str) -> None:
     save(tmp_path, "a.npz", normal(dim=1), [name])
     assert suggest(open_source(tmp_path / "a.npz"))[0].taken
@@ -177,6 +179,26 @@ def test_compensation_from_csv(
     (tmp_path / "matrix.csv").write_text("\n".join(lines) + "\n")
     events = events_of(tmp_path, "a.fcs", compensation="matrix.csv", standardize=False, transform=LINEAR)
     np.testing.assert_allclose(events.values, true_values, rtol=1e-4, atol=1e-2)
+
+
+def test_rows_of_a_matrix_file_go_by_their_names(
+    tmp_path: Path, true_values: npt.NDArray[np.float64]
+) -> None:
+    write_spilled(tmp_path / "a.fcs", true_values, ["A", "B", "C"])
+    lines = [",A,B,C", *(",".join(["ABC"[i], *map(str, MATRIX[i])]) for i in (1, 2, 0))]
+    (tmp_path / "matrix.csv").write_text("\n".join(lines))
+    events = events_of(tmp_path, "a.fcs", compensation="matrix.csv", standardize=False, transform=LINEAR)
+    np.testing.assert_allclose(events.values, true_values, rtol=1e-4, atol=1e-2)
+
+
+def test_a_file_without_a_matrix_beside_one_with_is_told(
+    tmp_path: Path, true_values: npt.NDArray[np.float64]
+) -> None:
+    write_spilled(tmp_path / "a.fcs", true_values, ["A", "B", "C"])
+    save(tmp_path, "b.npz", true_values, ["A", "B", "C"])
+    notes = events_of(tmp_path, "a.fcs", "b.npz", transform=LINEAR).report.notes
+    assert "b.npz: not compensated: the file holds no spillover matrix" in notes
+    assert not events_of(tmp_path, "b.npz", transform=LINEAR).report.notes
 
 
 @pytest.mark.parametrize("form", ["<{}>", "Comp-{}"])
