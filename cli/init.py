@@ -73,7 +73,8 @@ def write_config(files: Sequence[str], folder: Path) -> str:
             "data.transform": _transform_lines(names, suggestions),
         },
     )
-    return "".join(f"# {line}\n" for line in [*_about(files, sources), *notes]) + "\n" + text
+    about = [" ".join(line.split()) for line in (*_about(files, sources), *notes)]
+    return "".join(f"# {line}\n" for line in about) + "\n" + text
 
 
 def _relative(file: str, folder: Path) -> str:
@@ -90,6 +91,7 @@ def _config(files: list[str], names: Sequence[str], suggestions: Sequence[Sugges
     transform = {DEFAULT: TransformConfig()} | {
         name: TransformConfig.model_validate({"method": s.transform, "cofactor": s.cofactor})
         for name, s in taken
+        if name != DEFAULT
     }
     return Config(data=DataConfig(files=files, channels=[name for name, _ in taken], transform=transform))
 
@@ -127,9 +129,12 @@ def _channel_lines(names: Sequence[str], suggestions: Sequence[Suggestion]) -> l
 
 def _transform_lines(names: Sequence[str], suggestions: Sequence[Suggestion]) -> list[str]:
     """A transform for every channel that is taken, and for every other one in a comment."""
+    from dpmix.config import DEFAULT
     from dpmix.yaml_text import flow
 
-    lines = ["default: {method: auto}"]
+    lines = [f"{DEFAULT}: {{method: auto}}"]
     for name, s in zip(names, suggestions, strict=True):
+        if name == DEFAULT:  # a channel of that name takes the default
+            continue
         lines.append(f"{'' if s.taken else '# '}{flow(name)}: {data_files.scale(s)}")
     return lines

@@ -43,7 +43,26 @@ class Session:
 
 @contextmanager
 def open_session(kind: str, config: Config, base: Path, resume: bool, overwrite: bool) -> Iterator[Session]:
-    """Prepare the events, choose the engine and open the run file, and close all of it again."""
+    """Prepare the events, choose the engine and open the run file, and close all of it again.
+
+    Parameters
+    ----------
+    kind : str
+        "mcmc" or "bem".
+    config : Config
+    base : Path
+        Folder that relative data paths of the config start from.
+    resume, overwrite : bool
+        Go on with the run file that is there; replace it.
+
+    Raises
+    ------
+    ConfigError
+        What the config names is not there or does not fit, or something is in the run file's place.
+    DataError
+        The events cannot be used, are not those that the run began with, or a run file cannot be read or
+        written.
+    """
     path = Path(config.output.path)
     origin = origin_of(config, base) if kind == "mcmc" else None
     if not resume:

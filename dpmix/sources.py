@@ -352,7 +352,7 @@ def _text(path: Path, part: str) -> Source:
         if _is_number(schema.field(key).type) or pyarrow.types.is_null(schema.field(key).type)
     ]
     if not numeric:
-        raise DataError(f"{path}: found no column of numbers, need a row per event and a column per channel")
+        raise DataError(f"{path}: found no column of numbers (with decimal points), need a row per event")
     details = tuple(
         replace(d, numeric=key in numeric)
         for d, key in zip(_details(path, names, len(keys)), keys, strict=True)

@@ -367,6 +367,17 @@ def test_init_writes_a_config_that_runs(folder: Path) -> None:
     assert draws.open_run("run.h5").complete
 
 
+def test_init_of_odd_names(folder: Path) -> None:
+    """A channel that is named as the default transform is, a file name of two lines."""
+    rows = ["default,CD[3]*,no,12:30", "1,2,3,4", "3,1,5,2", "5,6,3,1", "6,5,4,3", "1,5,2,9"]
+    Path("two\nlines.csv").write_text("\n".join(rows))
+    dpmix("init", "two\nlines.csv", "--output", "run.yaml")
+    config = load_config("run.yaml")
+    assert config.data.files == ["two\nlines.csv"]
+    assert config.data.channels == ["default", "CD[3]*", "no", "12:30"]
+    dpmix("mcmc", "run.yaml", "--quiet", "--set", "mcmc.draws=2", "--set", "mcmc.burn_in=0")
+
+
 def test_init_prints_without_output_and_never_overwrites_unasked(folder: Path) -> None:
     printed = dpmix("init", "in/events.csv").stdout
     assert "files:\n    - in/events.csv\n" in printed
