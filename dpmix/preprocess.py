@@ -271,8 +271,8 @@ def _prepare(settings: DataSettings, base: Path, seed: int) -> Events:
         )
         for j in range(len(names))
     )
-    if gathered.rows is not None and settings.max_events is not None:
-        total = sum(source.n_events for source in sources)
+    total = sum(source.n_events for source in sources)
+    if gathered.n_read < total:
         notes.append(f"{gathered.n_read} of {total} events drawn at random (data.max_events)")
     return Events(
         values=values,

@@ -116,7 +116,7 @@ def run_mcmc(
         One line each, for anything wrong outside the program.
     """
     mcmc = config.mcmc
-    total = mcmc.burn_in + mcmc.draws * mcmc.thin
+    total = mcmc.sweeps
     with open_session("mcmc", config, base, resume, overwrite) as session:
         writer = session.writer
         if writer.committed == mcmc.draws:

@@ -473,6 +473,9 @@ def test_a_subsample_is_of_the_pooled_events_by_the_seed(tmp_path: Path) -> None
     assert not np.array_equal(events_of(tmp_path, "a.npz", "b.npz", seed=2, **settings).values, events.values)
     all_of_them = events_of(tmp_path, "a.npz", "b.npz", standardize=False, max_events=4000)
     assert all_of_them.rows is None
+    settings |= {"max_events": 4000, "margin_events": "drop"}
+    dropped = events_of(tmp_path, "a.npz", "b.npz", **settings)
+    assert not any("at random" in note for note in dropped.report.notes)
 
 
 @pytest.mark.usefixtures("small_chunks")
