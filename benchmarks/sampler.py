@@ -2,8 +2,8 @@
 
     python benchmarks/sampler.py
 
-The bar is 6 ms a sweep at K = 256, D = 14, because on a GPU this is what a sweep waits for. Prints the median,
-and writes it with the minimum to benchmarks/results/sampler.json.
+The bar is 6 ms a sweep at K = 256, D = 14, because on a GPU this is what a sweep waits for. Prints the
+median, and writes it with the minimum to benchmarks/results/sampler.json.
 """
 
 from __future__ import annotations
