@@ -1,8 +1,8 @@
-// Gibbs step 1 for a piece: a label per event by the inverse of the cumulative sum of its weights, and its log
-// likelihood. (Suchard et al. 2010, Appendix A, step 1.)
+// Gibbs step 1 for a piece: a label per event by the inverse of the cumulative sum of its weights, and its
+// log likelihood. (Suchard et al. 2010, Appendix A, step 1.)
 //
-// Weights are summed in the order of the components; the label is the first component at which the sum exceeds
-// uniform * total. What an event gets depends on nothing but the event, the mixture and the key.
+// Weights are summed in the order of the components; the label is the first component at which the sum
+// exceeds uniform * total. What an event gets depends on nothing but the event, the mixture and the key.
 #pragma once
 
 #include "evaluate.hpp"
@@ -19,7 +19,8 @@ DPMIX_INLINE void tile_uniforms(const Piece& piece, const Key& key, const Tile& 
         low[l] = static_cast<std::uint32_t>(event);
         high[l] = static_cast<std::uint32_t>(event >> 32);
     }
-    for (int u = 0; u < U; u++) uniforms[u] = uniform(key, *(const Words*)(low + u * W), *(const Words*)(high + u * W));
+    for (int u = 0; u < U; u++)
+        uniforms[u] = uniform(key, *(const Words*)(low + u * W), *(const Words*)(high + u * W));
 }
 
 // Candidates' log densities become cumulative sums of weights; returns the totals.
@@ -44,8 +45,8 @@ int last_with_weight(const Candidates& c, int l) {
 }
 
 // A far event again in float64, with the same uniform.
-void draw_far(const Mixture& mixture, const float* event, float uniform, double* weights, std::uint16_t& label,
-              double& log_likelihood) {
+void draw_far(const Mixture& mixture, const float* event, float uniform, double* weights,
+              std::uint16_t& label, double& log_likelihood) {
     const FarEvent far = far_weights(mixture, event, weights);
     const double point = uniform * far.total;
     double sum = 0.0;

@@ -1,4 +1,5 @@
-// The engine: holds the events by reference; one place per event, and one label and one place per event and chain.
+// The engine: holds the events by reference; one place per event, and one label and one place per event and
+// chain.
 //
 // The events are cut into chunks of 65,536: the grid, which belongs to the data. A pass takes the chunks of a
 // batch through its steps on all threads; what is summed is summed in the order of the grid. So no result
@@ -24,13 +25,14 @@ struct Options {
     int threads;
     bool pruning;
     float weight_floor;
-    int chunks_in_flight;  // 0: as many as a budget of memory allows
+    int chunks_in_flight;  // 0: two per thread, or fewer for lack of memory
     std::uint64_t first_event;
 };
 
 class Engine {
    public:
-    Engine(const Sweep& sweep, const float* events, std::size_t n_events, int n_channels, const Options& options);
+    Engine(const Sweep& sweep, const float* events, std::size_t n_events, int n_channels,
+           const Options& options);
 
     // Gibbs step 1, and the moments of the events by label: a function of events, mixture and key alone.
     void draw_labels(const Parameters& parameters, const Key& key, Totals& totals);
@@ -39,8 +41,8 @@ class Engine {
     // previous pass of chain 0 left: it is a function of the events, the previous mixture and this one.
     void expect_labels(const Parameters& parameters, Totals& totals);
 
-    // Labels of one chain, [N]; null where it has none yet.
-    const std::uint16_t* labels(std::uint32_t chain) const;
+    // Copies the labels of one chain to out [N]; false where it has none yet.
+    bool copy_labels(std::uint32_t chain, std::int32_t* out) const;
 
     // Log densities [count][K] of any events.
     void log_densities(const Parameters& parameters, const float* events, int count, float* out) const;
@@ -52,8 +54,8 @@ class Engine {
     struct Chain {
         std::vector<std::uint16_t> labels;  // [N]
         std::vector<std::uint16_t> order;   // [N]: the places in a chunk, sorted by label, then as in curve_
-        bool labelled = false;
-        bool pruning_pays = false;  // as measured in the latest pass
+        std::size_t passes = 0;
+        bool pruning_pays = false;  // as measured where a pass pruned
     };
     struct Task {  // part of a chunk's order
         std::size_t chunk;
@@ -71,6 +73,7 @@ class Engine {
     Chain& chain(std::uint32_t number);
     Piece piece(Chain& chain, const Task& task, bool pruned) const;
     bool can_prune(int n_components) const;
+    int threads_for(int n_components) const;
     bool prunes(const Chain& chain, std::size_t task, int n_components) const;
     void note(Chain& chain, const std::vector<Work>& work);
     void sort(Chain& chain, std::size_t chunk, int n_components, std::uint32_t* starts) const;
@@ -86,7 +89,7 @@ class Engine {
     std::vector<ThreadScratch> threads_;
     BatchScratch batch_;
     double kept_ = 1.0;
-    std::mutex busy_;  // one pass at a time
+    mutable std::mutex busy_;  // one pass at a time
 };
 
 }  // namespace dpmix

@@ -1,11 +1,11 @@
 // The components that can have weight for a tile of events, with their log densities: dense or pruned.
 //
 // The weight of component j for an event is exp(l_j - max l) where l_j - max l > -floor, and exactly 0 below.
-// Dense: every component's whole whitening. Pruned: the best log density so far comes from the components that
-// the events last had; then stage by stage (stages_of) each component's partial sum of squares is compared with
-// it and hopeless components are dropped, a tile at a time and without a branch that is hard to foretell. A
-// rounded partial sum never exceeds the rounded whole, so what is dropped has weight 0: both give the same
-// weights, bit for bit, and both give the candidates in the order of their index.
+// Dense: every component's whole whitening. Pruned: the best log density so far comes from the components
+// that the events last had; then stage by stage (stages_of) each component's partial sum of squares is
+// compared with it and hopeless components are dropped, a tile at a time and without a branch that is hard to
+// foretell. A rounded partial sum never exceeds the rounded whole, so what is dropped has weight 0: both give
+// the same weights, bit for bit, and both give the candidates in the order of their index.
 #pragma once
 
 #include "tile.hpp"
@@ -82,8 +82,8 @@ DPMIX_INLINE void drop(const Mixture& mixture, Candidates& c) {
 
 // Raises `best` to the log densities of the components that the tile's events last had.
 template <class Form>
-DPMIX_INLINE void seed(const Form& form, const Mixture& mixture, const int* places, const std::uint16_t* labels,
-                       Candidates& c) {
+DPMIX_INLINE void seed(const Form& form, const Mixture& mixture, const int* places,
+                       const std::uint16_t* labels, Candidates& c) {
     int last = -1, tried = 0;
     for (int l = 0; l < TILE; l++) {
         const int j = labels[places[l]];
@@ -100,7 +100,8 @@ DPMIX_INLINE void seed(const Form& form, const Mixture& mixture, const int* plac
 }
 
 template <class Form>
-void evaluate(const Mixture& mixture, const Tile& tile, const std::uint16_t* last_labels, bool pruned, Candidates& c) {
+void evaluate(const Mixture& mixture, const Tile& tile, const std::uint16_t* last_labels, bool pruned,
+              Candidates& c) {
     const Form form(tile.x, mixture.n_channels);
     for (int u = 0; u < U; u++) c.best[u] = splat(LOWEST);
     if (!pruned) {
@@ -116,7 +117,8 @@ void evaluate(const Mixture& mixture, const Tile& tile, const std::uint16_t* las
             if (rows.last == form.n_channels()) return keep<true>(rows, params, mixture, c);
             return keep<false>(rows, params, mixture, c);
         });
-        params += static_cast<std::size_t>(mixture.n_components) * stage_size(stages.bounds[g], stages.bounds[g + 1]);
+        params += static_cast<std::size_t>(mixture.n_components) *
+                  stage_size(stages.bounds[g], stages.bounds[g + 1]);
     }
 }
 
@@ -125,14 +127,15 @@ using Evaluate = void (*)(const Mixture&, const Tile&, const std::uint16_t*, boo
 // The form for D channels: unrolled up to 32, where vectors are wide enough for that to pay, else general.
 Evaluate evaluate_for(int n_channels) {
 #if defined(__AVX2__)
-#define DPMIX_CASE(D) \
-    case D: return evaluate<Fixed<D>>;
+    // clang-format off
+#define DPMIX_CASE(D) case D: return evaluate<Fixed<D>>;
 #define DPMIX_CASES(D) DPMIX_CASE(D) DPMIX_CASE(D + 1) DPMIX_CASE(D + 2) DPMIX_CASE(D + 3)
     switch (n_channels) {
         DPMIX_CASES(1) DPMIX_CASES(5) DPMIX_CASES(9) DPMIX_CASES(13)
         DPMIX_CASES(17) DPMIX_CASES(21) DPMIX_CASES(25) DPMIX_CASES(29)
         default: break;
     }
+// clang-format on
 #undef DPMIX_CASES
 #undef DPMIX_CASE
 #endif

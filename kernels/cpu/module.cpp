@@ -72,8 +72,10 @@ class CpuEngine {
     const Sweep& sweep_;
     Engine engine_;
 
-    static Parameters parameters(const Doubles1& log_constants, const Doubles2& means, const Doubles3& whiteners) {
-        return {static_cast<int>(log_constants.shape(0)), log_constants.data(), means.data(), whiteners.data()};
+    static Parameters parameters(const Doubles1& log_constants, const Doubles2& means,
+                                 const Doubles3& whiteners) {
+        return {static_cast<int>(log_constants.shape(0)), log_constants.data(), means.data(),
+                whiteners.data()};
     }
 
     // Moments (sweep.hpp) to counts, sums and symmetric scatters.
@@ -128,11 +130,10 @@ class CpuEngine {
     }
 
     // Whether the chain has labels; they are written to `out` [N].
-    bool labels(std::uint32_t chain, nb::ndarray<std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> out) const {
-        const std::uint16_t* labels = engine_.labels(chain);
-        if (labels == nullptr) return false;
-        std::copy(labels, labels + events_.shape(0), out.data());
-        return true;
+    bool labels(std::uint32_t chain,
+                nb::ndarray<std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> out) const {
+        const nb::gil_scoped_release released;
+        return engine_.copy_labels(chain, out.data());
     }
 
     void log_densities(Doubles1 log_constants, Doubles2 means, Doubles3 whiteners, Events events,
@@ -156,15 +157,15 @@ NB_MODULE(_cpu, module) {
     module.attr("MAX_COMPONENTS") = dpmix::MAX_COMPONENTS;
     module.def("isas", &dpmix::isas, "Instruction sets that this processor has, best first.");
     nb::class_<CpuEngine>(module, "Engine")
-        .def(nb::init<dpmix::Events, const std::string&, int, bool, float, int, std::uint64_t>(), "events"_a, "isa"_a,
-             "threads"_a, "pruning"_a, "weight_floor"_a, "chunks_in_flight"_a, "first_event"_a)
-        .def("draw_labels", &CpuEngine::draw_labels, "log_constants"_a, "means"_a, "whiteners"_a, "seed"_a, "chain"_a,
-             "iteration"_a, "counts"_a, "sums"_a, "scatters"_a)
-        .def("expect_labels", &CpuEngine::expect_labels, "log_constants"_a, "means"_a, "whiteners"_a, "counts"_a,
-             "sums"_a, "scatters"_a)
+        .def(nb::init<dpmix::Events, const std::string&, int, bool, float, int, std::uint64_t>(), "events"_a,
+             "isa"_a, "threads"_a, "pruning"_a, "weight_floor"_a, "chunks_in_flight"_a, "first_event"_a)
+        .def("draw_labels", &CpuEngine::draw_labels, "log_constants"_a, "means"_a, "whiteners"_a, "seed"_a,
+             "chain"_a, "iteration"_a, "counts"_a, "sums"_a, "scatters"_a)
+        .def("expect_labels", &CpuEngine::expect_labels, "log_constants"_a, "means"_a, "whiteners"_a,
+             "counts"_a, "sums"_a, "scatters"_a)
         .def("labels", &CpuEngine::labels, "chain"_a, "out"_a)
-        .def("log_densities", &CpuEngine::log_densities, "log_constants"_a, "means"_a, "whiteners"_a, "events"_a,
-             "out"_a)
+        .def("log_densities", &CpuEngine::log_densities, "log_constants"_a, "means"_a, "whiteners"_a,
+             "events"_a, "out"_a)
         .def_prop_ro("kept", &CpuEngine::kept)
         .def_prop_ro("width", &CpuEngine::width);
 }

@@ -1,8 +1,9 @@
-// Sums of r z z' over events of one component, z = (x - centre, 1): scatter, sum and count in one (sweep.hpp).
+// Sums of r z z' over events of one component, z = (x - centre, 1): scatter, sum and count in one
+// (sweep.hpp).
 //
 // 64 events at a time are centred into a small buffer; then 8 rows of the triangle by one vector are held in
-// registers while the 64 pass by, in float32, and are added to the float64 moments. The order of the additions
-// to an element is the order of the events, whatever W.
+// registers while the 64 pass by, in float32, and are added to the float64 moments. The order of the
+// additions to an element is the order of the events, whatever W.
 #pragma once
 
 #include "tile.hpp"
@@ -36,7 +37,8 @@ DPMIX_INLINE void add_rows(const float* left, const float* right, int count, int
         DPMIX_UNROLL
         for (int r = 0; r < R; r++) {
             if (first + r >= end) break;
-            *(Doubles*)(moments + moment_row(first + r) + column) += __builtin_convertvector(sums[r], Doubles);
+            *(Doubles*)(moments + moment_row(first + r) + column) +=
+                __builtin_convertvector(sums[r], Doubles);
         }
     }
 }
@@ -60,7 +62,8 @@ void component_moments(const Mixture& mixture, int component, const float* event
         for (int t = 0; t < group; t++) {
             const int ahead = from + t + AHEAD < count ? from + t + AHEAD : count - 1;
             prefetch_event(events, order[ahead], D);
-            centre_event(events + static_cast<std::size_t>(order[from + t]) * D, centre, D, scratch.rows + t * width);
+            centre_event(events + static_cast<std::size_t>(order[from + t]) * D, centre, D,
+                         scratch.rows + t * width);
         }
         add_group(scratch.rows, scratch.rows, group, D, moments);
     }

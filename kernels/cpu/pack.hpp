@@ -1,4 +1,5 @@
-// A mixture as the caller holds it (float64) and as the sweep reads it (float32, packed): sweep.hpp's Mixture.
+// A mixture as the caller holds it (float64) and as the sweep reads it (float32, packed): sweep.hpp's
+// Mixture.
 #pragma once
 
 #include <cmath>
@@ -19,7 +20,9 @@ struct Aligned {
     Aligned() = default;
     template <class Other>
     Aligned(const Aligned<Other>&) {}
-    T* allocate(std::size_t n) { return static_cast<T*>(::operator new(n * sizeof(T), std::align_val_t{64})); }
+    T* allocate(std::size_t n) {
+        return static_cast<T*>(::operator new(n * sizeof(T), std::align_val_t{64}));
+    }
     void deallocate(T* memory, std::size_t) { ::operator delete(memory, std::align_val_t{64}); }
     friend bool operator==(const Aligned&, const Aligned&) { return true; }
     friend bool operator!=(const Aligned&, const Aligned&) { return false; }
@@ -48,7 +51,8 @@ class PackedMixture {
         for (int j = 0; j < K; j++) {
             constants_[j] = static_cast<float>(from.log_constants[j]);
             float* centre = &centres_[static_cast<std::size_t>(j) * width];
-            for (int i = 0; i < D; i++) centre[i] = static_cast<float>(from.means[static_cast<std::size_t>(j) * D + i]);
+            for (int i = 0; i < D; i++)
+                centre[i] = static_cast<float>(from.means[static_cast<std::size_t>(j) * D + i]);
             centre[D] = -1.0f;
         }
         pack_stage(from, D, 0, D, whole_);
@@ -80,7 +84,8 @@ class PackedMixture {
             const double* whitener = from.whiteners + static_cast<std::size_t>(j) * D * D;
             for (int i = 0; i < last; i++) packed.push_back(static_cast<float>(mean[i]));
             for (int r = first; r < last; r++) {
-                for (int i = 0; i <= r; i++) packed.push_back(static_cast<float>(whitener[r * D + i] * std::sqrt(0.5)));
+                for (int i = 0; i <= r; i++)
+                    packed.push_back(static_cast<float>(whitener[r * D + i] * std::sqrt(0.5)));
             }
         }
     }

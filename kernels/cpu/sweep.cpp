@@ -27,14 +27,16 @@ void log_densities(const Mixture& mixture, const float* events, int count, float
         std::uint16_t order[TILE];
         const int here = count - from < TILE ? count - from : TILE;
         for (int l = 0; l < here; l++) order[l] = static_cast<std::uint16_t>(l);
-        const float* first = events + static_cast<std::size_t>(from) * static_cast<std::size_t>(mixture.n_channels);
+        const float* first =
+            events + static_cast<std::size_t>(from) * static_cast<std::size_t>(mixture.n_channels);
         load_tile(Piece{first, order, here, false, 0, nullptr}, mixture.n_channels, 0, tile);
         evaluate(unlimited, tile, nullptr, false, c);
         float* rows = out + static_cast<std::size_t>(from) * K;
         for (std::size_t i = 0; i < static_cast<std::size_t>(here) * K; i++) rows[i] = -__builtin_inff();
         for (int q = 0; q < c.count; q++) {
             for (int l = 0; l < here; l++) {
-                rows[static_cast<std::size_t>(l) * K + static_cast<std::size_t>(c.list[q])] = c.logs[q * U + l / W][l % W];
+                rows[static_cast<std::size_t>(l) * K + static_cast<std::size_t>(c.list[q])] =
+                    c.logs[q * U + l / W][l % W];
             }
         }
     }
@@ -43,7 +45,7 @@ void log_densities(const Mixture& mixture, const float* events, int count, float
 }  // namespace
 
 extern const Sweep DPMIX_JOIN(sweep_, DPMIX_SET);
-const Sweep DPMIX_JOIN(sweep_, DPMIX_SET) = {DPMIX_QUOTE(DPMIX_SET), W,           draw_piece, expect_piece,
-                                             component_moments,      log_densities};
+const Sweep DPMIX_JOIN(sweep_, DPMIX_SET) = {
+    DPMIX_QUOTE(DPMIX_SET), W, draw_piece, expect_piece, component_moments, log_densities};
 
 }  // namespace dpmix

@@ -26,8 +26,8 @@ struct Stages {
     int bounds[5];
 };
 
-// Bounds that grow geometrically from 4 to D: bounds[g + 1] = ceil(4 (D / 4)^(g / (count - 1))), found the best
-// of a dozen at D = 8 (4, 6, 8), 14 (4, 7, 10, 14) and 30 (4, 8, 16, 30).
+// Bounds that grow geometrically from 4 to D: bounds[g + 1] = ceil(4 (D / 4)^(g / (count - 1))), found the
+// best of a dozen at D = 8 (4, 6, 8), 14 (4, 7, 10, 14) and 30 (4, 8, 16, 30).
 constexpr Stages stages_of(int n_channels) {
     const int count = n_channels <= 4 ? 1 : n_channels <= 7 ? 2 : n_channels <= 10 ? 3 : 4;
     Stages stages{count, {}};
@@ -55,9 +55,11 @@ constexpr int stage_size(int first, int last) { return last + triangle(first, la
 // ---- Moments -------------------------------------------------------------------------------------------
 
 // Scatter, sum and count of one component are one lower triangular matrix: the sum of r z z' over its events,
-// z = (x - centre, 1) with D + 1 entries, r the responsibility (1 for a drawn label). Row D holds the sum and,
-// on its diagonal, the count. Rows are padded to multiples of 16 so that whole vectors are added.
-constexpr int moment_row(int row) { return 16 * (8 * (row / 16) * (row / 16 + 1) + (row % 16) * (row / 16 + 1)); }
+// z = (x - centre, 1) with D + 1 entries, r the responsibility (1 for a drawn label). Row D holds the sum
+// and, on its diagonal, the count. Rows are padded to multiples of 16 so that whole vectors are added.
+constexpr int moment_row(int row) {
+    return 16 * (8 * (row / 16) * (row / 16 + 1) + (row % 16) * (row / 16 + 1));
+}
 constexpr int moment_size(int n_channels) { return moment_row(n_channels + 1); }
 constexpr int padded_width(int n_channels) { return (n_channels + 16) / 16 * 16; }  // of z
 
@@ -73,10 +75,10 @@ struct Key {
 struct Mixture {
     int n_channels, n_components;
     float weight_floor;
-    const float* constants;  // [K]
-    const float* whole;      // [K][stage_size(0, D)]
-    const float* staged;     // per stage [K][stage_size]; null where pruning is off
-    const float* centres;    // [K][padded_width]: mu_j, -1, 0...: x - centre is then z of the moments
+    const float* constants;       // [K]
+    const float* whole;           // [K][stage_size(0, D)]
+    const float* staged;          // per stage [K][stage_size]; null where pruning is off
+    const float* centres;         // [K][padded_width]: mu_j, -1, 0...: x - centre is then z of the moments
     const double* log_constants;  // [K], the float64 values for far events, unscaled
     const double* means;          // [K][D]
     const double* whiteners;      // [K][D][D]
@@ -84,17 +86,17 @@ struct Mixture {
 
 // Scratch of one thread.
 struct Scratch {
-    float* logs;        // [K][TILE] partial sums of squares, log densities or weights of the candidates
-    int* candidates;    // [K]
-    double* weights;    // [K] of a far event
-    float* rows;        // [2][64][padded_width] centred events and weighted centred events
+    float* logs;      // [K][TILE] partial sums of squares, log densities or weights of the candidates
+    int* candidates;  // [K]
+    double* weights;  // [K] of a far event
+    float* rows;      // [2][64][padded_width] centred events and weighted centred events
 
     // Responsibilities of a block of events: entries (event, r), in segments of one component (expect only).
-    int capacity;             // of entries, and of segments
-    std::uint16_t* entries;   // [capacity] places in the chunk
-    float* shares;            // [capacity]
-    int *starts, *nexts;      // [capacity + 1] and [capacity] of segments: first entry, next segment
-    int *heads, *tails;       // [K] first and last segment of a component in this block; -1 for none
+    int capacity;            // of entries, and of segments
+    std::uint16_t* entries;  // [capacity] places in the chunk
+    float* shares;           // [capacity]
+    int *starts, *nexts;     // [capacity + 1] and [capacity] of segments: first entry, next segment
+    int *heads, *tails;      // [K] first and last segment of a component in this block; -1 for none
 };
 
 // Some events of one chunk, in the order in which they are to be taken.

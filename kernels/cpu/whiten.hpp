@@ -1,9 +1,9 @@
 // Sums of squares of whitened events: |whitener (x - mu)|^2 of one component, for a tile of 16 events.
 //
 // x[D][TILE] is held as U vectors of W events per channel. Two forms, the same operations on every event in
-// the same order and so the same bits: `Fixed<D>`, unrolled for one D, and `General`, for any D. Within a row:
-// y = l_0 d_0, then fused multiply-adds in channel order; over rows: fused y y + sum. Each rounded sum of
-// squares only grows, which is what makes pruning exact (evaluate.hpp).
+// the same order and so the same bits: `Fixed<D>`, unrolled for one D, and `General`, for any D. Within a
+// row: y = l_0 d_0, then fused multiply-adds in channel order; over rows: fused y y + sum. Each rounded sum
+// of squares only grows, which is what makes pruning exact (evaluate.hpp).
 #pragma once
 
 #include "simd.hpp"
@@ -16,8 +16,9 @@ template <int D>
 class Fixed {
     Floats x_[D][U];
 
-    // Rows taken together: a channel of the events that finds no register is then loaded once for all of them.
-    // Measured: with 32 registers of 16, 8 rows are 10% faster than 2 at D = 30; elsewhere 2 are the best.
+    // Rows taken together: a channel of the events that finds no register is then loaded once for all of
+    // them. Measured: with 32 registers of 16, 8 rows are 10% faster than 2 at D = 30; elsewhere 2 are the
+    // best.
     static constexpr int B = W == 16 && D > 14 ? 8 : 2;
 
     // Rows [First, Last): params are the means up to Last, then the rows.
@@ -43,7 +44,8 @@ class Fixed {
                     for (int b = i > r ? i - r : 0; b < rows; b++) {
                         const Floats factor = splat(params[Last + triangle(First, r + b) + i]);
                         DPMIX_UNROLL
-                        for (int u = 0; u < U; u++) y[b][u] = i == 0 ? factor * d[0][u] : fma(factor, d[i][u], y[b][u]);
+                        for (int u = 0; u < U; u++)
+                            y[b][u] = i == 0 ? factor * d[0][u] : fma(factor, d[i][u], y[b][u]);
                     }
                 }
                 DPMIX_UNROLL
@@ -118,7 +120,8 @@ class General {
         }
 
         // Rows r .. r + 3 on two vectors of events (one where a tile is one vector).
-        DPMIX_INLINE static void four_rows(const float* const (&rows)[4], const Floats* d, int r, Floats* sums) {
+        DPMIX_INLINE static void four_rows(const float* const (&rows)[4], const Floats* d, int r,
+                                           Floats* sums) {
             constexpr int V = U < 2 ? U : 2;
             Floats y[4][V];
             DPMIX_UNROLL
@@ -138,7 +141,8 @@ class General {
                 DPMIX_UNROLL
                 for (int b = 1; b <= a; b++) {
                     DPMIX_UNROLL
-                    for (int v = 0; v < V; v++) y[a][v] = fma(splat(rows[a][r + b]), d[(r + b) * U + v], y[a][v]);
+                    for (int v = 0; v < V; v++)
+                        y[a][v] = fma(splat(rows[a][r + b]), d[(r + b) * U + v], y[a][v]);
                 }
             }
             DPMIX_UNROLL
@@ -150,7 +154,8 @@ class General {
     };
 
    public:
-    DPMIX_INLINE General(const float* tile, int n_channels) : x_((const Floats*)tile), n_channels_(n_channels) {}
+    DPMIX_INLINE General(const float* tile, int n_channels)
+        : x_((const Floats*)tile), n_channels_(n_channels) {}
 
     int n_channels() const { return n_channels_; }
 

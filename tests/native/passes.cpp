@@ -1,10 +1,11 @@
 // Runs the engine without Python, so that a cross-compiled one can be run under an emulator and compared.
 //
 // Standard input, binary: int32 N, D, K; float32 events [N][D]; float64 log constants [K], means [K][D],
-// whiteners [K][D][D]. Standard output: the labels of two draws and of an E step, one number per line, and the
-// log likelihood of each pass in hexadecimal.
+// whiteners [K][D][D]. Standard output: the labels of two draws and of an E step, one number per line, and
+// the log likelihood of each pass in hexadecimal.
 
 #include <cstdio>
+#include <cstdlib>
 #include <vector>
 
 #include "engine.hpp"
@@ -24,7 +25,8 @@ int main() {
     const std::vector<std::int32_t> sizes = read<std::int32_t>(3);
     const std::size_t N = sizes[0], D = sizes[1], K = sizes[2];
     const std::vector<float> events = read<float>(N * D);
-    const std::vector<double> constants = read<double>(K), means = read<double>(K * D), whiteners = read<double>(K * D * D);
+    const std::vector<double> constants = read<double>(K), means = read<double>(K * D),
+                              whiteners = read<double>(K * D * D);
     const dpmix::Parameters parameters{sizes[2], constants.data(), means.data(), whiteners.data()};
     dpmix::Engine engine(dpmix::DPMIX_SWEEP, events.data(), N, sizes[1], {2, true, 25.0f, 0, 0});
     for (std::uint32_t pass = 0; pass < 3; pass++) {
@@ -32,7 +34,9 @@ int main() {
         dpmix::Totals totals{moments.data(), 0.0};
         if (pass < 2) engine.draw_labels(parameters, dpmix::Key{7, 0, pass}, totals);
         else engine.expect_labels(parameters, totals);
-        for (std::size_t i = 0; i < N; i++) std::printf("%d\n", engine.labels(0)[i]);
+        std::vector<std::int32_t> labels(N);
+        engine.copy_labels(0, labels.data());
+        for (const std::int32_t label : labels) std::printf("%d\n", label);
         std::printf("%a\n", totals.log_likelihood);
     }
 }
