@@ -9,8 +9,8 @@ pruned one really makes. Every timed sweep follows one of another mixture, as in
 
 sgemm is OpenBLAS's (NumPy's) on 1,536 x 1,536, in a process of its own so that its threads, which spin for a
 while, cannot be confused with the engine's. OpenBLAS is told which kernels to use: AVX-512 ones beside the v4
-code and AVX2 ones beside v3. Left to itself it takes AVX2 ones on a processor that it does not know yet (Zen 5),
-and is half as fast.
+code and AVX2 ones beside v3. Left to itself it takes AVX2 ones on a processor that it does not know yet (such
+as Zen 5), and is half as fast.
 """
 
 from __future__ import annotations
