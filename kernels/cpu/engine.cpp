@@ -230,7 +230,8 @@ void Engine::draw_labels(const Parameters& parameters, const Key& key, Totals& t
         });
 
         // 4. Add them up.
-        parallel_for(static_cast<std::size_t>(K), threads, [&](std::size_t j, int) {
+        const int adders = static_cast<double>(runs.size() * size) < THREAD_WORK ? 1 : threads;
+        parallel_for(static_cast<std::size_t>(K), adders, [&](std::size_t j, int) {
             double* total = totals.moments + j * size;
             for (std::size_t run = first_run[j]; run < first_run[j + 1]; run++) {
                 const double* own = &batch_.moments[run * size];

@@ -19,6 +19,19 @@ DPMIX_INLINE void prefetch_event(const float* events, int place, int n_channels)
     __builtin_prefetch(event + 4 * n_channels - 1);
 }
 
+// Four channels from `first` of four events, channel by channel.
+DPMIX_INLINE void turn(const float* const* rows, int first, float* turned) {
+    typedef float Four __attribute__((vector_size(16), aligned(4)));
+    const Four a = *(const Four*)(rows[0] + first), b = *(const Four*)(rows[1] + first);
+    const Four c = *(const Four*)(rows[2] + first), d = *(const Four*)(rows[3] + first);
+    const Four ab = __builtin_shufflevector(a, b, 0, 4, 1, 5), cd = __builtin_shufflevector(c, d, 0, 4, 1, 5);
+    const Four AB = __builtin_shufflevector(a, b, 2, 6, 3, 7), CD = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+    *(Four*)turned = __builtin_shufflevector(ab, cd, 0, 1, 4, 5);
+    *(Four*)(turned + TILE) = __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
+    *(Four*)(turned + 2 * TILE) = __builtin_shufflevector(AB, CD, 0, 1, 4, 5);
+    *(Four*)(turned + 3 * TILE) = __builtin_shufflevector(AB, CD, 2, 3, 6, 7);
+}
+
 // Tile of the events order[from] ... of a piece; those of the tile after the next are asked for.
 DPMIX_INLINE void load_tile(const Piece& piece, int n_channels, int from, Tile& tile) {
     const int end = piece.count - 1;
@@ -26,11 +39,17 @@ DPMIX_INLINE void load_tile(const Piece& piece, int n_channels, int from, Tile& 
         const int ahead = from + 2 * TILE + l;
         prefetch_event(piece.events, piece.order[ahead < end ? ahead : end], n_channels);
     }
+    const float* rows[TILE];
     for (int l = 0; l < TILE; l++) {
-        const int place = piece.order[from + l < end ? from + l : end];
-        const float* event = piece.events + static_cast<std::size_t>(place) * n_channels;
-        for (int i = 0; i < n_channels; i++) tile.x[i * TILE + l] = event[i];
-        tile.places[l] = place;
+        tile.places[l] = piece.order[from + l < end ? from + l : end];
+        rows[l] = piece.events + static_cast<std::size_t>(tile.places[l]) * n_channels;
+    }
+    for (int l = 0; l < TILE; l += 4) {
+        int i = 0;
+        for (; i + 4 <= n_channels; i += 4) turn(rows + l, i, tile.x + i * TILE + l);
+        for (; i < n_channels; i++) {
+            for (int q = 0; q < 4; q++) tile.x[i * TILE + l + q] = rows[l + q][i];
+        }
     }
     tile.count = piece.count - from < TILE ? piece.count - from : TILE;
 }
