@@ -164,6 +164,16 @@ class EngineContract:
         assert_same_stats(used.expect_labels(mixture), resumed.expect_labels(mixture))
         np.testing.assert_array_equal(used.labels(), resumed.labels())
 
+    def test_the_number_of_components_may_change(self) -> None:
+        events, many = problem(3000, 14, 200, spread=3.0)
+        few = Mixture(many.log_weights[:20], many.means[:20], many.whiteners[:20], many.log_norms[:20])
+        used = self.make(events)
+        for iteration, now in enumerate([many, many, many, few, few, many]):
+            key = Key(1, 0, iteration)
+            assert_same_stats(used.draw_labels(now, key), self.make(events).draw_labels(now, key))
+        for now in (few, many):
+            used.expect_labels(now)
+
     def test_chains_keep_their_own_labels(self) -> None:
         events, mixture = problem(2000, 3, 10, spread=0.3)
         engine, alone = self.make(events), self.make(events)

@@ -118,7 +118,7 @@ bool Engine::can_prune(int n_components) const {
 }
 
 bool Engine::prunes(const Chain& chain, std::size_t task, int n_components) const {
-    if (chain.passes == 0 || !can_prune(n_components)) return false;
+    if (chain.passes == 0 || chain.n_components > n_components || !can_prune(n_components)) return false;
     return chain.pruning_pays || (chain.passes + task) % PROBE == 1;
 }
 
@@ -127,7 +127,7 @@ int Engine::threads_for(int n_components) const {
     return static_cast<int>(std::clamp(work / THREAD_WORK, 1.0, static_cast<double>(options_.threads)));
 }
 
-void Engine::note(Chain& chain, const std::vector<Work>& work) {
+void Engine::note(Chain& chain, int n_components, const std::vector<Work>& work) {
     Work all{0.0, 0.0, false}, pruned{0.0, 0.0, true};
     for (const Work& task : work) {
         for (Work* sum : {&all, &pruned}) {
@@ -137,6 +137,7 @@ void Engine::note(Chain& chain, const std::vector<Work>& work) {
         }
     }
     kept_ = all.made / all.whole;
+    chain.n_components = n_components;
     chain.passes++;
     if (pruned.whole > 0.0) chain.pruning_pays = pruned.made < (1.0 - PAYING_SHARE) * pruned.whole;
 }
@@ -239,7 +240,7 @@ void Engine::draw_labels(const Parameters& parameters, const Key& key, Totals& t
             }
         });
     }
-    note(chain, work);
+    note(chain, K, work);
 }
 
 void Engine::expect_labels(const Parameters& parameters, Totals& totals) {
@@ -289,7 +290,7 @@ void Engine::expect_labels(const Parameters& parameters, Totals& totals) {
     for (const double of_task : log_likelihoods) totals.log_likelihood += of_task;
 
     parallel_for(n_chunks(), threads, [&](std::size_t chunk, int) { sort(chain, chunk, K, nullptr); });
-    note(chain, work);
+    note(chain, K, work);
 }
 
 bool Engine::copy_labels(std::uint32_t chain, std::int32_t* out) const {

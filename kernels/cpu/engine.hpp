@@ -54,6 +54,7 @@ class Engine {
     struct Chain {
         std::vector<std::uint16_t> labels;  // [N]
         std::vector<std::uint16_t> order;   // [N]: the places in a chunk, sorted by label, then as in curve_
+        int n_components = 0;               // that the labels were drawn from
         std::size_t passes = 0;
         bool pruning_pays = false;  // as measured where a pass pruned
     };
@@ -75,7 +76,7 @@ class Engine {
     bool can_prune(int n_components) const;
     int threads_for(int n_components) const;
     bool prunes(const Chain& chain, std::size_t task, int n_components) const;
-    void note(Chain& chain, const std::vector<Work>& work);
+    void note(Chain& chain, int n_components, const std::vector<Work>& work);
     void sort(Chain& chain, std::size_t chunk, int n_components, std::uint32_t* starts) const;
     std::vector<Scratch> scratches(int n_components, bool soft);
 
