@@ -1,6 +1,7 @@
 #include "engine.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 
 #include "parallel.hpp"
@@ -14,9 +15,9 @@ constexpr int EXPECT_TASK = 4096;  // events
 constexpr int RUN = 2048;          // events of one component whose moments are summed together
 constexpr std::size_t BUDGET = std::size_t{64} << 20;  // bytes of batch scratch
 
-// Chunks in flight: enough to keep the threads busy, few enough that a chunk's events are still in cache when
-// their moments are summed (at D = 8 and N = 1,000,000 all of them at once took a third longer).
-constexpr std::size_t CHUNKS_PER_THREAD = 2;
+// Chunks in flight for each thread: a chunk's events are still in cache when their moments are summed (at D = 8
+// and N = 1,000,000 all of them at once took a third longer). Where there are hardly more, all are in flight.
+constexpr std::size_t CHUNKS_PER_THREAD = 1;
 
 // Pruning is for at least this many components, and pays where it saves this share of the multiplications.
 constexpr int PRUNED_COMPONENTS = 16;
@@ -49,7 +50,8 @@ Engine::Engine(const Sweep& sweep, const float* events, std::size_t n_events, in
       n_channels_(n_channels),
       options_(options),
       curve_(n_events) {
-    parallel_for(n_chunks(), options_.threads, [&](std::size_t chunk, int) { follow_curve(chunk); });
+    Crew crew(std::min(options_.threads, static_cast<int>(n_chunks())));
+    crew.loop(n_chunks(), [&](std::size_t chunk, int) { follow_curve(chunk); });
 }
 
 // Sorts a chunk's places along a Z-order curve through its first channels, cut into 16 steps of a quarter of
@@ -174,7 +176,8 @@ void Engine::draw_labels(const Parameters& parameters, const Key& key, Totals& t
     const std::size_t chunk_bytes = CHUNK * sizeof(double) + (K + CHUNK / RUN) * size * sizeof(double);
     std::size_t batch = static_cast<std::size_t>(options_.chunks_in_flight);
     if (batch == 0) {
-        batch = std::clamp<std::size_t>(BUDGET / chunk_bytes, 1, CHUNKS_PER_THREAD * options_.threads);
+        const std::size_t wanted = CHUNKS_PER_THREAD * static_cast<std::size_t>(options_.threads);
+        batch = std::clamp<std::size_t>(BUDGET / chunk_bytes, 1, n_chunks() <= 2 * wanted ? 2 * wanted : wanted);
     }
     batch = std::min(batch, n_chunks());
     ThreadScratch::grow(batch_.log_likelihoods, batch * CHUNK);
@@ -182,15 +185,19 @@ void Engine::draw_labels(const Parameters& parameters, const Key& key, Totals& t
     std::vector<double> chunk_log_likelihoods(batch);
     std::vector<Work> work;
     totals.log_likelihood = 0.0;
+    Crew crew(threads);
 
     for (std::size_t first = 0; first < n_chunks(); first += batch) {
         const std::size_t end = std::min(first + batch, n_chunks());
 
-        // 1. Labels.
+        // 1. Labels; then, by whoever draws a chunk's last ones, its order by label, and its log likelihoods
+        // added in the order of the events.
         const std::vector<Task> parts = tasks(first, end, DRAW_TASK);
         const std::size_t done = work.size();
         work.resize(done + parts.size());
-        parallel_for(parts.size(), threads, [&](std::size_t i, int worker) {
+        std::vector<std::atomic<int>> undrawn(end - first);
+        for (const Task& part : parts) undrawn[part.chunk - first]++;
+        crew.loop(parts.size(), [&](std::size_t i, int worker) {
             const Task& part = parts[i];
             const bool pruned = prunes(chain, done + i, K);
             const double made =
@@ -199,16 +206,15 @@ void Engine::draw_labels(const Parameters& parameters, const Key& key, Totals& t
             const double whole =
                 (part.count + TILE - 1) / TILE * static_cast<double>(K) * triangle(0, n_channels_);
             work[done + i] = {made, whole, pruned};
-        });
-
-        // 2. Order by label; log likelihoods in the order of the events.
-        parallel_for(end - first, threads, [&](std::size_t c, int) {
-            sort(chain, first + c, K, &batch_.starts[c * (K + 1)]);
-            chunk_log_likelihoods[c] = sum(&batch_.log_likelihoods[c * CHUNK], events_in(first + c));
+            const std::size_t c = part.chunk - first;
+            if (--undrawn[c] == 0) {
+                sort(chain, part.chunk, K, &batch_.starts[c * (K + 1)]);
+                chunk_log_likelihoods[c] = sum(&batch_.log_likelihoods[c * CHUNK], events_in(part.chunk));
+            }
         });
         for (std::size_t c = 0; c < end - first; c++) totals.log_likelihood += chunk_log_likelihoods[c];
 
-        // 3. Moments of runs of events of one component, the runs of a component in the order of the grid.
+        // 2. Moments of runs of events of one component, the runs of a component in the order of the grid.
         std::vector<Run> runs;
         std::vector<std::size_t> first_run;
         for (int j = 0; j < K; j++) {
@@ -222,7 +228,7 @@ void Engine::draw_labels(const Parameters& parameters, const Key& key, Totals& t
         }
         first_run.push_back(runs.size());
         ThreadScratch::grow(batch_.moments, runs.size() * size);
-        parallel_for(runs.size(), threads, [&](std::size_t i, int worker) {
+        crew.loop(runs.size(), [&](std::size_t i, int worker) {
             const Run& run = runs[i];
             const std::size_t place = run.chunk * CHUNK;
             sweep_.moments(mixture, run.component, events_ + place * static_cast<std::size_t>(n_channels_),
@@ -230,9 +236,8 @@ void Engine::draw_labels(const Parameters& parameters, const Key& key, Totals& t
                            &batch_.moments[i * size], scratch[worker]);
         });
 
-        // 4. Add them up.
-        const int adders = static_cast<double>(runs.size() * size) < THREAD_WORK ? 1 : threads;
-        parallel_for(static_cast<std::size_t>(K), adders, [&](std::size_t j, int) {
+        // 3. Add them up.
+        crew.loop(static_cast<std::size_t>(K), [&](std::size_t j, int) {
             double* total = totals.moments + j * size;
             for (std::size_t run = first_run[j]; run < first_run[j + 1]; run++) {
                 const double* own = &batch_.moments[run * size];
@@ -263,11 +268,12 @@ void Engine::expect_labels(const Parameters& parameters, Totals& totals) {
     ThreadScratch::grow(batch_.touched, batch * components);
     std::vector<double> log_likelihoods(parts.size());
     std::vector<Work> work(parts.size());
+    Crew crew(threads);
 
     for (std::size_t first = 0; first < parts.size(); first += batch) {
         const std::size_t end = std::min(first + batch, parts.size());
         std::fill_n(batch_.touched.begin(), (end - first) * components, std::uint8_t{0});
-        parallel_for(end - first, threads, [&](std::size_t p, int worker) {
+        crew.loop(end - first, [&](std::size_t p, int worker) {
             const Task& part = parts[first + p];
             const bool pruned = prunes(chain, first + p, K);
             const double made =
@@ -277,7 +283,7 @@ void Engine::expect_labels(const Parameters& parameters, Totals& totals) {
                 (part.count + TILE - 1) / TILE * static_cast<double>(K) * triangle(0, n_channels_);
             work[first + p] = {made, whole, pruned};
         });
-        parallel_for(components, threads, [&](std::size_t j, int) {
+        crew.loop(components, [&](std::size_t j, int) {
             double* total = totals.moments + j * size;
             for (std::size_t p = 0; p < end - first; p++) {
                 if (!batch_.touched[p * components + j]) continue;
@@ -289,7 +295,7 @@ void Engine::expect_labels(const Parameters& parameters, Totals& totals) {
     totals.log_likelihood = 0.0;
     for (const double of_task : log_likelihoods) totals.log_likelihood += of_task;
 
-    parallel_for(n_chunks(), threads, [&](std::size_t chunk, int) { sort(chain, chunk, K, nullptr); });
+    crew.loop(n_chunks(), [&](std::size_t chunk, int) { sort(chain, chunk, K, nullptr); });
     note(chain, K, work);
 }
 

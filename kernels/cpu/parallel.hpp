@@ -1,4 +1,6 @@
-// Independent tasks on threads that live for one call: nothing to shut down, and safe across fork().
+// Threads for one pass: started once, they take part in each of its loops. Nothing outlives the pass, so there
+// is nothing to shut down and fork() is safe. Between loops they spin: a pass has many short loops, and a thread
+// that sleeps (or is started anew) takes longer to come back than some of them last.
 #pragma once
 
 #include <atomic>
@@ -9,24 +11,69 @@
 
 namespace dpmix {
 
-// Runs body(task, worker) for every task in [0, n_tasks), worker in [0, threads); no order is promised.
-// The body must not throw.
-template <class Body>
-void parallel_for(std::size_t n_tasks, int threads, const Body& body) {
-    std::atomic<std::size_t> next{0};
-    const auto work = [&](int worker) {
-        for (std::size_t task = next++; task < n_tasks; task = next++) body(task, worker);
-    };
-    std::vector<std::thread> others;
-    for (int worker = 1; worker < threads && static_cast<std::size_t>(worker) < n_tasks; worker++) {
-        try {
-            others.emplace_back(work, worker);
-        } catch (const std::system_error&) {
-            break;  // no more threads are to be had: the ones there are do all tasks
+class Crew {
+   public:
+    explicit Crew(int threads) {
+        for (int worker = 1; worker < threads; worker++) {
+            try {
+                others_.emplace_back([this, worker] { serve(worker); });
+            } catch (const std::system_error&) {
+                break;  // no more threads are to be had: the ones there are do all tasks
+            }
         }
     }
-    work(0);
-    for (std::thread& other : others) other.join();
-}
+
+    ~Crew() {
+        body_ = nullptr;
+        loops_.fetch_add(1, std::memory_order_release);
+        for (std::thread& other : others_) other.join();
+    }
+
+    Crew(const Crew&) = delete;
+    Crew& operator=(const Crew&) = delete;
+
+    // Runs body(task, worker) for every task in [0, n_tasks), worker in [0, threads); no order is promised.
+    // The body must not throw.
+    template <class Body>
+    void loop(std::size_t n_tasks, const Body& body) {
+        body_ = &body;
+        call_ = [](const void* any, std::size_t task, int worker) {
+            (*static_cast<const Body*>(any))(task, worker);
+        };
+        n_tasks_ = n_tasks;
+        next_.store(0, std::memory_order_relaxed);
+        busy_.store(others_.size(), std::memory_order_relaxed);
+        loops_.fetch_add(1, std::memory_order_release);
+        work(0);
+        for (int turn = 0; busy_.load(std::memory_order_acquire) > 0; turn++) wait(turn);
+    }
+
+   private:
+    static void wait(int turn) {
+        if (turn > 1000) std::this_thread::yield();
+    }
+
+    void work(int worker) {
+        for (std::size_t task = next_++; task < n_tasks_; task = next_++) call_(body_, task, worker);
+    }
+
+    void serve(int worker) {
+        for (unsigned seen = 0;; seen++) {
+            for (int turn = 0; loops_.load(std::memory_order_acquire) == seen; turn++) wait(turn);
+            if (body_ == nullptr) return;
+            work(worker);
+            busy_.fetch_sub(1, std::memory_order_release);
+        }
+    }
+
+    // Of the present loop; written before loops_ is raised, read after.
+    const void* body_ = nullptr;
+    void (*call_)(const void*, std::size_t, int) = nullptr;
+    std::size_t n_tasks_ = 0;
+
+    std::atomic<std::size_t> next_{0}, busy_{0};
+    std::atomic<unsigned> loops_{0};
+    std::vector<std::thread> others_;  // last: started when all the rest is there
+};
 
 }  // namespace dpmix
