@@ -8,37 +8,33 @@ D^2 + 3D floating point operations per event and component (triangular whitening
 pruned one really makes. Every timed sweep follows one of another mixture, as in a chain.
 
 sgemm is OpenBLAS's (NumPy's) on 1,536 x 1,536, in a process of its own so that its threads, which spin for a
-while, cannot be confused with the engine's. OpenBLAS is told which kernels to use: AVX-512 ones beside the v4
-code and AVX2 ones beside v3. Left to itself it takes AVX2 ones on a processor that it does not know yet (such
-as Zen 5), and is half as fast.
+while, cannot be confused with the engine's. It is measured twice: with the kernels that OpenBLAS chooses, and
+told to use AVX-512 ones beside the v4 code and AVX2 ones beside v3, for OpenBLAS does not know every
+processor and may choose kernels of half the speed.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import subprocess
 import sys
 import time
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 from mixtures import Kind, Parameters, Sample, sample
+from record import write_results
 from rich.console import Console
 from rich.table import Table
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from dpmix.engines.base import Key
-from dpmix.engines.cpu import CpuEngine, instruction_sets, usable_cores
+from dpmix.engines.cpu import CpuEngine, instruction_sets
 
-RESULTS = Path(__file__).resolve().parent / "results"
 OPENBLAS_KERNELS = {"v4": "SkylakeX", "v3": "Haswell", "v2": "Nehalem", "neon": "ARMV8"}
 PAUSE = 0.3  # seconds after threads of another library have run
 
@@ -76,14 +72,15 @@ class Minima:
 
 
 class Sgemm:
-    """OpenBLAS's sgemm with the kernels of one instruction set, in a child process."""
+    """OpenBLAS's sgemm in a child process: with its own choice of kernels, or those of an instruction set."""
 
     SIZE = 1536
 
-    def __init__(self, isa: str) -> None:
+    def __init__(self, isa: str | None = None) -> None:
+        kernels = {} if isa is None else {"OPENBLAS_CORETYPE": OPENBLAS_KERNELS[isa]}
         self._child = subprocess.Popen(
             [sys.executable, __file__, "--sgemm"],
-            env=os.environ | {"OPENBLAS_CORETYPE": OPENBLAS_KERNELS[isa]},
+            env=os.environ | kernels,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -148,17 +145,23 @@ def sweeps(n_events: int, rounds: int, isa: str) -> tuple[list[Result], dict[str
         data = sample(n_events, dim, n_components, "mix")
         cases = [(isa, bar)] + ([("v3", 0.60)] if isa == "v4" and dim == 14 else [])
         for name, its_bar in cases:
-            minima, sgemm = Minima(), Sgemm(name)
+            minima, contenders = Minima(), {f"sgemm, {name} kernels": Sgemm(name)}
+            if name == isa:
+                contenders["sgemm, NumPy's choice"] = Sgemm()
             engines = {f"{t}": CpuEngine(data.events, threads=t, pruning=False, isa=name) for t in (1, 2)}
             for _ in range(rounds):
                 for threads in (1, 2):
-                    minima.note(f"sgemm {threads}", sgemm.seconds(threads))
+                    for what, sgemm in contenders.items():
+                        minima.note(f"{what} {threads}", sgemm.seconds(threads))
                 alternate(data, 2, engines, minima, soft=False)
-            sgemm.close()
+            for sgemm in contenders.values():
+                sgemm.close()
             shape = f"D={dim} K={n_components} N={n_events:,} {name}"
-            for threads in (1, 2):
-                value = rate(minima, f"draw {threads}", data, f"sgemm {threads}")
-                results.append(Result(f"dense sweep / sgemm, {shape}, {threads} threads", value, its_bar))
+            for what in contenders:
+                for threads in (1, 2):
+                    value = rate(minima, f"draw {threads}", data, f"{what} {threads}")
+                    label = f"dense sweep / {what}, {shape}, {threads} threads"
+                    results.append(Result(label, value, its_bar))
             results.append(Result(f"two threads / one, {shape}", minima.ratio("draw 1", "draw 2"), 1.85))
             seconds |= {f"{shape} {contender}": value for contender, value in minima.seconds.items()}
     return results, seconds
@@ -259,22 +262,6 @@ def report_peak_memory(n_events: int) -> None:
     print(int(peak.split()[1]) * 1024)
 
 
-def machine() -> dict[str, str | int]:
-    """What the numbers were measured on."""
-    models = [line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
-    return {
-        "processor": models[0] if models else platform.processor(),
-        "cores": usable_cores(),
-        "instruction_sets": " ".join(instruction_sets()),
-        "python": platform.python_version(),
-        **{name: version(name) for name in ("dpmix", "numpy", "scikit-learn")},
-        "openblas_kernels_by_default": " ".join({info["architecture"] for info in threadpool_info()}),
-        "load_before": f"{os.getloadavg()[0]:.2f}",
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": " ".join(["python", "benchmarks/cpu.py", *sys.argv[1:]]),
-    }
-
-
 def _lines(path: str) -> list[str]:
     return Path(path).read_text().splitlines() if Path(path).exists() else []
 
@@ -308,7 +295,7 @@ def main() -> None:
     sizes = [20_000] if arguments.quick else [200_000, 1_000_000]
     rounds = 1 if arguments.quick else 4
     isa = instruction_sets()[0]
-    about, results, seconds = machine(), [], {}
+    results, seconds = [], {}
     for n_events in sizes:
         for some, times in (sweeps(n_events, rounds, isa), pruning(n_events, rounds)):
             results += some
@@ -320,10 +307,9 @@ def main() -> None:
     show(results)
     if not arguments.quick:
         rows = [asdict(result) | {"passed": result.passed} for result in results]
-        RESULTS.mkdir(exist_ok=True)
-        path = RESULTS / "cpu.json"
-        path.write_text(json.dumps({"machine": about, "results": rows, "seconds": seconds}, indent=1) + "\n")
-        print(f"written: {path}")
+        kernels = " ".join({info["architecture"] for info in threadpool_info() if "architecture" in info})
+        about = {"instruction_sets": " ".join(instruction_sets()), "openblas_kernels_by_default": kernels}
+        write_results("cpu", {"about": about, "bars": rows, "seconds": seconds})
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ def machine() -> dict[str, Any]:
         "load": os.getloadavg()[0],
         "system": platform.platform(),
         "python": platform.python_version(),
-        "versions": {name: version(name) for name in ("dpmix", "numpy", "scipy")},
+        "versions": {name: version(name) for name in ("dpmix", "numpy", "scipy", "scikit-learn")},
     }
 
 
