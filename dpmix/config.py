@@ -318,7 +318,10 @@ class EngineConfig(Section):
     )
     threads: int | None = key(None, "Threads; null: one per core that this process may use.", ge=1, le=4096)
     chunks_in_flight: int | None = key(
-        None, "Chunks of 65,536 events worked on at a time; null: one per thread, within some 64 MB.", ge=1, le=2**20
+        None,
+        "Chunks of 65,536 events worked on at a time; null: one per thread, within some 64 MB.",
+        ge=1,
+        le=2**20,
     )
     pruning: bool = key(
         True, "Skip components whose weight is certain to be 0.", "the same labels, bit for bit, sooner"

@@ -58,7 +58,7 @@ class CpuEngine:
     weight_floor : float
         Nats below an event's best component at which a component's weight is 0.
     chunks_in_flight : int, optional
-        Chunks of 65,536 events worked on at a time. Default: one per thread, within some 64 MB of scratch.
+        Chunks of 65,536 events worked on at a time. Default: one per thread, fewer where their scratch
         would pass 64 MB.
     isa : str, optional
         Instruction set, one of ``v2``, ``v3``, ``v4`` (x86-64) or ``neon``. Default: the best there is.
