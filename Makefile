@@ -9,9 +9,9 @@ NATIVE := CMakeLists.txt pyproject.toml $(wildcard kernels/cpu/*)
 help:
 	@echo "make demo       a simulated cytometry sample, dpmix mcmc on it, a summary and a figure (in demo/)"
 	@echo "make test       all tests"
-	@echo "make lint       ruff, and mypy on the installed package"
+	@echo "make lint       ruff and mypy"
 	@echo "make warnings   the native code by g++ and clang++, any warning an error"
-	@echo "make bench-cpu  the CPU engine's speed beside this machine's sgemm and scikit-learn (some 15 minutes)"
+	@echo "make bench-cpu  the CPU engine's speed beside this machine's sgemm and scikit-learn (some 6 minutes)"
 	@echo "make clean      remove what the others made"
 
 $(VENV)/installed: $(NATIVE)
@@ -23,7 +23,6 @@ demo: $(VENV)/installed
 	mkdir -p demo
 	$(BIN)/dpmix simulate demo/sample.fcs --overwrite
 	$(BIN)/dpmix mcmc configs/demo.yaml --output demo/run.h5 --overwrite
-	$(BIN)/dpmix info demo/run.h5
 	$(BIN)/python data/figure.py demo/run.h5 demo/figure.png
 
 test: $(VENV)/installed
@@ -43,6 +42,7 @@ warnings: $(VENV)/installed
 
 bench-cpu: $(VENV)/installed
 	$(BIN)/python benchmarks/sampler.py
+	$(BIN)/python benchmarks/reordering.py
 	$(BIN)/python benchmarks/cpu.py
 
 clean:
