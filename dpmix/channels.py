@@ -128,15 +128,21 @@ def choose(patterns: Sequence[str] | None, source: Source) -> list[int]:
                 "name the channels to take in data.channels"
             )
         return chosen
+    found = match_all("data.channels", patterns, source)
+    return list(dict.fromkeys(k for numbers in found.values() for k in numbers))
+
+
+def match_all(where: str, patterns: Sequence[str], source: Source) -> dict[str, list[int]]:
+    """Channels that each pattern names; `ConfigError`, with the key `where` they stand, for those of none."""
     found = {pattern: match(pattern, source.details) for pattern in patterns}
     problems = [
-        f"data.channels: {pattern} matches no channel of {source.name}{nearest(pattern, source.details)}"
+        f"{where}: {pattern} matches no channel of {source.name}{nearest(pattern, source.details)}"
         for pattern, numbers in found.items()
         if not numbers
     ]
     if problems:
         raise ConfigError(problems)
-    return list(dict.fromkeys(k for numbers in found.values() for k in numbers))
+    return found
 
 
 def match(pattern: str, details: Sequence[Channel]) -> list[int]:
@@ -250,14 +256,7 @@ def settings_of(
         A key matches no channel of the file.
     """
     keys = [key for key in transform if key != DEFAULT]
-    meant = {key: match(key, source.details) for key in keys}
-    problems = [
-        f"data.transform: {key} matches no channel of {source.name}{nearest(key, source.details)}"
-        for key, numbers in meant.items()
-        if not numbers
-    ]
-    if problems:
-        raise ConfigError(problems)
+    meant = match_all("data.transform", keys, source)
     keys.sort(key=lambda key: any(c in key for c in "*?["))  # stable: names in full first
     owners = [next((key for key in keys if k in meant[key]), DEFAULT) for k in chosen]
     return [transform[owner] for owner in owners]
