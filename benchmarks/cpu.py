@@ -140,8 +140,11 @@ def alternate(
 def sweeps(n_events: int, rounds: int, isa: str) -> tuple[list[Result], dict[str, float]]:
     """Dense sweeps against sgemm, and two threads against one."""
     bars = {(14, 256): 0.85, (30, 128): 0.85, (8, 64): 0.50}
+    flops = {(dim, n_components): n_components * (dim * dim + 3 * dim) for dim, n_components in bars}
     results, seconds = [], {}
     for (dim, n_components), bar in bars.items():
+        # Every case lasts about as long: few short sweeps may all fall into a busy spell of a shared machine.
+        turns = 2 * round(max(flops.values()) / flops[dim, n_components])
         data = sample(n_events, dim, n_components, "mix")
         cases = [(isa, bar)] + ([("v3", 0.60)] if isa == "v4" and dim == 14 else [])
         for name, its_bar in cases:
@@ -153,7 +156,7 @@ def sweeps(n_events: int, rounds: int, isa: str) -> tuple[list[Result], dict[str
                 for threads in (1, 2):
                     for what, sgemm in contenders.items():
                         minima.note(f"{what} {threads}", sgemm.seconds(threads))
-                alternate(data, 2, engines, minima, soft=False)
+                alternate(data, turns, engines, minima, soft=False)
             for sgemm in contenders.values():
                 sgemm.close()
             shape = f"D={dim} K={n_components} N={n_events:,} {name}"

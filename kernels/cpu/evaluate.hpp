@@ -27,7 +27,9 @@ struct Candidates {
     double work;     // multiplications per event
 };
 
-// One stage over the components of the list (the first stage: over all); returns how many are kept.
+// One stage over the components of the list (the first stage: over all); returns how many are kept. Partial
+// sums stay at their component's place, so that no store waits to learn what was dropped before it; the log
+// densities of the last stage close ranks.
 template <bool Last, class Rows>
 DPMIX_INLINE int keep(const Rows rows, const float* params, const Mixture& mixture, Candidates& c) {
     const Floats margin = splat(mixture.weight_floor + MARGIN);
@@ -42,7 +44,7 @@ DPMIX_INLINE int keep(const Rows rows, const float* params, const Mixture& mixtu
     for (int q = 0; q < count; q++) {
         const int j = rows.first == 0 ? q : c.list[q];
         Floats sums[U];
-        for (int u = 0; u < U; u++) sums[u] = rows.first == 0 ? Floats{} : c.logs[q * U + u];
+        for (int u = 0; u < U; u++) sums[u] = rows.first == 0 ? Floats{} : c.logs[j * U + u];
         rows.add_squares(params + static_cast<std::size_t>(j) * size, sums);
         const Floats constant = splat(mixture.constants[j]);
         unsigned any = 0;
@@ -50,7 +52,7 @@ DPMIX_INLINE int keep(const Rows rows, const float* params, const Mixture& mixtu
         for (int u = 0; u < U; u++) {
             const Floats log_density = constant - sums[u];
             any |= greater(log_density, threshold[u]);
-            c.logs[kept * U + u] = Last ? log_density : sums[u];
+            c.logs[(Last ? kept : j) * U + u] = Last ? log_density : sums[u];
             if (Last) {
                 best[u] = larger(log_density, best[u]);
                 threshold[u] = best[u] - margin;

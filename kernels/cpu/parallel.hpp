@@ -1,6 +1,10 @@
 // Threads for one pass: started once, they take part in each of its loops. Nothing outlives the pass, so there
 // is nothing to shut down and fork() is safe. Between loops they spin: a pass has many short loops, and a thread
 // that sleeps (or is started anew) takes longer to come back than some of them last.
+//
+// Each thread takes its own share of a loop's tasks first, the same share in every loop and pass, and then what
+// others have left: what it wrote last is still in its cache. Where two cores share none, tasks dealt out in turn
+// made two threads a fifth slower at D = 8.
 #pragma once
 
 #include <atomic>
@@ -13,7 +17,7 @@ namespace dpmix {
 
 class Crew {
    public:
-    explicit Crew(int threads) {
+    explicit Crew(int threads) : shares_(static_cast<std::size_t>(threads)) {
         for (int worker = 1; worker < threads; worker++) {
             try {
                 others_.emplace_back([this, worker] { serve(worker); });
@@ -40,8 +44,11 @@ class Crew {
         call_ = [](const void* any, std::size_t task, int worker) {
             (*static_cast<const Body*>(any))(task, worker);
         };
-        n_tasks_ = n_tasks;
-        next_.store(0, std::memory_order_relaxed);
+        const std::size_t threads = shares_.size();
+        for (std::size_t w = 0; w < threads; w++) {
+            shares_[w].next.store(n_tasks * w / threads, std::memory_order_relaxed);
+            shares_[w].end = n_tasks * (w + 1) / threads;
+        }
         busy_.store(others_.size(), std::memory_order_relaxed);
         loops_.fetch_add(1, std::memory_order_release);
         work(0);
@@ -54,7 +61,12 @@ class Crew {
     }
 
     void work(int worker) {
-        for (std::size_t task = next_++; task < n_tasks_; task = next_++) call_(body_, task, worker);
+        const std::size_t threads = shares_.size(), own = static_cast<std::size_t>(worker);
+        for (std::size_t w = 0; w < threads; w++) {
+            Share& share = shares_[(own + w) % threads];
+            for (std::size_t task = share.next++; task < share.end; task = share.next++)
+                call_(body_, task, worker);
+        }
     }
 
     void serve(int worker) {
@@ -69,9 +81,13 @@ class Crew {
     // Of the present loop; written before loops_ is raised, read after.
     const void* body_ = nullptr;
     void (*call_)(const void*, std::size_t, int) = nullptr;
-    std::size_t n_tasks_ = 0;
+    struct alignas(64) Share {
+        std::atomic<std::size_t> next{0};
+        std::size_t end = 0;
+    };
+    std::vector<Share> shares_;
 
-    std::atomic<std::size_t> next_{0}, busy_{0};
+    std::atomic<std::size_t> busy_{0};
     std::atomic<unsigned> loops_{0};
     std::vector<std::thread> others_;  // last: started when all the rest is there
 };

@@ -86,7 +86,7 @@ struct Mixture {
 
 // Scratch of one thread.
 struct Scratch {
-    float* logs;      // [K][TILE] partial sums of squares, log densities or weights of the candidates
+    float* logs;      // [K][TILE] partial sums by component; log densities or weights of the candidates
     int* candidates;  // [K]
     double* weights;  // [K] of a far event
     float* rows;      // [2][64][padded_width] centred events and weighted centred events
