@@ -43,6 +43,14 @@ class Engine(Protocol):
         """What this engine is, for the log and the run file; its ``backend`` first."""
         ...
 
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Seconds of all passes so far in ``kernels`` and, where there are devices, in ``copies``.
+
+        Of several devices that work side by side, the mean.
+        """
+        ...
+
     def draw_labels(self, mixture: Mixture, key: Key) -> Stats:
         """Draw every label (Gibbs step 1) and sum the statistics of the events by label."""
         ...

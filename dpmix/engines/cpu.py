@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import os
 import platform
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import numpy.typing as npt
@@ -109,6 +112,7 @@ class CpuEngine:
         self._isa = isa or isas[0]
         self._threads = threads or usable_cores()
         self._pruning = pruning
+        self._seconds = 0.0
         self._native = _cpu.Engine(
             events, self._isa, self._threads, pruning, weight_floor, chunks_in_flight or 0, first_event
         )
@@ -127,6 +131,11 @@ class CpuEngine:
         return {"backend": "cpu", "isa": self._isa, "threads": self._threads, "pruning": self._pruning}
 
     @property
+    def seconds(self) -> dict[str, float]:
+        """Wall seconds of all passes so far."""
+        return {"kernels": self._seconds}
+
+    @property
     def kept(self) -> float:
         """Share of the whitening's multiplications made in the latest pass; 1 where nothing was pruned."""
         return float(self._native.kept)
@@ -138,16 +147,18 @@ class CpuEngine:
         """
         parameters = self._parameters(mixture)
         counts, sums, scatters = self._outputs(len(mixture.means))
-        log_likelihood = self._native.draw_labels(
-            *parameters, key.seed, key.chain, key.iteration, counts, sums, scatters
-        )
+        with self._timed():
+            log_likelihood = self._native.draw_labels(
+                *parameters, key.seed, key.chain, key.iteration, counts, sums, scatters
+            )
         return Stats(counts, sums, scatters, rounded(mixture.means), log_likelihood)
 
     def expect_labels(self, mixture: Mixture) -> Stats:
         """Sum the statistics of the events weighted by their responsibilities (see the class's notes)."""
         parameters = self._parameters(mixture)
         counts, sums, scatters = self._outputs(len(mixture.means))
-        log_likelihood = self._native.expect_labels(*parameters, counts, sums, scatters)
+        with self._timed():
+            log_likelihood = self._native.expect_labels(*parameters, counts, sums, scatters)
         return Stats(counts, sums, scatters, rounded(mixture.means), log_likelihood)
 
     def labels(self, chain: int = 0) -> npt.NDArray[np.int32]:
@@ -173,6 +184,12 @@ class CpuEngine:
     def close(self) -> None:
         """Let go of the events and of every resource; the engine cannot be used afterwards."""
         del self._native
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self._seconds += time.perf_counter() - began
 
     def _parameters(self, mixture: Mixture) -> tuple[Array, Array, Array]:
         """log pi_j + log norm_j [K], means [K, D] and whiteners [K, D, D], checked."""
