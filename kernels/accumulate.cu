@@ -1,0 +1,60 @@
+// accumulate: counts, sums and scatters of the events by label, chunk by chunk.
+//
+//   events      float32 [slots][CHUNK][PADDED_DIM]           read
+//   components  float32 [n_components][PACK_DIM]             read: the means, which are the centres
+//   labels      uint16 [slots][CHUNK]                        read
+//   chunks      uint32 [slots]                               read: the chunk that a slot holds
+//   moments     float64 [slots][n_components][N_MOMENTS]     written, 0 of a component without events
+//   (moments.cuh)
+//
+// A block looks through all labels of a chunk for those of its component: no sorting, no scratch, no atomics,
+// and the order of every addition is that of the events. Reading labels costs 128 KiB of cache traffic a
+// block.
+//
+// Launch    grid (n_components, slots), block 256.
+// Shared    24,576 (queue) + 64 * (D + 1) * 4 + D * 4 + 32 bytes: 28,504 at D = 14; 41,504 at D = 64.
+// Limits    D 1 to 64; n_components 1 to 65,536.
+// Equals    step 2 of Engine::draw_labels of kernels/cpu/engine.cpp, within float32's rounding.
+// Source    Suchard et al. (2010), Appendix A, step 2.
+#include "moments.cuh"
+
+constexpr int LABELS_PER_THREAD = 8;  // one 16-byte load
+constexpr int STRIP = MOMENT_THREADS * LABELS_PER_THREAD;
+constexpr int CAPACITY = 2 * STRIP;
+
+extern "C" __global__ void __launch_bounds__(MOMENT_THREADS)
+    accumulate(const float* __restrict__ events, const float* __restrict__ components,
+               const unsigned short* __restrict__ labels, const unsigned* __restrict__ chunks,
+               unsigned long long n_events, int n_components, double* __restrict__ moments) {
+    __shared__ Queue<CAPACITY> queue;
+    __shared__ MomentScratch scratch;
+    const int component = blockIdx.x, count = events_in(chunks, n_events);
+    events += (size_t)blockIdx.y * CHUNK * PADDED_DIM;
+    const uint4* eights = reinterpret_cast<const uint4*>(labels + (size_t)blockIdx.y * CHUNK);
+    load_means(components + (size_t)component * PACK_DIM, scratch.means);
+    for (int i = threadIdx.x; i < CAPACITY; i += MOMENT_THREADS) queue.shares[i] = 1.0f;
+    Moments sums;
+    unsigned head = 0, tail = 0;  // entries taken from the queue, and put into it
+    for (int strip = 0; strip < count; strip += STRIP) {
+        const int first = strip + threadIdx.x * LABELS_PER_THREAD;
+        unsigned mine = 0;  // bit i: event first + i is the component's
+        if (first < count) {
+            const uint4 eight = __ldg(eights + first / LABELS_PER_THREAD);
+            const unsigned pairs[4] = {eight.x, eight.y, eight.z, eight.w};
+#pragma unroll
+            for (int i = 0; i < LABELS_PER_THREAD; i++) {
+                const unsigned label = pairs[i / 2] >> (16 * (i % 2)) & 0xFFFFu;
+                if (label == (unsigned)component && first + i < count) mine |= 1u << i;
+            }
+        }
+        int all;
+        unsigned at = tail + count_before(__popc(mine), scratch.of_warps, all);
+        for (; mine != 0; mine &= mine - 1)
+            queue.places[at++ % CAPACITY] = (unsigned short)(first + __ffs((int)mine) - 1);
+        tail += all;
+        __syncthreads();
+        for (; tail - head >= GROUP; head += GROUP) sums.add(events, queue, head, GROUP, scratch);
+    }
+    if (tail > head) sums.add(events, queue, head, tail - head, scratch);
+    sums.write(moments + ((size_t)blockIdx.y * n_components + component) * N_MOMENTS);
+}

@@ -1,0 +1,170 @@
+// draw_labels: Gibbs step 1 in one pass: a label per event by the inverse of the cumulative sum of its
+// weights, and the log likelihood. No array of events by components.
+//
+//   events           float32 [slots][CHUNK][PADDED_DIM]         read
+//   components       float32 [n_components][PACK_DIM]           read (mixture.cuh)
+//   exact            float64 [n_components][PACK_DIM], or null  read where an event is far (far.cuh)
+//   chunks           uint32 [slots]                             read: the chunk that a slot holds
+//   labels           uint16 [slots][CHUNK]                      written, as far as there are events
+//   log_likelihoods  float64 [slots][CHUNK / EVENTS_PER_BLOCK]  written: sums over the events of a block
+//   far_counts       uint32 [slots]                             added to: far events left undone for want of
+//   `exact`
+//
+// Two levels: while all components pass by, an event keeps its running sum of weights at the end of each of
+// at most TILES tiles of components, which gives the tile of its label. Then the block's events, sorted by
+// tile, are taken 32 at a time by a warp, which passes over that one tile again: its lanes read the same
+// rows, and 1 / TILES is done twice.
+//
+// Launch    grid (CHUNK / EVENTS_PER_BLOCK, slots), block THREADS; a thread takes EVENTS_PER_THREAD events.
+// Shared    CACHED * PACK_DIM * 4 + EVENTS_PER_BLOCK * 18 + 196 bytes: 17,092 at D = 14; 36,868 at D = 64.
+// Limits    D 1 to 64; n_components 1 to 65,536.
+// Equals    Engine::draw_labels of kernels/cpu: a label may differ where its uniform is within rounding of a
+// step. Source    Suchard et al. (2010), Appendix A, step 1.
+#include "far.cuh"
+#include "mixture.cuh"
+#include "philox.cuh"
+
+constexpr int TILES = 16;
+
+// What the second level needs of an event: its weights are relative to `best`, `before` is their sum up to
+// `tile`.
+struct __align__(16) Choice {
+    float best, before, point;
+    int tile;  // -1: nothing to choose
+};
+
+// Components [first, end): the first at which the cumulative sum exceeds the point; failing that the last
+// that has weight; -1 if none has.
+__device__ __forceinline__ int pick(const float (&x)[1][N_CHANNELS], const float4* rows, int first, int end,
+                                    float floor, float best, float before, float point) {
+    int label = -1;
+    float sum = before;
+    for (int j = first; j < end; j++) {
+        float l[1];
+        log_densities(x, rows + (size_t)j * PACK_QUADS, l);
+        const float gap = l[0] - best;
+        const float weight = gap > -floor ? __expf(gap) : 0.0f;
+        if (weight > 0.0f && sum <= point) label = j;
+        sum += weight;
+    }
+    return label;
+}
+
+// The tile in which the cumulative sum passes the point; partial: running best and sum at the end of each
+// tile.
+__device__ __forceinline__ Choice choose_tile(const float2* partial, int n_tiles, float best, float point,
+                                              float floor) {
+    Choice choice{best, 0.0f, point, 0};
+    for (; choice.tile + 1 < n_tiles; choice.tile++) {
+        const float gap = partial[choice.tile].x - best;
+        const float sum = gap > -floor ? partial[choice.tile].y * __expf(gap) : 0.0f;
+        if (sum > point) break;
+        choice.before = sum;
+    }
+    return choice;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    draw_labels(const float* __restrict__ events, const float* __restrict__ components,
+                const double* __restrict__ exact, const unsigned* __restrict__ chunks,
+                unsigned long long n_events, unsigned long long first_event, int n_components,
+                float weight_floor, unsigned long long seed, unsigned chain, unsigned iteration,
+                unsigned short* __restrict__ labels, double* __restrict__ log_likelihoods,
+                unsigned* __restrict__ far_counts) {
+    __shared__ float4 cache[CACHED * PACK_QUADS];
+    __shared__ Choice choices[EVENTS_PER_BLOCK];
+    __shared__ unsigned short order[EVENTS_PER_BLOCK];
+    __shared__ int counts[TILES], starts[TILES + 1];
+
+    const int block_first = blockIdx.x * EVENTS_PER_BLOCK;
+    const int count = events_in(chunks, n_events);
+    double* log_likelihood = log_likelihoods + (size_t)blockIdx.y * gridDim.x + blockIdx.x;
+    if (block_first >= count) {
+        if (threadIdx.x == 0) *log_likelihood = 0.0;
+        return;
+    }
+    events += (size_t)blockIdx.y * CHUNK * PADDED_DIM;
+    labels += (size_t)blockIdx.y * CHUNK;
+    first_event += (unsigned long long)chunks[blockIdx.y] * CHUNK;
+    const int tile_size = (n_components + TILES - 1) / TILES;
+    const int n_tiles = (n_components + tile_size - 1) / tile_size;
+    if (threadIdx.x < TILES) counts[threadIdx.x] = 0;
+
+    // 1. All components.
+    const int first = block_first + threadIdx.x;
+    float x[EVENTS_PER_THREAD][N_CHANNELS], best[EVENTS_PER_THREAD], total[EVENTS_PER_THREAD];
+    float2 partial[EVENTS_PER_THREAD][TILES];  // local memory: written once a tile, read once
+    load_events(events, first, THREADS, count, x);
+#pragma unroll
+    for (int e = 0; e < EVENTS_PER_THREAD; e++) {
+        best[e] = LOWEST;
+        total[e] = 0.0f;
+    }
+    int tile = 0, tile_end = tile_size;
+    for_each_component(x, components, n_components, cache, [&](int j, const float (&l)[EVENTS_PER_THREAD]) {
+#pragma unroll
+        for (int e = 0; e < EVENTS_PER_THREAD; e++) add_weight(l[e], weight_floor, best[e], total[e]);
+        if (j + 1 < tile_end) return;
+#pragma unroll
+        for (int e = 0; e < EVENTS_PER_THREAD; e++) partial[e][tile] = make_float2(best[e], total[e]);
+        tile++;
+        tile_end += tile_size;
+    });
+
+    // 2. The tile of each event's label.
+    double sum = 0.0;
+    int rank[EVENTS_PER_THREAD];  // of an event among those of its tile; which it gets changes nothing
+#pragma unroll
+    for (int e = 0; e < EVENTS_PER_THREAD; e++) {
+        const int place = first + e * THREADS, at = threadIdx.x + e * THREADS;
+        choices[at].tile = -1;
+        if (place >= count) continue;
+        const float u = uniform({seed, chain, iteration}, first_event + place);
+        if (best[e] < FAR) {
+            if (exact == nullptr) {
+                atomicAdd(far_counts + blockIdx.y, 1u);
+                labels[place] = 0;
+                continue;
+            }
+            const float* event = events + (size_t)place * PADDED_DIM;
+            const FarTotal far = far_total(event, exact, n_components, weight_floor);
+            labels[place] = (unsigned short)far_label(event, exact, n_components, weight_floor, far, u);
+            sum += far.best + log(far.total);
+            continue;
+        }
+        sum += (double)best[e] + (double)logf(total[e]);
+        choices[at] = choose_tile(partial[e], n_tiles, best[e], u * total[e], weight_floor);
+        rank[e] = atomicAdd(counts + choices[at].tile, 1);
+    }
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) {
+        *log_likelihood = sum;
+        starts[0] = 0;
+        for (int t = 0; t < TILES; t++) starts[t + 1] = starts[t] + counts[t];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int e = 0; e < EVENTS_PER_THREAD; e++) {
+        const int at = threadIdx.x + e * THREADS;
+        if (choices[at].tile >= 0) order[starts[choices[at].tile] + rank[e]] = (unsigned short)at;
+    }
+    __syncthreads();
+
+    // 3. The label within its tile.
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const float4* rows = reinterpret_cast<const float4*>(components);
+    for (int t = 0, group = 0; t < n_tiles; t++) {
+        for (int start = starts[t]; start < starts[t + 1]; start += 32, group++) {
+            if (group % WARPS != warp) continue;
+            const int at = order[min(start + lane, starts[t + 1] - 1)];
+            const Choice& c = choices[at];
+            float own[1][N_CHANNELS];
+            load_events(events, block_first + at, 0, count, own);
+            const int end = min((t + 1) * tile_size, n_components);
+            int label = pick(own, rows, t * tile_size, end, weight_floor, c.best, c.before, c.point);
+            // Rounding may have led to a tile that has no weight.
+            if (label < 0) label = pick(own, rows, 0, n_components, weight_floor, c.best, 0.0f, c.point);
+            if (start + lane < starts[t + 1]) labels[block_first + at] = (unsigned short)label;
+        }
+    }
+}

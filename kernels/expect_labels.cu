@@ -1,0 +1,139 @@
+// expect_totals, expect_moments: the E step of Bayesian EM with its statistics, in two kernels that both
+// evaluate all components, so that no responsibility is ever stored.
+//
+//   events           float32 [slots][CHUNK][PADDED_DIM]          read
+//   components       float32 [n_components][PACK_DIM]            read (mixture.cuh)
+//   exact            float64 [n_components][PACK_DIM], or null   read where an event is far (far.cuh)
+//   chunks           uint32 [slots]                              read: the chunk that a slot holds
+//   normalisers      float2 [slots][CHUNK]                       hi + lo = log sum_j pi_j N(x_i | mu_j,
+//   Sigma_j) labels           uint16 [slots][CHUNK]                       written: the most probable
+//   component log_likelihoods  float64 [slots][CHUNK / EVENTS_PER_BLOCK]   written: sums over the events of a
+//   block far_counts       uint32 [slots]                              added to: far events left undone
+//   without `exact` moments          float64 [slots][n_components][N_MOMENTS]    written (moments.cuh)
+//
+// hi is the event's largest log density, so that a weight below the floor is known as the other kernels know
+// it; of a far event hi + lo is its log density in twice float32's precision.
+//
+// Launch    expect_totals: grid (CHUNK / EVENTS_PER_BLOCK, slots), block THREADS.
+//           expect_moments: grid (n_components, slots), block 256; a thread takes one event of a strip at a
+//           time.
+// Shared    expect_totals: CACHED * PACK_DIM * 4 + 256 bytes: 7,936 at D = 14; 34,624 at D = 64.
+//           expect_moments: PACK_DIM * 4 + 3,072 (queue) + 64 * (D + 1) * 4 + D * 4 + 32: 7,480 at D = 14;
+//           28,592 at D = 64.
+// Limits    D 1 to 64; n_components 1 to 65,536.
+// Equals    Engine::expect_labels of kernels/cpu/engine.cpp, within float32's rounding.
+// Source    Suchard et al. (2010), section 3.2 and Appendix A.
+#include "far.cuh"
+#include "mixture.cuh"
+#include "moments.cuh"
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    expect_totals(const float* __restrict__ events, const float* __restrict__ components,
+                  const double* __restrict__ exact, const unsigned* __restrict__ chunks,
+                  unsigned long long n_events, int n_components, float weight_floor,
+                  float2* __restrict__ normalisers, unsigned short* __restrict__ labels,
+                  double* __restrict__ log_likelihoods, unsigned* __restrict__ far_counts) {
+    __shared__ float4 cache[CACHED * PACK_QUADS];
+    const int block_first = blockIdx.x * EVENTS_PER_BLOCK;
+    const int count = events_in(chunks, n_events);
+    double* log_likelihood = log_likelihoods + (size_t)blockIdx.y * gridDim.x + blockIdx.x;
+    if (block_first >= count) {
+        if (threadIdx.x == 0) *log_likelihood = 0.0;
+        return;
+    }
+    events += (size_t)blockIdx.y * CHUNK * PADDED_DIM;
+    normalisers += (size_t)blockIdx.y * CHUNK;
+    labels += (size_t)blockIdx.y * CHUNK;
+
+    const int first = block_first + threadIdx.x;
+    float x[EVENTS_PER_THREAD][N_CHANNELS], best[EVENTS_PER_THREAD], total[EVENTS_PER_THREAD];
+    int label[EVENTS_PER_THREAD] = {};
+    load_events(events, first, THREADS, count, x);
+#pragma unroll
+    for (int e = 0; e < EVENTS_PER_THREAD; e++) {
+        best[e] = LOWEST;
+        total[e] = 0.0f;
+    }
+    for_each_component(x, components, n_components, cache, [&](int j, const float (&l)[EVENTS_PER_THREAD]) {
+#pragma unroll
+        for (int e = 0; e < EVENTS_PER_THREAD; e++) {
+            if (l[e] > best[e]) label[e] = j;
+            add_weight(l[e], weight_floor, best[e], total[e]);
+        }
+    });
+    double sum = 0.0;
+#pragma unroll
+    for (int e = 0; e < EVENTS_PER_THREAD; e++) {
+        const int place = first + e * THREADS;
+        if (place >= count) continue;
+        float2 normaliser = make_float2(best[e], logf(total[e]));
+        if (best[e] < FAR) {
+            if (exact == nullptr) {
+                atomicAdd(far_counts + blockIdx.y, 1u);
+            } else {
+                const FarTotal far =
+                    far_total(events + (size_t)place * PADDED_DIM, exact, n_components, weight_floor);
+                const double log_total = far.best + log(far.total);
+                normaliser.x = (float)log_total;
+                normaliser.y = (float)(log_total - (double)normaliser.x);
+                label[e] = far.label;
+            }
+        }
+        normalisers[place] = normaliser;
+        labels[place] = (unsigned short)label[e];
+        sum += (double)normaliser.x + (double)normaliser.y;
+    }
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) *log_likelihood = sum;
+}
+
+constexpr int CAPACITY = 2 * MOMENT_THREADS;
+
+extern "C" __global__ void __launch_bounds__(MOMENT_THREADS)
+    expect_moments(const float* __restrict__ events, const float* __restrict__ components,
+                   const double* __restrict__ exact, const unsigned* __restrict__ chunks,
+                   unsigned long long n_events, int n_components, float weight_floor,
+                   const float2* __restrict__ normalisers, double* __restrict__ moments) {
+    __shared__ float4 row[PACK_QUADS];
+    __shared__ Queue<CAPACITY> queue;
+    __shared__ MomentScratch scratch;
+    const int component = blockIdx.x, count = events_in(chunks, n_events);
+    events += (size_t)blockIdx.y * CHUNK * PADDED_DIM;
+    normalisers += (size_t)blockIdx.y * CHUNK;
+    const float4* packed = reinterpret_cast<const float4*>(components) + (size_t)component * PACK_QUADS;
+    for (int q = threadIdx.x; q < PACK_QUADS; q += MOMENT_THREADS) row[q] = __ldg(packed + q);
+    load_means(components + (size_t)component * PACK_DIM, scratch.means);
+    __syncthreads();
+    Moments sums;
+    unsigned head = 0, tail = 0;  // entries taken from the queue, and put into it
+    for (int strip = 0; strip < count; strip += MOMENT_THREADS) {
+        const int place = strip + threadIdx.x;
+        float x[1][N_CHANNELS], l[1], share = 0.0f;
+        load_events(events, place, 0, count, x);
+        log_densities(x, row, l);
+        if (place < count) {
+            const float2 normaliser = __ldg(normalisers + place);
+            float gap = l[0] - normaliser.x;
+            if (normaliser.x < FAR) {
+                gap = -INFINITY;
+                if (exact != nullptr) {
+                    const double exact_l = exact_log_density(events + (size_t)place * PADDED_DIM,
+                                                             exact + (size_t)component * PACK_DIM);
+                    gap = (float)(exact_l - (double)normaliser.x);
+                }
+            }
+            if (gap > -weight_floor) share = __expf(gap - normaliser.y);
+        }
+        int all;
+        const unsigned at = tail + count_before(share > 0.0f, scratch.of_warps, all);
+        if (share > 0.0f) {
+            queue.places[at % CAPACITY] = (unsigned short)place;
+            queue.shares[at % CAPACITY] = share;
+        }
+        tail += all;
+        __syncthreads();
+        for (; tail - head >= GROUP; head += GROUP) sums.add(events, queue, head, GROUP, scratch);
+    }
+    if (tail > head) sums.add(events, queue, head, tail - head, scratch);
+    sums.write(moments + ((size_t)blockIdx.y * n_components + component) * N_MOMENTS);
+}

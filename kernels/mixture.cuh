@@ -1,0 +1,145 @@
+// What all kernels share: shapes, the packed mixture, and the log densities of events under it.
+//
+// Shapes follow from the number of channels, which the compiler is given as -DN_CHANNELS=D. As in Suchard et
+// al. (2010) an event is padded to PADDED_DIM floats, so that it is loaded in 16-byte words, and all that a
+// component has (its constant, mean and whitener) lies in one row of PACK_DIM floats, which a block caches in
+// shared memory and every thread uses for all of its events. Events stay in registers.
+//
+// A packed row, by columns of the whitener, so that a thread holds one centred channel at a time:
+//     constant, then for i = 0 .. D-1: mean_i, W_ii, W_(i+1)i, .. W_(D-1)i; zeros to PACK_DIM
+// W is the whitener times sqrt(1/2): log pi_j N(x | mu_j, Sigma_j) = constant - sum_r y_r^2, y = W (x -
+// mean).
+//
+// Built with -fmad=false: a fused multiply-add is written fmaf. Every operation on an event and their order
+// are those of kernels/cpu/whiten.hpp, so log densities have the same bits as on the CPU.
+#pragma once
+
+#ifndef N_CHANNELS
+#define N_CHANNELS 14
+#endif
+
+constexpr int PADDED_DIM = (N_CHANNELS + 3) / 4 * 4;
+constexpr int PACK_DIM = (1 + N_CHANNELS + N_CHANNELS * (N_CHANNELS + 1) / 2 + 3) / 4 * 4;
+constexpr int PACK_QUADS = PACK_DIM / 4;
+
+constexpr int CHUNK = 65536;  // events of the grid on which statistics are formed
+constexpr int THREADS = 128;
+constexpr int WARPS = THREADS / 32;
+
+// x and y of a thread's events take 2 * 64 registers at most.
+constexpr int EVENTS_PER_THREAD = PADDED_DIM <= 16 ? 4 : PADDED_DIM <= 32 ? 2 : 1;
+constexpr int EVENTS_PER_BLOCK = THREADS * EVENTS_PER_THREAD;
+constexpr int CACHED = PADDED_DIM <= 16   ? 16
+                       : PADDED_DIM <= 32 ? 8
+                                          : 4;  // rows of components in shared memory
+
+constexpr float FAR = -4.0e4f;  // an event whose best log density is lower is done in float64 (far.cuh)
+constexpr float LOWEST = -1.0e30f;
+
+// Events of the chunk that slot blockIdx.y holds.
+__device__ __forceinline__ int events_in(const unsigned* chunks, unsigned long long n_events) {
+    const unsigned long long left = n_events - (unsigned long long)chunks[blockIdx.y] * CHUNK;
+    return left < CHUNK ? (int)left : CHUNK;
+}
+
+// Events first, first + stride, ... of `count`; the last again where there are no more.
+template <int E>
+__device__ __forceinline__ void load_events(const float* events, int first, int stride, int count,
+                                            float (&x)[E][N_CHANNELS]) {
+#pragma unroll
+    for (int e = 0; e < E; e++) {
+        const int i = min(first + e * stride, count - 1);
+        const float4* event = reinterpret_cast<const float4*>(events + (size_t)i * PADDED_DIM);
+#pragma unroll
+        for (int q = 0; q < PADDED_DIM / 4; q++) {
+            const float4 quad = __ldg(event + q);
+            x[e][4 * q] = quad.x;
+            if (4 * q + 1 < N_CHANNELS) x[e][4 * q + 1] = quad.y;
+            if (4 * q + 2 < N_CHANNELS) x[e][4 * q + 2] = quad.z;
+            if (4 * q + 3 < N_CHANNELS) x[e][4 * q + 3] = quad.w;
+        }
+    }
+}
+
+// A packed row read from its start, four floats at a time; unrolled, `at` is a constant.
+struct Row {
+    const float4* quads;
+    int at;
+    float4 quad;
+
+    __device__ __forceinline__ float next() {
+        const int place = at++ % 4;
+        if (place == 0) quad = quads[at / 4];
+        return place == 0 ? quad.x : place == 1 ? quad.y : place == 2 ? quad.z : quad.w;
+    }
+};
+
+// log pi_j N(x | mu_j, Sigma_j) of E events, j the component of the row.
+template <int E>
+__device__ __forceinline__ void log_densities(const float (&x)[E][N_CHANNELS], const float4* packed,
+                                              float (&l)[E]) {
+    Row row{packed, 0, {}};
+    const float constant = row.next();
+    float y[E][N_CHANNELS], sums[E];
+#pragma unroll
+    for (int i = 0; i < N_CHANNELS; i++) {
+        const float mean = row.next();
+        float centred[E];
+#pragma unroll
+        for (int e = 0; e < E; e++) centred[e] = x[e][i] - mean;
+#pragma unroll
+        for (int r = i; r < N_CHANNELS; r++) {
+            const float factor = row.next();
+#pragma unroll
+            for (int e = 0; e < E; e++)
+                y[e][r] = i == 0 ? factor * centred[e] : fmaf(factor, centred[e], y[e][r]);
+        }
+#pragma unroll
+        for (int e = 0; e < E; e++) sums[e] = fmaf(y[e][i], y[e][i], i == 0 ? 0.0f : sums[e]);
+    }
+#pragma unroll
+    for (int e = 0; e < E; e++) l[e] = constant - sums[e];
+}
+
+// Calls body(j, l) with the log densities of a thread's events under every component in turn. All threads of
+// the block take part: they fill the cache, float4 [CACHED * PACK_QUADS] in shared memory, together.
+template <int E, class Body>
+__device__ __forceinline__ void for_each_component(const float (&x)[E][N_CHANNELS], const float* components,
+                                                   int n_components, float4* cache, Body body) {
+    const float4* rows = reinterpret_cast<const float4*>(components);
+    for (int first = 0; first < n_components; first += CACHED) {
+        const int count = min(CACHED, n_components - first);
+        __syncthreads();  // the rows before are no longer read
+        for (int q = threadIdx.x; q < count * PACK_QUADS; q += blockDim.x)
+            cache[q] = __ldg(rows + (size_t)first * PACK_QUADS + q);
+        __syncthreads();
+        for (int c = 0; c < count; c++) {
+            float l[E];
+            log_densities(x, cache + c * PACK_QUADS, l);
+            body(first + c, l);
+        }
+    }
+}
+
+// One more component in an event's running sum of weights exp(l - best), best the largest so far; a weight
+// `floor` nats below the best is 0.
+__device__ __forceinline__ void add_weight(float l, float floor, float& best, float& total) {
+    const float gap = l - best;
+    const float weight = fabsf(gap) < floor ? __expf(-fabsf(gap)) : 0.0f;
+    total = gap > 0.0f ? fmaf(total, weight, 1.0f) : total + weight;
+    best = fmaxf(best, l);
+}
+
+// Sum over the block in an order that never changes; for thread 0. Called once in a kernel.
+__device__ __forceinline__ double block_sum(double value) {
+    __shared__ double of_warps[32];
+    for (int distance = 16; distance > 0; distance /= 2)
+        value += __shfl_down_sync(0xFFFFFFFFu, value, distance);
+    if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = value;
+    __syncthreads();
+    double sum = 0.0;
+    if (threadIdx.x == 0) {
+        for (int w = 0; w < (int)blockDim.x / 32; w++) sum += of_warps[w];
+    }
+    return sum;
+}

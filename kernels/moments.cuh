@@ -1,0 +1,109 @@
+// Moments of the events of one component, by one block: the lower triangle, by rows, of the sum of share * z
+// z' with z = (x - mean, 1): scatter, then in row D the sums, and last the count.
+//
+// The events that belong to the component, with their shares, go through a queue in shared memory in the
+// order of the chunk. Each GROUP of them is centred into shared memory and summed in float32, then added to
+// float64 totals in registers, so the order of every addition is that of the events. Row a belongs to warp a
+// mod WARPS, column b to lane b mod 32. Equals kernels/cpu/moments.hpp, but for the order of the events.
+#pragma once
+
+#include "mixture.cuh"
+
+constexpr int MOMENT_THREADS = 256;
+constexpr int MOMENT_WARPS = MOMENT_THREADS / 32;
+constexpr int N_MOMENTS = (N_CHANNELS + 1) * (N_CHANNELS + 2) / 2;
+constexpr int GROUP = 64;
+constexpr int WIDTH = N_CHANNELS + 1;
+constexpr int ROWS = (WIDTH + MOMENT_WARPS - 1) / MOMENT_WARPS;  // of the triangle, of a warp
+constexpr int COLUMNS = (WIDTH + 31) / 32;                       // of a lane
+
+// Capacity of the queue: a power of two, at least GROUP and what one strip of events can add.
+template <int CAPACITY>
+struct Queue {
+    unsigned short places[CAPACITY];
+    float shares[CAPACITY];
+};
+
+struct MomentScratch {
+    float z[GROUP][WIDTH];
+    float means[N_CHANNELS];
+    int of_warps[MOMENT_WARPS];
+};
+
+// How many the threads before this one have, of the whole block's `all`. All threads take part; followed by a
+// barrier before it is called again.
+__device__ __forceinline__ int count_before(int own, int* of_warps, int& all) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    int upto = own;
+#pragma unroll
+    for (int distance = 1; distance < 32; distance *= 2) {
+        const int other = __shfl_up_sync(0xFFFFFFFFu, upto, distance);
+        if (lane >= distance) upto += other;
+    }
+    if (lane == 31) of_warps[warp] = upto;
+    __syncthreads();
+    int before = upto - own;
+    all = 0;
+#pragma unroll
+    for (int w = 0; w < MOMENT_WARPS; w++) {
+        if (w < warp) before += of_warps[w];
+        all += of_warps[w];
+    }
+    return before;
+}
+
+__device__ __forceinline__ void load_means(const float* component, float* means) {
+    for (int i = threadIdx.x; i < N_CHANNELS; i += MOMENT_THREADS)
+        means[i] = component[1 + i * (N_CHANNELS + 1) - i * (i - 1) / 2];
+}
+
+// The float64 totals of the elements that are this thread's.
+struct Moments {
+    double totals[ROWS][COLUMNS];
+
+    __device__ __forceinline__ Moments() : totals{} {}
+
+    // Adds `count` events of the queue, at most GROUP, from its entry `head`. All threads take part.
+    template <int CAPACITY>
+    __device__ __forceinline__ void add(const float* events, const Queue<CAPACITY>& queue, unsigned head,
+                                        int count, MomentScratch& scratch) {
+        for (int i = threadIdx.x; i < count * WIDTH; i += MOMENT_THREADS) {
+            const int t = i / WIDTH, column = i % WIDTH;
+            const float* event = events + (size_t)queue.places[(head + t) % CAPACITY] * PADDED_DIM;
+            scratch.z[t][column] = column < N_CHANNELS ? event[column] - scratch.means[column] : 1.0f;
+        }
+        __syncthreads();
+        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+        float sums[ROWS][COLUMNS] = {};
+        for (int t = 0; t < count; t++) {
+            const float share = queue.shares[(head + t) % CAPACITY];
+            float right[COLUMNS];
+#pragma unroll
+            for (int c = 0; c < COLUMNS; c++) right[c] = share * scratch.z[t][min(lane + 32 * c, WIDTH - 1)];
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                const float left = scratch.z[t][min(warp + MOMENT_WARPS * r, WIDTH - 1)];
+#pragma unroll
+                for (int c = 0; c < COLUMNS; c++) sums[r][c] = fmaf(left, right[c], sums[r][c]);
+            }
+        }
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+#pragma unroll
+            for (int c = 0; c < COLUMNS; c++) totals[r][c] += (double)sums[r][c];
+        }
+        __syncthreads();  // z is no longer read
+    }
+
+    __device__ __forceinline__ void write(double* moments) const {
+        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+#pragma unroll
+            for (int c = 0; c < COLUMNS; c++) {
+                const int row = warp + MOMENT_WARPS * r, column = lane + 32 * c;
+                if (row < WIDTH && column <= row) moments[row * (row + 1) / 2 + column] = totals[r][c];
+            }
+        }
+    }
+};

@@ -1,0 +1,28 @@
+// The uniform behind every label: Philox4x32-10, the same as on the CPU (kernels/cpu/philox.hpp).
+//
+// Source: Salmon, Moraes, Dror and Shaw (2011), "Parallel random numbers: as easy as 1, 2, 3", SC11.
+// Counter: event number (low, high word), iteration, chain; key: seed (low, high word).
+#pragma once
+
+struct Key {
+    unsigned long long seed;
+    unsigned chain, iteration;
+};
+
+// ((x0 >> 9) + 1/2) / 2^23, x0 the first word: exact in float32 and strictly between 0 and 1.
+__device__ __forceinline__ float uniform(const Key& key, unsigned long long event) {
+    unsigned c0 = (unsigned)event, c1 = (unsigned)(event >> 32), c2 = key.iteration, c3 = key.chain;
+    unsigned k0 = (unsigned)key.seed, k1 = (unsigned)(key.seed >> 32);
+#pragma unroll
+    for (int round = 0; round < 10; round++) {
+        const unsigned high0 = __umulhi(0xD2511F53u, c0), low0 = 0xD2511F53u * c0;
+        const unsigned high1 = __umulhi(0xCD9E8D57u, c2), low1 = 0xCD9E8D57u * c2;
+        c0 = high1 ^ c1 ^ k0;
+        c1 = low1;
+        c2 = high0 ^ c3 ^ k1;
+        c3 = low0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    return ((float)(c0 >> 9) + 0.5f) * 0x1p-23f;
+}
