@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -33,7 +33,10 @@ DEFAULT = "default"
 LINE = 110
 INIT_METHODS = ("kmeans", "random", "prior", "bem")
 ANY_TRANSFORM = ("data", "transform", "CHANNEL")
-RESUMABLE = frozenset({"output.path", "engine.threads", "engine.chunks_in_flight"})
+BACKEND_OF = {"threads": "cpu", "pruning": "cpu", "devices": "cuda"}
+RESUMABLE = frozenset(
+    {"output.path", "engine.backend", "engine.devices", "engine.threads", "engine.chunks_in_flight"}
+)
 
 
 def key(default: Any, what: str, why: str = "", *, need: str | None = None, **limits: Any) -> Any:
@@ -311,20 +314,36 @@ class BemConfig(Section):
 
 
 class EngineConfig(Section):
-    """What evaluates the mixture at the events. Nothing here but weight_floor changes the draws."""
+    """What evaluates the mixture at the events.
 
-    backend: Literal["auto", "cpu"] = key(
-        "auto", "auto takes the fastest engine of this machine; the run file says which."
+    Nothing here changes the draws but weight_floor, and backend: between cpu and cuda a label may differ
+    where its random number lies within rounding of a step.
+    """
+
+    backend: Literal["auto", "cpu", "cuda"] = key(
+        "auto",
+        "cpu, cuda (NVIDIA GPUs), or auto: cuda where there is a device and a compiler, else cpu; the run "
+        "file says which and why.",
     )
-    threads: int | None = key(None, "Threads; null: one per core that this process may use.", ge=1, le=4096)
+    devices: Literal["all"] | list[Annotated[int, Field(ge=0)]] = key(
+        "all",
+        "Numbers of the GPUs to use, as dpmix devices lists them, or all. Only for cuda.",
+        need="all, or a list of different device numbers, as [0, 1]",
+    )
+    threads: int | None = key(
+        None, "Threads; null: one per core that this process may use. Only for cpu.", ge=1, le=4096
+    )
     chunks_in_flight: int | None = key(
         None,
-        "Chunks of 65,536 events worked on at a time; null: one per thread, within some 64 MB.",
+        "Chunks of 65,536 events worked on at a time; null: on the CPU one per thread, within some 64 MB, on "
+        "a GPU as many as use it well, within its memory.",
         ge=1,
         le=2**20,
     )
     pruning: bool = key(
-        True, "Skip components whose weight is certain to be 0.", "the same labels, bit for bit, sooner"
+        True,
+        "Skip components whose weight is certain to be 0. Only for cpu: a pass of a GPU is dense.",
+        "the same labels, bit for bit, sooner",
     )
     weight_floor: float = key(
         25.0,
@@ -333,6 +352,31 @@ class EngineConfig(Section):
         ge=15,
         le=80,
     )
+
+    @field_validator("devices")
+    @classmethod
+    def _devices_are_different(cls, value: Literal["all"] | list[int]) -> Literal["all"] | list[int]:
+        if value != "all" and (not value or len(set(value)) < len(value)):
+            raise ValueError
+        return value
+
+    @model_validator(mode="after")
+    def _options_belong_to_the_backend(self) -> EngineConfig:
+        if self.backend != "auto" and (unused := self.unused(self.backend)):
+            defaults = ", ".join(f"{name}: {flow(default)}" for name, default in unused.items())
+            raise ValueError(
+                f"backend {self.backend} has no use for {', '.join(unused)}; take out, or set {defaults}"
+            )
+        return self
+
+    def unused(self, backend: str) -> dict[str, Any]:
+        """Keys that are given though a backend has no use for them, and the defaults of these keys."""
+        defaults = {name: field.default for name, field in EngineConfig.model_fields.items()}
+        return {
+            name: defaults[name]
+            for name, owner in BACKEND_OF.items()
+            if owner != backend and getattr(self, name) != defaults[name]
+        }
 
 
 class OutputConfig(Section):

@@ -87,7 +87,7 @@ data:
   max_events: 1000
 model: {components: 7, prior: {m: [0, 1], phi: [0.5, 2.5e-7]}, learn: []}
 mcmc: {init: ../other.h5, thin: 3}
-engine: {threads: 2}
+engine: {threads: 2, devices: [1, 0]}
 output: {path: "some where/run: 1.h5"}
 seed: 18446744073709551615
 """
@@ -122,6 +122,15 @@ def test_ready_lines_take_the_place_of_a_value() -> None:
     written = to_yaml(config, blocks={"data.channels": ["- x  # a note", "# - y"]})
     assert "  channels:\n    - x  # a note\n    # - y\n" in written
     assert parse_config(written, "written") == config
+
+
+@pytest.mark.parametrize(
+    "engine", ["{backend: cuda, devices: [2, 0]}", "{backend: cpu, threads: 2}", "{threads: 2}"]
+)
+def test_options_beside_a_backend_that_uses_them(engine: str) -> None:
+    config = parse_config(f"{MINIMAL}\nengine: {engine}", "run.yaml").engine
+    assert config.unused("cpu" if config.devices != "all" else "cuda")
+    assert not config.unused("cuda" if config.devices != "all" else "cpu")
 
 
 def test_differences_are_named() -> None:
@@ -181,7 +190,28 @@ def _flat(mapping: dict, prefix: str = ""):
         ),
         ("mcmc: {label_swaps: 1}", "mcmc.label_swaps: got 1, need true or false"),
         ("bem: {tolerance: 1}", "bem.tolerance: got 1, need a number above 0 and below 1"),
-        ("engine: {backend: cuda}", 'engine.backend: got "cuda", need one of auto, cpu'),
+        ("engine: {backend: gpu}", 'engine.backend: got "gpu", need one of auto, cpu, cuda'),
+        (
+            "engine: {devices: some}",
+            'engine.devices: got "some", need all, or a list of different device numbers, as [0, 1]',
+        ),
+        (
+            "engine: {devices: []}",
+            "engine.devices: got [], need all, or a list of different device numbers, as [0, 1]",
+        ),
+        (
+            "engine: {devices: [0, 0]}",
+            "engine.devices: got [0, 0], need all, or a list of different device numbers, as [0, 1]",
+        ),
+        ("engine: {devices: [0, -1]}", "engine.devices[1]: got -1, need an integer of at least 0"),
+        (
+            "engine: {backend: cpu, devices: [0]}",
+            "engine: backend cpu has no use for devices; take out, or set devices: all",
+        ),
+        (
+            "engine: {backend: cuda, threads: 2, pruning: false}",
+            "engine: backend cuda has no use for threads, pruning; take out, or set threads: null, pruning: true",
+        ),
         ("engine: {threads: 0}", "engine.threads: got 0, need an integer from 1 to 4096 or null"),
         ("seed: -1", "seed: got -1, need an integer from 0 to 18446744073709551615"),
         ("model: 3", "model: got 3, need a mapping"),
