@@ -14,8 +14,8 @@ from . import files
 def command(file: str) -> None:
     """Say what FILE contains: a data file of any kind that is read, or a run file.
 
-    Of a run: its config, how far it is, its engine, occupied components, alpha, log posterior and effective
-    sample sizes; while it goes on, too.
+    Of a run: its config, how far it is, its engine, occupied components, alpha, log posterior, effective
+    sample sizes and where its time went; while it goes on, too.
 
     \b
     Examples:
@@ -30,10 +30,11 @@ def command(file: str) -> None:
 
 def _about_run(file: str) -> list[str]:
     from dpmix.draws import open_run
-    from dpmix.summaries import describe_run
+    from dpmix.summaries import describe_profile, describe_run
 
     run = open_run(file)
-    return [*describe_run(run), "config:", *(f"  {line}" for line in run.config_text.splitlines())]
+    config = [f"  {line}" for line in run.config_text.splitlines()]
+    return [*describe_run(run), *describe_profile(run), "config:", *config]
 
 
 def _about_data(file: str) -> list[str]:

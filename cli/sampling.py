@@ -5,11 +5,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NoReturn
 
 import click
 
-from dpmix.errors import ConfigError
+from dpmix.errors import ConfigError, EngineError
 
 if TYPE_CHECKING:
     from dpmix.config import Config
@@ -32,6 +32,7 @@ def options(command: Command) -> Command:
             click.option(
                 "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any config key; repeatable."
             ),
+            click.option("--profile", is_flag=True, help="Say at the end where the time went."),
             click.option("--quiet", is_flag=True, help="Show warnings and errors only."),
         )
     ):
@@ -49,6 +50,7 @@ def sample(
     seed: int | None,
     threads: int | None,
     settings: tuple[str, ...],
+    profile: bool,
     quiet: bool,
 ) -> None:
     """Run one of the samplers to its end, or until it is asked to stop."""
@@ -56,7 +58,7 @@ def sample(
         raise click.UsageError(
             "--resume goes on with a run file and --overwrite replaces it: give one of them"
         )
-    from dpmix import run, summaries
+    from dpmix import draws, run, summaries
     from dpmix.yaml_text import flow
 
     from .progress import Reporter
@@ -69,28 +71,40 @@ def sample(
         if not quiet:
             click.echo(f"dpmix: {chosen.output.path}: complete already, nothing to resume", err=True)
             click.echo("\n".join(summaries.describe_run(earlier)))
+        if profile:
+            click.echo("\n".join(summaries.describe_profile(earlier)))
         return
 
     begin = {"mcmc": run.run_mcmc, "bem": run.run_bem}[kind]
-    with Stop() as stop, Reporter(quiet) as reporter:
-        result = begin(
-            chosen,
-            base=base,
-            resume=resume,
-            overwrite=overwrite,
-            on_sweep=reporter.on_sweep,
-            should_stop=stop,
-        )
+    try:
+        with Stop() as stop, Reporter(quiet) as reporter:
+            result = begin(
+                chosen,
+                base=base,
+                resume=resume,
+                overwrite=overwrite,
+                on_sweep=reporter.on_sweep,
+                should_stop=stop,
+            )
+    except EngineError as error:
+        click.echo(f"dpmix: {error}", err=True)
+        _end_unfinished(kind, chosen.output.path, error.exit_code)
     if quiet:
         for line in result.summary:
             if line.startswith("warning: "):
                 click.echo(line, err=True)
     else:
         click.echo("\n".join(result.summary))
+    if profile:
+        click.echo("\n".join(summaries.describe_profile(draws.open_run(result.path))))
     if not result.completed:
-        path = shlex.quote(str(result.path))
-        click.echo(f"dpmix: stopped; go on with: dpmix {kind} {path} --resume", err=True)
-        click.get_current_context().exit(stop.exit_code)
+        _end_unfinished(kind, str(result.path), stop.exit_code)
+
+
+def _end_unfinished(kind: Kind, path: str, exit_code: int) -> NoReturn:
+    """Say how the run goes on, and end the command."""
+    click.echo(f"dpmix: stopped; go on with: dpmix {kind} {shlex.quote(path)} --resume", err=True)
+    click.get_current_context().exit(exit_code)
 
 
 def choose(kind: Kind, path: Path, overrides: list[str], resume: bool) -> tuple[Config, Path, Run | None]:

@@ -27,6 +27,7 @@ from dpmix import checkpoint
 from dpmix.checkpoint import Checkpoint
 from dpmix.errors import ConfigError, DataError
 from dpmix.model import Array, State
+from dpmix.profile import SPANS
 from dpmix.run_file import (
     AnyArray,
     Contents,
@@ -120,6 +121,11 @@ class RunWriter:
     def committed(self) -> int:
         """Number of draws that are whole, in every chain."""
         return self._committed
+
+    def write_profile(self, seconds: Mapping[str, float]) -> None:
+        """Replace the seconds of every span in `dpmix.profile.SPANS`, in a file that has a place for them."""
+        if "profile/seconds" in self._contents.slots:
+            self._write("profile/seconds", (), [seconds[name] for name in SPANS])
 
     def write_sweep(self, chain: int, sweep: int, record: Record) -> None:
         """Write one row of the trace; its seconds last, as the mark that the row is whole."""
@@ -355,21 +361,29 @@ class Run:
         made: npt.NDArray[np.int64] = np.isfinite(self.trace["seconds"]).sum(axis=1) - 1
         return made
 
+    @property
+    def profile(self) -> dict[str, float]:
+        """Wall seconds of the run by what they were spent on, a span each of `dpmix.profile.SPANS`.
+
+        They are written with every checkpoint and at the end; empty before.
+        """
+        seconds = self._arrays.get("profile/seconds", np.array(np.nan))
+        return {} if np.isnan(seconds).any() else dict(zip(SPANS, seconds.tolist(), strict=True))
+
     def arviz(self) -> arviz.InferenceData:
         """The committed draws as an ArviZ object, with the groups of the file."""
         import xarray
 
-        values: dict[str, AnyArray] = {
+        drawn: dict[str, AnyArray] = {
             **{f"posterior/{name}": getattr(self, name) for name in self._names("posterior")},
             **{f"sample_stats/{name}": array for name, array in self.sample_stats.items()},
-            **{f"trace/{name}": array for name, array in self.trace.items()},
         }
         groups: dict[str, dict[str, tuple[Sequence[str], AnyArray]]] = {
             "constant_data": dict(self._contents.constants)
         }
         for name, slot in self._datasets.items():
             group, variable = name.split("/")
-            groups.setdefault(group, {})[variable] = (slot.dims, values[name])
+            groups.setdefault(group, {})[variable] = (slot.dims, drawn.get(name, self._arrays[name]))
         datasets = {}
         for group, variables in groups.items():
             dataset = xarray.Dataset(variables)

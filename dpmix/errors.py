@@ -23,5 +23,9 @@ class ConfigError(DpmixError):
         super().__init__("\n".join(problems))
 
 
+class EngineError(DpmixError):
+    """An engine failed in the midst of a run, which can go on from what is committed (exit code 1)."""
+
+
 class DataError(DpmixError):
     """A data file cannot be read, or its events cannot be used (exit code 1)."""

@@ -5,8 +5,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +18,7 @@ from dpmix import bem, gibbs, initialise, summaries
 from dpmix.config import Config
 from dpmix.draws import Checkpoint, Record, open_run
 from dpmix.engines import Key
-from dpmix.errors import DataError
+from dpmix.errors import DataError, DpmixError, EngineError
 from dpmix.model import Prior, State, Stats, log_prior, mixture_of, occupied
 from dpmix.session import Session, initial_state, open_session
 from dpmix.streams import Stream
@@ -114,10 +117,15 @@ def run_mcmc(
     ------
     ConfigError, DataError, DpmixError
         One line each, for anything wrong outside the program.
+    EngineError
+        The engine failed on the way; everything so far is committed, and `resume` goes on from there.
     """
     mcmc = config.mcmc
     total = mcmc.sweeps
-    with open_session("mcmc", config, base, resume, overwrite) as session:
+    with (
+        open_session("mcmc", config, base, resume, overwrite) as session,
+        _Checkpoints(session) as checkpoints,
+    ):
         writer = session.writer
         if writer.committed == mcmc.draws:
             return _finished(session)
@@ -130,7 +138,6 @@ def run_mcmc(
             if begun is None:
                 return _stopped(session)
             states, first = begun, 0
-        saved = time.monotonic()
         # Every pass of the engine gives the log likelihood of the state it is handed, so state t is recorded
         # in the pass that also draws the labels for state t + 1; the first state is made, not drawn.
         for iteration in range(first, total + 1):
@@ -140,19 +147,20 @@ def run_mcmc(
                 following, record = _sweep(session, state, chain, last=iteration == total)
                 states.append(following)
                 records.append(record)
-                writer.write_sweep(chain, iteration, record)
+                with session.profile.span("writing"):
+                    writer.write_sweep(chain, iteration, record)
             draw, between = divmod(iteration - mcmc.burn_in, mcmc.thin)
             if draw >= 1 and between == 0:
-                writer.write_draw(draw - 1, current, records)
+                with session.profile.span("writing"):
+                    writer.write_draw(draw - 1, current, records)
             phase = "burn-in" if iteration <= mcmc.burn_in else "draws"
             for chain, record in enumerate(records):
                 on_sweep(_progress("mcmc", phase, iteration, total, chain, record, writer.committed))
-            stopping = iteration < total and should_stop()
-            if stopping or (iteration < total and time.monotonic() - saved > CHECKPOINT_SECONDS):
-                writer.save_checkpoint(states, iteration + 1, {})
-                saved = time.monotonic()
-            if stopping:
-                return _stopped(session)
+            if iteration < total:
+                checkpoints.take(states, iteration + 1, {})
+                if should_stop():
+                    checkpoints.save()
+                    return _stopped(session)
         return _finished(session)
 
 
@@ -170,7 +178,10 @@ def run_bem(
     Parameters, returns and raises as `run_mcmc`; a step is told of and asked after as a sweep is.
     """
     starts, max_steps = config.bem.starts, config.bem.max_steps
-    with open_session("bem", config, base, resume, overwrite) as session:
+    with (
+        open_session("bem", config, base, resume, overwrite) as session,
+        _Checkpoints(session) as checkpoints,
+    ):
         writer = session.writer
         if writer.committed == 1:
             return _finished(session)
@@ -183,31 +194,67 @@ def run_bem(
             if "best" in extra:
                 best = _Best(best_state, _as_record(extra["best"]))
             # The order of an engine's events, and so the last bits of its sums, come from the pass before.
-            session.engine.expect_labels(mixture_of(passed))
+            with _engine_pass(session):
+                session.engine.expect_labels(mixture_of(passed))
             climb = _climb(session, resumed, float(extra["value"]))
             log.info("going on from step %d of start %d of %d", resumed.iteration, first + 1, starts)
-        saved = time.monotonic()
         for start in range(first, starts):
             phase = f"start {start + 1} of {starts}"
             for state, following, record in climb or _climb(session, _initial_state(session, start)):
                 step = state.iteration
-                writer.write_sweep(start, step, record)
+                with session.profile.span("writing"):
+                    writer.write_sweep(start, step, record)
                 on_sweep(_progress("bem", phase, step, max_steps, start, record, writer.committed))
                 if following is None:
                     break
-                stopping = should_stop()
-                if stopping or time.monotonic() - saved > CHECKPOINT_SECONDS:
-                    writer.save_checkpoint(*_bem_checkpoint(start, state, following, record, best))
-                    saved = time.monotonic()
-                if stopping:
+                checkpoints.take(*_bem_checkpoint(start, state, following, record, best))
+                if should_stop():
+                    checkpoints.save()
                     return _stopped(session)
             climb = None
             log.info("%s: log posterior %.6g after %d steps", phase, record.log_posterior, step)
             if best is None or record.log_posterior > best.record.log_posterior:
                 best = _Best(state, record)
         assert best is not None
-        writer.write_draw(0, [best.state], [best.record])
+        with session.profile.span("writing"):
+            writer.write_draw(0, [best.state], [best.record])
         return _finished(session)
+
+
+class _Checkpoints:
+    """Saves what a run goes on from: now and then, when asked, and when its engine fails.
+
+    A context manager, around everything that the engine does.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._latest: Checkpoint | None = None
+        self._saved = time.monotonic()
+
+    def take(self, states: list[State], iteration: int, extra: dict[str, npt.NDArray[np.float64]]) -> None:
+        """Remember what the run would go on from now, and save it if the last time is some seconds ago."""
+        self._latest = Checkpoint(states, iteration, extra)
+        if time.monotonic() - self._saved > CHECKPOINT_SECONDS:
+            self.save()
+
+    def save(self) -> None:
+        """Save what was taken last, if anything was."""
+        if self._latest is not None:
+            self._session.write_profile()
+            with self._session.profile.span("writing"):
+                self._session.writer.save_checkpoint(*self._latest)
+            self._saved = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, EngineError):
+            with suppress(DataError):  # the engine's failure is what a user has to hear of
+                self.save()
 
 
 @dataclass(frozen=True)
@@ -223,21 +270,24 @@ def _sweep(session: Session, state: State, chain: int, last: bool) -> tuple[Stat
     began = time.perf_counter()
     config, following = session.config, state
     iteration = state.iteration + 1
-    stats = session.engine.draw_labels(mixture_of(state), Key(config.seed, chain, iteration))
-    if not last:
-        stream = Stream(config.seed, chain, iteration)
-        try:
-            following, _ = gibbs.sweep(
-                state,
-                stats,
-                session.prior,
-                stream,
-                learn_alpha=session.learn_alpha,
-                label_swaps=config.mcmc.label_swaps,
-            )
-        except np.linalg.LinAlgError as error:
-            raise _collinear("sweep", iteration) from error
-    return following, _record(state, stats, session.prior, began)
+    mixture, key = mixture_of(state), Key(config.seed, chain, iteration)
+    with _engine_pass(session):
+        stats = session.engine.draw_labels(mixture, key)
+    with session.profile.span("parameters"):
+        if not last:
+            stream = Stream(config.seed, chain, iteration)
+            try:
+                following, _ = gibbs.sweep(
+                    state,
+                    stats,
+                    session.prior,
+                    stream,
+                    learn_alpha=session.learn_alpha,
+                    label_swaps=config.mcmc.label_swaps,
+                )
+            except np.linalg.LinAlgError as error:
+                raise _collinear("sweep", iteration) from error
+        return following, _record(state, stats, session.prior, began)
 
 
 def _climb(
@@ -250,20 +300,34 @@ def _climb(
     config = session.config
     while True:
         began = time.perf_counter()
-        stats = session.engine.expect_labels(mixture_of(state))
-        record = _record(state, stats, session.prior, began)
+        mixture = mixture_of(state)
+        with _engine_pass(session):
+            stats = session.engine.expect_labels(mixture)
+        with session.profile.span("parameters"):
+            record = _record(state, stats, session.prior, began)
         change = abs(record.log_posterior - value)
         settled = change <= config.bem.tolerance * abs(record.log_posterior)
         if settled or state.iteration == config.bem.max_steps:
             yield state, None, record
             return
         try:
-            following, _ = bem.step(state, stats, session.prior, learn_alpha=session.learn_alpha)
+            with session.profile.span("parameters"):
+                following, _ = bem.step(state, stats, session.prior, learn_alpha=session.learn_alpha)
         except np.linalg.LinAlgError as error:
             raise _collinear("step", state.iteration + 1) from error
         record = replace(record, seconds=time.perf_counter() - began)
         yield state, following, record
         state, value = following, record.log_posterior
+
+
+@contextmanager
+def _engine_pass(session: Session) -> Iterator[None]:
+    """A pass of the engine, inside: its time, and its failure as what a run can go on from."""
+    try:
+        with session.profile.span("engine"):
+            yield
+    except DpmixError as error:
+        raise EngineError(str(error)) from error
 
 
 def _bem_checkpoint(
@@ -326,7 +390,8 @@ def _initial_states(session: Session, should_stop: ShouldStop) -> list[State] | 
 
 def _initial_state(session: Session, chain: int, method: str = "kmeans") -> State:
     try:
-        return initial_state(session, chain, method)
+        with session.profile.span("start"):
+            return initial_state(session, chain, method)
     except np.linalg.LinAlgError as error:
         raise _collinear("start", chain + 1) from error
 
@@ -356,6 +421,7 @@ def _collinear(what: str, iteration: int) -> DataError:
 
 
 def _stopped(session: Session) -> Result:
+    session.write_profile()
     return Result(session.writer.path, False, summaries.describe_run(open_run(session.writer.path)))
 
 

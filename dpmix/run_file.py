@@ -7,6 +7,7 @@ The file is HDF5 in the netCDF-4 layout; ``arviz.from_netcdf`` and ``xarray.open
     sample_stats    log_likelihood, log_posterior, occupied, seconds [chain, draw]
     trace           the same and alpha, of every sweep: [chain, sweep], or [start, step] of Bayesian EM;
                     sweep 0 is the initial state
+    profile         seconds [span]: wall time of the run so far by what it was spent on, see dpmix.profile
     constant_data   samples, scaling of the channels, ...: whatever the layout names
     committed       number of draws that are whole, in every chain
     attributes      kind, config, seed, versions, engine, scaling, data_hash, n_events, created, run_id,
@@ -36,10 +37,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmix.errors import DataError
+from dpmix.profile import SPANS
 
 FORMAT_VERSION = 1
 
-GROUPS = ("posterior", "sample_stats", "trace")
+GROUPS = ("posterior", "sample_stats", "trace", "profile")
 
 REQUIRED_ATTRIBUTES = ("config", "seed", "engine", "scaling", "data_hash", "n_events")
 
@@ -126,6 +128,7 @@ class Layout:
             "component": self.n_components,
             "channel": len(self.channels),
             "channel_bis": len(self.channels),
+            "span": len(SPANS),
         }
 
     @property
@@ -147,6 +150,7 @@ class Layout:
             "trace/occupied": (sweep, np.int64),
             "trace/alpha": (sweep, np.float64),
             "trace/seconds": (sweep, np.float64),
+            "profile/seconds": (("span",), np.float64),
         }
 
     @property
@@ -223,7 +227,9 @@ def lay_out(path: Path, layout: Layout) -> None:
 
 
 def coordinate(dim: str, size: int, channels: Sequence[str]) -> AnyArray:
-    """Values along a dimension: the names of channels, numbers of anything else."""
+    """Values along a dimension: the names of channels and of spans of time, numbers of anything else."""
+    if dim == "span":
+        return np.array(list(SPANS))
     return np.array(channels) if dim in ("channel", "channel_bis") else np.arange(size)
 
 
@@ -257,6 +263,7 @@ def read_contents(path: Path) -> Contents:
             names = [
                 f"{group}/{name}"
                 for group in GROUPS
+                if group in file  # files of the first versions have no profile
                 for name, dataset in file[group].items()
                 if not dataset.is_scale
             ]

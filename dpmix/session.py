@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +11,13 @@ from pathlib import Path
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from dpmix import gibbs, initialise, preprocess
+from dpmix import gibbs, initialise, preprocess, summaries
 from dpmix.config import INIT_METHODS, Config, PriorConfig, to_yaml
-from dpmix.draws import Layout, RunWriter, open_run
-from dpmix.engines import Engine, choose_engine
+from dpmix.draws import Layout, Run, RunWriter, open_run
+from dpmix.engines import Choice, Engine, choose_backend, make_engine
 from dpmix.errors import ConfigError, DataError
 from dpmix.model import Prior, State
+from dpmix.profile import Profile
 from dpmix.streams import Step, Stream
 
 log = logging.getLogger("dpmix")
@@ -35,10 +36,15 @@ class Session:
     engine: Engine
     prior: Prior
     writer: RunWriter
+    profile: Profile
 
     @property
     def learn_alpha(self) -> bool:
         return "alpha" in self.config.model.learn
+
+    def write_profile(self) -> None:
+        """Write where the time of the run has gone so far."""
+        self.writer.write_profile(self.profile.seconds(self.engine.seconds))
 
 
 @contextmanager
@@ -59,6 +65,8 @@ def open_session(kind: str, config: Config, base: Path, resume: bool, overwrite:
     ------
     ConfigError
         What the config names is not there or does not fit, or something is in the run file's place.
+    DpmixError
+        The engine cannot be set up.
     DataError
         The events cannot be used, are not those that the run began with, or a run file cannot be read or
         written.
@@ -69,6 +77,8 @@ def open_session(kind: str, config: Config, base: Path, resume: bool, overwrite:
         RunWriter.refuse_place(path, overwrite)
         if origin is not None:
             refuse_origin(origin, path)
+    earlier = open_run(path) if resume else None
+    choice = choose_backend(config.engine, None if earlier is None else earlier.engine["backend"])
     events = preprocess.prepare(config.data, base, config.seed)
     for line in events.report.lines():
         log.info(line)
@@ -76,17 +86,20 @@ def open_session(kind: str, config: Config, base: Path, resume: bool, overwrite:
     if origin is not None and not resume:  # what is wrong with it is said before a run file is laid out
         initialise.from_run(open_run(origin), 0, config.model.components, events)
     with ExitStack() as stack:
-        engine = stack.enter_context(closing(choose_engine(config.engine, events.values)))
+        engine = stack.enter_context(closing(make_engine(choice.backend, config.engine, events.values)))
+        log.info("engine: %s", summaries.describe_engine(stored(engine, choice)))
         # One thread for the batched linear algebra: its matrices are small, its results then do not depend
         # on the number of cores, and an idle pool of spinning threads would slow the engine's own.
         stack.enter_context(threadpool_limits(1, "blas"))
-        if resume:
-            check_same_data(path, events)
+        if earlier is not None:
+            check_same_data(earlier, events)
             writer = RunWriter.reopen(path)
         else:
-            writer = RunWriter.create(path, layout_of(kind, config, base, events, engine), overwrite)
+            attributes = stored(engine, choice)
+            writer = RunWriter.create(path, layout_of(kind, config, base, events, attributes), overwrite)
         stack.enter_context(writer)
-        yield Session(config, origin, events, engine, prior, writer)
+        profile = Profile(earlier.profile if earlier is not None else {})
+        yield Session(config, origin, events, engine, prior, writer, profile)
 
 
 def origin_of(config: Config, base: Path) -> Path | None:
@@ -150,7 +163,9 @@ def make_prior(prior: PriorConfig, channels: Sequence[str]) -> Prior:
     )
 
 
-def layout_of(kind: str, config: Config, base: Path, events: preprocess.Events, engine: Engine) -> Layout:
+def layout_of(
+    kind: str, config: Config, base: Path, events: preprocess.Events, engine: Mapping[str, object]
+) -> Layout:
     """The frame of the run file: its size, and everything about the run that does not change."""
     scaling = events.scaling
     is_mcmc = kind == "mcmc"
@@ -174,7 +189,7 @@ def layout_of(kind: str, config: Config, base: Path, events: preprocess.Events, 
             "base": str(base.resolve()),
             "report": events.report.as_attributes(),
             "seed": config.seed,
-            "engine": engine.info,
+            "engine": engine,
             "scaling": scaling.as_attributes(),
             "data_hash": events.data_hash,
             "n_events": len(events.values),
@@ -183,10 +198,15 @@ def layout_of(kind: str, config: Config, base: Path, events: preprocess.Events, 
     )
 
 
-def check_same_data(path: Path, events: preprocess.Events) -> None:
+def stored(engine: Engine, choice: Choice) -> dict[str, object]:
+    """What the run file says of the engine."""
+    return {**engine.info, "chosen": choice.why}
+
+
+def check_same_data(earlier: Run, events: preprocess.Events) -> None:
     """Refuse to go on with a run whose events are no longer what they were."""
-    if open_run(path).attributes["data_hash"] != events.data_hash:
+    if earlier.attributes["data_hash"] != events.data_hash:
         raise DataError(
-            f"{path}: the data have changed since this run began, so it cannot go on; put the old files "
-            "back, or begin anew with --overwrite"
+            f"{earlier.path}: the data have changed since this run began, so it cannot go on; put the old "
+            "files back, or begin anew with --overwrite"
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from dpmix.draws import Run, import_arviz
 from dpmix.model import Array
+from dpmix.profile import SPANS
 
 # The last weight is all the mass that the sticks before it leave over, which a longer mixture would divide
 # further; more than one event in a thousand is a population that a reader could look for.
@@ -122,15 +123,38 @@ def describe_run(run: Run) -> list[str]:
     return [*_describe_setting(run), *described]
 
 
+def describe_engine(engine: Mapping[str, object]) -> str:
+    """An engine's `info` and why it was chosen, as the run file has them, in one line."""
+    details = {name: value for name, value in engine.items() if name not in ("backend", "chosen")}
+    chosen = f" ({engine['chosen']})" if "chosen" in engine else ""
+    return ", ".join(
+        [f"{engine['backend']}{chosen}", *(f"{name} {value}" for name, value in details.items())]
+    )
+
+
+def describe_profile(run: Run) -> list[str]:
+    """Where the time of a run went, a line for every span; none before its first checkpoint."""
+    total = sum(run.profile.values())
+    if not total:
+        return []
+    width = max(map(len, SPANS.values()))
+    return [
+        f"time: {total:,.1f} s",
+        *(
+            f"  {SPANS[span]:{width}}  {seconds:9,.1f} s  {seconds / total:6.1%}"
+            for span, seconds in run.profile.items()
+        ),
+    ]
+
+
 def _describe_setting(run: Run) -> Iterator[str]:
     versions = ", ".join(f"{name} {version}" for name, version in run.versions.items())
-    engine = ", ".join(f"{name} {value}" for name, value in run.engine.items())
     files = ", ".join(run.config["data"]["files"])
     yield f"{run.path}: {'MCMC' if run.kind == 'mcmc' else 'Bayesian EM'}, begun {run.attributes['created']}"
     yield f"data: {run.attributes['n_events']:,} events of {files}"
     yield f"channels ({len(run.channels)}): {', '.join(run.channels)}"
     yield f"model: at most {run.n_components} components; seed {run.attributes['seed']}"
-    yield f"engine: {engine}"
+    yield f"engine: {describe_engine(run.engine)}"
     yield f"versions: {versions}"
 
 

@@ -25,6 +25,7 @@ import xarray
 from dpmix.draws import Layout, Record, RunWriter, checkpoint_path, import_arviz, open_run
 from dpmix.errors import ConfigError, DataError
 from dpmix.model import State
+from dpmix.profile import SPANS
 from dpmix.run_file import read_contents
 
 CHAINS, K, CHANNELS = 2, 32, ("CD3", "CD4é", "side scatter", "CD8", "CD19")
@@ -184,7 +185,7 @@ def test_arviz_and_xarray_open_the_file_as_it_is(path: Path) -> None:
             data = az.from_netcdf(path)
             tree = xarray.open_datatree(path, engine="h5netcdf")
         write_draw(writer, 19)  # nobody holds a lock
-    assert set(data.groups()) == {"posterior", "sample_stats", "trace", "constant_data"}
+    assert set(data.groups()) == {"posterior", "sample_stats", "trace", "profile", "constant_data"}
     assert data.attrs["data_hash"] == "ab12"
     for group in (data["posterior"], tree["posterior"].to_dataset()):
         assert group["means"].dims == ("chain", "draw", "component", "channel")
@@ -193,6 +194,7 @@ def test_arviz_and_xarray_open_the_file_as_it_is(path: Path) -> None:
         np.testing.assert_array_equal(group["means"][1, 19], state(19, 1).means)
     assert data["sample_stats"]["occupied"].dtype == np.int64
     assert data["trace"]["alpha"].dims == ("chain", "sweep")
+    assert tuple(data["profile"]["span"].values) == tuple(SPANS)
     assert tuple(data["constant_data"]["sample"].values) == ("a.fcs", "b.fcs")
     assert int(tree["committed"]) == 20
     assert list(az.summary(data, var_names=["alpha"])["mean"]) == [
@@ -235,6 +237,29 @@ def test_bayesian_em_keeps_the_best_start_and_all_traces(path: Path) -> None:
     assert data["trace"]["log_posterior"].dims == ("start", "step")
     assert data["trace"]["log_posterior"].shape == (3, 51)
     data.close()
+
+
+def test_the_profile_is_replaced_and_read_back(path: Path) -> None:
+    with RunWriter.create(path, layout()) as writer:
+        assert open_run(path).profile == {}
+        for factor in (1.0, 2.0):
+            seconds = {span: factor * i for i, span in enumerate(SPANS)}
+            writer.write_profile(seconds)
+            assert open_run(path).profile == seconds
+    data = open_run(path).arviz()
+    assert float(data["profile"]["seconds"].sel(span="writing")) == seconds["writing"]
+
+
+def test_a_file_without_a_place_for_the_profile_is_read_and_gone_on_with(path: Path) -> None:
+    RunWriter.create(path, layout()).close()
+    with h5py.File(path, "r+") as file:
+        del file["profile"]
+    with RunWriter.reopen(path) as writer:
+        write_draw(writer, 0)
+        writer.write_profile(dict.fromkeys(SPANS, 1.0))
+    assert open_run(path).profile == {}
+    assert "profile" not in open_run(path).arviz().groups()
+    assert_whole(path, 1)
 
 
 # Writing

@@ -10,7 +10,8 @@ import pytest
 
 from dpmix.draws import Layout, Record, Run, RunWriter, open_run
 from dpmix.model import State
-from dpmix.summaries import convergence, describe_run, truncation_warning
+from dpmix.profile import SPANS
+from dpmix.summaries import convergence, describe_profile, describe_run, truncation_warning
 
 K, D = 8, 2
 CONFIG = "data: {files: [a.fcs, b.fcs]}\nmcmc: {burn_in: 10}\nseed: 5\n"
@@ -31,7 +32,7 @@ def layout(kind: str, chains: int, draws: int, sweeps: int) -> Layout:
         attributes={
             "config": CONFIG,
             "seed": 5,
-            "engine": {"backend": "cpu", "threads": 2},
+            "engine": {"backend": "cpu", "threads": 2, "chosen": "auto: no CUDA"},
             "scaling": {},
             "data_hash": "ab12",
             "n_events": 1_000_000,
@@ -169,7 +170,7 @@ def test_a_finished_run_in_lines(path: Path) -> None:
         "data: 1,000,000 events of a.fcs, b.fcs",
         "channels (2): CD3, CD4",
         "model: at most 8 components; seed 5",
-        "engine: backend cpu, threads 2",
+        "engine: cpu (auto: no CUDA), threads 2\n",
         "progress: complete; 500 of 500 draws of each of 2 chains, sweep 510 of 510 (burn-in 10)",
         "speed: 0.02 s a sweep, 400 million events times components a second",
         "occupied components: mean 3.0, 3 to 3",
@@ -194,6 +195,16 @@ def test_a_run_that_has_only_begun_in_lines(path: Path) -> None:
     text = "\n".join(describe_run(open_run(path)))
     assert "progress: not complete; 0 of 5 draws of each of 2 chains, sweep 0 of 15 (burn-in 10)" in text
     assert "speed" not in text
+
+
+def test_where_the_time_went_in_lines(path: Path) -> None:
+    with RunWriter.create(path, layout("mcmc", 2, 5, 16)) as writer:
+        assert describe_profile(open_run(path)) == []
+        writer.write_profile({**dict.fromkeys(SPANS, 0.0), "kernels": 75.0, "writing": 25.0})
+    first, kernels, *others = (" ".join(line.split()) for line in describe_profile(open_run(path)))
+    assert first == "time: 100.0 s"
+    assert kernels == "the engine's kernels 75.0 s 75.0%"
+    assert "writing the run file and checkpoints 25.0 s 25.0%" in others
 
 
 def test_poor_mixing_and_a_binding_truncation_are_said(path: Path) -> None:

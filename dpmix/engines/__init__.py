@@ -3,31 +3,106 @@
 from __future__ import annotations
 
 import logging
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from dpmix.config import EngineConfig
+from dpmix.engines import cpu
 from dpmix.engines.base import Engine, Key
-from dpmix.engines.cpu import CpuEngine
+from dpmix.errors import ConfigError
 
-__all__ = ["Engine", "Key", "choose_engine"]
+__all__ = ["Choice", "Engine", "Key", "choose_backend", "make_engine"]
 
 log = logging.getLogger("dpmix")
 
 
-def choose_engine(config: EngineConfig, events: npt.NDArray[np.float32]) -> Engine:
-    """The engine that the config asks for, holding the events float32 [N, D]; the choice is logged.
+class Choice(NamedTuple):
+    """A backend, and why it was taken."""
 
-    ``backend: auto`` takes the fastest engine that this machine offers: at present there is the CPU's.
+    backend: str
+    why: str
+
+
+def choose_backend(config: EngineConfig, began: str | None = None) -> Choice:
+    """The backend that a run takes; what is out of the ordinary about it is logged.
+
+    Parameters
+    ----------
+    config : EngineConfig
+        ``backend: auto`` takes CUDA where it is available, else the CPU; but a run that goes on takes the
+        backend that it began with.
+    began : str, optional
+        That backend.
+
+    Raises
+    ------
+    ConfigError
+        The backend that was asked for, or that the run began with, is not available.
     """
-    engine = CpuEngine(
+    choice = _chosen(config, began)
+    if began not in (None, choice.backend):
+        log.warning(
+            "engine: %s, but the run began on %s: its draws are as good, but not bit for bit those of an "
+            "uninterrupted run, as a label may differ where its random number lies within rounding of a step",
+            choice.backend,
+            began,
+        )
+    for name in config.unused(choice.backend):
+        log.warning("engine.%s: of no use to the %s engine", name, choice.backend)
+    return choice
+
+
+def make_engine(backend: str, config: EngineConfig, events: npt.NDArray[np.float32]) -> Engine:
+    """The engine of an available backend, holding the events float32 [N, D].
+
+    Raises
+    ------
+    DpmixError
+        A device is not there or cannot be used.
+    """
+    if backend == "cpu":
+        return cpu.CpuEngine(
+            events,
+            threads=config.threads,
+            pruning=config.pruning,
+            weight_floor=config.weight_floor,
+            chunks_in_flight=config.chunks_in_flight,
+        )
+    from dpmix.engines import cuda
+
+    return cuda.CudaEngine(
         events,
-        threads=config.threads,
-        pruning=config.pruning,
+        devices=config.devices,
         weight_floor=config.weight_floor,
         chunks_in_flight=config.chunks_in_flight,
     )
-    what = ", ".join(f"{name} {value}" for name, value in engine.info.items())
-    log.info("engine: %s", what)
-    return engine
+
+
+def available(backend: str) -> tuple[bool, str]:
+    """Whether a backend can be used here, and with what, or why not and what to do."""
+    if backend == "cpu":
+        return cpu.available()
+    try:
+        from dpmix.engines import cuda
+    except ImportError:
+        return False, "not in this version"
+    return cuda.available()
+
+
+def _chosen(config: EngineConfig, began: str | None) -> Choice:
+    if config.backend == "auto" and began is None:
+        found, why = available("cuda")
+        return Choice("cuda", f"auto: {why}") if found else Choice("cpu", f"auto: no CUDA: {why}")
+    if config.backend == "auto" and began is not None:
+        choice, asked = Choice(began, "auto: the run began on it"), f"the run began on {began}, which is"
+    else:
+        choice, asked = Choice(config.backend, "as the config says"), f"{config.backend} is"
+    found, why = available(choice.backend)
+    if not found:
+        other = "cpu" if choice.backend == "cuda" else "cuda"
+        raise ConfigError(
+            [f"engine.backend: {asked} not available here: {why}; or take --set engine.backend={other}"]
+        )
+    return choice
