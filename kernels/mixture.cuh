@@ -74,29 +74,36 @@ struct Row {
     }
 };
 
+// Column I of the whitener and those after it: adds to y, whose entry I is then whole, and to the sums of
+// squares. A recursion, because nvcc unrolls a loop over more than 60 columns no more, and y must stay in
+// registers.
+template <int I, int E>
+__device__ __forceinline__ void add_columns(Row& row, const float (&x)[E][N_CHANNELS],
+                                            float (&y)[E][N_CHANNELS], float (&sums)[E]) {
+    const float mean = row.next();
+    float centred[E];
+#pragma unroll
+    for (int e = 0; e < E; e++) centred[e] = x[e][I] - mean;
+#pragma unroll
+    for (int r = I; r < N_CHANNELS; r++) {
+        const float factor = row.next();
+#pragma unroll
+        for (int e = 0; e < E; e++)
+            y[e][r] = I == 0 ? factor * centred[e] : fmaf(factor, centred[e], y[e][r]);
+    }
+#pragma unroll
+    for (int e = 0; e < E; e++) sums[e] = fmaf(y[e][I], y[e][I], sums[e]);
+    if constexpr (I + 1 < N_CHANNELS) add_columns<I + 1>(row, x, y, sums);
+}
+
 // log pi_j N(x | mu_j, Sigma_j) of E events, j the component of the row.
 template <int E>
 __device__ __forceinline__ void log_densities(const float (&x)[E][N_CHANNELS], const float4* packed,
                                               float (&l)[E]) {
     Row row{packed, 0, {}};
     const float constant = row.next();
-    float y[E][N_CHANNELS], sums[E];
-#pragma unroll
-    for (int i = 0; i < N_CHANNELS; i++) {
-        const float mean = row.next();
-        float centred[E];
-#pragma unroll
-        for (int e = 0; e < E; e++) centred[e] = x[e][i] - mean;
-#pragma unroll
-        for (int r = i; r < N_CHANNELS; r++) {
-            const float factor = row.next();
-#pragma unroll
-            for (int e = 0; e < E; e++)
-                y[e][r] = i == 0 ? factor * centred[e] : fmaf(factor, centred[e], y[e][r]);
-        }
-#pragma unroll
-        for (int e = 0; e < E; e++) sums[e] = fmaf(y[e][i], y[e][i], i == 0 ? 0.0f : sums[e]);
-    }
+    float y[E][N_CHANNELS], sums[E] = {};
+    add_columns<0>(row, x, y, sums);
 #pragma unroll
     for (int e = 0; e < E; e++) l[e] = constant - sums[e];
 }
