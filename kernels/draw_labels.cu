@@ -113,7 +113,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
     // 2. The tile of each event's label.
     double sum = 0.0;
-    int rank[EVENTS_PER_THREAD];  // of an event among those of its tile; which it gets changes nothing
+    int rank[EVENTS_PER_THREAD] = {};  // of an event among those of its tile; which it gets changes nothing
 #pragma unroll
     for (int e = 0; e < EVENTS_PER_THREAD; e++) {
         const int place = first + e * THREADS, at = threadIdx.x + e * THREADS;
