@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,10 @@ from dpmix.cli import main
 from dpmix.cli.progress import BarDisplay, LineDisplay, describe, duration
 from rich.console import Console
 
-from dpmix import channels, draws, run
+from dpmix import channels, draws, engines, run
 from dpmix.config import Config, load_config
-from dpmix.errors import DataError
+from dpmix.errors import DataError, EngineError
+from dpmix.profile import SPANS
 from dpmix.sources import open_sources
 
 COMMANDS = ("init", "mcmc", "bem", "info", "simulate", "devices")
@@ -127,6 +129,17 @@ def test_a_bug_keeps_its_traceback(folder: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(run, "run_mcmc", FakeRun(fail))
     with pytest.raises(ZeroDivisionError):
         dpmix("mcmc", "in/run.yaml")
+
+
+def test_a_failed_engine_is_told_with_how_to_go_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(given: dict[str, Any]) -> bool:
+        raise EngineError("every device has failed")
+
+    monkeypatch.setattr(run, "run_bem", FakeRun(fail))
+    assert dpmix("bem", "in/run.yaml", "--output", "my run.h5", code=1).stderr.splitlines() == [
+        "dpmix: every device has failed",
+        "dpmix: stopped; go on with: dpmix bem 'my run.h5' --resume",
+    ]
 
 
 def test_too_little_memory_is_a_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,6 +340,33 @@ def test_a_stopped_run_goes_on_to_the_same_draws(
     dpmix("mcmc", by, "--resume", "--threads", "1")
     whole, resumed = draws.open_run("whole.h5"), draws.open_run("run.h5")
     assert resumed.complete
+    np.testing.assert_array_equal(whole.means, resumed.means)
+
+
+@pytest.mark.parametrize("kind", ["mcmc", "bem"])
+def test_the_profile_is_printed_when_asked_and_told_by_info(folder: Path, kind: str) -> None:
+    asked = dpmix(kind, "in/run.yaml", "--profile", "--quiet").stdout.splitlines()
+    assert asked[0].startswith("time: ")
+    assert [line.split("  ")[1] for line in asked[1:]] == list(SPANS.values())
+    assert "\n".join(asked) in dpmix("info", "run.h5").stdout
+    assert dpmix(kind, "run.h5", "--resume", "--profile", "--quiet").stdout.splitlines() == asked
+    assert "kernels" not in dpmix(kind, "in/run.yaml", "--overwrite").stdout
+
+
+def test_a_run_goes_on_with_another_backend(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dpmix("mcmc", "in/run.yaml", "--output", "whole.h5")
+    with monkeypatch.context() as patch:
+        stop_after(9, patch)
+        dpmix("mcmc", "in/run.yaml", code=130)
+    monkeypatch.chdir(folder)
+    no_cuda = SimpleNamespace(available=lambda: (False, "no driver"))
+    monkeypatch.setattr(engines, "cuda", no_cuda, raising=False)
+    refused = dpmix("mcmc", "run.h5", "--resume", "--set", "engine.backend=cuda", code=2)
+    assert refused.stderr == (
+        "dpmix: engine.backend: cuda is not available here: no driver; or take --set engine.backend=cpu\n"
+    )
+    dpmix("mcmc", "run.h5", "--resume", "--set", "engine.backend=cpu")
+    whole, resumed = draws.open_run("whole.h5"), draws.open_run("run.h5")
     np.testing.assert_array_equal(whole.means, resumed.means)
 
 

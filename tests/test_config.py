@@ -210,7 +210,8 @@ def _flat(mapping: dict, prefix: str = ""):
         ),
         (
             "engine: {backend: cuda, threads: 2, pruning: false}",
-            "engine: backend cuda has no use for threads, pruning; take out, or set threads: null, pruning: true",
+            "engine: backend cuda has no use for threads, pruning; "
+            "take out, or set threads: null, pruning: true",
         ),
         ("engine: {threads: 0}", "engine.threads: got 0, need an integer from 1 to 4096 or null"),
         ("seed: -1", "seed: got -1, need an integer from 0 to 18446744073709551615"),

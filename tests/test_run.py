@@ -11,9 +11,13 @@ import h5py
 import numpy as np
 import pytest
 
-from dpmix import initialise, open_run, preprocess, run
+from dpmix import initialise, open_run, preprocess, run, session
 from dpmix.config import Config
-from dpmix.errors import ConfigError, DataError
+from dpmix.draws import RunWriter
+from dpmix.engines import Engine, Key
+from dpmix.errors import ConfigError, DataError, DpmixError, EngineError
+from dpmix.model import Mixture, Stats
+from dpmix.profile import SPANS
 
 # Attributes that say when and with what a run was made, not what it drew.
 VARYING = {"created", "run_id", "config", "base", "engine"}
@@ -151,6 +155,114 @@ def test_bayesian_em_stopped_and_resumed_is_one_run(many: Path, pruning: bool, t
     assert best.sample_stats["log_posterior"][0, 0] == max(last)
     assert len(last) == 3
     assert (best.sweeps_made == 12).all()
+
+
+# An engine that fails
+
+
+class Failing:
+    """An engine that fails at its n-th pass, as one does whose devices are gone."""
+
+    def __init__(self, engine: Engine, n: int) -> None:
+        self.engine = engine
+        self.left = n
+
+    def draw_labels(self, mixture: Mixture, key: Key) -> Stats:
+        self.count()
+        return self.engine.draw_labels(mixture, key)
+
+    def expect_labels(self, mixture: Mixture) -> Stats:
+        self.count()
+        return self.engine.expect_labels(mixture)
+
+    def count(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise DpmixError("every device has failed")
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.engine, name)
+
+
+def fail_at_pass(n: int, patch: pytest.MonkeyPatch) -> None:
+    """Have the engine of the next run fail at its n-th pass."""
+    make = session.make_engine
+    patch.setattr(session, "make_engine", lambda *given: Failing(make(*given), n))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 10, 13])
+def test_mcmc_goes_on_after_its_engine_failed(
+    many: Path, plain: Path, n: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = a_config(many, str(tmp_path / "run.h5"), mcmc=SHORT)
+    with monkeypatch.context() as patch:
+        fail_at_pass(n, patch)
+        with pytest.raises(EngineError, match="every device has failed"):
+            run.run_mcmc(config)
+    whole_sweeps = (n - 1) // 2  # of two chains
+    stopped = RunWriter.reopen(tmp_path / "run.h5")
+    assert stopped.committed == max(0, (whole_sweeps - 3) // 2)
+    checkpoint = stopped.load_checkpoint()
+    assert (0 if checkpoint is None else checkpoint.iteration) == whole_sweeps
+    stopped.close()
+    assert run.run_mcmc(config, resume=True).completed
+    assert_identical(plain, tmp_path / "run.h5")
+
+
+@pytest.mark.parametrize("n", [1, 5, 13, 14, 20])
+def test_bayesian_em_goes_on_after_its_engine_failed(
+    tmp_path: Path, n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_events(tmp_path / "events.npy", 5_000)
+    whole = run.run_bem(a_config(tmp_path, "whole.h5", bem=BEM)).path
+    config = a_config(tmp_path, "run.h5", bem=BEM)
+    with monkeypatch.context() as patch:
+        fail_at_pass(n, patch)
+        with pytest.raises(EngineError, match="every device has failed"):
+            run.run_bem(config)
+    stopped = RunWriter.reopen(tmp_path / "run.h5")
+    assert (stopped.load_checkpoint() is None) == (n == 1)
+    stopped.close()
+    assert run.run_bem(config, resume=True).completed
+    assert_identical(whole, tmp_path / "run.h5")
+
+
+def test_the_failure_of_an_engine_is_told_where_the_disk_fails_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*given: object) -> None:
+        raise DataError("run.h5: cannot be written: disk full")
+
+    write_events(tmp_path / "events.npy", 500)
+    fail_at_pass(5, monkeypatch)
+    monkeypatch.setattr(RunWriter, "save_checkpoint", refuse)
+    with pytest.raises(EngineError, match="every device has failed"):
+        run.run_mcmc(a_config(tmp_path, "run.h5", mcmc=SHORT))
+
+
+# The profile
+
+
+def test_where_the_time_went_adds_up_over_a_stop(tmp_path: Path) -> None:
+    write_events(tmp_path / "events.npy", 20_000)
+    config = a_config(tmp_path, "run.h5", mcmc={"burn_in": 10, "draws": 20})
+    began = time.perf_counter()
+    run.run_mcmc(config, should_stop=StopAfter(15))
+    first = open_run(tmp_path / "run.h5").profile
+    assert tuple(first) == tuple(SPANS)
+    run.run_mcmc(config, resume=True)
+    both = open_run(tmp_path / "run.h5").profile
+    assert 0 < sum(both.values()) <= time.perf_counter() - began
+    for span in ("kernels", "parameters", "writing", "other"):
+        assert 0 < first[span] < both[span]
+    assert first["start"] == both["start"] > 0
+    assert first["copies"] == both["copies"] == 0
+
+
+def test_the_profile_of_bayesian_em(tmp_path: Path) -> None:
+    write_events(tmp_path / "events.npy", 5_000)
+    spent = open_run(run.run_bem(a_config(tmp_path, "run.h5", bem=BEM)).path).profile
+    assert all(spent[span] > 0 for span in SPANS if span != "copies")
 
 
 DRIVER = """
