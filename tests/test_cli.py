@@ -28,9 +28,14 @@ from dpmix.profile import SPANS
 from dpmix.sources import open_sources
 
 COMMANDS = ("init", "mcmc", "bem", "info", "simulate", "devices")
-CONFIG = (
-    "data: {files: [events.csv]}\nmodel: {components: 6}\nmcmc: {burn_in: 5, draws: 10}\nbem: {starts: 2}\n"
-)
+CONFIG = """\
+data: {files: [events.csv]}
+model: {components: 6}
+mcmc: {burn_in: 5, draws: 10}
+bem: {starts: 2}
+engine: {backend: cpu}
+"""
+ON_CPU = ["--set", "engine.backend=cpu"]
 
 
 @pytest.fixture
@@ -354,13 +359,12 @@ def test_the_profile_is_printed_when_asked_and_told_by_info(folder: Path, kind: 
 
 
 def test_a_run_goes_on_with_another_backend(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    no_cuda = SimpleNamespace(available=lambda: (False, "no driver"))
+    monkeypatch.setattr(engines, "cuda", no_cuda, raising=False)
     dpmix("mcmc", "in/run.yaml", "--output", "whole.h5")
     with monkeypatch.context() as patch:
         stop_after(9, patch)
-        dpmix("mcmc", "in/run.yaml", code=130)
-    monkeypatch.chdir(folder)
-    no_cuda = SimpleNamespace(available=lambda: (False, "no driver"))
-    monkeypatch.setattr(engines, "cuda", no_cuda, raising=False)
+        dpmix("mcmc", "in/run.yaml", "--set", "engine.backend=auto", code=130)
     refused = dpmix("mcmc", "run.h5", "--resume", "--set", "engine.backend=cuda", code=2)
     assert refused.stderr == (
         "dpmix: engine.backend: cuda is not available here: no driver; or take --set engine.backend=cpu\n"
@@ -403,7 +407,7 @@ def test_init_writes_a_config_that_runs(folder: Path) -> None:
         "c": "linear",
     }
     settings = ["--set", "mcmc.burn_in=1", "--set", "mcmc.draws=2", "--set", "model.components=4"]
-    dpmix("mcmc", "in/new.yaml", *settings)
+    dpmix("mcmc", "in/new.yaml", *settings, *ON_CPU)
     assert draws.open_run("run.h5").complete
 
 
@@ -415,7 +419,7 @@ def test_init_of_odd_names(folder: Path) -> None:
     config = load_config("run.yaml")
     assert config.data.files == ["two\nlines.csv"]
     assert config.data.channels == ["default", "CD[3]*", "no", "12:30"]
-    dpmix("mcmc", "run.yaml", "--quiet", "--set", "mcmc.draws=2", "--set", "mcmc.burn_in=0")
+    dpmix("mcmc", "run.yaml", "--quiet", "--set", "mcmc.draws=2", "--set", "mcmc.burn_in=0", *ON_CPU)
 
 
 def test_init_prints_without_output_and_never_overwrites_unasked(folder: Path) -> None:
@@ -542,7 +546,7 @@ def test_simulate_refuses(folder: Path, arguments: list[str], code: int, expecte
 # The configs that come with the project
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
-SMALL = ["model.components=12", "mcmc.burn_in=3", "mcmc.draws=4", "bem.max_steps=5"]
+SMALL = ["model.components=12", "mcmc.burn_in=3", "mcmc.draws=4", "bem.max_steps=5", "engine.backend=cpu"]
 
 
 def test_no_config_is_left_out() -> None:

@@ -37,7 +37,8 @@ def a_config(folder: Path, output: str, **sections: dict[str, object]) -> Config
         "output": {"path": str(folder / output)},
         "seed": 5,
     }
-    return Config.model_validate(settings | sections)
+    engine = {"backend": "cpu"} | sections.pop("engine", {})
+    return Config.model_validate(settings | sections | {"engine": engine})
 
 
 def contents(path: Path) -> dict[str, bytes]:
