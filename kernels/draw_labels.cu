@@ -16,7 +16,9 @@
 // rows, and 1 / TILES is done twice.
 //
 // Launch    grid (CHUNK / EVENTS_PER_BLOCK, slots), block THREADS; a thread takes EVENTS_PER_THREAD events.
-// Shared    CACHED * PACK_DIM * 4 + EVENTS_PER_BLOCK * 18 + 196 bytes: 17,092 at D = 14; 36,868 at D = 64.
+// Shared    CACHED * PACK_DIM * 4 + EVENTS_PER_BLOCK * 18 + 388 bytes: 37,060 at D = 64.
+// Budget    draw_labels, D = 14: registers 168, stack 544, shared 17,284 bytes; no spills.
+//           The stack is each thread's `partial`; with 168 registers three blocks fit on a multiprocessor.
 // Limits    D 1 to 64; n_components 1 to 65,536.
 // Equals    Engine::draw_labels of kernels/cpu: a label may differ where its uniform is within rounding of a
 // step. Source    Suchard et al. (2010), Appendix A, step 1.

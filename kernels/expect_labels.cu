@@ -20,6 +20,8 @@
 // Shared    expect_totals: CACHED * PACK_DIM * 4 + 256 bytes: 7,936 at D = 14; 34,624 at D = 64.
 //           expect_moments: PACK_DIM * 4 + 3,072 (queue) + 64 * (D + 1) * 4 + D * 4 + 32: 7,480 at D = 14;
 //           28,592 at D = 64.
+// Budget    expect_totals, D = 14: registers 168, stack 0, shared 7,936 bytes; no spills.
+// Budget    expect_moments, D = 14: registers 73, stack 0, shared 7,480 bytes; no spills.
 // Limits    D 1 to 64; n_components 1 to 65,536.
 // Equals    Engine::expect_labels of kernels/cpu/engine.cpp, within float32's rounding.
 // Source    Suchard et al. (2010), section 3.2 and Appendix A.

@@ -10,6 +10,7 @@
 //
 // Launch    grid ceil(n_events / 128), block 128; a thread takes one event and reads its column three times.
 // Shared    none.
+// Budget    sample_indicators, D = 14: registers 40, stack 0, shared 0 bytes; no spills.
 // Limits    n_components 1 to 65,536; n_events below 2^31. For events nearer than FAR (mixture.cuh).
 // Equals    draw_piece of kernels/cpu/draw.hpp, but for the rounding of exp.
 // Source    Suchard et al. (2010), Appendix A, step 1, and section 4 (sampling of the indicators).
