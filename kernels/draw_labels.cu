@@ -26,7 +26,9 @@
 #include "mixture.cuh"
 #include "philox.cuh"
 
-constexpr int TILES = 16;
+#ifndef TILES  // given by -D only where benchmarks/cuda_variants.py compares them
+#define TILES 16
+#endif
 
 // What the second level needs of an event: its weights are relative to `best`, `before` is their sum up to
 // `tile`.

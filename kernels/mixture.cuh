@@ -23,15 +23,20 @@ constexpr int PACK_DIM = (1 + N_CHANNELS + N_CHANNELS * (N_CHANNELS + 1) / 2 + 3
 constexpr int PACK_QUADS = PACK_DIM / 4;
 
 constexpr int CHUNK = 65536;  // events of the grid on which statistics are formed
-constexpr int THREADS = 128;
-constexpr int WARPS = THREADS / 32;
 
-// x and y of a thread's events take 2 * 64 registers at most.
-constexpr int EVENTS_PER_THREAD = PADDED_DIM <= 16 ? 4 : PADDED_DIM <= 32 ? 2 : 1;
+// Given by -D only where benchmarks/cuda_variants.py compares them.
+#ifndef THREADS
+#define THREADS 128
+#endif
+#ifndef EVENTS_PER_THREAD  // their x and y take 2 * 64 registers at most
+#define EVENTS_PER_THREAD (PADDED_DIM <= 16 ? 4 : PADDED_DIM <= 32 ? 2 : 1)
+#endif
+#ifndef CACHED  // rows of components in shared memory
+#define CACHED (PADDED_DIM <= 16 ? 16 : PADDED_DIM <= 32 ? 8 : 4)
+#endif
+
+constexpr int WARPS = THREADS / 32;
 constexpr int EVENTS_PER_BLOCK = THREADS * EVENTS_PER_THREAD;
-constexpr int CACHED = PADDED_DIM <= 16   ? 16
-                       : PADDED_DIM <= 32 ? 8
-                                          : 4;  // rows of components in shared memory
 
 constexpr float FAR = -4.0e4f;  // an event whose best log density is lower is done in float64 (far.cuh)
 constexpr float LOWEST = -1.0e30f;
