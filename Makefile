@@ -3,12 +3,14 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 NATIVE := CMakeLists.txt pyproject.toml $(wildcard kernels/cpu/*)
+EMULATOR := build/cuda_on_cpu/libcuda.so.1
 
-.PHONY: help demo test lint warnings bench-cpu clean
+.PHONY: help demo test test-gpu lint warnings bench-cpu clean
 
 help:
 	@echo "make demo       a simulated cytometry sample, dpmix mcmc on it, a summary and a figure (in demo/)"
-	@echo "make test       all tests"
+	@echo "make test       all tests, those of the CUDA engine on devices emulated by the processor"
+	@echo "make test-gpu   the tests of the CUDA engine on this machine's GPUs; needs pip install 'dpmix[cuda]'"
 	@echo "make lint       ruff and mypy"
 	@echo "make warnings   the native code by g++ and clang++, any warning an error"
 	@echo "make bench-cpu  the CPU engine's speed beside this machine's sgemm and scikit-learn (some 6 minutes)"
@@ -19,19 +21,26 @@ $(VENV)/installed: $(NATIVE)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@
 
+# The emulated CUDA devices, and PyCUDA built from source: some two minutes the first time.
+$(EMULATOR): $(VENV)/installed $(wildcard tests/cuda_on_cpu/*.*)
+	$(BIN)/python tests/cuda_on_cpu/build.py
+
 demo: $(VENV)/installed
 	mkdir -p demo
 	$(BIN)/dpmix simulate demo/sample.fcs --overwrite
 	$(BIN)/dpmix mcmc configs/demo.yaml --output demo/run.h5 --overwrite
 	$(BIN)/python data/figure.py demo/run.h5 demo/figure.png
 
-test: $(VENV)/installed
+test: $(EMULATOR)
 	$(BIN)/python -m pytest
+
+test-gpu: $(VENV)/installed
+	DPMIX_TEST_GPU=1 $(BIN)/python -m pytest tests/test_cuda_*.py
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python -m mypy dpmix cli
+	$(BIN)/python -m mypy dpmix cli tests/cuda_on_cpu
 
 # Built apart, so that a warning of a newer compiler stops this target and no user's installation.
 warnings: $(VENV)/installed

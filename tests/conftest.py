@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cuda_on_cpu import emulator
+
+ON_GPU = os.environ.get("DPMIX_TEST_GPU") == "1"  # make test-gpu: the machine's own driver and nvcc
+
+# There is a CUDA driver in every test, and no device but in those that ask for one.
+if not ON_GPU and emulator.DRIVER.exists():
+    emulator.load()
+    os.environ["DPMIX_EMULATED_DEVICES"] = "0"
 
 
 @pytest.fixture(scope="session")
@@ -14,3 +24,37 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("real cytometry files are not here (a folder shared/data beside the checkout)")
     return folder
+
+
+@pytest.fixture
+def emulated_devices(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Emulates one CUDA device; call it for others (`emulator.settings`), as often as wanted."""
+    if ON_GPU:
+        pytest.skip("needs the emulated devices, and these tests run on a GPU")
+    if not emulator.DRIVER.exists():
+        pytest.fail("the emulated CUDA devices are not built: run `python tests/cuda_on_cpu/build.py`")
+
+    def emulate(count: int = 1, **options: object) -> None:
+        for name, value in emulator.settings(count, **options).items():  # type: ignore[arg-type]
+            monkeypatch.setenv(name, value)
+
+    emulate()
+    return emulate
+
+
+@pytest.fixture
+def cuda_devices(request: pytest.FixtureRequest) -> Callable[[int], None]:
+    """Makes CUDA devices available, emulated or, in `make test-gpu`, real; call it for more than one."""
+    if not ON_GPU:
+        emulate: Callable[[int], None] = request.getfixturevalue("emulated_devices")
+        return emulate
+    import pycuda.driver
+
+    pycuda.driver.init()
+    there = pycuda.driver.Device.count()
+
+    def need(count: int) -> None:
+        if there < count:
+            pytest.skip(f"needs {count} GPUs, and this machine has {there}")
+
+    return need

@@ -1,0 +1,20 @@
+// What the driver and a module agree on: a module exports, for kernel NAME, a function NAME__cpu of this
+// type.
+#pragma once
+#include <cstddef>
+
+namespace cuda_cpu {
+
+struct Launch {
+    unsigned grid[3], block[3];
+    const void* arguments = nullptr;  // packed as cuLaunchKernel takes them: each at its natural alignment
+    size_t argument_bytes = 0;
+    unsigned os_threads = 1;
+    unsigned order = 0;  // of a block's threads: 0 forward, 1 reverse, more: the seed of a random order
+    bool (*is_device_address)(const void* owner, const void* address) = nullptr;  // null: any address will do
+    const void* owner = nullptr;
+};
+
+using LaunchFunction = const char* (*)(const Launch*);  // what went wrong, or null
+
+}  // namespace cuda_cpu

@@ -1,0 +1,87 @@
+"""Stands in for nvcc: compiles a .cu file with g++ and cuda_cpu.h to a shared object, which the driver loads.
+
+DPMIX_EMULATED_SANITIZER=address or thread builds with that sanitizer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+KERNEL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(")
+SANITIZERS = {
+    "": ["-O2", "-march=native"],
+    "address": ["-O1", "-g", "-fsanitize=address"],
+    "thread": ["-O1", "-g", "-fsanitize=thread"],
+}
+
+
+def version() -> str:
+    """What the output depends on beside the source and options: compiler, processor, sanitizer, these files."""
+    predefined = ["g++", "-march=native", "-dM", "-E", "-x", "c++", os.devnull]
+    macros = subprocess.run(predefined, capture_output=True, check=True).stdout
+    ours = [(HERE / name).read_bytes() for name in ("nvcc.py", "cuda_cpu.h", "launch.h")]
+    digest = hashlib.sha256(b"".join([macros, sanitizer().encode(), *ours]))
+    return f"nvcc of the emulated CUDA devices {digest.hexdigest()[:16]}"
+
+
+def sanitizer() -> str:
+    return os.environ.get("DPMIX_EMULATED_SANITIZER", "")
+
+
+def compile_kernels(source: Path, output: Path, options: list[str]) -> None:
+    """Compile a .cu file; what the compiler says goes to standard error.
+
+    Raises
+    ------
+    subprocess.CalledProcessError
+        Where the compiler refuses the source.
+    ValueError
+        Where the source has no kernel.
+    """
+    names = KERNEL.findall(source.read_text())
+    if not names:
+        raise ValueError(f"{source}: no __global__ function in it")
+    exports = "".join(f"CUDA_CPU_EXPORT({name})\n" for name in names)
+    command = ["g++", "-x", "c++", "-std=c++17", *SANITIZERS[sanitizer()], *options]
+    command += ["-fPIC", "-shared", "-pthread", "-Wl,-Bsymbolic", "-fno-gnu-unique", "-fno-extern-tls-init"]
+    command += ["-w", "-U_FORTIFY_SOURCE"]
+    command += ["-include", str(HERE / "cuda_cpu.h"), "-", "-o", str(output)]
+    generated = f'#include "{source.resolve()}"\n{exports}'
+    subprocess.run(command, input=generated, text=True, check=True)
+
+
+def main() -> int:
+    """Run as nvcc is run; an option that is not known here is refused."""
+    parser = argparse.ArgumentParser(prog="nvcc", allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=version())
+    parser.add_argument("-cubin", "--cubin", action="store_true", required=True)
+    parser.add_argument("-o", dest="output", type=Path)
+    parser.add_argument("-D", dest="defines", action="append", default=[])
+    parser.add_argument("-I", dest="folders", action="append", default=[])
+    parser.add_argument("-fmad", "--fmad", choices=["true", "false"], default="true")
+    for ignored in ("arch", "std", "ptxas-options"):  # the device's, or what is so here anyway
+        parser.add_argument(f"-{ignored}", f"--{ignored}")
+    parser.add_argument("source", type=Path)
+    arguments = parser.parse_args()
+    options = ["-ffp-contract=fast" if arguments.fmad == "true" else "-ffp-contract=off"]
+    options += [f"-D{name}" for name in arguments.defines] + [f"-I{folder}" for folder in arguments.folders]
+    output = arguments.output or Path(arguments.source.with_suffix(".cubin").name)
+    try:
+        compile_kernels(arguments.source, output, options)
+    except subprocess.CalledProcessError as error:
+        return int(error.returncode)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
