@@ -10,6 +10,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from whole_runs import StopAfter, a_config, assert_identical, write_events
 
 from dpmix import initialise, open_run, preprocess, run, session
 from dpmix.config import Config
@@ -18,51 +19,6 @@ from dpmix.engines import Engine, Key
 from dpmix.errors import ConfigError, DataError, DpmixError, EngineError
 from dpmix.model import Mixture, Stats
 from dpmix.profile import SPANS
-
-# Attributes that say when and with what a run was made, not what it drew.
-VARYING = {"created", "run_id", "config", "base", "engine"}
-
-
-def write_events(path: Path, n_events: int, dim: int = 3, seed: int = 0) -> None:
-    rng = np.random.default_rng(seed)
-    centres = rng.normal(scale=3.0, size=(5, dim))
-    labels = rng.choice(5, size=n_events, p=[0.4, 0.3, 0.15, 0.1, 0.05])
-    np.save(path, (centres[labels] + rng.normal(size=(n_events, dim))).astype(np.float32))
-
-
-def a_config(folder: Path, output: str, **sections: dict[str, object]) -> Config:
-    settings: dict[str, object] = {
-        "data": {"files": [str(folder / "events.npy")]},
-        "model": {"components": 12},
-        "output": {"path": str(folder / output)},
-        "seed": 5,
-    }
-    engine = {"backend": "cpu"} | sections.pop("engine", {})
-    return Config.model_validate(settings | sections | {"engine": engine})
-
-
-def contents(path: Path) -> dict[str, bytes]:
-    """Every array and attribute of a run file that must not differ between runs of one config."""
-    found: dict[str, bytes] = {}
-    with h5py.File(path) as file:
-
-        def take(name: str, item: object) -> None:
-            if isinstance(item, h5py.Dataset) and not name.endswith("seconds"):
-                found[name] = (
-                    np.asarray(item).tobytes() if item.dtype.kind != "O" else bytes(str(item[()]), "utf8")
-                )
-
-        file.visititems(take)
-        for name, value in file.attrs.items():
-            if name not in VARYING:
-                found[f"@{name}"] = bytes(str(value), "utf8")
-    return found
-
-
-def assert_identical(one: Path, other: Path) -> None:
-    ours, theirs = contents(one), contents(other)
-    assert ours.keys() == theirs.keys()
-    assert [name for name in ours if ours[name] != theirs[name]] == []
 
 
 @pytest.fixture(scope="module")
@@ -114,17 +70,6 @@ def test_chains_differ_and_thinning_thins(many: Path, plain: Path, tmp_path: Pat
     assert np.array_equal(drawn.weights, every.weights[:, 1::2])
     assert np.array_equal(drawn.trace["log_posterior"], every.trace["log_posterior"])
     assert np.array_equal(drawn.sample_stats["log_likelihood"], drawn.trace["log_likelihood"][:, 4::2])
-
-
-class StopAfter:
-    """Says stop once, after so many questions."""
-
-    def __init__(self, questions: int) -> None:
-        self.left = questions
-
-    def __call__(self) -> bool:
-        self.left -= 1
-        return self.left == 0
 
 
 @pytest.mark.parametrize("questions", [1, 4, 7])
