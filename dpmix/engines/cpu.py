@@ -16,11 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmix.engines.base import Key
+from dpmix.engines.checks import check_events, check_options, checked_parameters, rounded
 from dpmix.kernels import _cpu
 from dpmix.model import Array, Mixture, Stats
-
-MAX_CHANNELS: int = _cpu.MAX_CHANNELS
-MAX_COMPONENTS: int = _cpu.MAX_COMPONENTS
 
 
 def available() -> tuple[bool, str]:
@@ -95,6 +93,7 @@ class CpuEngine:
         first_event: int = 0,
     ) -> None:
         check_events(events)
+        check_options(len(events), weight_floor, chunks_in_flight, first_event)
         isas = instruction_sets()
         if not isas:
             raise ValueError(available()[1])
@@ -102,12 +101,6 @@ class CpuEngine:
             raise ValueError(f"isa: got {isa!r}, this processor has {', '.join(isas)}")
         if threads is not None and threads < 1:
             raise ValueError(f"threads: got {threads}, need at least 1")
-        if chunks_in_flight is not None and chunks_in_flight < 1:
-            raise ValueError(f"chunks_in_flight: got {chunks_in_flight}, need at least 1")
-        if not 1.0 <= weight_floor <= 80.0:
-            raise ValueError(f"weight_floor: got {weight_floor}, need 1 to 80 nats (float32 ends at 87)")
-        if not 0 <= first_event < 2**64 - len(events):
-            raise ValueError(f"first_event: got {first_event}, need at least 0")
         self._n_events, self._n_channels = len(events), int(events.shape[1])
         self._isa = isa or isas[0]
         self._threads = threads or usable_cores()
@@ -145,7 +138,7 @@ class CpuEngine:
 
         Gibbs step 1; Suchard et al. (2010), J. Comput. Graph. Stat. 19:419, appendix A.
         """
-        parameters = self._parameters(mixture)
+        parameters = checked_parameters(mixture, self._n_channels)
         counts, sums, scatters = self._outputs(len(mixture.means))
         with self._timed():
             log_likelihood = self._native.draw_labels(
@@ -155,7 +148,7 @@ class CpuEngine:
 
     def expect_labels(self, mixture: Mixture) -> Stats:
         """Sum the statistics of the events weighted by their responsibilities (see the class's notes)."""
-        parameters = self._parameters(mixture)
+        parameters = checked_parameters(mixture, self._n_channels)
         counts, sums, scatters = self._outputs(len(mixture.means))
         with self._timed():
             log_likelihood = self._native.expect_labels(*parameters, counts, sums, scatters)
@@ -178,7 +171,7 @@ class CpuEngine:
         """log pi_j N(x_i | mu_j, Sigma_j) of any events as the sweep computes it, float32 [M, K]."""
         check_events(events)
         densities = np.empty((len(events), len(mixture.means)), np.float32)
-        self._native.log_densities(*self._parameters(mixture), events, densities)
+        self._native.log_densities(*checked_parameters(mixture, self._n_channels), events, densities)
         return densities
 
     def close(self) -> None:
@@ -191,44 +184,6 @@ class CpuEngine:
         yield
         self._seconds += time.perf_counter() - began
 
-    def _parameters(self, mixture: Mixture) -> tuple[Array, Array, Array]:
-        """log pi_j + log norm_j [K], means [K, D] and whiteners [K, D, D], checked."""
-        n_components, dim = len(mixture.means), self._n_channels
-        if not 1 <= n_components <= MAX_COMPONENTS:
-            raise ValueError(f"mixture: got {n_components} components, need 1 to {MAX_COMPONENTS}")
-        constants = np.ascontiguousarray(mixture.log_weights + mixture.log_norms, dtype=np.float64)
-        means = np.ascontiguousarray(mixture.means, dtype=np.float64)
-        whiteners = np.ascontiguousarray(mixture.whiteners, dtype=np.float64)
-        expected = ((n_components,), (n_components, dim), (n_components, dim, dim))
-        shapes = (constants.shape, means.shape, whiteners.shape)
-        if shapes != expected:
-            raise ValueError(f"mixture: got arrays of shapes {shapes}, need {expected}")
-        if np.isnan(constants).any() or constants.max() == np.inf or constants.max() == -np.inf:
-            raise ValueError(
-                "mixture: log weights must be below infinity, and finite for one component at least"
-            )
-        if not (np.isfinite(means).all() and np.isfinite(whiteners).all()):
-            raise ValueError("mixture: means and whiteners must be finite")
-        return constants, means, whiteners
-
     def _outputs(self, n_components: int) -> tuple[Array, Array, Array]:
         dim = self._n_channels
         return np.empty(n_components), np.empty((n_components, dim)), np.empty((n_components, dim, dim))
-
-
-def check_events(events: npt.NDArray[np.float32]) -> None:
-    """Raise ValueError unless events are a C-contiguous float32 [N, D] with N >= 1 and 1 <= D <= 64."""
-    if events.dtype != np.float32 or events.ndim != 2 or not events.flags.c_contiguous:
-        raise ValueError(
-            f"events: got {events.dtype} {list(events.shape)}, need C-contiguous float32 [events, channels]"
-        )
-    if len(events) == 0 or not 1 <= events.shape[1] <= MAX_CHANNELS:
-        raise ValueError(
-            f"events: got {events.shape[0]} events in {events.shape[1]} channels, "
-            f"need at least 1 event and 1 to {MAX_CHANNELS} channels"
-        )
-
-
-def rounded(means: Array) -> Array:
-    """Means as the engine holds them: what sums and scatters are taken about, float64 [K, D]."""
-    return means.astype(np.float32).astype(np.float64)

@@ -1,0 +1,71 @@
+"""What every engine asks of its events, its options and a mixture before it works with them."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmix.model import Array, Mixture
+
+MAX_CHANNELS = 64
+MAX_COMPONENTS = 4096
+
+
+def check_events(events: npt.NDArray[np.float32]) -> None:
+    """Raise ValueError unless events are a C-contiguous float32 [N, D] with N >= 1 and 1 <= D <= 64."""
+    if events.dtype != np.float32 or events.ndim != 2 or not events.flags.c_contiguous:
+        raise ValueError(
+            f"events: got {events.dtype} {list(events.shape)}, need C-contiguous float32 [events, channels]"
+        )
+    if len(events) == 0 or not 1 <= events.shape[1] <= MAX_CHANNELS:
+        raise ValueError(
+            f"events: got {events.shape[0]} events in {events.shape[1]} channels, "
+            f"need at least 1 event and 1 to {MAX_CHANNELS} channels"
+        )
+
+
+def check_options(n_events: int, weight_floor: float, chunks_in_flight: int | None, first_event: int) -> None:
+    """Raise ValueError where an option that all engines have is out of its range."""
+    if chunks_in_flight is not None and chunks_in_flight < 1:
+        raise ValueError(f"chunks_in_flight: got {chunks_in_flight}, need at least 1")
+    if not 1.0 <= weight_floor <= 80.0:
+        raise ValueError(f"weight_floor: got {weight_floor}, need 1 to 80 nats (float32 ends at 87)")
+    if not 0 <= first_event < 2**64 - n_events:
+        raise ValueError(f"first_event: got {first_event}, need at least 0")
+
+
+def checked_parameters(mixture: Mixture, n_channels: int) -> tuple[Array, Array, Array]:
+    """What engines evaluate of a mixture of D channels, checked.
+
+    Returns
+    -------
+    log_constants : float64 [K]
+        log pi_j + log of the normal density at its mean.
+    means : float64 [K, D]
+    whiteners : float64 [K, D, D]
+
+    Raises
+    ------
+    ValueError
+        For shapes that do not fit, a number of components out of range, and numbers that are not finite.
+    """
+    n_components = len(mixture.means)
+    if not 1 <= n_components <= MAX_COMPONENTS:
+        raise ValueError(f"mixture: got {n_components} components, need 1 to {MAX_COMPONENTS}")
+    constants = np.ascontiguousarray(mixture.log_weights + mixture.log_norms, dtype=np.float64)
+    means = np.ascontiguousarray(mixture.means, dtype=np.float64)
+    whiteners = np.ascontiguousarray(mixture.whiteners, dtype=np.float64)
+    expected = ((n_components,), (n_components, n_channels), (n_components, n_channels, n_channels))
+    shapes = (constants.shape, means.shape, whiteners.shape)
+    if shapes != expected:
+        raise ValueError(f"mixture: got arrays of shapes {shapes}, need {expected}")
+    if np.isnan(constants).any() or constants.max() == np.inf or constants.max() == -np.inf:
+        raise ValueError("mixture: log weights must be below infinity, and finite for one component at least")
+    if not (np.isfinite(means).all() and np.isfinite(whiteners).all()):
+        raise ValueError("mixture: means and whiteners must be finite")
+    return constants, means, whiteners
+
+
+def rounded(means: Array) -> Array:
+    """Means as the engines hold them: what sums and scatters are taken about, float64 [K, D]."""
+    return means.astype(np.float32).astype(np.float64)

@@ -1,0 +1,437 @@
+"""The CUDA engine: the sweep in hand-written kernels (kernels/*.cu) on one or more devices, through PyCUDA.
+
+Results depend on the events, the mixture and the key alone: not on the devices, on the chunks of a launch, or
+on whether events stay on the devices or pass through them in every sweep. Labels are those of the CPU engine
+but where a label's uniform lies within rounding of a step of the cumulative sum.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections import deque
+from collections.abc import Mapping, Sequence
+from concurrent.futures import wait
+from functools import partial
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmix.engines.base import CHUNK, Key
+from dpmix.engines.checks import check_events, check_options, checked_parameters, rounded
+from dpmix.errors import DpmixError
+from dpmix.kernels import build
+from dpmix.kernels.layout import Layout
+from dpmix.model import Array, Mixture, Stats
+
+if TYPE_CHECKING:
+    from dpmix.engines.cuda_device import Account, Deliver, Device, Pass
+
+log = logging.getLogger("dpmix")
+
+WORTH = 1.1  # chunks are dealt anew where a pass would be this many times faster
+
+
+class DeviceInfo(NamedTuple):
+    """A device as the driver describes it; memory in bytes."""
+
+    number: int
+    name: str
+    memory: int
+    compute_capability: str
+
+
+def available() -> tuple[bool, str]:
+    """Whether this machine can run the engine, and on what (or why not, and what to do)."""
+    try:
+        found = devices()
+        build.find_nvcc()
+    except DpmixError as error:
+        return False, str(error)
+    return True, describe(found)
+
+
+def devices() -> list[DeviceInfo]:
+    """The CUDA devices of this machine.
+
+    Raises
+    ------
+    DpmixError
+        There is no PyCUDA, no driver or no device.
+    """
+    try:
+        import pycuda  # noqa: F401
+    except ImportError:
+        raise DpmixError("PyCUDA is not installed: pip install 'dpmix[cuda]'") from None
+    try:
+        import pycuda.driver as driver
+    except ImportError as error:
+        raise DpmixError(f"no NVIDIA driver ({error}): install the driver of the GPU") from None
+    try:
+        driver.init()
+        found = [described(number, driver.Device(number)) for number in range(driver.Device.count())]
+    except driver.Error as error:
+        raise DpmixError(f"no CUDA device ({error}): see that nvidia-smi lists one") from None
+    if not found:
+        raise DpmixError("no CUDA device: see what nvidia-smi lists, and CUDA_VISIBLE_DEVICES")
+    return found
+
+
+def described(number: int, device: Any) -> DeviceInfo:
+    """What PyCUDA says of a device."""
+    major, minor = device.compute_capability()
+    return DeviceInfo(number, device.name(), device.total_memory(), f"{major}.{minor}")
+
+
+def describe(found: Sequence[DeviceInfo]) -> str:
+    """Devices in a line."""
+    return ", ".join(f"{device.name} ({device.number})" for device in found)
+
+
+class CudaEngine:
+    """Engine on CUDA devices (interface: dpmix.engines.base.Engine).
+
+    Parameters
+    ----------
+    events : float32 [N, D], C-contiguous, finite
+        Held by reference, never copied here or changed; D at most 64. They are kept on the devices too where
+        those have memory enough, else pass through them in every sweep.
+    devices : "all" or list of int
+        Numbers of the devices.
+    weight_floor : float
+        Nats below an event's best component at which a component's weight is 0.
+    chunks_in_flight : int, optional
+        Chunks of 65,536 events of a launch; two launches are under way at a time. Default: 8, fewer where
+        their scratch would pass 256 MB.
+    first_event : int
+        Number of the first event, for an engine that holds a part of the data.
+
+    Raises
+    ------
+    ValueError
+        For events or options that are not as said here.
+    DpmixError
+        For devices that are not there or cannot be used, and where there is no compiler.
+
+    Notes
+    -----
+    Where a device fails, the others do its chunks, in the same pass and with the same results; when none is
+    left, the pass raises `DpmixError`. Labels are not kept: `labels` runs the chain's latest pass again.
+    """
+
+    def __init__(
+        self,
+        events: npt.NDArray[np.float32],
+        *,
+        devices: Literal["all"] | Sequence[int] = "all",
+        weight_floor: float = 25.0,
+        chunks_in_flight: int | None = None,
+        first_event: int = 0,
+    ) -> None:
+        check_events(events)
+        check_options(len(events), weight_floor, chunks_in_flight, first_event)
+        infos = chosen(devices)
+        build.find_nvcc()
+        from dpmix.engines.cuda_device import Device, DeviceFailed
+
+        self._n_events, self._n_channels = len(events), int(events.shape[1])
+        self._n_chunks = -(-self._n_events // CHUNK)
+        self._layout = Layout(self._n_channels)
+        self._names = {info.number: describe([info]) for info in infos}
+        self._devices: dict[int, Device] = {}
+        self._closing = weakref.finalize(self, close_devices, self._devices)
+        for number, name in self._names.items():
+            try:
+                self._devices[number] = Device(
+                    number,
+                    events,
+                    first_event=first_event,
+                    weight_floor=weight_floor,
+                    chunks_in_flight=chunks_in_flight,
+                )
+            except DeviceFailed as error:
+                self._closing()
+                raise DpmixError(f"CUDA device {name} cannot be used: {error}") from error
+        self._speeds: dict[int, float] = {}  # chunks a second, as far as known
+        self._shares = self._dealt()
+        self._latest: dict[int, Pass] = {}  # by chain
+        self._accounts: list[Account] = []  # of the latest pass
+        self._seconds = {"kernels": 0.0, "copies": 0.0}
+
+    @property
+    def n_events(self) -> int:
+        return self._n_events
+
+    @property
+    def n_channels(self) -> int:
+        return self._n_channels
+
+    @property
+    def info(self) -> dict[str, str | int | float | bool]:
+        """What the engine runs on, for logs and run files."""
+        return {"backend": "cuda", "devices": ", ".join(self._names.values())}
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Seconds of all passes in which kernels ran, and in which only copies did; the devices' mean."""
+        return dict(self._seconds)
+
+    @property
+    def bytes_up(self) -> int:
+        """Bytes that went to the devices in the latest pass, but for events that stay there."""
+        return sum(account.bytes_up for account in self._accounts)
+
+    @property
+    def bytes_down(self) -> int:
+        """Bytes that came from the devices in the latest pass."""
+        return sum(account.bytes_down for account in self._accounts)
+
+    def draw_labels(self, mixture: Mixture, key: Key) -> Stats:
+        """Draw every label given the mixture, and sum the statistics of the events by label.
+
+        Gibbs step 1; Suchard et al. (2010), J. Comput. Graph. Stat. 19:419, appendix A.
+        """
+        return self._statistics(mixture, key)
+
+    def expect_labels(self, mixture: Mixture) -> Stats:
+        """Sum the statistics of the events weighted by their responsibilities."""
+        return self._statistics(mixture, None)
+
+    def labels(self, chain: int = 0) -> npt.NDArray[np.int32]:
+        """Labels of one chain, int32 [N]: its latest draw, or the most probable ones after the E step.
+
+        Raises
+        ------
+        ValueError
+            If the chain has none yet.
+        """
+        if chain not in self._latest:
+            raise ValueError(f"chain {chain} has no labels yet")
+        labels = np.empty(self._n_events, np.int32)
+
+        def keep(chunk: int, drawn: npt.NDArray[Any], _: float) -> None:
+            part = labels[chunk * CHUNK : (chunk + 1) * CHUNK]
+            part[:] = drawn[: len(part)]
+
+        self._run(self._latest[chain], keep, want_labels=True)
+        return labels
+
+    def log_densities(self, events: npt.NDArray[np.float32], mixture: Mixture) -> npt.NDArray[np.float32]:
+        """log pi_j N(x_i | mu_j, Sigma_j) of any events as the sweep computes it, float32 [M, K]."""
+        from dpmix.engines.cuda_device import DeviceFailed
+
+        check_events(events)
+        if events.shape[1] != self._n_channels:
+            raise ValueError(f"events: got {events.shape[1]} channels, need {self._n_channels}")
+        components = self._packed(mixture)
+        while True:
+            number, device = next(iter(self._usable().items()))
+            try:
+                return device.submit(device.log_densities, events, components).result()
+            except DeviceFailed as error:
+                self._leave_out(number, error)
+
+    def close(self) -> None:
+        """Free everything on the devices; the engine cannot be used afterwards."""
+        self._closing()
+
+    def _packed(self, mixture: Mixture) -> Array:
+        packed: Array = self._layout.pack(*checked_parameters(mixture, self._n_channels))
+        return packed
+
+    def _statistics(self, mixture: Mixture, key: Key | None) -> Stats:
+        from dpmix.engines.cuda_device import Pass
+
+        work = Pass(self._packed(mixture), key)
+        totals = OrderedSums((len(mixture.means), self._layout.n_moments))
+        self._run(work, totals.add, want_labels=False)
+        self._latest[0 if key is None else key.chain] = work
+        counts, sums, scatters = self._layout.unpack_moments(totals.moments)
+        return Stats(counts, sums, scatters, rounded(mixture.means), totals.log_likelihood)
+
+    def _run(self, work: Pass, deliver: Deliver, *, want_labels: bool) -> None:
+        """Have all chunks of a pass done, by the devices that are left where some fail."""
+        from dpmix.engines.cuda_device import DeviceFailed
+
+        shares = self._shares
+        deal = Deal(shares)
+        self._accounts = []
+        while deal.unfinished():
+            running = {
+                number: device.submit(serve, device, work, shares[number], deal, deliver, want_labels)
+                for number, device in self._usable().items()
+                if shares[number] or deal.orphans
+            }
+            try:
+                wait(running.values())
+            except BaseException:
+                deal.stop()
+                raise
+            for number, future in running.items():
+                try:
+                    self._note(number, future.result())
+                except DeviceFailed as error:
+                    self._leave_out(number, error)
+        self._deal_anew_where_it_pays()
+
+    def _usable(self) -> dict[int, Device]:
+        if not self._closing.alive:
+            raise RuntimeError("the engine is closed")
+        if not self._devices:
+            raise DpmixError(f"no CUDA device is left: {self._reason}")
+        return self._devices
+
+    def _leave_out(self, number: int, error: Exception) -> None:
+        self._devices.pop(number).close()
+        self._speeds.pop(number, None)
+        self._shares = self._dealt()
+        self._reason = f"device {self._names[number]} failed: {error}"
+        log.warning("CUDA %s; %s", self._reason, "the others go on" if self._devices else "it was the last")
+
+    def _note(self, number: int, account: Account) -> None:
+        self._accounts.append(account)
+        self._seconds["kernels"] += account.kernels / len(self._devices)
+        self._seconds["copies"] += account.copies / len(self._devices)
+        if account.chunks:
+            speed = account.chunks / account.seconds
+            self._speeds[number] = (self._speeds.get(number, speed) + speed) / 2
+
+    def _dealt(self) -> dict[int, list[int]]:
+        """All chunks dealt out, by the speeds of the devices."""
+        known = list(self._speeds.values())
+        usual = sum(known) / len(known) if known else 1.0
+        return deal_out(self._n_chunks, {number: self._speeds.get(number, usual) for number in self._devices})
+
+    def _deal_anew_where_it_pays(self) -> None:
+        if len(self._speeds) < 2:
+            return
+        now = slowest(self._shares, self._speeds)
+        if now < WORTH * self._n_chunks / sum(self._speeds.values()):
+            return
+        shares = self._dealt()
+        if now > WORTH * slowest(shares, self._speeds):
+            self._shares = shares
+            log.info("CUDA devices: chunks dealt anew: %s", {n: len(share) for n, share in shares.items()})
+
+
+class Deal:
+    """Which device does which chunks of one pass: what is left of its own, or a failed one's."""
+
+    def __init__(self, shares: Mapping[int, Sequence[int]]) -> None:
+        self._lock = Lock()
+        self._queues = {number: deque(share) for number, share in shares.items()}
+        self._held = {number: set(share) for number, share in shares.items()}  # not finished
+        self.orphans: deque[int] = deque()  # of failed devices, in the order of the grid
+
+    def take(self, number: int, most: int) -> list[int]:
+        """At most so many chunks for a device to do: orphans first, since the sums wait for them."""
+        with self._lock:
+            queue = self.orphans or self._queues[number]
+            chunks = [queue.popleft() for _ in range(min(most, len(queue)))]
+            self._held[number].update(chunks)
+        return chunks
+
+    def finish(self, number: int, chunk: int) -> None:
+        with self._lock:
+            self._held[number].remove(chunk)
+
+    def give_up(self, number: int) -> None:
+        """A device has failed: what it held is for the others."""
+        with self._lock:
+            self.orphans = deque(sorted([*self.orphans, *self._held[number]]))
+            self._held[number].clear()
+            self._queues[number].clear()
+
+    def stop(self) -> None:
+        """Give nothing more to do."""
+        with self._lock:
+            for queue in (self.orphans, *self._queues.values()):
+                queue.clear()
+
+    def unfinished(self) -> bool:
+        with self._lock:
+            return bool(self.orphans) or any(self._held.values())
+
+
+class OrderedSums:
+    """Sums over chunks, added in the order of the grid whatever the order in which chunks come.
+
+    Attributes
+    ----------
+    moments : float64 [K, N_MOMENTS]
+    log_likelihood : float
+    """
+
+    def __init__(self, shape: tuple[int, int]) -> None:
+        self.moments: Array = np.zeros(shape)
+        self.log_likelihood = 0.0
+        self._lock = Lock()
+        self._next = 0
+        self._early: dict[int, tuple[Array, float]] = {}  # chunks that came before their turn
+
+    def add(self, chunk: int, moments: Array, log_likelihood: float) -> None:
+        """Take a chunk's; the array may be overwritten afterwards."""
+        with self._lock:
+            if chunk != self._next:
+                self._early[chunk] = moments.copy(), log_likelihood
+                return
+            self._add(moments, log_likelihood)
+            while self._next in self._early:
+                self._add(*self._early.pop(self._next))
+
+    def _add(self, moments: Array, log_likelihood: float) -> None:
+        self.moments += moments
+        self.log_likelihood += log_likelihood
+        self._next += 1
+
+
+def serve(
+    device: Device, work: Pass, share: Sequence[int], deal: Deal, deliver: Deliver, want_labels: bool
+) -> Account:
+    """A device's part in a pass; where it fails, the others may take its chunks at once."""
+
+    def hand_in(chunk: int, results: npt.NDArray[Any], log_likelihood: float) -> None:
+        deliver(chunk, results, log_likelihood)
+        deal.finish(device.number, chunk)
+
+    try:
+        return device.run(work, share, partial(deal.take, device.number), hand_in, want_labels)
+    except BaseException:
+        deal.give_up(device.number)
+        raise
+
+
+def deal_out(n_chunks: int, speeds: Mapping[int, float]) -> dict[int, list[int]]:
+    """Chunks of the grid, in its order, each to the device that would have done it first."""
+    shares: dict[int, list[int]] = {number: [] for number in speeds}
+    for chunk in range(n_chunks) if shares else ():
+        first = min(shares, key=lambda number: (len(shares[number]) + 1) / speeds[number])
+        shares[first].append(chunk)
+    return shares
+
+
+def slowest(shares: Mapping[int, Sequence[int]], speeds: Mapping[int, float]) -> float:
+    """Seconds until the last device has done its share."""
+    return max(len(shares[number]) / speed for number, speed in speeds.items())
+
+
+def chosen(wanted: Literal["all"] | Sequence[int]) -> list[DeviceInfo]:
+    """The devices that are wanted, as far as they are there."""
+    found = devices()
+    if wanted == "all":
+        return found
+    if not wanted or len(set(wanted)) < len(wanted):
+        raise ValueError(f"devices: got {list(wanted)}, need 'all' or different numbers of devices")
+    for number in wanted:
+        if not 0 <= number < len(found):
+            raise DpmixError(f"engine.devices: got {number}, this machine has {describe(found)}")
+    return [found[int(number)] for number in wanted]
+
+
+def close_devices(devices: dict[int, Device]) -> None:
+    """Free what devices hold, each in its own thread; waited for, but not without end if a pass goes on."""
+    closing = [device.close() for device in devices.values()]
+    devices.clear()
+    wait(closing, timeout=10.0)

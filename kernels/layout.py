@@ -1,0 +1,97 @@
+"""Shapes and layouts that the CUDA kernels and their callers share: mixture.cuh and moments.cuh in Python.
+
+K components, D channels. A packed row of a component, by columns of its whitener, W the whitener times
+sqrt(1/2):
+
+    constant, then for i = 0 .. D-1: mean_i, W_ii, W_(i+1)i, .. W_(D-1)i; zeros to PACK_DIM
+
+Moments of a component: the lower triangle, by rows, of the sum of r z z' with z = (x - mean, 1): row D holds
+the sums, and its end the count.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+Places = npt.NDArray[np.intp]
+
+CHUNK = 65_536
+THREADS = 128
+MOMENT_THREADS = 256
+
+
+class Layout:
+    """What follows from the number of channels, by the names that the kernels have for it.
+
+    Attributes
+    ----------
+    padded_dim : int
+        Floats of an event.
+    pack_dim : int
+        Numbers of a packed component.
+    events_per_block, blocks_per_chunk : int
+        Events of a block of the kernels that give every event a thread; such blocks of a chunk.
+    n_moments : int
+        Numbers of a component's moments.
+    """
+
+    def __init__(self, n_channels: int) -> None:
+        self.n_channels = n_channels
+        self.padded_dim = (n_channels + 3) // 4 * 4
+        self.pack_dim = (1 + n_channels + n_channels * (n_channels + 1) // 2 + 3) // 4 * 4
+        self.events_per_block = THREADS * (4 if self.padded_dim <= 16 else 2 if self.padded_dim <= 32 else 1)
+        self.blocks_per_chunk = CHUNK // self.events_per_block
+        self.n_moments = (n_channels + 1) * (n_channels + 2) // 2
+
+    def pack(self, log_constants: Array, means: Array, whiteners: Array) -> Array:
+        """A mixture in packed rows, float64 [K, PACK_DIM]; rounded to float32 they are what kernels evaluate.
+
+        Parameters
+        ----------
+        log_constants : float64 [K]
+            log pi_j + log of the normal density at its mean.
+        means : float64 [K, D]
+        whiteners : float64 [K, D, D]
+            Lower triangular.
+        """
+        n_components = len(means)
+        columns, rows = self._triangle
+        packed = np.zeros((n_components, self.pack_dim))
+        packed[:, 0] = log_constants
+        packed[:, self._mean_places] = means
+        packed[:, self._whitener_places] = whiteners[:, rows, columns] * np.sqrt(0.5)
+        return packed
+
+    def unpack_moments(self, moments: Array) -> tuple[Array, Array, Array]:
+        """Counts float64 [K], sums [K, D] and scatters [K, D, D] of moments float64 [K, N_MOMENTS]."""
+        dim = self.n_channels
+        sums = moments[:, -dim - 1 : -1].copy()
+        return moments[:, -1].copy(), sums, np.take(moments, self._scatter_places, axis=1)
+
+    @cached_property
+    def _triangle(self) -> tuple[Places, Places]:
+        """Columns and rows of a lower triangle by columns: an upper triangle by rows, turned."""
+        columns, rows = np.triu_indices(self.n_channels)
+        return columns, rows
+
+    @cached_property
+    def _mean_places(self) -> Places:
+        column = np.arange(self.n_channels)
+        return 1 + column * (self.n_channels + 1) - column * (column - 1) // 2
+
+    @cached_property
+    def _whitener_places(self) -> Places:
+        columns, rows = self._triangle
+        places: Places = self._mean_places[columns] + 1 + rows - columns
+        return places
+
+    @cached_property
+    def _scatter_places(self) -> Places:
+        a, b = np.indices((self.n_channels, self.n_channels))
+        high, low = np.maximum(a, b), np.minimum(a, b)
+        places: Places = high * (high + 1) // 2 + low
+        return places
