@@ -1,0 +1,96 @@
+"""Every kernel compiled by nvcc for the architectures promised, within the budget that its card states."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from dpmix.kernels.build import FOLDER, OPTIONS
+
+ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_120")
+SOURCES = sorted(path.stem for path in FOLDER.glob("*.cu"))
+CARD = re.compile(
+    r"// Budget    (\w+), D = 14: registers (\d+), stack (\d+), shared ([\d,]+) bytes; no spills\."
+)
+REPORT = re.compile(
+    r"Compiling entry function '(\w+)'.*?(\d+) bytes stack frame, (\d+) bytes spill stores, "
+    r"(\d+) bytes spill loads"
+    r".*?Used (\d+) registers([^\n]*)",
+    re.DOTALL,
+)
+"""Of one kernel, as ptxas says it: name, stack, spill stores and loads, registers, the rest of the line."""
+
+
+@cache
+def nvcc() -> Path | None:
+    """NVIDIA's compiler, wherever on PATH; what stands in for it in other tests assembles for no device."""
+    for folder in [*os.get_exec_path(), os.path.join(os.environ.get("CUDA_HOME", ""), "bin")]:
+        candidate = Path(folder) / "nvcc"
+        if os.access(candidate, os.X_OK):
+            said = subprocess.run(
+                [candidate, "--version"], capture_output=True, text=True, check=False
+            ).stdout
+            if "NVIDIA" in said:
+                return candidate
+    return None
+
+
+needs_nvcc = pytest.mark.skipif(nvcc() is None, reason="there is no nvcc on this machine")
+
+
+def compiled(source: str, n_channels: int, architecture: str, folder: Path) -> str:
+    """What the compiler says of a source, any warning being an error."""
+    command = [str(nvcc()), *OPTIONS, f"-DN_CHANNELS={n_channels}", f"-arch={architecture}", f"-I{FOLDER}"]
+    command += ["-Werror", "all-warnings", "--ptxas-options=-v", "-cubin"]
+    output = folder / f"{source}-{n_channels}-{architecture}.cubin"
+    result = subprocess.run(
+        [*command, str(FOLDER / f"{source}.cu"), "-o", str(output)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, f"{source}.cu, D = {n_channels}, {architecture}: {result.stderr}"
+    return result.stderr
+
+
+def budgets(source: str) -> dict[str, tuple[int, int, int]]:
+    """Registers, stack and shared bytes at D = 14 of each kernel, as its card states them."""
+    return {
+        name: (int(registers), int(stack), int(shared.replace(",", "")))
+        for name, registers, stack, shared in CARD.findall((FOLDER / f"{source}.cu").read_text())
+    }
+
+
+@needs_nvcc
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_kernels_keep_within_the_budgets_on_their_cards(architecture: str, tmp_path: Path) -> None:
+    with ThreadPoolExecutor() as pool:
+        reports = pool.map(lambda source: compiled(source, 14, architecture, tmp_path), SOURCES)
+        for source, report in zip(SOURCES, reports, strict=True):
+            stated, entries = budgets(source), REPORT.findall(report)
+            assert sorted(stated) == sorted(name for name, *_ in entries), source
+            for name, stack, stores, loads, registers, rest in entries:
+                shared = re.search(r"(\d+) bytes smem", rest)
+                used = (int(registers), int(stack), int(shared.group(1)) if shared else 0)
+                print(architecture, name, "registers, stack and shared bytes:", *used)
+                assert (stores, loads) == ("0", "0"), f"{name} spills"
+                assert all(is_ <= most for is_, most in zip(used, stated[name], strict=True)), (name, used)
+
+
+@needs_nvcc
+@pytest.mark.parametrize("n_channels", [1, 17, 33, 64])
+def test_kernels_compile_for_any_number_of_channels(n_channels: int, tmp_path: Path) -> None:
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda source: compiled(source, n_channels, "sm_90", tmp_path), SOURCES))
+
+
+@needs_nvcc
+def test_nothing_of_an_event_leaves_the_registers_at_64_channels(tmp_path: Path) -> None:
+    for name, stack, *_ in REPORT.findall(compiled("mvn_log_density", 64, "sm_90", tmp_path)):
+        assert (name, stack) == ("mvn_log_density", "0")
