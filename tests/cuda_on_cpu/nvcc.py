@@ -1,7 +1,4 @@
-"""Stands in for nvcc: compiles a .cu file with g++ and cuda_cpu.h to a shared object, which the driver loads.
-
-DPMIX_EMULATED_SANITIZER=address or thread builds with that sanitizer.
-"""
+"""Stands in for nvcc: compiles a .cu file with g++ and cuda_cpu.h to a shared object for the driver."""
 
 from __future__ import annotations
 
@@ -23,20 +20,16 @@ SANITIZERS = {
 
 
 def version() -> str:
-    """What the output depends on beside the source and options: compiler, processor, sanitizer, these files."""
+    """What the output depends on beside the source and options: the compiler, the processor, these files."""
     predefined = ["g++", "-march=native", "-dM", "-E", "-x", "c++", os.devnull]
     macros = subprocess.run(predefined, capture_output=True, check=True).stdout
     ours = [(HERE / name).read_bytes() for name in ("nvcc.py", "cuda_cpu.h", "launch.h")]
-    digest = hashlib.sha256(b"".join([macros, sanitizer().encode(), *ours]))
+    digest = hashlib.sha256(b"".join([macros, *ours]))
     return f"nvcc of the emulated CUDA devices {digest.hexdigest()[:16]}"
 
 
-def sanitizer() -> str:
-    return os.environ.get("DPMIX_EMULATED_SANITIZER", "")
-
-
-def compile_kernels(source: Path, output: Path, options: list[str]) -> None:
-    """Compile a .cu file; what the compiler says goes to standard error.
+def compile_kernels(source: Path, output: Path, options: list[str], sanitizer: str = "") -> None:
+    """Compile a .cu file, for the address or thread sanitizer or none; what the compiler says goes to stderr.
 
     Raises
     ------
@@ -49,7 +42,7 @@ def compile_kernels(source: Path, output: Path, options: list[str]) -> None:
     if not names:
         raise ValueError(f"{source}: no __global__ function in it")
     exports = "".join(f"CUDA_CPU_EXPORT({name})\n" for name in names)
-    command = ["g++", "-x", "c++", "-std=c++17", *SANITIZERS[sanitizer()], *options]
+    command = ["g++", "-x", "c++", "-std=c++17", *SANITIZERS[sanitizer], *options]
     command += ["-fPIC", "-shared", "-pthread", "-Wl,-Bsymbolic", "-fno-gnu-unique", "-fno-extern-tls-init"]
     command += ["-w", "-U_FORTIFY_SOURCE"]
     command += ["-include", str(HERE / "cuda_cpu.h"), "-", "-o", str(output)]
