@@ -15,8 +15,8 @@ constexpr int EXPECT_TASK = 4096;  // events
 constexpr int RUN = 2048;          // events of one component whose moments are summed together
 constexpr std::size_t BUDGET = std::size_t{64} << 20;  // bytes of batch scratch
 
-// Chunks in flight for each thread: a chunk's events are still in cache when their moments are summed (at D = 8
-// and N = 1,000,000 all of them at once took a third longer). Where there are hardly more, all are in flight.
+// Chunks in flight for each thread: a chunk's events are still in cache when their moments are summed (all of
+// them at once took a third longer with 8 channels). Where there are hardly more, all are in flight.
 constexpr std::size_t CHUNKS_PER_THREAD = 1;
 
 // Pruning is for at least this many components, and pays where it saves this share of the multiplications.
@@ -177,7 +177,8 @@ void Engine::draw_labels(const Parameters& parameters, const Key& key, Totals& t
     std::size_t batch = static_cast<std::size_t>(options_.chunks_in_flight);
     if (batch == 0) {
         const std::size_t wanted = CHUNKS_PER_THREAD * static_cast<std::size_t>(options_.threads);
-        batch = std::clamp<std::size_t>(BUDGET / chunk_bytes, 1, n_chunks() <= 2 * wanted ? 2 * wanted : wanted);
+        batch =
+            std::clamp<std::size_t>(BUDGET / chunk_bytes, 1, n_chunks() <= 2 * wanted ? 2 * wanted : wanted);
     }
     batch = std::min(batch, n_chunks());
     ThreadScratch::grow(batch_.log_likelihoods, batch * CHUNK);

@@ -1,10 +1,10 @@
-// Threads for one pass: started once, they take part in each of its loops. Nothing outlives the pass, so there
-// is nothing to shut down and fork() is safe. Between loops they spin: a pass has many short loops, and a thread
-// that sleeps (or is started anew) takes longer to come back than some of them last.
+// Threads for one pass: started once, they take part in each of its loops. Nothing outlives the pass, so
+// there is nothing to shut down and fork() is safe. Between loops they spin: a pass has many short loops, and
+// a thread that sleeps (or is started anew) takes longer to come back than some of them last.
 //
-// Each thread takes its own share of a loop's tasks first, the same share in every loop and pass, and then what
-// others have left: what it wrote last is still in its cache. Where two cores share none, tasks dealt out in turn
-// made two threads a fifth slower at D = 8.
+// Each thread takes its own share of a loop's tasks first, the same share in every loop and pass, and then
+// what others have left: what it wrote last is still in its cache. Where two cores share none, tasks dealt
+// out in turn made two threads a fifth slower at D = 8.
 #pragma once
 
 #include <atomic>
