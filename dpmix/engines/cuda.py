@@ -295,7 +295,7 @@ class CudaEngine:
         self._seconds["kernels"] += account.kernels / len(self._devices)
         self._seconds["copies"] += account.copies / len(self._devices)
         if account.chunks:
-            speed = account.chunks / account.seconds
+            speed = account.chunks / (account.kernels + account.copies)
             self._speeds[number] = (self._speeds.get(number, speed) + speed) / 2
 
     def _dealt(self) -> dict[int, list[int]]:

@@ -7,7 +7,6 @@ the results of the other are copied down and added up, or its next events are co
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -67,11 +66,10 @@ class Pass:
 class Account:
     """What a device did in a pass.
 
-    `seconds` is wall time, `kernels` the time in which kernels ran, `copies` that in which only copies did.
+    `kernels` are the seconds in which kernels ran, `copies` those in which only copies did.
     """
 
     chunks: int
-    seconds: float
     kernels: float
     copies: float
     bytes_up: int
@@ -242,7 +240,6 @@ class Device:
         self._make_room(list(share), len(work.components))
         for name in ("draw_labels", "accumulate") if work.key else ("expect_totals", "expect_moments"):
             self._kernel(name)
-        start = time.perf_counter()
         self._begin(work)
         n_chunks = 0
         for lane in cycle(self._lanes):
@@ -257,7 +254,6 @@ class Device:
         kernels = covered(self._kernel_times)
         return Account(
             chunks=n_chunks,
-            seconds=time.perf_counter() - start,
             kernels=kernels,
             copies=covered(self._kernel_times + self._copy_times) - kernels,
             bytes_up=self._bytes_up,
@@ -328,29 +324,37 @@ class Device:
         if share != self._share:
             self._share = share
             self._drop_events()
-        batch = self._largest_batch(n_components)
-        while not self._make_lanes(batch, n_components):
-            if batch > 1:
-                batch //= 2
-                self._say("is short of memory: it gets %d chunks at a time", batch)
-            elif self._slots:
-                self._say("is short of memory: events pass through it in every sweep")
-                self._drop_events()
-                batch = self._largest_batch(n_components)
-            else:
-                raise DeviceFailed(f"out of memory: not one chunk with {n_components} components fits")
+        if not self._fit_lanes(n_components) and self._slots:
+            self._say("is short of memory: events pass through it in every sweep")
+            self._drop_events()
+            self._fit_lanes(n_components)
+        if not self._lanes:
+            raise DeviceFailed(f"out of memory: not one chunk with {n_components} components fits")
         if share and not self._slots:
             self._hold_events()
 
-    def _largest_batch(self, n_components: int) -> int:
-        n_chunks = len(self._share)
-        wanted = min(self._chunks_in_flight or BATCH, n_chunks)
-        if self._chunks_in_flight is None:
-            wanted = min(wanted, -(-n_chunks // 2))  # work for both lanes
-        scratch = CHUNK * (2 + 8) + n_components * self._layout.n_moments * 8
-        return max(1, min(wanted, int(SCRATCH // scratch)))
+    def _fit_lanes(self, n_components: int) -> bool:
+        """Make lanes, as large as there is memory for; whether any fit."""
+        sizes = self._lane_sizes(n_components)
+        for n_lanes, batch in sizes:
+            if self._make_lanes(n_lanes, batch, n_components):
+                if batch < sizes[0][1]:
+                    self._say("is short of memory: it gets %d chunks at a time, not %d", batch, sizes[0][1])
+                return True
+        return False
 
-    def _make_lanes(self, batch: int, n_components: int) -> bool:
+    def _lane_sizes(self, n_components: int) -> list[tuple[int, int]]:
+        """Lanes and chunks of a lane, from what is wanted down to the least that works."""
+        n_chunks = len(self._share)
+        scratch = CHUNK * (2 + 8) + n_components * self._layout.n_moments * 8
+        wanted = self._chunks_in_flight or min(BATCH, -(-n_chunks // 2))  # half, for two lanes to have work
+        batch = max(1, min(wanted, n_chunks, int(SCRATCH // scratch)))
+        sizes = [(2 if batch < n_chunks else 1, batch)]
+        while (batch := batch // 2) > 0:
+            sizes.append((2, batch))
+        return sizes if sizes[-1] == (1, 1) else [*sizes, (1, 1)]
+
+    def _make_lanes(self, n_lanes: int, batch: int, n_components: int) -> bool:
         """Whether there was memory for them."""
         self._drop_lanes()
         shape = (n_components, self._layout.pack_dim)
@@ -358,7 +362,6 @@ class Device:
             self._components_here = driver.pagelocked_empty(shape, np.float32)
             self._components = driver.mem_alloc(self._components_here.nbytes)
             self._exact = driver.mem_alloc(self._components_here.nbytes * 2)
-            n_lanes = 2 if batch < len(self._share) else 1
             self._lanes = [Lane(self._layout, batch, n_components) for _ in range(n_lanes)]
         except driver.MemoryError:
             return False
