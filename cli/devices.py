@@ -7,14 +7,22 @@ import click
 
 @click.command("devices")
 def command() -> None:
-    """List the engines that this machine offers, and why any is not available.
+    """List the engines that this machine offers, each GPU by its number, and why any is not available.
 
     \b
     Example:
       dpmix devices
     """
-    from dpmix.engines import cpu
+    from dpmix.engines import cpu, cuda
+    from dpmix.errors import DpmixError
 
-    available, detail = cpu.available()
-    click.echo(f"cpu   {'available' if available else 'not available'}: {detail}")
-    click.echo("cuda  not available: not in this version")
+    found, detail = cpu.available()
+    click.echo(f"cpu   {'available' if found else 'not available'}: {detail}")
+    found, detail = cuda.available()
+    click.echo("cuda  available" if found else f"cuda  not available: {detail}")
+    try:
+        devices = cuda.devices()
+    except DpmixError:
+        return  # and the line above says why
+    for number, name, memory, capability in devices:
+        click.echo(f"  {number}  {name}, {memory / 2**30:.1f} GiB, compute capability {capability}")

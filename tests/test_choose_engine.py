@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from dpmix import engines, open_run, run
+from dpmix import open_run, run
 from dpmix.config import Config, EngineConfig
 from dpmix.engines import Choice, choose_backend, make_engine
 from dpmix.engines.cpu import CpuEngine
@@ -50,7 +50,7 @@ class FakeCuda:
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     fake = FakeCuda(True)
-    monkeypatch.setattr(engines, "cuda", fake, raising=False)
+    monkeypatch.setattr("dpmix.engines.cuda", fake)
     return fake
 
 
@@ -58,7 +58,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     ("backend", "began", "found", "expected"),
     [
         ("auto", None, True, Choice("cuda", "auto: 1 device")),
-        ("auto", None, False, Choice("cpu", "auto: no CUDA: no driver; install one")),
+        ("auto", None, False, Choice("cpu", "auto: no driver; install one")),
         ("cpu", None, True, Choice("cpu", "as the config says")),
         ("cuda", None, True, Choice("cuda", "as the config says")),
         ("auto", "cpu", True, Choice("cpu", "auto: the run began on it")),

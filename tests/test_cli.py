@@ -21,9 +21,11 @@ from dpmix.cli import main
 from dpmix.cli.progress import BarDisplay, LineDisplay, describe, duration
 from rich.console import Console
 
-from dpmix import channels, draws, engines, run
+from dpmix import channels, draws, run
 from dpmix.config import Config, load_config
-from dpmix.errors import DataError, EngineError
+from dpmix.engines import cuda
+from dpmix.engines.cuda import DeviceInfo
+from dpmix.errors import DataError, DpmixError, EngineError
 from dpmix.profile import SPANS
 from dpmix.sources import open_sources
 
@@ -360,7 +362,7 @@ def test_the_profile_is_printed_when_asked_and_told_by_info(folder: Path, kind: 
 
 def test_a_run_goes_on_with_another_backend(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     no_cuda = SimpleNamespace(available=lambda: (False, "no driver"))
-    monkeypatch.setattr(engines, "cuda", no_cuda, raising=False)
+    monkeypatch.setattr("dpmix.engines.cuda", no_cuda)
     dpmix("mcmc", "in/run.yaml", "--output", "whole.h5")
     with monkeypatch.context() as patch:
         stop_after(9, patch)
@@ -496,10 +498,25 @@ def test_info_of_a_broken_run_file(folder: Path) -> None:
     dpmix("info", "cut.h5", code=1)
 
 
-def test_devices_are_listed_with_why_any_is_missing() -> None:
-    cpu, cuda = dpmix("devices").stdout.splitlines()
-    assert cpu.startswith("cpu   available: ")
-    assert cuda == "cuda  not available: not in this version"
+def test_devices_are_listed_with_why_any_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_found() -> list[DeviceInfo]:
+        raise DpmixError("no driver: install one")
+
+    found = [DeviceInfo(0, "NVIDIA A", 80 << 30, "9.0"), DeviceInfo(1, "NVIDIA B", 3 << 29, "12.0")]
+    listed = [
+        "  0  NVIDIA A, 80.0 GiB, compute capability 9.0",
+        "  1  NVIDIA B, 1.5 GiB, compute capability 12.0",
+    ]
+    for available, devices, expected in (
+        ((False, "no driver: install one"), none_found, ["cuda  not available: no driver: install one"]),
+        ((False, "no nvcc"), lambda: found, ["cuda  not available: no nvcc", *listed]),
+        ((True, "two"), lambda: found, ["cuda  available", *listed]),
+    ):
+        monkeypatch.setattr(cuda, "available", lambda: available)  # noqa: B023
+        monkeypatch.setattr(cuda, "devices", devices)
+        cpu, *lines = dpmix("devices").stdout.splitlines()
+        assert cpu.startswith("cpu   available: ")
+        assert lines == expected
 
 
 # Simulate

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmix.config import EngineConfig
-from dpmix.engines import cpu
+from dpmix.engines import cpu, cuda
 from dpmix.engines.base import Engine, Key
 from dpmix.errors import ConfigError
 
@@ -70,8 +70,6 @@ def make_engine(backend: str, config: EngineConfig, events: npt.NDArray[np.float
             weight_floor=config.weight_floor,
             chunks_in_flight=config.chunks_in_flight,
         )
-    from dpmix.engines import cuda
-
     return cuda.CudaEngine(
         events,
         devices=config.devices,
@@ -82,19 +80,13 @@ def make_engine(backend: str, config: EngineConfig, events: npt.NDArray[np.float
 
 def available(backend: str) -> tuple[bool, str]:
     """Whether a backend can be used here, and with what, or why not and what to do."""
-    if backend == "cpu":
-        return cpu.available()
-    try:
-        from dpmix.engines import cuda
-    except ImportError:
-        return False, "not in this version"
-    return cuda.available()
+    return cpu.available() if backend == "cpu" else cuda.available()
 
 
 def _chosen(config: EngineConfig, began: str | None) -> Choice:
     if config.backend == "auto" and began is None:
         found, why = available("cuda")
-        return Choice("cuda", f"auto: {why}") if found else Choice("cpu", f"auto: no CUDA: {why}")
+        return Choice("cuda" if found else "cpu", f"auto: {why}")
     if config.backend == "auto" and began is not None:
         choice, asked = Choice(began, "auto: the run began on it"), f"the run began on {began}, which is"
     else:
