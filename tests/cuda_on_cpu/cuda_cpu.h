@@ -9,7 +9,6 @@
 // barrier between are a race; with -fsanitize=address, shared arrays have red zones.
 #pragma once
 #include <link.h>
-#include <setjmp.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 
@@ -117,7 +116,7 @@ struct Fibre {
     unsigned lane, warp;
     State state = State::done;
     bool started = false;
-    jmp_buf place;
+    void* place[5];
     ucontext_t start;
     char* stack;
     void* sanitized;
@@ -138,7 +137,7 @@ struct Block {
     std::vector<Fibre> fibres;
     std::vector<Warp> warps;
     std::atomic<Fibre*> running{nullptr};  // atomic: read anew after every switch
-    jmp_buf scheduler;
+    void* scheduler[5];
     void (*body)(const void*);
     const void* arguments;
     const char* error = nullptr;
@@ -150,12 +149,12 @@ static thread_local Block* block = nullptr;
 
 inline Fibre& self() { return *block->running.load(std::memory_order_relaxed); }
 
-// ---- Switching
+// ---- Switching, by the compiler's own jumps: the sanitizers misunderstand those of the C library.
 
-[[gnu::noinline]] inline void to_scheduler() {
+[[gnu::noinline, gnu::no_sanitize("address")]] inline void to_scheduler() {
     Fibre& me = self();
     switch_to(block->sanitized);
-    if (!_setjmp(me.place)) _longjmp(block->scheduler, 1);
+    if (!__builtin_setjmp(me.place)) __builtin_longjmp(block->scheduler, 1);
 }
 
 [[gnu::noinline]] inline void wait_in(State state) {
@@ -172,11 +171,11 @@ inline void fibre_main() {
     }
 }
 
-[[gnu::noinline]] inline void resume(Fibre& fibre) {
+[[gnu::noinline, gnu::no_sanitize("address")]] inline void resume(Fibre& fibre) {
     block->running.store(&fibre, std::memory_order_relaxed);
-    if (_setjmp(block->scheduler)) return;
+    if (__builtin_setjmp(block->scheduler)) return;
     switch_to(fibre.sanitized);
-    if (fibre.started) _longjmp(fibre.place, 1);
+    if (fibre.started) __builtin_longjmp(fibre.place, 1);
     fibre.started = true;
     getcontext(&fibre.start);
     fibre.start.uc_stack = {fibre.stack, 0, STACK_BYTES};
