@@ -70,6 +70,14 @@ def problem(
     return (means[labels] + noise).astype(np.float32), mixture_of(weights, means, covariances)
 
 
+def problem_with_far_events(dim: int, n_components: int, distance: float) -> tuple[Floats, Mixture]:
+    """600 events, of which every 60th is so far from all means."""
+    events, mixture = problem(600, dim, n_components)
+    far = np.random.default_rng(0).normal(size=(10, dim))
+    events[::60] = far * distance / np.linalg.norm(far, axis=1, keepdims=True)
+    return events, mixture
+
+
 def assert_same_stats(one: Stats, other: Stats) -> None:
     """Bit for bit."""
     assert one.log_likelihood == other.log_likelihood
@@ -91,7 +99,7 @@ class EngineContract:
     """Subclass with `make`."""
 
     def make(self, events: Floats, **options: object) -> AnyEngine:
-        """The engine; options may be weight_floor, pruning and first_event."""
+        """The engine; options may be weight_floor and first_event, and pruning in `PruningContract`."""
         raise NotImplementedError
 
     @pytest.mark.parametrize(("n", "dim", "n_components"), SHAPES)
@@ -127,20 +135,6 @@ class EngineContract:
                 1.0 + abs(expected.log_likelihood)
             )
             assert (engine.labels() != want.labels()).mean() < 0.002
-
-    @pytest.mark.parametrize("dim", [1, 5, 8, 14, 20, 40])
-    @pytest.mark.parametrize("spread", [0.3, 3.0])
-    def test_pruned_and_dense_passes_are_the_same_bits(self, dim: int, spread: float) -> None:
-        events, mixture = problem(3000, dim, 70, spread=spread)
-        _, other = problem(3000, dim, 70, spread=spread, seed=1)
-        pruned, dense = self.make(events, pruning=True), self.make(events, pruning=False)
-        for iteration, now in enumerate([mixture, mixture, mixture, other, mixture]):
-            key = Key(seed=1, chain=0, iteration=iteration)
-            assert_same_stats(pruned.draw_labels(now, key), dense.draw_labels(now, key))
-            np.testing.assert_array_equal(pruned.labels(), dense.labels())
-        for now in [mixture, mixture, other, mixture]:
-            assert_same_stats(pruned.expect_labels(now), dense.expect_labels(now))
-            np.testing.assert_array_equal(pruned.labels(), dense.labels())
 
     def test_a_draw_does_not_depend_on_what_came_before(self) -> None:
         events, mixture = problem(5000, 6, 40)
@@ -210,25 +204,19 @@ class EngineContract:
     @pytest.mark.parametrize(("dim", "n_components"), [(1, 3), (14, 64), (40, 20)])
     @pytest.mark.parametrize("distance", [1e3, 1e6, 1e15])
     def test_far_events_are_finite_and_right(self, dim: int, n_components: int, distance: float) -> None:
-        events, mixture = problem(600, dim, n_components)
-        far = np.random.default_rng(0).normal(size=(10, dim))
-        far *= distance / np.linalg.norm(far, axis=1, keepdims=True)
-        events[::60] = far
-        reference = ReferenceEngine(events)
-        pruned, dense = self.make(events), self.make(events, pruning=False)
+        events, mixture = problem_with_far_events(dim, n_components, distance)
+        engine, reference = self.make(events), ReferenceEngine(events)
         for iteration in range(3):
             key = Key(1, 0, iteration)
-            got, want = pruned.draw_labels(mixture, key), reference.draw_labels(mixture, key)
-            assert_same_stats(got, dense.draw_labels(mixture, key))
-            np.testing.assert_array_equal(pruned.labels()[::60], reference.labels()[::60])
+            got, want = engine.draw_labels(mixture, key), reference.draw_labels(mixture, key)
+            np.testing.assert_array_equal(engine.labels()[::60], reference.labels()[::60])
             assert np.isfinite(got.scatters).all()
             assert abs(got.log_likelihood / want.log_likelihood - 1.0) < 1e-9
         for _ in range(2):
-            got, want = pruned.expect_labels(mixture), reference.expect_labels(mixture)
-            assert_same_stats(got, dense.expect_labels(mixture))
+            got, want = engine.expect_labels(mixture), reference.expect_labels(mixture)
             assert abs(got.log_likelihood / want.log_likelihood - 1.0) < 1e-9
             np.testing.assert_allclose(got.counts, want.counts, atol=1e-3)
-            np.testing.assert_array_equal(pruned.labels()[::60], reference.labels()[::60])
+            np.testing.assert_array_equal(engine.labels()[::60], reference.labels()[::60])
 
     def test_empty_components_get_nothing(self) -> None:
         events, mixture = problem(3000, 5, 40)
@@ -287,3 +275,34 @@ class EngineContract:
         engine = self.make(np.zeros((10, 2), np.float32))
         with pytest.raises(ValueError, match="no labels"):
             engine.labels(0)
+
+
+class PruningContract(EngineContract):
+    """Of an engine that has an option ``pruning``, as well."""
+
+    @pytest.mark.parametrize("dim", [1, 5, 8, 14, 20, 40])
+    @pytest.mark.parametrize("spread", [0.3, 3.0])
+    def test_pruned_and_dense_passes_are_the_same_bits(self, dim: int, spread: float) -> None:
+        events, mixture = problem(3000, dim, 70, spread=spread)
+        _, other = problem(3000, dim, 70, spread=spread, seed=1)
+        pruned, dense = self.make(events, pruning=True), self.make(events, pruning=False)
+        for iteration, now in enumerate([mixture, mixture, mixture, other, mixture]):
+            key = Key(seed=1, chain=0, iteration=iteration)
+            assert_same_stats(pruned.draw_labels(now, key), dense.draw_labels(now, key))
+            np.testing.assert_array_equal(pruned.labels(), dense.labels())
+        for now in [mixture, mixture, other, mixture]:
+            assert_same_stats(pruned.expect_labels(now), dense.expect_labels(now))
+            np.testing.assert_array_equal(pruned.labels(), dense.labels())
+
+    @pytest.mark.parametrize(("dim", "n_components"), [(1, 3), (14, 64), (40, 20)])
+    @pytest.mark.parametrize("distance", [1e3, 1e15])
+    def test_far_events_are_the_same_bits_pruned_and_dense(
+        self, dim: int, n_components: int, distance: float
+    ) -> None:
+        events, mixture = problem_with_far_events(dim, n_components, distance)
+        pruned, dense = self.make(events, pruning=True), self.make(events, pruning=False)
+        for iteration in range(3):
+            key = Key(1, 0, iteration)
+            assert_same_stats(pruned.draw_labels(mixture, key), dense.draw_labels(mixture, key))
+        for _ in range(2):
+            assert_same_stats(pruned.expect_labels(mixture), dense.expect_labels(mixture))

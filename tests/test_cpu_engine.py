@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from engine_contract import AnyEngine, EngineContract, Floats, assert_same_stats, mixture_of, problem
+from engine_contract import AnyEngine, Floats, PruningContract, assert_same_stats, mixture_of, problem
 from reference import log_densities
 
 from dpmix.engines.base import CHUNK, Key
+from dpmix.engines.checks import MAX_CHANNELS, MAX_COMPONENTS
 from dpmix.engines.cpu import CpuEngine, available, instruction_sets, native_chunk
+from dpmix.kernels import _cpu
 from dpmix.model import Mixture
 
 ISAS = instruction_sets()
@@ -18,25 +20,29 @@ def needs(isa: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(isa not in ISAS, reason=f"this processor does not have {isa}")
 
 
-class TestBest(EngineContract):
+class TestBest(PruningContract):
     def make(self, events: Floats, **options: object) -> AnyEngine:
         return CpuEngine(events, threads=2, **options)  # type: ignore[arg-type]
 
 
 @needs("v3")
-class TestV3(EngineContract):
+class TestV3(PruningContract):
     def make(self, events: Floats, **options: object) -> AnyEngine:
         return CpuEngine(events, threads=1, isa="v3", **options)  # type: ignore[arg-type]
 
 
 @needs("v2")
-class TestV2(EngineContract):
+class TestV2(PruningContract):
     def make(self, events: Floats, **options: object) -> AnyEngine:
         return CpuEngine(events, threads=1, isa="v2", **options)  # type: ignore[arg-type]
 
 
 def test_the_grid_is_the_same_in_python_and_in_native_code() -> None:
     assert native_chunk() == CHUNK
+
+
+def test_the_limits_are_the_same_in_python_and_in_native_code() -> None:
+    assert (_cpu.MAX_CHANNELS, _cpu.MAX_COMPONENTS) == (MAX_CHANNELS, MAX_COMPONENTS)
 
 
 def test_it_says_what_it_runs_on() -> None:
