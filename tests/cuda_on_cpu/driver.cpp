@@ -95,6 +95,7 @@ std::recursive_mutex lock;
 Device devices[MAX_DEVICES];
 std::set<Context*> contexts;
 std::set<Event*> events;
+std::set<const Function*> functions;
 thread_local std::vector<Context*> current;
 std::string detail;  // of the last error
 std::mt19937 chance;
@@ -688,6 +689,7 @@ CUresult cuModuleUnload(CUmodule handle) {
     return on_device(__func__, [&](Context& context) {
         const CUresult error = finish(context);
         auto* module = (Module*)handle;
+        for (const auto& [name, function] : module->functions) functions.erase(&function);
         dlclose(module->library);
         close(module->file);
         delete module;
@@ -700,6 +702,7 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule handle, const char* 
         void* symbol = dlsym(module.library, (std::string(name) + "__cpu").c_str());
         if (!symbol) return CUDA_ERROR_NOT_FOUND;
         module.functions[name] = {(cuda_cpu::LaunchFunction)symbol, name, module.context};
+        functions.insert(&module.functions[name]);
         *function = (CUfunction)&module.functions[name];
         return CUDA_SUCCESS;
     });
@@ -709,9 +712,10 @@ CUresult cuLaunchKernel(CUfunction handle, unsigned grid_x, unsigned grid_y, uns
                         unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
                         CUstream stream_handle, void** separate, void** extra) {
     return on_stream(__func__, stream_handle, [&](Stream& stream) {
-        const Function& function = *(Function*)handle;
-        if (function.context != stream.context)
-            return fail(CUDA_ERROR_INVALID_HANDLE, "another context's kernel");
+        const auto* function = (const Function*)handle;
+        if (!functions.count(function) || function->context != stream.context)
+            return fail(CUDA_ERROR_INVALID_HANDLE,
+                        "no kernel of the current context; is its module still there?");
         if (shared_bytes || separate)
             return fail(CUDA_ERROR_NOT_SUPPORTED,
                         "the emulation has no dynamic shared memory or kernelParams");
@@ -723,7 +727,7 @@ CUresult cuLaunchKernel(CUfunction handle, unsigned grid_x, unsigned grid_y, uns
         }
         const cuda_cpu::Launch how = {{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}};
         const std::vector<char> arguments(packed, packed + bytes);
-        enqueue(stream, [&function, how, arguments] { return run(function, how, arguments); });
+        enqueue(stream, [function, how, arguments] { return run(*function, how, arguments); });
         return CUDA_SUCCESS;
     });
 }
