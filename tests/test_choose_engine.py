@@ -13,7 +13,7 @@ from dpmix import open_run, run
 from dpmix.config import Config, EngineConfig
 from dpmix.engines import Choice, choose_backend, make_engine
 from dpmix.engines.cpu import CpuEngine
-from dpmix.errors import ConfigError
+from dpmix.errors import ConfigError, DpmixError
 
 
 class FakeCudaEngine(CpuEngine):
@@ -45,6 +45,10 @@ class FakeCuda:
 
     def available(self) -> tuple[bool, str]:
         return (True, "1 device") if self.found else (False, "no driver; install one")
+
+    def chosen(self, numbers: str | list[int]) -> None:
+        if numbers == [5]:
+            raise DpmixError("engine.devices: got 5")
 
 
 @pytest.fixture
@@ -180,4 +184,7 @@ def test_a_missing_gpu_is_told_before_the_data_are_read(cuda: FakeCuda, tmp_path
     cuda.found = False
     with pytest.raises(ConfigError, match="cuda is not available here"):
         run.run_mcmc(config)
+    cuda.found = True
+    with pytest.raises(DpmixError, match=r"engine\.devices: got 5"):
+        run.run_mcmc(a_config(tmp_path, devices=[5]))
     assert not (tmp_path / "run.h5").exists()

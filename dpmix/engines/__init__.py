@@ -40,8 +40,12 @@ def choose_backend(config: EngineConfig, began: str | None = None) -> Choice:
     ------
     ConfigError
         The backend that was asked for, or that the run began with, is not available.
+    DpmixError
+        There is no device of a number that was asked for.
     """
     choice = _chosen(config, began)
+    if choice.backend == "cuda":
+        cuda.chosen(config.devices)
     if began not in (None, choice.backend):
         log.warning(
             "engine: %s, but the run began on %s: its draws are as good, but not bit for bit those of an "
