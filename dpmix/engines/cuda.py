@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("dpmix")
 
-WORTH = 1.1  # chunks are dealt anew where a pass would be this many times faster
+FIRST_DEAL = 8  # passes after which chunks may be dealt anew by the speeds measured; then after 16, 32, ...
+WORTH = 1.1  # they are where that makes a pass this many times faster, since events move
 
 
 class DeviceInfo(NamedTuple):
@@ -154,8 +155,9 @@ class CudaEngine:
             except DeviceFailed as error:
                 self._closing()
                 raise DpmixError(f"CUDA device {name} cannot be used: {error}") from error
-        self._speeds: dict[int, float] = {}  # chunks a second, as far as known
-        self._shares = self._dealt()
+        self._work_done = dict.fromkeys(self._devices, (0, 0.0))  # chunks and seconds of each
+        self._shares = deal_out(self._n_chunks, dict.fromkeys(self._devices, 1.0))
+        self._passes, self._next_deal = 0, FIRST_DEAL
         self._latest: dict[int, Pass] = {}  # by chain
         self._accounts: list[Account] = []  # of the latest pass
         self._seconds = {"kernels": 0.0, "copies": 0.0}
@@ -274,7 +276,10 @@ class CudaEngine:
                     self._note(number, future.result())
                 except DeviceFailed as error:
                     self._leave_out(number, error)
-        self._deal_anew_where_it_pays()
+        self._passes += 1
+        if self._passes == self._next_deal:
+            self._next_deal *= 2
+            self._deal_anew_where_it_pays()
 
     def _usable(self) -> dict[int, Device]:
         if not self._closing.alive:
@@ -285,8 +290,7 @@ class CudaEngine:
 
     def _leave_out(self, number: int, error: Exception) -> None:
         self._devices.pop(number).close()
-        self._speeds.pop(number, None)
-        self._shares = self._dealt()
+        self._shares = deal_out(self._n_chunks, self._speeds())
         self._reason = f"device {self._names[number]} failed: {error}"
         log.warning("CUDA %s; %s", self._reason, "the others go on" if self._devices else "it was the last")
 
@@ -294,24 +298,25 @@ class CudaEngine:
         self._accounts.append(account)
         self._seconds["kernels"] += account.kernels / len(self._devices)
         self._seconds["copies"] += account.copies / len(self._devices)
-        if account.chunks:
-            speed = account.chunks / (account.kernels + account.copies)
-            self._speeds[number] = (self._speeds.get(number, speed) + speed) / 2
+        chunks, seconds = self._work_done[number]
+        self._work_done[number] = (
+            chunks + account.chunks,
+            seconds + account.kernels + account.copies,
+        )
 
-    def _dealt(self) -> dict[int, list[int]]:
-        """All chunks dealt out, by the speeds of the devices."""
-        known = list(self._speeds.values())
-        usual = sum(known) / len(known) if known else 1.0
-        return deal_out(self._n_chunks, {number: self._speeds.get(number, usual) for number in self._devices})
+    def _speeds(self) -> dict[int, float]:
+        """Chunks a second of each device; of one that has done nothing yet, the mean of the others."""
+        done = [self._work_done[number] for number in self._devices]
+        usual = sum(chunks for chunks, _ in done) / (sum(seconds for _, seconds in done) or 1.0) or 1.0
+        return {
+            number: chunks / seconds if chunks else usual
+            for number, (chunks, seconds) in zip(self._devices, done, strict=True)
+        }
 
     def _deal_anew_where_it_pays(self) -> None:
-        if len(self._speeds) < 2:
-            return
-        now = slowest(self._shares, self._speeds)
-        if now < WORTH * self._n_chunks / sum(self._speeds.values()):
-            return
-        shares = self._dealt()
-        if now > WORTH * slowest(shares, self._speeds):
+        speeds = self._speeds()
+        shares = deal_out(self._n_chunks, speeds)
+        if slowest(self._shares, speeds) > WORTH * slowest(shares, speeds):
             self._shares = shares
             log.info("CUDA devices: chunks dealt anew: %s", {n: len(share) for n, share in shares.items()})
 

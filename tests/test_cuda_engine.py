@@ -1,0 +1,506 @@
+"""The CUDA engine on emulated devices (tests/cuda_on_cpu): the contract of all engines, and what is its own.
+
+With DPMIX_TEST_GPU=1 on the machine's own devices, as far as they can be made to do what a test needs.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+import pytest
+from cuda_on_cpu import emulator
+from engine_contract import AnyEngine, EngineContract, Floats, assert_near_stats, assert_same_stats, problem
+from reference import ReferenceEngine
+
+from dpmix.engines import cuda
+from dpmix.engines.base import CHUNK, Engine, Key
+from dpmix.engines.cpu import CpuEngine, instruction_sets
+from dpmix.engines.cuda import CudaEngine, Deal, OrderedSums, deal_out
+from dpmix.errors import DpmixError
+from dpmix.kernels.layout import Layout
+from dpmix.model import Mixture, Stats
+
+Emulate = Callable[..., None]
+
+# (N, D, K): the channel counts at which kernels change, ragged tiles of components and blocks of events.
+SHAPES = [
+    (1, 1, 1),
+    (1001, 1, 2),
+    (1000, 2, 31),
+    (2000, 2, 1000),
+    (1600, 5, 32),
+    (3000, 14, 256),
+    (1500, 16, 33),
+    (1201, 17, 32),
+    (600, 33, 31),
+    (500, 64, 33),
+]
+FMA = next((isa for isa in ("v4", "v3", "neon") if isa in instruction_sets()), None)
+
+
+@pytest.mark.usefixtures("cuda_devices")
+class TestCuda(EngineContract):
+    def make(self, events: Floats, **options: object) -> AnyEngine:
+        return CudaEngine(events, devices=[0], **options)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize(("n", "dim", "n_components"), SHAPES)
+    def test_draw_agrees_with_the_reference(self, n: int, dim: int, n_components: int) -> None:
+        super().test_draw_agrees_with_the_reference(n, dim, n_components)
+
+    @pytest.mark.parametrize(("n", "dim", "n_components"), SHAPES)
+    def test_expectation_agrees_with_the_reference(self, n: int, dim: int, n_components: int) -> None:
+        super().test_expectation_agrees_with_the_reference(n, dim, n_components)
+
+
+# ---- Beside the CPU engine
+
+
+@pytest.mark.skipif(FMA is None, reason="this processor has no fused multiply-add")
+@pytest.mark.usefixtures("cuda_devices")
+@pytest.mark.parametrize(("n", "dim", "n_components"), SHAPES)
+def test_it_agrees_with_the_cpu_engine_label_by_label(n: int, dim: int, n_components: int) -> None:
+    events, mixture = problem(n, dim, n_components, spread=0.5)
+    cuda_engine, cpu_engine = CudaEngine(events, devices=[0]), CpuEngine(events, isa=FMA)
+    np.testing.assert_array_equal(
+        cuda_engine.log_densities(events, mixture), cpu_engine.log_densities(events, mixture)
+    )
+    key = Key(seed=7, chain=0, iteration=3)
+    got, want = cuda_engine.draw_labels(mixture, key), cpu_engine.draw_labels(mixture, key)
+    moved = cuda_engine.labels() != cpu_engine.labels()
+    assert (ReferenceEngine(events).step_distances(mixture, key)[moved] < 1e-5).all()
+    if not moved.any():
+        assert_near_stats(got, want, n)
+    assert_near_stats(cuda_engine.expect_labels(mixture), cpu_engine.expect_labels(mixture), n)
+    assert (cuda_engine.labels() != cpu_engine.labels()).sum() <= 1  # two components equally probable
+
+
+# ---- What must not change a bit
+
+
+@cache
+def several_chunks() -> tuple[Floats, Mixture]:
+    return problem(3 * CHUNK + 777, 2, 4)
+
+
+Results = tuple[list[Stats], list[np.ndarray]]
+
+
+def results(engine: CudaEngine) -> Results:
+    """Of two draws and an E step, with the labels of the last two."""
+    _, mixture = several_chunks()
+    stats = [engine.draw_labels(mixture, Key(1, 0, iteration)) for iteration in (0, 1)]
+    labels = [engine.labels()]
+    stats.append(engine.expect_labels(mixture))
+    return stats, [*labels, engine.labels()]
+
+
+@cache
+def expected_results() -> Results:
+    """On one device, resident; ask for `cuda_devices` first."""
+    engine = CudaEngine(several_chunks()[0], devices=[0])
+    made = results(engine)
+    engine.close()
+    return made
+
+
+def assert_same_results(got: Results, want: Results) -> None:
+    for one, other in zip(got[0], want[0], strict=True):
+        assert_same_stats(one, other)
+    for mine, theirs in zip(got[1], want[1], strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_what_is_expected_is_right(cuda_devices: Emulate) -> None:
+    events, mixture = several_chunks()
+    stats, labels = expected_results()
+    reference = ReferenceEngine(events)
+    for iteration in (0, 1):
+        want = reference.draw_labels(mixture, Key(1, 0, iteration))
+        np.testing.assert_allclose(stats[iteration].counts, want.counts, atol=3)
+    moved = labels[0] != reference.labels()
+    assert (reference.step_distances(mixture, Key(1, 0, 1))[moved] < 1e-4).all()
+    assert_near_stats(stats[2], reference.expect_labels(mixture), len(events))
+
+
+@pytest.mark.parametrize("devices", [[1], [0, 1], [2, 0, 1]])
+def test_devices_do_not_change_a_bit(cuda_devices: Emulate, devices: list[int]) -> None:
+    cuda_devices(1 + max(devices))
+    want = expected_results()
+    engine = CudaEngine(several_chunks()[0], devices=devices)
+    assert_same_results(results(engine), want)
+
+
+@pytest.mark.usefixtures("cuda_devices")
+@pytest.mark.parametrize("chunks", [1, 3, 100])
+def test_batches_do_not_change_a_bit(chunks: int) -> None:
+    want = expected_results()
+    assert_same_results(results(CudaEngine(several_chunks()[0], devices=[0], chunks_in_flight=chunks)), want)
+
+
+@pytest.mark.parametrize("order", [1, 5])
+def test_the_order_of_threads_does_not_change_a_bit(emulated_devices: Emulate, order: int) -> None:
+    want = expected_results()
+    emulated_devices(2, order=order, threads=1)
+    assert_same_results(results(CudaEngine(several_chunks()[0])), want)
+
+
+@pytest.mark.parametrize("dim", [5, 14, 33])
+def test_the_order_of_threads_does_not_change_a_bit_in_many_channels(
+    emulated_devices: Emulate, dim: int
+) -> None:
+    events, mixture = problem(700, dim, 70, spread=0.3)
+    made = []
+    for order in (0, 1, 9):
+        emulated_devices(order=order)
+        engine = CudaEngine(events)
+        stats = [engine.draw_labels(mixture, Key(1, 0, 0)), engine.expect_labels(mixture)]
+        made.append((stats, [engine.labels(), engine.log_densities(events, mixture)]))
+    assert_same_results(made[1], made[0])
+    assert_same_results(made[2], made[0])
+
+
+# ---- Memory. In 2 channels a chunk's events take 1 MiB, a lane's scratch 0.63 MiB and a chunk
+
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize("devices", [[0], [0, 1]])
+def test_events_that_do_not_fit_pass_through(
+    emulated_devices: Emulate, devices: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    want = expected_results()
+    emulated_devices(2, memory=8 * MIB if devices == [0] else 4 * MIB)
+    engine = CudaEngine(several_chunks()[0], devices=devices)
+    with caplog.at_level(logging.WARNING, "dpmix"):
+        assert_same_results(results(engine), want)
+    assert sum("pass through it in every sweep" in line for line in caplog.messages) == len(devices)
+    assert engine.bytes_up > 4 * CHUNK * 16
+
+
+def test_little_memory_means_smaller_batches(
+    emulated_devices: Emulate, caplog: pytest.LogCaptureFixture
+) -> None:
+    want = expected_results()
+    emulated_devices(memory=4 * MIB)
+    with caplog.at_level(logging.WARNING, "dpmix"):
+        assert_same_results(results(CudaEngine(several_chunks()[0], chunks_in_flight=4)), want)
+    assert "short of memory: it gets 1 chunks at a time, not 4" in caplog.text
+
+
+def test_one_lane_is_enough(emulated_devices: Emulate) -> None:
+    want = expected_results()
+    emulated_devices(memory=2 * MIB)
+    assert_same_results(results(CudaEngine(several_chunks()[0])), want)
+
+
+def test_events_leave_where_more_components_need_the_room(
+    emulated_devices: Emulate, caplog: pytest.LogCaptureFixture
+) -> None:
+    events, few = several_chunks()
+    _, more = problem(10, 2, 5)
+    emulated_devices(memory=12 * MIB)
+    engine = CudaEngine(events)
+    before = engine.draw_labels(few, Key(1, 0, 0))
+    assert engine.bytes_up < CHUNK
+    emulated_devices(memory=5 * MIB)  # another program takes the rest
+    with caplog.at_level(logging.WARNING, "dpmix"):
+        engine.draw_labels(more, Key(1, 0, 1))
+    assert "short of memory: events pass through it" in caplog.text
+    assert_same_stats(engine.draw_labels(few, Key(1, 0, 0)), before)
+    assert engine.bytes_up > 4 * CHUNK * 16
+
+
+def test_a_device_without_room_for_a_chunk_has_failed(emulated_devices: Emulate) -> None:
+    events, mixture = several_chunks()
+    want = expected_results()
+    emulated_devices(2, memory=[MIB, 64 * MIB])
+    assert_same_results(results(CudaEngine(events)), want)
+    with pytest.raises(DpmixError, match=r"no CUDA device is left: .*\(0\) failed: out of memory"):
+        CudaEngine(events, devices=[0]).draw_labels(mixture, Key(1, 0, 0))
+
+
+# ---- Devices that fail
+
+
+@pytest.mark.parametrize(
+    "fail",
+    [
+        "0:cuMemcpyDtoHAsync:2",
+        "1:cuEventSynchronize:2",
+        "1:cuLaunchKernel:4,0:cuLaunchKernel:9",
+        "2:cuMemAlloc:3",
+        "0:cuStreamWaitEvent:3,1:cuStreamWaitEvent:2",
+    ],
+)
+def test_the_others_take_over(emulated_devices: Emulate, fail: str, caplog: pytest.LogCaptureFixture) -> None:
+    want = expected_results()
+    emulated_devices(3, fail=fail)
+    engine = CudaEngine(several_chunks()[0], chunks_in_flight=1)
+    with caplog.at_level(logging.WARNING, "dpmix"):
+        assert_same_results(results(engine), want)
+    assert sum("failed" in line and "the others go on" in line for line in caplog.messages) == 1 + fail.count(
+        ","
+    )
+    engine.close()
+
+
+def test_where_none_is_left_the_pass_ends_in_one_line(emulated_devices: Emulate) -> None:
+    events, mixture = several_chunks()
+    emulated_devices(2, fail="0:cuLaunchKernel:5,1:cuEventSynchronize:3")
+    engine = CudaEngine(events)
+    engine.draw_labels(mixture, Key(1, 0, 0))
+    with pytest.raises(DpmixError, match=r"^no CUDA device is left: device .*[^\n]$"):
+        engine.draw_labels(mixture, Key(1, 0, 1))
+    with pytest.raises(DpmixError, match="no CUDA device is left"):
+        engine.log_densities(events, mixture)
+    engine.close()
+
+
+def test_log_densities_come_from_a_device_that_is_left(emulated_devices: Emulate) -> None:
+    events, mixture = problem(500, 2, 4)
+    emulated_devices(2, fail="0:cuLaunchKernel:1")
+    engine = CudaEngine(events)
+    want = CudaEngine(events, devices=[1]).log_densities(events, mixture)
+    np.testing.assert_array_equal(engine.log_densities(events, mixture), want)
+    engine.draw_labels(mixture, Key(1, 0, 0))
+
+
+def test_a_device_that_cannot_be_opened_is_named(emulated_devices: Emulate) -> None:
+    emulated_devices(2, fail="1:cuCtxCreate:1")
+    with pytest.raises(DpmixError, match=r"^CUDA device .*\(1\) cannot be used: "):
+        CudaEngine(several_chunks()[0])
+
+
+# ---- What moves, and how long it takes
+
+
+@pytest.mark.usefixtures("cuda_devices")
+def test_a_sweep_moves_the_mixture_up_and_statistics_down(emulated_devices: Emulate) -> None:
+    events, mixture = several_chunks()
+    layout = Layout(2)
+    mixture_size = 4 * layout.pack_dim * 4
+    chunk_size = 4 * layout.n_moments * 8 + layout.blocks_per_chunk * 8 + 4
+    emulated_devices(2)
+    for devices in ([0], [0, 1]):
+        engine = CudaEngine(events, devices=devices)
+        engine.draw_labels(mixture, Key(1, 0, 0))
+        shares = [number for number in devices if engine._shares[number]]
+        before = [emulator.bytes_moved(number) for number in devices]
+        engine.draw_labels(mixture, Key(1, 0, 1))
+        after = [emulator.bytes_moved(number) for number in devices]
+        moved = np.sum(after, axis=0) - np.sum(before, axis=0)
+        assert (engine.bytes_up, engine.bytes_down) == tuple(moved)
+        assert tuple(moved) == (len(shares) * mixture_size, 4 * chunk_size)
+
+
+@pytest.mark.usefixtures("cuda_devices")
+def test_far_events_have_the_exact_mixture_sent() -> None:
+    events, mixture = several_chunks()
+    far = events.copy()
+    far[2 * CHUNK + 5 :: 1000] += 1e6
+    engine, cpu_engine = CudaEngine(far, devices=[0]), CpuEngine(far)
+    size = 4 * Layout(2).pack_dim * 4
+    for iteration in range(2):
+        got = engine.draw_labels(mixture, Key(1, 0, iteration))
+        want = cpu_engine.draw_labels(mixture, Key(1, 0, iteration))
+        assert engine.bytes_up == 3 * size
+        np.testing.assert_array_equal(
+            engine.labels()[2 * CHUNK + 5 :: 1000], cpu_engine.labels()[2 * CHUNK + 5 :: 1000]
+        )
+        assert abs(got.log_likelihood / want.log_likelihood - 1) < 1e-9
+        np.testing.assert_allclose(got.counts, want.counts, atol=3)
+    got, want = engine.expect_labels(mixture), cpu_engine.expect_labels(mixture)
+    np.testing.assert_allclose(got.counts, want.counts, rtol=1e-6)
+    fresh = CudaEngine(far, devices=[0])  # the batch with far events is done again
+    assert_same_stats(fresh.expect_labels(mixture), got)
+
+
+@pytest.mark.usefixtures("cuda_devices")
+def test_it_tells_how_long_its_passes_took() -> None:
+    events, mixture = problem(1000, 2, 4)
+    engine = CudaEngine(events, devices=[0])
+    assert engine.seconds == {"kernels": 0.0, "copies": 0.0}
+    engine.draw_labels(mixture, Key(1, 0, 0))
+    first = engine.seconds
+    engine.draw_labels(mixture, Key(1, 0, 1))
+    assert 0.0 < first["kernels"] < engine.seconds["kernels"] < 60.0
+    assert 0.0 < first["copies"] < engine.seconds["copies"] < 60.0
+
+
+# ---- Opening and closing
+
+
+def test_it_says_what_it_runs_on(cuda_devices: Emulate) -> None:
+    cuda_devices(2)
+    found = cuda.devices()
+    usable, what = cuda.available()
+    assert usable
+    assert f"{found[1].name} (1)" in what
+    assert [device.number for device in found] == list(range(len(found)))
+    assert all(device.memory > 0 and "." in device.compute_capability for device in found)
+    engine: Engine = CudaEngine(np.zeros((1, 1), np.float32), devices=[1])
+    assert engine.info == {"backend": "cuda", "devices": f"{found[1].name} (1)"}
+    assert next(iter(engine.info)) == "backend"
+
+
+def test_what_is_missing_is_said(emulated_devices: Emulate, monkeypatch: pytest.MonkeyPatch) -> None:
+    events = np.zeros((1, 1), np.float32)
+
+    def assert_missing(what: str) -> None:
+        assert cuda.available() == (False, pytest.approx(cuda.available()[1]))
+        assert what in cuda.available()[1]
+        with pytest.raises(DpmixError, match=what):
+            CudaEngine(events)
+
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", "/nowhere")
+        patch.delenv("CUDA_HOME", raising=False)
+        patch.setattr(cuda.build, "find_spec", lambda name: None)
+        assert_missing("install the CUDA toolkit")
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "pycuda", None)
+        assert_missing("PyCUDA is not installed")
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "pycuda.driver", None)
+        assert_missing("no NVIDIA driver")
+    emulated_devices(0)
+    assert_missing("no CUDA device")
+
+
+def test_what_is_wrong_with_options_is_said(emulated_devices: Emulate) -> None:
+    emulated_devices(2)
+    good = np.zeros((10, 3), np.float32)
+    for bad in (good.astype(np.float64), good[:, ::2], good[:0], np.zeros((4, 65), np.float32)):
+        with pytest.raises(ValueError, match=r"^events: got"):
+            CudaEngine(bad)  # type: ignore[arg-type]
+    for name, value in (("chunks_in_flight", 0), ("weight_floor", 100.0), ("first_event", -1)):
+        with pytest.raises(ValueError, match=f"^{name}: got"):
+            CudaEngine(good, **{name: value})  # type: ignore[arg-type]
+    for devices in ([], [0, 0]):
+        with pytest.raises(ValueError, match=r"^devices: got"):
+            CudaEngine(good, devices=devices)
+    for devices in ([2], [0, -1]):
+        with pytest.raises(DpmixError, match=rf"^engine.devices: got {devices[-1]}, this machine has "):
+            CudaEngine(good, devices=devices)
+
+
+@pytest.mark.usefixtures("cuda_devices")
+def test_what_is_wrong_with_a_mixture_is_said() -> None:
+    events, mixture = problem(100, 3, 4)
+    _, wrong_dim = problem(100, 2, 4)
+    engine = CudaEngine(events, devices=[0])
+    with pytest.raises(ValueError, match=r"^mixture: "):
+        engine.draw_labels(wrong_dim, Key(1, 0, 0))
+    with pytest.raises(ValueError, match=r"^events: got 2 channels"):
+        engine.log_densities(events[:, :2].copy(), mixture)
+
+
+@pytest.mark.usefixtures("cuda_devices")
+def test_a_closed_engine_is_closed() -> None:
+    events, mixture = problem(100, 2, 4)
+    engine = CudaEngine(events, devices=[0])
+    engine.draw_labels(mixture, Key(1, 0, 0))
+    engine.close()
+    engine.close()
+    for use in (engine.labels, lambda: engine.draw_labels(mixture, Key(1, 0, 1))):
+        with pytest.raises(RuntimeError, match="closed"):
+            use()
+
+
+def test_memory_comes_back(emulated_devices: Emulate) -> None:
+    """Of engines that are closed, that nobody has any more, and whose device failed."""
+    events, mixture = several_chunks()
+    emulated_devices(memory=16 * MIB)
+    for _ in range(3):
+        engine = CudaEngine(events)
+        engine.draw_labels(mixture, Key(1, 0, 0))
+        engine.close()
+        engine = CudaEngine(events)
+        engine.draw_labels(mixture, Key(1, 0, 0))
+        assert engine.bytes_up < CHUNK  # there was memory for all events
+        del engine
+        gc.collect()
+
+
+FORGETFUL = """
+import numpy as np
+from dpmix.engines.base import Key
+from dpmix.engines.cuda import CudaEngine
+from dpmix.model import Mixture
+mixture = Mixture(np.zeros(1), np.zeros((1, 2)), np.eye(2)[None], np.zeros(1))
+engine = CudaEngine(np.zeros((9, 2), np.float32))
+print(engine.draw_labels(mixture, Key(1, 0, 0)).counts)
+"""
+
+
+def test_a_program_may_end_without_closing_it(emulated_devices: Emulate) -> None:
+    command = [sys.executable, "-W", "error", "-c", FORGETFUL]
+    ended = subprocess.run(command, env=emulator.environment(2), capture_output=True, text=True, check=True)
+    assert (ended.stdout, ended.stderr) == ("[9.]\n", "")
+
+
+# ---- Its parts
+
+
+def test_sums_are_added_in_the_order_of_the_grid() -> None:
+    rng = np.random.default_rng(0)
+    chunks = rng.normal(size=(7, 3, 5)) * 10.0 ** rng.integers(-9, 9, size=(7, 1, 1))
+    straight = OrderedSums((3, 5))
+    for chunk in range(7):
+        straight.add(chunk, chunks[chunk], float(chunk) / 3)
+    buffer = np.empty((3, 5))
+    for _ in range(20):
+        sums = OrderedSums((3, 5))
+        for chunk in rng.permutation(7):
+            buffer[:] = chunks[chunk]  # one place, overwritten
+            sums.add(int(chunk), buffer, float(chunk) / 3)
+        np.testing.assert_array_equal(sums.moments, straight.moments)
+        assert sums.log_likelihood == straight.log_likelihood
+
+
+def test_chunks_are_dealt_by_speed_and_in_turn() -> None:
+    shares = deal_out(12, {0: 2.0, 3: 1.0})
+    assert [len(shares[0]), len(shares[3])] == [8, 4]
+    assert shares[3] == [2, 5, 8, 11] or shares[3] == [1, 4, 7, 10]
+    assert sorted(shares[0] + shares[3]) == list(range(12))
+
+
+def test_chunks_are_dealt_anew_only_where_it_pays(cuda_devices: Emulate) -> None:
+    cuda_devices(2)
+    engine = CudaEngine(np.zeros((10 * CHUNK, 1), np.float32), devices=[0, 1])
+    even = engine._shares
+    engine._work_done = {0: (100, 10.0), 1: (110, 10.0)}
+    engine._deal_anew_where_it_pays()
+    assert engine._shares is even
+    engine._work_done = {0: (100, 10.0), 1: (200, 10.0)}
+    engine._deal_anew_where_it_pays()
+    assert [len(share) for share in engine._shares.values()] == [3, 7]
+
+
+def test_chunks_of_a_failed_device_are_for_the_others_first() -> None:
+    deal = Deal({0: [0, 2, 4], 1: [1, 3, 5]})
+    assert deal.take(0, 2) == [0, 2]
+    assert deal.take(1, 1) == [1]
+    deal.finish(0, 0)
+    deal.give_up(0)
+    assert deal.take(1, 8) == [2, 4]
+    assert deal.take(1, 8) == [3, 5]
+    assert deal.take(1, 8) == []
+    assert deal.unfinished()
+    for chunk in (1, 2, 3, 4, 5):
+        deal.finish(1, chunk)
+    assert not deal.unfinished()
+
+
+def test_time_is_counted_once() -> None:
+    from dpmix.engines.cuda_device import covered
+
+    assert covered([]) == 0.0
+    assert covered([(3.0, 4.0), (0.0, 2.0), (1.0, 2.5), (1.1, 1.2)]) == 3.5
