@@ -139,9 +139,9 @@ def describe_profile(run: Run) -> list[str]:
         return []
     width = max(map(len, SPANS.values()))
     return [
-        f"time: {total:,.1f} s",
+        f"time: {total:,.2f} s",
         *(
-            f"  {SPANS[span]:{width}}  {seconds:9,.1f} s  {seconds / total:6.1%}"
+            f"  {SPANS[span]:{width}}  {seconds:10,.2f} s  {seconds / total:6.1%}"
             for span, seconds in run.profile.items()
         ),
     ]

@@ -202,9 +202,9 @@ def test_where_the_time_went_in_lines(path: Path) -> None:
         assert describe_profile(open_run(path)) == []
         writer.write_profile({**dict.fromkeys(SPANS, 0.0), "kernels": 75.0, "writing": 25.0})
     first, kernels, *others = (" ".join(line.split()) for line in describe_profile(open_run(path)))
-    assert first == "time: 100.0 s"
-    assert kernels == "the engine's kernels 75.0 s 75.0%"
-    assert "writing the run file and checkpoints 25.0 s 25.0%" in others
+    assert first == "time: 100.00 s"
+    assert kernels == "the engine's kernels 75.00 s 75.0%"
+    assert "writing the run file and checkpoints 25.00 s 25.0%" in others
 
 
 def test_poor_mixing_and_a_binding_truncation_are_said(path: Path) -> None:
