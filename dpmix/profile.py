@@ -5,17 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from threading import Lock
 
 SPANS = {
     "kernels": "the engine's kernels",
     "copies": "copies to and from devices that no kernel hides",
-    "waiting": "waiting for the engine beyond these",
+    "passes": "passes of the engine beyond these",
     "parameters": "the host's part: parameter draws, or steps of Bayesian EM",
     "start": "initial states",
     "writing": "writing the run file and checkpoints",
     "other": "the rest",
 }
-"""What the time of a run is divided among, in words."""
+"""What the time of a run is divided among, in words. What the host does during a pass is hidden by it."""
 
 
 class Profile:
@@ -34,17 +35,29 @@ class Profile:
     ) -> None:
         self._earlier = earlier or {}
         self._clock = clock
-        self._began = clock()
-        self._measured = dict.fromkeys(("engine", "parameters", "start", "writing"), 0.0)
+        self._measured = dict.fromkeys(("passes", "parameters", "start", "writing", "other"), 0.0)
+        self._lock = Lock()
+        self._since = clock()
+        self._passing = False
+        self._span = "other"
 
     @contextmanager
     def span(self, name: str) -> Iterator[None]:
-        """Count what runs inside as ``engine``, ``parameters``, ``start`` or ``writing``; never nested."""
-        began = self._clock()
+        """Count what the host does inside as ``parameters``, ``start`` or ``writing``; never nested."""
+        self._turn(span=name)
         try:
             yield
         finally:
-            self._measured[name] += self._clock() - began
+            self._turn(span="other")
+
+    @contextmanager
+    def engine_pass(self) -> Iterator[None]:
+        """A pass of the engine, inside, in whatever thread; one at a time."""
+        self._turn(passing=True)
+        try:
+            yield
+        finally:
+            self._turn(passing=False)
 
     def seconds(self, engine: Mapping[str, float]) -> dict[str, float]:
         """Seconds of every span so far.
@@ -52,14 +65,21 @@ class Profile:
         Parameters
         ----------
         engine : mapping of str to float
-            What an engine made with this profile says of its own `seconds`. They overlap where copies run
-            beside kernels; only the part of the passes that kernels leave over is counted as copies.
+            What an engine made with this profile says of its own `seconds`.
         """
-        now = self._clock() - self._began
+        self._turn()
         measured = dict(self._measured)
-        passes = measured.pop("engine")
+        passes = measured.pop("passes")
         kernels = min(engine["kernels"], passes)
         copies = min(engine.get("copies", 0.0), passes - kernels)
-        spent = {"kernels": kernels, "copies": copies, "waiting": passes - kernels - copies, **measured}
-        spent["other"] = now - sum(spent.values())
+        spent = {"kernels": kernels, "copies": copies, "passes": passes - kernels - copies, **measured}
         return {name: self._earlier.get(name, 0.0) + spent[name] for name in SPANS}
+
+    def _turn(self, *, span: str | None = None, passing: bool | None = None) -> None:
+        """Count the time since the last turn, and say what comes now."""
+        with self._lock:
+            now = self._clock()
+            self._measured["passes" if self._passing else self._span] += now - self._since
+            self._since = now
+            self._span = self._span if span is None else span
+            self._passing = self._passing if passing is None else passing

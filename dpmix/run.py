@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
@@ -139,26 +140,36 @@ def run_mcmc(
                 return _stopped(session)
             states, first = begun, 0
         # Every pass of the engine gives the log likelihood of the state it is handed, so state t is recorded
-        # in the pass that also draws the labels for state t + 1; the first state is made, not drawn.
-        for iteration in range(first, total + 1):
-            current, records = states, []
-            states = []
-            for chain, state in enumerate(current):
-                following, record = _sweep(session, state, chain, last=iteration == total)
-                states.append(following)
-                records.append(record)
-                with session.profile.span("writing"):
-                    writer.write_sweep(chain, iteration, record)
-            draw, between = divmod(iteration - mcmc.burn_in, mcmc.thin)
-            if draw >= 1 and between == 0:
-                with session.profile.span("writing"):
-                    writer.write_draw(draw - 1, current, records)
-            phase = "burn-in" if iteration <= mcmc.burn_in else "draws"
-            for chain, record in enumerate(records):
-                on_sweep(_progress("mcmc", phase, iteration, total, chain, record, writer.committed))
-            if iteration < total:
-                checkpoints.take(states, iteration + 1, {})
-                if should_stop():
+        # in the pass that also draws the labels for state t + 1; the first state is made, not drawn. The next
+        # pass of a chain begins as soon as its parameters are drawn: all else, the host does during passes.
+        with _Passes(session) as passes:
+            for chain, state in enumerate(states):
+                passes.begin(state, chain)
+            for iteration in range(first, total + 1):
+                current, records, stopping = states, [], False
+                states = []
+                for chain, state in enumerate(current):
+                    stats, seconds = passes.result(chain)
+                    if iteration < total:
+                        stopping = stopping or (chain == 0 and should_stop())
+                        following, host_seconds = _following(session, state, stats, chain)
+                        seconds += host_seconds
+                        states.append(following)
+                        if not stopping:
+                            passes.begin(following, chain)
+                    records.append(_record(state, stats, session.prior, seconds))
+                    with session.profile.span("writing"):
+                        writer.write_sweep(chain, iteration, records[chain])
+                draw, between = divmod(iteration - mcmc.burn_in, mcmc.thin)
+                if draw >= 1 and between == 0:
+                    with session.profile.span("writing"):
+                        writer.write_draw(draw - 1, current, records)
+                phase = "burn-in" if iteration <= mcmc.burn_in else "draws"
+                for chain, record in enumerate(records):
+                    on_sweep(_progress("mcmc", phase, iteration, total, chain, record, writer.committed))
+                if iteration < total:
+                    checkpoints.take(states, iteration + 1, {})
+                if stopping:
                     checkpoints.save()
                     return _stopped(session)
         return _finished(session)
@@ -265,29 +276,56 @@ class _Best:
     record: Record
 
 
-def _sweep(session: Session, state: State, chain: int, last: bool) -> tuple[State, Record]:
-    """One pass of the engine and, unless it is the last, the sampler's part of the sweep."""
+class _Passes:
+    """Passes of the engine for the chains of a run, one at a time, in a thread of their own.
+
+    A context manager; passes that are not yet under way at its end are not made.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._thread = ThreadPoolExecutor(1, "engine")
+        self._begun: dict[int, Future[tuple[Stats, float]]] = {}
+
+    def begin(self, state: State, chain: int) -> None:
+        """Have the labels drawn for the state that follows this one, after the passes begun before."""
+        self._begun[chain] = self._thread.submit(self._draw_labels, state, chain)
+
+    def result(self, chain: int) -> tuple[Stats, float]:
+        """Statistics of the chain's pass, and the seconds that it took."""
+        return self._begun.pop(chain).result()
+
+    def _draw_labels(self, state: State, chain: int) -> tuple[Stats, float]:
+        began = time.perf_counter()
+        mixture, key = mixture_of(state), Key(self._session.config.seed, chain, state.iteration + 1)
+        with _engine_pass(self._session):
+            stats = self._session.engine.draw_labels(mixture, key)
+        return stats, time.perf_counter() - began
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.shutdown(cancel_futures=True)
+
+
+def _following(session: Session, state: State, stats: Stats, chain: int) -> tuple[State, float]:
+    """The sampler's part of a sweep: the state after this one, and the seconds that it took."""
     began = time.perf_counter()
-    config, following = session.config, state
     iteration = state.iteration + 1
-    mixture, key = mixture_of(state), Key(config.seed, chain, iteration)
-    with _engine_pass(session):
-        stats = session.engine.draw_labels(mixture, key)
-    with session.profile.span("parameters"):
-        if not last:
-            stream = Stream(config.seed, chain, iteration)
-            try:
-                following, _ = gibbs.sweep(
-                    state,
-                    stats,
-                    session.prior,
-                    stream,
-                    learn_alpha=session.learn_alpha,
-                    label_swaps=config.mcmc.label_swaps,
-                )
-            except np.linalg.LinAlgError as error:
-                raise _collinear("sweep", iteration) from error
-        return following, _record(state, stats, session.prior, began)
+    try:
+        with session.profile.span("parameters"):
+            following, _ = gibbs.sweep(
+                state,
+                stats,
+                session.prior,
+                Stream(session.config.seed, chain, iteration),
+                learn_alpha=session.learn_alpha,
+                label_swaps=session.config.mcmc.label_swaps,
+            )
+    except np.linalg.LinAlgError as error:
+        raise _collinear("sweep", iteration) from error
+    return following, time.perf_counter() - began
 
 
 def _climb(
@@ -304,7 +342,7 @@ def _climb(
         with _engine_pass(session):
             stats = session.engine.expect_labels(mixture)
         with session.profile.span("parameters"):
-            record = _record(state, stats, session.prior, began)
+            record = _record(state, stats, session.prior, time.perf_counter() - began)
         change = abs(record.log_posterior - value)
         settled = change <= config.bem.tolerance * abs(record.log_posterior)
         if settled or state.iteration == config.bem.max_steps:
@@ -324,7 +362,7 @@ def _climb(
 def _engine_pass(session: Session) -> Iterator[None]:
     """A pass of the engine, inside: its time, and its failure as what a run can go on from."""
     try:
-        with session.profile.span("engine"):
+        with session.profile.engine_pass():
             yield
     except DpmixError as error:
         raise EngineError(str(error)) from error
@@ -346,13 +384,13 @@ def _as_record(values: npt.NDArray[np.float64]) -> Record:
     return Record(log_likelihood, log_posterior, int(n_occupied), alpha, seconds)
 
 
-def _record(state: State, stats: Stats, prior: Prior, began: float) -> Record:
+def _record(state: State, stats: Stats, prior: Prior, seconds: float) -> Record:
     return Record(
         log_likelihood=stats.log_likelihood,
         log_posterior=stats.log_likelihood + log_prior(state, prior),
         occupied=occupied(stats.counts),
         alpha=state.alpha,
-        seconds=time.perf_counter() - began,
+        seconds=seconds,
     )
 
 

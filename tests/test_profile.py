@@ -18,7 +18,7 @@ class Clock:
 
 
 def spend(profile: Profile, clock: Clock, name: str, seconds: float) -> None:
-    with profile.span(name):
+    with profile.engine_pass() if name == "pass" else profile.span(name):
         clock.now += seconds
 
 
@@ -34,13 +34,30 @@ def spend(profile: Profile, clock: Clock, name: str, seconds: float) -> None:
 def test_every_second_is_counted_once(engine: dict[str, float], expected: tuple[float, float, float]) -> None:
     clock = Clock()
     profile = Profile({}, clock)
-    for name, seconds in (("start", 0.5), ("engine", 4.0), ("parameters", 2.0), ("engine", 6.0)):
+    for name, seconds in (("start", 0.5), ("pass", 4.0), ("parameters", 2.0), ("pass", 6.0)):
         spend(profile, clock, name, seconds)
         clock.now += 0.25
     spend(profile, clock, "writing", 3.0)
     found = profile.seconds(engine)
     assert tuple(found) == tuple(SPANS)
     assert tuple(found.values()) == (*expected, 2.0, 0.5, 3.0, 1.0)
+
+
+def test_what_the_host_does_during_a_pass_is_hidden_by_it() -> None:
+    clock = Clock()
+    profile = Profile({}, clock)
+    with profile.engine_pass():
+        clock.now += 1.0
+        with profile.span("writing"):
+            clock.now += 2.0
+    with profile.span("parameters"):
+        clock.now += 4.0
+        with profile.engine_pass():
+            clock.now += 8.0
+        clock.now += 16.0
+    found = profile.seconds({"kernels": 7.0, "copies": 1.0})
+    expected = {"kernels": 7.0, "copies": 1.0, "passes": 3.0, "parameters": 20.0}
+    assert found == {**dict.fromkeys(SPANS, 0.0), **expected}
 
 
 def test_time_counts_where_an_error_ends_it() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from whole_runs import StopAfter, a_config, assert_identical, write_events
 
 from dpmix import initialise, open_run, preprocess, run, session
 from dpmix.config import Config
-from dpmix.draws import RunWriter
+from dpmix.draws import Record, RunWriter
 from dpmix.engines import Engine, Key
 from dpmix.errors import ConfigError, DataError, DpmixError, EngineError
 from dpmix.model import Mixture, Stats
@@ -184,6 +186,34 @@ def test_the_failure_of_an_engine_is_told_where_the_disk_fails_too(
     monkeypatch.setattr(RunWriter, "save_checkpoint", refuse)
     with pytest.raises(EngineError, match="every device has failed"):
         run.run_mcmc(a_config(tmp_path, "run.h5", mcmc=SHORT))
+
+
+# The engine and the host at once
+
+
+@pytest.mark.parametrize("chains", [1, 2])
+def test_the_next_pass_begins_before_a_sweep_is_recorded(
+    many: Path, chains: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host draws parameters while other chains' passes are made, and writes while the chain's own is."""
+    begun = {key: threading.Event() for key in itertools.product(range(chains), range(1, 6))}
+    make, write_sweep = session.make_engine, RunWriter.write_sweep
+
+    class Telling(Failing):
+        def draw_labels(self, mixture: Mixture, key: Key) -> Stats:
+            begun[key.chain, key.iteration].set()
+            return self.engine.draw_labels(mixture, key)
+
+    def write_when_the_next_has_begun(writer: RunWriter, chain: int, sweep: int, record: Record) -> None:
+        if sweep < 4:
+            last_of_this_sweep = chain == chains - 1
+            ahead = (0, sweep + 2) if last_of_this_sweep else (chain + 1, sweep + 1)
+            assert begun[ahead].wait(timeout=60.0)
+        write_sweep(writer, chain, sweep, record)
+
+    monkeypatch.setattr(session, "make_engine", lambda *given: Telling(make(*given), 0))
+    monkeypatch.setattr(RunWriter, "write_sweep", write_when_the_next_has_begun)
+    run.run_mcmc(a_config(many, str(tmp_path / "run.h5"), mcmc={"burn_in": 0, "draws": 4, "chains": chains}))
 
 
 # The profile
