@@ -151,8 +151,9 @@ inline Fibre& self() { return *block->running.load(std::memory_order_relaxed); }
 
 // ---- Switching, by the compiler's own jumps: the sanitizers misunderstand those of the C library.
 
-// A function of its own: no function may both leave a place and jump.
-[[noreturn, gnu::noinline, gnu::no_sanitize("address")]] inline void jump(void** place) {
+// A function of its own: no function may both leave a place and jump. And it is one that never returns, which
+// the sanitizers must not count as called.
+[[noreturn, gnu::noinline, gnu::no_sanitize("address", "thread")]] inline void jump(void** place) {
     __builtin_longjmp(place, 1);
 }
 

@@ -51,7 +51,8 @@ def run(library: Path, sanitizer: str, launches: Sequence[Launch]) -> str:
         "TSAN_OPTIONS": f"suppressions={HERE / 'threads.supp'}",
     }
     job = pickle.dumps((str(library), [tuple(launch) for launch in launches]))
-    done = subprocess.run([sys.executable, "-S", __file__], input=job, env=environment, capture_output=True)
+    command = [sys.executable, "-S", __file__]
+    done = subprocess.run(command, input=job, env=environment, capture_output=True, timeout=300)
     report = done.stderr.decode()
     return report or (f"exit code {done.returncode}" if done.returncode else "")
 
