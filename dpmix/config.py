@@ -129,8 +129,12 @@ class DataConfig(Section):
         "Give every channel mean 0 and standard deviation 1 after its transform (recorded, invertible).",
         "one prior then fits every channel",
     )
-    atoms: Literal["report"] = key(
-        "report", "Events piled at one value of a channel: report them.", "no value is changed silently"
+    atoms: Literal["report", "dither", "tail"] = key(
+        "report",
+        "Events piled at one value of a channel (clipped, or zero), where covariances may shrink to nothing: "
+        "always reported; dither moves them by noise of 0.03 standard deviations; tail lets those at a limit "
+        "go on beyond it as a half-normal, and dithers the others. By the seed, and recorded.",
+        "no value is changed unasked",
     )
     margin_events: Literal["report", "drop"] = key(
         "report",

@@ -1,7 +1,8 @@
 """From data files to the events that the sampler sees, chunk by chunk, with a report of all that was done.
 
 In this order: rows (all, or a subsample) -> logarithmic amplification undone ($PnE) -> compensated -> margin
-events counted, or dropped where asked -> transformed -> standardised. One array of N x D numbers is held.
+events counted, or dropped where asked -> transformed -> atoms spread where asked -> standardised. One array
+of N x D numbers is held.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import csv
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,6 +19,8 @@ import numpy.typing as npt
 from flowutils.compensate import compensate
 from threadpoolctl import threadpool_limits
 
+from dpmix import atoms
+from dpmix.atoms import Atom
 from dpmix.channels import (
     TransformSettings,
     choose,
@@ -37,9 +40,13 @@ Counts = npt.NDArray[np.int64]
 CHUNK = 65_536  # events read and worked on at a time
 FLOAT_LIMIT = 1.0 - 2.0**-18  # of $PnR: 262143 of 262144, where instruments with float values saturate
 PILE_SHARE, PILE_EVENTS = 0.001, 10  # events at one extreme value that make it a limit of the channel
-ATOM_SHARE = 0.01  # of the events at one value of a channel: worth a line
-ATOM_SAMPLE = 262_144  # events that the most frequent value is looked for in
 WORST_CONDITION = 1e8  # of a spillover matrix
+ATOM_FATES: dict[atoms.Treatment, str] = {
+    "kept": "kept as they are (data.atoms: dither or tail spreads them)",
+    "dithered": f"dithered by {atoms.DITHER:g} standard deviations",
+    "tail below": "given a tail below the limit",
+    "tail above": "given a tail above the limit",
+}
 NO_COMPENSATION = "data.compensation: none takes the values as they are, or give a CSV file"
 
 
@@ -59,6 +66,8 @@ class DataSettings(Protocol):
     @property
     def standardize(self) -> bool: ...
     @property
+    def atoms(self) -> str: ...
+    @property
     def margin_events(self) -> str: ...
     @property
     def max_events(self) -> int | None: ...
@@ -75,10 +84,8 @@ class ChannelReport:
         Margin events: at the bottom and at the top of the range of the instrument, before compensation.
     share : float
         Of the events read, those at either margin.
-    atom : float
-        The most frequent raw value among the events that are used.
-    atom_events : int
-        How many have it.
+    atoms : tuple of Atom
+        Raw values that many of the events that are used share, and what was done to these.
     minimum, maximum : float
         Raw values of the events that are used, compensated where that was asked.
     negative : int
@@ -93,8 +100,7 @@ class ChannelReport:
     low: int
     high: int
     share: float
-    atom: float
-    atom_events: int
+    atoms: tuple[Atom, ...]
     minimum: float
     maximum: float
     negative: int
@@ -139,14 +145,17 @@ class Report:
         ]
         if beyond:
             lines.append(f"events above the top t of their logicle scale (kept): {', '.join(beyond)}")
-        atoms = [
-            f"{channel.channel} {channel.atom_events:,} at {channel.atom:g}"
-            for channel in self.channels
-            if channel.atom_events >= ATOM_SHARE * (self.n_read - self.n_dropped)
-        ]
-        if atoms:
-            lines.append(f"atoms (events at one value, kept as they are): {'; '.join(atoms)}")
+        lines += self._atom_lines()
         return lines
+
+    def _atom_lines(self) -> list[str]:
+        used = self.n_read - self.n_dropped
+        by_fate: dict[str, list[str]] = {}
+        for channel in self.channels:
+            for atom in channel.atoms:
+                share = f"{atom.events:,} at {atom.value:g} ({atom.events / used:.2%})"
+                by_fate.setdefault(ATOM_FATES[atom.treatment], []).append(f"{channel.channel} {share}")
+        return [f"atoms (events at one value), {fate}: {'; '.join(found)}" for fate, found in by_fate.items()]
 
     def as_attributes(self) -> dict[str, Any]:
         """All of it in plain lists and numbers, for JSON."""
@@ -228,7 +237,6 @@ def _prepare(settings: DataSettings, base: Path, seed: int) -> Events:
             "take fewer channels (data.channels) or more events (data.files, data.max_events"
             f"{', data.margin_events: report' if settings.margin_events == 'drop' else ''})"
         )
-    atoms = [_atom(values[:, j]) for j in range(len(names))]
     transforms = tuple(
         transform_of(
             asked,
@@ -240,8 +248,17 @@ def _prepare(settings: DataSettings, base: Path, seed: int) -> Events:
         for j, asked in enumerate(transforms_asked)
     )
     _check_logarithms(transforms, gathered.not_positive, names)
+    no_limits = (0.0,) if first.source.kind == "mass" else ()
+    found = tuple(
+        atoms.find(values[:, j], settings.atoms, transform.apply, no_limits)
+        for j, transform in enumerate(transforms)
+    )
     beyond = _transform(values, transforms)
     _check_varies(values, names)
+    samples = tuple(source.name for source in sources)
+    scaling = Scaling(names, transforms, np.zeros(len(names)), np.ones(len(names)), found, seed)
+    if settings.atoms != "report":
+        _spread_atoms(values, scaling, samples, gathered)
     means, sds = _moments(values)
     if not (np.isfinite(means).all() and np.isfinite(sds).all()):
         bad = [name for name, m, s in zip(names, means, sds, strict=True) if not np.isfinite(m + s)]
@@ -250,10 +267,8 @@ def _prepare(settings: DataSettings, base: Path, seed: int) -> Events:
         )
     if settings.standardize:
         _standardise(values, means, sds)
-    else:
-        means, sds = np.zeros_like(means), np.ones_like(sds)
+        scaling = replace(scaling, means=means, sds=sds)
 
-    scaling = Scaling(names, transforms, means, sds)
     reports = tuple(
         ChannelReport(
             channel=names[j],
@@ -262,8 +277,7 @@ def _prepare(settings: DataSettings, base: Path, seed: int) -> Events:
             low=int(gathered.low[j]),
             high=int(gathered.high[j]),
             share=float(gathered.low[j] + gathered.high[j]) / gathered.n_read,
-            atom=atoms[j][0],
-            atom_events=atoms[j][1],
+            atoms=found[j],
             minimum=float(gathered.lowest[j]),
             maximum=float(gathered.highest[j]),
             negative=int(gathered.negative[j]),
@@ -278,7 +292,7 @@ def _prepare(settings: DataSettings, base: Path, seed: int) -> Events:
         values=values,
         channels=names,
         detectors=tuple(channel.detector for channel in used),
-        samples=tuple(source.name for source in sources),
+        samples=samples,
         sample_starts=gathered.sample_starts,
         rows=gathered.rows,
         scaling=scaling,
@@ -626,6 +640,18 @@ def _transform(values: npt.NDArray[np.float32], transforms: Sequence[Transform])
     return beyond
 
 
+def _spread_atoms(
+    values: npt.NDArray[np.float32], scaling: Scaling, samples: Sequence[str], gathered: _Gathered
+) -> None:
+    """Spread atoms in place, chunk by chunk of each sample."""
+    starts = gathered.sample_starts
+    for sample, first, last in zip(samples, starts[:-1], starts[1:], strict=True):
+        for start, stop in _chunks(int(last - first)):
+            events = slice(first + start, first + stop)
+            rows = np.arange(start, stop) if gathered.rows is None else gathered.rows[events]
+            scaling.spread_atoms(values[events], sample, rows)
+
+
 def _moments(values: npt.NDArray[np.float32]) -> tuple[Array, Array]:
     """Means and standard deviations, float64 [D], added chunk by chunk in order."""
     n, dim = values.shape
@@ -641,14 +667,6 @@ def _moments(values: npt.NDArray[np.float32]) -> tuple[Array, Array]:
 def _standardise(values: npt.NDArray[np.float32], means: Array, sds: Array) -> None:
     for start, stop in _chunks(len(values)):
         values[start:stop] = (values[start:stop] - means) / sds
-
-
-def _atom(column: npt.NDArray[np.float32]) -> tuple[float, int]:
-    """The most frequent value of a channel and its count; sought in evenly spaced events if N is large."""
-    step = -(-len(column) // ATOM_SAMPLE)
-    found, counts = np.unique(column[::step], return_counts=True)
-    value = found[counts.argmax()]
-    return float(value), int((column == value).sum())
 
 
 def _hash(values: npt.NDArray[np.float32], names: Sequence[str]) -> str:

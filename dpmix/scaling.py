@@ -1,7 +1,8 @@
 """The scales of a channel, and the ways between them.
 
 raw           as measured: in the file's units, amplification undone and compensated where that was asked
-transformed   after the channel's transform (logicle, arcsinh, log, linear): the scale of plots
+transformed   after the channel's transform (logicle, arcsinh, log, linear): the scale of plots; atoms are
+              spread here, where that was asked
 standardised  mean 0 and standard deviation 1 over the events: the scale that the sampler sees
 
 Logicle: Moore and Parks (2012), Cytometry A 81A:273, by FlowUtils.
@@ -10,12 +11,14 @@ Logicle: Moore and Parks (2012), Cytometry A 81A:273, by FlowUtils.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 from flowutils.transforms import logicle, logicle_inverse
+
+from dpmix.atoms import Atom, spread
 
 Array = npt.NDArray[np.float64]
 Method = Literal["logicle", "arcsinh", "log", "linear"]
@@ -107,12 +110,46 @@ class Scaling:
         One per channel.
     means, sds : float64 [D]
         Of the transformed events; 0 and 1 where the run was not standardised.
+    atoms : tuple of tuples of Atom
+        Of each channel, with what is done to their events.
+    seed : int
+        Of the noise that atoms are spread by.
     """
 
     channels: tuple[str, ...]
     transforms: tuple[Transform, ...]
     means: Array
     sds: Array
+    atoms: tuple[tuple[Atom, ...], ...] = ()
+    seed: int = 0
+
+    def from_raw(
+        self, raw: npt.NDArray[np.float32], sample: str, rows: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.float32]:
+        """Raw events to what the sampler sees, float32 [M, D]: of a run's own events, the same bits.
+
+        Parameters
+        ----------
+        raw : float32 [M, D]
+            Amplification undone and compensated as in the run; above 0 where the transform is log.
+        sample : str
+            Name of the sample that they are of.
+        rows : int64 [M]
+            Row of each event in its file.
+        """
+        values = np.empty(raw.shape, np.float32)
+        for j, transform in enumerate(self.transforms):
+            values[:, j] = transform.apply(raw[:, j].astype(np.float64))
+        self.spread_atoms(values, sample, rows)
+        return ((values - self.means) / self.sds).astype(np.float32)
+
+    def spread_atoms(
+        self, transformed: npt.NDArray[np.float32], sample: str, rows: npt.NDArray[np.int64]
+    ) -> None:
+        """Move the events at the atoms as recorded, in place; parameters as for `from_raw`."""
+        for j, atoms in enumerate(self.atoms):
+            points = self.transforms[j].apply(np.array([atom.value for atom in atoms]))
+            spread(transformed[:, j], points, atoms, (self.seed, sample, self.channels[j]), rows)
 
     def to_transformed(self, points: npt.ArrayLike) -> Array:
         """Standardised points to the transformed scale, float64 [..., D]."""
@@ -142,6 +179,8 @@ class Scaling:
             "transforms": [{"method": t.method, **t.parameters()} for t in self.transforms],
             "means": self.means.tolist(),
             "sds": self.sds.tolist(),
+            "atoms": [[asdict(atom) for atom in atoms] for atoms in self.atoms],
+            "seed": self.seed,
         }
 
     @classmethod
@@ -152,4 +191,6 @@ class Scaling:
             transforms=tuple(Transform(**t) for t in attributes["transforms"]),
             means=np.array(attributes["means"], np.float64),
             sds=np.array(attributes["sds"], np.float64),
+            atoms=tuple(tuple(Atom(**atom) for atom in atoms) for atoms in attributes.get("atoms", ())),
+            seed=attributes.get("seed", 0),
         )

@@ -237,7 +237,7 @@ def test_one_line_says_where_what_and_what_is_needed(line: str, expected: str) -
             "as its header, as spillover.csv",
         ),
         ("{files: [a], margin_events: keep}", 'data.margin_events: got "keep", need one of report, drop'),
-        ("{files: [a], atoms: dither}", 'data.atoms: got "dither", need report'),
+        ("{files: [a], atoms: drop}", 'data.atoms: got "drop", need one of report, dither, tail'),
         ("{files: [a], max_events: 0}", "data.max_events: got 0, need an integer of at least 1 or null"),
         (
             "{files: [a], transform: {x: {method: asinh}}}",

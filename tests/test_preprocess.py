@@ -16,6 +16,7 @@ from scipy import stats
 from test_fcs import channel_keywords, make_fcs
 
 from dpmix import preprocess
+from dpmix.atoms import Atom
 from dpmix.channels import match, suggest
 from dpmix.config import DataConfig
 from dpmix.errors import ConfigError, DataError
@@ -402,14 +403,18 @@ def test_margin_events_are_always_reported(
     one, two = events.report.channels
     assert (one.low, one.high, two.low, two.high) == (0, 40, 30, 7)
     assert (one.share, two.share) == (40 / 2000, 37 / 2000)
-    assert (one.atom, one.atom_events) == (262_143, 40)
+    assert one.atoms == (Atom(262_143, 40, "kept", 0.0),)
+    assert two.atoms == (Atom(-111, 30, "kept", 0.0),)
     assert (two.minimum, two.maximum, two.negative) == (-111, 262_143, 30)
     assert events.report.n_dropped == 0
     assert any(
         "margin events (kept)" in line and "APC-A 30 low, 7 high (1.85%)" in line
         for line in events.report.lines()
     )
-    assert any("atoms" in line and "PE-A 40 at 262143" in line for line in events.report.lines())
+    assert any(
+        "atoms" in line and "kept as they are" in line and "PE-A 40 at 262143 (2.00%)" in line
+        for line in events.report.lines()
+    )
     json.dumps(events.report.as_attributes())
 
 
@@ -431,7 +436,7 @@ def test_zero_is_no_margin_of_a_mass_cytometer(tmp_path: Path) -> None:
         write_fcs(tmp_path / name, values, ["Nd142"], keywords={"$CYT": instrument})
         report = events_of(tmp_path, name).report.channels[0]
         assert report.low == low
-        assert (report.atom, report.atom_events) == (0.0, (values == 0).sum())
+        assert report.atoms == (Atom(0.0, int((values == 0).sum()), "kept", 0.0),)
 
 
 def test_values_beyond_the_top_of_a_logicle_scale_are_counted(tmp_path: Path) -> None:
@@ -503,7 +508,7 @@ def test_the_size_of_a_chunk_changes_nothing(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(preprocess, "CHUNK", 65_536)
     large = events_of(tmp_path, "a.fcs")
     np.testing.assert_allclose(small.values, large.values, atol=1e-5)
-    assert small.report.channels[0].atom == large.report.channels[0].atom
+    assert [c.atoms for c in small.report.channels] == [c.atoms for c in large.report.channels]
     assert [(c.low, c.high) for c in small.report.channels] == [
         (c.low, c.high) for c in large.report.channels
     ]
