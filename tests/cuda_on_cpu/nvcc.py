@@ -14,8 +14,8 @@ HERE = Path(__file__).resolve().parent
 KERNEL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(")
 SANITIZERS = {
     "": ["-O2", "-march=native"],
-    "address": ["-O1", "-g", "-fsanitize=address"],
-    "thread": ["-O1", "-g", "-fsanitize=thread"],
+    "address": ["-O1", "-g1", "-fsanitize=address"],
+    "thread": ["-O1", "-g1", "-fsanitize=thread"],
 }
 
 

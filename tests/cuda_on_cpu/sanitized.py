@@ -1,4 +1,4 @@
-"""Launches kernels that were built for a sanitizer, in a process of their own into which it is loaded first."""
+"""Launches kernels that were built for a sanitizer, in a process of their own that has it loaded first."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ LIBRARIES = {"address": "libasan.so", "thread": "libtsan.so"}
 
 
 class Launch(NamedTuple):
-    """A kernel, its grid and block, and its arguments: arrays as bytes, others as (format of struct, value)."""
+    """A kernel, its grid and block, and its arguments: arrays as bytes, null, or (struct's format, value)."""
 
     kernel: str
     grid: tuple[int, int]
     block: int
-    arguments: Sequence[bytes | None | tuple[str, float]]
+    arguments: Sequence[bytes | tuple[str, float] | None]
 
 
 class CLaunch(ctypes.Structure):
@@ -41,18 +41,19 @@ class CLaunch(ctypes.Structure):
 
 
 def run(library: Path, sanitizer: str, launches: Sequence[Launch]) -> str:
-    """Launch kernels of a library one after another; what the sanitizer or the emulation reported, or nothing."""
-    loaded = subprocess.run(["g++", f"-print-file-name={LIBRARIES[sanitizer]}"], capture_output=True, text=True)
+    """Launch kernels of a library one by one; what the sanitizer or the emulation reported, if anything."""
+    where = ["g++", f"-print-file-name={LIBRARIES[sanitizer]}"]
+    loaded = subprocess.run(where, capture_output=True, check=True, text=True).stdout.strip()
     environment = {
         **os.environ,
-        "LD_PRELOAD": loaded.stdout.strip(),
+        "LD_PRELOAD": loaded,
         "PYTHONMALLOC": "malloc",  # so that arrays have red zones
         "ASAN_OPTIONS": "detect_leaks=0",
-        "TSAN_OPTIONS": f"suppressions={HERE / 'threads.supp'}",
+        "TSAN_OPTIONS": f"halt_on_error=1 suppressions={HERE / 'threads.supp'}",
     }
     job = pickle.dumps((str(library), [tuple(launch) for launch in launches]))
     command = [sys.executable, "-S", __file__]
-    done = subprocess.run(command, input=job, env=environment, capture_output=True, timeout=300)
+    done = subprocess.run(command, input=job, env=environment, capture_output=True, timeout=60)
     report = done.stderr.decode()
     return report or (f"exit code {done.returncode}" if done.returncode else "")
 
