@@ -189,9 +189,11 @@ def test_little_memory_means_smaller_batches(
 ) -> None:
     want = expected_results()
     emulated_devices(memory=4 * MIB)
+    engine = CudaEngine(several_chunks()[0], chunks_in_flight=4)
     with caplog.at_level(logging.WARNING, "dpmix"):
-        assert_same_results(results(CudaEngine(several_chunks()[0], chunks_in_flight=4)), want)
+        assert_same_results(results(engine), want)
     assert "short of memory: it gets 1 chunks at a time, not 4" in caplog.text
+    assert len(engine._devices[0]._lanes) == 2
 
 
 def test_one_lane_is_enough(emulated_devices: Emulate) -> None:
@@ -292,12 +294,25 @@ def test_a_sweep_moves_the_mixture_up_and_statistics_down(emulated_devices: Emul
         engine = CudaEngine(events, devices=devices)
         engine.draw_labels(mixture, Key(1, 0, 0))
         shares = [number for number in devices if engine._shares[number]]
+        lanes = [lane for number in devices for lane in engine._devices[number]._lanes]
         before = [emulator.bytes_moved(number) for number in devices]
         engine.draw_labels(mixture, Key(1, 0, 1))
         after = [emulator.bytes_moved(number) for number in devices]
         moved = np.sum(after, axis=0) - np.sum(before, axis=0)
         assert (engine.bytes_up, engine.bytes_down) == tuple(moved)
         assert tuple(moved) == (len(shares) * mixture_size, 4 * chunk_size)
+        assert lanes == [lane for number in devices for lane in engine._devices[number]._lanes]
+
+
+@pytest.mark.usefixtures("cuda_devices")
+def test_events_are_padded_with_zeros() -> None:
+    events, mixture = problem(700, 2, 4)
+    engine = CudaEngine(events, devices=[0])
+    engine.draw_labels(mixture, Key(1, 0, 0))
+    (lane,) = engine._devices[0]._lanes
+    np.testing.assert_array_equal(lane.events_here[0, :700, :2], events)
+    assert (lane.events_here[0, :, 2:] == 0).all()
+    assert (lane.events_here[0, 700:] == 0).all()
 
 
 @pytest.mark.usefixtures("cuda_devices")
@@ -414,19 +429,36 @@ def test_a_closed_engine_is_closed() -> None:
             use()
 
 
+def free_memory() -> tuple[int, int]:
+    """Of the first device, and its total."""
+    import pycuda.driver as driver
+
+    context = driver.Device(0).make_context()
+    free, total = driver.mem_get_info()
+    context.detach()
+    return free, total
+
+
 def test_memory_comes_back(emulated_devices: Emulate) -> None:
     """Of engines that are closed, that nobody has any more, and whose device failed."""
     events, mixture = several_chunks()
-    emulated_devices(memory=16 * MIB)
-    for _ in range(3):
-        engine = CudaEngine(events)
+    engine = CudaEngine(events)
+    engine.draw_labels(mixture, Key(1, 0, 0))
+    free, total = free_memory()
+    assert total - free > 10 * MIB
+    engine.close()
+    assert free_memory() == (total, total)
+    engine = CudaEngine(events)
+    engine.draw_labels(mixture, Key(1, 0, 0))
+    del engine
+    gc.collect()
+    assert free_memory() == (total, total)
+    emulated_devices(fail="0:cuEventSynchronize:1")
+    engine = CudaEngine(events)
+    with pytest.raises(DpmixError, match="no CUDA device is left"):
         engine.draw_labels(mixture, Key(1, 0, 0))
-        engine.close()
-        engine = CudaEngine(events)
-        engine.draw_labels(mixture, Key(1, 0, 0))
-        assert engine.bytes_up < CHUNK  # there was memory for all events
-        del engine
-        gc.collect()
+    emulated_devices()
+    assert free_memory() == (total, total)
 
 
 FORGETFUL = """
