@@ -128,7 +128,7 @@ def spread(
     # All before any is moved: what was moved may land on another atom.
     places = [np.flatnonzero(column == point) for point in points.astype(np.float32)]
     for atom, point, at in zip(atoms, points, places, strict=True):
-        if len(at) and atom.treatment != "kept":
+        if atom.treatment != "kept":
             noise = atom.width * normals(key, rows[at])
             if atom.treatment != "dithered":
                 noise = np.abs(noise) if atom.treatment == "tail above" else -np.abs(noise)
@@ -143,7 +143,7 @@ def normals(key: tuple[int, str, str], rows: Counts) -> Array:
     blocks, within = np.divmod(rows, BLOCK)
     order = np.argsort(blocks, kind="stable")
     bits = np.empty(len(rows), np.uint64)
-    for group in np.split(order, np.flatnonzero(np.diff(blocks[order])) + 1):
+    for group in filter(len, np.split(order, np.flatnonzero(np.diff(blocks[order])) + 1)):
         block = np.random.Philox(key=philox_key, counter=int(blocks[group[0]]) << 64)
         bits[group] = block.random_raw(BLOCK)[within[group]]
     numbers: Array = ndtri(((bits >> np.uint64(12)) + 0.5) * 2.0**-52)  # never of 0 or 1
