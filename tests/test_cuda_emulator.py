@@ -352,6 +352,15 @@ def test_a_device_dies_at_the_call_named(emulated_devices: Emulate) -> None:
         assert free == total
 
 
+def test_calls_are_counted_anew_whenever_a_failure_is_asked_for(emulated_devices: Emulate) -> None:
+    for _ in range(2):
+        emulated_devices(fail="0:cuMemGetInfo:2")
+        with device() as cuda:
+            assert cuda.mem_get_info()
+            with pytest.raises(cuda.Error, match="ECC"):
+                cuda.mem_get_info()
+
+
 def test_bytes_are_counted() -> None:
     with device() as cuda:
         memory, y = cuda.mem_alloc(1024), np.empty_like(X)

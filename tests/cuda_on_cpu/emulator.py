@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parents[2] / "build" / "cuda_on_cpu"
 DRIVER = FOLDER / "libcuda.so.1"
+_times = itertools.count()
 
 
 def settings(
@@ -41,7 +43,7 @@ def settings(
     return {
         "DPMIX_EMULATED_DEVICES": str(count),
         "DPMIX_EMULATED_MEMORY": ",".join(str(size) for size in each),
-        "DPMIX_EMULATED_FAIL": fail,
+        "DPMIX_EMULATED_FAIL": f"{fail},{next(_times)}",  # the driver counts anew where this has changed
         "CUDA_CPU_ORDER": str(order),
         "CUDA_CPU_THREADS": "" if threads is None else str(threads),
         "PATH": f"{FOLDER / 'bin'}{os.pathsep}{os.environ['PATH']}",
