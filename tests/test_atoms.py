@@ -1,8 +1,7 @@
-"""Values that many events share: which count as atoms, what is done to them, and that it can be done again."""
+"""Values that many events share: which of them are atoms, what is done, and that it can be done again."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import tracemalloc
 from collections.abc import Callable
@@ -55,7 +54,8 @@ def ten_bits(values: Array) -> Array:
     return np.clip(np.round(values), 0, 1023)
 
 
-def linearised(stored: Array) -> Array:
+def linearised(stored: npt.ArrayLike) -> Any:
+    stored = np.asarray(stored, np.float64)
     return 10 ** (4 * stored / 1024)
 
 
@@ -98,7 +98,7 @@ ATOMS = {
     "zero-heavy": (np.where(random().random(N) < 0.54, 0, random(2).exponential(8, N)), [0]),
     "zero inside": (np.where(random().random(N) < 0.1, 0, random(2).normal(size=N)), [0]),
     "clipped integers": (ten_bits(1.5 * two_populations() - 150), [0, 1023]),
-    "clipped linearised integers": (linearised(ten_bits(1.5 * two_populations() - 150)), [1, 10 ** (4 * 1023 / 1024)]),
+    "clipped decades": (linearised(ten_bits(1.5 * two_populations() - 150)), [1, linearised(1023)]),
     "one in a thousand": (np.r_[random().normal(size=N), [0.25] * 21], [0.25]),
     "two side by side": (np.r_[BITS, [1022] * 800, [1023] * 9000], [1022, 1023]),
     "zero-heavy counts": (np.where(random().random(N) < 0.9, 0, random(2).poisson(2, N)), [0]),
@@ -222,6 +222,10 @@ def test_only_an_atom_at_a_limit_gets_a_tail() -> None:
     values = np.r_[random().normal(size=N), [0.25] * 2000]
     _, (atom,) = spread_of(values, "tail")
     assert (atom.treatment, atom.width) == ("dithered", spread_of(values, "dither")[1][0].width)
+    beside = np.r_[np.maximum(random().normal(size=N), -1), [-0.99] * 2000]
+    alone, (tail, inner) = spread_of(beside[:N], "tail")[1][0], spread_of(beside, "tail")[1]
+    assert (tail.treatment, inner.treatment) == ("tail below", "dithered")
+    assert tail.width == pytest.approx(alone.width, rel=0.1)  # the density beside it is without other atoms
     some_beyond = np.r_[np.maximum(random().normal(size=N), -1), [-1.1] * 5]
     assert spread_of(some_beyond, "tail")[1][0].treatment == "tail below"
     too_many = np.r_[np.maximum(random().normal(size=N), -1), random().normal(-1.5, 0.1, 500)]
@@ -284,10 +288,9 @@ def test_atoms_are_told_with_what_was_done(folder: Path) -> None:
         f"{name} {x}" for name, x in zip(("CD3", "CD3", "CD4", "CD8"), shares, strict=True)
     )
     head = "atoms (events at one value), "
+    kept = f"{head}kept as they are (data.atoms: dither or tail spreads them)"
     told = {
-        "report": [
-            f"{head}kept as they are (data.atoms: dither or tail spreads them): {low}; {high}; {zero}; {inside}"
-        ],
+        "report": [f"{kept}: {low}; {high}; {zero}; {inside}"],
         "dither": [f"{head}dithered by 0.03 standard deviations: {low}; {high}; {zero}; {inside}"],
         "tail": [
             f"{head}given a tail below the limit: {low}; {zero}",
