@@ -206,7 +206,7 @@ def prepare(settings: DataSettings, base: Path, seed: int) -> Events:
     base : Path
         Folder that file names are relative to.
     seed : int
-        For the subsample (max_events).
+        For the subsample (max_events), and the noise that atoms are spread by.
 
     Raises
     ------
