@@ -3,17 +3,19 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 NATIVE := CMakeLists.txt pyproject.toml $(wildcard kernels/cpu/*)
+CPP := $(wildcard kernels/*.cu kernels/*.cuh kernels/cpu/*pp tests/native/*.cpp tests/cuda_on_cpu/*.cpp tests/cuda_on_cpu/*.h)
 EMULATOR := build/cuda_on_cpu/libcuda.so.1
 
-.PHONY: help demo test test-gpu lint warnings bench-cpu clean
+.PHONY: help demo test test-gpu lint warnings bench-cpu bench-gpu clean
 
 help:
 	@echo "make demo       a simulated cytometry sample, dpmix mcmc on it, a summary and a figure (in demo/)"
 	@echo "make test       all tests, those of the CUDA engine on devices emulated by the processor"
-	@echo "make test-gpu   the tests of the CUDA engine on this machine's GPUs; needs pip install 'dpmix[cuda]'"
-	@echo "make lint       ruff and mypy"
+	@echo "make test-gpu   the tests of the CUDA engine on this machine's GPUs"
+	@echo "make lint       ruff, mypy and clang-format"
 	@echo "make warnings   the native code by g++ and clang++, any warning an error"
 	@echo "make bench-cpu  the CPU engine's speed beside this machine's sgemm and scikit-learn (some 6 minutes)"
+	@echo "make bench-gpu  the CUDA engine's speed beside its floor, and ways to draw labels (some minutes)"
 	@echo "make clean      remove what the others made"
 
 $(VENV)/installed: $(NATIVE)
@@ -34,13 +36,19 @@ demo: $(VENV)/installed
 test: $(EMULATOR)
 	$(BIN)/python -m pytest
 
-test-gpu: $(VENV)/installed
+# On a GPU machine PyCUDA is built against its own toolkit and driver.
+$(VENV)/pycuda: $(VENV)/installed
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[cuda]'
+	touch $@
+
+test-gpu: $(VENV)/pycuda
 	DPMIX_TEST_GPU=1 $(BIN)/python -m pytest tests/test_cuda_*.py
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m mypy dpmix cli tests/cuda_on_cpu
+	$(BIN)/clang-format --dry-run -Werror $(CPP)
 
 # Built apart, so that a warning of a newer compiler stops this target and no user's installation.
 warnings: $(VENV)/installed
@@ -53,6 +61,10 @@ bench-cpu: $(VENV)/installed
 	$(BIN)/python benchmarks/sampler.py
 	$(BIN)/python benchmarks/reordering.py
 	$(BIN)/python benchmarks/cpu.py
+
+bench-gpu: $(VENV)/pycuda
+	$(BIN)/python benchmarks/cuda.py
+	$(BIN)/python benchmarks/cuda_variants.py
 
 clean:
 	rm -rf $(VENV) build dist demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

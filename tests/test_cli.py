@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from dpmix.cli import main
-from dpmix.cli.progress import BarDisplay, LineDisplay, describe, duration
 from rich.console import Console
 
 from dpmix import channels, draws, run
+from dpmix.cli import main
+from dpmix.cli.progress import BarDisplay, LineDisplay, describe, duration
 from dpmix.config import Config, load_config
 from dpmix.engines import cuda
 from dpmix.engines.cuda import DeviceInfo
