@@ -299,10 +299,7 @@ class CudaEngine:
         self._seconds["kernels"] += account.kernels / len(self._devices)
         self._seconds["copies"] += account.copies / len(self._devices)
         chunks, seconds = self._work_done[number]
-        self._work_done[number] = (
-            chunks + account.chunks,
-            seconds + account.kernels + account.copies,
-        )
+        self._work_done[number] = chunks + account.chunks, seconds + account.kernels + account.copies
 
     def _speeds(self) -> dict[int, float]:
         """Chunks a second of each device; of one that has done nothing yet, the mean of the others."""

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 BATCH = 8  # chunks of a launch, where nothing speaks against it
 SCRATCH = 256 << 20  # bytes of a lane's labels, normalisers and moments, where that is a chunk or more
-DENSITIES = 1 << 24  # log densities made at a time
+DENSITIES = 1 << 24  # log densities made at a time, at most
 
 KERNELS = {  # file, threads of a block, arguments (in the letters of the module struct)
     "draw_labels": ("draw_labels", THREADS, "PPPPQQifQIIPPP"),
@@ -263,7 +263,7 @@ class Device:
     def log_densities(self, events: Floats, components: Array) -> Floats:
         """log pi_j N(x_i | mu_j, Sigma_j) of any events, float32 [M, K]."""
         layout, n_components = self._layout, len(components)
-        size = min(len(events), max(1, DENSITIES // n_components))
+        size = min(len(events), DENSITIES // max(n_components, layout.padded_dim))
         padded = np.zeros((size, layout.padded_dim), np.float32)
         made = np.empty((len(events), n_components), np.float32)
         rows = driver.to_device(components.astype(np.float32))
