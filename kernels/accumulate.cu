@@ -1,18 +1,16 @@
 // accumulate: counts, sums and scatters of the events by label, chunk by chunk.
 //
-//   events      float32 [slots][CHUNK][PADDED_DIM]           read
-//   components  float32 [n_components][PACK_DIM]             read: the means, which are the centres
-//   labels      uint16 [slots][CHUNK]                        read
-//   chunks      uint32 [slots]                               read: the chunk that a slot holds
-//   moments     float64 [slots][n_components][N_MOMENTS]     written, 0 of a component without events
-//   (moments.cuh)
+//   events      float32 [slots][CHUNK][PADDED_DIM]         read
+//   components  float32 [n_components][PACK_DIM]           read: the means, which are the centres
+//   labels      uint16 [slots][CHUNK]                      read
+//   chunks      uint32 [slots]                             read: the chunk that a slot holds
+//   moments     float64 [slots][n_components][N_MOMENTS]   written (moments.cuh); 0 without events
 //
 // A block looks through all labels of a chunk for those of its component: no sorting, no scratch, no atomics,
-// and the order of every addition is that of the events. Reading labels costs 128 KiB of cache traffic a
-// block.
+// and the order of every addition is that of the events. Reading labels costs a block 128 KiB of cache traffic.
 //
 // Launch    grid (n_components, slots), block 256.
-// Shared    24,576 (queue) + 64 * (D + 1) * 4 + D * 4 + 32 bytes: 28,504 at D = 14; 41,504 at D = 64.
+// Shared    24,576 (queue) + 64 * (D + 1) * 4 + D * 4 + 32 bytes: 41,504 at D = 64.
 // Budget    accumulate, D = 14: registers 74, stack 0, shared 28,504 bytes; no spills.
 // Limits    D 1 to 64; n_components 1 to 65,536.
 // Equals    step 2 of Engine::draw_labels of kernels/cpu/engine.cpp, within float32's rounding.

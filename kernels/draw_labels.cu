@@ -1,27 +1,27 @@
-// draw_labels: Gibbs step 1 in one pass: a label per event by the inverse of the cumulative sum of its
-// weights, and the log likelihood. No array of events by components.
+// draw_labels: Gibbs step 1 in one pass: a label per event by the inverse of the cumulative sum of its weights,
+// and the log likelihood. No array of events by components.
 //
-//   events           float32 [slots][CHUNK][PADDED_DIM]         read
-//   components       float32 [n_components][PACK_DIM]           read (mixture.cuh)
-//   exact            float64 [n_components][PACK_DIM], or null  read where an event is far (far.cuh)
-//   chunks           uint32 [slots]                             read: the chunk that a slot holds
-//   labels           uint16 [slots][CHUNK]                      written, as far as there are events
-//   log_likelihoods  float64 [slots][CHUNK / EVENTS_PER_BLOCK]  written: sums over the events of a block
-//   far_counts       uint32 [slots]                             added to: far events left undone for want of
-//   `exact`
+//   events           float32 [slots][CHUNK][PADDED_DIM]          read
+//   components       float32 [n_components][PACK_DIM]            read (mixture.cuh)
+//   exact            float64 [n_components][PACK_DIM], or null   read where an event is far (far.cuh)
+//   chunks           uint32 [slots]                              read: the chunk that a slot holds
+//   labels           uint16 [slots][CHUNK]                       written, as far as there are events
+//   log_likelihoods  float64 [slots][CHUNK / EVENTS_PER_BLOCK]   written: sums over the events of a block
+//   far_counts       uint32 [slots]                              added to: far events, undone without `exact`
 //
-// Two levels: while all components pass by, an event keeps its running sum of weights at the end of each of
-// at most TILES tiles of components, which gives the tile of its label. Then the block's events, sorted by
-// tile, are taken 32 at a time by a warp, which passes over that one tile again: its lanes read the same
-// rows, and 1 / TILES is done twice.
+// Two levels: while all components pass by, an event keeps its running sum of weights at the end of each of at
+// most TILES tiles of components, which gives the tile of its label. Then the block's events, sorted by tile,
+// are taken 32 at a time by a warp, which passes over that one tile again: its lanes read the same rows, and
+// 1 / TILES of the work is done twice.
 //
 // Launch    grid (CHUNK / EVENTS_PER_BLOCK, slots), block THREADS; a thread takes EVENTS_PER_THREAD events.
 // Shared    CACHED * PACK_DIM * 4 + EVENTS_PER_BLOCK * 18 + 388 bytes: 37,060 at D = 64.
 // Budget    draw_labels, D = 14: registers 168, stack 544, shared 17,284 bytes; no spills.
 //           The stack is each thread's `partial`; with 168 registers three blocks fit on a multiprocessor.
 // Limits    D 1 to 64; n_components 1 to 65,536.
-// Equals    Engine::draw_labels of kernels/cpu: a label may differ where its uniform is within rounding of a
-// step. Source    Suchard et al. (2010), Appendix A, step 1.
+// Equals    Engine::draw_labels of kernels/cpu/engine.cpp, but for labels whose uniform is within rounding of a
+//           step of the cumulative sum.
+// Source    Suchard et al. (2010), Appendix A, step 1.
 #include "far.cuh"
 #include "mixture.cuh"
 #include "philox.cuh"

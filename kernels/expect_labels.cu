@@ -5,21 +5,19 @@
 //   components       float32 [n_components][PACK_DIM]            read (mixture.cuh)
 //   exact            float64 [n_components][PACK_DIM], or null   read where an event is far (far.cuh)
 //   chunks           uint32 [slots]                              read: the chunk that a slot holds
-//   normalisers      float2 [slots][CHUNK]                       hi + lo = log sum_j pi_j N(x_i | mu_j,
-//   Sigma_j) labels           uint16 [slots][CHUNK]                       written: the most probable
-//   component log_likelihoods  float64 [slots][CHUNK / EVENTS_PER_BLOCK]   written: sums over the events of a
-//   block far_counts       uint32 [slots]                              added to: far events left undone
-//   without `exact` moments          float64 [slots][n_components][N_MOMENTS]    written (moments.cuh)
+//   normalisers      float2 [slots][CHUNK]                       largest log density; log of the sum of weights
+//   labels           uint16 [slots][CHUNK]                       the most probable component
+//   log_likelihoods  float64 [slots][CHUNK / EVENTS_PER_BLOCK]   written: sums over the events of a block
+//   far_counts       uint32 [slots]                              added to: far events, undone without `exact`
+//   moments          float64 [slots][n_components][N_MOMENTS]    written (moments.cuh)
 //
-// hi is the event's largest log density, so that a weight below the floor is known as the other kernels know
-// it; of a far event hi + lo is its log density in twice float32's precision.
+// Normalisers and labels are written by expect_totals and read by expect_moments: a responsibility is
+// exp(l - largest - log sum). Of a far event the largest is evaluated again, in float64, from its label.
 //
 // Launch    expect_totals: grid (CHUNK / EVENTS_PER_BLOCK, slots), block THREADS.
-//           expect_moments: grid (n_components, slots), block 256; a thread takes one event of a strip at a
-//           time.
-// Shared    expect_totals: CACHED * PACK_DIM * 4 + 256 bytes: 7,936 at D = 14; 34,624 at D = 64.
-//           expect_moments: PACK_DIM * 4 + 3,072 (queue) + 64 * (D + 1) * 4 + D * 4 + 32: 7,480 at D = 14;
-//           28,592 at D = 64.
+//           expect_moments: grid (n_components, slots), block 256; a thread takes one event of a strip.
+// Shared    expect_totals: CACHED * PACK_DIM * 4 + 256 bytes: 34,624 at D = 64.
+//           expect_moments: PACK_DIM * 4 + 3,072 (queue) + 64 * (D + 1) * 4 + D * 4 + 32: 28,592 at D = 64.
 // Budget    expect_totals, D = 14: registers 168, stack 0, shared 7,936 bytes; no spills.
 // Budget    expect_moments, D = 14: registers 73, stack 0, shared 7,480 bytes; no spills.
 // Limits    D 1 to 64; n_components 1 to 65,536.
@@ -68,22 +66,22 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     for (int e = 0; e < EVENTS_PER_THREAD; e++) {
         const int place = first + e * THREADS;
         if (place >= count) continue;
-        float2 normaliser = make_float2(best[e], logf(total[e]));
+        float log_total = logf(total[e]);
+        double highest = best[e];
         if (best[e] < FAR) {
             if (exact == nullptr) {
                 atomicAdd(far_counts + blockIdx.y, 1u);
             } else {
                 const FarTotal far =
                     far_total(events + (size_t)place * PADDED_DIM, exact, n_components, weight_floor);
-                const double log_total = far.best + log(far.total);
-                normaliser.x = (float)log_total;
-                normaliser.y = (float)(log_total - (double)normaliser.x);
+                log_total = (float)log(far.total);
+                highest = far.best;
                 label[e] = far.label;
             }
         }
-        normalisers[place] = normaliser;
+        normalisers[place] = make_float2(best[e], log_total);
         labels[place] = (unsigned short)label[e];
-        sum += (double)normaliser.x + (double)normaliser.y;
+        sum += highest + (double)log_total;
     }
     sum = block_sum(sum);
     if (threadIdx.x == 0) *log_likelihood = sum;
@@ -95,13 +93,15 @@ extern "C" __global__ void __launch_bounds__(MOMENT_THREADS)
     expect_moments(const float* __restrict__ events, const float* __restrict__ components,
                    const double* __restrict__ exact, const unsigned* __restrict__ chunks,
                    unsigned long long n_events, int n_components, float weight_floor,
-                   const float2* __restrict__ normalisers, double* __restrict__ moments) {
+                   const float2* __restrict__ normalisers, const unsigned short* __restrict__ labels,
+                   double* __restrict__ moments) {
     __shared__ float4 row[PACK_QUADS];
     __shared__ Queue<CAPACITY> queue;
     __shared__ MomentScratch scratch;
     const int component = blockIdx.x, count = events_in(chunks, n_events);
     events += (size_t)blockIdx.y * CHUNK * PADDED_DIM;
     normalisers += (size_t)blockIdx.y * CHUNK;
+    labels += (size_t)blockIdx.y * CHUNK;
     const float4* packed = reinterpret_cast<const float4*>(components) + (size_t)component * PACK_QUADS;
     for (int q = threadIdx.x; q < PACK_QUADS; q += MOMENT_THREADS) row[q] = __ldg(packed + q);
     load_means(components + (size_t)component * PACK_DIM, scratch.means);
@@ -119,9 +119,9 @@ extern "C" __global__ void __launch_bounds__(MOMENT_THREADS)
             if (normaliser.x < FAR) {
                 gap = -INFINITY;
                 if (exact != nullptr) {
-                    const double exact_l = exact_log_density(events + (size_t)place * PADDED_DIM,
-                                                             exact + (size_t)component * PACK_DIM);
-                    gap = (float)(exact_l - (double)normaliser.x);
+                    const float* event = events + (size_t)place * PADDED_DIM;
+                    const double highest = exact_log_density(event, exact + (size_t)labels[place] * PACK_DIM);
+                    gap = (float)(exact_log_density(event, exact + (size_t)component * PACK_DIM) - highest);
                 }
             }
             if (gap > -weight_floor) share = __expf(gap - normaliser.y);

@@ -1,6 +1,5 @@
-// Events so far from every component that float32 log densities are too coarse (0.03 nats where |y|^2 is
-// 1e5): one thread does such an event in float64, with the packed rows in float64 ("exact"). Equals
-// kernels/cpu/far.cpp.
+// Events so far from every component that float32 log densities are too coarse (0.03 nats where |y|^2 is 1e5):
+// one thread does such an event in float64, with the packed rows in float64 ("exact"), as kernels/cpu/far.cpp.
 //
 // They are rare: nothing here is unrolled or kept in registers, and nothing of it is inlined into a kernel.
 #pragma once

@@ -7,8 +7,7 @@
 //
 // A packed row, by columns of the whitener, so that a thread holds one centred channel at a time:
 //     constant, then for i = 0 .. D-1: mean_i, W_ii, W_(i+1)i, .. W_(D-1)i; zeros to PACK_DIM
-// W is the whitener times sqrt(1/2): log pi_j N(x | mu_j, Sigma_j) = constant - sum_r y_r^2, y = W (x -
-// mean).
+// W is the whitener times sqrt(1/2): log pi_j N(x | mu_j, Sigma_j) = constant - sum_r y_r^2, y = W (x - mean).
 //
 // Built with -fmad=false: a fused multiply-add is written fmaf. Every operation on an event and their order
 // are those of kernels/cpu/whiten.hpp, so log densities have the same bits as on the CPU.

@@ -4,9 +4,8 @@
 //   labels           uint16 [n_events]                   written
 //   log_likelihoods  float32 [n_events]                  written: log sum_j pi_j N(x_i | mu_j, Sigma_j)
 //
-// The weight of component j is exp(l_j - max l), 0 where that is weight_floor nats or more below; the label
-// is the first component at which the cumulative sum exceeds uniform * total. Event i has number first_event
-// + i.
+// The weight of component j is exp(l_j - max l), 0 where that is weight_floor nats or more below; the label is
+// the first component at which the cumulative sum exceeds uniform * total. Event i has number first_event + i.
 //
 // Launch    grid ceil(n_events / 128), block 128; a thread takes one event and reads its column three times.
 // Shared    none.

@@ -37,7 +37,7 @@ KERNELS = {  # file, threads of a block, arguments (in the letters of the module
     "draw_labels": ("draw_labels", THREADS, "PPPPQQifQIIPPP"),
     "accumulate": ("accumulate", MOMENT_THREADS, "PPPPQiP"),
     "expect_totals": ("expect_labels", THREADS, "PPPPQifPPPP"),
-    "expect_moments": ("expect_labels", MOMENT_THREADS, "PPPPQifPP"),
+    "expect_moments": ("expect_labels", MOMENT_THREADS, "PPPPQifPPP"),
     "mvn_log_density": ("mvn_log_density", THREADS, "PPiiP"),
 }
 
@@ -486,7 +486,7 @@ class Device:
             self._launch(
                 "expect_moments", (n_components, n_slots), lane.stream,
                 events, self._components, self._exact_address, numbers, n_events, n_components,
-                self._weight_floor, lane.normalisers, lane.moments,
+                self._weight_floor, lane.normalisers, lane.labels, lane.moments,
             )  # fmt: skip
 
     def _finish(self, lane: Lane, work: Pass, deliver: Deliver, want_labels: bool) -> None:
