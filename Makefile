@@ -47,7 +47,7 @@ test-gpu: $(VENV)/pycuda
 lint: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python -m mypy dpmix cli tests/cuda_on_cpu
+	$(BIN)/python -m mypy dpmix cli kernels tests/cuda_on_cpu
 	$(BIN)/clang-format --dry-run -Werror $(CPP)
 
 # Built apart, so that a warning of a newer compiler stops this target and no user's installation.
