@@ -1,6 +1,7 @@
 """Bayesian EM: one step, given the statistics of the events weighted by their responsibilities.
 
-Suchard et al. (2010), Appendix A.2. Pure functions; the engine forms the statistics.
+Suchard et al. (2010), Appendix A.2; what is learned of m, gamma, nu and Phi moves first. Pure functions; the
+engine forms the statistics.
 """
 
 from __future__ import annotations
@@ -8,9 +9,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
+from scipy.special import psi
 
-from dpmix.gibbs import Sticks, later, posterior
-from dpmix.model import Array, Prior, State, Stats, live_rests
+from dpmix import hyperparameters
+from dpmix.gibbs import Posterior, Sticks, later, posterior
+from dpmix.hyperparameters import Components
+from dpmix.model import HYPERPARAMETERS, Array, Hyperparameters, Prior, State, Stats, live_rests
 
 
 class Info(NamedTuple):
@@ -19,9 +24,11 @@ class Info(NamedTuple):
     emptied: int
 
 
-def step(state: State, stats: Stats, prior: Prior, *, learn_alpha: bool = True) -> tuple[State, Info]:
+def step(state: State, stats: Stats, prior: Prior) -> tuple[State, Info]:
     """One step of Bayesian EM.
 
+    The hyperparameters that are learned go up, by a step of EM of their own, in log p(m, gamma, nu, Phi) plus
+    the log density of the weighted events of each component, its (mu_j, Sigma_j) integrated out. Then
     (mu_j, Sigma_j) go to the posterior means of their normal inverse Wishart conditional, the sticks and
     alpha to the modes of theirs. Components may empty; that is the method cutting back K.
 
@@ -32,8 +39,7 @@ def step(state: State, stats: Stats, prior: Prior, *, learn_alpha: bool = True) 
     stats : Stats
         Weighted statistics; their sum of counts is the number of events.
     prior : Prior
-    learn_alpha : bool
-        Move alpha rather than keep it.
+        Hyperparameters and alpha move where it says so, and are kept otherwise.
 
     Returns
     -------
@@ -45,9 +51,13 @@ def step(state: State, stats: Stats, prior: Prior, *, learn_alpha: bool = True) 
     numpy.linalg.LinAlgError
         If a component's scatter is not positive definite to float64 (collinear channels).
     """
-    means, covariances, whiteners = expected_parameters(stats, prior)
+    given = state.hyperparameters
+    if prior.learned.intersection(HYPERPARAMETERS):
+        components = expected_components(posterior(stats, given), stats.counts > 0, given.m)
+        given = hyperparameters.modes(components, given, prior)
+    means, covariances, whiteners = expected_parameters(stats, given)
     sticks = modal_sticks(stats.counts, state.alpha)
-    alpha = modal_alpha(sticks.log_rests, prior, state.alpha) if learn_alpha else state.alpha
+    alpha = modal_alpha(sticks.log_rests, prior, state.alpha) if "alpha" in prior.learned else state.alpha
     return (
         State(
             iteration=state.iteration + 1,
@@ -57,16 +67,30 @@ def step(state: State, stats: Stats, prior: Prior, *, learn_alpha: bool = True) 
             means=means,
             covariances=covariances,
             whiteners=whiteners,
+            hyperparameters=given,
         ),
         Info(emptied=int((stats.counts == 0).sum())),
     )
 
 
-def expected_parameters(stats: Stats, prior: Prior) -> tuple[Array, Array, Array]:
+def expected_parameters(stats: Stats, given: Hyperparameters) -> tuple[Array, Array, Array]:
     """Posterior means of (mu_j, Sigma_j), and the whiteners of the latter: [K, D], [K, D, D], [K, D, D]."""
-    conditional = posterior(stats, prior)
-    covariances = conditional.scales / (conditional.dofs - len(prior.m) - 1)[:, None, None]
+    conditional = posterior(stats, given)
+    covariances = conditional.scales / (conditional.dofs - len(given.m) - 1)[:, None, None]
     return conditional.means, covariances, whiteners_of(covariances)
+
+
+def expected_components(conditional: Posterior, held: npt.NDArray[np.bool_], m: Array) -> Components:
+    """Expectations of what the hyperparameters ask of the components that hold events, a mask [K]."""
+    dim = len(m)
+    dofs = conditional.dofs[held]
+    whiteners = np.sqrt(dofs)[:, None, None] * whiteners_of(conditional.scales[held])  # of 1 / E[1 / Sigma_j]
+    sums = hyperparameters.summarise(conditional.means[held], whiteners, m)
+    digammas = psi(0.5 * (dofs[:, None] - np.arange(dim)))
+    return sums._replace(
+        spread=sums.spread + dim * float((1.0 / conditional.precisions[held]).sum()),
+        log_det=sums.log_det + float(dim * np.log(0.5 * dofs).sum() - digammas.sum()),
+    )
 
 
 def modal_sticks(counts: Array, alpha: float) -> Sticks:

@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmix.errors import DataError
-from dpmix.model import State
+from dpmix.model import Hyperparameters, State
 
-FIELDS = tuple(field.name for field in fields(State))
+FIELDS = tuple(field.name for field in fields(State) if field.name != "hyperparameters")
+GIVEN = tuple(field.name for field in fields(Hyperparameters))
 
 
 class Checkpoint(NamedTuple):
@@ -44,6 +45,7 @@ def save(
         "run_id": np.array(run_id),
         "iteration": np.array(iteration),
         **{f"state.{name}": np.stack([getattr(state, name) for state in states]) for name in FIELDS},
+        **{f"given.{name}": np.stack([getattr(s.hyperparameters, name) for s in states]) for name in GIVEN},
         **{f"extra.{name}": array for name, array in extra.items()},
     }
     temporary = path.with_name(path.name + ".partial")
@@ -73,7 +75,9 @@ def load(path: Path, run_id: str) -> Checkpoint | None:
             arrays = dict(file)
         owner, iteration = str(arrays.pop("run_id")), int(arrays.pop("iteration"))
         columns = [arrays.pop(f"state.{name}") for name in FIELDS]
-        states = [State(*map(_plain, row)) for row in zip(*columns, strict=True)]
+        values = [arrays.pop(f"given.{name}") for name in GIVEN]
+        given = [Hyperparameters(*map(_plain, row)) for row in zip(*values, strict=True)]
+        states = [State(*map(_plain, row)) for row in zip(*columns, given, strict=True)]
     except (OSError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile):
         raise DataError(f"{path}: not a whole checkpoint; --overwrite begins the run anew") from None
     if owner != run_id:

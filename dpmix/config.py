@@ -159,6 +159,8 @@ class DataConfig(Section):
 class PriorConfig(Section):
     """Prior of the mixture, in the units of the events that the sampler sees (standardised, by default).
 
+    Of m, gamma, nu and phi, those that model.learn names vary about the values given here.
+
     The limits are far outside what any data ask for, and within what float64 arithmetic takes.
     """
 
@@ -225,13 +227,23 @@ class ModelConfig(Section):
         le=4096,
     )
     prior: PriorConfig = PriorConfig()
-    learn: list[Literal["alpha"]] = key(
+    learn: list[Literal["alpha", "m", "gamma", "nu", "phi"]] = key(
         ["alpha"],
-        "Hyperparameters drawn with the rest; [] keeps alpha at its prior mean, alpha_shape / alpha_rate.",
+        "Hyperparameters drawn with the rest, any of alpha, m, gamma, nu, phi; [] keeps alpha at its prior "
+        "mean, alpha_shape / alpha_rate. With m0, gamma0, nu0, phi0 the values in model.prior: m is normal "
+        "with mean m0 and covariance gamma0 phi0; 1 / gamma is gamma with shape 1/2 and mean 1 / gamma0; nu "
+        "is any of nu0 2^(k/8), k = -48 to 48; phi is Wishart with D + 2 degrees of freedom and mean phi0, "
+        "restricted to where phi - phi0 / 10,000 is positive definite.",
         "alpha sets how many components are occupied, and the data know it better than we do",
-        max_length=1,
-        need="[alpha] or []",
+        need="a list of different names out of alpha, m, gamma, nu, phi, as [alpha, phi], or []",
     )
+
+    @field_validator("learn")
+    @classmethod
+    def _learned_are_different(cls, value: list[str]) -> list[str]:
+        if len(set(value)) < len(value):
+            raise ValueError
+        return value
 
 
 class McmcConfig(Section):

@@ -26,7 +26,7 @@ import yaml
 from dpmix import checkpoint
 from dpmix.checkpoint import Checkpoint
 from dpmix.errors import ConfigError, DataError
-from dpmix.model import Array, State
+from dpmix.model import HYPERPARAMETERS, Array, State
 from dpmix.profile import SPANS
 from dpmix.run_file import (
     AnyArray,
@@ -58,6 +58,7 @@ class RunWriter:
         self.path = path
         self._contents = contents
         self._committed = _read_committed(path, contents)
+        self._learned = [name for name in HYPERPARAMETERS if f"posterior/{name}" in contents.slots]
         try:
             self._file = os.open(path, os.O_RDWR)
         except OSError as error:
@@ -145,6 +146,8 @@ class RunWriter:
         for chain, (state, record) in enumerate(zip(states, records, strict=True)):
             for name in ("weights", "means", "covariances", "alpha"):
                 self._write(f"posterior/{name}", (chain, draw), getattr(state, name))
+            for name in self._learned:
+                self._write(f"posterior/{name}", (chain, draw), getattr(state.hyperparameters, name))
             for name in ("log_likelihood", "log_posterior", "occupied", "seconds"):
                 self._write(f"sample_stats/{name}", (chain, draw), getattr(record, name))
         self._committed = max(self._committed, draw + 1)
@@ -224,8 +227,8 @@ def open_run(path: str | Path, *, transformed: bool = False) -> Run:
     path : path
         What ``dpmix mcmc`` or ``dpmix bem`` wrote.
     transformed : bool
-        Give means and covariances on the transformed scale (logicle, arcsinh, ...) instead of the
-        standardised one, which the chain lives on. Log likelihoods stay those of the standardised events.
+        Give means and covariances, and m and phi, on the transformed scale (logicle, arcsinh, ...) instead of
+        the standardised one, which the chain lives on. Log likelihoods stay those of the standardised events.
 
     Raises
     ------
@@ -245,7 +248,7 @@ class Run:
     ----------
     path : Path
     transformed : bool
-        Whether means and covariances are on the transformed scale.
+        Whether means and covariances, m and phi are on the transformed scale.
     attributes : dict
         Attributes of the file, as they are stored.
     channels : tuple of str
@@ -340,6 +343,24 @@ class Run:
         """Concentration of the Dirichlet process, float64 [chain, draw]."""
         return self._drawn("posterior/alpha")
 
+    @cached_property
+    def hyperparameters(self) -> dict[str, Array]:
+        """Those that were learned of m, float64 [chain, draw, D], gamma and nu, [chain, draw], and phi,
+        [chain, draw, D, D].
+        """
+        drawn: dict[str, Array] = {
+            name: self._drawn(f"posterior/{name}")
+            for name in HYPERPARAMETERS
+            if f"posterior/{name}" in self._arrays
+        }
+        if self.transformed:
+            sds: Array = self.constants["channel_sds"]
+            if "m" in drawn:
+                drawn["m"] = drawn["m"] * sds + self.constants["channel_means"]
+            if "phi" in drawn:
+                drawn["phi"] = drawn["phi"] * (sds[:, None] * sds)
+        return drawn
+
     @property
     def sample_stats(self) -> dict[str, AnyArray]:
         """log_likelihood, log_posterior, occupied and seconds of the draws, each [chain, draw]."""
@@ -374,8 +395,10 @@ class Run:
         """The committed draws as an ArviZ object, with the groups of the file."""
         import xarray
 
+        learned = self.hyperparameters
         drawn: dict[str, AnyArray] = {
-            **{f"posterior/{name}": getattr(self, name) for name in self._names("posterior")},
+            **{f"posterior/{name}": values for name, values in learned.items()},
+            **{f"posterior/{n}": getattr(self, n) for n in self._names("posterior") if n not in learned},
             **{f"sample_stats/{name}": array for name, array in self.sample_stats.items()},
         }
         groups: dict[str, dict[str, tuple[Sequence[str], AnyArray]]] = {

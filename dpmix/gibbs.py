@@ -15,7 +15,17 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import gammaln
 
-from dpmix.model import Array, Prior, State, Stats, live_rests, log_weights
+from dpmix import hyperparameters
+from dpmix.model import (
+    HYPERPARAMETERS,
+    Array,
+    Hyperparameters,
+    Prior,
+    State,
+    Stats,
+    live_rests,
+    log_weights,
+)
 from dpmix.streams import Step, Stream
 
 LEAST_ALPHA = 1e-100  # logs of sticks, which are of the order of 1 / alpha, stay finite
@@ -54,10 +64,13 @@ def sweep(
     prior: Prior,
     stream: Stream,
     *,
-    learn_alpha: bool = True,
     label_swaps: bool = True,
 ) -> tuple[State, Info]:
-    """Steps 2 to 5 of one Gibbs sweep, given the statistics of the labels just drawn (step 1).
+    """All of one Gibbs sweep but the labels just drawn (step 1), given their statistics.
+
+    The hyperparameters (step 6) come first, given the components of the last sweep that hold events by these
+    labels. The empty ones, which step 2 draws anew, are thus integrated out: drawn from the prior, they would
+    hold it where it is, the more of them the firmer.
 
     Parameters
     ----------
@@ -66,10 +79,9 @@ def sweep(
     stats : Stats
         Statistics of the labelled events.
     prior : Prior
+        Hyperparameters and alpha are drawn where it says so, and kept otherwise.
     stream : Stream
         Random numbers of this sweep; its iteration is that of the state returned.
-    learn_alpha : bool
-        Draw alpha (step 4) rather than keep it.
     label_swaps : bool
         Make the label-swap moves (step 5).
 
@@ -83,22 +95,29 @@ def sweep(
     numpy.linalg.LinAlgError
         If a component's scatter is not positive definite to float64 (collinear channels).
     """
-    conditional = posterior(stats, prior)
+    given = state.hyperparameters
+    if prior.learned.intersection(HYPERPARAMETERS):
+        held = stats.counts > 0
+        components = hyperparameters.summarise(state.means[held], state.whiteners[held], given.m)
+        given = hyperparameters.draw(components, given, prior, stream.step(Step.HYPERPARAMETERS))
+    conditional = posterior(stats, given)
     means, covariances, whiteners = draw_parameters(conditional, stream.step(Step.PARAMETERS))
     sticks = draw_sticks(stats.counts, state.alpha, stream.step(Step.STICKS))
-    alpha = draw_alpha(sticks.log_rests, prior, stream.step(Step.ALPHA)) if learn_alpha else state.alpha
+    alpha = state.alpha
+    if "alpha" in prior.learned:
+        alpha = draw_alpha(sticks.log_rests, prior, stream.step(Step.ALPHA))
     swaps = 0
     if label_swaps:
         rng = stream.step(Step.SWAPS)
         order, sticks, swaps = swap_labels(stats.counts, sticks, alpha, rng)
         means, covariances, whiteners = means[order], covariances[order], whiteners[order]
-    return (
-        State(stream.iteration, alpha, sticks.log_sticks, sticks.log_rests, means, covariances, whiteners),
-        Info(swaps),
+    following = State(
+        stream.iteration, alpha, sticks.log_sticks, sticks.log_rests, means, covariances, whiteners, given
     )
+    return following, Info(swaps)
 
 
-def posterior(stats: Stats, prior: Prior) -> Posterior:
+def posterior(stats: Stats, given: Hyperparameters) -> Posterior:
     """Normal inverse Wishart conditionals of all components (the paper, Appendix A.1, step 2).
 
     Returns
@@ -106,20 +125,20 @@ def posterior(stats: Stats, prior: Prior) -> Posterior:
     Posterior
         means [K, D], precisions [K], dofs [K], scales [K, D, D]; of an empty component, the prior.
     """
-    dim = len(prior.m)
+    dim = len(given.m)
     counts = stats.counts
     weight = np.where(counts > 0, counts, 1.0)
     shift = stats.sums / weight[:, None]
     scatter = stats.scatters - counts[:, None, None] * shift[:, :, None] * shift[:, None, :]
-    average = np.where(counts[:, None] > 0, stats.centres + shift, prior.m)
-    precisions = 1.0 / prior.gamma + counts
-    away = average - prior.m
-    pull = counts / (1.0 + prior.gamma * counts)
+    average = np.where(counts[:, None] > 0, stats.centres + shift, given.m)
+    precisions = 1.0 / given.gamma + counts
+    away = average - given.m
+    pull = counts / (1.0 + given.gamma * counts)
     return Posterior(
-        means=prior.m + (counts / precisions)[:, None] * away,
+        means=given.m + (counts / precisions)[:, None] * away,
         precisions=precisions,
-        dofs=prior.nu + dim + 1 + counts,
-        scales=prior.nu * prior.phi + scatter + pull[:, None, None] * away[:, :, None] * away[:, None, :],
+        dofs=given.nu + dim + 1 + counts,
+        scales=given.nu * given.phi + scatter + pull[:, None, None] * away[:, :, None] * away[:, None, :],
     )
 
 
@@ -275,13 +294,16 @@ def exchange_collapsed(order: list[int], n: list[float], alpha: float, rng: np.r
 
 
 def draw_prior(prior: Prior, n_components: int, alpha: float | None, stream: Stream) -> State:
-    """A state drawn from the prior; alpha too, unless it is given."""
+    """A state drawn from the prior; alpha too, unless it is given, and hyperparameters that are learned."""
     if alpha is None:
         alpha = gamma_variate(prior.alpha_shape, prior.alpha_rate, stream.step(Step.ALPHA))
+    given = hyperparameters.draw_prior(prior, stream.step(Step.HYPERPARAMETERS))
     empty = no_events(n_components, len(prior.m))
-    means, covariances, whiteners = draw_parameters(posterior(empty, prior), stream.step(Step.PARAMETERS))
+    means, covariances, whiteners = draw_parameters(posterior(empty, given), stream.step(Step.PARAMETERS))
     sticks = draw_sticks(empty.counts, alpha, stream.step(Step.STICKS))
-    return State(stream.iteration, alpha, sticks.log_sticks, sticks.log_rests, means, covariances, whiteners)
+    return State(
+        stream.iteration, alpha, sticks.log_sticks, sticks.log_rests, means, covariances, whiteners, given
+    )
 
 
 def no_events(n_components: int, dim: int) -> Stats:

@@ -84,10 +84,11 @@ def from_random_events(
         means=values[chosen].astype(np.float64),
         covariances=covariances,
         whiteners=bem.whiteners_of(covariances),
+        hyperparameters=prior.centre,
     )
 
 
-def from_run(run: Run, chain: int, n_components: int, events: Events) -> State:
+def from_run(run: Run, chain: int, n_components: int, events: Events, prior: Prior) -> State:
     """The last draw of another run, taken from its standardised scale to that of these events.
 
     Parameters
@@ -98,6 +99,9 @@ def from_run(run: Run, chain: int, n_components: int, events: Events) -> State:
         Taken modulo the chains of that run.
     n_components : int
     events : Events
+    prior : Prior
+        Where it learns alpha, that goes on too. Hyperparameters that it learns are at their values in it: the
+        first sweep draws them given the components.
 
     Returns
     -------
@@ -138,12 +142,13 @@ def from_run(run: Run, chain: int, n_components: int, events: Events) -> State:
         log_rests = np.log(np.where(live, left[1:] / whole, 0.5))
     return State(
         iteration=0,
-        alpha=float(run.alpha[chain, -1]),
+        alpha=float(run.alpha[chain, -1]) if "alpha" in prior.learned else alpha_start(prior),
         log_sticks=log_sticks,
         log_rests=log_rests,
         means=run.means[chain, -1] * ratio + shift,
         covariances=covariances,
         whiteners=bem.whiteners_of(covariances),
+        hyperparameters=prior.centre,
     )
 
 
@@ -187,7 +192,14 @@ def _from_partition(
     held, rest = 1.0 + stats.counts[:-1], alpha + gibbs.later(stats.counts)[:-1]
     log_total = np.log(held + rest)
     return State(
-        iteration, alpha, np.log(held) - log_total, np.log(rest) - log_total, means, covariances, whiteners
+        iteration,
+        alpha,
+        np.log(held) - log_total,
+        np.log(rest) - log_total,
+        means,
+        covariances,
+        whiteners,
+        prior.centre,
     )
 
 

@@ -320,7 +320,6 @@ def _following(session: Session, state: State, stats: Stats, chain: int) -> tupl
                 stats,
                 session.prior,
                 Stream(session.config.seed, chain, iteration),
-                learn_alpha=session.learn_alpha,
                 label_swaps=session.config.mcmc.label_swaps,
             )
     except np.linalg.LinAlgError as error:
@@ -350,7 +349,7 @@ def _climb(
             return
         try:
             with session.profile.span("parameters"):
-                following, _ = bem.step(state, stats, session.prior, learn_alpha=session.learn_alpha)
+                following, _ = bem.step(state, stats, session.prior)
         except np.linalg.LinAlgError as error:
             raise _collinear("step", state.iteration + 1) from error
         record = replace(record, seconds=time.perf_counter() - began)
@@ -417,13 +416,10 @@ def _initial_states(session: Session, should_stop: ShouldStop) -> list[State] | 
     if session.origin is None:
         return [_initial_state(session, chain, method) for chain in range(chains)]
     run = open_run(session.origin)
-    states = [
-        initialise.from_run(run, chain, session.config.model.components, session.events)
+    return [
+        initialise.from_run(run, chain, session.config.model.components, session.events, session.prior)
         for chain in range(chains)
     ]
-    if session.learn_alpha:
-        return states
-    return [replace(state, alpha=initialise.alpha_start(session.prior)) for state in states]
 
 
 def _initial_state(session: Session, chain: int, method: str = "kmeans") -> State:

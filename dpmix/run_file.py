@@ -3,7 +3,8 @@
 The file is HDF5 in the netCDF-4 layout; ``arviz.from_netcdf`` and ``xarray.open_datatree`` open it as it is:
 
     posterior       weights [chain, draw, component], means [chain, draw, component, channel], covariances
-                    [chain, draw, component, channel, channel_bis], alpha [chain, draw]
+                    [chain, draw, component, channel, channel_bis], alpha [chain, draw]; where learned,
+                    m [chain, draw, channel], gamma, nu [chain, draw], phi [chain, draw, channel, channel_bis]
     sample_stats    log_likelihood, log_posterior, occupied, seconds [chain, draw]
     trace           the same and alpha, of every sweep: [chain, sweep], or [start, step] of Bayesian EM;
                     sweep 0 is the initial state
@@ -95,6 +96,8 @@ class Layout:
     attributes : mapping
         Attributes of the file, at least `REQUIRED_ATTRIBUTES`: text and numbers as they are, anything else
         as JSON.
+    learned : sequence of str
+        Those of `dpmix.model.HYPERPARAMETERS` that are learned.
     """
 
     kind: str
@@ -105,6 +108,7 @@ class Layout:
     channels: Sequence[str]
     constants: Mapping[str, tuple[Sequence[str], npt.ArrayLike]]
     attributes: Mapping[str, object]
+    learned: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if self.kind not in ("mcmc", "bem"):
@@ -136,11 +140,18 @@ class Layout:
         """Dimensions and type of every dataset that draws and sweeps fill, by its path in the file."""
         draw = ("chain", "draw")
         sweep = ("chain", "sweep") if self.kind == "mcmc" else ("start", "step")
+        hyperparameters = {
+            "m": (*draw, "channel"),
+            "gamma": draw,
+            "nu": draw,
+            "phi": (*draw, "channel", "channel_bis"),
+        }
         return {
             "posterior/weights": ((*draw, "component"), np.float64),
             "posterior/means": ((*draw, "component", "channel"), np.float64),
             "posterior/covariances": ((*draw, "component", "channel", "channel_bis"), np.float64),
             "posterior/alpha": (draw, np.float64),
+            **{f"posterior/{name}": (hyperparameters[name], np.float64) for name in self.learned},
             "sample_stats/log_likelihood": (draw, np.float64),
             "sample_stats/log_posterior": (draw, np.float64),
             "sample_stats/occupied": (draw, np.int64),

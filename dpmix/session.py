@@ -12,11 +12,11 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from dpmix import gibbs, initialise, preprocess, summaries
-from dpmix.config import INIT_METHODS, Config, PriorConfig, to_yaml
+from dpmix.config import INIT_METHODS, Config, ModelConfig, to_yaml
 from dpmix.draws import Layout, Run, RunWriter, open_run
 from dpmix.engines import Choice, Engine, choose_backend, make_engine
 from dpmix.errors import ConfigError, DataError
-from dpmix.model import Prior, State
+from dpmix.model import HYPERPARAMETERS, Prior, State
 from dpmix.profile import Profile
 from dpmix.streams import Step, Stream
 
@@ -37,10 +37,6 @@ class Session:
     prior: Prior
     writer: RunWriter
     profile: Profile
-
-    @property
-    def learn_alpha(self) -> bool:
-        return "alpha" in self.config.model.learn
 
     def write_profile(self) -> None:
         """Write where the time of the run has gone so far."""
@@ -82,9 +78,9 @@ def open_session(kind: str, config: Config, base: Path, resume: bool, overwrite:
     events = preprocess.prepare(config.data, base, config.seed)
     for line in events.report.lines():
         log.info(line)
-    prior = make_prior(config.model.prior, events.channels)
+    prior = make_prior(config.model, events.channels)
     if origin is not None and not resume:  # what is wrong with it is said before a run file is laid out
-        initialise.from_run(open_run(origin), 0, config.model.components, events)
+        initialise.from_run(open_run(origin), 0, config.model.components, events, prior)
     with ExitStack() as stack:
         engine = stack.enter_context(closing(make_engine(choice.backend, config.engine, events.values)))
         log.info("engine: %s", summaries.describe_engine(stored(engine, choice)))
@@ -126,7 +122,7 @@ def initial_state(session: Session, chain: int, method: str = "kmeans") -> State
     stream = Stream(config.seed, chain, 0)
     count = config.model.components
     if method == "prior":
-        alpha = None if session.learn_alpha else initialise.alpha_start(session.prior)
+        alpha = None if "alpha" in session.prior.learned else initialise.alpha_start(session.prior)
         return gibbs.draw_prior(session.prior, count, alpha, stream)
     rows = stream.step(Step.SUBSAMPLE).choice(
         len(values), size=initialise.subsample_size(len(values), count), replace=False, shuffle=False
@@ -135,15 +131,15 @@ def initial_state(session: Session, chain: int, method: str = "kmeans") -> State
     return make(values[np.sort(rows)], len(values), count, session.prior, stream)
 
 
-def make_prior(prior: PriorConfig, channels: Sequence[str]) -> Prior:
-    """The prior over the chosen channels.
+def make_prior(model: ModelConfig, channels: Sequence[str]) -> Prior:
+    """The prior over the chosen channels, and what of it is learned.
 
     Raises
     ------
     ConfigError
         A list in the config is not as long as there are channels.
     """
-    dim = len(channels)
+    prior, dim = model.prior, len(channels)
     problems = []
     for key, value in (("m", prior.m), ("phi", prior.phi)):
         if isinstance(value, list) and len(value) != dim:
@@ -160,6 +156,7 @@ def make_prior(prior: PriorConfig, channels: Sequence[str]) -> Prior:
         phi=np.diag(np.broadcast_to(np.asarray(prior.phi, float), dim)),
         alpha_shape=prior.alpha_shape,
         alpha_rate=prior.alpha_rate,
+        learned=frozenset(model.learn),
     )
 
 
@@ -177,6 +174,7 @@ def layout_of(
         sweeps=1 + (config.mcmc.sweeps if is_mcmc else config.bem.max_steps),
         n_components=config.model.components,
         channels=events.channels,
+        learned=[name for name in HYPERPARAMETERS if name in config.model.learn],
         constants={
             "channel_means": (("channel",), scaling.means),
             "channel_sds": (("channel",), scaling.sds),

@@ -21,6 +21,7 @@ class Step(IntEnum):
     STICKS = 3
     ALPHA = 4
     SWAPS = 5
+    HYPERPARAMETERS = 6
 
 
 @dataclass(frozen=True)

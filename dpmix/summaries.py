@@ -57,7 +57,8 @@ class Mixing:
 
 
 def convergence(run: Run) -> list[Mixing]:
-    """Mixing of the quantities that do not depend on how the components are numbered.
+    """Mixing of the quantities that do not depend on how the components are numbered; of m and phi, where
+    they are learned, in the channel that mixes worst.
 
     Rank-normalised split R-hat and effective sample sizes of Vehtari, Gelman, Simpson, Carpenter and Buerkner
     (2021), Bayesian Analysis 16:667, as ArviZ computes them. The halves of a single chain stand for two
@@ -81,11 +82,19 @@ def convergence(run: Run) -> list[Mixing]:
         "log likelihood": stats["log_likelihood"],
         "alpha": run.alpha,
         "occupied components": stats["occupied"],
+        **{name: values for name, values in run.hyperparameters.items() if name in ("gamma", "nu")},
     }
     largest = np.sort(run.weights, axis=-1)[..., :-4:-1]
     for rank in range(largest.shape[-1]):
         quantities[f"weight of component {rank + 1} by size"] = largest[..., rank]
-    return [_mixing(quantity, np.asarray(values, float)) for quantity, values in quantities.items()]
+    rows = [_mixing(quantity, np.asarray(values, float)) for quantity, values in quantities.items()]
+    for name, by_channel in _by_channel(run).items():
+        channels = [
+            _mixing(f"{name} of {channel}, the slowest", by_channel[..., d])
+            for d, channel in enumerate(run.channels)
+        ]
+        rows.append(min(channels, key=lambda row: np.nan_to_num(row.ess_bulk, nan=np.inf)))
+    return rows
 
 
 def truncation_warning(last_weight: npt.ArrayLike, occupied: npt.ArrayLike, n_components: int) -> str | None:
@@ -178,12 +187,34 @@ def _describe_mcmc(run: Run) -> Iterator[str]:
     occupied, alpha = run.sample_stats["occupied"], run.alpha
     yield f"occupied components: mean {occupied.mean():.1f}, {occupied.min()} to {occupied.max()}"
     yield f"alpha: mean {alpha.mean():.3g}, sd {alpha.std():.2g}"
+    yield from _describe_hyperparameters(run)
     log_posterior = run.sample_stats["log_posterior"]
     yield f"log posterior: mean {log_posterior.mean():,.1f}, last {log_posterior[:, -1].mean():,.1f}"
     yield from _describe_mixing(convergence(run))
     warning = truncation_warning(run.weights[..., -1], occupied, run.n_components)
     if warning:
         yield f"warning: {warning}"
+
+
+def _describe_hyperparameters(run: Run) -> Iterator[str]:
+    """Those that are learned: averages over the draws, or what Bayesian EM found."""
+    mean, spread = ("mean ", True) if run.kind == "mcmc" else ("", False)
+    for name, values in run.hyperparameters.items():
+        if name in ("gamma", "nu"):
+            yield f"{name}: {mean}{values.mean():.3g}" + (f", sd {values.std():.2g}" if spread else "")
+    for name, by_channel in _by_channel(run).items():
+        means = zip(run.channels, by_channel.mean(axis=(0, 1)), strict=True)
+        yield f"{name}: {mean}{', '.join(f'{value:.3g} of {channel}' for channel, value in means)}"
+
+
+def _by_channel(run: Run) -> dict[str, Array]:
+    """m and the variances of phi where they are learned, [chain, draw, channel]."""
+    found, learned = {}, run.hyperparameters
+    if "m" in learned:
+        found["m"] = learned["m"]
+    if "phi" in learned:
+        found["variance phi"] = np.einsum("cdii->cdi", learned["phi"])
+    return found
 
 
 def _describe_mixing(rows: list[Mixing]) -> Iterator[str]:
@@ -223,6 +254,7 @@ def _describe_bem(run: Run) -> Iterator[str]:
         )
     if run.complete:
         yield f"alpha: {run.alpha[0, 0]:.3g}"
+        yield from _describe_hyperparameters(run)
         # Nothing orders the sticks of Bayesian EM by weight, so its last component is the lightest one.
         lightest = run.weights.min(axis=-1)
         warning = truncation_warning(lightest, run.sample_stats["occupied"], run.n_components)

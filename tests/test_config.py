@@ -14,6 +14,7 @@ from dpmix.errors import ConfigError
 from dpmix.yaml_text import flow
 
 MINIMAL = "data: {files: [sample.fcs]}"
+LEARN = "a list of different names out of alpha, m, gamma, nu, phi, as [alpha, phi], or []"
 
 
 def problems(text: str, *overrides: str) -> list[str]:
@@ -175,7 +176,8 @@ def _flat(mapping: dict, prefix: str = ""):
             "model: {prior: {m: 1.0e+30}}",
             "model.prior.m: got 1e+30, need a number from -1e9 to 1e9, or a list with one per channel",
         ),
-        ("model: {learn: [alpha, alpha]}", "model.learn: got ['alpha', 'alpha'], need [alpha] or []"),
+        ("model: {learn: [alpha, alpha]}", f"model.learn: got ['alpha', 'alpha'], need {LEARN}"),
+        ("model: {learn: [alpha, beta]}", 'model.learn[1]: got "beta", need one of alpha, m, gamma, nu, phi'),
         ("mcmc: {thin: 0}", "mcmc.thin: got 0, need an integer from 1 to 2147483648"),
         ("mcmc: {burn_in: -1}", "mcmc.burn_in: got -1, need an integer from 0 to 2147483648"),
         ("mcmc: {draws: 0}", "mcmc.draws: got 0, need an integer from 1 to 2147483648"),

@@ -24,7 +24,7 @@ import xarray
 
 from dpmix.draws import Layout, Record, RunWriter, checkpoint_path, import_arviz, open_run
 from dpmix.errors import ConfigError, DataError
-from dpmix.model import State
+from dpmix.model import HYPERPARAMETERS, Hyperparameters, State
 from dpmix.profile import SPANS
 from dpmix.run_file import read_contents
 
@@ -33,7 +33,13 @@ D = len(CHANNELS)
 MEANS, SDS = np.arange(5.0), np.array([1.0, 2.0, 3.0, 0.5, 10.0])
 
 
-def layout(draws: int = 20, burn_in: int = 5, kind: str = "mcmc", chains: int = CHAINS) -> Layout:
+def layout(
+    draws: int = 20,
+    burn_in: int = 5,
+    kind: str = "mcmc",
+    chains: int = CHAINS,
+    learned: tuple[str, ...] = (),
+) -> Layout:
     return Layout(
         kind=kind,
         chains=chains,
@@ -55,6 +61,7 @@ def layout(draws: int = 20, burn_in: int = 5, kind: str = "mcmc", chains: int = 
             "data_hash": "ab12",
             "n_events": 30,
         },
+        learned=learned,
     )
 
 
@@ -69,6 +76,9 @@ def state(draw: int, chain: int = 0) -> State:
         means=rng.normal(size=(K, D)),
         covariances=rng.normal(size=(K, D, D)),
         whiteners=rng.normal(size=(K, D, D)),
+        hyperparameters=Hyperparameters(
+            rng.normal(size=D), float(rng.gamma(2.0)), float(rng.gamma(2.0)), rng.normal(size=(D, D))
+        ),
     )
 
 
@@ -173,6 +183,37 @@ def test_transformed_scale(path: Path) -> None:
     )
     np.testing.assert_array_equal(run.weights, plain.weights)
     np.testing.assert_array_equal(run.arviz()["posterior"]["means"], run.means)
+
+
+def test_hyperparameters_that_are_learned_are_read(path: Path) -> None:
+    with RunWriter.create(path, layout(learned=HYPERPARAMETERS)) as writer:
+        for draw in range(3):
+            write_draw(writer, draw)
+    run, scaled = open_run(path), open_run(path, transformed=True)
+    assert tuple(run.hyperparameters) == HYPERPARAMETERS
+    expected = state(2, 1).hyperparameters
+    for name in HYPERPARAMETERS:
+        assert len(run.hyperparameters[name][0]) == 3
+        np.testing.assert_array_equal(run.hyperparameters[name][1, 2], getattr(expected, name))
+    np.testing.assert_allclose(scaled.hyperparameters["m"][1, 2], SDS * expected.m + MEANS, rtol=1e-14)
+    phi = np.diag(SDS) @ expected.phi @ np.diag(SDS)
+    np.testing.assert_allclose(scaled.hyperparameters["phi"][1, 2], phi, rtol=1e-14)
+    np.testing.assert_array_equal(scaled.hyperparameters["gamma"], run.hyperparameters["gamma"])
+    np.testing.assert_array_equal(scaled.hyperparameters["nu"], run.hyperparameters["nu"])
+    data = import_arviz().from_netcdf(path)
+    group = data["posterior"]
+    assert group["m"].dims == ("chain", "draw", "channel")
+    assert group["gamma"].dims == group["nu"].dims == ("chain", "draw")
+    assert group["phi"].dims == ("chain", "draw", "channel", "channel_bis")
+    data.close()
+    np.testing.assert_array_equal(scaled.arviz()["posterior"]["phi"], scaled.hyperparameters["phi"])
+
+
+def test_only_what_is_learned_is_in_the_file(path: Path) -> None:
+    with RunWriter.create(path, layout(learned=("nu",))) as writer:
+        write_draw(writer, 0)
+    assert set(open_run(path).hyperparameters) == {"nu"}
+    assert "gamma" not in open_run(path).arviz()["posterior"]
 
 
 def test_arviz_and_xarray_open_the_file_as_it_is(path: Path) -> None:
@@ -473,9 +514,11 @@ def test_a_layout_names_what_it_lacks() -> None:
 
 
 def assert_same_state(one: State, other: State) -> None:
-    for name, value in vars(one).items():
-        np.testing.assert_array_equal(value, getattr(other, name))
-        assert type(value) is type(getattr(other, name))
+    ours, theirs = (vars(s) | vars(s.hyperparameters) | {"hyperparameters": None} for s in (one, other))
+    assert ours.keys() == theirs.keys()
+    for name, value in ours.items():
+        np.testing.assert_array_equal(value, theirs[name])
+        assert type(value) is type(theirs[name])
 
 
 def test_checkpoint_round_trip(path: Path) -> None:

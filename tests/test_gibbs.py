@@ -9,21 +9,34 @@ samplers must fail it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 from reference import ReferenceEngine
 from scipy import stats as st
+from scipy.special import multigammaln
 
-from dpmix import gibbs
+from dpmix import gibbs, hyperparameters
 from dpmix.engines.base import Key
-from dpmix.model import Array, Prior, State, Stats, log_prior, mixture_of
+from dpmix.hyperparameters import Components, Wishart
+from dpmix.model import (
+    HYPERPARAMETERS,
+    Array,
+    Hyperparameters,
+    Prior,
+    State,
+    Stats,
+    log_prior,
+    mixture_of,
+)
 from dpmix.streams import Step, Stream
 
 PRIOR = Prior(np.array([0.5, -0.5]), 2.0, 3.0, np.array([[1.0, 0.4], [0.4, 0.8]]), 2.0, 1.0)
+LEARNED = replace(PRIOR, learned=frozenset({"alpha", *HYPERPARAMETERS}))
 COMPONENTS, EVENTS = 4, 12
-# A test makes about a dozen comparisons: a right sampler fails one choice of the seed in some 800.
+# A test makes a dozen or two comparisons: a right sampler fails one choice of the seed in some 500.
 SMALL = 1e-4
 
 FUNCTIONALS: dict[str, Callable[[State], float]] = {
@@ -43,6 +56,20 @@ FUNCTIONALS: dict[str, Callable[[State], float]] = {
     ),
     "distance of a mean": lambda state: np.square(state.whiteners[0] @ (state.means[0] - PRIOR.m)).sum(),
 }
+OF_HYPERPARAMETERS: dict[str, Callable[[State], float]] = {
+    "m": lambda state: state.hyperparameters.m[0],
+    "other m": lambda state: state.hyperparameters.m[1],
+    "gamma": lambda state: state.hyperparameters.gamma,
+    "nu": lambda state: state.hyperparameters.nu,
+    "phi": lambda state: state.hyperparameters.phi[0, 0],
+    "covariance phi": lambda state: state.hyperparameters.phi[0, 1],
+    "log determinant of phi": lambda state: np.linalg.slogdet(state.hyperparameters.phi)[1],
+    "covariance over phi": lambda state: state.covariances[0, 0, 0] / state.hyperparameters.phi[0, 0],
+    "distance of a mean from m": lambda state: (
+        np.square(state.whiteners[0] @ (state.means[0] - state.hyperparameters.m)).sum()
+        / state.hyperparameters.gamma
+    ),
+}
 
 
 def simulate_events(state: State, rng: np.random.Generator) -> npt.NDArray[np.float32]:
@@ -52,25 +79,26 @@ def simulate_events(state: State, rng: np.random.Generator) -> npt.NDArray[np.fl
     return (state.means[labels] + noise).astype(np.float32)
 
 
-def after_sweeps(replicate: int, sweeps: int, label_swaps: bool) -> State:
+def after_sweeps(replicate: int, sweeps: int, label_swaps: bool, prior: Prior) -> State:
     """A state drawn from the prior, and then moved by sweeps given events drawn from it."""
-    state = gibbs.draw_prior(PRIOR, COMPONENTS, None, Stream(7, replicate, 0))
+    state = gibbs.draw_prior(prior, COMPONENTS, None, Stream(7, replicate, 0))
     if sweeps == 0:
         return state
     engine = ReferenceEngine(simulate_events(state, np.random.default_rng([8, replicate])))
     for iteration in range(1, sweeps + 1):
         stats = engine.draw_labels(mixture_of(state), Key(7, replicate, iteration))
-        state, _ = gibbs.sweep(state, stats, PRIOR, Stream(7, replicate, iteration), label_swaps=label_swaps)
+        state, _ = gibbs.sweep(state, stats, prior, Stream(7, replicate, iteration), label_swaps=label_swaps)
     return state
 
 
-def smallest_p_value(replicates: int, label_swaps: bool = True) -> tuple[float, str]:
+def smallest_p_value(replicates: int, label_swaps: bool = True, prior: Prior = PRIOR) -> tuple[float, str]:
     """Kolmogorov-Smirnov of every functional, prior draws against other replicates moved by three sweeps."""
-    before = [after_sweeps(r, 0, label_swaps) for r in range(replicates, 3 * replicates)]
-    after = [after_sweeps(r, 3, label_swaps) for r in range(replicates)]
+    before = [after_sweeps(r, 0, label_swaps, prior) for r in range(replicates, 3 * replicates)]
+    after = [after_sweeps(r, 3, label_swaps, prior) for r in range(replicates)]
+    functionals = FUNCTIONALS if prior is PRIOR else FUNCTIONALS | OF_HYPERPARAMETERS
     p_values = {
         name: st.ks_2samp([f(s) for s in before], [f(s) for s in after]).pvalue
-        for name, f in FUNCTIONALS.items()
+        for name, f in functionals.items()
     }
     name = min(p_values, key=lambda key: p_values[key])
     return float(p_values[name]), name
@@ -82,24 +110,33 @@ def test_a_sweep_leaves_the_joint_distribution_as_it_is(label_swaps: bool) -> No
     assert p_value > SMALL, name
 
 
-def wrong_dof(stats: Stats, prior: Prior, right: Callable[..., gibbs.Posterior]) -> gibbs.Posterior:
+@pytest.mark.parametrize("names", [HYPERPARAMETERS, *((name,) for name in HYPERPARAMETERS)])
+def test_a_sweep_that_learns_leaves_the_joint_distribution_as_it_is(names: tuple[str, ...]) -> None:
+    p_value, name = smallest_p_value(1500, prior=replace(PRIOR, learned=frozenset({"alpha", *names})))
+    assert p_value > SMALL, name
+
+
+def wrong_dof(stats: Stats, given: Hyperparameters, right: Callable[..., gibbs.Posterior]) -> gibbs.Posterior:
     """The paper's nu + 2 read as the usual degrees of freedom."""
-    conditional = right(stats, prior)
-    return conditional._replace(dofs=conditional.dofs - prior.m.shape[0] + 1)
+    conditional = right(stats, given)
+    return conditional._replace(dofs=conditional.dofs - given.m.shape[0] + 1)
 
 
-def wrong_centre(stats: Stats, prior: Prior, right: Callable[..., gibbs.Posterior]) -> gibbs.Posterior:
+def wrong_centre(
+    stats: Stats, given: Hyperparameters, right: Callable[..., gibbs.Posterior]
+) -> gibbs.Posterior:
     """Scatter about the old means taken for the scatter about the average."""
     n = np.maximum(stats.counts, 1)[:, None, None]
     extra = stats.sums[:, :, None] * stats.sums[:, None, :] / n
-    conditional = right(stats, prior)
+    conditional = right(stats, given)
     return conditional._replace(scales=conditional.scales + extra)
 
 
-def wrong_pull(stats: Stats, prior: Prior, right: Callable[..., gibbs.Posterior]) -> gibbs.Posterior:
+def wrong_pull(
+    stats: Stats, given: Hyperparameters, right: Callable[..., gibbs.Posterior]
+) -> gibbs.Posterior:
     """gamma taken for the precision of the prior mean."""
-    inverted = Prior(prior.m, 1 / prior.gamma, prior.nu, prior.phi, prior.alpha_shape, prior.alpha_rate)
-    return right(stats, inverted)
+    return right(stats, replace(given, gamma=1 / given.gamma))
 
 
 def wrong_sticks(
@@ -172,6 +209,91 @@ def test_a_wrong_sampler_is_caught(
     monkeypatch.setattr(gibbs, name, prior_is_drawn_right)
     p_value, _ = smallest_p_value(1200)
     assert p_value < SMALL
+
+
+def wrong_gamma(
+    components: Components, prior: Prior, right: Callable[..., tuple[float, float]]
+) -> tuple[float, float]:
+    """A rate taken for a scale."""
+    shape, scale = right(components, prior)
+    return shape, 1 / scale
+
+
+def wrong_m(
+    components: Components, m: Array, gamma: float, prior: Prior, right: Callable[..., tuple[Array, Array]]
+) -> tuple[Array, Array]:
+    """gamma forgotten."""
+    return right(components, m, 1.0, prior)
+
+
+def wrong_nu(components: Components, phi: Array, prior: Prior, right: Callable[..., Array]) -> Array:
+    """The paper's nu + 2 read as the usual degrees of freedom."""
+    dim, n, dof = len(phi), components.n_components, prior.nu_grid + 2
+    log_constant = 0.5 * dof * (dim * np.log(0.5 * prior.nu_grid) + np.linalg.slogdet(phi)[1])
+    trace = np.sum(components.precision * phi)
+    return n * (log_constant - multigammaln(0.5 * dof, dim)) - 0.5 * (
+        dof * components.log_det + prior.nu_grid * trace
+    )
+
+
+def wrong_phi(components: Components, nu: float, prior: Prior, right: Callable[..., Wishart]) -> Wishart:
+    """The paper's nu + 2 for each component's degrees of freedom."""
+    wishart = right(components, nu, prior)
+    return wishart._replace(dof=wishart.dof - components.n_components * (len(prior.m) - 1))
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("gamma_conditional", wrong_gamma),
+        ("m_conditional", wrong_m),
+        ("nu_conditional", wrong_nu),
+        ("phi_conditional", wrong_phi),
+    ],
+)
+def test_a_sampler_that_learns_wrongly_is_caught(
+    name: str, wrong: Callable[..., object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = getattr(hyperparameters, name)
+
+    def prior_is_drawn_right(*arguments: object) -> object:
+        components = arguments[0]
+        assert isinstance(components, Components)
+        return wrong(*arguments, right=right) if components.n_components else right(*arguments)
+
+    monkeypatch.setattr(hyperparameters, name, prior_is_drawn_right)
+    p_value, _ = smallest_p_value(1200, prior=LEARNED)
+    assert p_value < SMALL
+
+
+def test_draws_without_learning_are_what_they_always_were() -> None:
+    """The numbers are those of the first version, which could not learn hyperparameters."""
+    state = gibbs.draw_prior(PRIOR, COMPONENTS, None, Stream(7, 0, 0))
+    engine = ReferenceEngine(simulate_events(state, np.random.default_rng(8)))
+    stats = engine.draw_labels(mixture_of(state), Key(7, 0, 1))
+    fixed, _ = gibbs.sweep(state, stats, PRIOR, Stream(7, 0, 1))
+    # only the last bits may differ, by the linear algebra of another processor
+    assert state.alpha == pytest.approx(3.651861756483129, rel=1e-12)
+    assert fixed.alpha == pytest.approx(1.7045667479367452, rel=1e-12)
+    first = [-2.3476897983996023, 0.8801765914159698, 0.12248979699644241, -0.7713691888105798]
+    assert fixed.means[:, 0] == pytest.approx(first, rel=1e-9)
+    assert fixed.covariances[0, 0] == pytest.approx([0.9307297497322805, 0.7988913368330429], rel=1e-9)
+    assert log_prior(fixed, PRIOR) == pytest.approx(-13.908508509275084, rel=1e-9)
+    assert all(np.array_equal(getattr(fixed.hyperparameters, n), getattr(PRIOR, n)) for n in HYPERPARAMETERS)
+
+
+def test_learning_takes_its_random_numbers_from_a_stream_of_its_own() -> None:
+    state = gibbs.draw_prior(PRIOR, COMPONENTS, None, Stream(7, 0, 0))
+    learned = gibbs.draw_prior(LEARNED, COMPONENTS, None, Stream(7, 0, 0))
+    assert learned.alpha == state.alpha
+    assert np.array_equal(learned.log_sticks, state.log_sticks)
+    stats = gibbs.no_events(COMPONENTS, 2)
+    stats.counts[:2] = 3.0
+    fixed, _ = gibbs.sweep(state, stats, PRIOR, Stream(7, 0, 1))
+    moved, _ = gibbs.sweep(state, stats, LEARNED, Stream(7, 0, 1))
+    assert moved.alpha == fixed.alpha
+    assert np.array_equal(moved.log_sticks, fixed.log_sticks)
+    assert not np.array_equal(moved.means, fixed.means)
 
 
 def test_label_swaps_leave_labels_and_sticks_as_they_are() -> None:
@@ -281,5 +403,6 @@ def test_alpha_of_a_vague_prior_stays_above_zero() -> None:
 
 def test_alpha_is_kept_unless_it_is_learned() -> None:
     state = gibbs.draw_prior(PRIOR, 3, 2.0, Stream(3, 0, 0))
-    after, _ = gibbs.sweep(state, gibbs.no_events(3, 2), PRIOR, Stream(3, 0, 1), learn_alpha=False)
+    fixed = replace(PRIOR, learned=frozenset())
+    after, _ = gibbs.sweep(state, gibbs.no_events(3, 2), fixed, Stream(3, 0, 1))
     assert after.alpha == 2.0

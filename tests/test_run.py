@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import h5py
@@ -56,6 +57,9 @@ def test_draws_do_not_depend_on_threads_chunks_in_flight_or_pruning(
     assert_identical(plain, run.run_mcmc(config).path)
 
 
+LEARNED = {"components": 12, "learn": ["alpha", "m", "gamma", "nu", "phi"]}
+
+
 def test_another_seed_gives_other_draws(many: Path, plain: Path, tmp_path: Path) -> None:
     config = a_config(many, str(tmp_path / "run.h5"), mcmc=SHORT).model_copy(update={"seed": 6})
     other = open_run(run.run_mcmc(config).path)
@@ -84,15 +88,30 @@ def test_mcmc_stopped_and_resumed_is_one_run(many: Path, plain: Path, questions:
     assert_identical(plain, Path(config.output.path))
 
 
+def test_mcmc_that_learns_is_one_run_too(many: Path, tmp_path: Path) -> None:
+    engine = {"threads": 1, "chunks_in_flight": 1, "pruning": False}
+    whole = run.run_mcmc(a_config(many, str(tmp_path / "whole.h5"), mcmc=SHORT, model=LEARNED, engine=engine))
+    config = a_config(many, str(tmp_path / "run.h5"), mcmc=SHORT, model=LEARNED, engine={"threads": 2})
+    stops = 0
+    while not run.run_mcmc(config, resume=stops > 0, should_stop=StopAfter(2)).completed:
+        stops += 1
+    assert stops > 2
+    assert_identical(whole.path, Path(config.output.path))
+
+
 BEM = {"starts": 3, "max_steps": 12, "tolerance": 1e-13}
 
 
-@pytest.mark.parametrize("pruning", [True, False])
-def test_bayesian_em_stopped_and_resumed_is_one_run(many: Path, pruning: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("pruning", "model"), [(True, {"components": 12}), (False, {"components": 12}), (True, LEARNED)]
+)
+def test_bayesian_em_stopped_and_resumed_is_one_run(
+    many: Path, pruning: bool, model: dict[str, object], tmp_path: Path
+) -> None:
     engine = {"threads": 2, "pruning": pruning}
-    whole = run.run_bem(a_config(many, str(tmp_path / "whole.h5"), bem=BEM, engine=engine)).path
+    whole = run.run_bem(a_config(many, str(tmp_path / "whole.h5"), bem=BEM, model=model, engine=engine)).path
     engine = {"threads": 3, "pruning": pruning, "chunks_in_flight": 1}
-    config = a_config(many, str(tmp_path / "run.h5"), bem=BEM, engine=engine)
+    config = a_config(many, str(tmp_path / "run.h5"), bem=BEM, model=model, engine=engine)
     stops = 0
     while not run.run_bem(config, resume=stops > 0, should_stop=StopAfter(5)).completed:
         stops += 1
@@ -377,6 +396,48 @@ def test_alpha_that_is_not_learned_is_the_prior_mean_from_any_start(tmp_path: Pa
         assert (open_run(run.run_mcmc(config, overwrite=True).path).trace["alpha"] == 1.5).all(), init
 
 
+def test_learned_hyperparameters_reach_the_same_posterior_from_any_start(tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    roots = rng.normal(size=(5, 3, 3)) * rng.uniform(0.2, 2.0, size=(5, 1, 1))
+    centres, labels = 6.0 * rng.normal(size=(5, 3)), rng.integers(5, size=2_000)
+    events = centres[labels] + np.einsum("nij,nj->ni", roots[labels], rng.normal(size=(2_000, 3)))
+    np.save(tmp_path / "events.npy", events.astype(np.float32))
+    first = a_config(tmp_path, "first.h5", mcmc={"burn_in": 1, "draws": 2})
+    run.run_mcmc(first)
+    reached = {}
+    for init in ("kmeans", "random", "prior", "bem", str(tmp_path / "first.h5")):
+        mcmc = {"burn_in": 400, "draws": 600, "init": init}
+        config = a_config(tmp_path, "run.h5", mcmc=mcmc, model=LEARNED, bem={"starts": 1})
+        given = open_run(run.run_mcmc(config, overwrite=True).path).hyperparameters
+        reached[init] = [
+            np.log(given["gamma"]).mean(),
+            np.log(given["nu"]).mean(),
+            *given["m"].mean(axis=(0, 1)),
+            np.linalg.slogdet(given["phi"])[1].mean() / 3,
+        ]
+    spread = np.ptp(list(reached.values()), axis=0)
+    assert (spread < 1.0).all(), reached
+
+
+def test_events_piled_at_one_value_do_not_end_a_run_that_learns(tmp_path: Path) -> None:
+    write_events(tmp_path / "events.npy", 5_000)
+    events = np.load(tmp_path / "events.npy")
+    events[:, 0] = np.maximum(events[:, 0], np.quantile(events[:, 0], 0.4))
+    np.save(tmp_path / "events.npy", events)
+    runs: list[tuple[Callable[..., run.Result], dict[str, object]]] = [
+        (run.run_mcmc, {"burn_in": 100, "draws": 50}),
+        (run.run_bem, {}),
+        (run.run_mcmc, {"burn_in": 0, "draws": 20, "init": "bem"}),
+    ]
+    for command, mcmc in runs:
+        config = a_config(tmp_path, "run.h5", model=LEARNED, mcmc=mcmc, bem={"starts": 1, "max_steps": 50})
+        drawn = open_run(command(config, overwrite=True).path)
+        phi = drawn.hyperparameters["phi"]
+        assert phi[:, -1, 0, 0] < 1e-3
+        assert np.linalg.eigvalsh(phi)[..., 0].min() >= 0.99e-4 * config.model.prior.phi
+        assert (phi[:, -1, 1, 1] > 0.01).all()
+
+
 def test_a_run_begins_where_weights_were_zero(tmp_path: Path) -> None:
     """Bayesian EM empties components, and small weights round to 0: no stick may come out as NaN."""
     write_events(tmp_path / "events.npy", 500)
@@ -386,7 +447,9 @@ def test_a_run_begins_where_weights_were_zero(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "first.h5", "r+") as file:
         file["posterior/weights"][0, 0] = weights
     events = preprocess.prepare(config.data, tmp_path, config.seed)
-    state = initialise.from_run(open_run(tmp_path / "first.h5"), 0, 12, events)
+    state = initialise.from_run(
+        open_run(tmp_path / "first.h5"), 0, 12, events, session.make_prior(config.model, events.channels)
+    )
     assert np.allclose(state.weights, weights, rtol=1e-14)
     assert not np.isnan(state.log_rests).any()
     assert np.array_equal(state.means, drawn.means[0, 0])

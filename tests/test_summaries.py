@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from dpmix.draws import Layout, Record, Run, RunWriter, open_run
-from dpmix.model import State
+from dpmix.model import HYPERPARAMETERS, Hyperparameters, State
 from dpmix.profile import SPANS
 from dpmix.summaries import convergence, describe_profile, describe_run, truncation_warning
 
@@ -17,7 +17,7 @@ K, D = 8, 2
 CONFIG = "data: {files: [a.fcs, b.fcs]}\nmcmc: {burn_in: 10}\nseed: 5\n"
 
 
-def layout(kind: str, chains: int, draws: int, sweeps: int) -> Layout:
+def layout(kind: str, chains: int, draws: int, sweeps: int, learned: tuple[str, ...] = ()) -> Layout:
     return Layout(
         kind=kind,
         chains=chains,
@@ -37,13 +37,15 @@ def layout(kind: str, chains: int, draws: int, sweeps: int) -> Layout:
             "data_hash": "ab12",
             "n_events": 1_000_000,
         },
+        learned=learned,
     )
 
 
 def state(alpha: float = 1.0, stick: float = 0.5) -> State:
     sticks = np.full(K - 1, stick)
     eyes = np.tile(np.eye(D), (K, 1, 1))
-    return State(0, alpha, np.log(sticks), np.log1p(-sticks), np.zeros((K, D)), eyes, eyes)
+    given = Hyperparameters(np.array([alpha, 5.0]), 3.0 * alpha, 4.0 * alpha, np.diag([0.25, alpha]))
+    return State(0, alpha, np.log(sticks), np.log1p(-sticks), np.zeros((K, D)), eyes, eyes, given)
 
 
 def mcmc_run(
@@ -53,10 +55,11 @@ def mcmc_run(
     committed: int,
     occupied: int = 3,
     stick: float = 0.7,
+    learned: tuple[str, ...] = (),
 ) -> Run:
     """A run after a burn-in of 10 sweeps, of a given log posterior, [chain, draw]."""
     chains, draws = log_posterior.shape
-    with RunWriter.create(path, layout("mcmc", chains, draws, 11 + draws)) as writer:
+    with RunWriter.create(path, layout("mcmc", chains, draws, 11 + draws, learned)) as writer:
         for sweep in range(11 + committed):
             for chain in range(chains):
                 value = log_posterior[chain, max(sweep - 11, 0)]
@@ -68,9 +71,9 @@ def mcmc_run(
     return open_run(path)
 
 
-def bem_run(path: Path, ends: list[float], complete: bool) -> Run:
+def bem_run(path: Path, ends: list[float], complete: bool, learned: tuple[str, ...] = ()) -> Run:
     """Starts that make one step more each, up to the given log posteriors."""
-    with RunWriter.create(path, layout("bem", 3, 1, 21)) as writer:
+    with RunWriter.create(path, layout("bem", 3, 1, 21, learned)) as writer:
         for start, end in enumerate(ends):
             for step in range(start + 2):
                 value = end - 10.0 * (start + 1 - step)
@@ -181,6 +184,37 @@ def test_a_finished_run_in_lines(path: Path) -> None:
         assert part in text
     assert "warning" not in text
     assert "raise mcmc.draws" not in text
+
+
+def test_learned_hyperparameters_in_lines(path: Path) -> None:
+    draws = np.random.default_rng(7).normal(-5000.0, 1.0, size=(2, 500))
+    run = mcmc_run(path, draws, committed=500, learned=HYPERPARAMETERS)
+    text = "\n".join(describe_run(run))
+    mean, sd = run.alpha.mean(), run.alpha.std()
+    for part in (
+        f"gamma: mean {3 * mean:.3g}, sd {3 * sd:.2g}\n",
+        f"nu: mean {4 * mean:.3g}, sd {4 * sd:.2g}\n",
+        f"m: mean {mean:.3g} of CD3, 5 of CD4\n",
+        f"variance phi: mean 0.25 of CD3, {mean:.3g} of CD4\n",
+        "\n  variance phi of CD4, the slowest ",
+    ):
+        assert part in text
+    rows = {row.quantity: row for row in convergence(run)}
+    moving = rows["m of CD3, the slowest"]
+    assert moving.ess_bulk == rows["nu"].ess_bulk == rows["variance phi of CD4, the slowest"].ess_bulk > 400
+
+
+def test_hyperparameters_that_are_not_learned_are_not_told(path: Path) -> None:
+    draws = np.random.default_rng(7).normal(-5000.0, 1.0, size=(2, 20))
+    quantities = {row.quantity for row in convergence(mcmc_run(path, draws, committed=20))}
+    assert not {"gamma", "nu"} & quantities
+
+
+def test_hyperparameters_that_bayesian_em_found_in_lines(path: Path) -> None:
+    text = "\n".join(describe_run(bem_run(path, [-1200.0], complete=True, learned=("gamma", "m"))))
+    assert "gamma: 3\n" in text
+    assert "\nm: 1 of CD3, 5 of CD4" in text
+    assert "nu:" not in text
 
 
 def test_a_run_that_goes_on_in_lines(path: Path) -> None:
