@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from dpmix.draws import Run, import_arviz
-from dpmix.model import Array
+from dpmix.model import PHI_FLOOR, Array
 from dpmix.profile import SPANS
 
 # The last weight is all the mass that the sticks before it leave over, which a longer mixture would divide
@@ -126,6 +126,33 @@ def truncation_warning(last_weight: npt.ArrayLike, occupied: npt.ArrayLike, n_co
     return f"the truncation binds: {' and '.join(signs)}; raise model.components above {n_components}"
 
 
+def floor_warning(variances: Array, least: npt.ArrayLike, channels: Sequence[str]) -> str | None:
+    """Whether a learned phi lies near the least that its prior allows, and what to do about it.
+
+    Parameters
+    ----------
+    variances : float64 [..., D]
+        Diagonal of phi in every draw.
+    least : float64 [D] or float
+        What they exceed by the prior.
+    channels : sequence of str
+        D names.
+
+    Returns
+    -------
+    str or None
+        One line, or None where no channel's mean is within ten times of its least.
+    """
+    means = variances.reshape(-1, len(channels)).mean(axis=0)
+    low = [c for c, near in zip(channels, means < 10.0 * np.asarray(least), strict=True) if near]
+    if not low:
+        return None
+    return (
+        f"phi is down to the least that its prior allows in {', '.join(low)}: very many events share a value "
+        "there; spread them with data.atoms: tail or dither, or take phi out of model.learn"
+    )
+
+
 def describe_run(run: Run) -> list[str]:
     """A run in lines for a reader: config, progress, engine, components, mixing, speed."""
     described = _describe_mcmc(run) if run.kind == "mcmc" else _describe_bem(run)
@@ -205,6 +232,12 @@ def _describe_hyperparameters(run: Run) -> Iterator[str]:
     for name, by_channel in _by_channel(run).items():
         means = zip(run.channels, by_channel.mean(axis=(0, 1)), strict=True)
         yield f"{name}: {mean}{', '.join(f'{value:.3g} of {channel}' for channel, value in means)}"
+    if "phi" in run.hyperparameters:
+        sds = run.constants["channel_sds"] if run.transformed else 1.0
+        least = PHI_FLOOR * np.asarray(run.config["model"]["prior"]["phi"]) * np.square(sds)
+        warning = floor_warning(_by_channel(run)["variance phi"], least, run.channels)
+        if warning:
+            yield f"warning: {warning}"
 
 
 def _by_channel(run: Run) -> dict[str, Array]:

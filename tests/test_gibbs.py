@@ -293,6 +293,7 @@ def test_learning_takes_its_random_numbers_from_a_stream_of_its_own() -> None:
     moved, _ = gibbs.sweep(state, stats, LEARNED, Stream(7, 0, 1))
     assert moved.alpha == fixed.alpha
     assert np.array_equal(moved.log_sticks, fixed.log_sticks)
+    assert len(set(Step.__members__.values())) == len(Step.__members__)
     assert not np.array_equal(moved.means, fixed.means)
 
 

@@ -168,6 +168,15 @@ def test_components_without_events_say_nothing() -> None:
         assert all(np.array_equal(getattr(one, name), getattr(two, name)) for name in HYPERPARAMETERS)
 
 
+def test_bayesian_em_takes_components_without_events_for_none() -> None:
+    state, stats = a_state(), some_stats()
+    stats.counts[4:], stats.sums[4:], stats.scatters[4:] = 0.0, 0.0, 0.0
+    few = Stats(stats.counts[:4], stats.sums[:4], stats.scatters[:4], stats.centres[:4], 0.0)
+    one, two = (bem.step(state, s, PRIOR)[0].hyperparameters for s in (stats, few))
+    for name in HYPERPARAMETERS:
+        assert getattr(one, name) == pytest.approx(getattr(two, name), rel=1e-12)
+
+
 # The restriction of Phi
 
 
@@ -223,6 +232,14 @@ def test_phi_far_below_its_least_is_drawn_above_it() -> None:
     assert excess.min() > 0
     assert excess.mean() == pytest.approx(1.5, rel=0.15)  # of Wishart(D + 1 = 3): chi-square with 3, halved
     assert st.kstest(np.array(draws)[::10, 0, 0], st.chi2(60).cdf).pvalue > SMALL
+
+
+def test_phi_is_drawn_from_the_edge_where_bayesian_em_may_end() -> None:
+    wishart = Wishart(60.0, np.diag([1e9, 1e9, 1e9]), 0.01 * np.eye(3))
+    mode = hyperparameters.wishart_mode(wishart)
+    assert mode == pytest.approx(wishart.least)
+    drawn = hyperparameters.draw_wishart(wishart, wishart.least, np.random.default_rng(1))
+    assert np.linalg.eigvalsh(drawn - wishart.least)[0] > 0
 
 
 @pytest.mark.parametrize(
@@ -330,6 +347,9 @@ def test_bayesian_em_climbs_to_the_top_of_its_objective(learned: tuple[str, ...]
         values.append(objective(given, stats))
     assert np.diff(values).min() > -1e-9
     assert values[-1] > values[0] + 0.1
+    if "nu" in learned:
+        ways = [objective(replace(given, nu=float(nu)), stats) for nu in prior.nu_grid]
+        assert abs(int(np.argmax(ways)) - int(np.flatnonzero(prior.nu_grid == given.nu)[0])) <= 4
     for name in set(learned) - {"nu"}:
         here = getattr(given, name)
         for change in np.atleast_1d(np.eye(3)) if name == "m" else (1.0,):

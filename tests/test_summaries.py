@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +12,16 @@ import pytest
 from dpmix.draws import Layout, Record, Run, RunWriter, open_run
 from dpmix.model import HYPERPARAMETERS, Hyperparameters, State
 from dpmix.profile import SPANS
-from dpmix.summaries import convergence, describe_profile, describe_run, truncation_warning
+from dpmix.summaries import (
+    convergence,
+    describe_profile,
+    describe_run,
+    floor_warning,
+    truncation_warning,
+)
 
 K, D = 8, 2
-CONFIG = "data: {files: [a.fcs, b.fcs]}\nmcmc: {burn_in: 10}\nseed: 5\n"
+CONFIG = "data: {files: [a.fcs, b.fcs]}\nmcmc: {burn_in: 10}\nseed: 5\nmodel: {prior: {phi: 0.3}}\n"
 
 
 def layout(kind: str, chains: int, draws: int, sweeps: int, learned: tuple[str, ...] = ()) -> Layout:
@@ -202,6 +209,20 @@ def test_learned_hyperparameters_in_lines(path: Path) -> None:
     rows = {row.quantity: row for row in convergence(run)}
     moving = rows["m of CD3, the slowest"]
     assert moving.ess_bulk == rows["nu"].ess_bulk == rows["variance phi of CD4, the slowest"].ess_bulk > 400
+
+
+def test_a_phi_at_its_least_is_told(path: Path) -> None:
+    variances = np.array([[[0.2, 1.1e-4, 0.4], [0.3, 0.9e-4, 0.4]]])
+    text = floor_warning(variances, [3e-5, 3e-5, 3e-5], ("CD3", "CD4", "CD8"))
+    assert text is not None
+    assert "allows in CD4: very many" in text
+    assert floor_warning(variances, 3e-6, ("CD3", "CD4", "CD8")) is None
+    given = Hyperparameters(np.zeros(D), 1.0, 1.0, np.diag([0.3, 5e-5]))
+    with RunWriter.create(path, layout("bem", 1, 1, 2, ("phi",))) as writer:
+        writer.write_sweep(0, 0, Record(0.0, 0.0, 4, 1.5, 0.01))
+        writer.write_draw(0, [replace(state(), hyperparameters=given)], [Record(0.0, 0.0, 4, 1.5, 0.01)])
+    assert "warning: phi is down" in "\n".join(describe_run(open_run(path)))
+    assert "warning: phi is down" in "\n".join(describe_run(open_run(path, transformed=True)))
 
 
 def test_hyperparameters_that_are_not_learned_are_not_told(path: Path) -> None:
