@@ -444,7 +444,9 @@ def launches_of_all_kernels(
     rows, chunks = exact.astype(np.float32).tobytes(), np.zeros(1, np.uint32).tobytes()
     labels = np.zeros((1, CHUNK), np.uint16)
     labels[0, :n_events] = np.arange(n_events) * 7919 % n_components
-    normalisers = np.zeros((1, CHUNK, 2), np.float32).tobytes()
+    largest = np.zeros((1, CHUNK, 2), np.float32)
+    largest[0, n_events - 1, 0] = -1e9
+    normalisers = largest.tobytes()
     sums = bytes(8 * layout.blocks_per_chunk)
     moments = bytes(8 * n_components * layout.n_moments)
     densities = np.random.default_rng(0).normal(size=(n_components, n_events)).astype(np.float32)
@@ -488,7 +490,18 @@ def launches_of_all_kernels(
                 "expect_moments",
                 (n_components, 1),
                 MOMENT_THREADS,
-                [padded, rows, exact.tobytes(), chunks, n, k, floor, normalisers, moments],
+                [
+                    padded,
+                    rows,
+                    exact.tobytes(),
+                    chunks,
+                    n,
+                    k,
+                    floor,
+                    normalisers,
+                    labels.tobytes(),
+                    moments,
+                ],
             )
         ],
         "mvn_log_density": [
