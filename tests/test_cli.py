@@ -301,7 +301,7 @@ def test_a_second_interrupt_ends_it_at_once(folder: Path, monkeypatch: pytest.Mo
         raise AssertionError("still here")
 
     monkeypatch.setattr(run, "run_mcmc", FakeRun(stop))
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where tests run behind a shell
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # may have been ignored
     try:
         dpmix("mcmc", "in/run.yaml", code=130)
     finally:
