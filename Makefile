@@ -14,7 +14,7 @@ help:
 	@echo "make test-gpu   the tests of the CUDA engine on this machine's GPUs"
 	@echo "make lint       ruff, mypy and clang-format"
 	@echo "make warnings   the native code by g++ and clang++, any warning an error"
-	@echo "make bench-cpu  the CPU engine's speed beside this machine's sgemm and scikit-learn (some 6 minutes)"
+	@echo "make bench-cpu  the CPU engine's speed beside this machine's sgemm and scikit-learn (some 12 minutes)"
 	@echo "make bench-gpu  the CUDA engine's speed beside its floor, and ways to draw labels (some minutes)"
 	@echo "make clean      remove what the others made"
 

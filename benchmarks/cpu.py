@@ -1,6 +1,6 @@
 """The CPU engine against this machine's own sgemm and against scikit-learn: every bar, in one run.
 
-    python benchmarks/cpu.py            everything, some 10 minutes
+    python benchmarks/cpu.py            everything, some 10 minutes on a quiet machine
     python benchmarks/cpu.py --quick    a small sample, under a minute, to see that it works
 
 Each number is a ratio of minima over rounds in which the contenders take turns. A sweep is counted as
