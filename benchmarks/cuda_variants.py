@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dpmix.kernels.build import FOLDER, OPTIONS, find_nvcc
-from dpmix.kernels.layout import CHUNK, Layout
+from dpmix.kernels.layout import CHUNK, THREADS, Layout
 from dpmix.model import Mixture
 
 WEIGHT_FLOOR = np.float32(25.0)
@@ -111,8 +111,8 @@ def kernel(name: str, dim: int, defines: Mapping[str, int]) -> cuda.Function:
 def fused(p: Problem, defines: Mapping[str, int]) -> Callable[[], None]:
     """draw_labels: every label in one launch."""
     draw = kernel("draw_labels", p.layout.n_channels, defines)
-    threads = defines.get("THREADS", 128)
-    events_per_thread = defines.get("EVENTS_PER_THREAD", p.layout.events_per_block // 128)
+    threads = defines.get("THREADS", THREADS)
+    events_per_thread = defines.get("EVENTS_PER_THREAD", p.layout.events_per_block // THREADS)
     blocks = CHUNK // (threads * events_per_thread)
     likelihoods, far = cuda.mem_alloc(8 * p.n_slots * blocks), cuda.to_device(np.zeros(p.n_slots, np.uint32))
     arguments = [p.events, p.components, np.uintp(0), p.chunks, np.uint64(p.n_events), np.uint64(0)]
@@ -132,11 +132,11 @@ def paper(p: Problem) -> Callable[[], None]:
             n = np.int32(min(CHUNK, p.n_events - first))
             events = np.uintp(int(p.events) + 4 * first * p.layout.padded_dim)
             grid = (-(-int(n) // p.layout.events_per_block), 1)
-            density(events, p.components, n, count, densities, grid=grid, block=(128, 1, 1))
+            density(events, p.components, n, count, densities, grid=grid, block=(THREADS, 1, 1))
             labels = np.uintp(int(p.labels) + 2 * first)
             key = (SEED, CHAIN, ITERATION)
             arguments = (densities, n, np.uint64(first), count, WEIGHT_FLOOR, *key, labels, likelihoods)
-            indicators(*arguments, grid=(-(-int(n) // 128), 1), block=(128, 1, 1))
+            indicators(*arguments, grid=(-(-int(n) // THREADS), 1), block=(THREADS, 1, 1))
 
     return run
 

@@ -83,7 +83,8 @@ def open_session(kind: str, config: Config, base: Path, resume: bool, overwrite:
         initialise.from_run(open_run(origin), 0, config.model.components, events, prior)
     with ExitStack() as stack:
         engine = stack.enter_context(closing(make_engine(choice.backend, config.engine, events.values)))
-        log.info("engine: %s", summaries.describe_engine(stored(engine, choice)))
+        engine_attributes = stored(engine, choice)
+        log.info("engine: %s", summaries.describe_engine(engine_attributes))
         # One thread for the batched linear algebra: its matrices are small, its results then do not depend
         # on the number of cores, and an idle pool of spinning threads would slow the engine's own.
         stack.enter_context(threadpool_limits(1, "blas"))
@@ -91,8 +92,8 @@ def open_session(kind: str, config: Config, base: Path, resume: bool, overwrite:
             check_same_data(earlier, events)
             writer = RunWriter.reopen(path)
         else:
-            attributes = stored(engine, choice)
-            writer = RunWriter.create(path, layout_of(kind, config, base, events, attributes), overwrite)
+            layout = layout_of(kind, config, base, events, engine_attributes)
+            writer = RunWriter.create(path, layout, overwrite)
         stack.enter_context(writer)
         profile = Profile(earlier.profile if earlier is not None else {})
         yield Session(config, origin, events, engine, prior, writer, profile)
