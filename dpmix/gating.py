@@ -53,18 +53,21 @@ class Block:
     @property
     def population(self) -> Ints:
         """Most probable population, int64 [M], from 0."""
-        return self.memberships.argmax(axis=1)
+        most: Ints = self.memberships.argmax(axis=1)
+        return most
 
     @property
     def probability(self) -> Floats:
         """Probability of the most probable population, float32 [M]."""
-        return self.memberships.max(axis=1)
+        most: Floats = self.memberships.max(axis=1)
+        return most
 
     @property
     def entropy(self) -> Floats:
         """Entropy of the memberships, float32 [M], in nats: 0 where the population is certain."""
         p = self.memberships
-        return -(p * np.log(np.maximum(p, np.finfo(np.float32).tiny))).sum(axis=1)
+        entropy: Floats = -(p * np.log(np.maximum(p, np.finfo(np.float32).tiny))).sum(axis=1)
+        return entropy
 
 
 @dataclass(frozen=True)
@@ -177,7 +180,8 @@ class Gating:
     @property
     def pooled(self) -> Array:
         """Posterior draws of the proportions in all samples, weighted by events, float64 [T, P]."""
-        return np.einsum("tsp,s->tp", self.proportions, self.n_events / self.n_events.sum())
+        pooled: Array = np.einsum("tsp,s->tp", self.proportions, self.n_events / self.n_events.sum())
+        return pooled
 
 
 def interval(draws: Array) -> tuple[Array, Array, Array]:
