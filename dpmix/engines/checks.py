@@ -7,6 +7,8 @@ import numpy.typing as npt
 
 from dpmix.model import Array, Mixture
 
+Ints = npt.NDArray[np.int64]
+
 MAX_CHANNELS = 64
 MAX_COMPONENTS = 4096
 
@@ -64,6 +66,33 @@ def checked_parameters(mixture: Mixture, n_channels: int) -> tuple[Array, Array,
     if not (np.isfinite(means).all() and np.isfinite(whiteners).all()):
         raise ValueError("mixture: means and whiteners must be finite")
     return constants, means, whiteners
+
+
+def checked_populations(populations: Ints, n_components: int) -> npt.NDArray[np.int32]:
+    """The population of each component, int32 [K], checked.
+
+    Raises
+    ------
+    ValueError
+        Unless it is an integer from 0 to 4095 for each component.
+    """
+    if populations.shape != (n_components,) or not np.issubdtype(populations.dtype, np.integer):
+        raise ValueError(
+            f"populations: got {populations.dtype} {list(populations.shape)}, "
+            f"need an integer for each of {n_components} components"
+        )
+    low, high = populations.min(), populations.max()
+    if low < 0 or high >= MAX_COMPONENTS:
+        raise ValueError(f"populations: got {low} to {high}, need 0 to {MAX_COMPONENTS - 1}")
+    return np.ascontiguousarray(populations, dtype=np.int32)
+
+
+def check_range(start: int, stop: int, n_events: int) -> None:
+    """Raise ValueError unless start, ..., stop - 1 are events, one at least."""
+    if not 0 <= start < stop <= n_events:
+        raise ValueError(
+            f"range: got events {start} to {stop - 1}, need at least one of the events 0 to {n_events - 1}"
+        )
 
 
 def rounded(means: Array) -> Array:

@@ -16,7 +16,15 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmix.engines.base import Key
-from dpmix.engines.checks import check_events, check_options, checked_parameters, rounded
+from dpmix.engines.checks import (
+    Ints,
+    check_events,
+    check_options,
+    check_range,
+    checked_parameters,
+    checked_populations,
+    rounded,
+)
 from dpmix.kernels import _cpu
 from dpmix.model import Array, Mixture, Stats
 
@@ -153,6 +161,42 @@ class CpuEngine:
         with self._timed():
             log_likelihood = self._native.expect_labels(*parameters, counts, sums, scatters)
         return Stats(counts, sums, scatters, rounded(mixture.means), log_likelihood)
+
+    def memberships(
+        self, mixture: Mixture, populations: Ints, start: int, stop: int
+    ) -> tuple[npt.NDArray[np.float32], Array]:
+        """Membership probabilities of events in sets of components, and the events' log densities.
+
+        Those of an event depend on the event, the mixture and the populations alone.
+
+        Parameters
+        ----------
+        mixture : Mixture
+        populations : int [K]
+            The population, 0 to P - 1, of each component; P is the largest number plus 1.
+        start, stop : int
+            Which events: start, ..., stop - 1, M of them.
+
+        Returns
+        -------
+        memberships : float32 [M, P]
+            Sum over a population's components of pi_j N(x_i), divided by that over all components.
+        log_densities : float64 [M]
+            log sum_j pi_j N(x_i | mu_j, Sigma_j).
+
+        Raises
+        ------
+        ValueError
+            For populations that are not such numbers, and for a range that is empty or has no such events.
+        """
+        parameters = checked_parameters(mixture, self._n_channels)
+        numbers = checked_populations(populations, len(mixture.means))
+        check_range(start, stop, self._n_events)
+        memberships = np.empty((stop - start, int(numbers.max()) + 1), np.float32)
+        log_densities = np.empty(stop - start)
+        with self._timed():
+            self._native.memberships(*parameters, numbers, start, memberships, log_densities)
+        return memberships, log_densities
 
     def labels(self, chain: int = 0) -> npt.NDArray[np.int32]:
         """Labels of one chain, int32 [N]: its latest draw, or the most probable ones after the E step.

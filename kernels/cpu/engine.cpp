@@ -124,8 +124,8 @@ bool Engine::prunes(const Chain& chain, std::size_t task, int n_components) cons
     return chain.pruning_pays || (chain.passes + task) % PROBE == 1;
 }
 
-int Engine::threads_for(int n_components) const {
-    const double work = static_cast<double>(n_events_) * n_components * triangle(0, n_channels_);
+int Engine::threads_for(int n_components, std::size_t n_events) const {
+    const double work = static_cast<double>(n_events) * n_components * triangle(0, n_channels_);
     return static_cast<int>(std::clamp(work / THREAD_WORK, 1.0, static_cast<double>(options_.threads)));
 }
 
@@ -157,16 +157,17 @@ void Engine::sort(Chain& chain, std::size_t chunk, int n_components, std::uint32
     for (int i = 0; i < n; i++) order[next[labels[curve[i]]]++] = curve[i];
 }
 
-std::vector<Scratch> Engine::scratches(int n_components, bool soft) {
+std::vector<Scratch> Engine::scratches(int n_components, bool soft, int n_populations) {
     threads_.resize(static_cast<std::size_t>(options_.threads));
     std::vector<Scratch> views;
-    for (ThreadScratch& scratch : threads_) views.push_back(scratch.prepare(n_channels_, n_components, soft));
+    for (ThreadScratch& scratch : threads_)
+        views.push_back(scratch.prepare(n_channels_, n_components, soft, n_populations));
     return views;
 }
 
 void Engine::draw_labels(const Parameters& parameters, const Key& key, Totals& totals) {
     const std::lock_guard<std::mutex> lock(busy_);
-    const int K = parameters.n_components, threads = threads_for(K);
+    const int K = parameters.n_components, threads = threads_for(K, n_events_);
     const PackedMixture packed(parameters, n_channels_, options_.weight_floor, can_prune(K));
     const Mixture& mixture = packed.view();
     const std::size_t size = static_cast<std::size_t>(moment_size(n_channels_));
@@ -251,7 +252,7 @@ void Engine::draw_labels(const Parameters& parameters, const Key& key, Totals& t
 
 void Engine::expect_labels(const Parameters& parameters, Totals& totals) {
     const std::lock_guard<std::mutex> lock(busy_);
-    const int K = parameters.n_components, threads = threads_for(K);
+    const int K = parameters.n_components, threads = threads_for(K, n_events_);
     const PackedMixture packed(parameters, n_channels_, options_.weight_floor, can_prune(K));
     const Mixture& mixture = packed.view();
     const std::size_t size = static_cast<std::size_t>(moment_size(n_channels_));
@@ -298,6 +299,50 @@ void Engine::expect_labels(const Parameters& parameters, Totals& totals) {
 
     crew.loop(n_chunks(), [&](std::size_t chunk, int) { sort(chain, chunk, K, nullptr); });
     note(chain, K, work);
+}
+
+void Engine::memberships(const Parameters& parameters, const Populations& populations, std::size_t start,
+                         std::size_t stop, float* memberships, double* log_densities) {
+    const std::lock_guard<std::mutex> lock(busy_);
+    const int K = parameters.n_components;
+    const bool pruned = can_prune(K);
+    const PackedMixture packed(parameters, n_channels_, options_.weight_floor, pruned);
+    std::vector<Scratch> scratch = scratches(K, false, populations.count);
+    Crew crew(threads_for(K, stop - start));
+
+    // What the range has of each chunk, in the order of the chunk's curve. Places count from its first event.
+    std::vector<std::size_t> firsts;
+    for (std::size_t first = start; first < stop; first = (first / CHUNK + 1) * CHUNK) firsts.push_back(first);
+    firsts.push_back(stop);
+    std::vector<std::uint16_t> order(stop - start), labels(stop - start);
+    crew.loop(firsts.size() - 1, [&](std::size_t r, int) {
+        const std::size_t chunk = firsts[r] / CHUNK * CHUNK;
+        std::uint16_t* next = &order[firsts[r] - start];
+        for (int i = 0; i < events_in(chunk / CHUNK); i++) {
+            const std::size_t event = chunk + curve_[chunk + i];
+            if (event >= firsts[r] && event < firsts[r + 1])
+                *next++ = static_cast<std::uint16_t>(event - firsts[r]);
+        }
+    });
+
+    std::vector<Task> parts;  // `chunk` is the number of the chunk's part
+    for (std::size_t r = 0; r + 1 < firsts.size(); r++) {
+        const int n = static_cast<int>(firsts[r + 1] - firsts[r]);
+        for (int from = 0; from < n; from += DRAW_TASK)
+            parts.push_back({r, from, std::min(DRAW_TASK, n - from)});
+    }
+    crew.loop(parts.size(), [&](std::size_t i, int worker) {
+        const std::size_t first = firsts[parts[i].chunk], at = first - start;
+        const Piece piece{events_ + first * static_cast<std::size_t>(n_channels_),
+                          &order[at] + parts[i].from,
+                          parts[i].count,
+                          pruned,
+                          0,
+                          &labels[at]};
+        sweep_.memberships(packed.view(), piece, populations,
+                           memberships + at * static_cast<std::size_t>(populations.count), log_densities + at,
+                           scratch[worker]);
+    });
 }
 
 bool Engine::copy_labels(std::uint32_t chain, std::int32_t* out) const {

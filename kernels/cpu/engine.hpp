@@ -41,6 +41,11 @@ class Engine {
     // previous pass of chain 0 left: it is a function of the events, the previous mixture and this one.
     void expect_labels(const Parameters& parameters, Totals& totals);
 
+    // Memberships [stop - start][P] and log densities [stop - start] of the events from start to stop - 1: a
+    // function of each event, the mixture and the populations. Labels and their order stay as they are.
+    void memberships(const Parameters& parameters, const Populations& populations, std::size_t start,
+                     std::size_t stop, float* memberships, double* log_densities);
+
     // Copies the labels of one chain to out [N]; false where it has none yet.
     bool copy_labels(std::uint32_t chain, std::int32_t* out) const;
 
@@ -74,11 +79,11 @@ class Engine {
     Chain& chain(std::uint32_t number);
     Piece piece(Chain& chain, const Task& task, bool pruned) const;
     bool can_prune(int n_components) const;
-    int threads_for(int n_components) const;
+    int threads_for(int n_components, std::size_t n_events) const;
     bool prunes(const Chain& chain, std::size_t task, int n_components) const;
     void note(Chain& chain, int n_components, const std::vector<Work>& work);
     void sort(Chain& chain, std::size_t chunk, int n_components, std::uint32_t* starts) const;
-    std::vector<Scratch> scratches(int n_components, bool soft);
+    std::vector<Scratch> scratches(int n_components, bool soft, int n_populations = 0);
 
     const Sweep& sweep_;
     const float* events_;

@@ -129,6 +129,17 @@ class CpuEngine {
         return run([&](Totals& totals) { engine_.expect_labels(from, totals); }, counts, sums, scatters);
     }
 
+    void memberships(Doubles1 log_constants, Doubles2 means, Doubles3 whiteners,
+                     nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> populations,
+                     std::size_t start,
+                     nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu> memberships,
+                     DoublesOut1 log_densities) {
+        const nb::gil_scoped_release released;
+        const Parameters from = parameters(log_constants, means, whiteners);
+        engine_.memberships(from, {static_cast<int>(memberships.shape(1)), populations.data()}, start,
+                            start + memberships.shape(0), memberships.data(), log_densities.data());
+    }
+
     // Whether the chain has labels; they are written to `out` [N].
     bool labels(std::uint32_t chain,
                 nb::ndarray<std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> out) const {
@@ -163,6 +174,8 @@ NB_MODULE(_cpu, module) {
              "chain"_a, "iteration"_a, "counts"_a, "sums"_a, "scatters"_a)
         .def("expect_labels", &CpuEngine::expect_labels, "log_constants"_a, "means"_a, "whiteners"_a,
              "counts"_a, "sums"_a, "scatters"_a)
+        .def("memberships", &CpuEngine::memberships, "log_constants"_a, "means"_a, "whiteners"_a,
+             "populations"_a, "start"_a, "memberships"_a, "log_densities"_a)
         .def("labels", &CpuEngine::labels, "chain"_a, "out"_a)
         .def("log_densities", &CpuEngine::log_densities, "log_constants"_a, "means"_a, "whiteners"_a,
              "events"_a, "out"_a)

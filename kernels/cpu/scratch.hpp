@@ -7,18 +7,19 @@ namespace dpmix {
 
 // What one thread works in: owns what sweep.hpp's Scratch points to.
 class ThreadScratch {
-    AlignedVector<float> logs_, rows_;
+    AlignedVector<float> logs_, rows_, sums_;
     std::vector<double> weights_;
     std::vector<std::uint16_t> entries_;
     std::vector<float> shares_;
     std::vector<int> candidates_, starts_, nexts_, heads_, tails_;
 
    public:
-    // `soft`: for the E step too.
-    Scratch prepare(int n_channels, int n_components, bool soft) {
+    // `soft`: for the E step too; `n_populations`: for memberships too.
+    Scratch prepare(int n_channels, int n_components, bool soft, int n_populations = 0) {
         const std::size_t K = static_cast<std::size_t>(n_components);
         grow(logs_, K * TILE);
         grow(rows_, std::size_t{2} * 64 * padded_width(n_channels));
+        grow(sums_, static_cast<std::size_t>(n_populations) * TILE);
         grow(weights_, K);
         grow(candidates_, K);
         Scratch scratch{};
@@ -36,6 +37,7 @@ class ThreadScratch {
         scratch.candidates = candidates_.data();
         scratch.weights = weights_.data();
         scratch.rows = rows_.data();
+        scratch.sums = sums_.data();
         scratch.entries = entries_.data();
         scratch.shares = shares_.data();
         scratch.starts = starts_.data();

@@ -6,6 +6,7 @@
 
 #include "draw.hpp"
 #include "expect.hpp"
+#include "memberships.hpp"
 
 #define DPMIX_JOIN_(a, b) a##b
 #define DPMIX_JOIN(a, b) DPMIX_JOIN_(a, b)
@@ -46,6 +47,6 @@ void log_densities(const Mixture& mixture, const float* events, int count, float
 
 extern const Sweep DPMIX_JOIN(sweep_, DPMIX_SET);
 const Sweep DPMIX_JOIN(sweep_, DPMIX_SET) = {
-    DPMIX_QUOTE(DPMIX_SET), W, draw_piece, expect_piece, component_moments, log_densities};
+    DPMIX_QUOTE(DPMIX_SET), W, draw_piece, expect_piece, memberships_piece, component_moments, log_densities};
 
 }  // namespace dpmix

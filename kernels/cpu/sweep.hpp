@@ -84,12 +84,19 @@ struct Mixture {
     const double* whiteners;      // [K][D][D]
 };
 
+// A population for each component.
+struct Populations {
+    int count;      // P
+    const int* of;  // [K], 0 to P - 1
+};
+
 // Scratch of one thread.
 struct Scratch {
     float* logs;      // [K][TILE] partial sums by component; log densities or weights of the candidates
     int* candidates;  // [K]
     double* weights;  // [K] of a far event
     float* rows;      // [2][64][padded_width] centred events and weighted centred events
+    float* sums;      // [P][TILE] weights of the populations (memberships only)
 
     // Responsibilities of a block of events: entries (event, r), in segments of one component (expect only).
     int capacity;            // of entries, and of segments
@@ -121,6 +128,10 @@ struct Sweep {
     // where touched[j] is 0; labels become the most probable components.
     double (*expect)(const Mixture&, const Piece&, double* moments, std::uint8_t* touched,
                      double* log_likelihood, Scratch&);
+
+    // Memberships [piece][P] and log densities [piece] of a piece, by place. Its labels are only worked with.
+    double (*memberships)(const Mixture&, const Piece&, const Populations&, float* memberships,
+                          double* log_densities, Scratch&);
 
     // Moments of `count` events of one component: written, not added.
     void (*moments)(const Mixture&, int component, const float* events, const std::uint16_t* order, int count,

@@ -1,0 +1,79 @@
+// Memberships of a piece: the probability of each population for each event, and its log density. A population
+// is a set of components; its probability is the sum of their responsibilities.
+//
+// Weights are added in the order of the components, an event on its own in its lane: what an event gets depends
+// on nothing but the event, the mixture and the populations.
+#pragma once
+
+#include "expect.hpp"
+
+namespace dpmix {
+namespace {
+
+// A far event again in float64.
+double memberships_far(const Mixture& mixture, const Populations& populations, const float* event,
+                       double* weights, float* row) {
+    const FarEvent far = far_weights(mixture, event, weights);
+    for (int p = 0; p < populations.count; p++) row[p] = 0.0f;
+    for (int j = 0; j < mixture.n_components; j++)
+        row[populations.of[j]] += static_cast<float>(weights[j] / far.total);
+    return far.log_likelihood;
+}
+
+// The next tile's events are given this tile's most probable components as their last labels: in the order in
+// which the events are taken, neighbours are alike.
+DPMIX_INLINE void pass_on(const Piece& piece, const Candidates& c, int next) {
+    Ints places[U];
+    most_probable(c, places);
+    alignas(64) std::int32_t place[TILE];
+    for (int u = 0; u < U; u++) *(Ints*)(place + u * W) = places[u];
+    for (int l = 0; l < TILE && next + l < piece.count; l++)
+        piece.labels[piece.order[next + l]] = static_cast<std::uint16_t>(c.list[place[l]]);
+}
+
+double memberships_piece(const Mixture& mixture, const Piece& piece, const Populations& populations,
+                         float* memberships, double* log_densities, Scratch& scratch) {
+    const Evaluate evaluate = evaluate_for(mixture.n_channels);
+    const int P = populations.count;
+    Candidates c{(Floats*)scratch.logs, scratch.candidates, 0, {}, 0.0};
+    Floats* sums = (Floats*)scratch.sums;
+    int next = 0;
+    for_each_tile(piece, mixture.n_channels, [&](const Tile& tile) {
+        evaluate(mixture, tile, piece.labels, piece.pruned, c);
+        next += TILE;
+        if (piece.pruned) pass_on(piece, c, next);
+
+        Floats totals[U];
+        weigh(mixture, c, totals);
+        for (int i = 0; i < P * U; i++) sums[i] = Floats{};
+        for (int q = 0; q < c.count; q++) {
+            Floats* own = sums + populations.of[c.list[q]] * U;
+            for (int u = 0; u < U; u++) own[u] += c.logs[q * U + u];
+        }
+        for (int p = 0; p < P; p++) {
+            for (int u = 0; u < U; u++) sums[p * U + u] /= totals[u];
+        }
+
+        alignas(64) float best[TILE], log_totals[TILE];
+        for (int u = 0; u < U; u++) {
+            *(Floats*)(best + u * W) = c.best[u];
+            *(Floats*)(log_totals + u * W) = log_positive(totals[u]);
+        }
+        for (int l = 0; l < tile.count; l++) {
+            const int place = tile.places[l];
+            float* row = memberships + static_cast<std::size_t>(place) * P;
+            if (best[l] < FAR) {
+                log_densities[place] =
+                    memberships_far(mixture, populations, event_of(piece, mixture.n_channels, tile, l),
+                                    scratch.weights, row);
+                continue;
+            }
+            for (int p = 0; p < P; p++) row[p] = scratch.sums[p * TILE + l];
+            log_densities[place] = static_cast<double>(best[l]) + log_totals[l];
+        }
+    });
+    return c.work;
+}
+
+}  // namespace
+}  // namespace dpmix
