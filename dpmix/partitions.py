@@ -1,4 +1,4 @@
-"""Partitions of the same events in many draws: how far apart, which is in the middle, what they have in common.
+"""Partitions of the same events in many draws: how far apart, which is in the middle, what they share.
 
 Everything is of tables of how many events two draws put where, one pair of draws at a time, so that nothing
 is of size M x M; which component has which number does not matter. T draws, M events, C chains.
@@ -138,7 +138,7 @@ def contingency(first: npt.ArrayLike, second: npt.ArrayLike, n_first: int = 0, n
     n_first, n_second : int
     """
     a, b = np.asarray(first, np.int64), np.asarray(second, np.int64)
-    rows, columns = max(n_first, int(a.max()) + 1), max(n_second, int(b.max()) + 1)
+    rows, columns = max(n_first, a.max(initial=-1) + 1), max(n_second, b.max(initial=-1) + 1)
     return np.bincount(a * columns + b, minlength=rows * columns).reshape(rows, columns)
 
 

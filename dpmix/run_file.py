@@ -244,6 +244,13 @@ def coordinate(dim: str, size: int, channels: Sequence[str]) -> AnyArray:
     return np.array(channels) if dim in ("channel", "channel_bis") else np.arange(size)
 
 
+def write_coordinates(group: h5netcdf.Group, coordinates: Mapping[str, AnyArray]) -> None:
+    """Make the dimensions of a group, with the values along each."""
+    for dim, values in coordinates.items():
+        group.dimensions[dim] = len(values)
+        _write(group, dim, (dim,), values)
+
+
 def is_run_file(path: Path) -> bool:
     """Whether a file is what `dpmix mcmc` or `dpmix bem` wrote; False of one that is cut short."""
     try:
@@ -314,7 +321,7 @@ def _lay_out_group(group: h5netcdf.Group, layout: Layout) -> None:
         name.removeprefix(prefix): v for name, v in layout.variables.items() if name.startswith(prefix)
     }
     used = dict.fromkeys(dim for dims, _ in variables.values() for dim in dims)
-    _write_coordinates(group, {dim: coordinate(dim, layout.sizes[dim], layout.channels) for dim in used})
+    write_coordinates(group, {dim: coordinate(dim, layout.sizes[dim], layout.channels) for dim in used})
     for name, (dims, dtype) in variables.items():
         group.create_variable(name, dims, dtype, dcpl=_filled(dtype))
 
@@ -327,16 +334,10 @@ def _write_constants(group: h5netcdf.Group, layout: Layout) -> None:
     }
     numbered = {dim: coordinate(dim, size, layout.channels) for dim, size in sizes.items()}
     given = {name: array for name, (dims, array) in constants.items() if dims == (name,)}
-    _write_coordinates(group, numbered | given)
+    write_coordinates(group, numbered | given)
     for name, (dims, array) in constants.items():
         if name not in given:
             _write(group, name, dims, array)
-
-
-def _write_coordinates(group: h5netcdf.Group, coordinates: Mapping[str, AnyArray]) -> None:
-    for dim, values in coordinates.items():
-        group.dimensions[dim] = len(values)
-        _write(group, dim, (dim,), values)
 
 
 def _write(group: h5netcdf.Group, name: str, dims: tuple[str, ...], array: AnyArray) -> None:
