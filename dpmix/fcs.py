@@ -24,7 +24,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 import flowio
 import flowutils.compensate
@@ -35,6 +35,7 @@ from dpmix.errors import DataError
 
 HEADER_BYTES = 58
 MARK = b"\x1e"  # delimiter of keywords and values in the TEXT that FlowIO is given
+PART = re.compile(rb"(?<=[^\x1e])\x1e(?!\x1e)")  # where FlowIO parts it
 SPILLOVER_KEYWORDS = ("spillover", "spill", "comp")  # FlowIO gives keywords in lower case without their $
 MASS_INSTRUMENT = re.compile(r"cytof|helios|dvs|xt ?mass|mass cyto", re.IGNORECASE)
 MASS_DETECTOR = re.compile(r"^\(?[A-Z][a-z]?\d{2,3}\)?D[id]$|\(([A-Z][a-z]?\d{2,3})\)D[id]$")
@@ -106,10 +107,15 @@ class Header:
         What is odd about the file, one line each.
     keywords : dict
         All keywords of TEXT, in lower case and without their $.
+    text : tuple of (bytes, bytes)
+        The keywords and values of TEXT and its supplement as they are in the file, in their order; a value
+        that is empty there is one blank.
     byte_order : "<" or ">"
         Little- or big-endian.
     data_start : int
         First byte of the events in the file.
+    analysis : (int, int)
+        First byte of ANALYSIS in the file and the number of its bytes, (0, 0) where it has none.
     row : numpy dtype
         One event as it is stored, fields c0, c1, ...
     """
@@ -127,8 +133,10 @@ class Header:
     n_data_sets: int
     notes: tuple[str, ...]
     keywords: dict[str, str] = field(repr=False)
+    text: tuple[tuple[bytes, bytes], ...] = field(repr=False)
     byte_order: Literal["<", ">"]
     data_start: int = field(repr=False)
+    analysis: tuple[int, int] = field(repr=False)
     row: np.dtype[np.void] = field(repr=False)
 
 
@@ -194,6 +202,34 @@ def read_events(
     return events
 
 
+def read_rows(header: Header, start: int, stop: int) -> npt.NDArray[np.uint8]:
+    """Read a range of events as the bytes that they are in the file, uint8 [stop - start, bytes of an event].
+
+    Raises
+    ------
+    DataError
+        The file cannot be read, or has changed since its header was read.
+    """
+    size = header.row.itemsize
+    try:
+        with header.path.open("rb") as file:
+            file.seek(header.data_start + start * size)
+            found = file.read((stop - start) * size)
+    except OSError as error:
+        raise DataError(f"{header.path}: the events cannot be read ({error.strerror}); {AGAIN}") from error
+    if len(found) < (stop - start) * size:
+        raise DataError(f"{header.path}: found {len(found) // size} of events {start} to {stop}; {AGAIN}")
+    return np.frombuffer(found, np.uint8).reshape(stop - start, size)
+
+
+def read_analysis(header: Header) -> bytes:
+    """The ANALYSIS segment as it is in the file, empty where there is none."""
+    first, length = header.analysis
+    with header.path.open("rb") as file:
+        file.seek(first)
+        return file.read(length)
+
+
 def _rows(header: Header) -> npt.NDArray[np.void]:
     if header.n_events == 0:
         return np.empty(0, header.row)
@@ -223,7 +259,7 @@ def _data_set_offsets(file: BinaryIO, path: Path) -> list[int]:
     """Where each data set begins; $NEXTDATA counts from the beginning of its own data set."""
     offsets = [0]
     while True:
-        _, keywords = _text(file, path, offsets[-1])
+        keywords = _text(file, path, offsets[-1]).keywords
         step = _whole(keywords.get("nextdata", ""), 0)
         file.seek(offsets[-1] + max(step, 0))
         if step <= 0 or file.read(3) != b"FCS":  # many files give nonsense for the last data set
@@ -245,7 +281,16 @@ def _whole(text: str | bytes, default: int) -> int:
         return default
 
 
-def _text(file: BinaryIO, path: Path, offset: int) -> tuple[bytes, dict[str, str]]:
+class _Text(NamedTuple):
+    """HEADER and TEXT of one data set."""
+
+    header: bytes
+    keywords: dict[str, str]
+    pairs: tuple[tuple[bytes, bytes], ...]
+    analysis: tuple[int, int]  # the first and last byte that TEXT gives, 0 where it gives none
+
+
+def _text(file: BinaryIO, path: Path, offset: int) -> _Text:
     """HEADER and the keywords of TEXT, by FlowIO, of the data set at an offset of the file.
 
     FlowIO is given HEADER and TEXT alone, repaired where it would stumble, and neither DATA nor ANALYSIS.
@@ -260,12 +305,17 @@ def _text(file: BinaryIO, path: Path, offset: int) -> tuple[bytes, dict[str, str
         raise DataError(
             f"{path}: TEXT is said to be in bytes {first} to {last}, which are not there; {AGAIN}"
         )
-    keywords = _parsed(header, text, path)
+    keywords, pairs = _parsed(header, text, path)
     extra = _segment_of_keywords(keywords, "stext")
     if extra and extra != (first, last):
         text = text.rstrip(text[:1]) + _segment(file, offset, *extra)
-        keywords = _parsed(header, text, path)
-    return header, keywords
+        keywords, pairs = _parsed(header, text, path)
+    found = (
+        re.search(rb"(?i)\$%bANALYSIS%b\s*(\d+)" % (end, re.escape(text[:1])), text)
+        for end in (b"BEGIN", b"END")
+    )
+    first, last = (0 if match is None else int(match[1]) for match in found)
+    return _Text(header, keywords, pairs, (first, last))
 
 
 def _segment_of_keywords(keywords: Mapping[str, str], name: str) -> tuple[int, int] | None:
@@ -288,8 +338,12 @@ def _repaired(text: bytes) -> bytes:
     return text if re.search(rb"(?i)\x1e\$TOT\x1e", text) else text + b"$TOT" + MARK + b"-1" + MARK
 
 
-def _parsed(header: bytes, text: bytes, path: Path) -> dict[str, str]:
-    """Keywords of TEXT by FlowIO; read again, empty values filled, where those made it lose its place."""
+def _parsed(header: bytes, text: bytes, path: Path) -> tuple[dict[str, str], tuple[tuple[bytes, bytes], ...]]:
+    """Keywords of TEXT by FlowIO; read again, empty values filled, where those made it lose its place.
+
+    Also the pairs that FlowIO made them of, as they are in the file.
+    """
+    mark = text[:1]
     delimiter = chr(text[0])
     text = _repaired(text)
     problem = "no keywords"
@@ -306,7 +360,9 @@ def _parsed(header: bytes, text: bytes, path: Path) -> dict[str, str]:
             channels, lost = sorted(flow.channels), any("\x1e" in key for key in flow.text)
             problem = f"$PAR is {flow.channel_count}, the channels named are {channels}"
             if len(channels) == flow.channel_count > 0 and channels[-1] == len(channels) and not lost:
-                return {key: _printable(value.replace("\x1e", delimiter)) for key, value in flow.text.items()}
+                parts = [part.replace(MARK * 2, mark) for part in PART.split(attempt[1:-1])]
+                keywords = {k: _printable(v.replace("\x1e", delimiter)) for k, v in flow.text.items()}
+                return keywords, tuple(zip(parts[::2], parts[1::2], strict=False))
     raise DataError(f"{path}: TEXT cannot be read: {_printable(problem[:200])}; {AGAIN}")
 
 
@@ -320,7 +376,7 @@ def _printable(text: str) -> str:
 
 def _read_data_set(file: BinaryIO, path: Path, data_set: int, offsets: list[int]) -> Header:
     offset = offsets[data_set - 1]
-    raw, keywords = _text(file, path, offset)
+    raw, keywords, pairs, analysis = _text(file, path, offset)
     version = raw[:6].decode()
     mode = keywords.get("mode", "L").strip().upper()
     if mode != "L":
@@ -357,8 +413,10 @@ def _read_data_set(file: BinaryIO, path: Path, data_set: int, offsets: list[int]
         n_data_sets=len(offsets),
         notes=tuple(notes),
         keywords=keywords,
+        text=pairs,
         byte_order=order,
         data_start=offset + start,
+        analysis=_place_analysis(raw, analysis, offset, size),
         row=row,
     )
 
@@ -447,6 +505,14 @@ def _place_data(
     if in_header != in_text and len(places) == 2:
         return first, n_events, [f"HEADER and TEXT disagree on where the events are; bytes from {first} read"]
     return first, n_events, []
+
+
+def _place_analysis(raw: bytes, in_text: tuple[int, int], offset: int, size: int) -> tuple[int, int]:
+    """First byte of ANALYSIS in the file, and its length; nothing where what is said is not there."""
+    for first, last in (in_text, (_whole(raw[42:50], 0), _whole(raw[50:58], 0))):
+        if HEADER_BYTES <= first < last < size:
+            return offset + first, last - first + 1
+    return 0, 0
 
 
 def _spillover(keywords: Mapping[str, str]) -> tuple[Spillover | None, str]:

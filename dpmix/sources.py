@@ -61,6 +61,8 @@ class Source:
         None where the file does not say.
     notes : tuple of str
         What is odd about the file.
+    header : Header or None
+        Of an FCS file.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Source:
     spillover_problem: str = ""
     kind: Literal["fluorescence", "mass"] | None = None
     notes: tuple[str, ...] = ()
+    header: fcs.Header | None = None
 
     @property
     def channels(self) -> tuple[str, ...]:
@@ -219,6 +222,7 @@ def _fcs(path: Path, part: str) -> Source:
         spillover_problem=header.spillover_problem,
         kind=header.kind,
         notes=header.notes,
+        header=header,
     )
 
 
