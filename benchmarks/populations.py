@@ -1,6 +1,6 @@
 """Simulated populations whose truth is known: how many of them does a rule of the cut find, and which?
 
-    python benchmarks/populations.py CACHE --fit-only              # fits every case, keeps the run files in CACHE
+    python benchmarks/populations.py CACHE --fit-only              # fits every case, keeps the runs in CACHE
     python benchmarks/populations.py CACHE --rule module:function  # scores a rule on them
 
 The cases are made by the code below and nothing else: `cases()` gives them one after another, each from a
@@ -67,9 +67,9 @@ class Case:
 def shaped(random: np.random.Generator, shape: Shape, n: int, dim: int) -> Array:
     """Events of one population with one mode, float64 [n, dim], about 0 and of standard deviation 1.
 
-    All shapes but the clipped one have a single mode exactly: skewed is a linear map of gamma variables, whose
-    density is log-concave; heavy is multivariate t, elliptical; bent maps a normal by a shear without change
-    of volume (Haario, Saksman and Tamminen 1999, Comput. Stat. 14:375).
+    All shapes but the clipped one have a single mode exactly: skewed is a linear map of gamma variables,
+    whose density is log-concave; heavy is multivariate t, elliptical; bent maps a normal by a shear without
+    change of volume (Haario, Saksman and Tamminen 1999, Comput. Stat. 14:375).
     """
     factors = random.normal(size=(dim, dim + 3))
     root = np.linalg.cholesky(factors @ factors.T)
@@ -133,7 +133,7 @@ def _apart(random: np.random.Generator, number: int, dim: int, distance: float) 
 
 
 def nested(random: np.random.Generator, offset: float, share: float, dim: int, n: int) -> Made:
-    """A narrow population (standard deviation 0.15) inside a wide one (1), `offset` of the latter off its centre."""
+    """A narrow population (standard deviation 0.15) inside a wide one (1), `offset` off its centre."""
     narrow, wide = _sizes(np.array([share, 1.0 - share]), n)
     direction = random.normal(size=dim)
     centre = offset * direction / np.linalg.norm(direction)
@@ -180,8 +180,8 @@ def many(random: np.random.Generator, shape: Shape, number: int, dim: int, n: in
 def quadrants(random: np.random.Generator, distance: float, lineages: int, dim: int, n: int) -> Made:
     """Finely divided gates: quadrants of two markers, each with a shallow valley, in each of some lineages.
 
-    Both markers are mixtures of two normals of standard deviation 1, `distance` apart; lineages lie 8 apart in
-    a third marker; the others tell nothing. The truth is the gate, as one would draw it: the side of the
+    Both markers are mixtures of two normals of standard deviation 1, `distance` apart; lineages lie 8 apart
+    in a third marker; the others tell nothing. The truth is the gate, as one would draw it: the side of the
     middle that an event lies on in either marker, not which normal it came from.
     """
     shares = np.array([0.35, 0.25, 0.25, 0.15])
@@ -198,7 +198,7 @@ def quadrants(random: np.random.Generator, distance: float, lineages: int, dim: 
 def cytometry(random: np.random.Generator, number: int, zeros: bool, dim: int, n: int) -> Made:
     """Populations that are each positive or negative in each marker, skewed, correlated, of uneven size.
 
-    Positive events lie 3 to 6 above negative ones, by the marker, in units of the standard deviation of either;
+    Positive events lie 3 to 6 above negative ones, by the marker, where standard deviations are 0.7 to 1.1;
     shares are log-normal, at least 0.3%. Populations differ in two markers at least. With `zeros`, values
     below the middle of the negative population are 0, as mass cytometry has it.
     """
@@ -220,7 +220,7 @@ def cytometry(random: np.random.Generator, number: int, zeros: bool, dim: int, n
 
 
 def blood(random: np.random.Generator, n: int) -> Made:
-    """The ten dyes of `dpmix simulate`, without spillover, on the scale that its populations are described on."""
+    """The ten dyes of `dpmix simulate`, without spillover, on the scale its populations are described on."""
     made = simulate.cytometry_like(n, seed=int(random.integers(2**31)), spill=False)
     dyes = [made.channels.index(name) for name in simulate.DYES]
     events = np.arcsinh(made.events[:, dyes].astype(np.float64) / simulate.COFACTOR)
@@ -278,7 +278,7 @@ TABLE: tuple[tuple[str, Make, dict[str, Any], int, int], ...] = (
 
 
 def cases(pattern: str = "*", most: int = BIG) -> Iterator[Case]:
-    """Every case whose name fits a pattern, and that has at most so many events; each made when its turn comes."""
+    """Every case whose name fits a pattern, of at most so many events; each is made when its turn comes."""
     for kind, make, arguments, dim, n in TABLE:
         name = f"{kind}-d{dim}-n{n}"
         if n > most or not fnmatch(name, pattern):
