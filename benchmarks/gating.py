@@ -34,6 +34,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import yaml
 from record import FOLDER, write_results
 
 Events = npt.NDArray[np.float32]
@@ -50,13 +51,13 @@ SEED = 1
 # ---------------------------------------------------------------------------------------- methods
 
 
-def kmeans(events: Events, gates: int) -> Ints:
+def kmeans(events: Events, gates: int, seed: int) -> Ints:
     from sklearn.cluster import KMeans
 
-    return np.asarray(KMeans(gates + 1, n_init="auto", random_state=SEED).fit_predict(events))
+    return np.asarray(KMeans(gates + 1, n_init="auto", random_state=seed).fit_predict(events))
 
 
-def _flowsom(events: Events, clusters: int) -> Ints:
+def _flowsom(events: Events, clusters: int, seed: int) -> Ints:
     import anndata
     import flowsom
     from loguru import logger
@@ -65,48 +66,48 @@ def _flowsom(events: Events, clusters: int) -> Ints:
     names = [f"ch{j}" for j in range(events.shape[1])]
     table = anndata.AnnData(events.astype(np.float64), var={"channel": names, "marker": names})
     table.var_names = names
-    return np.asarray(flowsom.FlowSOM(table, n_clusters=clusters, seed=SEED).metacluster_labels).astype(int)
+    return np.asarray(flowsom.FlowSOM(table, n_clusters=clusters, seed=seed).metacluster_labels).astype(int)
 
 
-def flowsom_told(events: Events, gates: int) -> Ints:
-    return _flowsom(events, gates + 1)
+def flowsom_told(events: Events, gates: int, seed: int) -> Ints:
+    return _flowsom(events, gates + 1, seed)
 
 
-def flowsom_20(events: Events, gates: int) -> Ints:
-    return _flowsom(events, 20)
+def flowsom_20(events: Events, gates: int, seed: int) -> Ints:
+    return _flowsom(events, 20, seed)
 
 
-def phenograph(events: Events, gates: int) -> Ints:
+def phenograph(events: Events, gates: int, seed: int) -> Ints:
     import phenograph as peer
 
-    return np.asarray(peer.cluster(events, clustering_algo="leiden", k=30, seed=SEED)[0])
+    return np.asarray(peer.cluster(events, clustering_algo="leiden", k=30, seed=seed)[0])
 
 
-def _some(events: Events, most: int) -> Events:
+def _some(events: Events, most: int, seed: int) -> Events:
     """At most so many of the events, drawn without replacement."""
-    return events[np.random.default_rng(SEED).permutation(len(events))[:most]]
+    return events[np.random.default_rng(seed).permutation(len(events))[:most]]
 
 
-def gmm(events: Events, gates: int) -> Ints:
+def gmm(events: Events, gates: int, seed: int) -> Ints:
     from sklearn.mixture import GaussianMixture
 
-    fitted = GaussianMixture(gates + 5, random_state=SEED).fit(_some(events, 20_000))
+    fitted = GaussianMixture(gates + 5, random_state=seed).fit(_some(events, 20_000, seed))
     return np.asarray(fitted.predict(events))
 
 
-def bgmm(events: Events, gates: int) -> Ints:
+def bgmm(events: Events, gates: int, seed: int) -> Ints:
     from sklearn.mixture import BayesianGaussianMixture
 
     model = BayesianGaussianMixture(
         n_components=40,
         weight_concentration_prior_type="dirichlet_process",
         max_iter=100,
-        random_state=SEED,
+        random_state=seed,
     )
-    return np.asarray(model.fit(_some(events, 8_000)).predict(events))
+    return np.asarray(model.fit(_some(events, 8_000, seed)).predict(events))
 
 
-def dpmix_populations(events: Events, workdir: Path) -> Ints:
+def dpmix_populations(events: Events, workdir: Path, seed: int) -> Ints:
     """Population of each event, by the commands that a user gives and the defaults they have.
 
     A run that is in `workdir` already, of the same events, is gated again and not made again.
@@ -115,7 +116,8 @@ def dpmix_populations(events: Events, workdir: Path) -> Ints:
     data, run, gated = workdir / "events.npy", workdir / "run.h5", workdir / "gated"
     if not run.exists() or not data.exists() or not np.array_equal(np.load(data), events):
         np.save(data, events)
-        (workdir / "run.yaml").write_text(f"data: {{files: [events.npy]}}\noutput: {{path: {run}}}\n")
+        config = {"data": {"files": ["events.npy"]}, "output": {"path": str(run)}, "seed": seed}
+        (workdir / "run.yaml").write_text(yaml.safe_dump(config))
         subprocess.run([*command, "mcmc", workdir / "run.yaml", "--overwrite", "--quiet"], check=True)
     subprocess.run(
         [*command, "gate", run, "--output", gated, "--format", "parquet", "--overwrite"], check=True
@@ -137,7 +139,7 @@ class Method:
 
     title: str
     told: str
-    cluster: Callable[[Events, int], Ints] | None
+    cluster: Callable[[Events, int, int], Ints] | None
     distribution: str
 
 
@@ -176,7 +178,7 @@ def samples(name: str) -> Iterator[tuple[int, Events, Ints]]:
         yield int(number), own.astype(np.float32), gates[sample == number]
 
 
-def measure(method: str, name: str, runs: Path) -> dict[str, Any]:
+def measure(method: str, name: str, seed: int, runs: Path) -> dict[str, Any]:
     """Scores of a method on a set, the mean over its samples; seconds are of all samples together."""
     _, gating_score = tools()
     cluster = METHODS[method].cluster
@@ -184,11 +186,11 @@ def measure(method: str, name: str, runs: Path) -> dict[str, Any]:
     for number, events, gates in samples(name):
         began = time.perf_counter()
         if cluster is None:
-            workdir = runs / f"{name}_{number}"
+            workdir = runs / f"{name}_{number}_seed{seed}"
             workdir.mkdir(parents=True, exist_ok=True)
-            labels = dpmix_populations(events, workdir)
+            labels = dpmix_populations(events, workdir, seed)
         else:
-            labels = cluster(events, len(np.unique(gates[gates > 0])))
+            labels = cluster(events, len(np.unique(gates[gates > 0])), seed)
         seconds += time.perf_counter() - began
         scores.append(gating_score.score(gates, labels))
     mean = {key: round(float(np.mean([score[key] for score in scores])), 4) for key in (*SCORES, "clusters")}
@@ -200,11 +202,23 @@ def measure(method: str, name: str, runs: Path) -> dict[str, Any]:
     }
 
 
-def earlier() -> dict[str, dict[str, Any]]:
-    """Scores that were measured before, by method and set."""
+Scores = dict[str, dict[str, dict[str, Any]]]  # by method and set
+
+
+def earlier() -> dict[int, Scores]:
+    """Scores that were measured before, by seed; with a place for every method."""
     path = FOLDER / "gating.json"
-    kept = json.loads(path.read_text())["results"]["scores"] if path.exists() else {}
-    return {method: kept.get(method, {}) for method in METHODS}
+    results = json.loads(path.read_text())["results"] if path.exists() else {}
+    kept = {SEED: results.get("scores", {})}
+    kept |= {int(seed): scores for seed, scores in results.get("other seeds", {}).items()}
+    return {seed: {method: scores.get(method, {}) for method in METHODS} for seed, scores in kept.items()}
+
+
+def write(scores: dict[int, Scores]) -> None:
+    """Keep everything in benchmarks/results/gating.json."""
+    others = {seed: {m: by_set for m, by_set in scores[seed].items() if by_set} for seed in sorted(scores)}
+    told = {method: METHODS[method].told for method in METHODS}
+    write_results("gating", {"methods": told, "scores": others.pop(SEED), "other seeds": others})
 
 
 # ---------------------------------------------------------------------------------------- showing
@@ -214,7 +228,7 @@ def mean_over_sets(by_set: dict[str, Any]) -> dict[str, float]:
     return {key: float(np.mean([by_set[name][key] for name in by_set])) for key in SCORES}
 
 
-def table(scores: dict[str, dict[str, Any]]) -> str:
+def table(scores: Scores) -> str:
     """Markdown: mean F1 / FlowCAP F / ARI · clusters of each method, over all sets and on each; seconds."""
 
     def figures(of: dict[str, float]) -> str:
@@ -225,14 +239,14 @@ def table(scores: dict[str, dict[str, Any]]) -> str:
         if not by_set:
             continue
         mean = figures(mean_over_sets(by_set))
-        mean += "" if len(by_set) == len(SETS) else f" ({len(by_set)} sets)"
+        mean += "" if len(by_set) == len(SETS) else f" (on {len(by_set)} of {len(SETS)})"
         cells = [f"{figures(by_set[s])} · {by_set[s]['clusters']:.0f}" if s in by_set else "" for s in SETS]
         seconds = sum(of_set["seconds"] for of_set in by_set.values())
         lines.append(f"| {METHODS[method].title} | {mean} | {' | '.join(cells)} | {seconds:,.0f} |")
     return "\n".join(lines)
 
 
-def bars(scores: dict[str, dict[str, Any]]) -> list[tuple[str, bool]]:
+def bars(scores: Scores) -> list[tuple[str, bool]]:
     """What dpmix must reach, each with whether it does; empty where a set was not measured."""
     ours = scores["dpmix"]
     if set(ours) != set(SETS):
@@ -258,6 +272,18 @@ def bars(scores: dict[str, dict[str, Any]]) -> list[tuple[str, bool]]:
     return lines
 
 
+def spreads(scores: dict[int, Scores]) -> Iterator[str]:
+    """How much a method's mean F1 depends on its seed, of those that were measured with several."""
+    for method in METHODS:
+        found = []
+        for name in SETS:
+            of_set = [scores[s][method][name]["mean_f1"] for s in scores if name in scores[s][method]]
+            if len(of_set) > 1:
+                found.append(f"{name} {min(of_set):.2f} to {max(of_set):.2f} ({len(of_set)} seeds)")
+        if found:
+            yield f"{METHODS[method].title}, mean F1 by seed: {', '.join(found)}"
+
+
 def _some_of(text: str, known: Sequence[str], groups: dict[str, Sequence[str]]) -> list[str]:
     """Names in a comma-separated list, in the order of `known`; a group stands for its names."""
     asked = {name for word in text.split(",") for name in groups.get(word, [word])}
@@ -275,22 +301,26 @@ def main() -> None:
     parser.add_argument(
         "--runs", type=Path, help="keep dpmix's runs in this folder, and gate those that are there"
     )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=SEED,
+        help=f"the table and the bars are about {SEED}; others show the spread",
+    )
     asked = parser.parse_args()
     peers = [method for method in METHODS if method != "dpmix"]
     methods = _some_of(asked.only, list(METHODS), {"all": list(METHODS), "peers": peers, "none": []})
     names = _some_of(asked.sets, SETS, {"all": SETS})
     scores = earlier()
+    now = scores.setdefault(asked.seed, {method: {} for method in METHODS})
     with tempfile.TemporaryDirectory() as folder:
         for method in methods:
             for name in names:
-                scores[method][name] = measure(method, name, asked.runs or Path(folder))
-                print(
-                    method, name, {k: v for k, v in scores[method][name].items() if k != "date"}, flush=True
-                )
-                told = {method: METHODS[method].told for method in METHODS}
-                write_results("gating", {"methods": told, "scores": scores})
-    print(table(scores))
-    checked = bars(scores)
+                now[method][name] = measure(method, name, asked.seed, asked.runs or Path(folder))
+                print(method, name, {k: v for k, v in now[method][name].items() if k != "date"}, flush=True)
+                write(scores)
+    print(table(scores[SEED]), *spreads(scores), sep="\n")
+    checked = bars(scores[SEED])
     print("\nbars: not checked, dpmix or its peers lack a set" if not checked else "")
     for line, passed in checked:
         print("pass" if passed else "MISS", line)

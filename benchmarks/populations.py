@@ -455,7 +455,10 @@ def main() -> None:
     if rule:
         print("| case | found | true | mean F1 | ARI | seconds |\n|---|---|---|---|---|---|")
     for case in cases(asked.cases, asked.most):
-        path, seconds = fit(case, asked.cache, asked.set)
+        try:
+            path, seconds = fit(case, asked.cache, asked.set)
+        except DpmixError as error:
+            raise SystemExit(str(error)) from None
         if not rule:
             print(f"{case.name}: {open_run(path).committed} draws, {seconds:.1f} s", flush=True)
             continue
