@@ -6,6 +6,7 @@ rounding of a step of the cumulative sum.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -14,7 +15,7 @@ import pytest
 from reference import ReferenceEngine
 from scipy import stats as st
 
-from dpmix.engines.base import Key
+from dpmix.engines.base import CHUNK, Key
 from dpmix.model import LOG_2PI, Array, Mixture, Stats
 
 Floats = npt.NDArray[np.float32]
@@ -42,9 +43,28 @@ SHAPES = [
 ]
 
 
+# (N, D, K) of memberships.
+MEMBERSHIP_SHAPES = [
+    (1, 1, 1),
+    (1, 14, 40),
+    (701, 1, 300),
+    (100, 2, 31),
+    (333, 5, 16),
+    (601, 14, 300),
+    (530, 14, 2),
+    (200, 17, 32),
+    (120, 33, 31),
+    (100, 40, 20),
+    (50, 64, 33),
+]
+
+
 class AnyEngine(Protocol):
     def draw_labels(self, mixture: Mixture, key: Key) -> Stats: ...
     def expect_labels(self, mixture: Mixture) -> Stats: ...
+    def memberships(
+        self, mixture: Mixture, populations: npt.NDArray[np.int64], start: int, stop: int
+    ) -> tuple[Floats, Array]: ...
     def labels(self, chain: int = 0) -> npt.NDArray[np.int32]: ...
     def close(self) -> None: ...
 
@@ -93,6 +113,30 @@ def assert_near_stats(got: Stats, want: Stats, n_events: int) -> None:
     roots = np.sqrt(np.einsum("kii->ki", want.scatters)) + 1e-3
     assert (np.abs(got.sums - want.sums) / (roots * np.sqrt(want.counts + 1.0)[:, None])).max() < 2e-5
     assert (np.abs(got.scatters - want.scatters) / (roots[:, :, None] * roots[:, None, :])).max() < 2e-5
+
+
+def populations_of(n_components: int) -> list[npt.NDArray[np.int64]]:
+    """All components in one population, each in its own, and some in each with numbers that none has."""
+    rng = np.random.default_rng(n_components)
+    some = 3 + 2 * rng.integers(0, n_components // 4 + 1, n_components)  # 0, 1, 2, 4, 6, ... are nobody's
+    return [np.zeros(n_components, np.int64), rng.permutation(n_components), some]
+
+
+def assert_right_memberships(
+    engine: AnyEngine, events: Floats, mixture: Mixture, populations: npt.NDArray[np.int64], tau: float = 25.0
+) -> None:
+    """Those of all events are the reference's."""
+    memberships, log_densities = engine.memberships(mixture, populations, 0, len(events))
+    want, want_densities = ReferenceEngine(events, tau).memberships(mixture, populations, 0, len(events))
+    assert (memberships.dtype, log_densities.dtype) == (np.float32, np.float64)
+    assert memberships.shape == want.shape
+    assert (memberships >= 0.0).all()
+    np.testing.assert_allclose(memberships, want, rtol=1e-4, atol=2e-5)
+    rounding = 1e-6 + 2e-9 * len(populations)  # of float32 sums over the components
+    np.testing.assert_allclose(memberships.sum(axis=1, dtype=float), 1.0, atol=rounding)
+    np.testing.assert_allclose(log_densities, want_densities, rtol=2e-6, atol=5e-5)
+    nobody = np.setdiff1d(np.arange(populations.max() + 1), populations)
+    assert (memberships[:, nobody] == 0.0).all()
 
 
 class EngineContract:
@@ -262,6 +306,102 @@ class EngineContract:
         assert min(p_values) > 1e-5
         assert st.kstest(p_values, "uniform").pvalue > 1e-4
 
+    @pytest.mark.parametrize(("n", "dim", "n_components"), MEMBERSHIP_SHAPES)
+    def test_memberships_agree_with_the_reference(self, n: int, dim: int, n_components: int) -> None:
+        for spread in (0.3, 1.0):
+            events, mixture = problem(n, dim, n_components, spread=spread)
+            engine = self.make(events)
+            for populations in populations_of(n_components):
+                assert_right_memberships(engine, events, mixture, populations)
+
+    @pytest.mark.parametrize(("dim", "n_components"), [(1, 3), (14, 64), (40, 20)])
+    @pytest.mark.parametrize("distance", [1e3, 1e6, 1e15])
+    def test_memberships_of_far_events_are_right(self, dim: int, n_components: int, distance: float) -> None:
+        events, mixture = problem_with_far_events(dim, n_components, distance)
+        engine, reference = self.make(events), ReferenceEngine(events)
+        for populations in populations_of(n_components):
+            assert_right_memberships(engine, events, mixture, populations)
+            got, log_densities = engine.memberships(mixture, populations, 0, len(events))
+            want, want_densities = reference.memberships(mixture, populations, 0, len(events))
+            np.testing.assert_allclose(got[::60], want[::60], rtol=1e-6, atol=1e-6)
+            np.testing.assert_allclose(log_densities[::60], want_densities[::60], rtol=1e-12)
+
+    def test_memberships_of_events_between_near_and_far_are_right(self) -> None:
+        """A component a little below the best of an event for which float32 would be 0.03 nats off."""
+        events = np.full((40, 2), 0.0, np.float32)
+        events[:, 0] = np.linspace(100.0, 1000.0, 40)
+        means = np.array([[0.0, 0.0], [1e-4, 0.0], [-1e-3, 0.0]])
+        mixture = mixture_of(np.array([0.3, 0.3, 0.4]), means, np.tile(np.eye(2), (3, 1, 1)))
+        populations = np.array([1, 0, 1])
+        got, _ = self.make(events).memberships(mixture, populations, 0, 40)
+        want, _ = ReferenceEngine(events).memberships(mixture, populations, 0, 40)
+        far = events[:, 0] ** 2 / 2 > 4.1e4
+        assert far.sum() > 20
+        np.testing.assert_allclose(got[far], want[far], atol=1e-6)
+
+    def test_components_without_weight_have_no_part_in_memberships(self) -> None:
+        events, mixture = problem(500, 5, 40)
+        log_weights = mixture.log_weights.copy()
+        log_weights[::3] = -np.inf
+        emptied = Mixture(log_weights, mixture.means, mixture.whiteners, mixture.log_norms)
+        engine = self.make(events)
+        for populations in (*populations_of(40), (np.arange(40) % 3 == 0).astype(int)):
+            assert_right_memberships(engine, events, emptied, populations)
+        memberships, _ = engine.memberships(emptied, np.arange(40) % 3, 0, 500)
+        assert (memberships[:, 0] == 0.0).all()
+
+    @pytest.mark.parametrize("weight_floor", [1.0, 2.0, 25.0])
+    def test_memberships_obey_the_weight_floor(self, weight_floor: float) -> None:
+        """Components a nat and a half apart at every event, in whatever order and populations."""
+        events, ladder = np.zeros((20, 3), np.float32), -1.5 * np.arange(6)
+        engine = self.make(events, weight_floor=weight_floor)
+        for order in (np.arange(6), np.arange(6)[::-1], np.array([3, 0, 5, 1, 4, 2])):
+            weights = np.exp(ladder[order]) / np.exp(ladder).sum()
+            mixture = mixture_of(weights, np.zeros((6, 3)), np.tile(np.eye(3), (6, 1, 1)))
+            for populations in (np.arange(6), np.arange(6) // 2, np.arange(6) % 2, np.zeros(6, int)):
+                assert_right_memberships(engine, events, mixture, populations, weight_floor)
+
+    def test_memberships_do_not_depend_on_how_the_range_is_cut(self) -> None:
+        events, mixture = problem(CHUNK + 3001, 2, 5, spread=0.5)
+        n, populations = len(events), np.array([2, 0, 2, 4, 0])
+        engine, other = self.make(events), self.make(events[1000:])
+        whole, log_densities = engine.memberships(mixture, populations, 0, n)
+        assert_right_memberships(engine, events, mixture, populations)
+        for cuts in ([0, 1, 18, 529, 40_000, n], [0, CHUNK, n], [0, CHUNK - 1, CHUNK + 1, n - 1, n]):
+            parts = [engine.memberships(mixture, populations, *part) for part in pairwise(cuts)]
+            np.testing.assert_array_equal(np.concatenate([part for part, _ in parts]), whole)
+            np.testing.assert_array_equal(np.concatenate([part for _, part in parts]), log_densities)
+        moved = other.memberships(mixture, populations, 5, 9000)
+        np.testing.assert_array_equal(moved[0], whole[1005:10_000])
+        np.testing.assert_array_equal(moved[1], log_densities[1005:10_000])
+
+    def test_memberships_change_nothing(self) -> None:
+        events, mixture = problem(3000, 6, 40)
+        _, other = problem(3000, 6, 70, seed=1)
+        used, alone = self.make(events), self.make(events)
+        for iteration in range(3):
+            used.memberships(other, np.arange(70) // 2, 100, 2000)
+            key = Key(1, 0, iteration)
+            assert_same_stats(used.draw_labels(mixture, key), alone.draw_labels(mixture, key))
+            used.memberships(other, np.arange(70) // 2, 0, 3000)
+            np.testing.assert_array_equal(used.labels(), alone.labels())
+        for _ in range(2):
+            assert_same_stats(used.expect_labels(mixture), alone.expect_labels(mixture))
+            used.memberships(other, np.arange(70) // 2, 0, 3000)
+
+    def test_what_is_wrong_with_populations_or_a_range_is_said(self) -> None:
+        events, mixture = problem(100, 3, 4)
+        engine, good = self.make(events), np.array([0, 1, 1, 0])
+        for bad in (good[:3], good[None], good.astype(float), good - 1, good + 4095):
+            with pytest.raises(ValueError, match=r"^populations: got"):
+                engine.memberships(mixture, bad, 0, 100)
+        for start, stop in ((-1, 5), (5, 5), (6, 5), (0, 101), (100, 101)):
+            with pytest.raises(ValueError, match=r"^range: got"):
+                engine.memberships(mixture, good, start, stop)
+        _, wrong = problem(100, 2, 4)
+        with pytest.raises(ValueError, match=r"^mixture: "):
+            engine.memberships(wrong, good, 0, 100)
+
     def test_events_are_left_as_they_are(self) -> None:
         events, mixture = problem(1000, 4, 20)
         events.flags.writeable = False
@@ -269,6 +409,7 @@ class EngineContract:
         engine = self.make(events)
         engine.draw_labels(mixture, Key(1, 0, 0))
         engine.expect_labels(mixture)
+        engine.memberships(mixture, np.arange(20), 0, 1000)
         np.testing.assert_array_equal(events, copy)
 
     def test_there_are_no_labels_before_the_first_pass(self) -> None:

@@ -121,6 +121,14 @@ class ReferenceEngine:
         self._labels[0] = weights.argmax(axis=1).astype(np.int32)
         return self._stats(mixture, weights / weights.sum(axis=1, keepdims=True), log_likelihoods)
 
+    def memberships(
+        self, mixture: Mixture, populations: npt.NDArray[np.int64], start: int, stop: int
+    ) -> tuple[Array, Array]:
+        """Memberships, float64 [M, P] here, and log densities [M] of the events start to stop - 1."""
+        weights, log_densities = ReferenceEngine(self.events[start:stop], self.tau).weights(mixture)
+        of_population = populations[:, None] == np.arange(populations.max() + 1)
+        return weights @ of_population / weights.sum(axis=1, keepdims=True), log_densities
+
     def step_distances(self, mixture: Mixture, key: Key) -> Array:
         """How far each event's uniform lies from the nearest step of its cumulative sum, float64 [N]."""
         weights, _ = self.weights(mixture)

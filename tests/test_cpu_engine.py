@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from engine_contract import AnyEngine, Floats, PruningContract, assert_same_stats, mixture_of, problem
+from engine_contract import (
+    AnyEngine,
+    Floats,
+    PruningContract,
+    assert_right_memberships,
+    assert_same_stats,
+    mixture_of,
+    problem,
+)
 from reference import log_densities
 
 from dpmix.engines.base import CHUNK, Key
@@ -67,6 +75,10 @@ def test_threads_and_batches_do_not_change_a_bit(
     for _ in range(2):
         assert_same_stats(one.expect_labels(mixture), other.expect_labels(mixture))
     np.testing.assert_array_equal(one.labels(), other.labels())
+    populations = np.arange(n_components) % 4
+    made = [engine.memberships(mixture, populations, 100, len(events)) for engine in (one, other)]
+    for mine, theirs in zip(*made, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
 
 
 @needs("v3")
@@ -82,6 +94,9 @@ def test_instruction_sets_with_a_fused_multiply_add_give_the_same_bits(dim: int)
         np.testing.assert_array_equal(v3.labels(), v4.labels())
     for _ in range(2):
         assert_same_stats(v3.expect_labels(mixture), v4.expect_labels(mixture))
+    made = [engine.memberships(mixture, np.arange(48) % 9, 0, 2000) for engine in (v3, v4)]
+    for mine, theirs in zip(*made, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -126,6 +141,7 @@ def test_many_components() -> None:
     events, mixture = problem(3000, 3, 4096)
     stats = CpuEngine(events).draw_labels(mixture, Key(1, 0, 0))
     assert stats.counts.sum() == 3000
+    assert_right_memberships(CpuEngine(events), events, mixture, np.arange(4096)[::-1])
 
 
 def with_log_weight(mixture: Mixture, value: float) -> Mixture:

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from dpmix.model import Mixture, Stats
+from dpmix.model import Array, Mixture, Stats
 
 CHUNK = 65_536
 """Consecutive events of the grid on which statistics are formed and added, whatever engine forms them."""
@@ -57,6 +57,38 @@ class Engine(Protocol):
 
     def expect_labels(self, mixture: Mixture) -> Stats:
         """Sum the statistics of the events weighted by their responsibilities (the E step)."""
+        ...
+
+    def memberships(
+        self, mixture: Mixture, populations: npt.NDArray[np.int64], start: int, stop: int
+    ) -> tuple[npt.NDArray[np.float32], Array]:
+        """Membership probabilities of events in populations, and the events' log densities.
+
+        What an event gets depends on the event, the mixture and the populations alone: not on how a range is
+        cut into calls. Labels, and the statistics of later passes, are as if this had not been called.
+
+        Parameters
+        ----------
+        mixture : Mixture
+        populations : int [K]
+            The population, 0 to P - 1, of each component. P is the largest number plus 1; of a number that no
+            component has the memberships are 0.
+        start, stop : int
+            The events start, ..., stop - 1: M of them.
+
+        Returns
+        -------
+        memberships : float32 [M, P]
+            Sum of pi_j N(x_i | mu_j, Sigma_j) over a population's components, divided by that over all; rows
+            sum to 1. Components below the weight floor have no part in either.
+        log_densities : float64 [M]
+            log sum_j pi_j N(x_i | mu_j, Sigma_j).
+
+        Raises
+        ------
+        ValueError
+            For populations that are not such numbers, and for a range with no event or beyond the data.
+        """
         ...
 
     def labels(self, chain: int = 0) -> npt.NDArray[np.int32]:

@@ -165,29 +165,9 @@ class CpuEngine:
     def memberships(
         self, mixture: Mixture, populations: Ints, start: int, stop: int
     ) -> tuple[npt.NDArray[np.float32], Array]:
-        """Membership probabilities of events in sets of components, and the events' log densities.
+        """Membership probabilities in populations, float32 [M, P], and log densities, float64 [M].
 
-        Those of an event depend on the event, the mixture and the populations alone.
-
-        Parameters
-        ----------
-        mixture : Mixture
-        populations : int [K]
-            The population, 0 to P - 1, of each component; P is the largest number plus 1.
-        start, stop : int
-            Which events: start, ..., stop - 1, M of them.
-
-        Returns
-        -------
-        memberships : float32 [M, P]
-            Sum over a population's components of pi_j N(x_i), divided by that over all components.
-        log_densities : float64 [M]
-            log sum_j pi_j N(x_i | mu_j, Sigma_j).
-
-        Raises
-        ------
-        ValueError
-            For populations that are not such numbers, and for a range that is empty or has no such events.
+        Of the events start, ..., stop - 1; see `dpmix.engines.base.Engine.memberships`.
         """
         parameters = checked_parameters(mixture, self._n_channels)
         numbers = checked_populations(populations, len(mixture.means))

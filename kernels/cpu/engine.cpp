@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <numeric>
 
 #include "parallel.hpp"
 
@@ -301,46 +302,24 @@ void Engine::expect_labels(const Parameters& parameters, Totals& totals) {
     note(chain, K, work);
 }
 
+// Dense and in the order of the events: pruned along the curve it was 1.0 to 1.3 times as fast on mixtures fitted
+// to real samples of 3 to 25 channels.
 void Engine::memberships(const Parameters& parameters, const Populations& populations, std::size_t start,
                          std::size_t stop, float* memberships, double* log_densities) {
     const std::lock_guard<std::mutex> lock(busy_);
     const int K = parameters.n_components;
-    const bool pruned = can_prune(K);
-    const PackedMixture packed(parameters, n_channels_, options_.weight_floor, pruned);
+    const std::size_t D = static_cast<std::size_t>(n_channels_),
+                      P = static_cast<std::size_t>(populations.count);
+    const PackedMixture packed(parameters, n_channels_, options_.weight_floor, false);
     std::vector<Scratch> scratch = scratches(K, false, populations.count);
+    std::vector<std::uint16_t> order(DRAW_TASK);
+    std::iota(order.begin(), order.end(), std::uint16_t{0});
     Crew crew(threads_for(K, stop - start));
-
-    // What the range has of each chunk, in the order of the chunk's curve. Places count from its first event.
-    std::vector<std::size_t> firsts;
-    for (std::size_t first = start; first < stop; first = (first / CHUNK + 1) * CHUNK) firsts.push_back(first);
-    firsts.push_back(stop);
-    std::vector<std::uint16_t> order(stop - start), labels(stop - start);
-    crew.loop(firsts.size() - 1, [&](std::size_t r, int) {
-        const std::size_t chunk = firsts[r] / CHUNK * CHUNK;
-        std::uint16_t* next = &order[firsts[r] - start];
-        for (int i = 0; i < events_in(chunk / CHUNK); i++) {
-            const std::size_t event = chunk + curve_[chunk + i];
-            if (event >= firsts[r] && event < firsts[r + 1])
-                *next++ = static_cast<std::uint16_t>(event - firsts[r]);
-        }
-    });
-
-    std::vector<Task> parts;  // `chunk` is the number of the chunk's part
-    for (std::size_t r = 0; r + 1 < firsts.size(); r++) {
-        const int n = static_cast<int>(firsts[r + 1] - firsts[r]);
-        for (int from = 0; from < n; from += DRAW_TASK)
-            parts.push_back({r, from, std::min(DRAW_TASK, n - from)});
-    }
-    crew.loop(parts.size(), [&](std::size_t i, int worker) {
-        const std::size_t first = firsts[parts[i].chunk], at = first - start;
-        const Piece piece{events_ + first * static_cast<std::size_t>(n_channels_),
-                          &order[at] + parts[i].from,
-                          parts[i].count,
-                          pruned,
-                          0,
-                          &labels[at]};
-        sweep_.memberships(packed.view(), piece, populations,
-                           memberships + at * static_cast<std::size_t>(populations.count), log_densities + at,
+    crew.loop((stop - start + DRAW_TASK - 1) / DRAW_TASK, [&](std::size_t task, int worker) {
+        const std::size_t at = task * DRAW_TASK;
+        const int count = static_cast<int>(std::min<std::size_t>(DRAW_TASK, stop - start - at));
+        const Piece piece{events_ + (start + at) * D, order.data(), count, false, 0, nullptr};
+        sweep_.memberships(packed.view(), piece, populations, memberships + at * P, log_densities + at,
                            scratch[worker]);
     });
 }

@@ -20,29 +20,14 @@ double memberships_far(const Mixture& mixture, const Populations& populations, c
     return far.log_likelihood;
 }
 
-// The next tile's events are given this tile's most probable components as their last labels: in the order in
-// which the events are taken, neighbours are alike.
-DPMIX_INLINE void pass_on(const Piece& piece, const Candidates& c, int next) {
-    Ints places[U];
-    most_probable(c, places);
-    alignas(64) std::int32_t place[TILE];
-    for (int u = 0; u < U; u++) *(Ints*)(place + u * W) = places[u];
-    for (int l = 0; l < TILE && next + l < piece.count; l++)
-        piece.labels[piece.order[next + l]] = static_cast<std::uint16_t>(c.list[place[l]]);
-}
-
-double memberships_piece(const Mixture& mixture, const Piece& piece, const Populations& populations,
-                         float* memberships, double* log_densities, Scratch& scratch) {
+void memberships_piece(const Mixture& mixture, const Piece& piece, const Populations& populations,
+                       float* memberships, double* log_densities, Scratch& scratch) {
     const Evaluate evaluate = evaluate_for(mixture.n_channels);
     const int P = populations.count;
     Candidates c{(Floats*)scratch.logs, scratch.candidates, 0, {}, 0.0};
     Floats* sums = (Floats*)scratch.sums;
-    int next = 0;
     for_each_tile(piece, mixture.n_channels, [&](const Tile& tile) {
         evaluate(mixture, tile, piece.labels, piece.pruned, c);
-        next += TILE;
-        if (piece.pruned) pass_on(piece, c, next);
-
         Floats totals[U];
         weigh(mixture, c, totals);
         for (int i = 0; i < P * U; i++) sums[i] = Floats{};
@@ -63,16 +48,14 @@ double memberships_piece(const Mixture& mixture, const Piece& piece, const Popul
             const int place = tile.places[l];
             float* row = memberships + static_cast<std::size_t>(place) * P;
             if (best[l] < FAR) {
-                log_densities[place] =
-                    memberships_far(mixture, populations, event_of(piece, mixture.n_channels, tile, l),
-                                    scratch.weights, row);
+                log_densities[place] = memberships_far(
+                    mixture, populations, event_of(piece, mixture.n_channels, tile, l), scratch.weights, row);
                 continue;
             }
             for (int p = 0; p < P; p++) row[p] = scratch.sums[p * TILE + l];
             log_densities[place] = static_cast<double>(best[l]) + log_totals[l];
         }
     });
-    return c.work;
 }
 
 }  // namespace

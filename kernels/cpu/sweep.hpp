@@ -129,9 +129,9 @@ struct Sweep {
     double (*expect)(const Mixture&, const Piece&, double* moments, std::uint8_t* touched,
                      double* log_likelihood, Scratch&);
 
-    // Memberships [piece][P] and log densities [piece] of a piece, by place. Its labels are only worked with.
-    double (*memberships)(const Mixture&, const Piece&, const Populations&, float* memberships,
-                          double* log_densities, Scratch&);
+    // Memberships [piece][P] and log densities [piece] of a piece that is not pruned, by place.
+    void (*memberships)(const Mixture&, const Piece&, const Populations&, float* memberships,
+                        double* log_densities, Scratch&);
 
     // Moments of `count` events of one component: written, not added.
     void (*moments)(const Mixture&, int component, const float* events, const std::uint16_t* order, int count,
