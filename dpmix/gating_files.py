@@ -160,7 +160,8 @@ def open_writers(
     """Open files for the events of a gating.
 
     Memory does not grow with the events, but for h5ad: that one holds the values and memberships of all
-    events, 4 N (D + P) bytes, and twice that while it is written.
+    events, 4 N (D + P) bytes, and while it is written twice that and the names of the events (measured: 0.55
+    kB per event with D = 14 and P = 25).
 
     In an FCS file events that were not gated (beyond `data.max_events`, or left out at the margins) are kept,
     with 0 in all added channels.
