@@ -131,7 +131,8 @@ class Copy:
             events: Bytes = np.zeros((end - start, self._bytes), np.uint8)
             events[:, self._places] = read_rows(self._header, start, end)
             for at, scale, column in zip(self._added_at, self._scales, values, strict=True):
-                stored = column[first:last] if scale == 1 else np.rint(column[first:last].astype(np.float64) * scale)
+                part = column[first:last]  # multiplied in float64: float32 would round a second time
+                stored = part if scale == 1 else np.rint(part.astype(np.float64) * scale)
                 as_bytes = stored.astype(self._type).view(np.uint8).reshape(-1, self._type.itemsize)
                 events[rows[first:last] - start, at : at + self._type.itemsize] = as_bytes
             self._file.write(events.tobytes())
