@@ -98,7 +98,7 @@ def find(
         sides = [0 if mode == "dither" or values[i] in no_limits else _limit(counts, i) for i in places]
         treatments = _treatments(transform(values.astype(np.float64)), counts, places, sides)
     return tuple(
-        Atom(float(values[i]), _count(column, values[i]), *treatment)
+        Atom(float(values[i]), events_at(column, values[i]), *treatment)
         for i, treatment in zip(places, treatments, strict=True)
     )
 
@@ -133,6 +133,12 @@ def spread(
             if atom.treatment != "dithered":
                 noise = np.abs(noise) if atom.treatment == "tail above" else -np.abs(noise)
             column[at] = point + noise
+
+
+def events_at(column: npt.NDArray[np.float32], value: float | np.float32) -> int:
+    """How many events of a channel have a value, without an array of N."""
+    pieces = (column[start : start + SAMPLE] for start in range(0, len(column), SAMPLE))
+    return sum(int((piece == np.float32(value)).sum()) for piece in pieces)
 
 
 def normals(key: tuple[int, str, str], rows: Counts) -> Array:
@@ -199,9 +205,3 @@ def _height(distances: Array, counts: Counts, enough: float, least: float) -> fl
     nearest = distances[order[min(int(np.searchsorted(held, enough)), len(held) - 1)]]
     stretch = max(float(nearest), least)
     return float(counts[distances <= stretch].sum() / stretch)
-
-
-def _count(column: npt.NDArray[np.float32], value: np.float32) -> int:
-    """How many events have a value, without an array of N."""
-    pieces = (column[start : start + SAMPLE] for start in range(0, len(column), SAMPLE))
-    return sum(int((piece == value).sum()) for piece in pieces)

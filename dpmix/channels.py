@@ -37,6 +37,21 @@ NOT_MARKERS = (
 )
 
 
+@dataclass(frozen=True)
+class Panel:
+    """Channels by their names only, as a run has recorded them.
+
+    Attributes
+    ----------
+    name : str
+        What has them, for messages.
+    details : tuple of Channel
+    """
+
+    name: str
+    details: tuple[Channel, ...]
+
+
 class TransformSettings(Protocol):
     """What the config says of a transform; None for what it leaves open."""
 
@@ -171,8 +186,8 @@ def nearest(pattern: str, details: Sequence[Channel]) -> str:
     return f", nearest: {', '.join(near[:5])}" if near else f", it has {', '.join(names)}"
 
 
-def same_channels(first: Source, chosen: Sequence[int], other: Source) -> tuple[list[int], list[str]]:
-    """Numbers in another file of the channels chosen in the first, and notes on names that differ.
+def same_channels(first: Source | Panel, chosen: Sequence[int], other: Source) -> tuple[list[int], list[str]]:
+    """Numbers in another file of the channels chosen in the first (or in a run), and notes on other names.
 
     By marker where it names one channel in each file, else by detector.
 
@@ -191,7 +206,7 @@ def same_channels(first: Source, chosen: Sequence[int], other: Source) -> tuple[
         if not candidates:
             raise DataError(
                 f"{other.name}: found no channel {wanted.detector} {wanted.marker}".rstrip()
-                + f", which {first.name} has; name channels that every file has in data.channels"
+                + f", which {first.name} has; need a file that has it, or other channels in data.channels"
             )
         same = other.details[candidates[0]]
         if (same.detector, same.marker) != (wanted.detector, wanted.marker):

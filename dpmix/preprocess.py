@@ -2,7 +2,8 @@
 
 In this order: rows (all, or a subsample) -> logarithmic amplification undone ($PnE) -> compensated -> margin
 events counted, or dropped where asked -> transformed -> atoms spread where asked -> standardised. One array
-of N x D numbers is held.
+of N x D numbers is held. `prepare` makes the events of a run; `prepare_like` those of other files in the same
+way, on the scale that the run has recorded.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from threadpoolctl import threadpool_limits
 from dpmix import atoms
 from dpmix.atoms import Atom
 from dpmix.channels import (
+    Panel,
     TransformSettings,
     choose,
     display_names,
@@ -30,7 +32,7 @@ from dpmix.channels import (
     transform_of,
 )
 from dpmix.errors import ConfigError, DataError
-from dpmix.fcs import Spillover
+from dpmix.fcs import Channel, Spillover
 from dpmix.scaling import Scaling, Transform
 from dpmix.sources import Source, open_sources
 
@@ -220,16 +222,81 @@ def prepare(settings: DataSettings, base: Path, seed: int) -> Events:
         return _prepare(settings, base, seed)
 
 
+def prepare_like(
+    settings: DataSettings,
+    base: Path,
+    files: Sequence[str | Path],
+    scaling: Scaling,
+    detectors: Sequence[str],
+) -> Events:
+    """Read files as the sampler of a run would have seen them; of the run's own files, bit for bit as it did.
+
+    Channels are found by marker or detector, amplification is undone and compensation done as the run's
+    config says (auto: by each file's own matrix). Transforms, standardisation and the atoms, with what is
+    done to events there, are the run's: what piles up elsewhere stays there. All events are taken, whatever
+    data.max_events and data.margin_events say. The noise at atoms goes by the samples' names, which are those
+    of the run as long as no two of the files have one name.
+
+    Parameters
+    ----------
+    settings : DataSettings
+        Of the run's config; its compensation and linearize are used.
+    base : Path
+        Folder that the names of files and of a compensation matrix are relative to.
+    files : sequence of str or Path
+        Names or globs.
+    scaling : Scaling
+        Of the run.
+    detectors : sequence of str
+        D names in the run's first file (`Events.detectors`; attribute "detectors" of the run file).
+
+    Raises
+    ------
+    ConfigError
+        A file is not there.
+    DataError
+        A file cannot be read or lacks a channel of the run, or its events cannot be used: values that are not
+        finite, values that a logarithm does not take, no events.
+    """
+    sources = open_sources(files, base)
+    both = zip(detectors, scaling.channels, strict=True)
+    run = Panel("the run", tuple(Channel(name, shown if shown != name else "") for name, shown in both))
+    found = [same_channels(run, range(len(detectors)), source) for source in sources]
+    notes = [f"{source.name}: {note}" for source in sources for note in source.notes]
+    notes += [note for _, differences in found for note in differences]
+    plans = _plan(settings, sources, [chosen for chosen, _ in found], base, notes)
+    with threadpool_limits(1, "blas"):
+        gathered = _gather(plans, sum(source.n_events for source in sources), drop=False, seed=0)
+    if len(gathered.values) == 0:
+        raise DataError(f"{', '.join(source.name for source in sources)}: found no events")
+    here = tuple(
+        tuple(
+            replace(atom, events=count)
+            for atom in recorded
+            if (count := atoms.events_at(gathered.values[:, j], atom.value))
+        )
+        for j, recorded in enumerate(scaling.atoms or ((),) * len(scaling.channels))
+    )
+    _check_logarithms(scaling.transforms, gathered.not_positive, scaling.channels)
+    beyond = _transform(gathered, scaling)
+    _spread_atoms(gathered, scaling, [source.name for source in sources])
+    with np.errstate(over="ignore"):  # told below, by the channel
+        _standardise(gathered.values, scaling)
+    _check_finite(gathered.values, scaling.channels)
+    return replace(_events(plans, gathered, replace(scaling, atoms=here), beyond, notes), scaling=scaling)
+
+
 def _prepare(settings: DataSettings, base: Path, seed: int) -> Events:
     sources = open_sources(settings.files, base)
-    plans, notes = _plan(settings, sources, base)
-    scans = [_scan(plan) for plan in plans]
-    first = plans[0]
-    used = [first.source.details[k] for k in first.chosen]
+    chosen, notes = _choose(settings.channels, sources)
+    plans = _plan(settings, sources, chosen, base, notes)
+    used = [sources[0].details[k] for k in chosen[0]]
     names = display_names(used)
-    transforms_asked = settings_of(settings.transform, first.source, first.chosen)
+    transforms_asked = settings_of(settings.transform, sources[0], chosen[0])
 
-    gathered = _gather(settings, plans, scans, seed)
+    total = sum(source.n_events for source in sources)
+    n_take = min(total, settings.max_events or total)
+    gathered = _gather(plans, n_take, settings.margin_events == "drop", seed)
     values = gathered.values
     if len(values) < len(names):
         raise DataError(
@@ -241,63 +308,64 @@ def _prepare(settings: DataSettings, base: Path, seed: int) -> Events:
         transform_of(
             asked,
             [plan.source.details[plan.chosen[j]] for plan in plans],
-            first.source.kind,
+            sources[0].kind,
             settings.linearize,
             float(gathered.highest[j]),
         )
         for j, asked in enumerate(transforms_asked)
     )
     _check_logarithms(transforms, gathered.not_positive, names)
-    no_limits = (0.0,) if first.source.kind == "mass" else ()
+    no_limits = (0.0,) if sources[0].kind == "mass" else ()
     found = tuple(
         atoms.find(values[:, j], settings.atoms, transform.apply, no_limits)
         for j, transform in enumerate(transforms)
     )
-    beyond = _transform(values, transforms)
-    _check_varies(values, names)
-    samples = tuple(source.name for source in sources)
     scaling = Scaling(names, transforms, np.zeros(len(names)), np.ones(len(names)), found, seed)
-    if settings.atoms != "report":
-        _spread_atoms(values, scaling, samples, gathered)
+    beyond = _transform(gathered, scaling)
+    _check_varies(values, names)
+    _spread_atoms(gathered, scaling, [source.name for source in sources])
+    _check_finite(values, names)
     means, sds = _moments(values)
-    if not (np.isfinite(means).all() and np.isfinite(sds).all()):
-        bad = [name for name, m, s in zip(names, means, sds, strict=True) if not np.isfinite(m + s)]
-        raise DataError(
-            f"{', '.join(bad)}: not finite after the transform, need another one (data.transform)"
-        )
     if settings.standardize:
-        _standardise(values, means, sds)
         scaling = replace(scaling, means=means, sds=sds)
+        _standardise(values, scaling)
+    if n_take < total:
+        notes.append(f"{n_take} of {total} events drawn at random (data.max_events)")
+    return _events(plans, gathered, scaling, beyond, notes)
 
+
+def _events(
+    plans: Sequence[_Plan], gathered: _Gathered, scaling: Scaling, beyond: Counts, notes: Sequence[str]
+) -> Events:
+    """What was gathered and made of it, with the report; the atoms told are those of the scaling."""
+    used = [plans[0].source.details[k] for k in plans[0].chosen]
     reports = tuple(
         ChannelReport(
-            channel=names[j],
+            channel=name,
             detector=used[j].detector,
-            transform=str(transforms[j]),
+            transform=str(scaling.transforms[j]),
             low=int(gathered.low[j]),
             high=int(gathered.high[j]),
             share=float(gathered.low[j] + gathered.high[j]) / gathered.n_read,
-            atoms=found[j],
+            atoms=scaling.atoms[j],
             minimum=float(gathered.lowest[j]),
             maximum=float(gathered.highest[j]),
             negative=int(gathered.negative[j]),
             beyond_top=int(beyond[j]),
         )
-        for j in range(len(names))
+        for j, name in enumerate(scaling.channels)
     )
-    total = sum(source.n_events for source in sources)
-    if gathered.n_read < total:
-        notes.append(f"{gathered.n_read} of {total} events drawn at random (data.max_events)")
+    n_dropped = gathered.n_read - len(gathered.values)
     return Events(
-        values=values,
-        channels=names,
+        values=gathered.values,
+        channels=scaling.channels,
         detectors=tuple(channel.detector for channel in used),
-        samples=samples,
+        samples=tuple(plan.source.name for plan in plans),
         sample_starts=gathered.sample_starts,
         rows=gathered.rows,
         scaling=scaling,
-        report=Report(gathered.n_read, gathered.n_read - len(values), reports, tuple(notes)),
-        data_hash=_hash(values, names),
+        report=Report(gathered.n_read, n_dropped, reports, tuple(notes)),
+        data_hash=_hash(gathered.values, scaling.channels),
     )
 
 
@@ -323,18 +391,34 @@ class _Plan:
         return [self.columns.index(k) for k in numbers]
 
 
-def _plan(settings: DataSettings, sources: Sequence[Source], base: Path) -> tuple[list[_Plan], list[str]]:
-    notes = [f"{source.name}: {note}" for source in sources for note in source.notes]
+def _choose(
+    patterns: Sequence[str] | None, sources: Sequence[Source]
+) -> tuple[list[Sequence[int]], list[str]]:
+    """Numbers of the channels of a run in each of its files, and notes."""
     first = sources[0]
-    chosen = choose(settings.channels, first)
-    if settings.channels is None:
-        left = [c.detector for k, c in enumerate(first.details) if k not in chosen]
+    chosen: list[Sequence[int]] = [choose(patterns, first)]
+    notes = [f"{source.name}: {note}" for source in sources for note in source.notes]
+    if patterns is None:
+        left = [c.detector for k, c in enumerate(first.details) if k not in chosen[0]]
         notes += [f"{first.name}: not taken unless named: {', '.join(left)}"] if left else []
+    for source in sources[1:]:
+        mine, differences = same_channels(first, chosen[0], source)
+        chosen.append(mine)
+        notes += differences
+    return chosen, notes
+
+
+def _plan(
+    settings: DataSettings,
+    sources: Sequence[Source],
+    chosen: Sequence[Sequence[int]],
+    base: Path,
+    notes: list[str],
+) -> list[_Plan]:
+    """How each file is read, given the numbers of the channels in each; adds to the notes."""
     given = None if settings.compensation in ("auto", "none") else _matrix_file(base / settings.compensation)
     plans = []
-    for source in sources:
-        mine, differences = (chosen, []) if source is first else same_channels(first, chosen, source)
-        notes += differences
+    for source, mine in zip(sources, chosen, strict=True):
         spillover = given
         if settings.compensation == "auto":
             spillover, note = _own_spillover(source, any(other.spillover for other in sources))
@@ -355,7 +439,7 @@ def _plan(settings: DataSettings, sources: Sequence[Source], base: Path) -> tupl
             notes.append(f"{source.name}: logarithmic amplification ($PnE) undone in {names}")
         linear = tuple(logs) if settings.linearize else ()
         plans.append(_Plan(source, tuple(mine), columns, linear, spill, matrix))
-    return plans, notes
+    return plans
 
 
 def _own_spillover(source: Source, expected: bool) -> tuple[Spillover | None, str]:
@@ -526,11 +610,11 @@ class _Gathered:
     highest: Array
 
 
-def _gather(settings: DataSettings, plans: Sequence[_Plan], scans: Sequence[_Scan], seed: int) -> _Gathered:
-    """Read the files again, into one array of raw values."""
+def _gather(plans: Sequence[_Plan], n_read: int, drop: bool, seed: int) -> _Gathered:
+    """Read files twice: for what cannot be used and for limits, then `n_read` events into one array."""
+    scans = [_scan(plan) for plan in plans]
     sizes = [plan.source.n_events for plan in plans]
-    n_read = min(sum(sizes), settings.max_events or sum(sizes))
-    dim, drop = len(plans[0].chosen), settings.margin_events == "drop"
+    dim = len(plans[0].chosen)
     values = np.empty((n_read, dim), np.float32)
     rows = np.empty(n_read, np.int64) if drop or n_read < sum(sizes) else None
     low, high, negative, not_positive = np.zeros((4, dim), np.int64)
@@ -627,11 +711,22 @@ def _check_varies(values: npt.NDArray[np.float32], names: Sequence[str]) -> None
         )
 
 
-def _transform(values: npt.NDArray[np.float32], transforms: Sequence[Transform]) -> Counts:
-    """Transform in place; how many events lie above the top of each logicle scale."""
-    beyond = np.zeros(len(transforms), np.int64)
+def _check_finite(values: npt.NDArray[np.float32], names: Sequence[str]) -> None:
+    finite = np.ones(len(names), bool)
     for start, stop in _chunks(len(values)):
-        for j, transform in enumerate(transforms):
+        finite &= np.isfinite(values[start:stop]).all(0)
+    if not finite.all():
+        bad = [name for name, fine in zip(names, finite, strict=True) if not fine]
+        raise DataError(
+            f"{', '.join(bad)}: not finite after the transform, need another one (data.transform)"
+        )
+
+
+def _transform(gathered: _Gathered, scaling: Scaling) -> Counts:
+    """Transform in place; how many events lie above the top of each logicle scale."""
+    values, beyond = gathered.values, np.zeros(len(scaling.channels), np.int64)
+    for start, stop in _chunks(len(values)):
+        for j, transform in enumerate(scaling.transforms):
             raw = values[start:stop, j].astype(np.float64)
             if transform.method == "logicle":
                 beyond[j] += (raw > transform.t).sum()
@@ -640,16 +735,16 @@ def _transform(values: npt.NDArray[np.float32], transforms: Sequence[Transform])
     return beyond
 
 
-def _spread_atoms(
-    values: npt.NDArray[np.float32], scaling: Scaling, samples: Sequence[str], gathered: _Gathered
-) -> None:
+def _spread_atoms(gathered: _Gathered, scaling: Scaling, samples: Sequence[str]) -> None:
     """Spread atoms in place, chunk by chunk of each sample."""
+    if all(atom.treatment == "kept" for channel in scaling.atoms for atom in channel):
+        return
     starts = gathered.sample_starts
     for sample, first, last in zip(samples, starts[:-1], starts[1:], strict=True):
         for start, stop in _chunks(int(last - first)):
             events = slice(first + start, first + stop)
             rows = np.arange(start, stop) if gathered.rows is None else gathered.rows[events]
-            scaling.spread_atoms(values[events], sample, rows)
+            scaling.spread_atoms(gathered.values[events], sample, rows)
 
 
 def _moments(values: npt.NDArray[np.float32]) -> tuple[Array, Array]:
@@ -664,9 +759,9 @@ def _moments(values: npt.NDArray[np.float32]) -> tuple[Array, Array]:
     return means, np.sqrt(squares / n)
 
 
-def _standardise(values: npt.NDArray[np.float32], means: Array, sds: Array) -> None:
+def _standardise(values: npt.NDArray[np.float32], scaling: Scaling) -> None:
     for start, stop in _chunks(len(values)):
-        values[start:stop] = (values[start:stop] - means) / sds
+        values[start:stop] = (values[start:stop] - scaling.means) / scaling.sds
 
 
 def _hash(values: npt.NDArray[np.float32], names: Sequence[str]) -> str:

@@ -123,30 +123,19 @@ class Scaling:
     atoms: tuple[tuple[Atom, ...], ...] = ()
     seed: int = 0
 
-    def from_raw(
-        self, raw: npt.NDArray[np.float32], sample: str, rows: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.float32]:
-        """Raw events to what the sampler sees, float32 [M, D]: of a run's own events, the same bits.
+    def spread_atoms(
+        self, transformed: npt.NDArray[np.float32], sample: str, rows: npt.NDArray[np.int64]
+    ) -> None:
+        """Move the events at the atoms as recorded, in place.
 
         Parameters
         ----------
-        raw : float32 [M, D]
-            Amplification undone and compensated as in the run; above 0 where the transform is log.
+        transformed : float32 [M, D]
         sample : str
             Name of the sample that they are of.
         rows : int64 [M]
             Row of each event in its file.
         """
-        values = np.empty(raw.shape, np.float32)
-        for j, transform in enumerate(self.transforms):
-            values[:, j] = transform.apply(raw[:, j].astype(np.float64))
-        self.spread_atoms(values, sample, rows)
-        return ((values - self.means) / self.sds).astype(np.float32)
-
-    def spread_atoms(
-        self, transformed: npt.NDArray[np.float32], sample: str, rows: npt.NDArray[np.int64]
-    ) -> None:
-        """Move the events at the atoms as recorded, in place; parameters as for `from_raw`."""
         for j, atoms in enumerate(self.atoms):
             points = self.transforms[j].apply(np.array([atom.value for atom in atoms]))
             spread(transformed[:, j], points, atoms, (self.seed, sample, self.channels[j]), rows)

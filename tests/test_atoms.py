@@ -366,58 +366,6 @@ def test_a_row_has_the_same_noise_in_a_part_of_the_events(
     np.testing.assert_array_equal(part.values[raw != 110, inside], raw[raw != 110])
 
 
-def through_json(scaling: Scaling) -> Scaling:
-    return Scaling.from_attributes(json.loads(json.dumps(scaling.as_attributes())))
-
-
-def write_flow(path: Path, n: int = 4000) -> None:
-    """A fluorescence file with a spillover matrix, clipped in a channel that it leaves alone."""
-    x = random().lognormal(8, 2, (n, 3)).astype(np.float32)
-    x[:, 0] = np.minimum(x[:, 0], 262_143)
-    x[:, 2] = np.maximum(x[:, 2] - 1000, 0)
-    keywords = {"$SPILLOVER": "2,PE-A,FITC-A,1,0.1,0.05,1"}
-    write_fcs(path, x, ["APC-A", "PE-A", "FITC-A"], ["CD3", "CD4", "CD8"], keywords)
-
-
-@pytest.mark.parametrize("mode", ["report", *TREATED])
-@pytest.mark.parametrize("standardize", [True, False])
-def test_the_record_gives_a_runs_own_events_again(tmp_path: Path, mode: str, standardize: bool) -> None:
-    write_flow(tmp_path / "a.fcs")
-    write_flow(tmp_path / "b.fcs", 3000)
-    files = ("a.fcs", "b.fcs")
-    for transform in ("logicle", "arcsinh", "linear"):
-        fewer = {"max_events": 5000}
-        events = events_of(
-            tmp_path,
-            *files,
-            atoms=mode,
-            standardize=standardize,
-            transform={"default": {"method": transform}},
-            **fewer,
-        )
-        raw = events_of(tmp_path, *files, **fewer, **RAW).values
-        scaling = through_json(events.scaling)
-        assert scaling.atoms == events.scaling.atoms
-        assert any(scaling.atoms)
-        assert events.rows is not None
-        for k, sample in enumerate(files):
-            mine = np.arange(events.sample_starts[k], events.sample_starts[k + 1])
-            for some in (mine, random().permutation(mine)[:100], mine[:0]):
-                again = scaling.from_raw(raw[some], sample, events.rows[some])
-                assert again.dtype == np.float32
-                np.testing.assert_array_equal(again, events.values[some])
-
-
-def test_a_record_from_before_there_were_treatments(tmp_path: Path) -> None:
-    write_flow(tmp_path / "a.fcs")
-    events = events_of(tmp_path, "a.fcs")
-    attributes = events.scaling.as_attributes()
-    del attributes["atoms"], attributes["seed"]
-    raw = events_of(tmp_path, "a.fcs", **RAW).values
-    again = Scaling.from_attributes(attributes).from_raw(raw, "a.fcs", np.arange(len(raw)))
-    np.testing.assert_array_equal(again, events.values)
-
-
 def test_the_zero_of_a_mass_cytometer_is_dithered(tmp_path: Path) -> None:
     values = np.where(random().random((N, 1)) < 0.4, 0, random(2).exponential(8, (N, 1))).astype(np.float32)
     write_fcs(tmp_path / "mass.fcs", values, ["Nd142Di"], keywords={"$CYT": "CyTOF"})
