@@ -454,6 +454,7 @@ def launches_of_all_kernels(
     key = [("Q", 1), ("I", 0), ("I", 3)]
     padded, used = chunk.tobytes(), chunk[0, :n_events].tobytes()
     far_counts = bytes(4)
+    ends = np.array([0, n_components // 3, n_components // 3, n_components, n_components], np.int32)
 
     def blocks(count: int, threads: int) -> tuple[int, int]:
         return -(-count // threads), 1
@@ -504,6 +505,18 @@ def launches_of_all_kernels(
                 ],
             )
         ],
+        "memberships": [
+            sanitized.Launch(
+                "memberships",
+                (layout.blocks_per_chunk, 1),
+                THREADS,
+                [
+                    *(padded, rows, far, ends.tobytes(), chunks, ("Q", 600), n, k, ("i", len(ends)), floor),
+                    *(bytes(4 * CHUNK * len(ends)), bytes(8 * CHUNK), far_counts),
+                ],
+            )
+            for far in (None, exact.tobytes())
+        ],
         "mvn_log_density": [
             sanitized.Launch(
                 "mvn_log_density",
@@ -552,6 +565,7 @@ def report_on(source: str, n_channels: int, sanitizer: str, folder: Path, edit: 
         ("accumulate", 5),
         ("accumulate", 33),
         ("expect_labels", 5),
+        ("memberships", 5),
         ("mvn_log_density", 5),
         ("mvn_log_density", 18),
         ("sample_indicators", 5),
@@ -574,6 +588,7 @@ WITHOUT_BARRIER = [
     ("draw_labels", "draw_labels.cu", BARRIER + "#pragma unroll", "#pragma unroll"),
     ("draw_labels", "draw_labels.cu", BARRIER + "\n    // 3.", "\n    // 3."),
     ("draw_labels", "mixture.cuh", "        __syncthreads();  // the rows before", "// the rows before"),
+    ("memberships", "mixture.cuh", "        __syncthreads();  // the rows before", "// the rows before"),
     ("mvn_log_density", "mixture.cuh", "        __syncthreads();\n        for (int c", "        for (int c"),
     ("expect_labels", "mixture.cuh", BARRIER + "    double sum", "    double sum"),
     ("expect_labels", "expect_labels.cu", BARRIER + "    Moments sums", "    Moments sums"),
@@ -586,6 +601,8 @@ WITHOUT_BARRIER = [
 OUT_OF_BOUNDS = [
     ("mvn_log_density", "mvn_log_density.cu", "i < n_events", "i <= n_events"),
     ("mvn_log_density", "mixture.cuh", "count - 1);", "count);"),
+    ("memberships", "memberships.cu", "population < n_populations &&", "population <= n_populations &&"),
+    ("memberships", "memberships.cu", "j < ends[p]", "j <= ends[p]"),
     ("draw_labels", "mixture.cuh", "q < count * PACK_QUADS", "q <= count * PACK_QUADS"),
     ("draw_labels", "draw_labels.cu", "+ rank[e]]", "+ rank[e] + 1]"),
     ("expect_labels", "expect_labels.cu", "q < PACK_QUADS", "q <= PACK_QUADS"),

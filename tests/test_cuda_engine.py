@@ -11,11 +11,20 @@ import subprocess
 import sys
 from collections.abc import Callable
 from functools import cache
+from itertools import chain
 
 import numpy as np
 import pytest
 from cuda_on_cpu import emulator
-from engine_contract import AnyEngine, EngineContract, Floats, assert_near_stats, assert_same_stats, problem
+from engine_contract import (
+    AnyEngine,
+    EngineContract,
+    Floats,
+    assert_near_stats,
+    assert_right_memberships,
+    assert_same_stats,
+    problem,
+)
 from reference import ReferenceEngine
 
 from dpmix.engines import cuda
@@ -78,6 +87,12 @@ def test_it_agrees_with_the_cpu_engine_label_by_label(n: int, dim: int, n_compon
         assert_near_stats(got, want, n)
     assert_near_stats(cuda_engine.expect_labels(mixture), cpu_engine.expect_labels(mixture), n)
     assert (cuda_engine.labels() != cpu_engine.labels()).sum() <= 1  # two components equally probable
+    populations = np.arange(n_components) * 7 % 11
+    engines = (cuda_engine, cpu_engine)
+    (got_rows, got_logs), (rows, logs) = (e.memberships(mixture, populations, 0, n) for e in engines)
+    np.testing.assert_allclose(got_rows, rows, rtol=1e-5, atol=1e-6)
+    rounding = 1e-6 + 2e-9 * n_components  # of float32 sums over the components
+    np.testing.assert_allclose(got_logs, logs, rtol=5e-7, atol=rounding)
 
 
 # ---- What must not change a bit
@@ -89,15 +104,18 @@ def several_chunks() -> tuple[Floats, Mixture]:
 
 
 Results = tuple[list[Stats], list[np.ndarray]]
+POPULATIONS = np.array([2, 0, 2, 4])
+RANGES = [(0, 3 * CHUNK + 777), (CHUNK - 3, 2 * CHUNK + 5), (3 * CHUNK + 600, 3 * CHUNK + 601)]
 
 
 def results(engine: CudaEngine) -> Results:
-    """Of two draws and an E step, with the labels of the last two."""
+    """Of two draws and an E step, with the labels of the last two; and memberships between them."""
     _, mixture = several_chunks()
     stats = [engine.draw_labels(mixture, Key(1, 0, iteration)) for iteration in (0, 1)]
     labels = [engine.labels()]
+    memberships = [engine.memberships(mixture, POPULATIONS, *part) for part in RANGES]
     stats.append(engine.expect_labels(mixture))
-    return stats, [*labels, engine.labels()]
+    return stats, [*labels, engine.labels(), *chain.from_iterable(memberships)]
 
 
 @cache
@@ -126,6 +144,11 @@ def test_what_is_expected_is_right(cuda_devices: Emulate) -> None:
     moved = labels[0] != reference.labels()
     assert (reference.step_distances(mixture, Key(1, 0, 1))[moved] < 1e-4).all()
     assert_near_stats(stats[2], reference.expect_labels(mixture), len(events))
+    for (start, stop), rows, log_densities in zip(RANGES, labels[2::2], labels[3::2], strict=True):
+        np.testing.assert_array_equal(rows, labels[2][start:stop])
+        np.testing.assert_array_equal(log_densities, labels[3][start:stop])
+    engine = CudaEngine(events, devices=[0])
+    assert_right_memberships(engine, events, mixture, POPULATIONS)
 
 
 @pytest.mark.parametrize("devices", [[1], [0, 1], [2, 0, 1]])
@@ -160,7 +183,8 @@ def test_the_order_of_threads_does_not_change_a_bit_in_many_channels(
         emulated_devices(order=order)
         engine = CudaEngine(events)
         stats = [engine.draw_labels(mixture, Key(1, 0, 0)), engine.expect_labels(mixture)]
-        made.append((stats, [engine.labels(), engine.log_densities(events, mixture)]))
+        memberships = engine.memberships(mixture, np.arange(70) % 9, 10, 690)
+        made.append((stats, [engine.labels(), engine.log_densities(events, mixture), *memberships]))
     assert_same_results(made[1], made[0])
     assert_same_results(made[2], made[0])
 

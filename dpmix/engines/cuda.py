@@ -20,7 +20,15 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmix.engines.base import CHUNK, Key
-from dpmix.engines.checks import check_events, check_options, checked_parameters, rounded
+from dpmix.engines.checks import (
+    Ints,
+    check_events,
+    check_options,
+    check_range,
+    checked_parameters,
+    checked_populations,
+    rounded,
+)
 from dpmix.errors import DpmixError
 from dpmix.kernels import build
 from dpmix.kernels.layout import Layout
@@ -201,6 +209,34 @@ class CudaEngine:
         """Sum the statistics of the events weighted by their responsibilities."""
         return self._statistics(mixture, None)
 
+    def memberships(
+        self, mixture: Mixture, populations: Ints, start: int, stop: int
+    ) -> tuple[npt.NDArray[np.float32], Array]:
+        """Membership probabilities in populations, float32 [M, P], and log densities, float64 [M].
+
+        Of the events start, ..., stop - 1; see `dpmix.engines.base.Engine.memberships`.
+        """
+        from dpmix.engines.cuda_device import Gates, Pass
+
+        components = self._packed(mixture)
+        numbers = checked_populations(populations, len(mixture.means))
+        check_range(start, stop, self._n_events)
+        ends = np.bincount(numbers).cumsum(dtype=np.int32)
+        work = Pass(components[numbers.argsort(kind="stable")], gates=Gates(ends, start, stop))
+        memberships = np.empty((stop - start, len(ends)), np.float32)
+        log_densities = np.empty(stop - start)
+
+        def keep(chunk: int, rows: npt.NDArray[Any], densities: Array) -> None:
+            first, last = max(start, chunk * CHUNK), min(stop, (chunk + 1) * CHUNK)
+            here, there = (
+                slice(first - chunk * CHUNK, last - chunk * CHUNK),
+                slice(first - start, last - start),
+            )
+            memberships[there], log_densities[there] = rows[here], densities[here]
+
+        self._run(work, keep, chunks=range(start // CHUNK, (stop - 1) // CHUNK + 1), want_labels=False)
+        return memberships, log_densities
+
     def labels(self, chain: int = 0) -> npt.NDArray[np.int32]:
         """Labels of one chain, int32 [N]: its latest draw, or the most probable ones after the E step.
 
@@ -213,11 +249,11 @@ class CudaEngine:
             raise ValueError(f"chain {chain} has no labels yet")
         labels = np.empty(self._n_events, np.int32)
 
-        def keep(chunk: int, drawn: npt.NDArray[Any], _: float) -> None:
+        def keep(chunk: int, drawn: npt.NDArray[Any], _: Array) -> None:
             part = labels[chunk * CHUNK : (chunk + 1) * CHUNK]
             part[:] = drawn[: len(part)]
 
-        self._run(self._latest[chain], keep, want_labels=True)
+        self._run(self._latest[chain], keep, chunks=range(self._n_chunks), want_labels=True)
         return labels
 
     def log_densities(self, events: npt.NDArray[np.float32], mixture: Mixture) -> npt.NDArray[np.float32]:
@@ -248,23 +284,29 @@ class CudaEngine:
 
         work = Pass(self._packed(mixture), key)
         totals = OrderedSums((len(mixture.means), self._layout.n_moments))
-        self._run(work, totals.add, want_labels=False)
+
+        def add(chunk: int, moments: Array, log_likelihoods: Array) -> None:
+            totals.add(chunk, moments, float(log_likelihoods.sum()))
+
+        self._run(work, add, chunks=range(self._n_chunks), want_labels=False)
         self._latest[0 if key is None else key.chain] = work
         counts, sums, scatters = self._layout.unpack_moments(totals.moments)
         return Stats(counts, sums, scatters, rounded(mixture.means), totals.log_likelihood)
 
-    def _run(self, work: Pass, deliver: Deliver, *, want_labels: bool) -> None:
-        """Have all chunks of a pass done, by the devices that are left where some fail."""
+    def _run(self, work: Pass, deliver: Deliver, *, chunks: range, want_labels: bool) -> None:
+        """Have the chunks of a pass done, by the devices that are left where some fail."""
         from dpmix.engines.cuda_device import DeviceFailed
 
         shares = self._shares
-        deal = Deal(shares)
+        deal = Deal(
+            {number: [chunk for chunk in share if chunk in chunks] for number, share in shares.items()}
+        )
         self._accounts = []
         while deal.unfinished():
             running = {
                 number: device.submit(serve, device, work, shares[number], deal, deliver, want_labels)
                 for number, device in self._usable().items()
-                if shares[number] or deal.orphans
+                if deal.has_for(number)
             }
             try:
                 wait(running.values())
@@ -335,6 +377,11 @@ class Deal:
             self._held[number].update(chunks)
         return chunks
 
+    def has_for(self, number: int) -> bool:
+        """Whether there are chunks for a device to take."""
+        with self._lock:
+            return bool(self.orphans or self._queues[number])
+
     def finish(self, number: int, chunk: int) -> None:
         with self._lock:
             self._held[number].remove(chunk)
@@ -394,8 +441,8 @@ def serve(
 ) -> Account:
     """A device's part in a pass; where it fails, the others may take its chunks at once."""
 
-    def hand_in(chunk: int, results: npt.NDArray[Any], log_likelihood: float) -> None:
-        deliver(chunk, results, log_likelihood)
+    def hand_in(chunk: int, results: npt.NDArray[Any], log_densities: Array) -> None:
+        deliver(chunk, results, log_densities)
         deal.finish(device.number, chunk)
 
     try:

@@ -38,6 +38,7 @@ KERNELS = {  # file, threads of a block, arguments (in the letters of the module
     "accumulate": ("accumulate", MOMENT_THREADS, "PPPPQiP"),
     "expect_totals": ("expect_labels", THREADS, "PPPPQifPPPP"),
     "expect_moments": ("expect_labels", MOMENT_THREADS, "PPPPQifPPP"),
+    "memberships": ("memberships", THREADS, "PPPPPQQiifPPP"),
     "mvn_log_density": ("mvn_log_density", THREADS, "PPiiP"),
 }
 
@@ -47,19 +48,51 @@ class DeviceFailed(Exception):
 
 
 @dataclass(frozen=True)
+class Gates:
+    """Which memberships a pass is to give.
+
+    Attributes
+    ----------
+    ends : int32 [P]
+        The first of the pass's components that belong to the populations up to this one, how many.
+    start, stop : int
+        The events start, ..., stop - 1.
+    """
+
+    ends: npt.NDArray[np.int32]
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
 class Pass:
-    """What a pass over the events is given; its statistics and labels are functions of it and the events.
+    """What a pass over the events is given; all that it gives is a function of it and the events.
 
     Attributes
     ----------
     components : float64 [K, PACK_DIM]
-        The mixture in packed rows.
+        The mixture in packed rows; with gates, sorted by population.
     key : Key, optional
         None for an E step.
+    gates : Gates, optional
+        For memberships.
     """
 
     components: Array
-    key: Key | None
+    key: Key | None = None
+    gates: Gates | None = None
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """What it launches."""
+        if self.gates:
+            return ("memberships",)
+        return ("draw_labels", "accumulate") if self.key else ("expect_totals", "expect_moments")
+
+    @property
+    def n_populations(self) -> int:
+        """0 where it gives no memberships."""
+        return len(self.gates.ends) if self.gates else 0
 
 
 @dataclass(frozen=True)
@@ -79,8 +112,9 @@ class Account:
 Take = Callable[[int], list[int]]
 """Gives at most so many chunks to do; those of the device's share in its order; none when all are taken."""
 
-Deliver = Callable[[int, npt.NDArray[Any], float], None]
-"""Takes a chunk's moments or labels, which are overwritten afterwards, and its log likelihood."""
+Deliver = Callable[[int, npt.NDArray[Any], Array], None]
+"""Takes a chunk's moments or labels and the sums of its log densities by block, or its memberships and log
+densities; all of which are overwritten afterwards."""
 
 
 class Worker:
@@ -113,8 +147,9 @@ class Worker:
 class Lane:
     """A stream with room for a batch of `slots` chunks: scratch on the device, page-locked memory here."""
 
-    def __init__(self, layout: Layout, slots: int, n_components: int) -> None:
+    def __init__(self, layout: Layout, slots: int, n_components: int, n_populations: int) -> None:
         n_moments = slots * n_components * layout.n_moments
+        n_memberships = slots * CHUNK * n_populations
         self.stream = driver.Stream()
         self.began, self.sent, self.computed, self.done = (driver.Event() for _ in range(4))
         self.chunks: list[int] = []  # of the batch in work
@@ -123,13 +158,17 @@ class Lane:
         self.events = driver.mem_alloc(slots * CHUNK * layout.padded_dim * 4)
         self.numbers = driver.mem_alloc(slots * 4)
         self.labels = driver.mem_alloc(slots * CHUNK * 2)
-        self.normalisers = driver.mem_alloc(slots * CHUNK * 8)
+        self.normalisers = driver.mem_alloc(slots * CHUNK * 8)  # or log densities, with memberships
+        self.memberships = driver.mem_alloc(n_memberships * 4) if n_memberships else None
         self.moments = driver.mem_alloc(n_moments * 8)
         self.log_likelihoods = driver.mem_alloc(slots * layout.blocks_per_chunk * 8)
         self.far_counts = driver.mem_alloc(slots * 4)
 
         self.numbers_here = driver.pagelocked_empty(slots, np.uint32)
         self.moments_here = driver.pagelocked_empty(n_moments, np.float64)
+        if n_memberships:
+            self.memberships_here = driver.pagelocked_empty(n_memberships, np.float32)
+            self.log_densities_here = driver.pagelocked_empty((slots, CHUNK), np.float64)
         self.log_likelihoods_here = driver.pagelocked_empty((slots, layout.blocks_per_chunk), np.float64)
         self.far_counts_here = driver.pagelocked_empty(slots, np.uint32)
         self._slots, self._padded_dim = slots, layout.padded_dim
@@ -193,12 +232,13 @@ class Device:
         self._resident: Any = None  # the share's events, then its chunk numbers
         self._slots: dict[int, int] = {}  # of the chunks that are resident
 
-        self._capacity = 0  # components that there is room for
+        self._capacity = 0, 0  # components and populations that there is room for
         self._batch = 0  # chunks of a lane
         self._lanes: list[Lane] = []
         self._components: Any = None
         self._components_here: Any = None
         self._exact: Any = None
+        self._ends: Any = None
 
         self._has_far = False  # a pass met far events
         self._exact_address = 0  # null: not sent in this pass
@@ -235,10 +275,11 @@ class Device:
             Chunks whose events the device should hold, for this pass and the next ones.
         take, deliver : callable
         want_labels : bool
-            Deliver labels, uint16 [CHUNK], and not moments, float64 [K, N_MOMENTS].
+            Deliver labels, uint16 [CHUNK], and not moments, float64 [K, N_MOMENTS]; nothing to a pass that
+            gives memberships, float32 [CHUNK, P].
         """
-        self._make_room(list(share), len(work.components))
-        for name in ("draw_labels", "accumulate") if work.key else ("expect_totals", "expect_moments"):
+        self._make_room(list(share), len(work.components), work.n_populations)
+        for name in work.kernels:
             self._kernel(name)
         self._begin(work)
         n_chunks = 0
@@ -318,35 +359,37 @@ class Device:
 
     # Room for events, mixture and scratch.
 
-    def _make_room(self, share: list[int], n_components: int) -> None:
-        if share == self._share and n_components <= self._capacity:
+    def _make_room(self, share: list[int], n_components: int, n_populations: int) -> None:
+        room = max(n_components, self._capacity[0]), max(n_populations, self._capacity[1])
+        if share == self._share and room == self._capacity:
             return
         if share != self._share:
             self._share = share
             self._drop_events()
-        if not self._fit_lanes(n_components) and self._slots:
+        if not self._fit_lanes(*room) and self._slots:
             self._say("is short of memory: events pass through it in every sweep")
             self._drop_events()
-            self._fit_lanes(n_components)
+            self._fit_lanes(*room)
         if not self._lanes:
-            raise DeviceFailed(f"out of memory: not one chunk with {n_components} components fits")
+            populations = f" and {room[1]} populations" if room[1] else ""
+            raise DeviceFailed(f"out of memory: not one chunk with {room[0]} components{populations} fits")
         if share and not self._slots:
             self._hold_events()
 
-    def _fit_lanes(self, n_components: int) -> bool:
+    def _fit_lanes(self, n_components: int, n_populations: int) -> bool:
         """Make lanes, as large as there is memory for; whether any fit."""
-        sizes = self._lane_sizes(n_components)
+        sizes = self._lane_sizes(n_components, n_populations)
         for n_lanes, batch in sizes:
-            if self._make_lanes(n_lanes, batch, n_components):
+            if self._make_lanes(n_lanes, batch, n_components, n_populations):
                 if batch < sizes[0][1]:
                     self._say("is short of memory: it gets %d chunks at a time, not %d", batch, sizes[0][1])
                 return True
         return False
 
-    def _lane_sizes(self, n_components: int) -> list[tuple[int, int]]:
+    def _lane_sizes(self, n_components: int, n_populations: int) -> list[tuple[int, int]]:
         """Lanes and chunks of a lane, from what is wanted down to the least that works."""
         n_chunks = len(self._share)
-        scratch = CHUNK * (2 + 8) + n_components * self._layout.n_moments * 8
+        scratch = CHUNK * (2 + 8 + 4 * n_populations) + n_components * self._layout.n_moments * 8
         wanted = self._chunks_in_flight or min(BATCH, -(-n_chunks // 2))  # half, for two lanes to have work
         batch = max(1, min(wanted, n_chunks, int(SCRATCH // scratch)))
         sizes = [(2 if batch < n_chunks else 1, batch)]
@@ -354,7 +397,7 @@ class Device:
             sizes.append((2, batch))
         return sizes if sizes[-1] == (1, 1) else [*sizes, (1, 1)]
 
-    def _make_lanes(self, n_lanes: int, batch: int, n_components: int) -> bool:
+    def _make_lanes(self, n_lanes: int, batch: int, n_components: int, n_populations: int) -> bool:
         """Whether there was memory for them."""
         self._drop_lanes()
         shape = (n_components, self._layout.pack_dim)
@@ -362,15 +405,16 @@ class Device:
             self._components_here = driver.pagelocked_empty(shape, np.float32)
             self._components = driver.mem_alloc(self._components_here.nbytes)
             self._exact = driver.mem_alloc(self._components_here.nbytes * 2)
-            self._lanes = [Lane(self._layout, batch, n_components) for _ in range(n_lanes)]
+            self._ends = driver.mem_alloc(n_populations * 4) if n_populations else None
+            self._lanes = [Lane(self._layout, batch, n_components, n_populations) for _ in range(n_lanes)]
         except driver.MemoryError:
             return False
-        self._batch, self._capacity = batch, n_components
+        self._batch, self._capacity = batch, (n_components, n_populations)
         return True
 
     def _drop_lanes(self) -> None:
-        self._capacity, self._lanes = 0, []
-        self._components = self._components_here = self._exact = None
+        self._capacity, self._lanes = (0, 0), []
+        self._components = self._components_here = self._exact = self._ends = None
 
     def _hold_events(self) -> None:
         """Bring the share's events to the device to stay, if there is memory enough."""
@@ -411,6 +455,9 @@ class Device:
         self._exact_address = 0
         if self._has_far:
             self._send_exact(work)
+        if work.gates:
+            driver.memcpy_htod(self._ends, work.gates.ends)
+            self._bytes_up += work.gates.ends.nbytes
         rows, first = self._components_here[: len(work.components)], self._lanes[0].stream
         np.copyto(rows, work.components, casting="same_kind")
         self._origin.record(first)
@@ -447,16 +494,17 @@ class Device:
         """Queue the kernels, and the copies of what they make."""
         n_slots, n_components, stream = len(lane.chunks), len(work.components), lane.stream
         driver.memset_d32_async(lane.far_counts, 0, n_slots, stream)
-        if work.key is None:
+        if work.gates:
+            self._launch_memberships(lane, n_components, work.gates)
+        elif work.key is None:
             self._launch_expectation(lane, n_components, moments=not want_labels)
         else:
             self._launch_draw(lane, n_components, work.key, moments=not want_labels)
         lane.computed.record(stream)
-        if want_labels:
-            self._down(lane.labels_here[:n_slots], lane.labels, stream)
-        else:
-            self._down(self._moments(lane, n_components), lane.moments, stream)
-        self._down(lane.log_likelihoods_here[:n_slots], lane.log_likelihoods, stream)
+        results, log_densities = self._results(lane, work, want_labels)
+        there = lane.memberships if work.gates else lane.labels if want_labels else lane.moments
+        self._down(results, there, stream)
+        self._down(log_densities, lane.normalisers if work.gates else lane.log_likelihoods, stream)
         self._down(lane.far_counts_here[:n_slots], lane.far_counts, stream)
         lane.done.record(stream)
 
@@ -489,6 +537,15 @@ class Device:
                 self._weight_floor, lane.normalisers, lane.labels, lane.moments,
             )  # fmt: skip
 
+    def _launch_memberships(self, lane: Lane, n_components: int, gates: Gates) -> None:
+        events, numbers = lane.source
+        self._launch(
+            "memberships", (self._layout.blocks_per_chunk, len(lane.chunks)), lane.stream,
+            events, self._components, self._exact_address, self._ends, numbers, gates.start, gates.stop,
+            n_components, len(gates.ends), self._weight_floor, lane.memberships, lane.normalisers,
+            lane.far_counts,
+        )  # fmt: skip
+
     def _finish(self, lane: Lane, work: Pass, deliver: Deliver, want_labels: bool) -> None:
         """Wait for the lane's batch and deliver what came of it."""
         lane.done.synchronize()
@@ -500,16 +557,22 @@ class Device:
         began, sent, computed, done = (mark.time_since(self._origin) * 1e-3 for mark in marks)
         self._kernel_times.append((sent, computed))
         self._copy_times += [(began, sent), (computed, done)]
-        results = lane.labels_here if want_labels else self._moments(lane, len(work.components))
+        results, log_densities = self._results(lane, work, want_labels)
         for slot, chunk in enumerate(lane.chunks):
-            deliver(chunk, results[slot], float(lane.log_likelihoods_here[slot].sum()))
+            deliver(chunk, results[slot], log_densities[slot])
         lane.chunks = []
 
-    def _moments(self, lane: Lane, n_components: int) -> Array:
-        """Moments of the lane's batch, page-locked float64 [chunks, K, N_MOMENTS]."""
-        shape = (len(lane.chunks), n_components, self._layout.n_moments)
-        moments: Array = lane.moments_here[: int(np.prod(shape))].reshape(shape)
-        return moments
+    def _results(self, lane: Lane, work: Pass, want_labels: bool) -> tuple[npt.NDArray[Any], Array]:
+        """Where results of the lane's batch come to, page-locked, by chunk; and log densities (`Deliver`)."""
+        n_slots = len(lane.chunks)
+        if work.gates:
+            shape = (n_slots, CHUNK, work.n_populations)
+            return lane.memberships_here[: np.prod(shape)].reshape(shape), lane.log_densities_here[:n_slots]
+        log_likelihoods = lane.log_likelihoods_here[:n_slots]
+        if want_labels:
+            return lane.labels_here[:n_slots], log_likelihoods
+        shape = (n_slots, len(work.components), self._layout.n_moments)
+        return lane.moments_here[: np.prod(shape)].reshape(shape), log_likelihoods
 
     def _up(self, to: Any, rows: npt.NDArray[Any], stream: Any) -> None:
         driver.memcpy_htod_async(to, rows, stream)
