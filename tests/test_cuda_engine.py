@@ -36,6 +36,7 @@ from dpmix.kernels.layout import Layout
 from dpmix.model import Mixture, Stats
 
 Emulate = Callable[..., None]
+MIB = 1 << 20
 
 # (N, D, K): the channel counts at which kernels change, ragged tiles of components and blocks of events.
 SHAPES = [
@@ -104,18 +105,15 @@ def several_chunks() -> tuple[Floats, Mixture]:
 
 
 Results = tuple[list[Stats], list[np.ndarray]]
-POPULATIONS = np.array([2, 0, 2, 4])
-RANGES = [(0, 3 * CHUNK + 777), (CHUNK - 3, 2 * CHUNK + 5), (3 * CHUNK + 600, 3 * CHUNK + 601)]
 
 
 def results(engine: CudaEngine) -> Results:
-    """Of two draws and an E step, with the labels of the last two; and memberships between them."""
+    """Of two draws and an E step, with the labels of the last two."""
     _, mixture = several_chunks()
     stats = [engine.draw_labels(mixture, Key(1, 0, iteration)) for iteration in (0, 1)]
     labels = [engine.labels()]
-    memberships = [engine.memberships(mixture, POPULATIONS, *part) for part in RANGES]
     stats.append(engine.expect_labels(mixture))
-    return stats, [*labels, engine.labels(), *chain.from_iterable(memberships)]
+    return stats, [*labels, engine.labels()]
 
 
 @cache
@@ -144,11 +142,6 @@ def test_what_is_expected_is_right(cuda_devices: Emulate) -> None:
     moved = labels[0] != reference.labels()
     assert (reference.step_distances(mixture, Key(1, 0, 1))[moved] < 1e-4).all()
     assert_near_stats(stats[2], reference.expect_labels(mixture), len(events))
-    for (start, stop), rows, log_densities in zip(RANGES, labels[2::2], labels[3::2], strict=True):
-        np.testing.assert_array_equal(rows, labels[2][start:stop])
-        np.testing.assert_array_equal(log_densities, labels[3][start:stop])
-    engine = CudaEngine(events, devices=[0])
-    assert_right_memberships(engine, events, mixture, POPULATIONS)
 
 
 @pytest.mark.parametrize("devices", [[1], [0, 1], [2, 0, 1]])
@@ -189,10 +182,149 @@ def test_the_order_of_threads_does_not_change_a_bit_in_many_channels(
     assert_same_results(made[2], made[0])
 
 
+# ---- Memberships
+
+
+POPULATIONS = np.array([2, 0, 2, 4])
+RANGES = [
+    (0, 3 * CHUNK + 777),
+    (CHUNK - 3, 2 * CHUNK + 5),
+    (2 * CHUNK, 3 * CHUNK),
+    (3 * CHUNK + 600, 3 * CHUNK + 601),
+]
+
+
+def gated(engine: CudaEngine) -> list[np.ndarray]:
+    """Memberships and log densities of some ranges."""
+    mixture = several_chunks()[1]
+    return list(chain.from_iterable(engine.memberships(mixture, POPULATIONS, *part) for part in RANGES))
+
+
+@cache
+def expected_gated() -> list[np.ndarray]:
+    """On one device, resident; ask for `cuda_devices` first."""
+    engine = CudaEngine(several_chunks()[0], devices=[0])
+    made = gated(engine)
+    engine.close()
+    return made
+
+
+def assert_gated_as_expected(engine: CudaEngine) -> None:
+    for got, want in zip(gated(engine), expected_gated(), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.usefixtures("cuda_devices")
+def test_expected_memberships_are_right() -> None:
+    events, mixture = several_chunks()
+    assert_right_memberships(CudaEngine(events, devices=[0]), events, mixture, POPULATIONS)
+    made = expected_gated()
+    for (start, stop), rows, log_densities in zip(RANGES, made[::2], made[1::2], strict=True):
+        np.testing.assert_array_equal(rows, made[0][start:stop])
+        np.testing.assert_array_equal(log_densities, made[1][start:stop])
+
+
+@pytest.mark.parametrize("devices", [[1], [0, 1], [2, 0, 1]])
+@pytest.mark.parametrize("chunks", [1, 3])
+def test_devices_and_batches_do_not_change_a_bit_of_memberships(
+    cuda_devices: Emulate, devices: list[int], chunks: int
+) -> None:
+    cuda_devices(1 + max(devices))
+    assert_gated_as_expected(CudaEngine(several_chunks()[0], devices=devices, chunks_in_flight=chunks))
+
+
+@pytest.mark.parametrize("order", [1, 5])
+def test_the_order_of_threads_does_not_change_a_bit_of_memberships(
+    emulated_devices: Emulate, order: int
+) -> None:
+    expected_gated()
+    emulated_devices(2, order=order, threads=1)
+    assert_gated_as_expected(CudaEngine(several_chunks()[0]))
+
+
+def test_memberships_of_events_that_do_not_fit(
+    emulated_devices: Emulate, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A chunk's memberships take 1.25 MiB. Events that were on the device leave where those need the room."""
+    expected_gated()
+    emulated_devices(memory=8 * MIB)
+    engine = CudaEngine(several_chunks()[0], chunks_in_flight=1)
+    engine.draw_labels(several_chunks()[1], Key(1, 0, 0))
+    assert not caplog.messages
+    emulated_devices(memory=6 * MIB)
+    with caplog.at_level(logging.WARNING, "dpmix"):
+        assert_gated_as_expected(engine)
+    assert "short of memory: events pass through it" in caplog.text
+    emulated_devices(memory=2 * MIB)
+    with pytest.raises(
+        DpmixError, match="out of memory: not one chunk with 4 components and 5 populations fits"
+    ):
+        gated(CudaEngine(several_chunks()[0]))
+
+
+@pytest.mark.parametrize(
+    "fail",
+    [
+        "0:cuLaunchKernel:1",
+        "0:cuMemcpyDtoHAsync:2",
+        "1:cuEventSynchronize:1",
+        "1:cuLaunchKernel:2,0:cuLaunchKernel:4",
+        "2:cuMemAlloc:9",
+        "0:cuMemcpyHtoD:1,2:cuStreamWaitEvent:2",
+    ],
+)
+def test_the_others_take_over_memberships(
+    emulated_devices: Emulate, fail: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected_gated()
+    emulated_devices(3, fail=fail)
+    engine = CudaEngine(several_chunks()[0], chunks_in_flight=1)
+    with caplog.at_level(logging.WARNING, "dpmix"):
+        assert_gated_as_expected(engine)
+    assert sum("the others go on" in line for line in caplog.messages) == 1 + fail.count(",")
+
+
+@pytest.mark.usefixtures("cuda_devices")
+def test_memberships_of_far_events_have_the_exact_mixture_sent() -> None:
+    events, mixture = several_chunks()
+    far = events.copy()
+    far[2 * CHUNK + 5 :: 1000] += 1e6
+    engine, cpu_engine = CudaEngine(far, devices=[0]), CpuEngine(far)
+    size = 4 * Layout(2).pack_dim * 4 + 5 * 4
+    for start, sent in ((0, size), (CHUNK, 3 * size - 2 * 5 * 4), (0, 3 * size - 2 * 5 * 4)):
+        stop = start + CHUNK + 9
+        rows, log_densities = engine.memberships(mixture, POPULATIONS, start, stop)
+        assert engine.bytes_up == sent
+        want, want_densities = cpu_engine.memberships(mixture, POPULATIONS, start, stop)
+        np.testing.assert_allclose(rows, want, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(log_densities, want_densities, rtol=5e-7, atol=1e-6)
+
+
+def test_room_is_made_for_populations_and_for_components(emulated_devices: Emulate) -> None:
+    events, few = several_chunks()
+    _, many = problem(10, 2, 40)
+    engine, cpu_engine = CudaEngine(events), CpuEngine(events)
+    for mixture, populations in ((few, 2), (few, 4), (many, 3), (few, 1), (many, 40), (few, 4)):
+        numbers = np.arange(len(mixture.means)) % populations
+        rows, _ = engine.memberships(mixture, numbers, 70_000, 70_500)
+        want, _ = cpu_engine.memberships(mixture, numbers, 70_000, 70_500)
+        np.testing.assert_allclose(rows, want, rtol=1e-5, atol=1e-6)
+        engine.draw_labels(mixture, Key(1, 0, 0))
+    lanes = engine._devices[0]._lanes
+    engine.memberships(few, np.zeros(4, int), 0, 5)
+    assert engine._devices[0]._lanes is lanes
+
+
+def test_only_devices_with_events_of_the_range_work(emulated_devices: Emulate) -> None:
+    emulated_devices(2)
+    engine = CudaEngine(several_chunks()[0])
+    assert engine._shares == {0: [0, 2], 1: [1, 3]}
+    engine.memberships(several_chunks()[1], POPULATIONS, 2 * CHUNK, 3 * CHUNK)
+    assert [account.chunks for account in engine._accounts] == [1]
+    assert engine._devices[1]._lanes == []
+
+
 # ---- Memory. In 2 channels a chunk's events take 1 MiB, a lane's scratch 0.63 MiB and a chunk
-
-
-MIB = 1 << 20
 
 
 @pytest.mark.parametrize("devices", [[0], [0, 1]])
