@@ -133,8 +133,8 @@ def pairs(gating: Gating) -> Figure:
     for axes in grid[len(chosen) :]:
         axes.set_axis_off()
     body.suptitle(
-        "Each bin in the colour of its most frequent population, the darker the more events; ellipses: 90% of "
-        f"the normals with the populations' moments{_only_the_largest(gating)}",
+        "Each bin in the colour of its most frequent population, the darker the more events; ellipses: 90% "
+        f"of the normals with the populations' moments{_only_the_largest(gating)}",
         fontsize=9,
         x=0.01,
         ha="left",
@@ -273,8 +273,9 @@ def _density(axes: Axes, gating: Gating, pair: int) -> None:
         width, height, angle = views.ellipse(covariances[population][np.ix_(place, place)])
         centre = float(means[population, x]), float(means[population, y])
         patch = Ellipse(centre, width, height, angle=np.degrees(angle), fill=False)
-        patch.set(edgecolor=views.colour(population), linewidth=0.9 if views.shown(gating) <= 20 else 0.5)
-        patch.set_path_effects([withStroke(linewidth=1.8, foreground=HALO)])
+        few = views.shown(gating) <= 20
+        patch.set(edgecolor=views.colour(population), linewidth=0.9 if few else 0.5)
+        patch.set_path_effects([withStroke(linewidth=1.8, foreground=HALO)] if few else [])
         axes.add_patch(patch)
     _numbers(axes, gating, (x, y), ends)
 
@@ -333,28 +334,20 @@ def _percent_axis(axes: Axes, which: str) -> None:
 
 
 def _ticks(axis: Axis, told: Callable[[float], str]) -> None:
-    """Ticks at 1, 2 and 5 of each power of ten, all of them named; of many powers the 1s alone."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+    """Named ticks of an axis of logarithms."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 
-    low, high = axis.get_view_interval()
-    subs = (1.0, 2.0, 5.0) if max(low, high) < 300.0 * min(low, high) else (1.0,)
-    axis.set_major_locator(LogLocator(subs=subs))
+    low, high = sorted(axis.get_view_interval())
+    axis.set_major_locator(FixedLocator(views.ticks(low, high)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: told(value)))
     axis.set_minor_formatter(NullFormatter())
-
-
-def _limits(gating: Gating) -> tuple[float, float]:
-    """Ends of an axis of proportions: down to a quarter event of the smallest sample at most."""
-    mean, low, high = interval(gating.proportions[:, :, : views.shown(gating)])
-    least = 0.25 / max(1, int(gating.n_events.min()))
-    return max(least, 0.7 * float(min(low.min(), mean.min()))), min(1.0, 1.4 * float(high.max()))
 
 
 def _beside(gating: Gating) -> Figure:
     """A row of every population, a point and interval of every sample in it."""
     drawn, samples = views.shown(gating), len(gating.samples)
     mean, low, high = interval(gating.proportions[:, :, :drawn])
-    left, right = _limits(gating)
+    left, right = views.share_limits(gating.proportions[:, :, :drawn], int(gating.n_events.min()))
     figure = _figure(7.5, 1.3 + drawn * max(0.19, 0.1 * samples) + 0.16 * (samples > 1) * samples)
     axes = figure.add_subplot()
     rows = np.arange(drawn)
@@ -398,7 +391,7 @@ def _panels(gating: Gating) -> Figure:
     """A panel of every population, the samples side by side in it."""
     drawn, samples = views.shown(gating), len(gating.samples)
     mean, low, high = interval(gating.proportions[:, :, :drawn])
-    bottom, top = _limits(gating)
+    bottom, top = views.share_limits(gating.proportions[:, :, :drawn], int(gating.n_events.min()))
     columns = min(4, drawn)
     rows = -(-drawn // columns)
     key = [f"{n}: {views.shortened(name, 44)}" for n, name in enumerate(gating.samples, 1)]

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from scipy.cluster.hierarchy import leaves_list, linkage
 
 from dpmix.draws import Run
-from dpmix.gating import Gating, Ints, Rasters
+from dpmix.gating import Gating, Ints, Rasters, interval
 from dpmix.model import Array
 from dpmix.summaries import Mixing, convergence
 
@@ -434,7 +434,7 @@ class Trace:
             return ""
         if self.mixing.sd == 0.0:
             return "the same in every draw"
-        return f"R-hat {self.mixing.r_hat:.3f}, {self.mixing.ess_bulk:,.0f} effective draws"
+        return f"R-hat {self.mixing.r_hat:.3f}, {effective(self.mixing)} effective draws"
 
     def window(self, from_sweep: int) -> tuple[float, float]:
         """Least and greatest value from a sweep on (of all where nothing was made by then), a little wider:
@@ -539,3 +539,23 @@ def densities(gating: Gating, n_points: int = 400) -> list[tuple[Array, Array]]:
     units = (places[:, None] - gating.means[:, 0]) / sds
     each = gating.weights * np.exp(-0.5 * units**2) / (sds * np.sqrt(2.0 * np.pi))
     return [(places, each[:, gating.components == p].sum(axis=1)) for p in range(shown(gating))]
+
+
+def share_limits(draws: Array, n_events: int) -> tuple[float, float]:
+    """Ends of an axis (of logarithms) of proportions: no lower than a quarter of one of so many events."""
+    mean, low, high = interval(draws)
+    least = 0.25 / max(1, n_events)
+    return max(least, 0.7 * float(min(low.min(), mean.min()))), min(1.0, 1.4 * float(high.max()))
+
+
+def effective(mixing: Mixing) -> str:
+    """The effective number of draws, for a reader."""
+    return f"{mixing.ess_bulk:.1f}" if mixing.ess_bulk < 10.0 else f"{mixing.ess_bulk:,.0f}"
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """Where an axis of logarithms is named: 1, 2 and 5 of each power of ten; of many powers the 1s alone."""
+    digits = (1.0, 2.0, 5.0) if high < 300.0 * low else (1.0,)
+    powers = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
+    places = [digit * 10.0**power for power in powers for digit in digits]
+    return [place for place in places if low <= place <= high]
