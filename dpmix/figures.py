@@ -93,11 +93,12 @@ def heatmap(gating: Gating) -> Figure:
     """Medians of the populations (rows), each channel (column) on its own scale."""
     heat = views.heat(gating)
     rows, columns = heat.levels.shape
-    figure = _figure(4.1 + 0.24 * columns, 2.0 + 0.19 * rows)
+    names = [views.shortened(gating.channels[c], 24) for c in heat.channels]
+    figure = _figure(5.0 + 0.24 * columns, 1.5 + 0.19 * rows + 0.08 * max(map(len, names)))
     axes = figure.add_subplot()
     image = axes.imshow(np.ma.masked_invalid(heat.levels), cmap="cividis", vmin=0.0, vmax=1.0, aspect="auto")
     axes.set_facecolor("#dddddd")
-    axes.set_xticks(range(columns), [views.shortened(gating.channels[c], 24) for c in heat.channels])
+    axes.set_xticks(range(columns), names)
     axes.tick_params(axis="x", rotation=90)
     size = views.shares(gating)
     axes.set_yticks(range(rows), [views.percent(size[p]) for p in heat.populations])

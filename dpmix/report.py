@@ -477,6 +477,7 @@ def _markers(gating: Gating) -> Plot:
             x="x", y="y", width="width", height="height", angle="angle", fill_alpha=0.0, line_color="colour"
         ),
     )
+    badge: Any = {"padding": 2, "border_radius": 3}  # for which Bokeh's own types are too narrow
     numbers: dict[str, Any] = {name: [] for name in ("x", "y", "text", "colour", "ink")}
     plot.add_glyph(
         ColumnDataSource(numbers, name="numbers"),
@@ -490,7 +491,7 @@ def _markers(gating: Gating) -> Plot:
             text_font_size="12px",
             background_fill_color="colour",
             border_line_color="white",
-            **{"padding": 2, "border_radius": 3},
+            **badge,
         ),
     )
     return plot
@@ -600,7 +601,7 @@ def _proportions(gating: Gating) -> Plot:
 
 def _samples(gating: Gating) -> Plot:
     """One population in every sample; filled by the page's script."""
-    from bokeh.models import ColumnDataSource, Range1d
+    from bokeh.models import BasicTicker, ColumnDataSource, Range1d
 
     drawn, many = gating.proportions[:, :, : views.shown(gating)], len(gating.samples)
     least, most = views.share_limits(drawn, int(gating.n_events.min()))
@@ -621,6 +622,7 @@ def _samples(gating: Gating) -> Plot:
     points = plot.scatter("x", "mean", source=source, size=7, color="colour")
     _hover(plot, points, *told)
     _in_percent(plot.yaxis, least, most)
+    plot.xaxis.ticker = BasicTicker(mantissas=[1, 2, 5], min_interval=1, num_minor_ticks=0)
     plot.xgrid.visible = False
     return plot
 
