@@ -127,6 +127,7 @@ async function showMarkers(document_) {
   source.data = {
     image: [image], who: [who], events: [events], x: [left], y: [bottom], dw: [right - left], dh: [top - bottom],
   };
+  source.change.emit(); // the image is the array it was: where nothing else differs, Bokeh sees no change
   const { found, numbers } = outlines(across, up, pair, only);
   model("ellipses").data = found;
   model("numbers").data = numbers;
