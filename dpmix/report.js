@@ -168,8 +168,12 @@ function watchMarkers(document_) {
 function showSamples(document_) {
   const p = Number(byId("sampled").value);
   const source = document_.get_model_by_name("samples");
-  const { mean, low, high } = data.samples;
+  const { mean, low, high, least } = data.samples;
   const count = mean.length;
+  // At least a factor of 4, so that the axis has names.
+  const start = Math.max(least, Math.min(...low.map((row) => row[p]), ...mean.map((row) => row[p])) / 2);
+  const end = Math.max(4 * start, Math.min(1, 2 * Math.max(...high.map((row) => row[p]))));
+  document_.get_model_by_name("shares").y_range.setv({ start, end, reset_start: start, reset_end: end });
   source.data = {
     ...source.data,
     mean: mean.map((row) => row[p]), low: low.map((row) => row[p]), high: high.map((row) => row[p]),

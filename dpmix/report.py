@@ -343,7 +343,12 @@ def _data(gating: Gating) -> dict[str, Any]:
             }
             for p in range(drawn)
         ],
-        "samples": {"mean": _rounded(mean), "low": _rounded(low), "high": _rounded(high)}
+        "samples": {
+            "mean": _rounded(mean),
+            "low": _rounded(low),
+            "high": _rounded(high),
+            "least": views.share_limits(gating.proportions[:, :, :drawn], int(gating.n_events.min()))[0],
+        }
         if len(gating.samples) > 1
         else None,
     }
@@ -594,7 +599,8 @@ def _proportions(gating: Gating) -> Plot:
     points = plot.scatter("mean", "y", source=source, size=8, color="colour")
     _hover(plot, points, *told)
     _named(plot.yaxis, [views.label(gating, p, 36) for p in range(drawn)])
-    _in_percent(plot.xaxis, least, most)
+    _in_percent(plot.xaxis)
+    plot.xaxis.ticker = views.ticks(least, most)
     plot.ygrid.visible = False
     return plot
 
@@ -606,10 +612,11 @@ def _samples(gating: Gating) -> Plot:
     drawn, many = gating.proportions[:, :, : views.shown(gating)], len(gating.samples)
     least, most = views.share_limits(drawn, int(gating.n_events.min()))
     columns: dict[str, Any] = {"x": np.arange(1, many + 1), "sample": gating.samples}
-    columns |= {name: [least] * many for name in ("mean", "low", "high")} | {"colour": ["#ffffff"] * many}
+    columns |= {name: [most] * many for name in ("mean", "low", "high")} | {"colour": ["#ffffff"] * many}
     source = ColumnDataSource(columns, name="samples")
     plot = _figure(
         height=300,
+        name="shares",
         y_axis_type="log",
         y_range=Range1d(start=least, end=most),
         x_range=Range1d(start=0.3, end=many + 0.7),
@@ -621,7 +628,9 @@ def _samples(gating: Gating) -> Plot:
         told.append(("90% interval", "@low{0.[000]%} to @high{0.[000]%}"))
     points = plot.scatter("x", "mean", source=source, size=7, color="colour")
     _hover(plot, points, *told)
-    _in_percent(plot.yaxis, least, most)
+    # The script shows a part of it, a population's.
+    _in_percent(plot.yaxis)
+    plot.yaxis.ticker = [digit * 10.0**power for power in range(-9, 1) for digit in (1, 2, 3, 5, 7)]
     plot.xaxis.ticker = BasicTicker(mantissas=[1, 2, 5], min_interval=1, num_minor_ticks=0)
     plot.xgrid.visible = False
     return plot
@@ -632,11 +641,10 @@ def _ends(draws: Array) -> dict[str, Array]:
     return {"mean": mean, "low": low, "high": high}
 
 
-def _in_percent(axis: Any, low: float, high: float) -> None:
+def _in_percent(axis: Any) -> None:
     from bokeh.models import NumeralTickFormatter
 
-    axis.ticker = views.ticks(low, high)
-    axis.formatter = NumeralTickFormatter(format="0.[0000]%")
+    axis.formatter = NumeralTickFormatter(format="0.[000000]%")
 
 
 def _tree(gating: Gating) -> Plot:

@@ -554,8 +554,13 @@ def effective(mixing: Mixing) -> str:
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Where an axis of logarithms is named: 1, 2 and 5 of each power of ten; of many powers the 1s alone."""
-    digits = (1.0, 2.0, 5.0) if high < 300.0 * low else (1.0,)
-    powers = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
-    places = [digit * 10.0**power for power in powers for digit in digits]
-    return [place for place in places if low <= place <= high]
+    """Where an axis of logarithms is named: at 1, 2 and 5 of each power of ten; where there are many powers at
+    the 1s alone, where it is short at every digit."""
+    many = (1, 2, 5) if high < 1000.0 * low else (1,)
+    for digits in (many, range(1, 10)):
+        powers = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
+        found = [digit * 10.0**power for power in powers for digit in digits]
+        found = [place for place in found if low <= place <= high]
+        if len(found) > 1:
+            break
+    return found

@@ -112,6 +112,19 @@ def test_shares_are_told_in_few_digits(share: float, told: str) -> None:
     assert views.percent(share) == told
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "places"),
+    [
+        (0.004, 0.6, [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5]),
+        (1e-5, 0.5, [1e-5, 1e-4, 1e-3, 1e-2, 1e-1]),
+        (0.22, 0.45, [0.3, 0.4]),
+        (0.7, 1.0, [0.7, 0.8, 0.9, 1.0]),
+    ],
+)
+def test_every_axis_of_logarithms_is_named(low: float, high: float, places: list[float]) -> None:
+    assert views.ticks(low, high) == pytest.approx(places)
+
+
 def test_moments_are_those_of_a_sample_of_the_mixture() -> None:
     gating = make_gating(3, 3)
     means, covariances = views.moments(gating)
