@@ -180,7 +180,7 @@ def tree(gating: Gating) -> Figure:
                 clip_on=False,
             )
     _ticks(axes.xaxis, lambda value: f"{value:g}")
-    axes.set_xlabel("level at which they merge")
+    axes.set_xlabel(views.LEVEL_NAME)
     axes.set_title(
         f"{gating.n_populations} populations at level {gating.level:.3g} (dashed), of "
         f"{len(gating.tree.heights)} modes"
@@ -269,7 +269,7 @@ def _density(axes: Axes, gating: Gating, pair: int) -> None:
     axes.set_xlabel(views.shortened(gating.channels[x], 40))
     axes.set_ylabel(views.shortened(gating.channels[y], 40))
     means, covariances = views.moments(gating)
-    for population in range(views.shown(gating)):
+    for population in np.flatnonzero(np.isfinite(means[: views.shown(gating), 0])).tolist():
         place = [x, y]
         width, height, angle = views.ellipse(covariances[population][np.ix_(place, place)])
         centre = float(means[population, x]), float(means[population, y])

@@ -96,11 +96,13 @@ function outlines(across, up, pair, only) {
   if (!byId("outlines").checked) return { found, numbers };
   data.populations.forEach((population, p) => {
     if (only >= 0 && p !== only) return;
-    const shape = ellipse(population.variances[across], population.covariances[pair], population.variances[up]);
-    found.x.push(population.means[across]);
-    found.y.push(population.means[up]);
-    for (const name of ["width", "height", "angle"]) found[name].push(shape[name]);
-    found.colour.push(population.colour);
+    if (population.means !== null) {
+      const shape = ellipse(population.variances[across], population.covariances[pair], population.variances[up]);
+      found.x.push(population.means[across]);
+      found.y.push(population.means[up]);
+      for (const name of ["width", "height", "angle"]) found[name].push(shape[name]);
+      found.colour.push(population.colour);
+    }
     if (population.medians === null) return;
     numbers.x.push(population.medians[across]);
     numbers.y.push(population.medians[up]);

@@ -99,7 +99,10 @@ def summary(gating: Gating) -> list[str]:
         )
     else:
         found += f" This is one estimate, {_draws(gating)}: it has no intervals."
-    size, mean = views.shares(gating), float(gating.certainty @ gating.sizes.sum(axis=0) / max(events, 1))
+    size, mean = (
+        views.shares(gating),
+        float(np.nan_to_num(gating.certainty) @ gating.sizes.sum(axis=0) / max(events, 1)),
+    )
     largest = int(np.argmax(size))
     sure = (
         f"The largest is {views.label(gating, largest)} with {views.percent(size[largest])} of the events. "
@@ -266,7 +269,7 @@ def _words(gating: Gating, run: Run, mixing: list[Mixing]) -> dict[str, Any]:
 
 def _rows(gating: Gating) -> list[dict[str, Any]]:
     """The table of populations."""
-    mean, low, high = interval(gating.pooled)
+    mean, low, high = interval(gating.overall)
     sizes = gating.sizes.sum(axis=0)
     return [
         {
@@ -336,10 +339,10 @@ def _data(gating: Gating) -> dict[str, Any]:
                 "colour": views.colour(p),
                 "ink": views.ink(views.colour(p)),
                 "best": best[p],
-                "means": _rounded(means[p]),
-                "variances": _rounded(covariances[p].diagonal()),
-                "covariances": _rounded(covariances[p][pairs[:, 0], pairs[:, 1]]),
-                "medians": None if np.isnan(medians[p]).any() else _rounded(medians[p]),
+                "means": _known(means[p]),
+                "variances": _known(covariances[p].diagonal()),
+                "covariances": _known(covariances[p][pairs[:, 0], pairs[:, 1]]),
+                "medians": _known(medians[p]),
             }
             for p in range(drawn)
         ],
@@ -384,6 +387,10 @@ def _full_step(counts: Array | Any, full: float) -> float:
     """The step that is drawn darkest, as `dpmix.views.strength` has it."""
     filled = counts[counts > 0]
     return float(255.0 * np.log1p(np.quantile(filled, 0.995)) / full) if len(filled) else 255.0
+
+
+def _known(values: Array) -> Any:
+    return None if np.isnan(values).any() else _rounded(values)
 
 
 def _rounded(values: Array) -> Any:
@@ -575,14 +582,14 @@ def _proportions(gating: Gating) -> Plot:
     from bokeh.models import ColumnDataSource, Range1d
 
     drawn = views.shown(gating)
-    pooled = gating.pooled[:, :drawn]
-    least, most = views.share_limits(pooled, int(gating.n_events.sum()))
+    overall = gating.overall[:, :drawn]
+    least, most = views.share_limits(overall, int(gating.n_events.sum()))
     source = ColumnDataSource(
         {
             "y": np.arange(drawn),
             "colour": [views.colour(p) for p in range(drawn)],
             "who": [views.label(gating, p, 70) for p in range(drawn)],
-            **_ends(pooled),
+            **_ends(overall),
         }
     )
     plot = _figure(
@@ -593,7 +600,7 @@ def _proportions(gating: Gating) -> Plot:
         tools="save",
     )
     told = [("population", "@who"), ("proportion", "@mean{0.[000]%}")]
-    if len(pooled) > 1:
+    if len(overall) > 1:
         plot.segment("low", "y", "high", "y", source=source, line_color="colour", line_width=3)
         told.append(("90% interval", "@low{0.[000]%} to @high{0.[000]%}"))
     points = plot.scatter("mean", "y", source=source, size=8, color="colour")
@@ -661,7 +668,7 @@ def _tree(gating: Gating) -> Plot:
         x_range=Range1d(start=1.3 * top, end=drawn.floor / 1.05),
         y_range=Range1d(start=leaves - 0.4, end=-0.6),
         y_axis_location="right",
-        x_axis_label="level at which they merge",
+        x_axis_label=views.LEVEL_NAME,
     )
     source = {
         "levels": drawn.levels.tolist(),

@@ -33,6 +33,9 @@ _HEX = (
 PALETTE = tuple(f"#{_HEX[i : i + 6]}" for i in range(0, len(_HEX), 6))
 GREY = "#8c8c8c"
 
+# What the levels of the tree are (`dpmix.populations`).
+LEVEL_NAME = "separation at which they merge (standard deviations)"
+
 # Populations in one picture; the largest ones where there are more.
 MOST_POPULATIONS = 60
 # Leaves of a tree, unless there are more populations.
@@ -100,7 +103,7 @@ def shown(gating: Gating) -> int:
 
 def shares(gating: Gating) -> Array:
     """Posterior mean of the proportion in all samples, float64 [P]."""
-    mean: Array = gating.pooled.mean(axis=0)
+    mean: Array = gating.overall.mean(axis=0)
     return mean
 
 
@@ -108,10 +111,14 @@ def shares(gating: Gating) -> Array:
 
 
 def moments(gating: Gating) -> tuple[Array, Array]:
-    """Means [P, D] and covariances [P, D, D] of the populations by the mixture, transformed scale."""
+    """Means [P, D] and covariances [P, D, D] of the populations by the mixture, transformed scale.
+
+    NaN of a population that the reference draw has no component of.
+    """
     held = np.zeros((gating.n_populations, len(gating.weights)))
     held[gating.components, np.arange(len(gating.weights))] = gating.weights
-    held /= np.maximum(held.sum(axis=1, keepdims=True), np.finfo(float).tiny)
+    total = held.sum(axis=1, keepdims=True)
+    held = np.divide(held, total, out=np.full_like(held, np.nan), where=total > 0.0)
     means = held @ gating.means
     off = gating.means - means[gating.components]
     within = gating.covariances + off[:, :, None] * off[:, None, :]
@@ -134,7 +141,8 @@ def separation(gating: Gating, pairs: Ints) -> Array:
     Returns
     -------
     float64 [pairs, Q (Q - 1) / 2]
-        Q populations shown; two of them in the order of `numpy.triu_indices`.
+        Q populations shown; two of them in the order of `numpy.triu_indices`. 0 where the moments of one are
+        not known.
     """
     means, covariances = moments(gating)
     a, b = np.triu_indices(shown(gating), 1)
@@ -151,7 +159,7 @@ def separation(gating: Gating, pairs: Ints) -> Array:
         )
         determinant = _determinant(both)
         ratio = np.sqrt(np.sqrt(determinants[a] * determinants[b]) / determinant)
-        apart[row] = 1.0 - ratio * np.exp(-adjugate / determinant / 8.0)
+        apart[row] = np.nan_to_num(1.0 - ratio * np.exp(-adjugate / determinant / 8.0))
     return apart
 
 
@@ -331,9 +339,7 @@ def dendrogram(gating: Gating) -> Dendrogram:
     count = _collapsed(tree.levels, gating.level, gating.n_populations)
     floor = _floor(levels, count, gating.level)
 
-    of_mode: list[set[int]] = [set() for _ in tree.heights]
-    for mode, population in zip(tree.modes, gating.components, strict=True):
-        of_mode[mode].add(int(population))
+    of_mode = [{population} for population in gating.modes.tolist()]
     into = list(range(len(of_mode)))
     modes = [1] * len(of_mode)
     merges = _of_those_left(tree.merges)
@@ -343,7 +349,7 @@ def dendrogram(gating: Gating) -> Dendrogram:
         into[child] = parent
     roots = [mode for mode, target in enumerate(into) if target == mode]
 
-    order = _leaf_order(roots, merges[count:], {r: min(of_mode[r], default=0) for r in roots})
+    order = _leaf_order(roots, merges[count:], {r: min(of_mode[r]) for r in roots})
     leaves = tuple(Leaf(modes[root], tuple(sorted(of_mode[root]))) for root in order)
     place = {root: float(position) for position, root in enumerate(order)}
     height = dict.fromkeys(roots, floor)
@@ -554,8 +560,8 @@ def effective(mixing: Mixing) -> str:
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Where an axis of logarithms is named: at 1, 2 and 5 of each power of ten; where there are many powers at
-    the 1s alone, where it is short at every digit."""
+    """Where an axis of logarithms is named: at 1, 2 and 5 of each power of ten; at the 1s alone where it is
+    long, at every digit where it is short."""
     many = (1, 2, 5) if high < 1000.0 * low else (1,)
     for digits in (many, range(1, 10)):
         powers = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)

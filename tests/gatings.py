@@ -44,6 +44,8 @@ def make_gating(
     components = np.repeat(np.arange(n_populations), rng.integers(1, parts + 1, n_populations))
     weights = sizes[components] * rng.uniform(0.5, 1.5, len(components))
     weights /= weights.sum()
+    by_size = np.argsort(np.argsort(-np.bincount(components, weights)))
+    components = by_size[components]
     means = 4.0 * high[components] + rng.normal(0.0, 0.35, (len(components), n_channels))
     turned = rng.normal(0.0, 0.12, (len(components), n_channels, n_channels))
     roots = 0.45 * (np.eye(n_channels) + turned)
@@ -78,7 +80,9 @@ def make_gating(
         n_chains=chains,
         draws=used,
         reference=0,
+        pooled=np.array([0]),
         tree=make_tree(components, rng),
+        modes=components,
         level=0.9,
         why="valleys that the events at them make certain",
         components=components,
@@ -126,10 +130,14 @@ def make_run(
     committed: int | None = None,
     apart: float = 0.0,
     stick: float = 0.7,
+    gating: Gating | None = None,
 ) -> Run:
-    """A run whose log posterior climbs and then varies about a level, `apart` from chain to chain."""
+    """A run whose log posterior climbs and then varies about a level, `apart` from chain to chain.
+
+    With a gating its weights are those of each draw.
+    """
     rng = np.random.default_rng(7)
-    size, dim = n_components, len(channels)
+    size, dim = n_components if gating is None else len(gating.weights), len(channels)
     sweeps = burn_in + draws + 1 if kind == "mcmc" else 31
     layout = Layout(
         kind=kind,
@@ -152,6 +160,9 @@ def make_run(
         },
     )
     sticks = np.full(size - 1, stick)
+    if gating is not None:
+        left = np.append(1.0, 1.0 - np.cumsum(gating.weights)[:-1])
+        sticks = (gating.weights / left)[:-1]
     eyes = np.tile(np.eye(dim), (size, 1, 1))
     given = Hyperparameters(np.zeros(dim), 5.0, 2.0, np.eye(dim))
 

@@ -247,7 +247,7 @@ def by_hand() -> tuple[Tree, Array]:
 
 def test_the_tree_is_drawn_from_its_merges() -> None:
     tree, components = by_hand()
-    gating = replace(make_gating(3, 2), tree=tree, level=1.0, components=components)
+    gating = replace(make_gating(3, 2), tree=tree, level=1.0, modes=components)
     drawn = views.dendrogram(gating)
     # What merges far below the cut is one leaf; its floor is there.
     assert [(leaf.modes, leaf.populations) for leaf in drawn.leaves] == [
@@ -259,6 +259,17 @@ def test_the_tree_is_drawn_from_its_merges() -> None:
     np.testing.assert_allclose(sorted(drawn.positions[1, [0, 3]]), [0, 1])
     np.testing.assert_allclose(sorted(drawn.positions[3, [0, 3]]), [0.5, 3.25])
     assert views.leaf_labels(gating, drawn, np.array([0.5, 0.3, 0.2]))[2].endswith("(30.0%, 2 modes)")
+
+
+def test_a_population_that_the_reference_lacks_has_no_ellipse_and_is_drawn(tmp_path: Path) -> None:
+    gating = make_gating(4, 3)
+    without = replace(gating, components=np.minimum(gating.components, 2))
+    means, _ = views.moments(without)
+    assert np.isnan(means[3]).all()
+    assert np.isfinite(means[:3]).all()
+    assert np.isfinite(views.separation(without, gating.rasters.pairs)).all()
+    patches = figures.pairs(without).subfigs[0].axes[0].patches
+    assert len(patches) == 3
 
 
 def test_brackets_do_not_cross_and_every_population_has_a_leaf() -> None:
@@ -280,13 +291,13 @@ def test_brackets_do_not_cross_and_every_population_has_a_leaf() -> None:
 
 def test_trees_of_one_mode_of_very_many_and_cut_at_nothing() -> None:
     one = Tree(np.zeros(3, int), np.zeros((1, 2)), np.zeros(1), np.zeros((0, 2), int), np.zeros(0))
-    drawn = views.dendrogram(replace(make_gating(1, 2), tree=one, components=np.zeros(3, int)))
+    drawn = views.dendrogram(replace(make_gating(1, 2), tree=one, modes=np.zeros(1, int)))
     assert [leaf.modes for leaf in drawn.leaves] == [1]
     assert drawn.floor > 0
     chain = np.stack((np.arange(1, 3000), np.zeros(2999, int)), axis=1)
     levels = np.append(np.linspace(0.0, 1.0, 2998), np.inf)
     many = Tree(np.arange(3000), np.zeros((3000, 2)), np.zeros(3000), chain, levels)
-    drawn = views.dendrogram(replace(make_gating(2, 2), tree=many, components=np.arange(3000), level=0.0))
+    drawn = views.dendrogram(replace(make_gating(2, 2), tree=many, level=0.0, modes=np.arange(3000)))
     assert len(drawn.leaves) <= 4 * views.MOST_LEAVES
     assert np.isfinite(drawn.levels).all()
     assert (drawn.levels > 0).all()
@@ -363,14 +374,15 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_all_figures_are_drawn(tmp_path: Path, case: str, recwarn: pytest.WarningsRecorder) -> None:
     gating = CASES[case]
-    run = make_run(tmp_path / "run.h5", kind=gating.kind, draws=8)
+    run = make_run(tmp_path / "run.h5", kind=gating.kind, draws=8, gating=gating)
     written = figures.write_figures(tmp_path / "new" / "figures", gating, run)
     assert {path.name for path in written} == NAMES == drawn(tmp_path / "new" / "figures")
     assert not [str(w.message) for w in recwarn if "dpmix" in w.filename or "matplotlib" in w.filename]
 
 
 def test_figures_are_the_same_whenever_they_are_drawn(tmp_path: Path) -> None:
-    gating, run = make_gating(), make_run(tmp_path / "run.h5")
+    gating = make_gating()
+    run = make_run(tmp_path / "run.h5", gating=gating)
     for name in ("one", "two"):
         figures.write_figures(tmp_path / name, gating, run)
     for name in NAMES:
@@ -406,6 +418,7 @@ def test_intervals_are_those_of_the_posterior_and_absent_where_there_is_none() -
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    run = make_run(tmp_path / "run.h5")
+    gating = make_gating()
+    run = make_run(tmp_path / "run.h5", gating=gating)
     with pytest.raises(DataError, match=r"file.*cannot be written"):
-        figures.write_figures(tmp_path / "file", make_gating(), run)
+        figures.write_figures(tmp_path / "file", gating, run)

@@ -71,7 +71,7 @@ class Page(HTMLParser):
 
 
 def page_of(tmp_path: Path, gating: Gating, **options: Any) -> str:
-    run = make_run(tmp_path / "run.h5", kind=gating.kind, **options)
+    run = make_run(tmp_path / "run.h5", kind=gating.kind, gating=gating, **options)
     return report.write_report(tmp_path / "report.html", gating, run).read_text(encoding="utf-8")
 
 
@@ -88,7 +88,7 @@ def test_the_table_has_the_numbers_of_the_gating(tmp_path: Path) -> None:
     gating = make_gating(5, 4)
     page = Page(page_of(tmp_path, gating))
     rows = [row for row in page.rows if len(row) == 7][1:]
-    mean, low, high = interval(gating.pooled)
+    mean, low, high = interval(gating.overall)
     assert len(rows) == 5
     for p, row in enumerate(rows):
         assert row == [
@@ -118,7 +118,7 @@ def test_the_summary_says_how_many_and_how_sure() -> None:
     assert "their number is 5 to 7 with probability 90% (40 draws of 2 chains" in found
     weighted = float(np.average(gating.certainty, weights=gating.sizes[0]))
     assert f"{weighted:.1%}" in sure
-    assert views.percent(gating.pooled.mean(axis=0).max()) in sure
+    assert views.percent(gating.overall.mean(axis=0).max()) in sure
     assert gating.why in cut
 
 
@@ -185,9 +185,10 @@ def test_rasters_are_packed_so_that_they_can_be_read_again(tmp_path: Path) -> No
 
 
 def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run.h5")
+    gating = make_gating()
+    run = make_run(tmp_path / "run.h5", gating=gating)
     with pytest.raises(DataError, match=r"missing.*cannot be written: No such file"):
-        report.write_report(tmp_path / "missing" / "report.html", make_gating(), run)
+        report.write_report(tmp_path / "missing" / "report.html", gating, run)
 
 
 # ------------------------------------------------------------------------------------- in a browser
@@ -415,8 +416,18 @@ def test_names_are_shown_as_they_are(tmp_path: Path, browser: Browser, turn: int
         make_gating(3, 3, kind="bem"),
         make_gating(70, 5, parts=1, n_events=20_000),
         make_gating(4, 3, empty=True, draws=1, chains=1),
+        replace(
+            make_gating(3, 3, parts=1), components=np.array([0, 1, 1]), certainty=np.array([0.9, 0.8, np.nan])
+        ),
     ],
-    ids=["one channel", "one population", "bem", "more than are drawn", "one draw, an empty population"],
+    ids=[
+        "one channel",
+        "one population",
+        "bem",
+        "more than are drawn",
+        "one draw, an empty population",
+        "one that the reference lacks",
+    ],
 )
 def test_other_gatings_are_shown_too(tmp_path: Path, browser: Browser, gating: Gating) -> None:
     page_of(tmp_path, gating, draws=8)
