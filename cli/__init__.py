@@ -12,7 +12,7 @@ import click
 
 from dpmix.errors import DpmixError
 
-from . import bem, devices, info, init, mcmc, simulate
+from . import bem, devices, gate, info, init, mcmc, predict, simulate
 
 
 class Commands(click.Group):
@@ -46,8 +46,9 @@ def main() -> None:
     A first run:
       dpmix init sample.fcs --output run.yaml
       dpmix mcmc run.yaml
+      dpmix gate run.h5 --output gated
     """
 
 
-for module in (init, mcmc, bem, info, simulate, devices):
+for module in (init, mcmc, bem, gate, predict, info, simulate, devices):
     main.add_command(module.command)

@@ -110,9 +110,13 @@ class Gating:
     draws : int64 [T, 2]
         Chain and draw, from 0, of each draw used.
     reference : int
-        Which of them gave the populations: the one whose partition is nearest to those of all draws.
+        The one whose own populations are most like these: pictures and markers' signs are of its components.
+    pooled : int64 [pooled draws]
+        Those whose mean density the populations are of.
     tree : Tree
-        Of the reference draw.
+        Of that density: component j of it is component j mod K of the (j div K)th of them.
+    modes : int64 [L]
+        Population of each mode of the tree.
     level : float
         Where the tree is cut.
     why : str
@@ -154,7 +158,9 @@ class Gating:
     n_chains: int
     draws: Ints
     reference: int
+    pooled: Ints
     tree: Tree
+    modes: Ints
     level: float
     why: str
     components: Ints
@@ -178,10 +184,10 @@ class Gating:
         return len(self.phenotypes)
 
     @property
-    def pooled(self) -> Array:
+    def overall(self) -> Array:
         """Posterior draws of the proportions in all samples, weighted by events, float64 [T, P]."""
-        pooled: Array = np.einsum("tsp,s->tp", self.proportions, self.n_events / self.n_events.sum())
-        return pooled
+        overall: Array = np.einsum("tsp,s->tp", self.proportions, self.n_events / self.n_events.sum())
+        return overall
 
 
 def interval(draws: Array) -> tuple[Array, Array, Array]:

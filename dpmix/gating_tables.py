@@ -74,7 +74,7 @@ def _cell(value: object) -> object:
 def _population_rows(gating: Gating) -> Iterator[Sequence[object]]:
     events = gating.sizes.sum(axis=0)
     shares = events / gating.n_events.sum()
-    mean, low, high = _intervals(gating.pooled)
+    mean, low, high = _intervals(gating.overall)
     head = ["population", "phenotype", "events", "share of events", "proportion", "low", "high"]
     names = ["median" if q == 0.5 else f"q{round(100 * q):02d}" for q in QUANTILES]
     order = sorted(range(len(names)), key=lambda k: names[k] != "median")  # the median first
@@ -104,7 +104,8 @@ def _intervals(draws: Array) -> tuple[Array, Array, Array]:
 def _tree(gating: Gating, places: Array) -> dict[str, object]:
     """The tree of populations: enough to draw it and to cut it anew.
 
-    Modes and components are numbered from 0, populations from 1. In each merge, in the order of ascending
+    It is of the mean density of `draws` of the run file: of the components of the first, then of the second,
+    and so on. Modes and components are numbered from 0, populations from 1. In each merge, in the order of ascending
     levels, what has the name `mode` becomes part of what has the name `into`; the populations at a level are
     those of all merges below it. A level or height is null where it is infinite.
     """
@@ -113,7 +114,7 @@ def _tree(gating: Gating, places: Array) -> dict[str, object]:
     modes = [
         {
             "mode": mode,
-            "population": int(gating.components[members[0]]) + 1,
+            "population": int(gating.modes[mode]) + 1,
             "height": _finite(tree.heights[mode]),
             "point": dict(zip(gating.channels, places[mode].tolist(), strict=True)),
             "components": members,
@@ -126,11 +127,10 @@ def _tree(gating: Gating, places: Array) -> dict[str, object]:
     ]
     return {
         "run": gating.run,
-        "reference": dict(zip(("chain", "draw"), gating.draws[gating.reference].tolist(), strict=True)),
+        "draws": [{"chain": chain, "draw": draw} for chain, draw in gating.draws[gating.pooled].tolist()],
         "level": _finite(gating.level),
         "why": gating.why,
         "phenotypes": list(gating.phenotypes),
-        "weights": gating.weights.tolist(),
         "modes": modes,
         "merges": merges,
     }

@@ -1,16 +1,14 @@
-"""Partitions of the same events in many draws: how far apart, which is in the middle, what they share.
+"""Partitions of the same events in many draws: how alike they are, and what they share.
 
 Everything is of tables of how many events two draws put where, one pair of draws at a time, so that nothing
 is of size M x M; which component has which number does not matter. T draws, M events, C chains.
 
-Variation of information: Meila (2007), J. Multivar. Anal. 98:873. The draw nearest to all others by it:
-Wade and Ghahramani (2018), Bayesian Analysis 13:559, section 3, with the draws as the candidates. Adjusted
-Rand index: Hubert and Arabie (1985), J. Classification 2:193, equation 5.
+Adjusted Rand index: Hubert and Arabie (1985), J. Classification 2:193, equation 5.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
@@ -23,59 +21,20 @@ SIMILAR = 0.5
 """Jaccard similarity above which two populations are the same: at most one of a partition can be."""
 
 
-def information_distances(partitions: npt.ArrayLike) -> Array:
-    """Variation of information between every two partitions, float64 [T, T], in nats.
+def rand_index(first: npt.ArrayLike, second: npt.ArrayLike) -> float:
+    """Adjusted Rand index of two partitions: 1 of equal ones, 0 on average by chance.
 
     Parameters
     ----------
-    partitions : int [T, M]
-        Population of each event in each draw; any numbers from 0.
+    first, second : int [M]
+        Population of each event; any numbers from 0.
     """
-    found = _numbered(partitions)
-    n_events = found.shape[1]
-    n = np.arange(n_events + 1, dtype=np.float64)
-    n_log_n = n * np.log(np.maximum(n, 1))
-    alone = np.array([n_log_n[np.bincount(one)].sum() for one in found])
-    together = _of_pairs(found, lambda counts: float(n_log_n[counts].sum()))
-    # 2 H(a, b) - H(a) - H(b), each entropy log M - sum n log n / M; rounding may leave less than nothing.
-    distances: Array = np.maximum((alone[:, None] + alone - 2 * together) / n_events, 0.0)
-    np.fill_diagonal(distances, 0.0)
-    return distances
-
-
-def nearest(partitions: npt.ArrayLike) -> int:
-    """The draw with the least mean variation of information to all draws, the first of several.
-
-    Parameters
-    ----------
-    partitions : int [T, M]
-        As for `information_distances`.
-    """
-    return int(information_distances(partitions).mean(axis=1).argmin())
-
-
-def rand_indices(partitions: npt.ArrayLike) -> Array:
-    """Adjusted Rand index of every two partitions, float64 [T, T]: 1 of equal ones, 0 on average by chance.
-
-    Parameters
-    ----------
-    partitions : int [T, M]
-        As for `information_distances`.
-    """
-    found = _numbered(partitions)
-    n_events = found.shape[1]
-
-    def pairs(counts: Ints) -> float:
-        return float((counts * (counts - 1)).sum()) / 2  # of events that are together
-
-    alone = np.array([pairs(np.bincount(one)) for one in found])
-    together = _of_pairs(found, pairs)
-    by_chance = np.outer(alone, alone) / max(n_events * (n_events - 1) / 2, 1)
-    most = (alone[:, None] + alone) / 2
+    counts = contingency(first, second)
+    one, other = _pairs(counts.sum(axis=1)), _pairs(counts.sum(axis=0))
+    by_chance = one * other / max(_pairs(counts.sum()), 1.0)
+    most = (one + other) / 2
     # Nothing is left to agree on where both are of one population, or both of single events: they are equal.
-    there = most > by_chance
-    indices: Array = np.divide(together - by_chance, most - by_chance, out=np.ones_like(most), where=there)
-    return indices
+    return (_pairs(counts) - by_chance) / (most - by_chance) if most > by_chance else 1.0
 
 
 def agreement(partitions: npt.ArrayLike, chains: npt.ArrayLike) -> Array:
@@ -86,13 +45,15 @@ def agreement(partitions: npt.ArrayLike, chains: npt.ArrayLike) -> Array:
     Parameters
     ----------
     partitions : int [T, M]
-        As for `information_distances`.
+        Population of each event in each draw; any numbers from 0.
     chains : int [T]
         Chain of each draw, 0..C-1. A draw is not compared with itself: of a chain of one draw the diagonal
         is NaN.
     """
-    indices = rand_indices(partitions)
-    np.fill_diagonal(indices, 0.0)
+    found = np.array([np.unique(one, return_inverse=True)[1] for one in np.asarray(partitions)])
+    indices = np.zeros((len(found), len(found)))
+    for s, t in combinations(range(len(found)), 2):
+        indices[s, t] = indices[t, s] = rand_index(found[s], found[t])
     of_chain = np.eye(int(np.max(chains)) + 1)[np.asarray(chains)]
     sizes = of_chain.sum(axis=0)
     compared = np.outer(sizes, sizes) - np.diag(sizes)
@@ -101,27 +62,26 @@ def agreement(partitions: npt.ArrayLike, chains: npt.ArrayLike) -> Array:
     return mean
 
 
-def support(partitions: npt.ArrayLike, reference: int, n_populations: int) -> Array:
-    """Share of the draws that have each population of the reference again, float64 [P].
+def support(partitions: npt.ArrayLike, asked: npt.ArrayLike, n_populations: int) -> Array:
+    """Share of the draws that have each of some populations again, float64 [P].
 
     Again: a population of the draw has more than half of the events of the two in common (Jaccard similarity
-    above 1/2). The reference is one of the draws, so that nothing is below 1 / T.
+    above 1/2).
 
     Parameters
     ----------
     partitions : int [T, M]
-        As for `information_distances`, but those of the reference are 0..P-1.
-    reference : int
-        Number of its draw.
+        Population of each event in each draw; any numbers from 0.
+    asked : int [M]
+        The populations asked about, 0..P-1.
     n_populations : int
         P. A population that none of the M events are of has NaN.
     """
-    asked = np.asarray(partitions)[reference]
-    sizes = np.bincount(asked, minlength=n_populations)
+    sizes = np.bincount(np.asarray(asked), minlength=n_populations)
     if len(sizes) > n_populations:
         raise ValueError(f"population {len(sizes) - 1} of {n_populations}")
     there = np.zeros(n_populations)
-    for one in _numbered(partitions):
+    for one in np.asarray(partitions):
         counts = contingency(asked, one, n_populations)
         either = sizes[:, None] + counts.sum(axis=0) - counts
         there += (counts > SIMILAR * either).any(axis=1)
@@ -142,21 +102,7 @@ def contingency(first: npt.ArrayLike, second: npt.ArrayLike, n_first: int = 0, n
     return np.bincount(a * columns + b, minlength=rows * columns).reshape(rows, columns)
 
 
-def _numbered(partitions: npt.ArrayLike) -> Ints:
-    """The same, the numbers that occur in each draw being 0, 1, ...: tables are no larger than needed."""
-    given = np.asarray(partitions)
-    if given.ndim != 2 or given.size == 0 or given.dtype.kind not in "iu":
-        raise ValueError(
-            f"partitions of shape {given.shape} and type {given.dtype}, need int [draws, events]"
-        )
-    return np.array([np.unique(one, return_inverse=True)[1] for one in given], np.int64)
-
-
-def _of_pairs(partitions: Ints, statistic: Callable[[Ints], float]) -> Array:
-    """A statistic of the events' counts in the table of every two draws, float64 [T, T], symmetric."""
-    n_draws = len(partitions)
-    found = np.empty((n_draws, n_draws))
-    for s in range(n_draws):
-        for t in range(s, n_draws):
-            found[s, t] = found[t, s] = statistic(contingency(partitions[s], partitions[t]).ravel())
-    return found
+def _pairs(counts: npt.ArrayLike) -> float:
+    """Pairs of events that are together."""
+    n = np.asarray(counts, np.int64)
+    return float((n * (n - 1)).sum()) / 2

@@ -63,6 +63,7 @@ class Source:
         What is odd about the file.
     header : Header or None
         Of an FCS file.
+    path : Path
     """
 
     name: str
@@ -74,6 +75,7 @@ class Source:
     kind: Literal["fluorescence", "mass"] | None = None
     notes: tuple[str, ...] = ()
     header: fcs.Header | None = None
+    path: Path = Path()
 
     @property
     def channels(self) -> tuple[str, ...]:
@@ -177,7 +179,7 @@ def open_source(path: str | Path, part: str = "") -> Source:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise DataError(f"{path}: {_names(twice)} the name of several channels, need different names")
-    return replace(source, name=_joined(path.name, part))
+    return replace(source, name=_joined(path.name, part), path=path)
 
 
 def _reader(path: Path) -> Callable[[Path, str], Source]:

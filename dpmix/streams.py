@@ -22,6 +22,8 @@ class Step(IntEnum):
     ALPHA = 4
     SWAPS = 5
     HYPERPARAMETERS = 6
+    POINTS = 7
+    PROPORTIONS = 8
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,9 @@ def small_gating(
         n_chains=1,
         draws=np.column_stack([np.zeros(draws, int), 3 * np.arange(draws)]),
         reference=draws - 1,
+        pooled=np.array([draws - 1]),
         tree=tree,
+        modes=np.repeat(np.arange(p), 2),
         level=level,
         why='a "reason"',
         components=tree.cut(level),
@@ -149,12 +151,13 @@ def test_the_tree_can_be_cut_again(tmp_path: Path, gating: Gating) -> None:
         want = [set(np.flatnonzero(populations == p).tolist()) for p in np.unique(populations)]
         assert cut(tree, level) == sorted(want, key=min), level
     assert (tree["level"], tree["why"], tree["run"]) == (gating.level, gating.why, gating.run)
-    assert tree["reference"] == {"chain": 0, "draw": 3 * 199}
+    assert tree["draws"] == [{"chain": 0, "draw": 3 * 199}]
     for mode, read in enumerate(tree["modes"]):
         np.testing.assert_allclose(list(read["point"].values()), MEANS + SDS * gating.tree.points[mode])
         assert list(read["point"]) == list(gating.channels)
         assert read["height"] == gating.tree.heights[mode]
-        assert {gating.components[k] + 1 for k in read["components"]} == {read["population"]}
+        assert read["population"] == gating.modes[mode] + 1
+        assert read["components"] == np.flatnonzero(gating.tree.modes == mode).tolist()
 
 
 def test_infinite_levels_are_null(tmp_path: Path, gating: Gating) -> None:

@@ -1,0 +1,391 @@
+"""Gating: from a run file and events to populations, memberships, tables, figures and a report."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from dpmix import (
+    alignment,
+    classify,
+    figures,
+    gating_files,
+    gating_tables,
+    phenotypes,
+    preprocess,
+    rasters,
+    report,
+)
+from dpmix.classify import Populations
+from dpmix.config import Config, parse_config
+from dpmix.draws import Run, open_run
+from dpmix.engines import Engine, choose_backend, make_engine
+from dpmix.gating import QUANTILES, Block, Floats, Gating, Ints
+from dpmix.model import Array
+from dpmix.outputs import refuse
+from dpmix.preprocess import Events
+from dpmix.scaling import Scaling
+from dpmix.session import check_same_data
+from dpmix.sources import Source, open_sources
+from dpmix.streams import Step, Stream
+from dpmix.summaries import convergence
+
+log = logging.getLogger("dpmix")
+
+BLOCK = 131_072  # events whose memberships are held at a time
+GRID_EVENTS, GRID_ENDS = 200_000, (0.001, 0.999)  # that say where the rasters begin and end
+TOLD_SECONDS = 10.0  # between lines of progress
+FIGURES = ("heatmap", "pairs", "proportions", "tree", "traces")
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is to be gated, and with what.
+
+    Attributes
+    ----------
+    run : Run
+        Standardised scale.
+    config : Config
+        Of the run, with the engine to use now.
+    events : Events
+    sources : sequence of Source
+        The file of each sample.
+    """
+
+    run: Run
+    config: Config
+    events: Events
+    sources: Sequence[Source]
+
+    def engine(self, values: Floats) -> Engine:
+        """An engine that holds events on the standardised scale, float32 [M, D]."""
+        return make_engine(choose_backend(self.config.engine).backend, self.config.engine, values)
+
+
+def prepare(run_file: str | Path, data: Sequence[str | Path] = (), engine: Sequence[str] = ()) -> Task:
+    """Open a run and the events to gate.
+
+    Parameters
+    ----------
+    run_file : path
+    data : sequence of path, optional
+        Files or globs to gate in place of the run's own events.
+    engine : sequence of str, optional
+        Settings of the run's config to change, as ``engine.threads=2``.
+
+    Raises
+    ------
+    ConfigError, DataError
+        A file is missing, cannot be read or used, or is no longer what the run was made from.
+    """
+    run = open_run(run_file)
+    config = parse_config(run.config_text, str(run_file), list(engine))
+    base = Path(run.attributes["base"])
+    if data:
+        files, base = [str(Path(name).absolute()) for name in data], Path()
+        scaling = Scaling.from_attributes(run.scaling)
+        settings = config.data
+        if settings.compensation not in ("auto", "none"):  # a file beside the run's own data
+            path = str(Path(run.attributes["base"]) / settings.compensation)
+            settings = settings.model_copy(update={"compensation": path})
+        events = preprocess.prepare_like(settings, base, files, scaling, run.attributes["detectors"])
+    else:
+        files = config.data.files
+        events = preprocess.prepare(config.data, base, config.seed)
+        check_same_data(run, events)
+    return Task(run, config, events, open_sources(files, base))
+
+
+def gate(
+    run_file: str | Path,
+    output: str | Path,
+    *,
+    data: Sequence[str | Path] = (),
+    formats: Sequence[str] = ("parquet",),
+    memberships: bool = False,
+    n_draws: int = classify.DRAWS,
+    level: float | None = None,
+    n_populations: int | None = None,
+    engine: Sequence[str] = (),
+    overwrite: bool = False,
+) -> Gating:
+    """Gate events with a run and write everything there is to say of them into a folder.
+
+    Parameters
+    ----------
+    run_file : path
+        What ``dpmix mcmc`` or ``dpmix bem`` wrote.
+    output : path
+        Folder to write to, made where it is missing.
+    data : sequence of path, optional
+        Files or globs to gate in place of the run's own events.
+    formats : sequence of str
+        Of the events: parquet, csv, h5ad, fcs.
+    memberships : bool
+        Write the probability of every population to Parquet and CSV, too.
+    n_draws : int
+        Draws of the run to use.
+    level, n_populations : float, int, optional
+        Where to cut the tree of populations, or into how many; not both.
+    engine : sequence of str, optional
+        Settings of the engine, as ``engine.threads=2``.
+    overwrite : bool
+        Replace files that are there.
+
+    Returns
+    -------
+    Gating
+
+    Raises
+    ------
+    ConfigError, DataError, DpmixError
+        One line each, for anything wrong outside the program.
+    """
+    directory = Path(output)
+    task = prepare(run_file, data, engine)
+    samples = task.events.samples
+    paths = [
+        *gating_files.event_paths(directory, formats, samples, task.sources),
+        *gating_tables.table_paths(directory),
+        *(directory / "figures" / f"{name}.{suffix}" for name in FIGURES for suffix in ("png", "pdf")),
+        directory / "aligned.nc",
+        directory / "report.html",
+    ]
+    refuse(paths, overwrite, [task.run.path, *(source.path for source in task.sources)])
+    found = find_populations(task, n_draws, level, n_populations)
+    writers = gating_files.open_writers(
+        directory,
+        formats,
+        channels=task.events.channels,
+        samples=samples,
+        sources=task.sources,
+        n_populations=found.n_populations,
+        memberships=memberships,
+    )
+    with writers:
+        summary = _Summary.of(task.events, found)
+        for block in blocks(task, found, summary):
+            writers.write(block)
+        gating = summary.gating(task, found)
+        writers.finish(gating)
+    gating_tables.write_tables(directory, gating, task.events.scaling.means, task.events.scaling.sds)
+    shown = open_run(run_file, transformed=True)
+    alignment.write_aligned(directory / "aligned.nc", shown, found.draws, found.order)
+    mixing = convergence(shown)
+    figures.write_figures(directory / "figures", gating, shown, mixing)
+    report.write_report(directory / "report.html", gating, shown, mixing)
+    return gating
+
+
+def predict(
+    run_file: str | Path,
+    data: Sequence[str | Path],
+    output: str | Path,
+    *,
+    formats: Sequence[str] = ("parquet",),
+    n_draws: int = classify.DRAWS,
+    level: float | None = None,
+    n_populations: int | None = None,
+    engine: Sequence[str] = (),
+    overwrite: bool = False,
+) -> Gating:
+    """Memberships and log predictive densities of new events, as files of events alone.
+
+    Parameters, returns and raises as `gate`; the probability of every population is written, too.
+    """
+    directory = Path(output)
+    task = prepare(run_file, data, engine)
+    samples = task.events.samples
+    paths = gating_files.event_paths(directory, formats, samples, task.sources)
+    refuse(paths, overwrite, [task.run.path, *(source.path for source in task.sources)])
+    found = find_populations(task, n_draws, level, n_populations)
+    writers = gating_files.open_writers(
+        directory,
+        formats,
+        channels=task.events.channels,
+        samples=samples,
+        sources=task.sources,
+        n_populations=found.n_populations,
+        memberships=True,
+    )
+    with writers:
+        summary = _Summary.of(task.events, found)
+        for block in blocks(task, found, summary):
+            writers.write(block)
+        gating = summary.gating(task, found)
+        writers.finish(gating)
+    return gating
+
+
+def find_populations(task: Task, n_draws: int, level: float | None, n_populations: int | None) -> Populations:
+    """The populations of the run of a task, and a line about them in the log."""
+    found = classify.find(task.run, task.engine, n_draws=n_draws, level=level, n_populations=n_populations)
+    log.info(
+        "%d populations at level %.3g (%s), from %d draws",
+        found.n_populations,
+        found.level,
+        found.why,
+        len(found.draws),
+    )
+    return found
+
+
+def blocks(task: Task, found: Populations, summary: _Summary) -> Iterator[Block]:
+    """Memberships of all events, block by block, sample by sample; the summary is told of each."""
+    events, scaling = task.events, task.events.scaling
+    random = Stream(task.config.seed, 0, 0).step(Step.PROPORTIONS)
+    told = time.monotonic()
+    with closing(task.engine(events.values)) as engine:
+        for sample, (first, end) in enumerate(
+            zip(events.sample_starts, events.sample_starts[1:], strict=False)
+        ):
+            for start in range(int(first), int(end), BLOCK):
+                stop = min(start + BLOCK, int(end))
+                mean, log_density = _averaged(found, engine, start, stop, summary.counts[:, sample], random)
+                rows = (
+                    np.arange(start - first, stop - first) if events.rows is None else events.rows[start:stop]
+                )
+                block = Block(
+                    sample=sample,
+                    rows=rows,
+                    values=scaling.to_transformed(events.values[start:stop]).astype(np.float32),
+                    memberships=mean,
+                    log_density=log_density,
+                    implausible=log_density < found.least_density,
+                )
+                summary.add(block, start)
+                yield block
+                if time.monotonic() - told > TOLD_SECONDS:
+                    log.info("%s of %s events", f"{stop:,}", f"{len(events.values):,}")
+                    told = time.monotonic()
+
+
+def _averaged(
+    found: Populations, engine: Engine, start: int, stop: int, counts: Ints, random: np.random.Generator
+) -> tuple[Floats, Array]:
+    """Memberships [M, P] and log predictive densities [M] of a block.
+
+    A population is drawn for each event in each draw and counted in counts [T, P]: proportions know that way
+    that memberships are uncertain.
+    """
+    total = np.zeros((stop - start, found.n_populations), np.float32)
+    log_density = np.full(stop - start, -np.inf)
+    uniforms = random.random((stop - start, 1), np.float32)
+    for t, (shares, of_draw) in enumerate(found.memberships(engine, start, stop)):
+        total += shares
+        log_density = np.logaddexp(log_density, of_draw)
+        # One uniform per event, turned on from draw to draw: every draw's is uniform.
+        drawn = (np.cumsum(shares, axis=1) <= uniforms).sum(axis=1)
+        counts[t] += np.bincount(np.minimum(drawn, found.n_populations - 1), minlength=found.n_populations)
+        uniforms = np.mod(uniforms + np.float32(0.6180339887), np.float32(1.0))
+    n_draws = len(found.draws)
+    return total / np.float32(n_draws), log_density - np.log(n_draws)
+
+
+@dataclass
+class _Summary:
+    """What is kept of all blocks; see `dpmix.gating.Gating` for the meaning of each.
+
+    `population` is the most probable population of each event.
+    """
+
+    counts: Ints
+    sizes: Ints
+    certainty: Array
+    n_implausible: Ints
+    population: Ints
+    counter: rasters.Counter
+    samples: tuple[str, ...] = field(default=())
+
+    @classmethod
+    def of(cls, events: Events, found: Populations) -> _Summary:
+        n_samples, n_populations = len(events.samples), found.n_populations
+        some = events.values[:: max(len(events.values) // GRID_EVENTS, 1)]
+        lows, highs = events.scaling.to_transformed(np.quantile(some, GRID_ENDS, axis=0))
+        return cls(
+            counts=np.zeros((len(found.draws), n_samples, n_populations), np.int64),
+            sizes=np.zeros((n_samples, n_populations), np.int64),
+            certainty=np.zeros(n_populations),
+            n_implausible=np.zeros(n_samples, np.int64),
+            population=np.zeros(len(events.values), np.int64),
+            counter=rasters.Counter(rasters.grid(lows, highs), n_populations),
+        )
+
+    def add(self, block: Block, start: int) -> None:
+        """Take a block in whose first event is number `start` of all."""
+        population, n_populations = block.population, len(self.certainty)
+        self.population[start : start + len(population)] = population
+        self.sizes[block.sample] += np.bincount(population, minlength=n_populations)
+        self.certainty += np.bincount(population, block.probability, n_populations)
+        self.n_implausible[block.sample] += int(block.implausible.sum())
+        self.counter.add(block.values, population)
+
+    def gating(self, task: Task, found: Populations) -> Gating:
+        """Everything together."""
+        run, scaling = found.run, task.events.scaling
+        chain, draw = found.draws[found.reference]
+        components = found.components[found.reference]
+        means = scaling.to_transformed(run.means[chain, draw])
+        covariances = scaling.covariance_to_transformed(run.covariances[chain, draw])
+        weights = np.array(run.weights[chain, draw])
+        limits = phenotypes.thresholds(weights, means, covariances, components)
+        quantiles = self._quantiles(task.events)
+        sizes = self.sizes.sum(axis=0)
+        return Gating(
+            run=str(run.path),
+            kind=run.kind,
+            channels=task.events.channels,
+            samples=task.events.samples,
+            n_events=np.diff(task.events.sample_starts),
+            n_chains=len(np.unique(found.draws[:, 0])),
+            draws=found.draws,
+            reference=found.reference,
+            pooled=found.pooled,
+            tree=found.tree,
+            modes=found.modes,
+            level=found.level,
+            why=found.why,
+            components=components,
+            weights=weights,
+            means=means,
+            covariances=covariances,
+            numbers=found.numbers,
+            support=found.support,
+            agreement=found.agreement,
+            sizes=self.sizes,
+            proportions=_proportions(self.counts, task.config.seed),
+            certainty=np.divide(self.certainty, sizes, out=np.full(len(sizes), np.nan), where=sizes > 0),
+            n_implausible=self.n_implausible,
+            quantiles=quantiles,
+            thresholds=limits,
+            phenotypes=phenotypes.phenotypes(quantiles[1], quantiles[3], limits, task.events.channels),
+            rasters=self.counter.rasters(),
+        )
+
+    def _quantiles(self, events: Events) -> Array:
+        """QUANTILES of each population and channel, float64 [5, P, D]."""
+        found = np.full((len(QUANTILES), len(self.certainty), events.values.shape[1]), np.nan)
+        for p in range(len(self.certainty)):
+            own = events.values[self.population == p]
+            if len(own):
+                found[:, p] = np.quantile(own, QUANTILES, axis=0, overwrite_input=True)
+        return events.scaling.to_transformed(found)
+
+
+def _proportions(counts: Ints, seed: int) -> Array:
+    """Posterior draws of proportions given how many events were drawn to each population, float64 [T, S, P].
+
+    A Dirichlet of the counts and a prior worth one event in all (Perks 1947): what a sample of other cells
+    of the same kind would show, so that few events give wide intervals.
+    """
+    random = Stream(seed, 1, 0).step(Step.PROPORTIONS)
+    gammas = random.standard_gamma(counts + 1.0 / counts.shape[2])
+    shares: Array = gammas / gammas.sum(axis=2, keepdims=True)
+    return shares
