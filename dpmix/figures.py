@@ -133,9 +133,10 @@ def pairs(gating: Gating) -> Figure:
         _density(axes, gating, pair)
     for axes in grid[len(chosen) :]:
         axes.set_axis_off()
+    few = f", of the {views.MOST_ELLIPSES} largest" if gating.n_populations > views.MOST_ELLIPSES else ""
     body.suptitle(
         "Each bin in the colour of its most frequent population, the darker the more events; ellipses: 90% "
-        f"of the normals with the populations' moments{_only_the_largest(gating)}",
+        f"of the normals with the populations' moments{few}{_only_the_largest(gating)}",
         fontsize=9,
         x=0.01,
         ha="left",
@@ -269,14 +270,13 @@ def _density(axes: Axes, gating: Gating, pair: int) -> None:
     axes.set_xlabel(views.shortened(gating.channels[x], 40))
     axes.set_ylabel(views.shortened(gating.channels[y], 40))
     means, covariances = views.moments(gating)
-    for population in np.flatnonzero(np.isfinite(means[: views.shown(gating), 0])).tolist():
+    for population in np.flatnonzero(np.isfinite(means[: views.MOST_ELLIPSES, 0])).tolist():
         place = [x, y]
         width, height, angle = views.ellipse(covariances[population][np.ix_(place, place)])
         centre = float(means[population, x]), float(means[population, y])
         patch = Ellipse(centre, width, height, angle=np.degrees(angle), fill=False)
-        few = views.shown(gating) <= 20
-        patch.set(edgecolor=views.colour(population), linewidth=0.9 if few else 0.5)
-        patch.set_path_effects([withStroke(linewidth=1.8, foreground=HALO)] if few else [])
+        patch.set(edgecolor=views.colour(population), linewidth=0.9)
+        patch.set_path_effects([withStroke(linewidth=1.8, foreground=HALO)])
         axes.add_patch(patch)
     _numbers(axes, gating, (x, y), ends)
 

@@ -96,7 +96,7 @@ function outlines(across, up, pair, only) {
   if (!byId("outlines").checked) return { found, numbers };
   data.populations.forEach((population, p) => {
     if (only >= 0 && p !== only) return;
-    if (population.means !== null) {
+    if (population.means !== null && (only >= 0 || p < data.most_ellipses)) {
       const shape = ellipse(population.variances[across], population.covariances[pair], population.variances[up]);
       found.x.push(population.means[across]);
       found.y.push(population.means[up]);

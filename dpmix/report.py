@@ -235,6 +235,7 @@ def _words(gating: Gating, run: Run, mixing: list[Mixing]) -> dict[str, Any]:
         "channels": gating.channels,
         "raster": raster,
         "broad": max(560, 330 + 16 * len(gating.channels)),
+        "most_ellipses": views.MOST_ELLIPSES if gating.n_populations > views.MOST_ELLIPSES else 0,
         "largest": f" The {drawn} largest of {gating.n_populations}." if drawn < gating.n_populations else "",
         "proportions_caption": f"Share of the events of all samples: {what}.",
         "traces_caption": (
@@ -332,6 +333,7 @@ def _data(gating: Gating) -> dict[str, Any]:
         "rasters": _packed(rasters, full),
         "full": full.tolist(),
         "scale": [_full_step(row, top) for row, top in zip(counts, full, strict=True)],
+        "most_ellipses": views.MOST_ELLIPSES,
         "first": pairs[chosen[0]].tolist() if chosen else [0, 0],
         "names": [views.label(gating, p, 70) for p in range(gating.n_populations)],
         "populations": [

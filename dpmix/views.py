@@ -45,6 +45,8 @@ FAR_BELOW = 0.25
 # How often a reader sees in one panel that two populations lie apart there, others being in the way: two of
 # them are shown apart more than once where there is room.
 SEEN = 0.75
+# Populations whose ellipses are drawn together; more of them hide the events.
+MOST_ELLIPSES = 20
 # Squared radius that 90% of a bivariate normal lies within.
 ELLIPSE = float(-2.0 * np.log(0.1))
 
@@ -77,18 +79,20 @@ def shortened(text: str, width: int) -> str:
 
 
 def phenotype(gating: Gating, population: int, width: int) -> str:
-    """The phenotype in so many characters: where it is longer, of the markers that are not negative."""
+    """The phenotype in so many characters: where that of any population is longer, of each only the markers
+    that are not negative, or the first ones where all are."""
     full = gating.phenotypes[population]
-    if len(full) <= width:
+    if max(map(len, gating.phenotypes)) <= width:
         return full
     names = "|".join(re.escape(name) for name in sorted(gating.channels, key=len, reverse=True))
     parts = [part.rstrip(",") for part in re.findall(rf"(?:^|(?<=\s))(?:{names})[+-]\S*", full)]
+    telling = [part for part in parts if part.endswith("+/-") or not part.endswith("-")]
     kept = ""
-    for part in [part for part in parts if part.endswith("+/-") or not part.endswith("-")]:
-        if len(kept) + len(part) + 2 > width:
+    for part in telling or parts:
+        if len(kept) + len(part) + 3 > width:
             return f"{kept} …" if kept else shortened(part, width)
         kept = f"{kept} {part}".strip()
-    return kept or f"{full[: width - 2].rstrip()} …"
+    return kept
 
 
 def label(gating: Gating, population: int, width: int = 44) -> str:

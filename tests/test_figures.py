@@ -90,7 +90,8 @@ def test_names_are_shortened_to_what_tells() -> None:
     assert views.phenotype(named, 0, 60) == full
     assert views.phenotype(named, 0, 22) == "CD3+ a b+/- HLA-DR+"
     assert views.phenotype(named, 0, 10) == "CD3+ …"
-    assert views.phenotype(named, 1, 16) == "CD3-, CD45RA-, …"
+    assert views.phenotype(named, 1, 15) == "CD3- CD45RA- …"
+    assert views.phenotype(named, 1, 29) == "CD3- CD45RA- a b- HLA-DR-", "short, as the other is too long"
     assert views.label(named, 0) == f"1 {full}"
     assert views.label(replace(gating, phenotypes=("", "")), 1) == "2"
     assert views.shortened("abcdefghij", 5) == "ab…ij"
