@@ -107,30 +107,47 @@ def bgmm(events: Events, gates: int, seed: int) -> Ints:
     return np.asarray(model.fit(_some(events, 8_000, seed)).predict(events))
 
 
-def dpmix_populations(events: Events, workdir: Path, seed: int) -> Ints:
+def dpmix_populations(events: Events, workdir: Path, seed: int) -> tuple[Ints, float]:
     """Population of each event, by the commands that a user gives and the defaults they have.
 
-    A run that is in `workdir` already, of the same events, is gated again and not made again.
+    A finished run that is in `workdir` already, of the same events and the defaults of today, is gated again
+    and not made again.
+
+    Returns
+    -------
+    int64 [N]
+        Populations, from 1.
+    float
+        Seconds that run and gating took; of a run that was there, those that it took when it was made.
     """
-    command = [sys.executable, "-c", "from dpmix.cli import main; main()"]
-    data, run, gated = workdir / "events.npy", workdir / "run.h5", workdir / "gated"
-    if not run.exists() or not data.exists() or not np.array_equal(np.load(data), events):
-        np.save(data, events)
-        config = {"data": {"files": ["events.npy"]}, "output": {"path": str(run)}, "seed": seed}
-        (workdir / "run.yaml").write_text(yaml.safe_dump(config))
-        subprocess.run([*command, "mcmc", workdir / "run.yaml", "--overwrite", "--quiet"], check=True)
-    subprocess.run(
-        [*command, "gate", run, "--output", gated, "--format", "parquet", "--overwrite"], check=True
-    )
     import pyarrow.parquet
 
+    from dpmix.config import differences, parse_config
+    from dpmix.draws import open_run
+
+    command = [sys.executable, "-c", "from dpmix.cli import main; main()"]
+    data, run, gated = workdir / "events.npy", workdir / "run.h5", workdir / "gated"
+    text = yaml.safe_dump(
+        {"data": {"files": [str(data.resolve())]}, "output": {"path": str(run)}, "seed": seed}
+    )
+    made = run.exists() and open_run(run).complete and np.array_equal(np.load(data), events)
+    if not made or differences(
+        parse_config(text, "defaults"), parse_config(open_run(run).config_text, "run")
+    ):
+        np.save(data, events)
+        (workdir / "run.yaml").write_text(text)
+        subprocess.run([*command, "mcmc", workdir / "run.yaml", "--overwrite", "--quiet"], check=True)
+    began = time.perf_counter()
+    options = ["--output", gated, "--format", "parquet", "--overwrite", "--quiet"]
+    subprocess.run([*command, "gate", run, *options], check=True)
+    seconds = time.perf_counter() - began + sum(open_run(run).profile.values())
     table = pyarrow.parquet.read_table(gated / "events.parquet", columns=["event", "population"])
     rows = table["event"].to_numpy()
     if not np.array_equal(np.sort(rows), np.arange(len(events))):
         raise SystemExit(f"{gated}: {len(rows)} of {len(events)} events, need each of them once")
     populations = np.empty(len(events), np.int64)
     populations[rows] = table["population"].to_numpy()
-    return populations
+    return populations, seconds
 
 
 @dataclass(frozen=True)
@@ -188,10 +205,11 @@ def measure(method: str, name: str, seed: int, runs: Path) -> dict[str, Any]:
         if cluster is None:
             workdir = runs / f"{name}_{number}_seed{seed}"
             workdir.mkdir(parents=True, exist_ok=True)
-            labels = dpmix_populations(events, workdir, seed)
+            labels, took = dpmix_populations(events, workdir, seed)
         else:
             labels = cluster(events, len(np.unique(gates[gates > 0])), seed)
-        seconds += time.perf_counter() - began
+            took = time.perf_counter() - began
+        seconds += took
         scores.append(gating_score.score(gates, labels))
     mean = {key: round(float(np.mean([score[key] for score in scores])), 4) for key in (*SCORES, "clusters")}
     return mean | {
