@@ -130,11 +130,12 @@ class DataConfig(Section):
         "one prior then fits every channel",
     )
     atoms: Literal["report", "dither", "tail"] = key(
-        "report",
+        "dither",
         "Events piled at one value of a channel (clipped, or zero), where covariances may shrink to nothing: "
         "always reported; dither moves them by noise of 0.03 standard deviations; tail lets those at a limit "
-        "go on beyond it as a half-normal, and dithers the others. By the seed, and recorded.",
-        "no value is changed unasked",
+        "go on beyond it as a half-normal, and dithers the others. By the seed, and recorded; files stay as "
+        "they are.",
+        "a prior that is learned (model.learn) needs it: one value of many events draws phi to nothing",
     )
     margin_events: Literal["report", "drop"] = key(
         "report",
@@ -228,13 +229,14 @@ class ModelConfig(Section):
     )
     prior: PriorConfig = PriorConfig()
     learn: list[Literal["alpha", "m", "gamma", "nu", "phi"]] = key(
-        ["alpha"],
+        ["alpha", "gamma", "nu", "phi"],
         "Hyperparameters drawn with the rest, any of alpha, m, gamma, nu, phi; [] keeps alpha at its prior "
         "mean, alpha_shape / alpha_rate. With m0, gamma0, nu0, phi0 the values in model.prior: m is normal "
         "with mean m0 and covariance gamma0 phi0; 1 / gamma is gamma with shape 1/2 and mean 1 / gamma0; nu "
         "is any of nu0 2^(k/8), k = -48 to 48; phi is Wishart with D + 2 degrees of freedom and mean phi0, "
         "restricted to where phi - phi0 / 10,000 is positive definite.",
-        "alpha sets how many components are occupied, and the data know it better than we do",
+        "the data know better than we do how many components they take (alpha), how wide these are (phi), "
+        "how alike (nu) and how far apart (gamma); m is left out as standardised channels have mean 0",
         need="a list of different names out of alpha, m, gamma, nu, phi, as [alpha, phi], or []",
     )
 

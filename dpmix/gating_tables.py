@@ -105,9 +105,9 @@ def _tree(gating: Gating, places: Array) -> dict[str, object]:
     """The tree of populations: enough to draw it and to cut it anew.
 
     It is of the mean density of `draws` of the run file: of the components of the first, then of the second,
-    and so on. Modes and components are numbered from 0, populations from 1. In each merge, in the order of ascending
-    levels, what has the name `mode` becomes part of what has the name `into`; the populations at a level are
-    those of all merges below it. A level or height is null where it is infinite.
+    and so on. Modes and components are numbered from 0, populations from 1. In each merge, in the order of
+    ascending levels, what has the name `mode` becomes part of what has the name `into`; the populations at a
+    level are those of all merges below it. A level or height is null where it is infinite.
     """
     tree = gating.tree
     components = [np.flatnonzero(tree.modes == mode).tolist() for mode in range(len(tree.heights))]

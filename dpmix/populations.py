@@ -6,18 +6,18 @@ populations. What a reader of the density would call one is found in two steps:
 1. **Modes.** From the mean of every component the density is climbed (modal EM: Li, Ray and Lindsay 2007,
    J. Mach. Learn. Res. 8:1687); components that reach the same mode belong together (Chan et al. 2008,
    Cytometry A 73:693). Between modes lie saddles: the lowest point of the best path from one to the other,
-   along the ridgelines of pairs of components (Ray and Lindsay 2005, Ann. Stat. 33:2042). Two modes are one
-   population where the lesser rises no further above their saddle than chance and the mixture's own ripples
-   make it (`valley_tolerance`, which asks for more where fewer events speak).
+   along lines and along the ridgelines of pairs of components (Ray and Lindsay 2005, Ann. Stat. 33:2042).
+   Two modes are one population where the lesser rises no further above their saddle than chance makes it
+   (`valley_tolerance`, which asks for more where fewer events speak).
 2. **Separation.** What is left merges by the distance of the means of two populations that touch, in pooled
    standard deviations along the direction in which they differ most (Mahalanobis distance; in one channel,
    Ashman's D: Ashman, Bird and Zepf 1994, Astron. J. 108:2348). The nearest two merge first, and how near
    they were is the level of that merge.
 
-So a cut at level 2.5 keeps apart what shows a valley and lies 2.5 standard deviations apart. Of two equal
-normals the two ask for the same: 2.5 standard deviations apart they show a valley of 0.13 nats. Skewed and
-heavy-tailed populations show ripples, but not that far apart; tails reach that far, but without a valley.
-Why this rule and this level, and what other rules do on labelled and on simulated data: docs/populations.md.
+So a cut at level 2.5 keeps apart what shows a valley and lies 2.5 standard deviations apart. Two equal
+normals have a valley between them from 2 on, and one of an eighth of their height at 2.5. Skewed and
+heavy-tailed populations show ripples, but not that far apart; tails reach that far, but without a valley. Why
+this rule and this level, and what others do on labelled and on simulated data: docs/populations.md.
 """
 
 from __future__ import annotations
@@ -27,20 +27,19 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse.csgraph import minimum_spanning_tree
 
-from dpmix.model import LOG_2PI, Array
+from dpmix.engines.cpu import CpuEngine
+from dpmix.model import LOG_2PI, Array, Mixture
 
 Ints = npt.NDArray[np.int64]
 
 LEVEL = 2.5
 """Where the tree is cut unless a user asks for another level: standard deviations."""
 
-VALLEY = 0.1  # nats: a valley that a mixture shows within one smooth population
-VALLEY_SDS = 0.5  # of a peak's height, by which a valley must be deeper
-LEAST_EVENTS = 10.0  # of a component that may be a mode of its own
-NEIGHBOURS = 16  # components that a component's ridgelines lead to
-RIDGE_POINTS = 15  # looked at between the ends of a ridgeline
+CHANCE = 2.0  # standard deviations of a peak's height that a valley must be deeper than
+LEAST_EVENTS = 10.0  # that a population may have
+RIDGE_POINTS = 51  # looked at between the ends of a ridgeline or a line
+RIDGES = 2_048  # looked at together
 CLIMB_STEPS, CLIMB_STILL = 100, 1e-4  # of modal EM; standard deviations of the events
 SAME_MODE = 0.02  # standard deviations of the events
 BLOCK = 65_536  # points whose densities are held at a time, over the number of components
@@ -97,7 +96,7 @@ class _Saddle:
     events: float  # of the lesser branch
 
 
-def tree_of(weights: Array, means: Array, covariances: Array, n_events: int) -> Tree:
+def tree_of(weights: Array, means: Array, covariances: Array, n_events: int, n_draws: int = 1) -> Tree:
     """The tree of populations of a mixture.
 
     Parameters
@@ -106,12 +105,15 @@ def tree_of(weights: Array, means: Array, covariances: Array, n_events: int) -> 
         Standardised scale.
     n_events : int
         That the mixture was fitted to: what its weights are worth as evidence.
+    n_draws : int
+        Whose mean density the mixture is: one draw's component has the events of all its copies.
 
     Returns
     -------
     Tree
     """
-    heavy = np.flatnonzero(weights * n_events >= min(LEAST_EVENTS, weights.max() * n_events))
+    least = min(LEAST_EVENTS / (n_events * n_draws), weights.max())
+    heavy = np.flatnonzero(weights >= least)
     mixture = _Mixture(weights[heavy], means[heavy], covariances[heavy])
     own, points, heights = _modes(mixture)
     saddles = _saddles(mixture, own, points, heights, n_events)
@@ -141,7 +143,9 @@ def valley_tolerance(events: float, n_channels: int) -> float:
     The log density at a peak that is fitted to n events in D channels has a standard deviation of about
     sqrt((1 + D / 2) / n): the log weight has variance 1 / n, half the log determinant D / (2 n).
     """
-    return float(VALLEY + VALLEY_SDS * np.sqrt((1.0 + n_channels / 2.0) / events))
+    if events < LEAST_EVENTS:
+        return np.inf
+    return float(CHANCE * np.sqrt((1.0 + n_channels / 2.0) / events))
 
 
 # --------------------------------------------------------------------------- the density
@@ -155,7 +159,9 @@ class _Mixture:
         self.precisions = np.linalg.inv(covariances)
         self.whiteners = np.linalg.inv(np.linalg.cholesky(covariances))
         log_dets = np.log(np.einsum("kii->ki", self.whiteners)).sum(axis=1)
-        self.log_peaks: Array = np.log(weights) + log_dets - 0.5 * means.shape[1] * LOG_2PI
+        log_norms = log_dets - 0.5 * means.shape[1] * LOG_2PI
+        self.mixture = Mixture(np.log(weights), means, np.tril(self.whiteners), log_norms)
+        self.log_peaks: Array = self.mixture.log_weights + log_norms
         # whitener (x - mean) of all components at once, as one matrix product
         self._stacked = self.whiteners.reshape(-1, means.shape[1]).T
         self._offsets = np.einsum("kij,kj->ki", self.whiteners, means)
@@ -168,8 +174,16 @@ class _Mixture:
         return terms
 
     def log_density(self, points: Array) -> Array:
-        """Log density of the mixture, float64 [M]."""
-        return np.concatenate([np.logaddexp.reduce(terms, axis=1) for terms in self._blocks(points)])
+        """Log density of the mixture, float64 [M], to the engine's float32."""
+        if len(points) == 0:
+            return np.empty(0)
+        engine = CpuEngine(points.astype(np.float32))
+        nothing = np.zeros(len(self.weights), np.int64)
+        try:
+            heights: Array = engine.memberships(self.mixture, nothing, 0, len(points))[1]
+        finally:
+            engine.close()
+        return heights
 
     def nearest(self, points: Array) -> Ints:
         """The component with the highest density at each point, int64 [M]."""
@@ -212,11 +226,15 @@ def _modes(mixture: _Mixture) -> tuple[Ints, Array, Array]:
 
 
 def _saddles(mixture: _Mixture, own: Ints, points: Array, heights: Array, n_events: int) -> list[_Saddle]:
-    """The saddles at which the modes join, from the highest down; one fewer than modes."""
-    pairs = _neighbours(mixture)
-    pairs = pairs[own[pairs[:, 0]] != own[pairs[:, 1]]]
-    lowest = _lowest_on_ridgelines(mixture, pairs)
-    ends = own[pairs]
+    """The saddles at which the modes join, from the highest down; one fewer than modes.
+
+    The paths are the ridgelines of all pairs of components of different modes, and the straight lines between
+    the modes.
+    """
+    ridges = np.argwhere(np.triu(own[:, None] != own, 1))
+    lines = np.argwhere(np.triu(np.ones((len(heights), len(heights)), bool), 1))
+    ends = np.concatenate([own[ridges], lines])
+    lowest = np.append(_lowest_on_ridgelines(mixture, ridges), _lowest_on_lines(mixture, points, lines))
     lowest = np.minimum(lowest, heights[ends].min(axis=1))
     branch = np.arange(len(heights))  # named by its highest mode: the lower number
     events = np.bincount(own, mixture.weights, len(heights)) * n_events
@@ -235,40 +253,39 @@ def _saddles(mixture: _Mixture, own: Ints, points: Array, heights: Array, n_even
     return saddles
 
 
-def _neighbours(mixture: _Mixture) -> Ints:
-    """Pairs of components that lie near one another, int64 [pairs, 2]; they connect all components.
-
-    Near is by the harmonic mean of the two squared Mahalanobis distances: in one channel, that is the squared
-    distance over the mean of the variances.
-    """
-    count = len(mixture.weights)
-    if count == 1:
-        return np.empty((0, 2), np.int64)
-    whitened = [
-        np.square((mixture.means - m) @ w.T) for m, w in zip(mixture.means, mixture.whiteners, strict=True)
-    ]
-    squared = np.maximum([terms.sum(axis=1) for terms in whitened], np.finfo(float).tiny)
-    distances = 2.0 / (1.0 / squared + 1.0 / squared.T)
-    np.fill_diagonal(distances, np.inf)
-    near = np.argsort(distances, axis=1, kind="stable")[:, : min(NEIGHBOURS, count - 1)]
-    wanted = np.zeros((count, count), bool)
-    wanted[np.arange(count)[:, None], near] = True
-    np.fill_diagonal(distances, 0.0)  # no edge
-    tree = minimum_spanning_tree(distances).tocoo()
-    wanted[tree.row, tree.col] = True
-    return np.argwhere(np.triu(wanted | wanted.T, 1))
-
-
 def _lowest_on_ridgelines(mixture: _Mixture, pairs: Ints) -> Array:
-    """Lowest log density of the mixture along the ridgeline of each pair, float64 [pairs]."""
-    lowest = np.full(len(pairs), np.inf)
-    shifts = np.einsum("kij,kj->ki", mixture.precisions, mixture.means)
-    first, second = pairs.T
-    for share in np.linspace(0.0, 1.0, RIDGE_POINTS + 2):
-        precision = (1.0 - share) * mixture.precisions[first] + share * mixture.precisions[second]
-        shift = (1.0 - share) * shifts[first] + share * shifts[second]
-        points = np.linalg.solve(precision, shift[..., None])[..., 0]
-        lowest = np.minimum(lowest, mixture.log_density(points))
+    """Lowest log density of the mixture along the ridgeline of each pair, float64 [pairs].
+
+    The ridgeline of normals i and j, a from 0 to 1, is where the gradients of their log densities, weighted
+    1 - a and a, cancel. On the scale that makes i standard normal, with j's covariance Q diag(l) Q' and mean
+    d, that is Q diag(a / ((1 - a) l + a)) Q' d: one eigenvalue problem a pair.
+    """
+    shares = np.linspace(0.0, 1.0, RIDGE_POINTS + 2)[1:-1, None, None]
+    roots = np.linalg.cholesky(mixture.covariances)
+    lowest = mixture.log_density(mixture.means)[pairs].min(axis=1)  # the ends are its components' means
+    for at in range(0, len(pairs), RIDGES):
+        first, second = pairs[at : at + RIDGES].T
+        whitener, root = mixture.whiteners[first], roots[first]
+        shape, directions = np.linalg.eigh(whitener @ mixture.covariances[second] @ whitener.mT)
+        gap = whitener @ (mixture.means[second] - mixture.means[first])[..., None]
+        along = (directions.mT @ gap)[..., 0] * (shares / ((1.0 - shares) * shape + shares))
+        points = mixture.means[first] + ((root @ directions) @ along[..., None])[..., 0]
+        heights = mixture.log_density(points.reshape(-1, points.shape[-1]))
+        between = heights.reshape(points.shape[:2]).min(axis=0)
+        lowest[at : at + RIDGES] = np.minimum(lowest[at : at + RIDGES], between)
+    ridges: Array = lowest
+    return ridges
+
+
+def _lowest_on_lines(mixture: _Mixture, points: Array, pairs: Ints) -> Array:
+    """Lowest log density of the mixture on the line between each pair of points, float64 [pairs]."""
+    shares = np.linspace(0.0, 1.0, RIDGE_POINTS + 2)[1:-1, None, None]
+    lowest = np.empty(len(pairs))
+    for at in range(0, len(pairs), RIDGES):
+        first, second = pairs[at : at + RIDGES].T
+        between = (1.0 - shares) * points[first] + shares * points[second]
+        heights = mixture.log_density(between.reshape(-1, points.shape[1]))
+        lowest[at : at + RIDGES] = heights.reshape(between.shape[:2]).min(axis=0)
     return lowest
 
 
