@@ -1,26 +1,20 @@
 """Simulated populations whose truth is known: how many of them does a rule of the cut find, and which?
 
-    python benchmarks/populations.py CACHE --fit-only              # fits every case, keeps the runs in CACHE
-    python benchmarks/populations.py CACHE --rule module:function  # scores a rule on them
+    python benchmarks/populations.py CACHE    # fits every case, with the default config or what --set says
 
 The cases are made by the code below and nothing else: `cases()` gives them one after another, each from a
 seed of its own, so that the same name is always the same data. They are single populations of shapes that no
 normal fits, which a rule should leave whole; and mixtures of populations nested, rare, overlapping, many,
-on a continuum, and like those of a cytometer, which it should tell apart.
-
-A rule is a function of a mixture (`dpmix.model.Mixture`, standardised scale) that gives the tree of its
-populations (`dpmix.populations.Tree`) and the level to cut it at.
+on a continuum, and like those of a cytometer, which it should tell apart. benchmarks/rules.py scores rules.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
-import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
@@ -29,17 +23,11 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import yaml
-from record import write_results
-from scipy.optimize import linear_sum_assignment
-from sklearn.metrics import adjusted_rand_score
-from sklearn.metrics.cluster import contingency_matrix
 
-from dpmix import preprocess, simulate
+from dpmix import simulate
 from dpmix.config import differences, parse_config
-from dpmix.draws import Run, open_run
+from dpmix.draws import open_run
 from dpmix.errors import DpmixError
-from dpmix.model import LOG_2PI, Mixture
-from dpmix.populations import Tree
 from dpmix.run import run_mcmc
 
 Array = npt.NDArray[np.float64]
@@ -339,102 +327,7 @@ def fit(case: Case, folder: Path, options: Sequence[str] = ()) -> tuple[Path, fl
     return path, time.perf_counter() - began
 
 
-# ------------------------------------------------------------------------------------------ scores
-
-Rule = Callable[[Mixture], tuple[Tree, float]]
-
-
-@dataclass(frozen=True)
-class Score:
-    """What a rule finds in a case, each number the mean over draws.
-
-    Attributes
-    ----------
-    found : float
-        Populations that hold events; those of fewer than 0.05% are counted too.
-    true : int
-        Populations that there are.
-    mean_f1 : float
-        Found and true populations matched one to one, the mean over the true ones; 0 where unmatched.
-    ari : float
-        Adjusted Rand index.
-    seconds : float
-        That the rule took, for one draw.
-    """
-
-    found: float
-    true: int
-    mean_f1: float
-    ari: float
-    seconds: float
-
-
-def mean_f1(truth: Ints, found: Ints) -> float:
-    """F1 of true and found populations after matching them one to one (Weber and Robinson 2016)."""
-    both = contingency_matrix(truth, found)
-    f1 = 2.0 * both / (both.sum(axis=1, keepdims=True) + both.sum(axis=0, keepdims=True))
-    return float(f1[linear_sum_assignment(-f1)].sum() / len(f1))
-
-
-def assign(mixture: Mixture, populations: Ints, events: npt.NDArray[np.float32]) -> Ints:
-    """Most probable population of each event, int64 [N]; float64, apart from any engine."""
-    n_components = len(mixture.means)
-    norms = mixture.log_weights + mixture.log_norms
-    shared = np.equal(populations[:, None], np.arange(populations.max() + 1)).astype(np.float64)
-    labels = np.empty(len(events), np.int64)
-    for start in range(0, len(events), 8192):
-        block = events[start : start + 8192].astype(np.float64)
-        logs = np.empty((len(block), n_components))
-        for k in range(n_components):
-            y = (block - mixture.means[k]) @ mixture.whiteners[k].T
-            logs[:, k] = norms[k] - 0.5 * np.einsum("ij,ij->i", y, y)
-        weights = np.exp(logs - logs.max(axis=1, keepdims=True))
-        labels[start : start + 8192] = (weights @ shared).argmax(axis=1)
-    return labels
-
-
-def mixture_at(run: Run, draw: int) -> Mixture:
-    """The mixture of a draw of the first chain, on the standardised scale."""
-    whiteners = np.linalg.inv(np.linalg.cholesky(run.covariances[0, draw]))
-    log_dets = np.log(np.einsum("kii->ki", whiteners)).sum(axis=1)
-    means = np.asarray(run.means[0, draw])
-    with np.errstate(divide="ignore"):  # a component whose weight has gone under is never taken
-        log_weights = np.log(run.weights[0, draw])
-    return Mixture(log_weights, means, whiteners, log_dets - 0.5 * means.shape[1] * LOG_2PI)
-
-
-def score(rule: Rule, path: Path, draws: int = 3) -> Score:
-    """Score a rule on the run of a case, at some draws spread over the second half of the chain.
-
-    Events beyond BIG are not scored: the first BIG are, which are in random order.
-    """
-    run = open_run(path)
-    config = parse_config(run.config_text, path.name)
-    events = preprocess.prepare(config.data, Path(), config.seed).values[:BIG]
-    truth = np.load(path.with_name(f"{path.stem}_y.npy"))
-    numbers, scores = len(np.unique(truth)), []
-    for draw in np.linspace(run.committed - 1, run.committed // 2, draws).astype(int):
-        mixture = mixture_at(run, int(draw))
-        began = time.perf_counter()
-        tree, level = rule(mixture)
-        seconds = time.perf_counter() - began
-        found = assign(mixture, tree.cut(level), events)
-        truth_here = truth[: len(events)]
-        agreement = adjusted_rand_score(truth_here, found)
-        scores.append((len(np.unique(found)), mean_f1(truth_here, found), agreement, seconds))
-    found_mean, f1, ari, seconds = np.mean(scores, axis=0).tolist()
-    return Score(found_mean, numbers, f1, ari, seconds)
-
-
-def rule_of(name: str) -> Rule:
-    """The function that "module:function" names; modules of the working folder are found too."""
-    module, _, function = name.partition(":")
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        rule: Rule = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise SystemExit(f"--rule: got {name}, need module:function ({error})") from None
-    return rule
+# ---------------------------------------------------------------------------------------- the command
 
 
 def main() -> None:
@@ -445,36 +338,13 @@ def main() -> None:
     parser.add_argument("--cases", default="*", help="names of the cases, a glob (default: all)")
     parser.add_argument("--most", type=int, default=BIG, help="events beyond which a case is left out")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of the config")
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--fit-only", action="store_true", help="score nothing")
-    what.add_argument("--rule", metavar="MODULE:FUNCTION", help="of the cut: mixture -> tree, level")
-    parser.add_argument("--record", action="store_true", help="write benchmarks/results/populations.json")
     asked = parser.parse_args()
-    rule = rule_of(asked.rule) if asked.rule else None
-    scores = {}
-    if rule:
-        print("| case | found | true | mean F1 | ARI | seconds |\n|---|---|---|---|---|---|")
     for case in cases(asked.cases, asked.most):
         try:
             path, seconds = fit(case, asked.cache, asked.set)
         except DpmixError as error:
             raise SystemExit(str(error)) from None
-        if not rule:
-            print(f"{case.name}: {open_run(path).committed} draws, {seconds:.1f} s", flush=True)
-            continue
-        got = scores[case.name] = score(rule, path)
-        print(
-            f"| {case.name} | {got.found:.1f} | {got.true} | {got.mean_f1:.2f} | {got.ari:.2f} "
-            f"| {got.seconds:.2f} |",
-            flush=True,
-        )
-    if scores:
-        whole = np.mean([abs(got.found - got.true) < 0.5 for got in scores.values()])
-        f1, ari = np.mean([(got.mean_f1, got.ari) for got in scores.values()], axis=0)
-        print(f"| mean of {len(scores)} | the true number in {whole:.0%} | | {f1:.3f} | {ari:.3f} | |")
-    if asked.record and scores:
-        rows = {name: asdict(got) for name, got in scores.items()}
-        write_results("populations", {"rule": asked.rule, "options": asked.set, "cases": rows})
+        print(f"{case.name}: {open_run(path).committed} draws, {seconds:.1f} s", flush=True)
 
 
 if __name__ == "__main__":
