@@ -160,21 +160,7 @@ def gate(
     ]
     refuse(paths, overwrite, [task.run.path, *(source.path for source in task.sources)])
     found = find_populations(task, n_draws, level, n_populations)
-    writers = gating_files.open_writers(
-        directory,
-        formats,
-        channels=task.events.channels,
-        samples=samples,
-        sources=task.sources,
-        n_populations=found.n_populations,
-        memberships=memberships,
-    )
-    with writers:
-        summary = _Summary.of(task.events, found)
-        for block in blocks(task, found, summary):
-            writers.write(block)
-        gating = summary.gating(task, found)
-        writers.finish(gating)
+    gating = _write_events(task, found, directory, formats, memberships)
     gating_tables.write_tables(directory, gating, task.events.scaling.means, task.events.scaling.sds)
     shown = open_run(run_file, transformed=True)
     alignment.write_aligned(directory / "aligned.nc", shown, found.draws, found.order)
@@ -206,17 +192,23 @@ def predict(
     paths = gating_files.event_paths(directory, formats, samples, task.sources)
     refuse(paths, overwrite, [task.run.path, *(source.path for source in task.sources)])
     found = find_populations(task, n_draws, level, n_populations)
-    writers = gating_files.open_writers(
+    return _write_events(task, found, directory, formats, memberships=True)
+
+
+def _write_events(
+    task: Task, found: Populations, directory: Path, formats: Sequence[str], memberships: bool
+) -> Gating:
+    """Pass over all events, writing them, and sum up what they are."""
+    summary = _Summary.of(task.events, found)
+    with gating_files.open_writers(
         directory,
         formats,
         channels=task.events.channels,
-        samples=samples,
+        samples=task.events.samples,
         sources=task.sources,
         n_populations=found.n_populations,
-        memberships=True,
-    )
-    with writers:
-        summary = _Summary.of(task.events, found)
+        memberships=memberships,
+    ) as writers:
         for block in blocks(task, found, summary):
             writers.write(block)
         gating = summary.gating(task, found)
