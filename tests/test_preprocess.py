@@ -398,7 +398,7 @@ def test_margin_events_are_always_reported(
 ) -> None:
     monkeypatch.setattr(preprocess, "CHUNK", chunk)
     values = saturated(tmp_path)
-    events = events_of(tmp_path, "a.fcs", standardize=False, transform=LINEAR)
+    events = events_of(tmp_path, "a.fcs", standardize=False, transform=LINEAR, atoms="report")
     np.testing.assert_array_equal(events.values, values)
     one, two = events.report.channels
     assert (one.low, one.high, two.low, two.high) == (0, 40, 30, 7)
@@ -434,7 +434,7 @@ def test_zero_is_no_margin_of_a_mass_cytometer(tmp_path: Path) -> None:
     values = np.maximum(np.random.default_rng(9).normal(0, 20, (1000, 1)), 0).astype(np.float32)
     for name, instrument, low in (("a.fcs", "CyTOF", 0), ("b.fcs", "LSRII", int((values == 0).sum()))):
         write_fcs(tmp_path / name, values, ["Nd142"], keywords={"$CYT": instrument})
-        report = events_of(tmp_path, name).report.channels[0]
+        report = events_of(tmp_path, name, atoms="report").report.channels[0]
         assert report.low == low
         assert report.atoms == (Atom(0.0, int((values == 0).sum()), "kept", 0.0),)
 
