@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Iterator, Sequence
@@ -95,7 +96,8 @@ def prepare(run_file: str | Path, data: Sequence[str | Path] = (), engine: Seque
         if settings.compensation not in ("auto", "none"):  # a file beside the run's own data
             path = str(Path(run.attributes["base"]) / settings.compensation)
             settings = settings.model_copy(update={"compensation": path})
-        events = preprocess.prepare_like(settings, base, files, scaling, run.attributes["detectors"])
+        detectors = json.loads(run.attributes["detectors"])
+        events = preprocess.prepare_like(settings, base, files, scaling, detectors)
     else:
         files = config.data.files
         events = preprocess.prepare(config.data, base, config.seed)
