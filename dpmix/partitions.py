@@ -45,12 +45,12 @@ def agreement(partitions: npt.ArrayLike, chains: npt.ArrayLike) -> Array:
     Parameters
     ----------
     partitions : int [T, M]
-        Population of each event in each draw; any numbers from 0.
+        Population of each event in each draw, small numbers from 0.
     chains : int [T]
         Chain of each draw, 0..C-1. A draw is not compared with itself: of a chain of one draw the diagonal
         is NaN.
     """
-    found = np.array([np.unique(one, return_inverse=True)[1] for one in np.asarray(partitions)])
+    found = np.asarray(partitions)
     indices = np.zeros((len(found), len(found)))
     for s, t in combinations(range(len(found)), 2):
         indices[s, t] = indices[t, s] = rand_index(found[s], found[t])
