@@ -31,7 +31,7 @@ from dpmix.draws import Run, open_run
 from dpmix.model import Array
 from dpmix.populations import LEAST_EVENTS, Tree
 
-MOST = 10_000  # events scored
+MOST = 4_000  # events scored
 SEED = 1
 
 

@@ -43,7 +43,7 @@ DRAWS = 100
 """Draws of a run that are used unless a user asks for another number: more hardly change a probability."""
 
 POOLED_DRAWS = 5  # whose densities are averaged; docs/populations.md
-POOLED_COMPONENTS = 640  # at most, where one draw has fewer: the tree's work grows with their cube
+POOLED_COMPONENTS = 400  # at most, where one draw has fewer: the tree's work grows with their cube
 POINTS = 50_000  # drawn from the posterior mean density
 IMPLAUSIBLE = 0.001  # of the model's own events are as implausible as those that are flagged
 
