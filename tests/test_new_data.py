@@ -104,7 +104,7 @@ def test_a_wrong_seed_or_name_would_be_seen(tmp_path: Path) -> None:
 
 def test_a_record_from_before_there_were_treatments(tmp_path: Path) -> None:
     write_flow(tmp_path / "a.fcs")
-    run = events_of(tmp_path, "a.fcs")
+    run = events_of(tmp_path, "a.fcs", atoms="report")
     attributes = run.scaling.as_attributes()
     del attributes["atoms"], attributes["seed"]
     config = DataConfig.model_validate({"files": ["a.fcs"]})
