@@ -270,7 +270,7 @@ def folder(tmp_path: Path) -> Path:
 def test_report_changes_no_bit(folder: Path) -> None:
     values = sample_values()
     np.testing.assert_array_equal(events_of(folder, "a.npz", atoms="report", **RAW).values, values)
-    events = events_of(folder, "a.npz", transform={"default": {"method": "arcsinh"}})
+    events = events_of(folder, "a.npz", atoms="report", transform={"default": {"method": "arcsinh"}})
     assert [len(channel) for channel in events.scaling.atoms] == [2, 1, 1, 0]
     transformed = np.arcsinh(values.astype(np.float64) / 150).astype(np.float32)
     means = transformed.sum(0, dtype=np.float64) / len(values)
