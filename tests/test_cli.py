@@ -29,7 +29,7 @@ from dpmix.errors import DataError, DpmixError, EngineError
 from dpmix.profile import SPANS
 from dpmix.sources import open_sources
 
-COMMANDS = ("init", "mcmc", "bem", "info", "simulate", "devices")
+COMMANDS = ("init", "mcmc", "bem", "gate", "predict", "info", "simulate", "devices")
 CONFIG = """\
 data: {files: [events.csv]}
 model: {components: 6}
