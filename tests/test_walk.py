@@ -1,0 +1,106 @@
+"""The walk in docs/gate-my-sample.md, followed to the letter but with fewer events, sweeps and draws."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "gate-my-sample.md"
+
+# What makes it quick: appended to the commands that begin so.
+SMALLER = {
+    "dpmix simulate": "--events 3000",
+    "dpmix mcmc": "--set mcmc.burn_in=40 --set mcmc.draws=20 --set model.components=24",
+    "dpmix gate": "--draws 10",
+    "dpmix predict": "--draws 10",
+}
+
+
+def blocks(text: str) -> list[tuple[str, str]]:
+    """Language and text of the blocks of a page, but those that install."""
+    walk = text.partition("## A sample")[2]
+    return re.findall(r"^```(sh|python|r)\n(.*?)^```$", walk, flags=re.MULTILINE | re.DOTALL)
+
+
+def smaller(commands: str) -> str:
+    return "\n".join(
+        line + "".join(f" {options}" for begin, options in SMALLER.items() if line.startswith(begin))
+        for line in commands.splitlines()
+    )
+
+
+@pytest.fixture(scope="module")
+def walked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which every block has been run."""
+    folder = tmp_path_factory.mktemp("walk")
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    run = {
+        "sh": lambda text: ["bash", "-euo", "pipefail", "-c", smaller(text)],
+        "python": lambda text: [sys.executable, "-c", text],
+        "r": lambda text: ["Rscript", "-e", text],
+    }
+    for language, text in blocks(PAGE.read_text(encoding="utf-8")):
+        if language == "r" and shutil.which("Rscript") is None:
+            continue
+        done = subprocess.run(
+            run[language](text), cwd=folder, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
+    return folder
+
+
+def test_there_is_a_walk() -> None:
+    shell = [text for language, text in blocks(PAGE.read_text(encoding="utf-8")) if language == "sh"]
+    assert {line.split()[1] for text in shell for line in text.splitlines()} == {
+        "simulate",
+        "info",
+        "init",
+        "mcmc",
+        "gate",
+        "predict",
+    }
+
+
+def test_every_block_works_and_the_files_that_the_page_names_are_there(walked: Path) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    for section in page.split("| file in `gated/` |")[1:]:
+        names = re.findall(r"^\| `([^`]+)` \|", section.partition("\n\n")[0], flags=re.MULTILINE)
+        assert len(names) == 7
+        assert [name for name in names if not (walked / "gated" / name).exists()] == []
+    named = set(re.findall(r"`((?:gated|new|both|figures)/[\w.-]+\.\w+)`", page))
+    assert "gated/sample.gated.fcs" in named
+    places = {name: walked / ("gated" if name.startswith("figures/") else "") / name for name in named}
+    assert [name for name, path in places.items() if not path.is_file()] == []
+
+
+def test_the_columns_of_the_events_are_those_of_the_page(walked: Path) -> None:
+    import flowio
+    import pandas
+
+    page = PAGE.read_text(encoding="utf-8")
+    table = page.partition("| column of the events |")[2].partition("\n\n")[0]
+    columns = re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE)
+    events = pandas.read_parquet(walked / "gated" / "events.parquet")
+    assert list(events.columns) == columns
+    predicted = pandas.read_parquet(walked / "new" / "events.parquet")
+    assert list(predicted.columns[: len(columns) + 1]) == [*columns, "p1"]
+    table = page.partition("| channel |")[2].partition("\n\n")[0]
+    channels = re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE)
+    assert flowio.FlowData(walked / "gated" / "sample.gated.fcs").pnn_labels[-4:] == channels
+
+
+def test_links_lead_somewhere() -> None:
+    for page in PAGE.parent.glob("*.md"):
+        for link in re.findall(r"\]\(([^)#]*)(?:#([\w-]+))?\)", page.read_text(encoding="utf-8")):
+            if link[0].startswith("http"):
+                continue
+            target = page.parent / link[0] if link[0] else page
+            assert target.exists(), link
+            if link[1]:
+                heads = re.findall(r"^#+ (.*)$", target.read_text(encoding="utf-8"), flags=re.MULTILINE)
+                anchors = {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
+                assert link[1] in anchors, link
