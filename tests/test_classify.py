@@ -147,6 +147,13 @@ def test_switched_labels_give_the_same_populations(found: Populations) -> None:
     np.testing.assert_array_equal(found.agreement, np.ones((2, 2)))
 
 
+def test_populations_are_numbered_by_weight_and_not_by_height(folder: Path) -> None:
+    high, heavy = (0.4, (0.0, 0.0), 0.5), (0.6, (20.0, 0.0), 3.0)
+    found = find(write_run(folder / "broad.h5", [[normals(high, heavy)] * 3]), cpu)
+    assert found.tree.heights[found.modes == 1].max() > found.tree.heights[found.modes == 0].max()
+    np.testing.assert_array_equal(found.components, [[1, 0]] * 3)
+
+
 def test_modes_are_of_the_pooled_draws(found: Populations) -> None:
     assert len(found.pooled) == classify.POOLED_DRAWS
     assert set(found.draws[found.pooled, 0]) == {0, 1}  # of both chains
