@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 from sklearn.metrics import adjusted_rand_score
-from test_classify import POPULATIONS, Normals, cpu, sample, write_run
+from test_classify import POPULATIONS, Normals, cpu, normals, sample, write_run
 
 from dpmix import classify, figures, gate, open_run, report, run, simulate
 from dpmix.classify import Populations, find
@@ -441,6 +441,25 @@ def test_intervals_cover_known_proportions(tmp_path: Path) -> None:
     assert 0.85 < coverage(gate._proportions(counts, seed=1)) < 0.92
     assert coverage(shares) < 0.4
     assert coverage(counts / n_events) < 0.6
+
+
+@pytest.mark.xfail(strict=True, reason="labels are drawn by the run's proportions, not by the sample's own")
+def test_intervals_cover_proportions_that_are_not_those_of_the_run(tmp_path: Path) -> None:
+    """A population of 40% of the run and 5% of a sample, 4 standard deviations from the next: near 8%."""
+    n_samples, n_events = 60, 300
+    base = normals((0.6, (0.0, 0.0), 1.0), (0.4, (4.0, 0.0), 1.0))
+    found = find(write_run(tmp_path / "run.h5", [[base] * 40]), cpu)
+    assert found.n_populations == 2
+    rng = np.random.default_rng(8)
+    rare = rng.random(n_samples * n_events) < 0.05
+    values = base.means[rare.astype(int)] + rng.standard_normal((len(rare), 2))
+    engine = CpuEngine(values.astype(np.float32), threads=1)
+    counts = np.zeros((40, n_samples, 2), np.int64)
+    for s in range(n_samples):
+        gate._averaged(found, engine, s * n_events, (s + 1) * n_events, counts[:, s], rng)
+    mean, low, high = interval(gate._proportions(counts, seed=1)[..., 1])
+    assert mean.mean() == pytest.approx(0.05, abs=0.005)
+    assert ((low < 0.05) & (high > 0.05)).mean() > 0.75
 
 
 # ---------------------------------------------------------------------------- the commands
