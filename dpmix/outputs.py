@@ -24,13 +24,24 @@ def refuse(paths: Sequence[Path], overwrite: bool, inputs: Sequence[Path] = ()) 
     """
     problems = []
     read = {path.resolve() for path in inputs}
+    there = []
+    for folder in dict.fromkeys(path.parent for path in paths):
+        if folder.exists() and not folder.is_dir():
+            problems.append(f"{folder}: is a file, need a folder to write to; give another --output")
     for path in paths:
         if path.resolve() in read:
             problems.append(f"{path}: would replace a file that is read; give another --output")
         elif path.is_dir():
             problems.append(f"{path}: is a folder, need its name for a file; give another --output")
         elif path.exists() and not overwrite:
-            problems.append(f"{path}: exists already; give another --output, or --overwrite to replace it")
+            there.append(path)
+    if len(there) == 1:
+        problems.append(f"{there[0]}: exists already; give another --output, or --overwrite to replace it")
+    elif there:
+        others = "another file" if len(there) == 2 else f"{len(there) - 1} other files"
+        problems.append(
+            f"{there[0]} and {others}: exist already; give another --output, or --overwrite to replace them"
+        )
     if problems:
         raise ConfigError(problems)
 

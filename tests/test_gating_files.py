@@ -345,3 +345,19 @@ def test_a_data_file_that_is_cut_while_it_is_copied(tmp_path: Path, sources: lis
     with pytest.raises(DataError, match=r"b.fcs: found 51 of events \d+ to 500"):
         write(tmp_path / "out", ("fcs",), sources)
     assert not list((tmp_path / "out").iterdir())
+
+
+def test_many_files_in_the_way_are_one_line(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("a.csv", "b.csv", "c.csv", "new.csv")]
+    for path in paths[:3]:
+        path.touch()
+    with pytest.raises(ConfigError) as refused:
+        refuse(paths, False)
+    (line,) = str(refused.value).splitlines()
+    assert line.startswith(f"{paths[0]} and 2 other files: exist already; ")
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").touch()
+    with pytest.raises(ConfigError, match=r"run\.yaml: is a file, need a folder"):
+        refuse([tmp_path / "run.yaml" / "report.html", tmp_path / "run.yaml" / "tree.json"], True)
