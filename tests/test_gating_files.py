@@ -286,8 +286,8 @@ def test_what_is_in_the_way(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         refuse([new, there, folder, read], False, [tmp_path / "folder" / ".." / "read"])
     problems = caught.value.problems
-    assert [problem.split(":")[0] for problem in problems] == [f"{there}", f"{folder}", f"{read}"]
-    assert "--overwrite" in problems[0]
+    assert [problem.split(":")[0] for problem in problems] == [f"{folder}", f"{read}", f"{there}"]
+    assert "--overwrite" in problems[-1]
     with pytest.raises(ConfigError, match="would replace a file that is read"):
         refuse([read], True, [read])
 
