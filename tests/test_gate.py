@@ -353,6 +353,14 @@ def test_files_that_are_there_are_not_replaced_unasked(folder: Path, tmp_path: P
         gate.predict(folder / "run.h5", [folder / "a.fcs"], tmp_path, engine=ON_CPU)
 
 
+def test_a_folder_to_write_to_is_no_file(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    for write in (gate.gate, lambda *given: gate.predict(given[0], [folder / "a.fcs"], given[1])):
+        with pytest.raises(ConfigError, match=r"mine: is a file, need a folder to write to"):
+            write(folder / "run.h5", tmp_path / "mine")
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
 def test_a_file_that_is_read_is_never_replaced(folder: Path, tmp_path: Path) -> None:
     source = tmp_path / "a.gated.fcs"
     shutil.copy(folder / "a.fcs", source)
