@@ -16,7 +16,7 @@ import pandas
 import pytest
 from click.testing import CliRunner, Result
 from scipy.special import logsumexp
-from scipy.stats import multivariate_normal
+from scipy.stats import dirichlet, multivariate_normal
 from sklearn.metrics import adjusted_rand_score
 from test_classify import POPULATIONS, Normals, cpu, normals, sample, write_run
 
@@ -409,6 +409,16 @@ def test_proportions_have_the_mean_of_the_memberships(folder: Path, gated: Gatin
     assert np.abs(gated.proportions[:, 0] - gated.proportions[:, 1]).mean() > 0.005  # each its own
 
 
+def test_proportions_of_few_events_are_dirichlet() -> None:
+    """Of the counts and one event in all, spread evenly: moments of 20,000 draws."""
+    counts = np.array([0, 3, 12])
+    draws = gate._proportions(np.broadcast_to(counts, (20_000, 1, 3)), seed=3)[:, 0]
+    exact = dirichlet(counts + 1.0 / 3.0)
+    error = np.sqrt(exact.var() / len(draws))
+    assert (np.abs(draws.mean(axis=0) - exact.mean()) < 4.0 * error).all()
+    np.testing.assert_allclose(draws.var(axis=0), exact.var(), rtol=0.2)
+
+
 def posterior_draws(n_draws: int, n_events: int, seed: int = 4) -> list[Normals]:
     """Draws about the truth as n_events would make them, under other numbers each."""
     rng = np.random.default_rng(seed)
@@ -522,7 +532,7 @@ def test_options_of_gate(folder: Path, tmp_path: Path) -> None:
     assert list(pandas.read_csv(out / "events.csv"))[-2:] == ["p1", "p2"]
     again = dpmix("gate", run_file, "--output", out, "--data", folder / "b.fcs", *options, code=2)
     assert again.stdout == ""
-    assert "--overwrite to replace it" in again.stderr
+    assert "--overwrite to replace" in again.stderr
     quiet = dpmix("gate", run_file, "--output", out, *options, "--overwrite", "--quiet", "--backend", "cpu")
     assert (quiet.stdout, quiet.stderr) == ("", "")
 
