@@ -367,8 +367,12 @@ def test_a_file_that_is_read_is_never_replaced(folder: Path, tmp_path: Path) -> 
     shutil.copy(folder / "a.fcs", tmp_path / "a.fcs")
     before = source.read_bytes()
     given = {"formats": ("fcs",), "engine": ON_CPU, "overwrite": True}
-    with pytest.raises(ConfigError, match=r"a\.gated\.fcs: would replace a file that is read"):
-        gate.predict(folder / "run.h5", [tmp_path / "a.fcs", source], tmp_path, **given)
+    for write in (
+        gate.predict,
+        lambda run, data, output, **options: gate.gate(run, output, data=data, **options),
+    ):
+        with pytest.raises(ConfigError, match=r"a\.gated\.fcs: would replace a file that is read"):
+            write(folder / "run.h5", [tmp_path / "a.fcs", source], tmp_path, **given)
     assert source.read_bytes() == before
 
 
@@ -407,6 +411,22 @@ def test_proportions_have_the_mean_of_the_memberships(folder: Path, gated: Gatin
         assert (np.abs(draws.mean(axis=0) - wanted) < 4.5 * error).all()
         np.testing.assert_allclose(draws.sum(axis=1), 1.0)
     assert np.abs(gated.proportions[:, 0] - gated.proportions[:, 1]).mean() > 0.005  # each its own
+
+
+def test_labels_are_drawn_and_not_the_most_probable(tmp_path: Path) -> None:
+    """Of a population of 15% that runs into another, 14.5% are most probably of it."""
+    base = normals((0.85, (0.0, 0.0), 1.0), (0.15, (3.5, 0.0), 1.0))
+    found = find(write_run(tmp_path / "run.h5", [[base] * 10]), cpu, n_populations=2)
+    assert found.n_populations == 2
+    n_events = 50_000
+    engine = CpuEngine(sample(found.run, found.draws, n_events).astype(np.float32), threads=1)
+    counts = np.zeros((10, 2), np.int64)
+    shares, _ = gate._averaged(found, engine, 0, n_events, counts, np.random.default_rng(1))
+    wanted = shares.mean(axis=0, dtype=float)
+    assert (shares.argmax(axis=1) == 1).mean() < wanted[1] - 0.004
+    error = np.sqrt((shares[:, 1] * shares[:, 0]).sum()) / n_events  # of one draw's labels
+    assert (np.abs(counts[:, 1] / n_events - wanted[1]) < 4.0 * error).all()
+    assert counts[:, 1].std() > 0.3 * error * n_events
 
 
 def test_proportions_of_few_events_are_dirichlet() -> None:
