@@ -119,16 +119,17 @@ RULES: dict[str, tuple[str, Rule]] = {
     "exact modes": (MEAN, modes),
     "prominence 0.3 sqrt(D)": (MEAN, fixed_prominence),
     "valley deeper than chance, alone": (MEAN, at_level(1e-9)),
-    "separation 2.5, alone": (MEAN, separation_alone),
+    "separation 2.4, alone": (MEAN, separation_alone),
     "both, level 2": (MEAN, at_level(2.0)),
     "both, level 2.25": (MEAN, at_level(2.25)),
-    "**both, level 2.5**": (MEAN, at_level(2.5)),
+    "**both, level 2.4**": (MEAN, at_level(2.4)),
+    "both, level 2.5": (MEAN, at_level(2.5)),
     "both, level 2.75": (MEAN, at_level(2.75)),
     "both, level 3": (MEAN, at_level(3.0)),
     "exact modes of the last draw": (LAST, modes),
     "prominence 0.3 sqrt(D) of the last draw": (LAST, fixed_prominence),
     "misclassification 0.1 of the last draw": (LAST, misclassification),
-    "both, level 2.5, of the last draw": (LAST, at_level(2.5)),
+    "both, level 2.4, of the last draw": (LAST, at_level(2.4)),
 }
 
 

@@ -14,8 +14,8 @@ populations. What a reader of the density would call one is found in two steps:
    Ashman's D: Ashman, Bird and Zepf 1994, Astron. J. 108:2348). The nearest two merge first, and how near
    they were is the level of that merge.
 
-So a cut at level 2.5 keeps apart what shows a valley and lies 2.5 standard deviations apart. Two equal
-normals have a valley between them from 2 on, and one of an eighth of their height at 2.5. Skewed and
+So a cut at level 2.4 keeps apart what shows a valley and lies 2.4 standard deviations apart. Two equal
+normals have a valley between them from 2 on, and one of an eleventh of their height at 2.4. Skewed and
 heavy-tailed populations show ripples, but not that far apart; tails reach that far, but without a valley. Why
 this rule and this level, and what others do on labelled and on simulated data: docs/populations.md.
 """
@@ -33,7 +33,7 @@ from dpmix.model import LOG_2PI, Array, Mixture
 
 Ints = npt.NDArray[np.int64]
 
-LEVEL = 2.5
+LEVEL = 2.4
 """Where the tree is cut unless a user asks for another level: standard deviations."""
 
 CHANCE = 2.0  # standard deviations of a peak's height that a valley must be deeper than
@@ -305,13 +305,15 @@ def _merge(mixture: _Mixture, own: Ints, saddles: list[_Saddle]) -> tuple[Ints, 
         levels.append(max(level, levels[-1] if levels else 0.0))
         population[population == population[child]] = population[parent]
 
+    sums = _moments(mixture, own, n_modes)
     valleys = []
     for saddle in saddles:
         if saddle.prominence < valley_tolerance(saddle.events, n_channels):
+            if saddle.events < LEAST_EVENTS:  # strays, however far away, do not widen what they join
+                sums[population == population[saddle.child]] = 0.0
             join(saddle.child, saddle.parent, 0.0)
         else:
             valleys.append(saddle)
-    sums = _moments(mixture, own, n_modes)
     while valleys:
         separations = [
             _separation(sums[population == population[s.child]], sums[population == population[s.parent]])

@@ -249,7 +249,6 @@ def test_forty_events_apart_are_a_population_where_all_draws_have_them(
     assert found.numbers.tolist() == [4] * draws_with_it + [3] * (5 - draws_with_it)
 
 
-@pytest.mark.xfail(strict=True, reason="far events of one draw count among the moments of what they join")
 def test_forty_events_of_one_draw_far_away_do_not_merge_others(folder: Path) -> None:
     """The wide covariance of what they join would make its neighbour seem near: 1.7 where it is 4."""
     assert find(apart_in(folder, (30.0, 0.0), 1), cpu).n_populations == 3
