@@ -40,7 +40,7 @@ class Block:
     log_density : float64 [M]
         Log predictive density on the standardised scale: log of the mean over draws of the mixture's density.
     implausible : bool [M]
-        Events that the model finds implausible (`dpmix.memberships`).
+        Events that the model finds implausible (`dpmix.classify`).
     """
 
     sample: int
@@ -67,7 +67,7 @@ class Block:
         """Entropy of the memberships, float32 [M], in nats: 0 where the population is certain."""
         p = self.memberships
         entropy: Floats = -(p * np.log(np.maximum(p, np.finfo(np.float32).tiny))).sum(axis=1)
-        return entropy
+        return entropy + np.float32(0.0)  # no -0
 
 
 @dataclass(frozen=True)
