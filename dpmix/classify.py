@@ -14,7 +14,6 @@ T draws, of which some are pooled; J pooled components, K components, P populati
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -29,11 +28,9 @@ from dpmix import alignment, partitions
 from dpmix.draws import Run
 from dpmix.engines import Engine
 from dpmix.errors import DataError
-from dpmix.model import Array, Mixture
+from dpmix.model import LOG_2PI, Array, Mixture
 from dpmix.populations import LEAST_EVENTS, LEVEL, Tree, nearest_components, tree_of
 from dpmix.streams import Step, Stream
-
-log = logging.getLogger("dpmix")
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
@@ -206,9 +203,7 @@ def mixture_of_draw(run: Run, chain: int, draw: int) -> Mixture:
     whiteners = np.tril(np.linalg.inv(np.linalg.cholesky(run.covariances[chain, draw])))
     with np.errstate(divide="ignore"):  # a component that Bayesian EM has emptied
         log_weights = np.log(weights)
-    log_norms = np.log(np.einsum("kii->ki", whiteners)).sum(axis=1) - 0.5 * means.shape[1] * np.log(
-        2.0 * np.pi
-    )
+    log_norms = np.log(np.einsum("kii->ki", whiteners)).sum(axis=1) - 0.5 * means.shape[1] * LOG_2PI
     return Mixture(log_weights, means, whiteners, log_norms)
 
 

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -296,7 +296,6 @@ class _Summary:
     n_implausible: Ints
     population: Ints
     counter: rasters.Counter
-    samples: tuple[str, ...] = field(default=())
 
     @classmethod
     def of(cls, events: Events, found: Populations) -> _Summary:

@@ -262,7 +262,9 @@ def _lowest_on_ridgelines(mixture: _Mixture, pairs: Ints) -> Array:
     """
     shares = np.linspace(0.0, 1.0, RIDGE_POINTS + 2)[1:-1, None, None]
     roots = np.linalg.cholesky(mixture.covariances)
-    lowest = mixture.log_density(mixture.means)[pairs].min(axis=1)  # the ends are its components' means
+    lowest: Array = mixture.log_density(mixture.means)[pairs].min(
+        axis=1
+    )  # the ends are its components' means
     for at in range(0, len(pairs), RIDGES):
         first, second = pairs[at : at + RIDGES].T
         whitener, root = mixture.whiteners[first], roots[first]
@@ -273,8 +275,7 @@ def _lowest_on_ridgelines(mixture: _Mixture, pairs: Ints) -> Array:
         heights = mixture.log_density(points.reshape(-1, points.shape[-1]))
         between = heights.reshape(points.shape[:2]).min(axis=0)
         lowest[at : at + RIDGES] = np.minimum(lowest[at : at + RIDGES], between)
-    ridges: Array = lowest
-    return ridges
+    return lowest
 
 
 def _lowest_on_lines(mixture: _Mixture, points: Array, pairs: Ints) -> Array:
