@@ -58,16 +58,19 @@ class Task:
     events : Events
     sources : sequence of Source
         The file of each sample.
+    backend : str
+        Of the engines, chosen once: what is odd about it is told once.
     """
 
     run: Run
     config: Config
     events: Events
     sources: Sequence[Source]
+    backend: str
 
     def engine(self, values: Floats) -> Engine:
         """An engine that holds events on the standardised scale, float32 [M, D]."""
-        return make_engine(choose_backend(self.config.engine).backend, self.config.engine, values)
+        return make_engine(self.backend, self.config.engine, values)
 
 
 def prepare(run_file: str | Path, data: Sequence[str | Path] = (), engine: Sequence[str] = ()) -> Task:
@@ -102,7 +105,8 @@ def prepare(run_file: str | Path, data: Sequence[str | Path] = (), engine: Seque
         files = config.data.files
         events = preprocess.prepare(config.data, base, config.seed)
         check_same_data(run, events)
-    return Task(run, config, events, open_sources(files, base))
+    backend = choose_backend(config.engine).backend
+    return Task(run, config, events, open_sources(files, base), backend)
 
 
 def gate(

@@ -14,9 +14,9 @@ import numpy as np
 
 from dpmix import views
 from dpmix.draws import Run
-from dpmix.errors import DataError
 from dpmix.gating import INTERVAL, Gating, Rasters, interval
 from dpmix.model import Array
+from dpmix.outputs import write_text
 from dpmix.summaries import GOOD_ESS, GOOD_R_HAT, Mixing, convergence, describe_engine, truncation_warning
 
 if TYPE_CHECKING:
@@ -55,11 +55,7 @@ def write_report(path: str | Path, gating: Gating, run: Run, mixing: list[Mixing
         The file cannot be written.
     """
     path = Path(path)
-    page = render(gating, run, convergence(run) if mixing is None else mixing)
-    try:
-        path.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise DataError(f"{path}: cannot be written: {error.strerror or error}") from None
+    write_text(path, render(gating, run, convergence(run) if mixing is None else mixing))
     return path
 
 
