@@ -2,11 +2,16 @@
 
 Suchard et al. (2010), Appendix A.2; what is learned of m, gamma, nu and Phi moves first. Pure functions; the
 engine forms the statistics.
+
+The paper takes (mu_j, Sigma_j) to posterior means, with which the log posterior may fall. With posterior modes
+every part of the step maximises, given the others, what EM bounds the log posterior from below by (ECM: Meng and
+Rubin 1993, Biometrika 80:267), so that it never falls. A stick that reaches 1 ends the mixture there for good:
+the log posterior is from then on that of the shorter one, with which the theorem begins anew.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,19 +23,27 @@ from dpmix.hyperparameters import Components
 from dpmix.model import HYPERPARAMETERS, Array, Hyperparameters, Prior, State, Stats, live_rests
 
 
+Update = Literal["mean", "mode"]
+
+
 class Info(NamedTuple):
     """What a step did, beside the new state."""
 
     emptied: int
 
 
-def step(state: State, stats: Stats, prior: Prior) -> tuple[State, Info]:
+def step(state: State, stats: Stats, prior: Prior, update: Update = "mean") -> tuple[State, Info]:
     """One step of Bayesian EM.
 
-    The hyperparameters that are learned go up, by a step of EM of their own, in log p(m, gamma, nu, Phi) plus
-    the log density of the weighted events of each component, its (mu_j, Sigma_j) integrated out. Then
+    Components may empty; that is the method cutting back K.
+
+    mean: the hyperparameters that are learned go up, by a step of EM of their own, in log p(m, gamma, nu, Phi)
+    plus the log density of the weighted events of each component, its (mu_j, Sigma_j) integrated out. Then
     (mu_j, Sigma_j) go to the posterior means of their normal inverse Wishart conditional, the sticks and
-    alpha to the modes of theirs. Components may empty; that is the method cutting back K.
+    alpha to the modes of theirs.
+
+    mode: everything goes to the mode of its conditional: the hyperparameters given the components as they
+    are, empty ones too, then (mu_j, Sigma_j) jointly, the sticks, alpha.
 
     Parameters
     ----------
@@ -40,6 +53,8 @@ def step(state: State, stats: Stats, prior: Prior) -> tuple[State, Info]:
         Weighted statistics; their sum of counts is the number of events.
     prior : Prior
         Hyperparameters and alpha move where it says so, and are kept otherwise.
+    update : str
+        "mean" or "mode".
 
     Returns
     -------
@@ -53,10 +68,14 @@ def step(state: State, stats: Stats, prior: Prior) -> tuple[State, Info]:
     """
     given = state.hyperparameters
     if prior.learned.intersection(HYPERPARAMETERS):
-        components = expected_components(posterior(stats, given), stats.counts > 0, given.m)
+        if update == "mean":
+            components = expected_components(posterior(stats, given), stats.counts > 0, given.m)
+        else:
+            components = hyperparameters.summarise(state.means, state.whiteners, given.m)
         given = hyperparameters.modes(components, given, prior)
-    means, covariances, whiteners = expected_parameters(stats, given)
-    sticks = modal_sticks(stats.counts, state.alpha)
+    to_parameters = expected_parameters if update == "mean" else modal_parameters
+    means, covariances, whiteners = to_parameters(stats, given)
+    sticks = modal_sticks(stats.counts, state.alpha, np.isneginf(state.log_rests))
     alpha = modal_alpha(sticks.log_rests, prior, state.alpha) if "alpha" in prior.learned else state.alpha
     return (
         State(
@@ -80,6 +99,13 @@ def expected_parameters(stats: Stats, given: Hyperparameters) -> tuple[Array, Ar
     return conditional.means, covariances, whiteners_of(covariances)
 
 
+def modal_parameters(stats: Stats, given: Hyperparameters) -> tuple[Array, Array, Array]:
+    """The joint mode of (mu_j, Sigma_j), and the whiteners of the latter: [K, D], [K, D, D], [K, D, D]."""
+    conditional = posterior(stats, given)
+    covariances = conditional.scales / (conditional.dofs + len(given.m) + 2)[:, None, None]
+    return conditional.means, covariances, whiteners_of(covariances)
+
+
 def expected_components(conditional: Posterior, held: npt.NDArray[np.bool_], m: Array) -> Components:
     """Expectations of what the hyperparameters ask of the components that hold events, a mask [K]."""
     dim = len(m)
@@ -93,17 +119,19 @@ def expected_components(conditional: Posterior, held: npt.NDArray[np.bool_], m: 
     )
 
 
-def modal_sticks(counts: Array, alpha: float) -> Sticks:
+def modal_sticks(counts: Array, alpha: float, ended: npt.NDArray[np.bool_]) -> Sticks:
     """v_j = min(1, max(0, n_j / (alpha - 1 + sum_{r>=j} n_r))), the mode of its beta conditional, in logs.
 
-    Where that beta density grows without bound towards 1 (alpha below 1 and nothing after j) the formula's
-    quotient passes 1 or its denominator is not positive; an event's weight at j then puts the stick at 1.
+    Where that beta density grows without bound towards 1 (alpha below 1 and nothing after j) an event's weight
+    at j puts the stick at 1, and without one it is put at 0. Where a stick has `ended` the mixture, a mask
+    [K - 1], it stays at 1.
     """
-    held, total = counts[:-1], (alpha - 1.0) + counts[:-1] + later(counts)[:-1]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        quotient = np.where(total > 0, held / total, np.where(held > 0, 1.0, 0.0))
-        sticks = np.clip(quotient, 0.0, 1.0)
-        return Sticks(np.log(sticks), np.log1p(-sticks))
+    held, rest = counts[:-1], np.maximum(0.0, alpha - 1.0 + later(counts)[:-1])
+    rest = np.where(held + rest > 0, rest, 1.0)
+    sticks = np.where(ended, 1.0, held / (held + rest))
+    rests = np.where(ended, 0.0, rest / (held + rest))
+    with np.errstate(divide="ignore"):
+        return Sticks(np.log(sticks), np.log(rests))
 
 
 def modal_alpha(log_rests: Array, prior: Prior, alpha: float) -> float:

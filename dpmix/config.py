@@ -329,6 +329,13 @@ class BemConfig(Section):
         gt=0,
         lt=1,
     )
+    update: Literal["mean", "mode"] = key(
+        "mean",
+        "What a step takes means, covariances and what model.learn names to: posterior means, or modes. With "
+        "modes the log posterior never falls but where the mixture is cut short; with means it may.",
+        "the paper's; and modes of gamma, nu and phi go to an end of what their priors allow where components "
+        "are empty: beside mode let model.learn name none of these",
+    )
 
 
 class EngineConfig(Section):

@@ -349,7 +349,7 @@ def _climb(
             return
         try:
             with session.profile.span("parameters"):
-                following, _ = bem.step(state, stats, session.prior)
+                following, _ = bem.step(state, stats, session.prior, config.bem.update)
         except np.linalg.LinAlgError as error:
             raise _collinear("step", state.iteration + 1) from error
         record = replace(record, seconds=time.perf_counter() - began)

@@ -57,7 +57,7 @@ def test_a_step_goes_to_the_posterior_means_of_the_weighted_events() -> None:
 
 def test_sticks_and_alpha_go_to_their_modes() -> None:
     counts, alpha = np.array([5.0, 2.5, 1.5, 3.0]), 1.7
-    sticks = bem.modal_sticks(counts, alpha)
+    sticks = bem.modal_sticks(counts, alpha, np.zeros(3, bool))
     for j in range(3):
         beta = st.beta(1 + counts[j], alpha + counts[j + 1 :].sum())
         mode = optimize.minimize_scalar(lambda v: -beta.logpdf(v), bounds=(0, 1), method="bounded").x  # noqa: B023
@@ -78,7 +78,7 @@ def test_sticks_and_alpha_go_to_their_modes() -> None:
     ],
 )
 def test_sticks_at_the_ends(counts: list[float], alpha: float, expected: list[float]) -> None:
-    sticks = bem.modal_sticks(np.array(counts), alpha)
+    sticks = bem.modal_sticks(np.array(counts), alpha, np.zeros(2, bool))
     assert np.exp(sticks.log_sticks) == pytest.approx(expected)
     assert not np.isnan(sticks.log_rests).any()
     assert np.isfinite(bem.modal_alpha(sticks.log_rests, PRIOR, 1.0))
