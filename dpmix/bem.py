@@ -3,10 +3,10 @@
 Suchard et al. (2010), Appendix A.2; what is learned of m, gamma, nu and Phi moves first. Pure functions; the
 engine forms the statistics.
 
-The paper takes (mu_j, Sigma_j) to posterior means, with which the log posterior may fall. With posterior modes
-every part of the step maximises, given the others, what EM bounds the log posterior from below by (ECM: Meng and
-Rubin 1993, Biometrika 80:267), so that it never falls. A stick that reaches 1 ends the mixture there for good:
-the log posterior is from then on that of the shorter one, with which the theorem begins anew.
+The paper takes (mu_j, Sigma_j) to posterior means, with which the log posterior may fall. With posterior
+modes every part of the step maximises, given the others, what EM bounds the log posterior from below by (ECM:
+Meng and Rubin 1993, Biometrika 80:267), so that it never falls. A stick that reaches 1 ends the mixture there
+for good: the log posterior is from then on that of the shorter one, with which the theorem begins anew.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from dpmix.gibbs import Posterior, Sticks, later, posterior
 from dpmix.hyperparameters import Components
 from dpmix.model import HYPERPARAMETERS, Array, Hyperparameters, Prior, State, Stats, live_rests
 
-
 Update = Literal["mean", "mode"]
 
 
@@ -37,9 +36,9 @@ def step(state: State, stats: Stats, prior: Prior, update: Update = "mean") -> t
 
     Components may empty; that is the method cutting back K.
 
-    mean: the hyperparameters that are learned go up, by a step of EM of their own, in log p(m, gamma, nu, Phi)
-    plus the log density of the weighted events of each component, its (mu_j, Sigma_j) integrated out. Then
-    (mu_j, Sigma_j) go to the posterior means of their normal inverse Wishart conditional, the sticks and
+    mean: the hyperparameters that are learned go up, by a step of EM of their own, in log p(m, gamma, nu,
+    Phi) plus the log density of the weighted events of each component, its (mu_j, Sigma_j) integrated out.
+    Then (mu_j, Sigma_j) go to the posterior means of their normal inverse Wishart conditional, the sticks and
     alpha to the modes of theirs.
 
     mode: everything goes to the mode of its conditional: the hyperparameters given the components as they
@@ -122,9 +121,9 @@ def expected_components(conditional: Posterior, held: npt.NDArray[np.bool_], m: 
 def modal_sticks(counts: Array, alpha: float, ended: npt.NDArray[np.bool_]) -> Sticks:
     """v_j = min(1, max(0, n_j / (alpha - 1 + sum_{r>=j} n_r))), the mode of its beta conditional, in logs.
 
-    Where that beta density grows without bound towards 1 (alpha below 1 and nothing after j) an event's weight
-    at j puts the stick at 1, and without one it is put at 0. Where a stick has `ended` the mixture, a mask
-    [K - 1], it stays at 1.
+    Where that beta density grows without bound towards 1 (alpha below 1 and nothing after j) any weight of
+    events at j puts the stick at 1; without one it is put at 0. Where a stick has `ended` the mixture, a
+    mask [K - 1], it stays at 1.
     """
     held, rest = counts[:-1], np.maximum(0.0, alpha - 1.0 + later(counts)[:-1])
     rest = np.where(held + rest > 0, rest, 1.0)

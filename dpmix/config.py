@@ -331,10 +331,11 @@ class BemConfig(Section):
     )
     update: Literal["mean", "mode"] = key(
         "mean",
-        "What a step takes means, covariances and what model.learn names to: posterior means, or modes. With "
-        "modes the log posterior never falls but where the mixture is cut short; with means it may.",
-        "the paper's; and modes of gamma, nu and phi go to an end of what their priors allow where components "
-        "are empty: beside mode let model.learn name none of these",
+        "Where a step takes means and covariances: to the means of their posterior given the rest, or to its "
+        "mode, and then m, gamma, nu and phi, where they are learned, to theirs. With mode the log posterior "
+        "never falls, but where a stick reaches 1 and so cuts the mixture short; with mean it may.",
+        "the paper's; the mode of a learned gamma, nu or phi lies where its prior ends as soon as components "
+        "are empty, so beside mode let model.learn name none of these",
     )
 
 
