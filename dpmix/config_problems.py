@@ -67,6 +67,8 @@ def locate(found: Any, raw: Any) -> tuple[Path, Any]:
             path, value = (*path, part), value[part]
         elif isinstance(value, dict) and part in value:
             path, value = (*path, str(part)), value[part]
+        elif isinstance(value, dict) and (key := [key for key in value if repr(key) == part]):  # 1.5 or null
+            path, value = (*path, "null" if key[0] is None else str(part)), value[key[0]]
     return (*path, found["loc"][-1]) if found["type"] == "missing" else path, value
 
 

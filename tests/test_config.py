@@ -219,6 +219,9 @@ def _flat(mapping: dict, prefix: str = ""):
         ("engine: {threads: 0}", "engine.threads: got 0, need an integer from 1 to 4096 or null"),
         ("seed: -1", "seed: got -1, need an integer from 0 to 18446744073709551615"),
         ("model: 3", "model: got 3, need a mapping"),
+        ("bem: {update: modes}", 'bem.update: got "modes", need one of mean, mode'),
+        ("null: 3", "null: unknown key; known here are data, model, mcmc, bem, engine, output, seed"),
+        ("model: {1.5: 3}", "model.1.5: unknown key; known here are components, prior, learn"),
         ("1: 3", "1: unknown key; known here are data, model, mcmc, bem, engine, output, seed"),
     ],
 )
