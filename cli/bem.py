@@ -12,7 +12,9 @@ from . import sampling
 @click.command("bem")
 @sampling.options
 def command(**options: Any) -> None:
-    """Find a mode of the posterior by Bayesian EM from several starts, as CONFIG says; keep the best.
+    """Climb the posterior by Bayesian EM from several starts, as CONFIG says; keep the highest end.
+
+    With bem.update: mode that end is a mode of the posterior; by the paper's update, mean, it is near one.
 
     CONFIG is a YAML file, as `dpmix init` writes it; with --resume it may be the run file itself.
 

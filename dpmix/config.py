@@ -334,8 +334,8 @@ class BemConfig(Section):
         "Where a step takes means and covariances: to the means of their posterior given the rest, or to its "
         "mode, and then m, gamma, nu and phi, where they are learned, to theirs. With mode the log posterior "
         "never falls, but where a stick reaches 1 and so cuts the mixture short; with mean it may.",
-        "the paper's; the mode of a learned gamma, nu or phi lies where its prior ends as soon as components "
-        "are empty, so beside mode let model.learn name none of these",
+        "the paper's; at a mode components are narrower, so that more of them stay, and a learned gamma, nu "
+        "or phi follows them: beside mode let model.learn name none of these",
     )
 
 

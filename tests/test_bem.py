@@ -196,6 +196,17 @@ def one_component(events: np.ndarray) -> State:
     return initialise.from_kmeans(events, len(events), 1, PRIOR, Stream(1, 0, 0))
 
 
+def test_modes_are_narrower_and_keep_more_components() -> None:
+    """Why the paper's update is the default."""
+    events, prior = three_groups(), replace(PRIOR, learned=frozenset({"alpha"}))
+    start = initialise.from_random_events(events, 600, 16, prior, Stream(0, 0, 0))
+    ends = {u: climb(events, start, prior, 150, u).states[-1] for u in ("mean", "mode")}
+    sizes = {u: int((end.weights > 0.01).sum()) for u, end in ends.items()}
+    widths = {u: end.weights @ np.einsum("kii->k", end.covariances) for u, end in ends.items()}
+    assert sizes["mean"] < sizes["mode"]
+    assert widths["mode"] < 0.9 * widths["mean"]
+
+
 LEARNED = ((), ("alpha",), ("alpha", "gamma", "nu", "phi"), ("alpha", *HYPERPARAMETERS), ("m", "phi"))
 
 
