@@ -11,18 +11,23 @@ The file is HDF5 in the netCDF-4 layout; ``arviz.from_netcdf`` and ``xarray.open
     profile         seconds [span]: wall time of the run so far by what it was spent on, see dpmix.profile
     constant_data   samples, scaling of the channels, ...: whatever the layout names
     committed       number of draws that are whole, in every chain
+    synced          number of draws that have certainly reached the disk
     attributes      kind, config, seed, versions, engine, scaling, data_hash, n_events, created, run_id,
                     format_version
 
 A run may be killed at any instant and may be read while it goes on, so the file has to be whole at every
 moment: it is laid out at its final size, NaN (or -1) wherever nothing is drawn yet, and from then on draws
-are written to their places without the HDF5 library. Its metadata never changes again and no lock is held.
+are written to their places without the HDF5 library. Its metadata never changes again, and the only lock held
+is one that keeps other writers off (`dpmix.locks`). Where the power fails, writes since the last sync may be
+lost in any part; as a place is only ever written to one value, what is lost still reads NaN (or -1), which is
+how a reader knows.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import platform
 import uuid
 from collections.abc import Mapping, Sequence
@@ -38,13 +43,23 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmix.errors import DataError
+from dpmix.model import HYPERPARAMETERS
 from dpmix.profile import SPANS
 
 FORMAT_VERSION = 1
 
+COUNTERS = ("committed", "synced")
 GROUPS = ("posterior", "sample_stats", "trace", "profile")
+DRAWN_GROUPS = ("posterior", "sample_stats")  # a row of a dataset for every draw
 
 REQUIRED_ATTRIBUTES = ("config", "seed", "engine", "scaling", "data_hash", "n_events")
+
+ATTRIBUTE_TYPES = {
+    **dict.fromkeys(
+        ("kind", "run_id", "created", "versions", "config", "engine", "scaling", "data_hash"), str
+    ),
+    **dict.fromkeys(("format_version", "seed", "n_events"), int),
+}
 
 AnyArray = npt.NDArray[Any]
 
@@ -170,6 +185,13 @@ class Layout:
         drawn = sum(8 * math.prod(self.sizes[dim] for dim in dims) for dims, _ in self.variables.values())
         return drawn + sum(np.asarray(values).nbytes for _, values in self.constants.values())
 
+    @property
+    def checkpoint_bytes(self) -> int:
+        """Bytes of the checkpoint and of the next one, which are on the disk side by side for a moment."""
+        states = self.chains if self.kind == "mcmc" else 3
+        dim = len(self.channels)
+        return 2 * states * (8 * self.n_components * (dim**2 + dim + 2) + 8 * dim**2 + 4096)
+
 
 @dataclass(frozen=True)
 class Slot:
@@ -200,6 +222,11 @@ class Slot:
         before = sum(i * math.prod(self.shape[axis + 1 :]) for axis, i in enumerate(index))
         return self.offset + before * self.dtype.itemsize
 
+    @property
+    def end(self) -> int:
+        """Byte behind its last one."""
+        return self.offset + math.prod(self.shape) * self.dtype.itemsize
+
     def map(self, path: Path) -> AnyArray:
         """The dataset as a read-only array on the file itself."""
         return np.asarray(np.memmap(path, self.dtype, "r", self.offset, self.shape))
@@ -216,7 +243,7 @@ class Contents:
     channels : tuple of str
         D names.
     slots : dict of str to Slot
-        The datasets of `Layout.variables` and ``committed``.
+        The datasets of `Layout.variables` and the counters; files of the first versions have no ``synced``.
     constants : dict of str to (dimension names, array)
     """
 
@@ -229,12 +256,18 @@ class Contents:
 def lay_out(path: Path, layout: Layout) -> None:
     """Write a run file with every dataset at its final shape and nothing drawn."""
     # HDF5 writes whatever reaches it in an aligned word at once; 8 bytes that cross a page could be torn.
-    with h5netcdf.File(path, "w", alignment_threshold=1, alignment_interval=8) as file:
+    with h5netcdf.File(path, "w", alignment_threshold=1, alignment_interval=8, locking=False) as file:
         file.attrs.update(_attributes(layout))
-        file.create_variable("committed", (), np.int64, data=np.int64(0))
+        for name in COUNTERS:
+            file.create_variable(name, (), np.int64, data=np.int64(0))
         for group_name in GROUPS:
             _lay_out_group(file.create_group(group_name), layout)
         _write_constants(file.create_group("constant_data"), layout)
+
+
+def is_drawn(values: AnyArray) -> bool:
+    """Whether every value has been written since the file was laid out."""
+    return not bool((np.isnan(values) if values.dtype.kind == "f" else values == -1).any())
 
 
 def coordinate(dim: str, size: int, channels: Sequence[str]) -> AnyArray:
@@ -272,12 +305,13 @@ def read_contents(path: Path) -> Contents:
         raise DataError(f"{path}: no such run file")
     try:
         with h5py.File(path, "r", locking=False) as file:
-            attributes = {name: _plain(value) for name, value in file.attrs.items() if name[0] != "_"}
+            attributes = _read_attributes(file)
             found = attributes.get("format_version", 0)
             if found > FORMAT_VERSION:
                 raise DataError(
                     f"{path}: run file of format {found}, this dpmix reads up to {FORMAT_VERSION}: upgrade it"
                 )
+            counters = ["committed", *(name for name in COUNTERS[1:] if name in file)]
             names = [
                 f"{group}/{name}"
                 for group in GROUPS
@@ -285,16 +319,90 @@ def read_contents(path: Path) -> Contents:
                 for name, dataset in file[group].items()
                 if not dataset.is_scale
             ]
-            return Contents(
+            contents = Contents(
                 attributes,
-                tuple(file["posterior/channel"].asstr()),
-                {name: _slot(file[name]) for name in ["committed", *names]},
+                tuple(_texts(file["posterior/channel"])),
+                {name: _slot(_own(file, name)) for name in [*counters, *names]},
                 {name: (_dims(dataset), _values(dataset)) for name, dataset in file["constant_data"].items()},
             )
+            _check(contents, path.stat().st_size)
+            return contents
     except OSError as error:
         raise DataError(f"{path}: not a run file of dpmix, or cut short: {error}") from None
-    except (KeyError, TypeError, AttributeError):
-        raise DataError(f"{path}: HDF5, but not a run file of dpmix") from None
+    except (LookupError, TypeError, AttributeError, ValueError, RuntimeError) as error:
+        reason = f" ({str(error).splitlines()[0]})" if isinstance(error, Wrong) else ""
+        raise DataError(f"{path}: HDF5, but not a run file of dpmix{reason}") from None
+
+
+class Wrong(ValueError):
+    """What a file has is not what a run file has."""
+
+
+def _check(contents: Contents, n_bytes: int) -> None:
+    """Raise `Wrong` where a file that any other program may have made could mislead its reader.
+
+    Shapes and types are those that a `Layout` of the sizes found would have, and all data lie in the file.
+    """
+    attributes, slots = contents.attributes, contents.slots
+    missing = [name for name, kind in ATTRIBUTE_TYPES.items() if not isinstance(attributes.get(name), kind)]
+    if missing:
+        raise Wrong(f"no attribute {', '.join(missing)} of the right type")
+    if attributes["n_events"] < 1:
+        raise Wrong(f"n_events is {attributes['n_events']}")
+    rows = "posterior/weights"
+    if len(slots[rows].shape) != 3 or len(slots["trace/alpha"].shape) != 2:
+        raise Wrong(f"{rows} or trace/alpha has another number of dimensions")
+    chains, draws, components = slots[rows].shape
+    starts, sweeps = slots["trace/alpha"].shape
+    layout = Layout(
+        kind=attributes["kind"],
+        chains=starts,
+        draws=draws,
+        sweeps=sweeps,
+        n_components=components,
+        channels=contents.channels,
+        constants={name: (dims, values) for name, (dims, values) in contents.constants.items()},
+        attributes=attributes,
+        learned=[name for name in HYPERPARAMETERS if f"posterior/{name}" in slots],
+    )
+    sizes = layout.sizes
+    wanted = {name: (tuple(sizes[dim] for dim in dims), np.dtype(dtype))
+              for name, (dims, dtype) in layout.variables.items()}  # fmt: skip
+    if "profile/seconds" not in slots:
+        del wanted["profile/seconds"]
+    wanted |= {name: ((), np.dtype(np.int64)) for name in COUNTERS if name == "committed" or name in slots}
+    for name, (shape, dtype) in wanted.items():
+        slot = slots[name]
+        if (slot.shape, slot.dtype) != (shape, dtype):
+            raise Wrong(f"{name} is {slot.dtype} {list(slot.shape)}, need {dtype} {list(shape)}")
+        if slot.end > n_bytes:
+            raise Wrong(f"{name} lies beyond the end of the file")
+    if min(chains, draws, sweeps, components, len(contents.channels)) < 1:
+        raise Wrong("it has no chain, draw, sweep, component or channel")
+    if unknown := sorted({*slots} - {*wanted}):
+        raise Wrong(f"{unknown[0]} is none of its data sets")
+    for name in ("channel_means", "channel_sds"):
+        values = contents.constants[name][1]
+        if values.dtype != np.float64 or values.shape != (len(contents.channels),):
+            raise Wrong(f"{name} is not a number per channel")
+
+
+def _read_attributes(file: h5py.File) -> dict[str, Any]:
+    """Attributes of one text or number each, as the file's own are; others are nobody's business here."""
+    found = {}
+    for name in file.attrs:
+        shape = file.attrs.get_id(name).shape
+        if name[0] != "_" and shape is not None and math.prod(shape) == 1:
+            found[name] = _plain(file.attrs[name])
+    return found
+
+
+def _own(file: h5py.File, name: str) -> h5py.Dataset:
+    """A data set of the file itself: a link may lead to another file."""
+    dataset = file[name]
+    if dataset.file.id != file.id and dataset.file.filename != file.filename:
+        raise Wrong(f"{name} lies in another file")
+    return dataset
 
 
 def _attributes(layout: Layout) -> dict[str, str | int | float]:
@@ -373,10 +481,27 @@ def _dims(dataset: h5py.Dataset) -> tuple[str, ...]:
 
 
 def _values(dataset: h5py.Dataset) -> AnyArray:
-    text = h5py.check_string_dtype(dataset.dtype) is not None
-    return np.asarray(dataset.asstr()[()] if text else dataset[()])
+    """All of it, no more than the file has bytes: what is compressed or elsewhere could be of any size."""
+    if dataset.size and dataset.id.get_offset() is None:
+        raise Wrong(f"{dataset.name} is compressed, or not in the file")
+    if h5py.check_string_dtype(dataset.dtype) is not None:
+        return np.array(_texts(dataset), object).reshape(dataset.shape)
+    if dataset.dtype.kind not in "fiu":
+        raise Wrong(f"{dataset.name} holds no numbers or texts")
+    return np.asarray(dataset[()])
+
+
+def _texts(dataset: h5py.Dataset) -> list[str]:
+    """Its texts, read one by one: any number of them may be one and the same long one in the file."""
+    left, found = os.path.getsize(dataset.file.filename), []
+    for place in np.ndindex(dataset.shape):
+        found.append(dataset.asstr()[place])
+        left -= len(found[-1]) + 1
+        if left < 0:
+            raise Wrong(f"the texts of {dataset.name} are longer than the file")
+    return found
 
 
 def _plain(value: Any) -> Any:
     """An attribute as a Python value; netCDF keeps a number as an array of one."""
-    return value.item() if isinstance(value, np.ndarray) and value.size == 1 else value
+    return value.item() if isinstance(value, (np.ndarray, np.generic)) and value.size == 1 else value
