@@ -286,6 +286,14 @@ class McmcConfig(Section):
         "Moves that exchange components in the order of the sticks.",
         "without them the order of the start stays and alpha mixes slowly",
     )
+    split_merge: int = key(
+        10,
+        "Sweeps from one round of split-merge moves to the next, which try to give a component's events to two, "
+        "or those of two to one; 0: none.",
+        "single events hardly ever find a split; a round costs about a sweep",
+        ge=0,
+        le=2**31,
+    )
 
     @field_validator("init")
     @classmethod

@@ -8,12 +8,13 @@ N events, D channels, K components.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import gammaln
+from scipy.special import gammaln, multigammaln
 
 from dpmix import hyperparameters
 from dpmix.model import (
@@ -44,6 +45,10 @@ class Posterior(NamedTuple):
     scales: Array
 
 
+Regroup = Callable[[Stats, Hyperparameters, float], Stats]
+"""Moves on the labels given hyperparameters and alpha, in terms of their statistics (`dpmix.split_merge`)."""
+
+
 class Info(NamedTuple):
     """What a sweep did, beside the new state."""
 
@@ -65,12 +70,16 @@ def sweep(
     stream: Stream,
     *,
     label_swaps: bool = True,
+    regroup: Regroup | None = None,
 ) -> tuple[State, Info]:
     """All of one Gibbs sweep but the labels just drawn (step 1), given their statistics.
 
     The hyperparameters (step 6) come first, given the components of the last sweep that hold events by these
     labels. The empty ones, which step 2 draws anew, are thus integrated out: drawn from the prior, they would
     hold it where it is, the more of them the firmer.
+
+    Moves on the labels come next: between the step that draws on the old parameters for the last time and
+    those that draw new parameters and sticks given the labels, which are thus integrated out of the moves.
 
     Parameters
     ----------
@@ -84,6 +93,8 @@ def sweep(
         Random numbers of this sweep; its iteration is that of the state returned.
     label_swaps : bool
         Make the label-swap moves (step 5).
+    regroup : callable, optional
+        Moves on the labels.
 
     Returns
     -------
@@ -100,6 +111,8 @@ def sweep(
         held = stats.counts > 0
         components = hyperparameters.summarise(state.means[held], state.whiteners[held], given.m)
         given = hyperparameters.draw(components, given, prior, stream.step(Step.HYPERPARAMETERS))
+    if regroup is not None:
+        stats = regroup(stats, given, state.alpha)
     conditional = posterior(stats, given)
     means, covariances, whiteners = draw_parameters(conditional, stream.step(Step.PARAMETERS))
     sticks = draw_sticks(stats.counts, state.alpha, stream.step(Step.STICKS))
@@ -140,6 +153,31 @@ def posterior(stats: Stats, given: Hyperparameters) -> Posterior:
         dofs=given.nu + dim + 1 + counts,
         scales=given.nu * given.phi + scatter + pull[:, None, None] * away[:, :, None] * away[:, None, :],
     )
+
+
+def mean_covariances(conditional: Posterior) -> Array:
+    """E[Sigma_j] of normal inverse Wishart distributions, float64 [K, D, D]."""
+    dim = conditional.means.shape[1]
+    return conditional.scales / (conditional.dofs - dim - 1)[:, None, None]
+
+
+def log_marginals(stats: Stats, given: Hyperparameters) -> Array:
+    """Log marginal likelihood of each component's events, float64 [K]: 0 where it has none.
+
+    The normal inverse Wishart prior integrated out (Murphy 2007, "Conjugate Bayesian analysis of the Gaussian
+    distribution", eq. 266).
+    """
+    dim = len(given.m)
+
+    def log_constants(precisions: Array, dofs: Array, scales: Array) -> Array:
+        log_dets = 2.0 * np.log(np.einsum("kii->ki", np.linalg.cholesky(scales))).sum(axis=1)
+        gammas: Array = multigammaln(0.5 * dofs, dim)
+        return gammas - 0.5 * dofs * log_dets - 0.5 * dim * np.log(precisions)
+
+    _, precisions, dofs, scales = posterior(stats, given)
+    _, *of_prior = posterior(no_events(1, dim), given)
+    marginals: Array = log_constants(precisions, dofs, scales) - log_constants(*of_prior)
+    return marginals - 0.5 * dim * np.log(np.pi) * stats.counts
 
 
 def draw_parameters(conditional: Posterior, rng: np.random.Generator) -> tuple[Array, Array, Array]:

@@ -15,14 +15,24 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from dpmix import bem, gibbs, initialise, summaries
+from dpmix import bem, gibbs, initialise, split_merge, summaries
 from dpmix.config import Config
 from dpmix.draws import Checkpoint, Record, open_run
-from dpmix.engines import Key
+from dpmix.engines import Deal, Key
 from dpmix.errors import DataError, DpmixError, EngineError
-from dpmix.model import Prior, State, Stats, log_prior, mixture_of, occupied
+from dpmix.model import (
+    Array,
+    Hyperparameters,
+    Mixture,
+    Prior,
+    State,
+    Stats,
+    log_prior,
+    mixture_of,
+    occupied,
+)
 from dpmix.session import Session, initial_state, open_session
-from dpmix.streams import Stream
+from dpmix.streams import Step, Stream
 
 log = logging.getLogger("dpmix")
 
@@ -152,7 +162,7 @@ def run_mcmc(
                     stats, seconds = passes.result(chain)
                     if iteration < total:
                         stopping = stopping or (chain == 0 and should_stop())
-                        following, host_seconds = _following(session, state, stats, chain)
+                        following, host_seconds = _following(session, passes, state, stats, chain)
                         seconds += host_seconds
                         states.append(following)
                         if not stopping:
@@ -295,6 +305,14 @@ class _Passes:
         """Statistics of the chain's pass, and the seconds that it took."""
         return self._begun.pop(chain).result()
 
+    def divide(self, deal: Deal, mixture: Mixture, key: Key) -> tuple[Stats, Array]:
+        """Deal out the events of a chain whose pass has ended, after the passes begun before."""
+        return self._thread.submit(self._divide, deal, mixture, key).result()
+
+    def _divide(self, deal: Deal, mixture: Mixture, key: Key) -> tuple[Stats, Array]:
+        with _engine_pass(self._session):
+            return self._session.engine.divide(deal, mixture, key)
+
     def _draw_labels(self, state: State, chain: int) -> tuple[Stats, float]:
         began = time.perf_counter()
         mixture, key = mixture_of(state), Key(self._session.config.seed, chain, state.iteration + 1)
@@ -309,18 +327,30 @@ class _Passes:
         self._thread.shutdown(cancel_futures=True)
 
 
-def _following(session: Session, state: State, stats: Stats, chain: int) -> tuple[State, float]:
+def _following(
+    session: Session, passes: _Passes, state: State, stats: Stats, chain: int
+) -> tuple[State, float]:
     """The sampler's part of a sweep: the state after this one, and the seconds that it took."""
     began = time.perf_counter()
     iteration = state.iteration + 1
+    mcmc, stream = session.config.mcmc, Stream(session.config.seed, chain, iteration)
+
+    def divide(deal: Deal, mixture: Mixture) -> tuple[Stats, Array]:
+        return passes.divide(deal, mixture, Key(session.config.seed, chain, iteration))
+
+    def regroup(stats: Stats, given: Hyperparameters, alpha: float) -> Stats:
+        return split_merge.regroup(stats, given, alpha, divide, stream.step(Step.SPLIT_MERGE))[0]
+
+    is_due = mcmc.split_merge > 0 and iteration % mcmc.split_merge == 0
     try:
         with session.profile.span("parameters"):
             following, _ = gibbs.sweep(
                 state,
                 stats,
                 session.prior,
-                Stream(session.config.seed, chain, iteration),
-                label_swaps=session.config.mcmc.label_swaps,
+                stream,
+                label_swaps=mcmc.label_swaps,
+                regroup=regroup if is_due else None,
             )
     except np.linalg.LinAlgError as error:
         raise _collinear("sweep", iteration) from error

@@ -24,6 +24,7 @@ class Step(IntEnum):
     HYPERPARAMETERS = 6
     POINTS = 7
     PROPORTIONS = 8
+    SPLIT_MERGE = 9
 
 
 @dataclass(frozen=True)

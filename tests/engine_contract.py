@@ -15,7 +15,7 @@ import pytest
 from reference import ReferenceEngine
 from scipy import stats as st
 
-from dpmix.engines.base import CHUNK, Key
+from dpmix.engines.base import CHUNK, Deal, Key
 from dpmix.model import LOG_2PI, Array, Mixture, Stats
 
 Floats = npt.NDArray[np.float32]
@@ -65,6 +65,7 @@ class AnyEngine(Protocol):
     def memberships(
         self, mixture: Mixture, populations: npt.NDArray[np.int64], start: int, stop: int
     ) -> tuple[Floats, Array]: ...
+    def divide(self, deal: Deal, mixture: Mixture, key: Key) -> tuple[Stats, Array]: ...
     def labels(self, chain: int = 0) -> npt.NDArray[np.int32]: ...
     def close(self) -> None: ...
 
@@ -137,6 +138,45 @@ def assert_right_memberships(
     np.testing.assert_allclose(log_densities, want_densities, rtol=2e-6, atol=5e-5)
     nobody = np.setdiff1d(np.arange(populations.max() + 1), populations)
     assert (memberships[:, nobody] == 0.0).all()
+
+
+# (N, D, K) of divisions.
+DIVISION_SHAPES = [
+    (1, 1, 2),
+    (1001, 1, 3),
+    (1000, 2, 31),
+    (999, 4, 16),
+    (700, 10, 40),
+    (5000, 14, 40),
+    (333, 15, 2),
+    (1201, 17, 32),
+    (600, 33, 31),
+    (500, 64, 10),
+]
+
+
+def deal_of(n_components: int, word: int = 1, *, of_all: bool = False) -> tuple[Deal, int]:
+    """Two thirds of the components (or all) in pairs, and how many; every third pair has its sides given."""
+    rng = np.random.default_rng(n_components)
+    n_pairs = n_components // 2 if of_all else max(n_components // 3, 1)
+    chosen = rng.permutation(n_components)[: 2 * n_pairs]
+    pairs, sides = np.full(n_components, -1, np.int32), np.full(n_components, -1, np.int8)
+    pairs[chosen] = np.arange(2 * n_pairs) // 2
+    given = np.arange(2 * n_pairs) // 2 % 3 == 2
+    sides[chosen[given]] = np.arange(2 * n_pairs)[given] % 2
+    return Deal(pairs, sides, word), n_pairs
+
+
+def halves(mixture: Mixture, deal: Deal, n_pairs: int, apart: float = 0.5) -> Mixture:
+    """Two normals a little apart about the first component of each pair."""
+    first = [int(np.flatnonzero(deal.pairs == pair)[0]) for pair in range(n_pairs)]
+    means = np.repeat(mixture.means[first], 2, axis=0)
+    means[::2] -= apart / np.sqrt(means.shape[1])
+    log_weights = np.tile(np.log([0.3, 0.7]), n_pairs)
+    whiteners, log_norms = (
+        np.repeat(part[first], 2, axis=0) for part in (mixture.whiteners, mixture.log_norms)
+    )
+    return Mixture(log_weights, means, whiteners, log_norms)
 
 
 class EngineContract:
@@ -401,6 +441,117 @@ class EngineContract:
         _, wrong = problem(100, 2, 4)
         with pytest.raises(ValueError, match=r"^mixture: "):
             engine.memberships(wrong, good, 0, 100)
+
+    @pytest.mark.parametrize(("n", "dim", "n_components"), DIVISION_SHAPES)
+    def test_a_division_agrees_with_the_reference(self, n: int, dim: int, n_components: int) -> None:
+        events, mixture = problem(n, dim, n_components, spread=0.7)
+        engine, reference = self.make(events), ReferenceEngine(events)
+        key = Key(seed=7 + (5 << 35), chain=3, iteration=11)
+        engine.draw_labels(mixture, key)
+        reference.draw_labels(mixture, key)
+        reference._labels[3] = engine.labels(3)  # labels may differ where uniforms lie within rounding
+        for word in (1, 2, 3):
+            deal, n_pairs = deal_of(n_components, word, of_all=word == 2)
+            two = halves(mixture, deal, n_pairs)
+            got, log_probabilities = engine.divide(deal, two, key)
+            want, expected = reference.divide(deal, two, key)
+            probabilities, pairs = reference.side_probabilities(deal, two, 3)
+            near = np.abs(probabilities[:, 0] - reference.uniforms(key, word)) < 1e-5
+            if not (near & (pairs >= 0)).any():
+                np.testing.assert_array_equal(got.counts, want.counts)
+                assert_near_stats(got, want, n)
+                np.testing.assert_allclose(log_probabilities, expected, rtol=2e-5, atol=2e-4)
+            assert got.log_likelihood == 0.0
+            assert got.counts.sum() == (deal.pairs[engine.labels(3)] >= 0).sum()
+            assert log_probabilities.shape == (n_pairs,)
+
+    def test_sides_have_the_right_frequencies(self) -> None:
+        """Chi-square, for each word; and each word, and each label, has its own."""
+        events = np.zeros((40_000, 2), np.float32)
+        mixture = mixture_of(np.array([0.5, 0.5]), np.zeros((2, 2)), np.tile(np.eye(2), (2, 1, 1)))
+        two = Mixture(np.log([0.2, 0.8]), mixture.means, mixture.whiteners, mixture.log_norms)
+        engine, key = self.make(events), Key(3, 0, 1)
+        engine.draw_labels(mixture, key)
+        observed = []
+        for component in (0, 1):
+            for word in (1, 2, 3):
+                pairs = np.where(np.arange(2) == component, 0, -1).astype(np.int32)
+                observed.append(engine.divide(Deal(pairs, np.full(2, -1, np.int8), word), two, key)[0].counts)
+        for counts in observed:
+            assert st.chisquare(counts, counts.sum() * np.array([0.2, 0.8])).pvalue > 1e-4
+        assert len({tuple(counts) for counts in observed}) == 6
+
+    @pytest.mark.parametrize("distance", [1e3, 1e6, 1e10])
+    def test_far_events_are_divided_right(self, distance: float) -> None:
+        events, mixture = problem_with_far_events(5, 8, distance)
+        engine, reference, key = self.make(events), ReferenceEngine(events), Key(1, 0, 0)
+        engine.draw_labels(mixture, key)
+        reference._labels[0] = engine.labels()
+        deal, n_pairs = deal_of(8, of_all=True)
+        for sides in (deal.sides, np.full(8, -1, np.int8)):
+            given = deal._replace(sides=sides)
+            got, log_probabilities = engine.divide(given, halves(mixture, deal, n_pairs), key)
+            want, expected = reference.divide(given, halves(mixture, deal, n_pairs), key)
+            np.testing.assert_array_equal(got.counts, want.counts)
+            assert np.isfinite(got.scatters).all()
+            np.testing.assert_array_equal(np.isneginf(log_probabilities), np.isneginf(expected))
+            finite = np.isfinite(expected)
+            np.testing.assert_allclose(log_probabilities[finite], expected[finite], rtol=2e-4, atol=2e-4)
+
+    def test_a_side_without_weight_is_never_drawn_and_impossible_where_given(self) -> None:
+        events = np.zeros((1000, 1), np.float32)
+        mixture = mixture_of(np.ones(1), np.zeros((1, 1)), np.ones((1, 1, 1)))
+        two = mixture_of(np.array([0.5, 0.5]), np.array([[0.0], [20.0]]), np.ones((2, 1, 1)))
+        engine, key = self.make(events), Key(1, 0, 0)
+        engine.draw_labels(mixture, key)
+        for side, counts, log_probability in (
+            (-1, [1000, 0], 0.0),
+            (0, [1000, 0], 0.0),
+            (1, [0, 1000], -np.inf),
+        ):
+            deal = Deal(np.zeros(1, np.int32), np.full(1, side, np.int8), 1)
+            got, log_probabilities = engine.divide(deal, two, key)
+            np.testing.assert_array_equal(got.counts, counts)
+            np.testing.assert_array_equal(log_probabilities, [log_probability])
+
+    def test_a_division_does_not_depend_on_what_came_before_and_changes_nothing(self) -> None:
+        events, mixture = problem(CHUNK + 5000, 3, 30, spread=0.5)
+        _, other = problem(5000, 3, 30, seed=1)
+        used, fresh, key = self.make(events), self.make(events), Key(9, 2, 4)
+        deal, n_pairs = deal_of(30)
+        two = halves(mixture, deal, n_pairs)
+        for iteration in range(2):
+            used.draw_labels(other, Key(9, 2, iteration))
+        used.draw_labels(mixture, key)
+        used.divide(deal._replace(word=3), halves(other, deal, n_pairs), key)
+        used.draw_labels(other, Key(9, 0, 4))  # of another chain
+        fresh.draw_labels(mixture, key)
+        for one, same in zip(used.divide(deal, two, key), fresh.divide(deal, two, key), strict=True):
+            if isinstance(one, Stats):
+                assert_same_stats(one, same)
+            else:
+                np.testing.assert_array_equal(one, same)
+        np.testing.assert_array_equal(used.labels(2), fresh.labels(2))
+        assert_same_stats(used.draw_labels(other, key), fresh.draw_labels(other, key))
+
+    def test_what_is_wrong_with_a_deal_is_said(self) -> None:
+        events, mixture = problem(100, 3, 6)
+        engine, key = self.make(events), Key(1, 0, 0)
+        deal, n_pairs = deal_of(6)
+        two = halves(mixture, deal, n_pairs)
+        with pytest.raises(ValueError, match=r"^deal: chain 0 has no labels of 6 components"):
+            engine.divide(deal, two, key)
+        engine.draw_labels(mixture, key)
+        for bad in (
+            deal._replace(pairs=deal.pairs[:5]),
+            deal._replace(pairs=deal.pairs[:5], sides=deal.sides[:5]),
+            deal._replace(pairs=deal.pairs + np.int32(1)),
+            deal._replace(sides=deal.sides + np.int8(3)),
+            deal._replace(word=0),
+            deal._replace(word=4),
+        ):
+            with pytest.raises(ValueError, match=r"^deal: "):
+                engine.divide(bad, two, key)
 
     def test_events_are_left_as_they_are(self) -> None:
         events, mixture = problem(1000, 4, 20)

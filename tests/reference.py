@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from dpmix.engines.base import Key
+from dpmix.engines.base import Deal, Key
 from dpmix.model import Array, Mixture, Stats
 
 Floats = npt.NDArray[np.float32]
@@ -44,8 +44,8 @@ def philox4x32(counter: Words, key: Words) -> Words:
     return np.stack(np.broadcast_arrays(c0, c1, c2, c3), axis=-1).astype(np.uint32)
 
 
-def uniforms(key: Key, events: npt.NDArray[np.uint64]) -> Floats:
-    """The uniform behind the label of each event number (see `Key`), float32 [N], in (0, 1)."""
+def uniforms(key: Key, events: npt.NDArray[np.uint64], word: int = 0) -> Floats:
+    """The uniform of each event number (see `Key`), float32 [N], in (0, 1); word 0 is behind its label."""
     low = np.uint64(0xFFFFFFFF)
     counter = np.empty((len(events), 4), np.uint32)
     counter[:, 0] = events & low
@@ -53,8 +53,8 @@ def uniforms(key: Key, events: npt.NDArray[np.uint64]) -> Floats:
     counter[:, 2] = key.iteration
     counter[:, 3] = key.chain
     words = np.array([key.seed & 0xFFFFFFFF, key.seed >> 32], np.uint32)
-    first = philox4x32(counter, words)[:, 0]
-    return ((first >> np.uint32(9)).astype(np.float32) + np.float32(0.5)) * np.float32(2.0**-23)
+    drawn = philox4x32(counter, words)[:, word]
+    return ((drawn >> np.uint32(9)).astype(np.float32) + np.float32(0.5)) * np.float32(2.0**-23)
 
 
 def log_densities(events: Floats, mixture: Mixture) -> Array:
@@ -95,9 +95,9 @@ class ReferenceEngine:
     def n_channels(self) -> int:
         return int(self.events.shape[1])
 
-    def uniforms(self, key: Key) -> Floats:
+    def uniforms(self, key: Key, word: int = 0) -> Floats:
         """The uniform of each event, float32 [N]."""
-        return uniforms(key, np.uint64(self.first_event) + np.arange(self.n_events, dtype=np.uint64))
+        return uniforms(key, np.uint64(self.first_event) + np.arange(self.n_events, dtype=np.uint64), word)
 
     def weights(self, mixture: Mixture) -> tuple[Array, Array]:
         """Weights relative to the best component, float64 [N, K], and log sum_j pi_j N(x_i), float64 [N]."""
@@ -115,6 +115,28 @@ class ReferenceEngine:
         self._labels[key.chain] = labels
         drawn = labels[:, None] == np.arange(weights.shape[1])
         return self._stats(mixture, drawn.astype(np.float64), log_likelihoods)
+
+    def side_probabilities(self, deal: Deal, mixture: Mixture, chain: int) -> tuple[Array, Array]:
+        """Probabilities of both sides of the pair of each event, float64 [N, 2], and the pairs [N]."""
+        pairs = deal.pairs[self._labels[chain]]
+        densities = log_densities(self.events, mixture).reshape(self.n_events, -1, 2)
+        own = densities[np.arange(self.n_events), pairs]
+        gaps = own - own.max(axis=1, keepdims=True)
+        weights = np.where(gaps > -self.tau, np.exp(gaps), 0.0)
+        return weights / weights.sum(axis=1, keepdims=True), pairs
+
+    def divide(self, deal: Deal, mixture: Mixture, key: Key) -> tuple[Stats, Array]:
+        n_sides = len(mixture.means)
+        probabilities, pairs = self.side_probabilities(deal, mixture, key.chain)
+        drawn = probabilities[:, 0] <= self.uniforms(key, deal.word)
+        given = deal.sides[self._labels[key.chain]]
+        sides = np.where(given < 0, drawn, given)
+        places = np.where(pairs < 0, -1, 2 * pairs + sides)
+        with np.errstate(divide="ignore"):
+            logs = np.log(probabilities[np.arange(self.n_events), sides])
+        sums = [logs[pairs == pair].sum() for pair in range(n_sides // 2)]
+        chosen = places[:, None] == np.arange(n_sides)
+        return self._stats(mixture, chosen.astype(np.float64), np.zeros(1)), np.array(sums)
 
     def expect_labels(self, mixture: Mixture) -> Stats:
         weights, log_likelihoods = self.weights(mixture)

@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 from dpmix.config import EngineConfig
 from dpmix.engines import cpu, cuda
-from dpmix.engines.base import Engine, Key
+from dpmix.engines.base import Deal, Engine, Key
 from dpmix.errors import ConfigError
 
-__all__ = ["Choice", "Engine", "Key", "choose_backend", "make_engine"]
+__all__ = ["Choice", "Deal", "Engine", "Key", "choose_backend", "make_engine"]
 
 log = logging.getLogger("dpmix")
 

@@ -19,14 +19,32 @@ CHUNK = 65_536
 class Key(NamedTuple):
     """What the uniform behind every label of one sweep is keyed by, beside the event's own number.
 
-    The uniform of event i is ``((x0 >> 9) + 0.5) * 2**-23`` in float32, x0 the first word of Philox4x32-10
+    The uniform of event i is ``((x >> 9) + 0.5) * 2**-23`` in float32, x the first word of Philox4x32-10
     (Salmon et al. 2011) with counter ``(i mod 2**32, i div 2**32, iteration, chain)`` and key
-    ``(seed mod 2**32, seed div 2**32)``.
+    ``(seed mod 2**32, seed div 2**32)``. The other three words are for the scans of `Engine.divide`.
     """
 
     seed: int
     chain: int
     iteration: int
+
+
+class Deal(NamedTuple):
+    """Which labelled events `Engine.divide` deals out, and how.
+
+    Attributes
+    ----------
+    pairs : int32 [K]
+        The pair, 0 to P - 1, to which the events of each component belong; -1 for those that are left alone.
+    sides : int8 [K]
+        The side of the pair, 0 or 1, that all events of a component are given; -1 where each draws its own.
+    word : int
+        Which of the words 1, 2 and 3 behind an event's uniform its side is drawn by.
+    """
+
+    pairs: npt.NDArray[np.int32]
+    sides: npt.NDArray[np.int8]
+    word: int
 
 
 class Engine(Protocol):
@@ -53,6 +71,35 @@ class Engine(Protocol):
 
     def draw_labels(self, mixture: Mixture, key: Key) -> Stats:
         """Draw every label (Gibbs step 1) and sum the statistics of the events by label."""
+        ...
+
+    def divide(self, deal: Deal, mixture: Mixture, key: Key) -> tuple[Stats, Array]:
+        """Deal the events of some components out to pairs of new ones, as a split-merge move asks.
+
+        What an event gets depends on the event, its label in the latest draw of ``key.chain``, the mixture,
+        the key and the word alone. Labels, and the statistics of later passes, are as if this had not been
+        called.
+
+        Parameters
+        ----------
+        deal : Deal
+        mixture : Mixture
+            2P components, 2p and 2p + 1 those of pair p. Of their weights, the ratio within a pair counts.
+        key : Key
+
+        Returns
+        -------
+        stats : Stats
+            Of the 2P components; its log likelihood is 0.
+        log_probabilities : float64 [P]
+            Log probability, given the mixture, of the sides of all events of a pair: -inf where one of them
+            is on a side that has no weight for it.
+
+        Raises
+        ------
+        ValueError
+            For a deal that is not as `Deal` says, or where the chain has no labels of K components.
+        """
         ...
 
     def expect_labels(self, mixture: Mixture) -> Stats:

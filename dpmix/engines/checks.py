@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from dpmix.engines.base import Deal
 from dpmix.model import Array, Mixture
 
 Ints = npt.NDArray[np.int64]
@@ -85,6 +86,26 @@ def checked_populations(populations: Ints, n_components: int) -> npt.NDArray[np.
     if low < 0 or high >= MAX_COMPONENTS:
         raise ValueError(f"populations: got {low} to {high}, need 0 to {MAX_COMPONENTS - 1}")
     return np.ascontiguousarray(populations, dtype=np.int32)
+
+
+def checked_deal(deal: Deal, n_pairs: int) -> Deal:
+    """A deal to the pairs 0 to P - 1, as contiguous arrays, checked.
+
+    Raises
+    ------
+    ValueError
+        Unless it is as `dpmix.engines.base.Deal` says.
+    """
+    pairs, sides = np.asarray(deal.pairs), np.asarray(deal.sides)
+    if pairs.ndim != 1 or pairs.shape != sides.shape or not 1 <= len(pairs) <= MAX_COMPONENTS:
+        raise ValueError(
+            f"deal: got pairs {list(pairs.shape)} and sides {list(sides.shape)}, need both for each component"
+        )
+    if pairs.min() < -1 or pairs.max() >= n_pairs or sides.min() < -1 or sides.max() > 1:
+        raise ValueError(f"deal: need pairs from -1 to {n_pairs - 1} and sides -1, 0 or 1")
+    if deal.word not in (1, 2, 3):
+        raise ValueError(f"deal: got word {deal.word}, need 1, 2 or 3")
+    return Deal(np.ascontiguousarray(pairs, np.int32), np.ascontiguousarray(sides, np.int8), deal.word)
 
 
 def check_range(start: int, stop: int, n_events: int) -> None:

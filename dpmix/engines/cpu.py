@@ -15,12 +15,13 @@ from contextlib import contextmanager
 import numpy as np
 import numpy.typing as npt
 
-from dpmix.engines.base import Key
+from dpmix.engines.base import Deal, Key
 from dpmix.engines.checks import (
     Ints,
     check_events,
     check_options,
     check_range,
+    checked_deal,
     checked_parameters,
     checked_populations,
     rounded,
@@ -177,6 +178,30 @@ class CpuEngine:
         with self._timed():
             self._native.memberships(*parameters, numbers, start, memberships, log_densities)
         return memberships, log_densities
+
+    def divide(self, deal: Deal, mixture: Mixture, key: Key) -> tuple[Stats, Array]:
+        """Deal events out to pairs of components; see `dpmix.engines.base.Engine.divide`."""
+        parameters = checked_parameters(mixture, self._n_channels)
+        deal = checked_deal(deal, len(mixture.means) // 2)
+        counts, sums, scatters = self._outputs(len(mixture.means))
+        log_probabilities = np.empty(len(mixture.means) // 2)
+        with self._timed():
+            done = self._native.divide(
+                deal.pairs,
+                deal.sides,
+                *parameters,
+                key.seed,
+                key.chain,
+                key.iteration,
+                deal.word,
+                counts,
+                sums,
+                scatters,
+                log_probabilities,
+            )
+        if not done:
+            raise ValueError(f"deal: chain {key.chain} has no labels of {len(deal.pairs)} components")
+        return Stats(counts, sums, scatters, rounded(mixture.means), 0.0), log_probabilities
 
     def labels(self, chain: int = 0) -> npt.NDArray[np.int32]:
         """Labels of one chain, int32 [N]: its latest draw, or the most probable ones after the E step.

@@ -11,8 +11,9 @@
 namespace dpmix {
 namespace {
 
-// Number of the uniform of each event of a tile, [U] vectors.
-DPMIX_INLINE void tile_uniforms(const Piece& piece, const Key& key, const Tile& tile, Floats (&uniforms)[U]) {
+// The uniform of each event of a tile, [U] vectors; `word` of the generator.
+DPMIX_INLINE void tile_uniforms(const Piece& piece, const Key& key, const Tile& tile, Floats (&uniforms)[U],
+                                int word = 0) {
     alignas(64) std::uint32_t low[TILE], high[TILE];
     for (int l = 0; l < TILE; l++) {
         const std::uint64_t event = piece.first_event + static_cast<std::uint64_t>(tile.places[l]);
@@ -20,7 +21,7 @@ DPMIX_INLINE void tile_uniforms(const Piece& piece, const Key& key, const Tile& 
         high[l] = static_cast<std::uint32_t>(event >> 32);
     }
     for (int u = 0; u < U; u++)
-        uniforms[u] = uniform(key, *(const Words*)(low + u * W), *(const Words*)(high + u * W));
+        uniforms[u] = uniform(key, *(const Words*)(low + u * W), *(const Words*)(high + u * W), word);
 }
 
 // Candidates' log densities become cumulative sums of weights; returns the totals.

@@ -145,15 +145,23 @@ void Engine::note(Chain& chain, int n_components, const std::vector<Work>& work)
     if (pruned.whole > 0.0) chain.pruning_pays = pruned.made < (1.0 - PAYING_SHARE) * pruned.whole;
 }
 
+// Where the events of each component begin in a chunk's order by label: starts [K + 1].
+void Engine::count(const Chain& chain, std::size_t chunk, int n_components, std::uint32_t* starts) const {
+    const std::uint16_t* labels = chain.labels.data() + chunk * CHUNK;
+    const int n = events_in(chunk);
+    std::fill_n(starts, n_components + 1, 0u);
+    for (int i = 0; i < n; i++) starts[labels[i] + 1u]++;
+    for (int j = 0; j < n_components; j++) starts[j + 1] += starts[j];
+}
+
 // Stable counting sort of a chunk's places on the curve by label; starts [K + 1] are written unless null.
 void Engine::sort(Chain& chain, std::size_t chunk, int n_components, std::uint32_t* starts) const {
     const std::uint16_t* labels = chain.labels.data() + chunk * CHUNK;
     const std::uint16_t* curve = curve_.data() + chunk * CHUNK;
     std::uint16_t* order = chain.order.data() + chunk * CHUNK;
     const int n = events_in(chunk);
-    std::vector<std::uint32_t> next(static_cast<std::size_t>(n_components) + 1, 0);
-    for (int i = 0; i < n; i++) next[labels[i] + 1u]++;
-    for (int j = 0; j < n_components; j++) next[j + 1] += next[j];
+    std::vector<std::uint32_t> next(static_cast<std::size_t>(n_components) + 1);
+    count(chain, chunk, n_components, next.data());
     if (starts != nullptr) std::copy(next.begin(), next.end(), starts);
     for (int i = 0; i < n; i++) order[next[labels[curve[i]]]++] = curve[i];
 }
@@ -322,6 +330,83 @@ void Engine::memberships(const Parameters& parameters, const Populations& popula
         sweep_.memberships(packed.view(), piece, populations, memberships + at * P, log_densities + at,
                            scratch[worker]);
     });
+}
+
+bool Engine::divide(const Deal& deal, const Parameters& parameters, const Key& key, Totals& totals,
+                    double* log_probabilities) {
+    const std::lock_guard<std::mutex> lock(busy_);
+    const auto found = chains_.find(key.chain);
+    if (found == chains_.end() || found->second.passes == 0) return false;
+    Chain& chain = found->second;
+    if (chain.n_components != deal.n_components) return false;
+    const int K = deal.n_components, P = parameters.n_components / 2;
+    const PackedMixture packed(parameters, n_channels_, options_.weight_floor, false);
+    const std::size_t size = static_cast<std::size_t>(moment_size(n_channels_));
+    std::vector<std::vector<int>> members(static_cast<std::size_t>(P));  // components of each pair
+    std::size_t dealt = 0;
+    for (int j = 0; j < K; j++) {
+        if (deal.pairs[j] < 0) continue;
+        members[static_cast<std::size_t>(deal.pairs[j])].push_back(j);
+        dealt++;
+    }
+    std::fill_n(log_probabilities, P, 0.0);
+
+    const std::size_t chunk_bytes = (dealt + CHUNK / RUN) * 2 * size * sizeof(double);
+    const std::size_t batch =
+        std::min(options_.chunks_in_flight > 0 ? static_cast<std::size_t>(options_.chunks_in_flight)
+                                               : std::max<std::size_t>(BUDGET / chunk_bytes, 1),
+                 n_chunks());
+    ThreadScratch::grow(batch_.starts, batch * (K + 1));
+    std::vector<double> of_runs;
+    const int threads = threads_for(4, n_events_);
+    std::vector<Scratch> scratch = scratches(2, false);
+    Crew crew(threads);
+    for (std::size_t first = 0; first < n_chunks(); first += batch) {
+        const std::size_t end = std::min(first + batch, n_chunks());
+        crew.loop(end - first,
+                  [&](std::size_t c, int) { count(chain, first + c, K, &batch_.starts[c * (K + 1)]); });
+
+        // Runs of events of one component; those of a pair in the order of the grid, whatever the batch.
+        std::vector<Run> runs;
+        for (const std::vector<int>& components : members) {
+            for (std::size_t c = 0; c < end - first; c++) {
+                for (const int j : components) {
+                    const std::uint32_t* starts = &batch_.starts[c * (K + 1) + j];
+                    for (std::uint32_t from = starts[0]; from < starts[1]; from += RUN)
+                        runs.push_back({j, first + c, from, std::min<std::uint32_t>(RUN, starts[1] - from)});
+                }
+            }
+        }
+        ThreadScratch::grow(batch_.moments, runs.size() * 2 * size);
+        of_runs.resize(runs.size());
+        crew.loop(runs.size(), [&](std::size_t i, int worker) {
+            const Run& run = runs[i];
+            const int pair = deal.pairs[run.component];
+            const std::size_t place = run.chunk * CHUNK;
+            const float* events = events_ + place * static_cast<std::size_t>(n_channels_);
+            const std::uint16_t* order = chain.order.data() + place + run.from;
+            const int n = static_cast<int>(run.count);
+            const Piece piece{events, order, n, false, options_.first_event + place, nullptr};
+            std::uint8_t sides[RUN];
+            std::uint16_t places[2][RUN];
+            int counts[2] = {};
+            of_runs[i] = sweep_.divide(packed.two(2 * pair), piece, key, deal.word, deal.sides[run.component],
+                                       sides, scratch[worker]);
+            for (int e = 0; e < n; e++) places[sides[e]][counts[sides[e]]++] = order[e];
+            for (int side = 0; side < 2; side++)
+                sweep_.moments(packed.view(), 2 * pair + side, events, places[side], counts[side],
+                               &batch_.moments[(2 * i + side) * size], scratch[worker]);
+        });
+        for (std::size_t i = 0; i < runs.size(); i++) {
+            const std::size_t pair = static_cast<std::size_t>(deal.pairs[runs[i].component]);
+            log_probabilities[pair] += of_runs[i];
+            double* total = totals.moments + 2 * pair * size;
+            const double* own = &batch_.moments[2 * i * size];
+            for (std::size_t e = 0; e < 2 * size; e++) total[e] += own[e];
+        }
+    }
+    totals.log_likelihood = 0.0;
+    return true;
 }
 
 bool Engine::copy_labels(std::uint32_t chain, std::int32_t* out) const {

@@ -46,6 +46,12 @@ class Engine {
     void memberships(const Parameters& parameters, const Populations& populations, std::size_t start,
                      std::size_t stop, float* memberships, double* log_densities);
 
+    // Deals the events of some components out to pairs of new ones, 2 p and 2 p + 1 for pair p: their moments, and
+    // the log probability [P] of each pair's sides. A function of events, labels, mixture, key and word alone;
+    // labels and their order stay as they are. False where the chain has no labels of so many components.
+    bool divide(const Deal& deal, const Parameters& parameters, const Key& key, Totals& totals,
+                double* log_probabilities);
+
     // Copies the labels of one chain to out [N]; false where it has none yet.
     bool copy_labels(std::uint32_t chain, std::int32_t* out) const;
 
@@ -82,6 +88,7 @@ class Engine {
     int threads_for(int n_components, std::size_t n_events) const;
     bool prunes(const Chain& chain, std::size_t task, int n_components) const;
     void note(Chain& chain, int n_components, const std::vector<Work>& work);
+    void count(const Chain& chain, std::size_t chunk, int n_components, std::uint32_t* starts) const;
     void sort(Chain& chain, std::size_t chunk, int n_components, std::uint32_t* starts) const;
     std::vector<Scratch> scratches(int n_components, bool soft, int n_populations = 0);
 

@@ -140,6 +140,23 @@ class CpuEngine {
                             start + memberships.shape(0), memberships.data(), log_densities.data());
     }
 
+    // Whether the chain has labels of so many components; statistics [2P] and log probabilities [P] are written.
+    bool divide(nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> pairs,
+                nb::ndarray<const std::int8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> sides,
+                Doubles1 log_constants, Doubles2 means, Doubles3 whiteners, std::uint64_t seed,
+                std::uint32_t chain, std::uint32_t iteration, int word, DoublesOut1 counts, DoublesOut2 sums,
+                DoublesOut3 scatters, DoublesOut1 log_probabilities) {
+        const Parameters from = parameters(log_constants, means, whiteners);
+        const Deal deal{static_cast<int>(pairs.shape(0)), pairs.data(), sides.data(), word};
+        bool done = false;
+        run(
+            [&](Totals& totals) {
+                done = engine_.divide(deal, from, {seed, chain, iteration}, totals, log_probabilities.data());
+            },
+            counts, sums, scatters);
+        return done;
+    }
+
     // Whether the chain has labels; they are written to `out` [N].
     bool labels(std::uint32_t chain,
                 nb::ndarray<std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> out) const {
@@ -176,6 +193,9 @@ NB_MODULE(_cpu, module) {
              "counts"_a, "sums"_a, "scatters"_a)
         .def("memberships", &CpuEngine::memberships, "log_constants"_a, "means"_a, "whiteners"_a,
              "populations"_a, "start"_a, "memberships"_a, "log_densities"_a)
+        .def("divide", &CpuEngine::divide, "pairs"_a, "sides"_a, "log_constants"_a, "means"_a, "whiteners"_a,
+             "seed"_a, "chain"_a, "iteration"_a, "word"_a, "counts"_a, "sums"_a, "scatters"_a,
+             "log_probabilities"_a)
         .def("labels", &CpuEngine::labels, "chain"_a, "out"_a)
         .def("log_densities", &CpuEngine::log_densities, "log_constants"_a, "means"_a, "whiteners"_a,
              "events"_a, "out"_a)

@@ -76,6 +76,21 @@ class PackedMixture {
 
     const Mixture& view() const { return view_; }
 
+    // Components first and first + 1 alone.
+    Mixture two(int first) const {
+        const std::size_t j = static_cast<std::size_t>(first), D = static_cast<std::size_t>(view_.n_channels);
+        Mixture two = view_;
+        two.n_components = 2;
+        two.constants += j;
+        two.whole += j * stage_size(0, view_.n_channels);
+        two.staged = nullptr;
+        two.centres += j * padded_width(view_.n_channels);
+        two.log_constants += j;
+        two.means += j * D;
+        two.whiteners += j * D * D;
+        return two;
+    }
+
    private:
     static void pack_stage(const Parameters& from, int D, int first, int last, std::vector<float>& packed) {
         packed.reserve(packed.size() + static_cast<std::size_t>(from.n_components) * stage_size(first, last));

@@ -1,7 +1,8 @@
 // The uniform behind every label: Philox4x32-10, W events at a time.
 //
 // Source: Salmon, Moraes, Dror and Shaw (2011), "Parallel random numbers: as easy as 1, 2, 3", SC11.
-// Counter: event number (low, high word), iteration, chain; key: seed (low, high word).
+// Counter: event number (low, high word), iteration, chain; key: seed (low, high word). The label has word 0 of the
+// four, the scans of a division the others.
 #pragma once
 
 #include "simd.hpp"
@@ -20,8 +21,8 @@ DPMIX_INLINE void multiply(std::uint32_t multiplier, Words x, Words& high, Words
     high = (Words)((even >> 32) | (odd & ~low_half));
 }
 
-// ((x0 >> 9) + 1/2) / 2^23, x0 the first word: exact in float32 and strictly between 0 and 1.
-DPMIX_INLINE Floats uniform(const Key& key, Words event_low, Words event_high) {
+// ((x >> 9) + 1/2) / 2^23, x one of the four words: exact in float32 and strictly between 0 and 1.
+DPMIX_INLINE Floats uniform(const Key& key, Words event_low, Words event_high, int word) {
     Words c0 = event_low, c1 = event_high, c2 = key.iteration - Words{}, c3 = key.chain - Words{};
     std::uint32_t k0 = static_cast<std::uint32_t>(key.seed), k1 = static_cast<std::uint32_t>(key.seed >> 32);
     for (int round = 0; round < 10; round++) {
@@ -35,7 +36,8 @@ DPMIX_INLINE Floats uniform(const Key& key, Words event_low, Words event_high) {
         k0 += 0x9E3779B9u;
         k1 += 0xBB67AE85u;
     }
-    const Floats bits = __builtin_convertvector((Ints)(c0 >> 9), Floats);
+    const Words x = word == 0 ? c0 : word == 1 ? c1 : word == 2 ? c2 : c3;
+    const Floats bits = __builtin_convertvector((Ints)(x >> 9), Floats);
     return (bits + splat(0.5f)) * splat(0x1p-23f);
 }
 

@@ -4,6 +4,7 @@
 // the standard library is used: the linker keeps one copy of such functions, and it might keep that of a set
 // which this processor lacks.
 
+#include "divide.hpp"
 #include "draw.hpp"
 #include "expect.hpp"
 #include "memberships.hpp"
@@ -47,6 +48,7 @@ void log_densities(const Mixture& mixture, const float* events, int count, float
 
 extern const Sweep DPMIX_JOIN(sweep_, DPMIX_SET);
 const Sweep DPMIX_JOIN(sweep_, DPMIX_SET) = {
-    DPMIX_QUOTE(DPMIX_SET), W, draw_piece, expect_piece, memberships_piece, component_moments, log_densities};
+    DPMIX_QUOTE(DPMIX_SET), W, draw_piece, expect_piece, memberships_piece, divide_piece, component_moments,
+    log_densities};
 
 }  // namespace dpmix

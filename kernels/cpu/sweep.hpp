@@ -90,6 +90,14 @@ struct Populations {
     const int* of;  // [K], 0 to P - 1
 };
 
+// Which labelled events are dealt out anew, and how.
+struct Deal {
+    int n_components;          // K of the labels
+    const int* pairs;          // [K] pair of a component's events, -1 where they are not dealt out
+    const std::int8_t* sides;  // [K] side of its pair, 0 or 1, that all of them get; -1 where it is drawn
+    int word;                  // of the generator, 1 to 3
+};
+
 // Scratch of one thread.
 struct Scratch {
     float* logs;      // [K][TILE] partial sums by component; log densities or weights of the candidates
@@ -132,6 +140,11 @@ struct Sweep {
     // Memberships [piece][P] and log densities [piece] of a piece that is not pruned, by place.
     void (*memberships)(const Mixture&, const Piece&, const Populations&, float* memberships,
                         double* log_densities, Scratch&);
+
+    // Sides [piece] of a piece that is not pruned, in its order, between the two components of a mixture: `given`,
+    // or drawn where that is -1. Returns the log probability of these sides.
+    double (*divide)(const Mixture& two, const Piece&, const Key&, int word, int given, std::uint8_t* sides,
+                     Scratch&);
 
     // Moments of `count` events of one component: written, not added.
     void (*moments)(const Mixture&, int component, const float* events, const std::uint16_t* order, int count,
