@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, NoReturn
 
 import click
 
-from dpmix.errors import ConfigError, EngineError
+from dpmix.errors import ConfigError, EngineError, OutputError
 
 if TYPE_CHECKING:
     from dpmix.config import Config
@@ -86,7 +86,7 @@ def sample(
                 on_sweep=reporter.on_sweep,
                 should_stop=stop,
             )
-    except EngineError as error:
+    except (EngineError, OutputError) as error:
         click.echo(f"dpmix: {error}", err=True)
         _end_unfinished(kind, chosen.output.path, error.exit_code)
     if quiet:

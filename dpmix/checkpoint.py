@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import zipfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,7 +39,7 @@ def save(
 
     Raises
     ------
-    DataError
+    OSError
         The file cannot be written.
     """
     arrays: dict[str, Any] = {
@@ -55,9 +56,11 @@ def save(
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-        _sync_folder(path.parent)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be written: {error.strerror}") from None
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)  # it takes room on a disk that may be full
+        raise
+    sync_folder(path.parent)
 
 
 def load(path: Path, run_id: str) -> Checkpoint | None:
@@ -90,8 +93,8 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _sync_folder(folder: Path) -> None:
-    """Wait until a renamed file's new name has reached the disk."""
+def sync_folder(folder: Path) -> None:
+    """Wait until the names of files, given, changed and taken away, have reached the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -12,8 +12,8 @@ import os
 import shutil
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -25,16 +25,21 @@ import yaml
 
 from dpmix import checkpoint
 from dpmix.checkpoint import Checkpoint
-from dpmix.errors import ConfigError, DataError
+from dpmix.errors import ConfigError, DataError, OutputError
+from dpmix.locks import open_alone
 from dpmix.model import HYPERPARAMETERS, Array, State
+from dpmix.outputs import writing
 from dpmix.profile import SPANS
 from dpmix.run_file import (
+    COUNTERS,
+    DRAWN_GROUPS,
     AnyArray,
     Contents,
     Layout,
     Record,
     Slot,
     coordinate,
+    is_drawn,
     is_run_file,
     lay_out,
     read_contents,
@@ -51,22 +56,21 @@ log = logging.getLogger("dpmix")
 class RunWriter:
     """Writes a run file that `create` has laid out or that `reopen` has found; a context manager.
 
-    Every method that writes raises `DataError` where the disk refuses.
+    Every method that writes raises `OutputError` where the disk refuses. While it is open no other process
+    can open another one for the same file.
     """
 
-    def __init__(self, path: Path, contents: Contents) -> None:
+    def __init__(self, path: Path, file: int) -> None:
+        """Take over a descriptor of the run file at a path, as `dpmix.locks.open_alone` gives it."""
         self.path = path
-        self._contents = contents
-        self._committed = _read_committed(path, contents)
-        self._learned = [name for name in HYPERPARAMETERS if f"posterior/{name}" in contents.slots]
-        try:
-            self._file = os.open(path, os.O_RDWR)
-        except OSError as error:
-            raise DataError(f"{path}: cannot be written: {error.strerror}") from None
+        self._file = file
+        self._contents = read_contents(path)
+        self._committed = _read_committed(path, self._contents)
+        self._learned = [name for name in HYPERPARAMETERS if f"posterior/{name}" in self._contents.slots]
 
     @staticmethod
     def refuse_place(path: str | Path, overwrite: bool) -> None:
-        """Raise `ConfigError` where the folder is missing, or something is in the way.
+        """Raise `ConfigError` where nothing can be written, or something is in the way.
 
         Only a run file is ever overwritten: a mistyped --output must not cost anybody their data.
         """
@@ -75,10 +79,15 @@ class RunWriter:
             raise ConfigError([f"{path}: is a folder, need the name of a file to write, as run.h5"])
         if not path.parent.is_dir():
             raise ConfigError([f"{path}: no such folder: {path.parent}; make it, or give another --output"])
+        if not os.access(path.parent, os.W_OK | os.X_OK):
+            raise ConfigError([f"{path}: {path.parent} cannot be written to; give another --output"])
         if path.exists() and not is_run_file(path):
             raise ConfigError([f"{path}: exists already and is no run file; give another --output"])
         if path.exists() and not overwrite:
             raise ConfigError([f"{path}: exists already; --resume goes on with it, --overwrite replaces it"])
+        if path.exists():
+            with writing(path):
+                os.close(open_alone(path))
 
     @classmethod
     def create(cls, path: str | Path, layout: Layout, overwrite: bool = False) -> Self:
@@ -87,25 +96,34 @@ class RunWriter:
         Raises
         ------
         ConfigError
-            The file exists and is not to be overwritten, its folder is missing, or the disk has no room.
+            The file exists and is not to be overwritten, another run writes to it, its folder is missing, or
+            the disk has no room.
         DataError
             The file cannot be written.
         """
         path = Path(path)
         cls.refuse_place(path, overwrite)
-        _require_room(path, layout.n_bytes)
+        _require_room(path, layout.n_bytes + layout.checkpoint_bytes)
         temporary = path.with_name(path.name + ".partial")
-        try:
-            _reserve(temporary, layout.n_bytes)
-            lay_out(temporary, layout)
-            checkpoint_path(path).unlink(missing_ok=True)
-            os.replace(temporary, path)
-        except OSError as error:
-            raise DataError(f"{path}: cannot be written: {error.strerror or error}") from None
-        finally:
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
-        return cls(path, read_contents(path))
+        with ExitStack() as stack, writing(path):
+            file = open_alone(temporary, create=True)
+            try:
+                cls.refuse_place(path, overwrite)  # another run may have made it meanwhile
+                if path.exists():
+                    stack.callback(os.close, open_alone(path))
+                _reserve(temporary, layout.n_bytes)
+                lay_out(temporary, layout)
+                os.fsync(file)
+                checkpoint_path(path).unlink(missing_ok=True)
+                checkpoint.sync_folder(path.parent)  # a new run beside an old checkpoint could not go on
+                os.replace(temporary, path)
+                checkpoint.sync_folder(path.parent)
+                return cls(path, file)
+            except BaseException:
+                with suppress(OSError):
+                    temporary.unlink(missing_ok=True)
+                os.close(file)
+                raise
 
     @classmethod
     def reopen(cls, path: str | Path) -> Self:
@@ -113,10 +131,21 @@ class RunWriter:
 
         Raises
         ------
+        ConfigError
+            Another run is writing to it.
         DataError
-            The file is missing, is no run file, is cut short, or is of a newer format.
+            The file is missing, is no run file, is cut short, is of a newer format, or cannot be written.
         """
-        return cls(Path(path), read_contents(Path(path)))
+        path = Path(path)
+        if not path.is_file():
+            raise DataError(f"{path}: no such run file")
+        with writing(path):
+            file = open_alone(path)
+        try:
+            return cls(path, file)
+        except BaseException:
+            os.close(file)
+            raise
 
     @property
     def committed(self) -> int:
@@ -162,11 +191,14 @@ class RunWriter:
         ------
         DataError
             The run file is no longer the one at its path, so that a checkpoint beside it would mislead.
+        OutputError
+            The run file or the checkpoint cannot be written; the old checkpoint is left.
         """
         if not (self.path.exists() and os.path.samestat(os.stat(self.path), os.fstat(self._file))):
             raise DataError(f"{self.path}: moved, deleted or replaced while a run was writing to it")
         self.sync()
-        checkpoint.save(checkpoint_path(self.path), self._run_id, states, iteration, extra)
+        with _written(checkpoint_path(self.path)):
+            checkpoint.save(checkpoint_path(self.path), self._run_id, states, iteration, extra)
 
     def load_checkpoint(self) -> Checkpoint | None:
         """The latest checkpoint, or None where the run was ended before its first.
@@ -181,14 +213,15 @@ class RunWriter:
     def discard_checkpoint(self) -> None:
         """Remove the checkpoint of a run that has come to its end."""
         self.sync()
-        checkpoint_path(self.path).unlink(missing_ok=True)
+        with _written(self.path):
+            checkpoint_path(self.path).unlink(missing_ok=True)
 
     def sync(self) -> None:
-        """Wait until everything written has reached the disk."""
-        try:
+        """Wait until everything written has reached the disk, then note so."""
+        with _written(self.path):
             os.fsync(self._file)
-        except OSError as error:
-            raise DataError(f"{self.path}: cannot be written: {error.strerror}") from None
+        if "synced" in self._contents.slots:
+            self._write("synced", (), self._committed)
 
     def close(self) -> None:
         """Close the file; what is written stays."""
@@ -211,12 +244,10 @@ class RunWriter:
         slot = self._contents.slots[name]
         data = np.asarray(value, slot.dtype)
         offset, buffer = slot.row(row, data.shape), np.ascontiguousarray(data).data.cast("B")
-        try:
+        with _written(self.path):
             while buffer:  # more than 2 GB take several calls
                 written = os.pwrite(self._file, buffer, offset)
                 buffer, offset = buffer[written:], offset + written
-        except OSError as error:
-            raise DataError(f"{self.path}: cannot be written: {error.strerror}") from None
 
 
 def open_run(path: str | Path, *, transformed: bool = False) -> Run:
@@ -419,7 +450,7 @@ class Run:
 
     @property
     def _datasets(self) -> dict[str, Slot]:
-        return {name: slot for name, slot in self._contents.slots.items() if name != "committed"}
+        return {name: slot for name, slot in self._contents.slots.items() if name not in COUNTERS}
 
     def _names(self, group: str) -> list[str]:
         return [name.split("/")[1] for name in self._datasets if name.split("/")[0] == group]
@@ -445,8 +476,30 @@ def import_arviz() -> ModuleType:
     return arviz
 
 
+@contextmanager
+def _written(path: Path) -> Iterator[None]:
+    """Say of an error of the operating system which file of a run could not be written on."""
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+
 def _read_committed(path: Path, contents: Contents) -> int:
-    return int(contents.slots["committed"].map(path))
+    """Number of draws that are whole.
+
+    The machine may have lost power when the count had reached the disk and a draw had not, or parts of it: of
+    draws that are counted but not known to be on the disk, those from the first with a gap on do not count.
+    """
+    slots = contents.slots
+    counted = int(slots["committed"].map(path))
+    if "synced" not in slots:  # files of the first versions
+        return counted
+    drawn = [slot.map(path) for name, slot in slots.items() if name.split("/")[0] in DRAWN_GROUPS]
+    for draw in range(int(slots["synced"].map(path)), counted):
+        if not all(is_drawn(array[:, draw]) for array in drawn):
+            return draw
+    return counted
 
 
 def _require_room(path: Path, n_bytes: int) -> None:

@@ -29,3 +29,12 @@ class EngineError(DpmixError):
 
 class DataError(DpmixError):
     """A data file cannot be read, or its events cannot be used (exit code 1)."""
+
+
+class OutputError(DataError):
+    """A run can no longer write its file or checkpoint, and can go on from what is committed (exit code 1)."""
+
+
+def printable(text: str) -> str:
+    """A text in one line that no terminal takes for a command: a name in a file may hold anything."""
+    return "".join(c if c.isprintable() else " " for c in text)

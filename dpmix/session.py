@@ -73,15 +73,17 @@ def open_session(kind: str, config: Config, base: Path, resume: bool, overwrite:
         RunWriter.refuse_place(path, overwrite)
         if origin is not None:
             refuse_origin(origin, path)
-    earlier = open_run(path) if resume else None
-    choice = choose_backend(config.engine, None if earlier is None else earlier.engine["backend"])
-    events = preprocess.prepare(config.data, base, config.seed)
-    for line in events.report.lines():
-        log.info(line)
-    prior = make_prior(config.model, events.channels)
-    if origin is not None and not resume:  # what is wrong with it is said before a run file is laid out
-        initialise.from_run(open_run(origin), 0, config.model.components, events, prior)
     with ExitStack() as stack:
+        earlier = open_run(path) if resume else None
+        # Before the data are read: who may not go on with the file should not have to wait for that.
+        writer = None if earlier is None else stack.enter_context(RunWriter.reopen(path))
+        choice = choose_backend(config.engine, None if earlier is None else earlier.engine["backend"])
+        events = preprocess.prepare(config.data, base, config.seed)
+        for line in events.report.lines():
+            log.info(line)
+        prior = make_prior(config.model, events.channels)
+        if origin is not None and not resume:  # what is wrong with it is said before a run file is laid out
+            initialise.from_run(open_run(origin), 0, config.model.components, events, prior)
         engine = stack.enter_context(closing(make_engine(choice.backend, config.engine, events.values)))
         engine_attributes = stored(engine, choice)
         log.info("engine: %s", summaries.describe_engine(engine_attributes))
@@ -90,11 +92,9 @@ def open_session(kind: str, config: Config, base: Path, resume: bool, overwrite:
         stack.enter_context(threadpool_limits(1, "blas"))
         if earlier is not None:
             check_same_data(earlier, events)
-            writer = RunWriter.reopen(path)
-        else:
+        if writer is None:
             layout = layout_of(kind, config, base, events, engine_attributes)
-            writer = RunWriter.create(path, layout, overwrite)
-        stack.enter_context(writer)
+            writer = stack.enter_context(RunWriter.create(path, layout, overwrite))
         profile = Profile(earlier.profile if earlier is not None else {})
         yield Session(config, origin, events, engine, prior, writer, profile)
 

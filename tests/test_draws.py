@@ -582,16 +582,20 @@ def test_overwriting_a_run_drops_its_checkpoint(path: Path) -> None:
 
 
 def test_a_run_whose_file_was_replaced_stops_at_its_next_checkpoint(path: Path) -> None:
-    with RunWriter.create(path, layout()) as old, RunWriter.create(path, layout(), overwrite=True) as new:
-        new.save_checkpoint([state(1)], 1, {})
-        with pytest.raises(DataError, match=r"run\.h5: moved, deleted or replaced"):
-            old.save_checkpoint([state(9)], 9, {})
-        loaded = new.load_checkpoint()
-        assert loaded is not None
-        assert loaded.iteration == 1
-        path.unlink()
-        with pytest.raises(DataError, match=r"run\.h5: moved, deleted or replaced"):
-            new.save_checkpoint([state(2)], 2, {})
+    other = path.with_name("other.h5")
+    RunWriter.create(other, layout()).close()
+    with RunWriter.create(path, layout()) as old:
+        other.replace(path)
+        with RunWriter.reopen(path) as new:
+            new.save_checkpoint([state(1)], 1, {})
+            with pytest.raises(DataError, match=r"run\.h5: moved, deleted or replaced"):
+                old.save_checkpoint([state(9)], 9, {})
+            loaded = new.load_checkpoint()
+            assert loaded is not None
+            assert loaded.iteration == 1
+            path.unlink()
+            with pytest.raises(DataError, match=r"run\.h5: moved, deleted or replaced"):
+                new.save_checkpoint([state(2)], 2, {})
 
 
 # Kills and readers
