@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from dpmix.errors import DpmixError
+from dpmix.errors import ConfigError, DpmixError, printable
 
 from . import bem, devices, gate, info, init, mcmc, predict, simulate
 
@@ -22,11 +22,11 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except DpmixError as error:
-            for line in str(error).splitlines():
-                click.echo(f"dpmix: {line}", err=True)
+            for line in error.problems if isinstance(error, ConfigError) else [str(error)]:
+                click.echo(f"dpmix: {printable(line)}", err=True)
             ctx.exit(error.exit_code)
         except MemoryError as error:
-            reason = f": {error}" if str(error) else ""
+            reason = f": {printable(str(error))}" if str(error) else ""
             remedy = "take fewer events (data.max_events) or channels, or fewer model.components"
             click.echo(f"dpmix: not enough memory{reason}; {remedy}", err=True)
             ctx.exit(DpmixError.exit_code)

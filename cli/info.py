@@ -22,10 +22,11 @@ def command(file: str) -> None:
       dpmix info sample.fcs
       dpmix info run.h5
     """
+    from dpmix.errors import printable
     from dpmix.run_file import is_run_file
 
     about = _about_run if is_run_file(Path(file)) else _about_data
-    click.echo("\n".join(about(file)))
+    click.echo("\n".join(map(printable, about(file))))
 
 
 def _about_run(file: str) -> list[str]:

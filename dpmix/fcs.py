@@ -31,7 +31,7 @@ import flowutils.compensate
 import numpy as np
 import numpy.typing as npt
 
-from dpmix.errors import DataError
+from dpmix.errors import DataError, printable
 
 HEADER_BYTES = 58
 MARK = b"\x1e"  # delimiter of keywords and values in the TEXT that FlowIO is given
@@ -39,6 +39,9 @@ PART = re.compile(rb"(?<=[^\x1e])\x1e(?!\x1e)")  # where FlowIO parts it
 SPILLOVER_KEYWORDS = ("spillover", "spill", "comp")  # FlowIO gives keywords in lower case without their $
 MASS_INSTRUMENT = re.compile(r"cytof|helios|dvs|xt ?mass|mass cyto", re.IGNORECASE)
 MASS_DETECTOR = re.compile(r"^\(?[A-Z][a-z]?\d{2,3}\)?D[id]$|\(([A-Z][a-z]?\d{2,3})\)D[id]$")
+MOST_TEXT = 16 * 2**20  # bytes; a long one takes FlowIO some hundred times as much memory
+MOST_CHANNELS = 4096
+MOST_DATA_SETS = 256
 AGAIN = "get the file again from the instrument or from where it was copied"
 
 
@@ -192,8 +195,14 @@ def read_events(
     float32 [stop - start, len(columns)]
         Integers up to 2^24 are exact; wider integers and float64 are rounded to float32 (infinite beyond its
         range).
+
+    Raises
+    ------
+    DataError
+        The file cannot be read, or is shorter than when its header was read.
     """
-    rows = _rows(header)[start:stop]
+    stop = header.n_events if stop is None else min(stop, header.n_events)
+    rows = read_rows(header, start, max(start, stop)).view(header.row)[:, 0]
     wanted = range(len(header.channels)) if columns is None else columns
     events = np.empty((len(rows), len(wanted)), np.float32)
     with np.errstate(over="ignore"):
@@ -230,15 +239,6 @@ def read_analysis(header: Header) -> bytes:
         return file.read(length)
 
 
-def _rows(header: Header) -> npt.NDArray[np.void]:
-    if header.n_events == 0:
-        return np.empty(0, header.row)
-    try:
-        return np.memmap(header.path, header.row, "r", header.data_start, (header.n_events,))
-    except (OSError, ValueError) as error:  # changed since its header was read
-        raise DataError(f"{header.path}: the events cannot be read ({error}); {AGAIN}") from error
-
-
 def _unpacked(stored: npt.NDArray[Any], channel: Channel, byte_order: str) -> npt.NDArray[Any]:
     """Three-byte integers put together; integers without the bits above $PnR, rounded up to a power of 2."""
     if stored.ndim == 2:
@@ -265,20 +265,25 @@ def _data_set_offsets(file: BinaryIO, path: Path) -> list[int]:
         if step <= 0 or file.read(3) != b"FCS":  # many files give nonsense for the last data set
             return offsets
         offsets.append(offsets[-1] + step)
+        if len(offsets) > MOST_DATA_SETS:
+            raise DataError(f"{path}: found more than {MOST_DATA_SETS} data sets; {AGAIN}")
 
 
-def _segment(file: BinaryIO, offset: int, first: int, last: int) -> bytes:
-    """Bytes first to last, last included, of the data set at an offset."""
+def _segment(file: BinaryIO, path: Path, offset: int, first: int, last: int) -> bytes:
+    """Bytes first to last, last included, of the data set at an offset: of its TEXT."""
+    if last - first >= MOST_TEXT:
+        raise DataError(f"{path}: TEXT is said to have {last - first + 1} bytes, need {MOST_TEXT} at most")
     file.seek(offset + first)
     return file.read(last - first + 1)
 
 
 def _whole(text: str | bytes, default: int) -> int:
-    """An integer in blanks; the default where there is none."""
+    """An integer in blanks that could be a place in a file; the default where there is none."""
     try:
-        return int(text)
+        number = int(text)
     except ValueError:
         return default
+    return number if abs(number) < 2**62 else default
 
 
 class _Text(NamedTuple):
@@ -300,7 +305,7 @@ def _text(file: BinaryIO, path: Path, offset: int) -> _Text:
     if not re.match(rb"FCS\d\.\d", header):
         raise DataError(f"{path}: found no FCS header, need an FCS file of version 2.0 to 3.2; {AGAIN}")
     first, last = _whole(header[10:18], -1), _whole(header[18:26], -1)
-    text = _segment(file, offset, first, last) if HEADER_BYTES <= first < last else b""
+    text = _segment(file, path, offset, first, last) if HEADER_BYTES <= first < last else b""
     if len(text) < max(last - first + 1, 3):
         raise DataError(
             f"{path}: TEXT is said to be in bytes {first} to {last}, which are not there; {AGAIN}"
@@ -308,13 +313,13 @@ def _text(file: BinaryIO, path: Path, offset: int) -> _Text:
     keywords, pairs = _parsed(header, text, path)
     extra = _segment_of_keywords(keywords, "stext")
     if extra and extra != (first, last):
-        text = text.rstrip(text[:1]) + _segment(file, offset, *extra)
+        text = text.rstrip(text[:1]) + _segment(file, path, offset, *extra)
         keywords, pairs = _parsed(header, text, path)
     found = (
         re.search(rb"(?i)\$%bANALYSIS%b\s*(\d+)" % (end, re.escape(text[:1])), text)
         for end in (b"BEGIN", b"END")
     )
-    first, last = (0 if match is None else int(match[1]) for match in found)
+    first, last = (0 if match is None else _whole(match[1], 0) for match in found)
     return _Text(header, keywords, pairs, (first, last))
 
 
@@ -359,16 +364,15 @@ def _parsed(header: bytes, text: bytes, path: Path) -> tuple[dict[str, str], tup
         else:
             channels, lost = sorted(flow.channels), any("\x1e" in key for key in flow.text)
             problem = f"$PAR is {flow.channel_count}, the channels named are {channels}"
-            if len(channels) == flow.channel_count > 0 and channels[-1] == len(channels) and not lost:
+            if (
+                MOST_CHANNELS >= len(channels) == flow.channel_count > 0
+                and channels[-1] == len(channels)
+                and not lost
+            ):
                 parts = [part.replace(MARK * 2, mark) for part in PART.split(attempt[1:-1])]
-                keywords = {k: _printable(v.replace("\x1e", delimiter)) for k, v in flow.text.items()}
+                keywords = {k: printable(v.replace("\x1e", delimiter)) for k, v in flow.text.items()}
                 return keywords, tuple(zip(parts[::2], parts[1::2], strict=False))
-    raise DataError(f"{path}: TEXT cannot be read: {_printable(problem[:200])}; {AGAIN}")
-
-
-def _printable(text: str) -> str:
-    """Text of one line: names go into tables and messages."""
-    return "".join(c if c.isprintable() else " " for c in text)
+    raise DataError(f"{path}: TEXT cannot be read: {printable(problem[:200])}; {AGAIN}")
 
 
 # ---------------------------------------------------------------------------------- one data set

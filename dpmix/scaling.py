@@ -10,6 +10,7 @@ Logicle: Moore and Parks (2012), Cytometry A 81A:273, by FlowUtils.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -19,6 +20,7 @@ import numpy.typing as npt
 from flowutils.transforms import logicle, logicle_inverse
 
 from dpmix.atoms import Atom, spread
+from dpmix.errors import DataError
 
 Array = npt.NDArray[np.float64]
 Method = Literal["logicle", "arcsinh", "log", "linear"]
@@ -51,10 +53,11 @@ class Transform:
     a: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.method == "arcsinh" and not self.cofactor > 0:
+        if self.method == "arcsinh" and not 0 < self.cofactor < math.inf:
             raise ValueError(f"arcsinh: cofactor is {self.cofactor:g}, need a number above 0")
         fits = (
-            self.t > 0
+            math.isfinite(self.t + self.w + self.m + self.a)
+            and self.t > 0
             and self.m > 0
             and 0 <= 2 * self.w <= self.m
             and -self.w <= self.a <= self.m - 2 * self.w
@@ -62,12 +65,27 @@ class Transform:
         if self.method == "logicle" and not fits:  # FlowUtils would return the values as they are
             found = f"t = {self.t:g}, w = {self.w:g}, m = {self.m:g}, a = {self.a:g}"
             raise ValueError(f"logicle: {found}, need t > 0, m > 0, 0 <= w <= m / 2 and -w <= a <= m - 2 w")
+        if self.method == "logicle" and not self._can_be_computed():
+            raise ValueError(f"{self}: too extreme to be computed, need t, w, m and a nearer their defaults")
+
+    def _can_be_computed(self) -> bool:
+        """Whether FlowUtils finds this logicle scale increasing, and 1 at its top."""
+        scale = self.apply(self.t * np.array([-1.0, -1e-3, 0.0, 1e-3, 1.0]))
+        return bool((np.diff(scale) > 0).all() and abs(scale[-1] - 1.0) < 1e-6)
 
     def apply(self, raw: Array) -> Array:
-        """Raw to transformed values, float64 of any shape; log needs values above 0."""
+        """Raw to transformed values, float64 of any shape; log needs values above 0.
+
+        NaN where a value is too far beyond a logicle scale for its equation to be solved.
+        """
         match self.method:
             case "logicle":
-                flat = logicle(np.ravel(raw), None, t=self.t, m=self.m, w=self.w, a=self.a)
+                parameters = {"t": self.t, "m": self.m, "w": self.w, "a": self.a}
+                flat = logicle(np.ravel(raw), None, **parameters)
+                failed = flat == -1.0  # FlowUtils says so; it may be the value, too
+                if failed.any():
+                    there = logicle_inverse(np.array([-1.0]), None, **parameters)
+                    flat[failed & ~np.isclose(np.ravel(raw), there, rtol=1e-6)] = np.nan
                 return np.reshape(flat, np.shape(raw))
             case "arcsinh":
                 return np.arcsinh(raw / self.cofactor)
@@ -174,8 +192,23 @@ class Scaling:
 
     @classmethod
     def from_attributes(cls, attributes: Mapping[str, Any]) -> Scaling:
-        """What `as_attributes` gave."""
-        return cls(
+        """What `as_attributes` gave.
+
+        Raises
+        ------
+        DataError
+            It is something else.
+        """
+        try:
+            scaling = cls._from_attributes(attributes)
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise DataError(f"the scaling that a run file holds cannot be read ({reason})") from None
+        return scaling
+
+    @classmethod
+    def _from_attributes(cls, attributes: Mapping[str, Any]) -> Scaling:
+        scaling = cls(
             channels=tuple(attributes["channels"]),
             transforms=tuple(Transform(**t) for t in attributes["transforms"]),
             means=np.array(attributes["means"], np.float64),
@@ -183,3 +216,16 @@ class Scaling:
             atoms=tuple(tuple(Atom(**atom) for atom in atoms) for atoms in attributes.get("atoms", ())),
             seed=attributes.get("seed", 0),
         )
+        dim = len(scaling.channels)
+        lengths = {dim, len(scaling.transforms), scaling.means.size, scaling.sds.size}
+        if scaling.atoms:
+            lengths.add(len(scaling.atoms))
+        if lengths != {dim} or scaling.means.ndim != 1 or scaling.sds.ndim != 1:
+            raise ValueError("its parts are of different lengths")
+        if not (
+            np.isfinite(scaling.means).all() and (scaling.sds > 0).all() and (scaling.sds < np.inf).all()
+        ):
+            raise ValueError("means or standard deviations are no such")
+        if not all(isinstance(name, str) for name in scaling.channels) or type(scaling.seed) is not int:
+            raise ValueError("a name is no text, or the seed no integer")
+        return scaling
