@@ -20,11 +20,9 @@ from scipy.optimize import linear_sum_assignment
 
 from dpmix.draws import Run
 from dpmix.errors import ConfigError, DataError
-from dpmix.model import Array
+from dpmix.model import Array, Ints
 from dpmix.partitions import contingency
 from dpmix.run_file import coordinate, read_contents, write_coordinates
-
-Ints = npt.NDArray[np.int64]
 
 PER_COMPONENT = ("weights", "means", "covariances")
 

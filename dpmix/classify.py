@@ -14,10 +14,11 @@ T draws, of which some are pooled; J pooled components, K components, P populati
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from functools import lru_cache, partial
 
 import numpy as np
 import numpy.typing as npt
@@ -28,12 +29,10 @@ from dpmix import alignment, partitions
 from dpmix.draws import Run
 from dpmix.engines import Engine
 from dpmix.errors import DataError
-from dpmix.model import LOG_2PI, Array, Mixture
+from dpmix.model import Array, Floats, Ints, Mixture, log_norms
 from dpmix.populations import LEAST_EVENTS, LEVEL, Tree, nearest_components, tree_of
 from dpmix.streams import Step, Stream
 
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float32]
 MakeEngine = Callable[[Floats], Engine]
 
 DRAWS = 100
@@ -43,6 +42,7 @@ POOLED_DRAWS = 5  # whose densities are averaged; docs/populations.md
 POOLED_COMPONENTS = 400  # at most, where one draw has fewer: the tree's work grows with their cube
 POINTS = 50_000  # drawn from the posterior mean density
 IMPLAUSIBLE = 0.001  # of the model's own events are as implausible as those that are flagged
+HELD_BYTES = 2**28  # of mixtures that are held; those beyond are made anew whenever they are needed
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,8 @@ class Populations:
         What chose the level, for a reader.
     components : int64 [T, K]
         Population of every component of every draw: 0..P-1, by weight, the heaviest first.
+    mixture : callable
+        The mixture of a draw of the run, by its chain and draw.
     n_populations : int
     reference : int
         The draw whose own populations are most like these.
@@ -90,6 +92,7 @@ class Populations:
     level: float
     why: str
     components: Ints
+    mixture: Callable[[int, int], Mixture]
     n_populations: int
     reference: int
     order: Ints
@@ -98,15 +101,28 @@ class Populations:
     agreement: Array
     least_density: float
 
+    @property
+    def weights(self) -> Array:
+        """Weights of the populations in every draw, float64 [T, P]."""
+        return np.array(
+            [
+                np.bincount(own, self.run.weights[chain, draw], self.n_populations)
+                for (chain, draw), own in zip(self.draws, self.components, strict=True)
+            ]
+        )
+
     def memberships(self, engine: Engine, start: int, stop: int) -> Iterator[tuple[Floats, Array]]:
         """Of events start..stop-1 of an engine, draw by draw: memberships [M, P] and log densities [M].
 
         Memberships are float32, log densities float64; standardised scale.
         """
-        for (chain, draw), own in zip(self.draws, self.components, strict=True):
-            yield _memberships(
-                engine, mixture_of_draw(self.run, chain, draw), own, self.n_populations, start, stop
-            )
+        for t in range(len(self.draws)):
+            yield self.memberships_in(t, engine, start, stop)
+
+    def memberships_in(self, t: int, engine: Engine, start: int, stop: int) -> tuple[Floats, Array]:
+        """The same in one draw."""
+        mixture = self.mixture(*self.draws[t])
+        return _memberships(engine, mixture, self.components[t], self.n_populations, start, stop)
 
 
 def find(
@@ -151,17 +167,16 @@ def _find(
     tree = tree_of(*density, n_events, len(pooled))
 
     def cut(one: Tree) -> Ints:
-        return (
-            one.cut(LEVEL if level is None else level) if n_populations is None else one.cut_to(n_populations)
-        )
+        return one.cut(_level(one, level, n_populations))
 
     own = _by_weight(cut(tree), density[0])
     n_found = int(own.max()) + 1
     points = _draw_points(*density, seed=int(run.attributes["seed"]))
+    mixture = lru_cache(HELD_BYTES // run.covariances[0, 0].nbytes)(partial(mixture_of_draw, run))
     with closing(make_engine(points)) as engine:
         parts = own.reshape(len(pooled), -1)
-        shares = _mean_memberships(engine, run, draws[pooled], parts, n_found)
-        labels = np.array([_classified(engine, mixture_of_draw(run, *draw)) for draw in draws])
+        shares = _mean_memberships(engine, [mixture(*draw) for draw in draws[pooled]], parts, n_found)
+        labels = np.array([_classified(engine, mixture(*draw)) for draw in draws])
         components = np.array(
             [
                 _populations_of(shares, labels[t], own, density, np.asarray(run.means[chain, draw]))
@@ -169,7 +184,7 @@ def _find(
             ]
         )
         components[pooled] = parts
-        log_density = _log_predictive(engine, run, draws)
+        log_density = _log_predictive(engine, (mixture(*draw) for draw in draws), len(draws))
     with ThreadPoolExecutor() as pool:
         trees = list(pool.map(lambda draw: tree_of(*_density(run, draw[None]), n_events), draws))
     cuts = [cut(one) for one in trees]
@@ -185,8 +200,9 @@ def _find(
         tree=tree,
         modes=_of_modes(tree, own),
         level=_level(tree, level, n_populations),
-        why=_why(level, n_populations, n_found),
+        why=_why(tree, level, n_populations, n_found),
         components=components,
+        mixture=mixture,
         n_populations=n_found,
         reference=reference,
         order=alignment.align(labels, weights, reference),
@@ -203,8 +219,7 @@ def mixture_of_draw(run: Run, chain: int, draw: int) -> Mixture:
     whiteners = np.tril(np.linalg.inv(np.linalg.cholesky(run.covariances[chain, draw])))
     with np.errstate(divide="ignore"):  # a component that Bayesian EM has emptied
         log_weights = np.log(weights)
-    log_norms = np.log(np.einsum("kii->ki", whiteners)).sum(axis=1) - 0.5 * means.shape[1] * LOG_2PI
-    return Mixture(log_weights, means, whiteners, log_norms)
+    return Mixture(log_weights, means, whiteners, log_norms(whiteners))
 
 
 # --------------------------------------------------------------------------- draws, and their mean density
@@ -272,11 +287,13 @@ def _memberships(
     return (np.pad(shares, ((0, 0), (0, missing))) if missing else shares), log_density
 
 
-def _mean_memberships(engine: Engine, run: Run, draws: Ints, populations: Ints, n_populations: int) -> Array:
+def _mean_memberships(
+    engine: Engine, mixtures: Sequence[Mixture], populations: Ints, n_populations: int
+) -> Array:
     """Memberships of all points in the mean density of some draws, float64 [M, P]."""
     given = [
-        _memberships(engine, mixture_of_draw(run, *draw), own, n_populations, 0, engine.n_events)
-        for draw, own in zip(draws, populations, strict=True)
+        _memberships(engine, mixture, own, n_populations, 0, engine.n_events)
+        for mixture, own in zip(mixtures, populations, strict=True)
     ]
     weights = np.array([log_density for _, log_density in given])
     weights = np.exp(weights - weights.max(axis=0))
@@ -309,14 +326,14 @@ def _populations_of(
     return populations
 
 
-def _log_predictive(engine: Engine, run: Run, draws: Ints) -> Array:
+def _log_predictive(engine: Engine, mixtures: Iterable[Mixture], n_draws: int) -> Array:
     """Log of the mean density over the draws at all points, float64 [M]."""
-    nowhere = np.zeros(run.n_components, np.int64)
     total = np.full(engine.n_events, -np.inf)
-    for draw in draws:
-        _, log_density = engine.memberships(mixture_of_draw(run, *draw), nowhere, 0, engine.n_events)
+    for mixture in mixtures:
+        nowhere = np.zeros(len(mixture.means), np.int64)
+        _, log_density = engine.memberships(mixture, nowhere, 0, engine.n_events)
         total = np.logaddexp(total, log_density)
-    mean: Array = total - np.log(len(draws))
+    mean: Array = total - np.log(n_draws)
     return mean
 
 
@@ -324,17 +341,20 @@ def _log_predictive(engine: Engine, run: Run, draws: Ints) -> Array:
 
 
 def _level(tree: Tree, level: float | None, n_populations: int | None) -> float:
-    """Where the tree is cut: between two of its levels where a number of populations was asked for."""
-    if n_populations is None:
-        return LEVEL if level is None else level
-    ends = np.concatenate(([0.0], tree.levels, [np.inf]))
-    at = min(max(len(tree.levels) - n_populations + 1, 0), len(tree.levels))
-    low, high = ends[at], ends[at + 1]
-    return float(low + 1.0 if np.isinf(high) else (low + high) / 2.0)
-
-
-def _why(level: float | None, n_populations: int | None, n_found: int) -> str:
+    """Where a tree is cut."""
     if n_populations is not None:
-        few = "" if n_found == n_populations else f", and the density has {n_found} modes"
+        return tree.level_of(n_populations)
+    return LEVEL if level is None else level
+
+
+def _why(tree: Tree, level: float | None, n_populations: int | None, n_found: int) -> str:
+    if n_populations is not None:
+        n_modes = len(tree.heights)
+        if n_found == n_populations:
+            few = ""
+        elif n_found == n_modes:
+            few = f", and the density has {n_modes} modes"
+        else:
+            few = f", and no level gives more than {n_found} of these"
         return f"{n_populations} populations asked for{few}"
     return "the default" if level is None else "as asked for"

@@ -27,8 +27,8 @@ from dpmix.classify import Populations
 from dpmix.config import Config, parse_config
 from dpmix.draws import Run, open_run
 from dpmix.engines import Engine, choose_backend, make_engine
-from dpmix.gating import QUANTILES, Block, Floats, Gating, Ints
-from dpmix.model import Array
+from dpmix.gating import QUANTILES, Block, Gating
+from dpmix.model import Array, Floats, Ints
 from dpmix.outputs import refuse
 from dpmix.preprocess import Events
 from dpmix.scaling import Scaling

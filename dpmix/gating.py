@@ -11,11 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dpmix.model import Array
+from dpmix.model import Array, Floats, Ints
 from dpmix.populations import Tree
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float32]
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Of the events of a population, per channel."""
@@ -191,6 +188,10 @@ class Gating:
 
 
 def interval(draws: Array) -> tuple[Array, Array, Array]:
-    """Posterior mean and the ends of the 90% credible interval, over the first axis."""
-    low, high = np.quantile(draws, INTERVAL, axis=0)
+    """Posterior mean and the ends of the 90% credible interval, over the first axis.
+
+    A further draw lies between the ends with that probability, whatever the number of draws (Hyndman and Fan
+    1996, Am. Stat. 50:361, definition 6). Numpy's default takes in 88% of them where 100 draws are given.
+    """
+    low, high = np.quantile(draws, INTERVAL, axis=0, method="weibull")
     return draws.mean(axis=0), low, high

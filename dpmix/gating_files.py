@@ -25,7 +25,8 @@ import numpy.typing as npt
 from dpmix.errors import ConfigError, DataError
 from dpmix.fcs import Header
 from dpmix.fcs_append import Added, Copy
-from dpmix.gating import Block, Floats, Gating
+from dpmix.gating import Block, Gating
+from dpmix.model import Floats
 from dpmix.outputs import partial_path, writing
 from dpmix.sources import Source
 

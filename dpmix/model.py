@@ -35,6 +35,8 @@ import numpy.typing as npt
 from scipy.special import gammaln, multigammaln
 
 Array = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
 
 LOG_2PI = float(np.log(2.0 * np.pi))
 
@@ -225,14 +227,14 @@ def log_weights(log_sticks: Array, log_rests: Array) -> Array:
 
 def mixture_of(state: State) -> Mixture:
     """The mixture that an engine evaluates, of a state."""
-    dim = state.means.shape[1]
-    diagonals = np.einsum("kii->ki", state.whiteners)
-    return Mixture(
-        log_weights=state.log_weights,
-        means=state.means,
-        whiteners=state.whiteners,
-        log_norms=np.log(diagonals).sum(axis=1) - 0.5 * dim * LOG_2PI,
-    )
+    return Mixture(state.log_weights, state.means, state.whiteners, log_norms(state.whiteners))
+
+
+def log_norms(whiteners: Array) -> Array:
+    """Log of normal densities at their means, float64 [K], of whiteners [K, D, D]."""
+    diagonals = np.einsum("kii->ki", whiteners)
+    norms: Array = np.log(diagonals).sum(axis=1) - 0.5 * whiteners.shape[1] * LOG_2PI
+    return norms
 
 
 def log_prior(state: State, prior: Prior) -> float:

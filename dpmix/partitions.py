@@ -13,9 +13,7 @@ from itertools import combinations
 import numpy as np
 import numpy.typing as npt
 
-from dpmix.model import Array
-
-Ints = npt.NDArray[np.int64]
+from dpmix.model import Array, Ints
 
 SIMILAR = 0.5
 """Jaccard similarity above which two populations are the same: at most one of a partition can be."""

@@ -34,8 +34,6 @@ from scipy.special import ndtr
 
 from dpmix.model import Array
 
-Ints = npt.NDArray[np.int64]
-
 GRID = 1024  # points that densities are evaluated at
 OUTSIDE = 5e-4  # of the events: in components that the grid need not reach, at either end
 REACH = 4.0  # standard deviations of a component that it reaches

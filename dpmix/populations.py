@@ -22,16 +22,13 @@ this rule and this level, and what others do on labelled and on simulated data: 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from dpmix.engines.cpu import CpuEngine
-from dpmix.model import LOG_2PI, Array, Mixture
-
-Ints = npt.NDArray[np.int64]
+from dpmix.model import Array, Ints, Mixture, log_norms
 
 LEVEL = 2.4
 """Where the tree is cut unless a user asks for another level: standard deviations."""
@@ -75,9 +72,19 @@ class Tree:
         """Populations of the components at a level, int64 [K]: 0..P-1, in the order of their modes."""
         return self._merged(int(np.searchsorted(self.levels, level)))
 
-    def cut_to(self, n_populations: int) -> Ints:
-        """So many populations, as far as there are modes, int64 [K]."""
-        return self._merged(max(len(self.levels) - n_populations + 1, 0))
+    def level_of(self, n_populations: int) -> float:
+        """The level at which there are so many populations: half way between two merges.
+
+        Where there is none, because there are fewer modes or because merges share a level, the one that comes
+        nearest from below.
+        """
+        count = min(max(len(self.levels) - n_populations + 1, 0), len(self.levels))
+        low = self.levels[count - 1] if count else 0.0
+        later = self.levels[self.levels > low] if count else self.levels
+        if not len(later) or np.isinf(later[0]):
+            return float(low + 1.0)
+        middle = (low + later[0]) / 2.0
+        return float(middle if middle > low else later[0])
 
     def _merged(self, count: int) -> Ints:
         into = np.arange(len(self.heights))
@@ -158,10 +165,8 @@ class _Mixture:
         self.weights, self.means, self.covariances = weights, means, covariances
         self.precisions = np.linalg.inv(covariances)
         self.whiteners = np.linalg.inv(np.linalg.cholesky(covariances))
-        log_dets = np.log(np.einsum("kii->ki", self.whiteners)).sum(axis=1)
-        log_norms = log_dets - 0.5 * means.shape[1] * LOG_2PI
-        self.mixture = Mixture(np.log(weights), means, np.tril(self.whiteners), log_norms)
-        self.log_peaks: Array = self.mixture.log_weights + log_norms
+        self.mixture = Mixture(np.log(weights), means, np.tril(self.whiteners), log_norms(self.whiteners))
+        self.log_peaks: Array = self.mixture.log_weights + self.mixture.log_norms
         # whitener (x - mean) of all components at once, as one matrix product
         self._stacked = self.whiteners.reshape(-1, means.shape[1]).T
         self._offsets = np.einsum("kij,kj->ki", self.whiteners, means)
@@ -260,33 +265,43 @@ def _lowest_on_ridgelines(mixture: _Mixture, pairs: Ints) -> Array:
     1 - a and a, cancel. On the scale that makes i standard normal, with j's covariance Q diag(l) Q' and mean
     d, that is Q diag(a / ((1 - a) l + a)) Q' d: one eigenvalue problem a pair.
     """
-    shares = np.linspace(0.0, 1.0, RIDGE_POINTS + 2)[1:-1, None, None]
     roots = np.linalg.cholesky(mixture.covariances)
-    lowest: Array = mixture.log_density(mixture.means)[pairs].min(
-        axis=1
-    )  # the ends are its components' means
-    for at in range(0, len(pairs), RIDGES):
-        first, second = pairs[at : at + RIDGES].T
+
+    def ridge(first: Ints, second: Ints, shares: Array) -> Array:
         whitener, root = mixture.whiteners[first], roots[first]
         shape, directions = np.linalg.eigh(whitener @ mixture.covariances[second] @ whitener.mT)
         gap = whitener @ (mixture.means[second] - mixture.means[first])[..., None]
         along = (directions.mT @ gap)[..., 0] * (shares / ((1.0 - shares) * shape + shares))
-        points = mixture.means[first] + ((root @ directions) @ along[..., None])[..., 0]
-        heights = mixture.log_density(points.reshape(-1, points.shape[-1]))
-        between = heights.reshape(points.shape[:2]).min(axis=0)
-        lowest[at : at + RIDGES] = np.minimum(lowest[at : at + RIDGES], between)
+        points: Array = mixture.means[first] + ((root @ directions) @ along[..., None])[..., 0]
+        return points
+
+    ends = mixture.log_density(mixture.means)[pairs].min(axis=1)
+    lowest: Array = np.minimum(ends, _lowest_between(mixture, pairs, ridge))
     return lowest
 
 
 def _lowest_on_lines(mixture: _Mixture, points: Array, pairs: Ints) -> Array:
     """Lowest log density of the mixture on the line between each pair of points, float64 [pairs]."""
+
+    def line(first: Ints, second: Ints, shares: Array) -> Array:
+        between: Array = (1.0 - shares) * points[first] + shares * points[second]
+        return between
+
+    return _lowest_between(mixture, pairs, line)
+
+
+def _lowest_between(mixture: _Mixture, pairs: Ints, path: Callable[[Ints, Ints, Array], Array]) -> Array:
+    """Lowest log density on the path of each pair, its ends left out, float64 [pairs].
+
+    The path gives the points float64 [RIDGE_POINTS, pairs, D] at shares of the way, [RIDGE_POINTS, 1, 1].
+    """
     shares = np.linspace(0.0, 1.0, RIDGE_POINTS + 2)[1:-1, None, None]
     lowest = np.empty(len(pairs))
     for at in range(0, len(pairs), RIDGES):
         first, second = pairs[at : at + RIDGES].T
-        between = (1.0 - shares) * points[first] + shares * points[second]
-        heights = mixture.log_density(between.reshape(-1, points.shape[1]))
-        lowest[at : at + RIDGES] = heights.reshape(between.shape[:2]).min(axis=0)
+        points = path(first, second, shares)
+        heights = mixture.log_density(points.reshape(-1, points.shape[-1]))
+        lowest[at : at + RIDGES] = heights.reshape(points.shape[:2]).min(axis=0)
     return lowest
 
 

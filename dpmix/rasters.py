@@ -10,8 +10,8 @@ import itertools
 import numpy as np
 import numpy.typing as npt
 
-from dpmix.gating import Ints, Rasters
-from dpmix.model import Array
+from dpmix.gating import Rasters
+from dpmix.model import Array, Ints
 
 # All pairs together: two bytes each in a report are 4 MB, whatever N and D are.
 ALL_BINS = 2_000_000

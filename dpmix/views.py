@@ -13,8 +13,8 @@ import numpy.typing as npt
 from scipy.cluster.hierarchy import leaves_list, linkage
 
 from dpmix.draws import Run
-from dpmix.gating import Gating, Ints, Rasters, interval
-from dpmix.model import Array
+from dpmix.gating import Gating, Rasters, interval
+from dpmix.model import Array, Ints
 from dpmix.summaries import Mixing, convergence
 
 # Of Okabe and Ito (2008), "Color Universal Design", the six that stand out from white and from black; then

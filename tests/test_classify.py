@@ -17,7 +17,7 @@ from dpmix.classify import Populations, find, mixture_of_draw
 from dpmix.draws import Layout, Record, Run, RunWriter, open_run
 from dpmix.engines.cpu import CpuEngine
 from dpmix.errors import DataError
-from dpmix.populations import LEVEL
+from dpmix.populations import LEVEL, Tree
 
 Array = np.ndarray
 
@@ -341,6 +341,43 @@ def test_more_populations_than_there_are_modes(found: Populations) -> None:
     n_modes = len(asked.tree.heights)
     assert asked.n_populations == n_modes < 50
     assert asked.why == f"50 populations asked for, and the density has {n_modes} modes"
+
+
+def test_a_number_that_no_level_gives() -> None:
+    """Two merges at one level: four populations or two, and what is reported is true."""
+    tree = Tree(np.arange(4), np.zeros((4, 1)), np.zeros(4), np.array([[3, 2], [2, 1], [1, 0]]), np.ones(3))
+    tied = replace(tree, levels=np.array([1.0, 1.0, 3.0]))
+    for asked, given in ((1, 1), (2, 2), (3, 2), (4, 4), (5, 4)):
+        level = classify._level(tied, None, asked)
+        assert tied.cut(level).max() + 1 == given
+    assert (
+        classify._why(tied, None, 3, 2) == "3 populations asked for, and no level gives more than 2 of these"
+    )
+    assert classify._why(tied, None, 5, 4) == "5 populations asked for, and the density has 4 modes"
+    assert classify._why(tied, None, 2, 2) == "2 populations asked for"
+    ripples = replace(tree, levels=np.array([0.0, 0.0, 3.0]))
+    assert [ripples.cut(ripples.level_of(n)).max() + 1 for n in (1, 2, 3, 4)] == [1, 2, 2, 4]
+    neighbours = replace(tree, levels=np.array([1.0, np.nextafter(1.0, 2.0), 3.0]))
+    assert [neighbours.cut(neighbours.level_of(n)).max() + 1 for n in (1, 2, 3, 4)] == [1, 2, 3, 4]
+
+
+def test_mixtures_are_the_same_whether_they_are_held_or_not(
+    found: Populations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = sample(found.run, found.draws, 100)
+    held = memberships(found, events)
+    assert found.mixture(*found.draws[0]) is found.mixture(*found.draws[0])
+    monkeypatch.setattr(classify, "HELD_BYTES", 0)
+    anew = find(found.run, cpu)
+    assert anew.mixture(*anew.draws[0]) is not anew.mixture(*anew.draws[0])
+    for one, other in zip(memberships(anew, events), held, strict=True):
+        np.testing.assert_array_equal(one[0], other[0])
+        np.testing.assert_array_equal(one[1], other[1])
+
+
+def test_weights_of_the_populations_in_every_draw(found: Populations) -> None:
+    assert found.weights.shape == (16, 3)
+    np.testing.assert_allclose(found.weights, [[0.5, 0.35, 0.15]] * 16)
 
 
 def test_one_normal_is_one_population(folder: Path) -> None:
