@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import entr
 
 from dpmix.draws import Run, import_arviz
 from dpmix.model import PHI_FLOOR, Array
@@ -21,13 +24,23 @@ FULL_SHARE = 0.05
 # Vehtari et al. (2021), section 4.
 GOOD_R_HAT = 1.01
 GOOD_ESS = 400
+# Above it chains are in different places. Of 100 independent draws, in one chain or several, it is below; of
+# fewer it need not be, and says little.
+BAD_R_HAT = 1.1
+ROUGH_DRAWS = 100
+# An R-hat so large is a variance of 0 within chains, but for rounding.
+NO_MOVE_R_HAT = 1e6
 # R-hat of one chain compares its quarters, each of two draws at least.
 MIN_DRAWS = 8
+# Where more than so many times the draws would be needed, other things are of more use.
+MOST_TIMES = 20
 
 
 @dataclass(frozen=True)
 class Mixing:
     """How well one quantity of the chains is known; NaN where that cannot be told because it never moved.
+
+    R-hat is infinite where a quantity moved only from one chain, or half of one, to another.
 
     Attributes
     ----------
@@ -57,8 +70,11 @@ class Mixing:
 
 
 def convergence(run: Run) -> list[Mixing]:
-    """Mixing of the quantities that do not depend on how the components are numbered; of m and phi, where
-    they are learned, in the channel that mixes worst.
+    """Mixing of quantities of the whole mixture, none of which follows one component by its number; of m and
+    phi, where they are learned, in the channel that mixes worst.
+
+    All but the log posterior are the same however the components are numbered. That depends on their order as
+    the prior of the sticks does, over which the chain moves as well.
 
     Rank-normalised split R-hat and effective sample sizes of Vehtari, Gelman, Simpson, Carpenter and Buerkner
     (2021), Bayesian Analysis 16:667, as ArviZ computes them. The halves of a single chain stand for two
@@ -82,6 +98,7 @@ def convergence(run: Run) -> list[Mixing]:
         "log likelihood": stats["log_likelihood"],
         "alpha": run.alpha,
         "occupied components": stats["occupied"],
+        "entropy of the weights": entr(run.weights).sum(axis=-1),
         **{name: values for name, values in run.hyperparameters.items() if name in ("gamma", "nu")},
     }
     largest = np.sort(run.weights, axis=-1)[..., :-4:-1]
@@ -95,6 +112,32 @@ def convergence(run: Run) -> list[Mixing]:
         ]
         rows.append(min(channels, key=lambda row: np.nan_to_num(row.ess_bulk, nan=np.inf)))
     return rows
+
+
+def disagreement_warning(rows: Sequence[Mixing], chains: int, draws: int) -> str | None:
+    """Whether chains, or the halves of a chain, are in different places, and what to do about it.
+
+    Parameters
+    ----------
+    rows : sequence of Mixing
+    chains, draws : int
+        Chains, and draws of each.
+
+    Returns
+    -------
+    str or None
+        One line, or None where no R-hat is above 1.1 or where fewer than 100 draws in all cannot tell.
+    """
+    apart = [row for row in rows if row.r_hat > BAD_R_HAT]
+    if not apart or chains * draws < ROUGH_DRAWS:
+        return None
+    worst = max(apart, key=lambda row: row.r_hat)
+    others = f" and {len(apart) - 1} more" if len(apart) > 1 else ""
+    who = "chains, or the halves of one, disagree" if chains > 1 else "the halves of the chain disagree"
+    return (
+        f"{who} on {worst.quantity} (R-hat {worst.r_hat:.2f}){others}: not yet draws of one posterior; raise "
+        "mcmc.burn_in and mcmc.draws"
+    )
 
 
 def truncation_warning(last_weight: npt.ArrayLike, occupied: npt.ArrayLike, n_components: int) -> str | None:
@@ -126,7 +169,9 @@ def truncation_warning(last_weight: npt.ArrayLike, occupied: npt.ArrayLike, n_co
     return f"the truncation binds: {' and '.join(signs)}; raise model.components above {n_components}"
 
 
-def floor_warning(variances: Array, least: npt.ArrayLike, channels: Sequence[str]) -> str | None:
+def floor_warning(
+    variances: Array, least: npt.ArrayLike, channels: Sequence[str], *, by_modes: bool = False
+) -> str | None:
     """Whether a learned phi lies near the least that its prior allows, and what to do about it.
 
     Parameters
@@ -137,6 +182,8 @@ def floor_warning(variances: Array, least: npt.ArrayLike, channels: Sequence[str
         What they exceed by the prior.
     channels : sequence of str
         D names.
+    by_modes : bool
+        Whether Bayesian EM went to modes, where empty components draw phi down, too.
 
     Returns
     -------
@@ -147,9 +194,14 @@ def floor_warning(variances: Array, least: npt.ArrayLike, channels: Sequence[str
     low = [c for c, near in zip(channels, means < 10.0 * np.asarray(least), strict=True) if near]
     if not low:
         return None
+    cause = (
+        "empty components at their modes draw it there; set bem.update: mean"
+        if by_modes
+        else "very many events share a value there; spread them with data.atoms: tail or dither"
+    )
     return (
-        f"phi is down to the least that its prior allows in {', '.join(low)}: very many events share a value "
-        "there; spread them with data.atoms: tail or dither, or take phi out of model.learn"
+        f"phi is down to the least that its prior allows in {', '.join(low)}: {cause}, "
+        "or take phi out of model.learn"
     )
 
 
@@ -186,7 +238,8 @@ def describe_profile(run: Run) -> list[str]:
 def _describe_setting(run: Run) -> Iterator[str]:
     versions = ", ".join(f"{name} {version}" for name, version in run.versions.items())
     files = ", ".join(run.config["data"]["files"])
-    yield f"{run.path}: {'MCMC' if run.kind == 'mcmc' else 'Bayesian EM'}, begun {run.attributes['created']}"
+    method = "MCMC" if run.kind == "mcmc" else f"Bayesian EM by posterior {_update(run)}s"
+    yield f"{run.path}: {method}, begun {run.attributes['created']}"
     yield f"data: {run.attributes['n_events']:,} events of {files}"
     yield f"channels ({len(run.channels)}): {', '.join(run.channels)}"
     yield f"model: at most {run.n_components} components; seed {run.attributes['seed']}"
@@ -217,10 +270,15 @@ def _describe_mcmc(run: Run) -> Iterator[str]:
     yield from _describe_hyperparameters(run)
     log_posterior = run.sample_stats["log_posterior"]
     yield f"log posterior: mean {log_posterior.mean():,.1f}, last {log_posterior[:, -1].mean():,.1f}"
-    yield from _describe_mixing(convergence(run))
-    warning = truncation_warning(run.weights[..., -1], occupied, run.n_components)
-    if warning:
-        yield f"warning: {warning}"
+    rows = convergence(run)
+    yield from _describe_mixing(rows)
+    yield from _advise(run, rows)
+    for warning in (
+        disagreement_warning(rows, chains, run.committed),
+        truncation_warning(run.weights[..., -1], occupied, run.n_components),
+    ):
+        if warning:
+            yield f"warning: {warning}"
 
 
 def _describe_hyperparameters(run: Run) -> Iterator[str]:
@@ -235,7 +293,8 @@ def _describe_hyperparameters(run: Run) -> Iterator[str]:
     if "phi" in run.hyperparameters:
         sds = run.constants["channel_sds"] if run.transformed else 1.0
         least = PHI_FLOOR * np.asarray(run.config["model"]["prior"]["phi"]) * np.square(sds)
-        warning = floor_warning(_by_channel(run)["variance phi"], least, run.channels)
+        by_modes = run.kind == "bem" and _update(run) == "mode"
+        warning = floor_warning(_by_channel(run)["variance phi"], least, run.channels, by_modes=by_modes)
         if warning:
             yield f"warning: {warning}"
 
@@ -255,18 +314,62 @@ def _describe_mixing(rows: list[Mixing]) -> Iterator[str]:
         yield f"mixing: told from {MIN_DRAWS} draws on"
         return
     width = max(len(row.quantity) for row in rows)
-    yield f"mixing: {'':{width - 6}}  effective draws (tails)   R-hat"
+    yield f"mixing: {'':{width - 6}}   R-hat  bulk ESS  tail ESS"
     for row in rows:
         if row.sd == 0.0:
             yield f"  {row.quantity:{width}}  the same in every draw"
         else:
-            effective = f"{row.ess_bulk:15,.0f} {f'({row.ess_tail:,.0f})':>7}"
-            yield f"  {row.quantity:{width}}  {effective}  {row.r_hat:6.3f}"
-    if not all(row.good for row in rows):
-        yield (
-            f"  fewer than {GOOD_ESS} effective draws, or R-hat above {GOOD_R_HAT}: raise mcmc.draws "
-            "and mcmc.burn_in for firm estimates"
-        )
+            yield f"  {row.quantity:{width}}  {row.r_hat:6.3f}  {row.ess_bulk:8,.0f}  {row.ess_tail:8,.0f}"
+
+
+def _advise(run: Run, rows: list[Mixing]) -> Iterator[str]:
+    """What the figures of the mixing mean, and what to do about them."""
+    if not rows:
+        return
+    chains, draws = len(run.alpha), run.committed
+    parts = "the chains, and their halves," if chains > 1 else "the halves of the chain"
+    yield f"  R-hat: whether {parts} agree, as they do below {GOOD_R_HAT}. ESS: how many independent"
+    yield f"  draws these are worth, for means (bulk) and 5% and 95% quantiles (tail); {GOOD_ESS} are enough."
+    if chains * draws < ROUGH_DRAWS:
+        yield f"  {chains * draws} draws in all: below {ROUGH_DRAWS} these figures are rough themselves."
+    poor = [row for row in rows if not row.good]
+    if poor:
+        first, *others = _remedy(run, poor)
+        yield f"  Not enough for {len(poor)} of {len(rows)} quantities: {first}"
+        yield from (f"  {line}" for line in others)
+    else:
+        yield f"  Enough for all {len(rows)} quantities."
+    if chains == 1:
+        yield "  One chain cannot show whether another start would end elsewhere; mcmc.chains: 4 can."
+
+
+def _remedy(run: Run, poor: list[Mixing]) -> list[str]:
+    """How a run gets the effective draws that it lacks: these grow as draws do."""
+    if not run.complete:
+        return [f"{run.draws - run.committed} draws of each chain are still to come."]
+    chains = len(run.alpha)
+    times = max(2.0, *(GOOD_ESS / min(row.ess_bulk, row.ess_tail) for row in poor))
+    if times > MOST_TIMES and chains * run.draws >= ROUGH_DRAWS:
+        where = "by mcmc.chains: 4" if chains == 1 else "in the report of dpmix gate"
+        return [
+            f"it would take more than {MOST_TIMES} times the draws. Raise mcmc.draws",
+            f"and mcmc.burn_in, and see {where} whether chains agree on what you need.",
+        ]
+    return [
+        f"raise mcmc.draws to some {_rounded_up(times * run.draws):,}, in a new run;",
+        "with mcmc.init set to this file it begins where this one ended.",
+    ]
+
+
+def _rounded_up(number: float) -> int:
+    """To two digits."""
+    unit = int(10 ** max(len(str(int(number))) - 2, 0))
+    return math.ceil(number / unit) * unit
+
+
+def _update(run: Run) -> str:
+    """To what Bayesian EM takes components: runs from before there was a choice, to posterior means."""
+    return str(run.config.get("bem", {}).get("update", "mean"))
 
 
 def _describe_bem(run: Run) -> Iterator[str]:
@@ -275,16 +378,19 @@ def _describe_bem(run: Run) -> Iterator[str]:
     yield f"progress: {state}; {int((made >= 0).sum())} of {len(made)} starts begun"
     if (made > 0).any():
         yield _speed(run)
-    begun = np.flatnonzero(made >= 0)
+    begun = np.flatnonzero(made >= 0).tolist()
     ends = {start: float(trace["log_posterior"][start, made[start]]) for start in begun}
     kept = max(ends, key=lambda start: ends[start]) if run.complete else None
+    unsettled = [start for start in begun if _ran_out(run, start)]
     for start, log_posterior in ends.items():
         occupied = trace["occupied"][start, made[start]]
-        mark = " (kept)" if start == kept else ""
+        mark = (", not settled" if start in unsettled else "") + (" (kept)" if start == kept else "")
         yield (
             f"  start {start + 1}: {made[start]} steps, log posterior {log_posterior:,.1f}, "
             f"{occupied} components occupied{mark}"
         )
+    if unsettled:
+        yield f"warning: {len(unsettled)} of {len(begun)} starts had not settled by bem.max_steps; raise it"
     if run.complete:
         yield f"alpha: {run.alpha[0, 0]:.3g}"
         yield from _describe_hyperparameters(run)
@@ -293,6 +399,14 @@ def _describe_bem(run: Run) -> Iterator[str]:
         warning = truncation_warning(lightest, run.sample_stats["occupied"], run.n_components)
         if warning:
             yield f"warning: {warning}"
+
+
+def _ran_out(run: Run, start: int) -> bool:
+    """Whether a start of Bayesian EM ended with its steps and not because it had settled."""
+    path, tolerance = run.trace["log_posterior"][start], run.config["bem"]["tolerance"]
+    if run.sweeps_made[start] < len(path) - 1:
+        return False
+    return bool(abs(path[-1] - path[-2]) > tolerance * abs(path[-1]))
 
 
 def _speed(run: Run) -> str:
@@ -310,11 +424,14 @@ def _mixing(quantity: str, values: Array) -> Mixing:
     az = import_arviz()
     chains, draws = values.shape
     compared = values if chains > 1 else values[0, : draws // 2 * 2].reshape(2, -1)
+    with warnings.catch_warnings():  # a variance within the halves may be 0
+        warnings.simplefilter("ignore", RuntimeWarning)
+        r_hat = float(az.rhat(compared, method="rank"))
     return Mixing(
         quantity,
         float(values.mean()),
         float(values.std()),
         float(az.ess(values, method="bulk")),
         float(az.ess(values, method="tail")),
-        float(az.rhat(compared, method="rank")),
+        r_hat if r_hat < NO_MOVE_R_HAT else np.inf,
     )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +15,7 @@ from dpmix.draws import Layout, Record, Run, RunWriter, open_run
 from dpmix.model import HYPERPARAMETERS, Hyperparameters, State
 from dpmix.profile import SPANS
 from dpmix.summaries import (
+    ROUGH_DRAWS,
     convergence,
     describe_profile,
     describe_run,
@@ -21,7 +24,13 @@ from dpmix.summaries import (
 )
 
 K, D = 8, 2
-CONFIG = "data: {files: [a.fcs, b.fcs]}\nmcmc: {burn_in: 10}\nseed: 5\nmodel: {prior: {phi: 0.3}}\n"
+CONFIG = """
+data: {files: [a.fcs, b.fcs]}
+model: {prior: {phi: 0.3}}
+mcmc: {burn_in: 10}
+bem: {tolerance: 1.0e-6}
+seed: 5
+"""
 
 
 def layout(kind: str, chains: int, draws: int, sweeps: int, learned: tuple[str, ...] = ()) -> Layout:
@@ -217,6 +226,9 @@ def test_a_phi_at_its_least_is_told(path: Path) -> None:
     assert text is not None
     assert "allows in CD4: very many" in text
     assert floor_warning(variances, 3e-6, ("CD3", "CD4", "CD8")) is None
+    by_modes = floor_warning(variances, [3e-5, 3e-5, 3e-5], ("CD3", "CD4", "CD8"), by_modes=True)
+    assert by_modes is not None
+    assert "set bem.update: mean, or take phi out" in by_modes
     given = Hyperparameters(np.zeros(D), 1.0, 1.0, np.diag([0.3, 5e-5]))
     with RunWriter.create(path, layout("bem", 1, 1, 2, ("phi",))) as writer:
         writer.write_sweep(0, 0, Record(0.0, 0.0, 4, 1.5, 0.01))
@@ -262,17 +274,134 @@ def test_where_the_time_went_in_lines(path: Path) -> None:
     assert "writing the run file and checkpoints 25.00 s 25.0%" in others
 
 
+def lines_of(
+    path: Path, draws: npt.NDArray[np.float64], committed: int | None = None, **how: Any
+) -> list[str]:
+    committed = draws.shape[1] if committed is None else committed
+    return describe_run(mcmc_run(path, draws, committed=committed, **how))
+
+
+def told(lines: list[str], begin: str) -> str:
+    """The one line that begins so."""
+    (line,) = (line for line in lines if line.startswith(begin))
+    return line
+
+
 def test_poor_mixing_and_a_binding_truncation_are_said(path: Path) -> None:
     walk = np.cumsum(np.random.default_rng(8).normal(size=(1, 100)), axis=1)
-    text = "\n".join(describe_run(mcmc_run(path, walk, committed=100, occupied=K, stick=0.2)))
-    assert "raise mcmc.draws" in text
-    assert "warning: the truncation binds: the last component holds 20.97% of the mass" in text
+    lines = lines_of(path, walk, occupied=K, stick=0.2)
+    assert told(lines, "  Not enough for 3 of 8").endswith("more than 20 times the draws. Raise mcmc.draws")
+    assert told(lines, "  and mcmc.burn_in, and see by mcmc.chains: 4")
+    assert told(lines, "warning: the truncation binds: the last component holds 20.97% of the mass")
+    assert told(lines, "warning: the halves of the chain disagree on log posterior (R-hat ").endswith(
+        "raise mcmc.burn_in and mcmc.draws"
+    )
+
+
+@pytest.mark.parametrize("chains", [1, 2, 4])
+def test_chains_that_mix_have_no_warning_and_chains_that_disagree_have_one(path: Path, chains: int) -> None:
+    """Also with as few draws as it is told from; one chain, or half of a single one, is in another place."""
+    rng = np.random.default_rng(9)
+    for draws in (ROUGH_DRAWS // chains, 400):
+        mixed = rng.normal(size=(chains, draws))
+        path.unlink(missing_ok=True)
+        assert not [line for line in lines_of(path, mixed) if line.startswith("warning")]
+        apart = mixed.copy()
+        apart[-1, 0 if chains > 1 else draws // 2 :] += 4.0
+        path.unlink()
+        warning = told(lines_of(path, apart), "warning: ")
+        who = "chains, or the halves of one, disagree" if chains > 1 else "the halves of the chain disagree"
+        assert warning.startswith(f"warning: {who} on log ")
+        assert "and 1 more: " in warning or "and 2 more: " in warning
+
+
+def test_disagreement_is_not_told_from_few_draws(path: Path) -> None:
+    """Independent draws, too few, have an R-hat that would look bad."""
+    draws = np.random.default_rng(12).normal(size=(1, 20))
+    lines = lines_of(path, draws)
+    assert np.nanmax([row.r_hat for row in convergence(open_run(path))]) > 1.1
+    assert not [line for line in lines if line.startswith("warning")]
+    assert told(lines, "  20 draws in all: below 100 these figures are rough themselves.")
+
+
+def test_chains_that_never_move_disagree_without_end(path: Path) -> None:
+    stuck = np.repeat([[1.0], [2.0]], 100, axis=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        lines = lines_of(path, stuck)
+    assert told(lines, "  log posterior").split() == ["log", "posterior", "inf", "2", "2"]
+    assert "(R-hat inf)" in told(lines, "warning: chains")
+    assert not any("nan" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("chains", "draws", "committed", "expected"),
+    [
+        (4, 600, 600, "  Enough for all 8 quantities."),
+        (2, 90, 90, "  Not enough for 3 of 8 quantities: raise mcmc.draws to some "),
+        (2, 400, 60, "  Not enough for 3 of 8 quantities: 340 draws of each chain are still to come."),
+        (1, 10, 10, "  Not enough for 3 of 8 quantities: raise mcmc.draws to some "),
+    ],
+)
+def test_what_to_do_is_said(path: Path, chains: int, draws: int, committed: int, expected: str) -> None:
+    lines = lines_of(path, np.random.default_rng(12).normal(size=(chains, draws)), committed)
+    line = told(lines, expected)
+    alone = [line for line in lines if line.startswith("  One chain cannot show")]
+    assert len(alone) == (chains == 1)
+    assert told(
+        lines, "  R-hat: whether the chains" if chains > 1 else "  R-hat: whether the halves of the chain"
+    )
+    if "some" in expected:
+        needed = int(line.removeprefix(expected).removesuffix(", in a new run;").replace(",", ""))
+        poor = [row for row in convergence(open_run(path)) if not row.good]
+        least = min(min(row.ess_bulk, row.ess_tail) for row in poor)
+        assert max(2.0, 400 / least) * draws <= needed < 1.1 * max(2.0, 400 / least) * draws + 1
+        assert told(lines, "  with mcmc.init set to this file it begins where this one ended.")
+
+
+def test_the_quantities_do_not_depend_on_the_numbers_of_the_components(path: Path) -> None:
+    """All but the log posterior, which is written as it is: components in another order in every draw."""
+    rng, chains, draws = np.random.default_rng(13), 2, 60
+    weights = rng.dirichlet(np.ones(K), size=(chains, draws))
+    orders = rng.permuted(np.tile(np.arange(K), (chains, draws, 1)), axis=-1)
+    found = []
+    for own in (weights, np.take_along_axis(weights, orders, axis=-1)):
+        path.unlink(missing_ok=True)
+        with RunWriter.create(path, layout("mcmc", chains, draws, 11 + draws)) as writer:
+            for d in range(draws):
+                left = 1.0 - np.cumsum(own[:, d], axis=-1) + own[:, d]
+                sticks = np.minimum(own[:, d] / left, 1.0)[:, :-1]
+                states = [replace(state(), log_sticks=np.log(v), log_rests=np.log1p(-v)) for v in sticks]
+                writer.write_draw(d, states, [Record(0.0, 0.0, 3, 1.0, 0.1)] * chains)
+        found.append({row.quantity: row for row in convergence(open_run(path))})
+    one, other = found
+    for name in ("entropy of the weights", *(f"weight of component {r} by size" for r in (1, 2, 3))):
+        assert one[name].sd > 0
+        for value in ("mean", "sd", "ess_bulk", "ess_tail", "r_hat"):
+            assert getattr(one[name], value) == pytest.approx(getattr(other[name], value), rel=1e-3)
+    entropies = -(weights * np.log(weights)).sum(axis=-1)
+    assert one["entropy of the weights"].mean == pytest.approx(entropies.mean())
+
+
+def test_starts_that_ran_out_of_steps_are_told(path: Path) -> None:
+    with RunWriter.create(path, layout("bem", 3, 1, 5)) as writer:
+        for start, way in enumerate(
+            ([-9.0, -5.0, -4.0, -3.0, -2.0], [-9.0, -2.5, -2.5], [-9.0, -3.0, -3, -3, -3])
+        ):
+            for step, value in enumerate(way):
+                writer.write_sweep(start, step, Record(value, value, 4, 1.5, 0.01))
+        writer.write_draw(0, [state()], [Record(-2.0, -2.0, 4, 1.5, 0.01)])
+    lines = describe_run(open_run(path))
+    assert told(lines, "  start 1: ").endswith("4 components occupied, not settled (kept)")
+    assert told(lines, "  start 2: ").endswith("4 components occupied")
+    assert told(lines, "  start 3: ").endswith("4 components occupied")
+    assert told(lines, "warning: 1 of 3 starts had not settled by bem.max_steps; raise it")
 
 
 def test_bayesian_em_in_lines(path: Path) -> None:
     text = "\n".join(describe_run(bem_run(path, [-1200.0, -1100.0, -1150.0], complete=True)))
     for part in (
-        "Bayesian EM",
+        "Bayesian EM by posterior means, begun 20",
         "progress: complete; 3 of 3 starts begun",
         "speed: 0.01 s a step",
         "start 1: 1 steps, log posterior -1,200.0, 4 components occupied\n",
