@@ -13,8 +13,9 @@ event draws its side given the launch, and that draw is the proposal, of a proba
 merge needs the q of the split that undoes it: the launch is made in the same way, from the events of both,
 and q is the probability of the sides that they are on. With labels z, p(z) their probability given alpha and
 m(.) the marginal likelihood of a component's events, parameters and sticks being integrated out, a split is
-accepted with probability min(1, p(z') m(one) m(other) / (p(z) m(both) q)), and a merge with that of the
-inverse.
+accepted with probability min(1, p(z') m(one) m(other) / (2 p(z) m(both) q)), and a merge with that of the
+inverse. The 2: a merge gives all events to either of the two components, a split always comes from the one
+that has them.
 
 As q is at most 1, a merge that would be refused even then needs no pass over the events; most pairs lie so
 far apart. Moves of a round are made one after the other, but as their events are different ones, the
@@ -41,6 +42,7 @@ from dpmix.model import Array, Hyperparameters, Ints, Mixture, Stats, log_norms
 Divide = Callable[[Deal, Mixture], tuple[Stats, Array]]
 """`dpmix.engines.base.Engine.divide`, for the chain and the sweep in question."""
 
+LOG_2 = float(np.log(2.0))
 LAUNCH_SCANS = 2  # with 1, separated groups took more sweeps to find; with 3, as many
 SPREAD = 0.7  # of the two normals that are laid in, about the mean: standard deviations
 
@@ -112,7 +114,7 @@ def regroup(
         if pairs.is_split[m]:
             return bool(both > 1)
         of_labels = _log_labels_ratio(stats.counts, alpha, pairs, m, [both, 0.0])
-        return bool(of_both[m] - of_parts[m] + of_labels > levels[m])
+        return bool(of_both[m] - of_parts[m] + LOG_2 + of_labels > levels[m])
 
     promising = [m for m in range(len(levels)) if promises(m)]
     proposals = dict(
@@ -127,10 +129,10 @@ def regroup(
         sides, log_q = proposals[m]
         if pairs.is_split[m]:
             after = sides
-            ratio = gibbs.log_marginals(after, given).sum() - of_both[m] - log_q
+            ratio = gibbs.log_marginals(after, given).sum() - of_both[m] - LOG_2 - log_q
         else:
             after = _beside_nothing(_rows(pairs.both, [m]))
-            ratio = of_both[m] - of_parts[m] + log_q
+            ratio = of_both[m] - of_parts[m] + LOG_2 + log_q
         ratio += _log_labels_ratio(stats.counts, alpha, pairs, m, after.counts.tolist())
         if ratio > level and not (pairs.is_split[m] and after.counts.min() == 0.0):
             stats = _replaced(stats, [pairs.first[m], pairs.second[m]], after)
