@@ -125,7 +125,7 @@ def choose(kind: Kind, path: Path, overrides: list[str], resume: bool) -> tuple[
             raise ConfigError([f"{path}: HDF5, need a config in YAML; a run file goes on with --resume"])
         earlier = _earlier(kind, path)
         config = parse_config(earlier.config_text, str(path), [f"output.path={flow(str(path))}", *overrides])
-        base = Path(earlier.attributes["base"])
+        base = earlier.base
         if Path(config.output.path) != path:
             raise ConfigError(
                 [f"--output: got {config.output.path}, but {path} goes on in place; leave it out"]

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
-import yaml
 
 from dpmix import checkpoint
 from dpmix.checkpoint import Checkpoint
+from dpmix.config import parse_config
 from dpmix.errors import ConfigError, DataError, OutputError
 from dpmix.locks import open_alone
 from dpmix.model import HYPERPARAMETERS, Array, State
@@ -312,24 +312,42 @@ class Run:
 
     @property
     def config(self) -> dict[str, Any]:
-        """The whole config."""
-        config: dict[str, Any] = yaml.safe_load(self.config_text)
-        return config
+        """The whole config, plain values; `ConfigError` where it is none."""
+        return parse_config(self.config_text, str(self.path)).model_dump()
+
+    @property
+    def base(self) -> Path:
+        """Folder that the files of the config are relative to."""
+        base = self.attributes.get("base")
+        if not isinstance(base, str):
+            raise self._wrong("base")
+        return Path(base)
+
+    @property
+    def detectors(self) -> list[str]:
+        """Names of the channels in the first data file, D of them."""
+        names = self._json("detectors")
+        if not isinstance(names, list) or len(names) != len(self.channels) or not _are_texts(names):
+            raise self._wrong("detectors")
+        return names
 
     @property
     def engine(self) -> dict[str, Any]:
-        """What held and labelled the events."""
-        return self._json("engine")
+        """What held and labelled the events; at least the name of its backend."""
+        engine = self._mapping("engine")
+        if not isinstance(engine.get("backend"), str):
+            raise self._wrong("engine")
+        return engine
 
     @property
     def scaling(self) -> dict[str, Any]:
         """Transform and standardisation of the channels."""
-        return self._json("scaling")
+        return self._mapping("scaling")
 
     @property
     def versions(self) -> dict[str, str]:
         """Versions of the programs that wrote the file."""
-        return self._json("versions")
+        return self._mapping("versions")
 
     @property
     def n_components(self) -> int:
@@ -458,9 +476,24 @@ class Run:
     def _drawn(self, name: str) -> AnyArray:
         return self._arrays[name][:, : self.committed]
 
-    def _json(self, name: str) -> dict[str, Any]:
-        value: dict[str, Any] = json.loads(self.attributes[name])
+    def _mapping(self, name: str) -> dict[str, Any]:
+        value = self._json(name)
+        if not isinstance(value, dict):
+            raise self._wrong(name)
         return value
+
+    def _json(self, name: str) -> Any:
+        try:
+            return json.loads(self.attributes[name])
+        except (KeyError, TypeError, ValueError, RecursionError):
+            raise self._wrong(name) from None
+
+    def _wrong(self, name: str) -> DataError:
+        return DataError(f"{self.path}: the attribute {name} is not what dpmix writes")
+
+
+def _are_texts(values: list[Any]) -> bool:
+    return all(isinstance(value, str) for value in values)
 
 
 def checkpoint_path(path: Path) -> Path:
@@ -492,11 +525,13 @@ def _read_committed(path: Path, contents: Contents) -> int:
     draws that are counted but not known to be on the disk, those from the first with a gap on do not count.
     """
     slots = contents.slots
-    counted = int(slots["committed"].map(path))
+    counted, most = int(slots["committed"].map(path)), slots["posterior/alpha"].shape[1]
+    if not 0 <= counted <= most:
+        raise DataError(f"{path}: says that {counted} of {most} draws are committed; it is damaged")
     if "synced" not in slots:  # files of the first versions
         return counted
     drawn = [slot.map(path) for name, slot in slots.items() if name.split("/")[0] in DRAWN_GROUPS]
-    for draw in range(int(slots["synced"].map(path)), counted):
+    for draw in range(max(int(slots["synced"].map(path)), 0), counted):
         if not all(is_drawn(array[:, draw]) for array in drawn):
             return draw
     return counted

@@ -452,6 +452,9 @@ def _channel_type(keywords: Mapping[str, str], n: int, order: str, path: Path) -
 
 def _channel(keywords: Mapping[str, str], n: int, integer: bool, path: Path) -> Channel:
     """The metadata of channel n; $PnE counts for integers only, as the standard says."""
+    name = keywords.get(f"p{n}n")  # FlowIO takes $P01N for it
+    if name is None:
+        raise DataError(f"{path}: $P{n}N, the name of channel {n}, is missing; {AGAIN}")
     try:
         limit, gain = float(keywords[f"p{n}r"]), float(keywords.get(f"p{n}g", "1"))
     except (KeyError, ValueError) as error:
@@ -459,7 +462,7 @@ def _channel(keywords: Mapping[str, str], n: int, integer: bool, path: Path) -> 
     known = math.isfinite(limit) and limit > 0
     decades, offset = _log_scale(keywords, n, path)
     return Channel(
-        detector=keywords[f"p{n}n"].strip(),
+        detector=name.strip(),
         marker=keywords.get(f"p{n}s", "").strip(),
         range=limit if known else None,
         log=(decades, offset or 1.0) if integer and known and decades > 0 else None,

@@ -13,6 +13,9 @@ import yaml
 
 from dpmix.errors import ConfigError
 
+MOST_TEXT = 4 * 2**20  # characters: PyYAML takes some minutes for them
+MOST_VALUES = 100_000  # that aliases may stand for
+
 SCALARS = {
     "null": r"~|null|Null|NULL|",
     "bool": r"true|True|TRUE|false|False|FALSE",
@@ -36,12 +39,43 @@ class Loader(yaml.SafeLoader):
             seen.add(key.value if isinstance(key, yaml.ScalarNode) else key)
         return super().construct_mapping(node, deep)
 
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
+        text = super().construct_scalar(node)
+        if any("\ud800" <= c <= "\udfff" for c in text):
+            problem = "half of a surrogate pair, which is no character"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+        return text
+
+    def get_single_node(self) -> yaml.Node | None:
+        """The text as nodes; aliases that stand for more than anybody writes are an error.
+
+        A list of aliases of lists of aliases ... is short to write and without end to read.
+        """
+        node: yaml.Node | None = super().get_single_node()
+        if node is not None:
+            _size(node, {})
+        return node
+
 
 class Dumper(yaml.SafeDumper):
     """Writes YAML that quotes every text which either version would take for something else."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
+
+
+def _size(node: yaml.Node, known: dict[int, int | None]) -> int:
+    """Number of values in a node, those that aliases stand for counted each time; `known` by identity."""
+    if id(node) not in known:
+        known[id(node)] = None  # met again before it is known: it holds itself
+        inner = [] if isinstance(node, yaml.ScalarNode) else node.value
+        parts = [part for pair in inner for part in pair] if isinstance(node, yaml.MappingNode) else inner
+        known[id(node)] = 1 + sum(_size(part, known) for part in parts)
+    size = known[id(node)]
+    if size is None or size > MOST_VALUES:
+        problem = "refers to itself" if size is None else f"more than {MOST_VALUES} values"
+        raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+    return size
 
 
 for _tag, _pattern in SCALARS.items():
@@ -51,6 +85,8 @@ for _tag, _pattern in SCALARS.items():
 
 def parse(text: str, name: str) -> Any:
     """The value of a YAML text; a ConfigError of one line, which begins with `name`, where it is not YAML."""
+    if len(text) > MOST_TEXT:
+        raise ConfigError([f"{name}: found {len(text)} characters, need {MOST_TEXT} at most"])
     try:
         return yaml.load(text, Loader=Loader)
     except yaml.MarkedYAMLError as error:

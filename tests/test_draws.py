@@ -54,7 +54,7 @@ def layout(
             "sample": (("sample",), np.array(["a.fcs", "b.fcs"], dtype=object)),
         },
         attributes={
-            "config": "seed: 7\nmodel: {components: 32}\n",
+            "config": "data: {files: [a.fcs]}\nseed: 7\nmodel: {components: 32}\n",
             "seed": 7,
             "engine": {"backend": "cpu", "threads": 2},
             "scaling": {"CD3": {"method": "arcsinh"}},
@@ -128,7 +128,7 @@ def test_what_was_written_is_read(path: Path) -> None:
     assert run.kind == "mcmc"
     assert run.channels == CHANNELS
     assert (run.n_components, run.draws) == (K, 20)
-    assert run.config == {"seed": 7, "model": {"components": 32}}
+    assert (run.config["seed"], run.config["model"]["components"]) == (7, 32)
     assert run.attributes["seed"] == 7
     assert run.attributes["n_events"] == 30
     assert run.attributes["format_version"] == 1
