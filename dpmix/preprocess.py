@@ -20,7 +20,7 @@ import numpy.typing as npt
 from flowutils.compensate import compensate
 from threadpoolctl import threadpool_limits
 
-from dpmix import atoms
+from dpmix import atoms, memory
 from dpmix.atoms import Atom
 from dpmix.channels import (
     Panel,
@@ -478,7 +478,7 @@ def _matrix_file(path: Path) -> Spillover:
         sizes_fit = all(len(line) in (len(names), len(names) + 1) for line in lines[1:])
     except OSError as error:
         problem = f"cannot be read ({error.strerror})"
-    except (ValueError, IndexError) as error:
+    except (ValueError, IndexError, csv.Error) as error:
         problem = f"is not a matrix ({error})"
     else:
         if sizes_fit and matrix.shape == (len(names), len(names)) and len({*names}) == len(names):
@@ -612,9 +612,14 @@ class _Gathered:
 
 def _gather(plans: Sequence[_Plan], n_read: int, drop: bool, seed: int) -> _Gathered:
     """Read files twice: for what cannot be used and for limits, then `n_read` events into one array."""
-    scans = [_scan(plan) for plan in plans]
     sizes = [plan.source.n_events for plan in plans]
     dim = len(plans[0].chosen)
+    memory.require(
+        n_read * dim * 4,
+        f"{', '.join(plan.source.name for plan in plans)}: to hold {n_read} events in {dim} channels",
+        "take fewer channels (data.channels) or fewer events (data.max_events)",
+    )
+    scans = [_scan(plan) for plan in plans]
     values = np.empty((n_read, dim), np.float32)
     rows = np.empty(n_read, np.int64) if drop or n_read < sum(sizes) else None
     low, high, negative, not_positive = np.zeros((4, dim), np.int64)
@@ -645,6 +650,7 @@ def _gather(plans: Sequence[_Plan], n_read: int, drop: bool, seed: int) -> _Gath
                 rows[filled : filled + len(raw)] = numbers
             filled += len(raw)
         starts.append(filled)
+        plan.source.require_unchanged()
     values.resize((filled, dim), refcheck=False)  # in place: no second array
     rows = None if rows is None else rows[:filled].copy()
     return _Gathered(

@@ -14,14 +14,18 @@ the data set; the first 2-D one in the order of names |
 | Parquet | names of the columns | |
 
 CSV, NPZ and AnnData files are held in memory while they are read; of all others only the rows asked for are
-(of Parquet, a row group).
+(of Parquet, a row group). What a file says of its size is compared with the memory that there is before any
+of it is taken: a few bytes can say that they stand for terabytes, truthfully or not. No file is trusted
+otherwise: no pickle is opened, and names are shown in one line without a terminal's commands.
 """
 
 from __future__ import annotations
 
 import csv
 import glob
+import math
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,13 +35,16 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from dpmix import fcs
-from dpmix.errors import ConfigError, DataError, DpmixError
+from dpmix import fcs, memory
+from dpmix.errors import ConfigError, DataError, DpmixError, printable
 from dpmix.fcs import Channel, Spillover
 
 Fetch = Callable[[int, int, Sequence[int]], npt.NDArray[Any]]
 TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".tab")
 KNOWN = "FCS, CSV, TSV, NPY, NPZ, HDF5, h5ad or Parquet"
+MOST_COLUMNS = 65_536
+LONGEST_LINE = 2**20  # characters of the first line of a text file
+FEWER = "take a part of it, as a file of its own"
 HOW_TO_LEAVE_OUT = "name the channels to take in data.channels"
 
 
@@ -64,6 +71,8 @@ class Source:
     header : Header or None
         Of an FCS file.
     path : Path
+    stamp : tuple of int
+        What the file system says of the file when it was opened: whether it changes is told by that.
     """
 
     name: str
@@ -76,6 +85,7 @@ class Source:
     notes: tuple[str, ...] = ()
     header: fcs.Header | None = None
     path: Path = Path()
+    stamp: tuple[int, ...] = ()
 
     @property
     def channels(self) -> tuple[str, ...]:
@@ -106,6 +116,15 @@ class Source:
             raise DataError(
                 f"{self.name}: events {start} to {stop} cannot be read ({error}); {fcs.AGAIN}"
             ) from error
+
+    def require_unchanged(self) -> None:
+        """Raise `DataError` where the file is no longer as it was when it was opened."""
+        try:
+            now = _stamp(self.path)
+        except OSError as error:
+            raise DataError(f"{self.path}: gone while it was being read ({error.strerror})") from None
+        if now != self.stamp:
+            raise DataError(f"{self.path}: changed while it was being read; wait until it is whole")
 
 
 def open_sources(files: Sequence[str | Path], base: Path = Path()) -> list[Source]:
@@ -164,6 +183,7 @@ def open_source(path: str | Path, part: str = "") -> Source:
     """
     path = Path(path)
     try:
+        stamp = _stamp(path)
         reader = _reader(path)
         source = reader(path, part)
     except (DpmixError, MemoryError):
@@ -175,11 +195,19 @@ def open_source(path: str | Path, part: str = "") -> Source:
         raise DataError(
             f"{path}: found no channels, need a table with a row per event and a column per channel"
         )
-    names = source.channels
-    twice = sorted({name for name in names if names.count(name) > 1})
+    details = tuple(
+        replace(channel, detector=printable(channel.detector), marker=printable(channel.marker))
+        for channel in source.details
+    )
+    twice = sorted(name for name, count in Counter(d.detector for d in details).items() if count > 1)
     if twice:
         raise DataError(f"{path}: {_names(twice)} the name of several channels, need different names")
-    return replace(source, name=_joined(path.name, part), path=path)
+    return replace(source, name=printable(_joined(path.name, part)), details=details, path=path, stamp=stamp)
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    found = path.stat()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _reader(path: Path) -> Callable[[Path, str], Source]:
@@ -231,26 +259,52 @@ def _fcs(path: Path, part: str) -> Source:
 def _npy(path: Path, part: str) -> Source:
     _no_part(path, part)
 
-    def array() -> npt.NDArray[Any]:
-        """Mapped anew for each chunk, so that the pages of those before are let go."""
-        return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+    mapped = np.load(path, mmap_mode="r", allow_pickle=False)
+    source = _of_array(path, mapped)
+    offset, dtype, (n_events, dim) = mapped.offset, mapped.dtype, mapped.shape
+    by_column = mapped.flags.f_contiguous and not mapped.flags.c_contiguous
 
-    source = _of_array(path, array())
-    return replace(source, fetch=lambda start, stop, columns: array()[start:stop][:, list(columns)])
+    def values(first: int, count: int) -> npt.NDArray[Any]:
+        """Read, not mapped: a file that is cut short meanwhile would end the process."""
+        found = np.fromfile(path, dtype, count, offset=offset + first * dtype.itemsize)
+        if len(found) < count:
+            raise ValueError(f"{count - len(found)} numbers are missing")
+        return found
+
+    def fetch(start: int, stop: int, columns: Sequence[int]) -> npt.NDArray[Any]:
+        if not by_column:
+            return values(start * dim, (stop - start) * dim).reshape(-1, dim)[:, list(columns)]
+        return np.column_stack([values(column * n_events + start, stop - start) for column in columns])
+
+    return replace(source, fetch=fetch)
 
 
 def _npz(path: Path, part: str) -> Source:
     with np.load(path, allow_pickle=False) as arrays:
         name = part or ("events" if "events" in arrays.files else "")
+        shapes = {n: _npz_shape(arrays, n) for n in arrays.files}
         if not name:
-            tables = [n for n in arrays.files if arrays[n].ndim == 2 and arrays[n].dtype.kind in "fiu"]
+            tables = [n for n, (shape, dtype) in shapes.items() if len(shape) == 2 and dtype.kind in "fiu"]
             if len(tables) != 1:
                 raise DataError(f"{path}: found the arrays {', '.join(arrays.files)}, need one named events")
             name = tables[0]
         if name not in arrays.files:
             raise ConfigError([f"data.files: {path} has no array {name}, it has {', '.join(arrays.files)}"])
+        for needed in {name, "channels"} & {*arrays.files}:
+            _require_memory(path, *shapes[needed])
         names = [str(n) for n in arrays["channels"]] if "channels" in arrays.files else None
         return _of_array(path, arrays[name], names)
+
+
+def _npz_shape(arrays: Any, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Shape and type of an array, of which nothing else is unpacked."""
+    with arrays.zip.open(name if name in arrays.zip.namelist() else f"{name}.npy") as file:
+        version = np.lib.format.read_magic(file)
+        read = (
+            np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        )
+        shape, _, dtype = read(file)
+    return shape, dtype
 
 
 def _hdf5(path: Path, part: str) -> Source:
@@ -266,9 +320,12 @@ def _hdf5(path: Path, part: str) -> Source:
             found = f"its 2-D data sets of numbers are {', '.join(tables)}" if tables else "it has none"
             raise ConfigError([f"data.files: {path}: no data set {part} of events: {found}"])
         data = file[name]
+        _require_columns(path, data.shape[1])
+        _require_memory(path, data.chunks or (1,), data.dtype)
         names = data.attrs.get("channels")
         beside = data.parent.get("channels")
         if names is None and isinstance(beside, h5py.Dataset):
+            _require_columns(path, beside.size)
             names = beside.asstr()[:]
         details = _details(path, None if names is None else [_word(n) for n in names], data.shape[1])
 
@@ -280,20 +337,35 @@ def _hdf5(path: Path, part: str) -> Source:
 
 
 def _anndata(path: Path, part: str) -> Source:
-    import anndata  # takes a second to import, for one kind of file
+    from anndata.io import read_elem  # takes a second to import, for one kind of file
 
     _no_part(path, part)
-    table = anndata.read_h5ad(path)
-    values = table.X
-    if values is None:
-        raise DataError(f"{path}: found no X, need the events in X")
+    with h5py.File(path, "r") as file:
+        if "X" not in file:
+            raise DataError(f"{path}: found no X, need the events in X")
+        stored = file["X"]
+        shape = stored.shape if isinstance(stored, h5py.Dataset) else stored.attrs["shape"]
+        _require_columns(path, int(shape[1]))
+        _require_memory(path, [int(size) for size in shape], np.dtype(np.float64))
+        for group in (stored, file["var"]):
+            _require_memory_of_parts(path, group)
+        values, var = read_elem(stored), read_elem(file["var"])
     values = values.toarray() if hasattr(values, "toarray") else np.asarray(values)
-    source = _of_array(path, values, [str(name) for name in table.var_names])
-    if "marker" not in table.var:
+    source = _of_array(path, values, [str(name) for name in var.index])
+    if "marker" not in var:
         return source
-    markers = ["" if m is None or m != m else str(m) for m in table.var["marker"]]
+    markers = ["" if m is None or m != m else str(m) for m in var["marker"]]
     details = [replace(d, marker=m) for d, m in zip(source.details, markers, strict=True)]
     return replace(source, details=tuple(details))
+
+
+def _require_memory_of_parts(path: Path, item: Any) -> None:
+    parts = [item]
+    if isinstance(item, h5py.Group):
+        item.visititems(lambda name, part: parts.append(part))
+    for part in parts:
+        if isinstance(part, h5py.Dataset):
+            _require_memory(path, part.shape, part.dtype)
 
 
 def _parquet(path: Path, part: str) -> Source:
@@ -302,6 +374,7 @@ def _parquet(path: Path, part: str) -> Source:
     _no_part(path, part)
     file = pyarrow.parquet.ParquetFile(path)
     fields = list(file.schema_arrow)
+    _require_columns(path, len(fields))
     details = tuple(Channel(field.name, numeric=_is_number(field.type)) for field in fields)
     sizes = [file.metadata.row_group(g).num_rows for g in range(file.num_row_groups)]
     edges = np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
@@ -311,6 +384,7 @@ def _parquet(path: Path, part: str) -> Source:
         """Row group g; the latest one is kept, because a chunk is smaller than a row group."""
         if (g, columns) not in latest:
             latest.clear()
+            _require_memory(path, (sizes[g], len(columns)), np.dtype(np.float64))
             table = file.read_row_group(g, columns=[details[c].detector for c in columns])
             latest[g, columns] = np.column_stack(
                 [table.column(details[c].detector).to_numpy().astype(np.float32) for c in columns]
@@ -335,7 +409,11 @@ def _text(path: Path, part: str) -> Source:
 
     _no_part(path, part)
     with path.open(encoding="utf-8-sig", newline="") as file:
-        line = file.readline()
+        line = file.readline(LONGEST_LINE)
+        if len(line) == LONGEST_LINE:
+            raise DataError(
+                f"{path}: its first line has {LONGEST_LINE} characters and more, need a row per event"
+            )
         if not line.strip():
             raise DataError(f"{path}: found an empty first line, need a header or numbers")
         delimiter = max(",\t;", key=line.count)
@@ -386,6 +464,7 @@ def _of_array(path: Path, array: npt.NDArray[Any], names: Sequence[str] | None =
     if array.ndim != 2 or array.dtype.kind not in "fiu":
         found = f"an array of shape {list(array.shape)} and type {array.dtype}"
         raise DataError(f"{path}: found {found}, need numbers [events, channels]")
+    _require_columns(path, array.shape[1])
     details = _details(path, names, array.shape[1])
     return Source(
         path.name, details, array.shape[0], lambda start, stop, columns: array[start:stop][:, list(columns)]
@@ -397,6 +476,17 @@ def _details(path: Path, names: Sequence[str] | None, n_channels: int) -> tuple[
     if len(names) != n_channels:
         raise DataError(f"{path}: found {len(names)} channel names and {n_channels} columns, need as many")
     return tuple(Channel(name) for name in names)
+
+
+def _require_columns(path: Path, found: int) -> None:
+    if found > MOST_COLUMNS:
+        raise DataError(
+            f"{path}: found {found} columns, need a row per event and {MOST_COLUMNS} columns at most"
+        )
+
+
+def _require_memory(path: Path, shape: Sequence[int], dtype: np.dtype[Any]) -> None:
+    memory.require(math.prod(shape) * dtype.itemsize, f"{path}: to read it", FEWER)
 
 
 def _no_part(path: Path, part: str) -> None:
