@@ -310,7 +310,7 @@ class Run:
         """The whole config, YAML."""
         return str(self.attributes["config"])
 
-    @property
+    @cached_property
     def config(self) -> dict[str, Any]:
         """The whole config, plain values; `ConfigError` where it is none."""
         return parse_config(self.config_text, str(self.path)).model_dump()
