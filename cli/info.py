@@ -15,7 +15,8 @@ def command(file: str) -> None:
     """Say what FILE contains: a data file of any kind that is read, or a run file.
 
     Of a run: its config, how far it is, its engine, occupied components, alpha and what else is learned of
-    the prior, log posterior, effective sample sizes and where its time went; while it goes on, too.
+    the prior, log posterior, whether its chains agree (R-hat) and what its draws are worth (ESS), what to do
+    where that is not enough, and where its time went; while it goes on, too.
 
     \b
     Examples:

@@ -140,7 +140,9 @@ def disagreement_warning(rows: Sequence[Mixing], chains: int, draws: int) -> str
     )
 
 
-def truncation_warning(last_weight: npt.ArrayLike, occupied: npt.ArrayLike, n_components: int) -> str | None:
+def truncation_warning(
+    last_weight: npt.ArrayLike, occupied: npt.ArrayLike, n_components: int, *, which: str = "last"
+) -> str | None:
     """Whether the truncation binds, and what to do about it.
 
     Parameters
@@ -151,6 +153,8 @@ def truncation_warning(last_weight: npt.ArrayLike, occupied: npt.ArrayLike, n_co
         Occupied components in every draw.
     n_components : int
         The truncation K.
+    which : str
+        What that component is called.
 
     Returns
     -------
@@ -159,11 +163,11 @@ def truncation_warning(last_weight: npt.ArrayLike, occupied: npt.ArrayLike, n_co
     """
     left_over = float(np.asarray(last_weight).mean())
     full = float((np.asarray(occupied) == n_components).mean())
-    signs = []
+    signs, several = [], np.size(last_weight) > 1
     if left_over > VISIBLE_WEIGHT:
-        signs.append(f"the last component holds {left_over:.2%} of the mass on average")
+        signs.append(f"the {which} component holds {left_over:.2%} of the mass" + " on average" * several)
     if full > FULL_SHARE:
-        signs.append(f"all {n_components} components are occupied in {full:.0%} of the draws")
+        signs.append(f"all {n_components} components are occupied" + f" in {full:.0%} of the draws" * several)
     if not signs:
         return None
     return f"the truncation binds: {' and '.join(signs)}; raise model.components above {n_components}"
@@ -396,7 +400,9 @@ def _describe_bem(run: Run) -> Iterator[str]:
         yield from _describe_hyperparameters(run)
         # Nothing orders the sticks of Bayesian EM by weight, so its last component is the lightest one.
         lightest = run.weights.min(axis=-1)
-        warning = truncation_warning(lightest, run.sample_stats["occupied"], run.n_components)
+        warning = truncation_warning(
+            lightest, run.sample_stats["occupied"], run.n_components, which="lightest"
+        )
         if warning:
             yield f"warning: {warning}"
 

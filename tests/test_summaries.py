@@ -170,6 +170,7 @@ def test_too_few_draws_tell_nothing(path: Path) -> None:
         ([1e-6, 1e-5], [64, 63], ["all 64 components are occupied in 50% of the draws"]),
         ([5e-3, 5e-3], [64, 64], ["0.50% of the mass", "in 100% of the draws", "raise model.components"]),
         ([1e-6] * 100, [64] + [50] * 99, []),
+        ([5e-3], [64], ["component holds 0.50% of the mass and all 64 components are occupied; raise"]),
     ],
 )
 def test_truncation_warning(last_weight: list[float], occupied: list[int], parts: list[str]) -> None:
@@ -408,6 +409,7 @@ def test_bayesian_em_in_lines(path: Path) -> None:
         "start 2: 2 steps, log posterior -1,100.0, 5 components occupied (kept)\n",
         "start 3: 3 steps, log posterior -1,150.0, 6 components occupied\n",
         "alpha: 1",
+        "warning: the truncation binds: the lightest component holds 0.78% of the mass; raise",
     ):
         assert part in text
     assert "R-hat" not in text
