@@ -55,7 +55,7 @@ def _lock(path: Path, file: int) -> None:
     except OSError as error:
         if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
             raise
-        log.warning("%s: its file system has no locks (%s): let no other run write to it", path, error.strerror)
+        log.warning("%s: cannot be locked (%s): let no other run write to it", path, error.strerror)
 
 
 def _is_at(path: Path, file: int) -> bool:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import h5py
 import numpy as np
 
+from dpmix import open_run
 from dpmix.config import Config
+from dpmix.errors import DataError
 
 # Attributes that say when and with what a run was made, not what it drew.
 VARYING = {"created", "run_id", "config", "base", "engine"}
@@ -64,3 +70,34 @@ class StopAfter:
     def __call__(self) -> bool:
         self.left -= 1
         return self.left == 0
+
+
+def assert_draws_of(whole: Path, path: Path) -> int:
+    """The draws that a run file has are those of a whole run, bit for bit; their number."""
+    theirs, ours = open_run(whole), open_run(path)
+    n = ours.committed
+    for name in ("weights", "means", "covariances", "alpha"):
+        assert getattr(ours, name).tobytes() == getattr(theirs, name)[:, :n].tobytes(), f"{name} of {n} draws"
+    for name, values in ours.sample_stats.items():
+        if name != "seconds":
+            assert values.tobytes() == theirs.sample_stats[name][:, :n].tobytes(), f"{name} of {n} draws"
+    return n
+
+
+def dpmix(*arguments: str | Path, checkpoint_seconds: float = 0.02) -> list[str]:
+    """A command line of dpmix, in which a run saves its checkpoint more often than a user's does."""
+    code = (
+        f"from dpmix import run; run.CHECKPOINT_SECONDS = {checkpoint_seconds}; from dpmix.cli import main; "
+        "main(prog_name='dpmix')"
+    )
+    return [sys.executable, "-c", code, *map(str, arguments)]
+
+
+def wait_for_draws(path: Path, n: int, process: subprocess.Popen[str]) -> None:
+    """Wait until so many draws are committed by a process that goes on."""
+    while process.poll() is None:
+        with suppress(DataError):
+            if open_run(path).committed >= n:
+                return
+        time.sleep(0.01)
+    raise AssertionError(f"ended before its draw {n}, with {process.returncode}: {process.communicate()}")
