@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -31,6 +32,7 @@ from dpmix.channels import (
     settings_of,
     transform_of,
 )
+from dpmix.engines.checks import MAX_CHANNELS
 from dpmix.errors import ConfigError, DataError
 from dpmix.fcs import Channel, Spillover
 from dpmix.scaling import Scaling, Transform
@@ -292,6 +294,11 @@ def _prepare(settings: DataSettings, base: Path, seed: int) -> Events:
     plans = _plan(settings, sources, chosen, base, notes)
     used = [sources[0].details[k] for k in chosen[0]]
     names = display_names(used)
+    if len(names) > MAX_CHANNELS:
+        raise DataError(
+            f"{sources[0].name}: found {len(names)} channels, need {MAX_CHANNELS} at most: name those to "
+            "take in data.channels"
+        )
     transforms_asked = settings_of(settings.transform, sources[0], chosen[0])
 
     total = sum(source.n_events for source in sources)
@@ -323,6 +330,7 @@ def _prepare(settings: DataSettings, base: Path, seed: int) -> Events:
     scaling = Scaling(names, transforms, np.zeros(len(names)), np.ones(len(names)), found, seed)
     beyond = _transform(gathered, scaling)
     _check_varies(values, names)
+    _check_different(values, names)
     _spread_atoms(gathered, scaling, [source.name for source in sources])
     _check_finite(values, names)
     means, sds = _moments(values)
@@ -714,6 +722,20 @@ def _check_varies(values: npt.NDArray[np.float32], names: Sequence[str]) -> None
         raise DataError(
             f"constant in all {len(values)} events: {', '.join(constant)}; leave them out (name the other "
             "channels in data.channels)"
+        )
+
+
+def _check_different(values: npt.NDArray[np.float32], names: Sequence[str]) -> None:
+    """A channel that is there twice leaves every covariance without an inverse."""
+    alike = [
+        f"{names[j]} and {names[k]}"
+        for j, k in itertools.combinations(range(len(names)), 2)
+        if np.array_equal(values[:CHUNK, j], values[:CHUNK, k]) and np.array_equal(values[:, j], values[:, k])
+    ]
+    if alike:
+        raise DataError(
+            f"the same in all {len(values)} events: {', '.join(alike)}; leave one out (name the others in "
+            "data.channels)"
         )
 
 

@@ -493,12 +493,16 @@ def _values(dataset: h5py.Dataset) -> AnyArray:
 
 def _texts(dataset: h5py.Dataset) -> list[str]:
     """Its texts, read one by one: any number of them may be one and the same long one in the file."""
-    left, found = os.path.getsize(dataset.file.filename), []
+    left = os.path.getsize(dataset.file.filename)
+    too_long = Wrong(f"the texts of {dataset.name} are longer than the file")
+    if dataset.size > left:
+        raise too_long
+    found: list[str] = []
     for place in np.ndindex(dataset.shape):
         found.append(dataset.asstr()[place])
-        left -= len(found[-1]) + 1
+        left -= len(found[-1])
         if left < 0:
-            raise Wrong(f"the texts of {dataset.name} are longer than the file")
+            raise too_long
     return found
 
 
