@@ -22,7 +22,6 @@ from dpmix.engines import Deal, Key
 from dpmix.errors import DataError, DpmixError, EngineError
 from dpmix.model import (
     Array,
-    Hyperparameters,
     Mixture,
     Prior,
     State,
@@ -32,7 +31,7 @@ from dpmix.model import (
     occupied,
 )
 from dpmix.session import Session, initial_state, open_session
-from dpmix.streams import Step, Stream
+from dpmix.streams import Stream
 
 log = logging.getLogger("dpmix")
 
@@ -333,14 +332,7 @@ def _following(
     """The sampler's part of a sweep: the state after this one, and the seconds that it took."""
     began = time.perf_counter()
     iteration = state.iteration + 1
-    mcmc, stream = session.config.mcmc, Stream(session.config.seed, chain, iteration)
-
-    def divide(deal: Deal, mixture: Mixture) -> tuple[Stats, Array]:
-        return passes.divide(deal, mixture, Key(session.config.seed, chain, iteration))
-
-    def regroup(stats: Stats, given: Hyperparameters, alpha: float) -> Stats:
-        return split_merge.regroup(stats, given, alpha, divide, stream.step(Step.SPLIT_MERGE))[0]
-
+    mcmc, key = session.config.mcmc, Key(session.config.seed, chain, iteration)
     is_due = mcmc.split_merge > 0 and iteration % mcmc.split_merge == 0
     try:
         with session.profile.span("parameters"):
@@ -348,9 +340,9 @@ def _following(
                 state,
                 stats,
                 session.prior,
-                stream,
+                Stream(*key),
                 label_swaps=mcmc.label_swaps,
-                regroup=regroup if is_due else None,
+                regroup=split_merge.round_of(passes.divide, key) if is_due else None,
             )
     except np.linalg.LinAlgError as error:
         raise _collinear("sweep", iteration) from error

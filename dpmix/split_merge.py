@@ -36,8 +36,9 @@ import numpy.typing as npt
 from scipy.special import betaln
 
 from dpmix import gibbs
-from dpmix.engines.base import Deal
+from dpmix.engines.base import Deal, Key
 from dpmix.model import Array, Hyperparameters, Ints, Mixture, Stats, log_norms
+from dpmix.streams import Step, Stream
 
 Divide = Callable[[Deal, Mixture], tuple[Stats, Array]]
 """`dpmix.engines.base.Engine.divide`, for the chain and the sweep in question."""
@@ -73,6 +74,24 @@ class _Proposal(NamedTuple):
 
     sides: Stats
     log_probability: float
+
+
+def round_of(divide: Callable[[Deal, Mixture, Key], tuple[Stats, Array]], key: Key) -> gibbs.Regroup:
+    """A round for one sweep of one chain, with the random numbers of that sweep.
+
+    Parameters
+    ----------
+    divide : callable
+        `dpmix.engines.base.Engine.divide` of the engine that drew the labels.
+    key : Key
+        That they were drawn with.
+    """
+    rng = Stream(key.seed, key.chain, key.iteration).step(Step.SPLIT_MERGE)
+
+    def of_sweep(stats: Stats, given: Hyperparameters, alpha: float) -> Stats:
+        return regroup(stats, given, alpha, lambda deal, mixture: divide(deal, mixture, key), rng)[0]
+
+    return of_sweep
 
 
 def regroup(

@@ -32,7 +32,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-SHORT = {"chains": 2, "burn_in": 2, "draws": 3, "thin": 2}
+SHORT = {"chains": 2, "burn_in": 2, "draws": 3, "thin": 2, "split_merge": 2}
 
 
 @pytest.fixture(scope="module")
