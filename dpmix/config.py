@@ -288,8 +288,8 @@ class McmcConfig(Section):
     )
     split_merge: int = key(
         10,
-        "Sweeps from one round of split-merge moves to the next, which try to give the events of a component to "
-        "two, or those of two to one; 0: none.",
+        "Sweeps from one round of split-merge moves to the next, which try to give the events of a component "
+        "to two, or those of two to one; 0: none.",
         "sweeps that move one event at a time hardly ever find a split; a round costs about a sweep",
         ge=0,
         le=2**31,
