@@ -75,6 +75,8 @@ def load(path: Path, run_id: str) -> Checkpoint | None:
         return None
     try:
         with np.load(path, allow_pickle=False) as file:
+            if sum(member.file_size for member in file.zip.infolist()) > path.stat().st_size:
+                raise ValueError("it is compressed, which none of dpmix is, and could be of any size")
             arrays = dict(file)
         owner, iteration = str(arrays.pop("run_id")), int(arrays.pop("iteration"))
         columns = [arrays.pop(f"state.{name}") for name in FIELDS]

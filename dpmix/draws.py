@@ -208,7 +208,17 @@ class RunWriter:
         DataError
             The checkpoint cannot be read, or belongs to another run.
         """
-        return checkpoint.load(checkpoint_path(self.path), self._run_id)
+        path, slots = checkpoint_path(self.path), self._contents.slots
+        found = checkpoint.load(path, self._run_id)
+        if found is None:
+            return None
+        k, dim = slots["posterior/means"].shape[2:]
+        shapes = {"means": (k, dim), "covariances": (k, dim, dim), "whiteners": (k, dim, dim)}
+        shapes |= {"log_sticks": (k - 1,), "log_rests": (k - 1,)}
+        fit = all(getattr(state, name).shape == shapes[name] for state in found.states for name in shapes)
+        if not fit or not 0 <= found.iteration < max(slots["trace/alpha"].shape):
+            raise DataError(f"{path}: does not fit the run; --overwrite begins the run anew")
+        return found
 
     def discard_checkpoint(self) -> None:
         """Remove the checkpoint of a run that has come to its end."""

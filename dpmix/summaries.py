@@ -384,7 +384,7 @@ def _describe_bem(run: Run) -> Iterator[str]:
         yield _speed(run)
     begun = np.flatnonzero(made >= 0).tolist()
     ends = {start: float(trace["log_posterior"][start, made[start]]) for start in begun}
-    kept = max(ends, key=lambda start: ends[start]) if run.complete else None
+    kept = max(ends, key=lambda start: ends[start]) if run.complete and ends else None
     unsettled = [start for start in begun if _ran_out(run, start)]
     for start, log_posterior in ends.items():
         occupied = trace["occupied"][start, made[start]]
