@@ -202,19 +202,21 @@ def stored(engine: Engine, choice: Choice) -> dict[str, object]:
     return {**engine.info, "chosen": choice.why}
 
 
-def check_same_data(earlier: Run, events: preprocess.Events) -> None:
-    """Refuse to go on with a run whose events are no longer what they were."""
+def check_same_data(
+    earlier: Run, events: preprocess.Events, remedy: str = "begin anew with --overwrite"
+) -> None:
+    """Refuse to work with a run whose events are no longer what they were."""
     began, channels = earlier.attributes, ", ".join(earlier.channels)
     now = ", ".join(events.channels)
     if channels != now:
-        difference = f"channels {channels} when this run began, {now} now"
+        difference = f"channels {channels} then, {now} now"
     elif began["n_events"] != len(events.values):
-        difference = f"{began['n_events']:,} events when this run began, {len(events.values):,} now"
+        difference = f"{began['n_events']:,} events then, {len(events.values):,} now"
     elif began["data_hash"] != events.data_hash:
-        difference = "other values, or in another order, than when this run began"
+        difference = "other values, or in another order"
     else:
         return
     raise DataError(
-        f"{earlier.path}: the data have changed, so it cannot go on: {difference}; put the old files back, "
-        "or begin anew with --overwrite"
+        f"{earlier.path}: the data have changed since this run began: {difference}; put the old files back, "
+        f"or {remedy}"
     )

@@ -506,9 +506,9 @@ def test_a_run_goes_on_only_with_its_config_and_its_data(
         assert f"{key}: not what {path} began with" in refused("--set", f"{key}={value}", code=2)
     events = np.load(folder / "events.npy")
     for changed, difference in (
-        (events[:-1], "2,000 events when this run began, 1,999 now"),
-        (events[:, :2], "channels ch0, ch1, ch2 when this run began, ch0, ch1 now"),
-        (events[::-1], "other values, or in another order, than when this run began"),
+        (events[:-1], "2,000 events then, 1,999 now"),
+        (events[:, :2], "channels ch0, ch1, ch2 then, ch0, ch1 now"),
+        (events[::-1], "other values, or in another order"),
     ):
         np.save(folder / "events.npy", changed)
         assert difference in refused("--quiet", code=1)
