@@ -19,8 +19,9 @@ import numpy.typing as npt
 from scipy.optimize import linear_sum_assignment
 
 from dpmix.draws import Run
-from dpmix.errors import ConfigError, DataError
+from dpmix.errors import ConfigError
 from dpmix.model import Array, Ints
+from dpmix.outputs import partial_path, writing
 from dpmix.partitions import contingency
 from dpmix.run_file import coordinate, read_contents, write_coordinates
 
@@ -112,14 +113,13 @@ def write_aligned(path: str | Path, run: Run, draws: npt.ArrayLike, order: npt.A
         raise ValueError(f"order of shape {orders.shape} for {len(pairs)} draws, each once")
     if len(pairs) != len(chains) * len(numbers):
         raise ValueError("not the same draws of each chain")
-    temporary = path.with_name(path.name + ".partial")
+    temporary = partial_path(path)
     try:
-        with h5netcdf.File(temporary, "w") as file:
-            file.attrs.update(_attributes(run))
-            _write_posterior(file.create_group("posterior"), run, chains, numbers, pairs, orders)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be written: {error.strerror or error}") from None
+        with writing(path):
+            with h5netcdf.File(temporary, "w") as file:
+                file.attrs.update(_attributes(run))
+                _write_posterior(file.create_group("posterior"), run, chains, numbers, pairs, orders)
+            os.replace(temporary, path)
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)

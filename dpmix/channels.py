@@ -32,6 +32,7 @@ NOT_MARKERS = (
     ("beads or debarcoding", r"^(bead_?dist.*|bc_separation_dist|mahalanobis_dist)$"),
     ("event header", r"^HDR-"),
     ("event or file number", r"^(event|row|file)[ _.-]?(#|no|num|number|count|id|index)$"),
+    ("result of an earlier gating", r"^dpmix_"),
     ("label", r"^(label|population|cluster|sample|individual|batch)s?([ _.-]?(id|no|num|number|name))?$"),
     ("column without a name", r"^column \d+$|^Unnamed: \d+$|^__index_level_\d+__$"),
 )

@@ -167,7 +167,9 @@ def _find(
     tree = tree_of(*density, n_events, len(pooled))
 
     def cut(one: Tree) -> Ints:
-        return one.cut(_level(one, level, n_populations))
+        if n_populations is not None:
+            return one.cut_to(n_populations)
+        return one.cut(LEVEL if level is None else level)
 
     own = _by_weight(cut(tree), density[0])
     n_found = int(own.max()) + 1
@@ -349,12 +351,8 @@ def _level(tree: Tree, level: float | None, n_populations: int | None) -> float:
 
 def _why(tree: Tree, level: float | None, n_populations: int | None, n_found: int) -> str:
     if n_populations is not None:
-        n_modes = len(tree.heights)
-        if n_found == n_populations:
-            few = ""
-        elif n_found == n_modes:
-            few = f", and the density has {n_modes} modes"
-        else:
-            few = f", and no level gives more than {n_found} of these"
-        return f"{n_populations} populations asked for{few}"
+        if n_found < n_populations:
+            return f"{n_populations} populations asked for, and the density has {n_found} modes"
+        tied = int(tree.cut(tree.level_of(n_populations)).max()) + 1 != n_found
+        return f"{n_populations} populations asked for{', not all merges at this level made' if tied else ''}"
     return "the default" if level is None else "as asked for"

@@ -10,8 +10,8 @@ import numpy as np
 
 from dpmix import views
 from dpmix.draws import Run
-from dpmix.errors import DataError
 from dpmix.gating import Gating, interval
+from dpmix.outputs import writing
 from dpmix.summaries import Mixing
 
 if TYPE_CHECKING:
@@ -36,6 +36,12 @@ BESIDE = 6
 # Samples up to which a panel's numbers are explained below it.
 NAMED = 60
 HALO = "#ffffffd0"
+FIGURES = ("heatmap", "pairs", "proportions", "tree", "traces")
+
+
+def figure_paths(directory: Path) -> list[Path]:
+    """The files that `write_figures` will write."""
+    return [directory / f"{name}.{suffix}" for name in FIGURES for suffix in ("png", "pdf")]
 
 
 def write_figures(
@@ -55,7 +61,7 @@ def write_figures(
     Returns
     -------
     list of Path
-        heatmap, pairs, proportions, tree and traces, each .png and .pdf.
+        As `figure_paths`.
 
     Raises
     ------
@@ -71,22 +77,20 @@ def write_figures(
         "tree": lambda: tree(gating),
         "traces": lambda: traces(run, mixing),
     }
-    folder, written = Path(directory), []
+    folder = Path(directory)
+    paths = figure_paths(folder)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     with matplotlib.rc_context(STYLE):
-        for name, draw in drawn.items():
-            figure = draw()
+        for name, both in zip(FIGURES, zip(paths[::2], paths[1::2], strict=True), strict=True):
+            figure = drawn[name]()
             figure.draw_without_rendering()
             figure.set_layout_engine("none")  # laid out once, for both
-            for suffix in (".png", ".pdf"):
-                path = folder / f"{name}{suffix}"
-                try:
-                    folder.mkdir(parents=True, exist_ok=True)
+            for path in both:
+                with writing(path):
                     # Without its date a figure is the same file whenever it is drawn.
-                    figure.savefig(path, metadata={"CreationDate": None} if suffix == ".pdf" else None)
-                except OSError as error:
-                    raise DataError(f"{path}: cannot be written: {error.strerror or error}") from None
-                written.append(path)
-    return written
+                    figure.savefig(path, metadata={"CreationDate": None} if path.suffix == ".pdf" else None)
+    return paths
 
 
 def heatmap(gating: Gating) -> Figure:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
 import logging
 import time
 from collections.abc import Iterator, Sequence
@@ -20,6 +20,7 @@ from dpmix import (
     gating_tables,
     phenotypes,
     preprocess,
+    proportions,
     rasters,
     report,
 )
@@ -42,7 +43,6 @@ log = logging.getLogger("dpmix")
 BLOCK = 131_072  # events whose memberships are held at a time
 GRID_EVENTS, GRID_ENDS = 200_000, (0.001, 0.999)  # that say where the rasters begin and end
 TOLD_SECONDS = 10.0  # between lines of progress
-FIGURES = ("heatmap", "pairs", "proportions", "tree", "traces")
 
 
 @dataclass(frozen=True)
@@ -91,21 +91,21 @@ def prepare(run_file: str | Path, data: Sequence[str | Path] = (), engine: Seque
     """
     run = open_run(run_file)
     config = parse_config(run.config_text, str(run_file), list(engine))
-    base = Path(run.attributes["base"])
+    base = run.base
     if data:
         files, base = [str(Path(name).absolute()) for name in data], Path()
         scaling = Scaling.from_attributes(run.scaling)
         settings = config.data
         if settings.compensation not in ("auto", "none"):  # a file beside the run's own data
-            path = str(Path(run.attributes["base"]) / settings.compensation)
+            path = str(run.base / settings.compensation)
             settings = settings.model_copy(update={"compensation": path})
-        detectors = json.loads(run.attributes["detectors"])
+        detectors = run.detectors
         events = preprocess.prepare_like(settings, base, files, scaling, detectors)
     else:
         files = config.data.files
         events = preprocess.prepare(config.data, base, config.seed)
-        check_same_data(run, events)
-    backend = choose_backend(config.engine).backend
+        check_same_data(run, events, "gate other files with --data")
+    backend = choose_backend(config.engine, option="--backend ").backend
     return Task(run, config, events, open_sources(files, base), backend)
 
 
@@ -160,7 +160,7 @@ def gate(
     paths = [
         *gating_files.event_paths(directory, formats, samples, task.sources),
         *gating_tables.table_paths(directory),
-        *(directory / "figures" / f"{name}.{suffix}" for name in FIGURES for suffix in ("png", "pdf")),
+        *figures.figure_paths(directory / "figures"),
         directory / "aligned.nc",
         directory / "report.html",
     ]
@@ -236,7 +236,10 @@ def find_populations(task: Task, n_draws: int, level: float | None, n_population
 
 
 def blocks(task: Task, found: Populations, summary: _Summary) -> Iterator[Block]:
-    """Memberships of all events, block by block, sample by sample; the summary is told of each."""
+    """Memberships of all events, block by block, sample by sample; the summary is told of each.
+
+    They are by each sample's own proportions (`dpmix.proportions`), log densities by the run's.
+    """
     events, scaling = task.events, task.events.scaling
     random = Stream(task.config.seed, 0, 0).step(Step.PROPORTIONS)
     told = time.monotonic()
@@ -244,9 +247,11 @@ def blocks(task: Task, found: Populations, summary: _Summary) -> Iterator[Block]
         for sample, (first, end) in enumerate(
             zip(events.sample_starts, events.sample_starts[1:], strict=False)
         ):
+            ratios = _ratios(task, found, engine, sample)
             for start in range(int(first), int(end), BLOCK):
                 stop = min(start + BLOCK, int(end))
-                mean, log_density = _averaged(found, engine, start, stop, summary.counts[:, sample], random)
+                counts = summary.counts[:, sample]
+                mean, log_density = _averaged(found, engine, start, stop, ratios, counts, random)
                 rows = (
                     np.arange(start - first, stop - first) if events.rows is None else events.rows[start:stop]
                 )
@@ -265,10 +270,37 @@ def blocks(task: Task, found: Populations, summary: _Summary) -> Iterator[Block]
                     told = time.monotonic()
 
 
+def _ratios(task: Task, found: Populations, engine: Engine, sample: int) -> Floats:
+    """A sample's weights of the populations over the run's, float32 [T, P].
+
+    What is drawn depends on the sample and its name, not on the other samples.
+    """
+    first, end = (int(at) for at in task.events.sample_starts[sample : sample + 2])
+    populations = np.zeros(end - first, np.int64)
+    if end - first > proportions.MOST_EVENTS:
+        for start in range(first, end, BLOCK):
+            stop = min(start + BLOCK, end)
+            shares, _ = found.memberships_in(found.reference, engine, start, stop)
+            populations[start - first : stop - first] = shares.argmax(axis=1)
+    rows, each = proportions.representatives(populations, found.n_populations)
+    name = hashlib.sha256(task.events.samples[sample].encode()).digest()[:8]
+    random = Stream(task.config.seed, 2, int.from_bytes(name, "little")).step(Step.PROPORTIONS)
+    weights = found.weights
+    with closing(task.engine(task.events.values[first + rows])) as few:
+        memberships = (shares for shares, _ in found.memberships(few, 0, len(rows)))
+        return proportions.ratios(proportions.sample_weights(memberships, weights, each, random), weights)
+
+
 def _averaged(
-    found: Populations, engine: Engine, start: int, stop: int, counts: Ints, random: np.random.Generator
+    found: Populations,
+    engine: Engine,
+    start: int,
+    stop: int,
+    ratios: Floats,
+    counts: Ints,
+    random: np.random.Generator,
 ) -> tuple[Floats, Array]:
-    """Memberships [M, P] and log predictive densities [M] of a block.
+    """Memberships [M, P] and log predictive densities [M] of a block of a sample.
 
     A population is drawn for each event in each draw and counted in counts [T, P]: proportions know that way
     that memberships are uncertain.
@@ -276,12 +308,14 @@ def _averaged(
     total = np.zeros((stop - start, found.n_populations), np.float32)
     log_density = np.full(stop - start, -np.inf)
     uniforms = random.random((stop - start, 1), np.float32)
-    for t, (shares, of_draw) in enumerate(found.memberships(engine, start, stop)):
+    for t, (of_run, of_draw) in enumerate(found.memberships(engine, start, stop)):
+        shares = of_run * ratios[t]
+        shares /= shares.sum(axis=1, keepdims=True)
         total += shares
         log_density = np.logaddexp(log_density, of_draw)
         # One uniform per event, turned on from draw to draw: every draw's is uniform.
-        drawn = (np.cumsum(shares, axis=1) <= uniforms).sum(axis=1)
-        counts[t] += np.bincount(np.minimum(drawn, found.n_populations - 1), minlength=found.n_populations)
+        drawn = proportions.draw_populations(shares, uniforms)
+        counts[t] += np.bincount(drawn, minlength=found.n_populations)
         uniforms = np.mod(uniforms + np.float32(0.6180339887), np.float32(1.0))
     n_draws = len(found.draws)
     return total / np.float32(n_draws), log_density - np.log(n_draws)
@@ -357,7 +391,7 @@ class _Summary:
             support=found.support,
             agreement=found.agreement,
             sizes=self.sizes,
-            proportions=_proportions(self.counts, task.config.seed),
+            proportions=proportions.posterior(self.counts, task.config.seed),
             certainty=np.divide(self.certainty, sizes, out=np.full(len(sizes), np.nan), where=sizes > 0),
             n_implausible=self.n_implausible,
             quantiles=quantiles,
@@ -374,15 +408,3 @@ class _Summary:
             if len(own):
                 found[:, p] = np.quantile(own, QUANTILES, axis=0, overwrite_input=True)
         return events.scaling.to_transformed(found)
-
-
-def _proportions(counts: Ints, seed: int) -> Array:
-    """Posterior draws of proportions given how many events were drawn to each population, float64 [T, S, P].
-
-    A Dirichlet of the counts and a prior worth one event in all (Perks 1947): what a sample of other cells
-    of the same kind would show, so that few events give wide intervals.
-    """
-    random = Stream(seed, 1, 0).step(Step.PROPORTIONS)
-    gammas = random.standard_gamma(counts + 1.0 / counts.shape[2])
-    shares: Array = gammas / gammas.sum(axis=2, keepdims=True)
-    return shares

@@ -107,7 +107,8 @@ def _tree(gating: Gating, places: Array) -> dict[str, object]:
     It is of the mean density of `draws` of the run file: of the components of the first, then of the second,
     and so on. Modes and components are numbered from 0, populations from 1. In each merge, in the order of
     ascending levels, what has the name `mode` becomes part of what has the name `into`; the populations at a
-    level are those of all merges below it. A level or height is null where it is infinite.
+    level are those of all merges below it; where `why` says that not all at this level are made, the first
+    of these are. A level or height is null where it is infinite.
     """
     tree = gating.tree
     components = [np.flatnonzero(tree.modes == mode).tolist() for mode in range(len(tree.heights))]

@@ -23,11 +23,15 @@ def refuse(paths: Sequence[Path], overwrite: bool, inputs: Sequence[Path] = ()) 
         What is read, the run file and the data: never replaced.
     """
     problems = []
+    for folder in dict.fromkeys(_nearest_there(path.parent) for path in paths):
+        if not folder.is_dir():
+            problems.append(f"{folder}: is a file, need a folder to write to; give another --output")
+        elif not os.access(folder, os.W_OK | os.X_OK):
+            problems.append(f"{folder}: no permission to write to this folder; give another --output")
+    if problems:
+        raise ConfigError(problems)
     read = {path.resolve() for path in inputs}
     there = []
-    for folder in dict.fromkeys(path.parent for path in paths):
-        if folder.exists() and not folder.is_dir():
-            problems.append(f"{folder}: is a file, need a folder to write to; give another --output")
     for path in paths:
         if path.resolve() in read:
             problems.append(f"{path}: would replace a file that is read; give another --output")
@@ -44,6 +48,11 @@ def refuse(paths: Sequence[Path], overwrite: bool, inputs: Sequence[Path] = ()) 
         )
     if problems:
         raise ConfigError(problems)
+
+
+def _nearest_there(folder: Path) -> Path:
+    """The folder, or what is there of the way to it."""
+    return next(one for one in (folder, *folder.absolute().parents) if os.path.lexists(one))
 
 
 @contextmanager

@@ -72,19 +72,22 @@ class Tree:
         """Populations of the components at a level, int64 [K]: 0..P-1, in the order of their modes."""
         return self._merged(int(np.searchsorted(self.levels, level)))
 
+    def cut_to(self, n_populations: int) -> Ints:
+        """So many populations, as far as there are modes, int64 [K]."""
+        return self._merged(self._count(n_populations))
+
     def level_of(self, n_populations: int) -> float:
         """The level at which there are so many populations: half way between two merges.
 
-        Where there is none, because there are fewer modes or because merges share a level, the one that comes
-        nearest from below.
+        Where merges are at one level that is this level, and `cut_to` makes the first of them only.
         """
-        count = min(max(len(self.levels) - n_populations + 1, 0), len(self.levels))
-        low = self.levels[count - 1] if count else 0.0
-        later = self.levels[self.levels > low] if count else self.levels
-        if not len(later) or np.isinf(later[0]):
-            return float(low + 1.0)
-        middle = (low + later[0]) / 2.0
-        return float(middle if middle > low else later[0])
+        ends = np.concatenate(([0.0], self.levels, [np.inf]))
+        low, high = ends[self._count(n_populations) :][:2]
+        return float(low + 1.0 if np.isinf(high) else (low + high) / 2.0)
+
+    def _count(self, n_populations: int) -> int:
+        """Merges until there are so many populations."""
+        return min(max(len(self.levels) - n_populations + 1, 0), len(self.levels))
 
     def _merged(self, count: int) -> Ints:
         into = np.arange(len(self.heights))

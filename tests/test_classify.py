@@ -343,22 +343,19 @@ def test_more_populations_than_there_are_modes(found: Populations) -> None:
     assert asked.why == f"50 populations asked for, and the density has {n_modes} modes"
 
 
-def test_a_number_that_no_level_gives() -> None:
-    """Two merges at one level: four populations or two, and what is reported is true."""
-    tree = Tree(np.arange(4), np.zeros((4, 1)), np.zeros(4), np.array([[3, 2], [2, 1], [1, 0]]), np.ones(3))
-    tied = replace(tree, levels=np.array([1.0, 1.0, 3.0]))
-    for asked, given in ((1, 1), (2, 2), (3, 2), (4, 4), (5, 4)):
-        level = classify._level(tied, None, asked)
-        assert tied.cut(level).max() + 1 == given
-    assert (
-        classify._why(tied, None, 3, 2) == "3 populations asked for, and no level gives more than 2 of these"
-    )
-    assert classify._why(tied, None, 5, 4) == "5 populations asked for, and the density has 4 modes"
-    assert classify._why(tied, None, 2, 2) == "2 populations asked for"
-    ripples = replace(tree, levels=np.array([0.0, 0.0, 3.0]))
-    assert [ripples.cut(ripples.level_of(n)).max() + 1 for n in (1, 2, 3, 4)] == [1, 2, 2, 4]
-    neighbours = replace(tree, levels=np.array([1.0, np.nextafter(1.0, 2.0), 3.0]))
-    assert [neighbours.cut(neighbours.level_of(n)).max() + 1 for n in (1, 2, 3, 4)] == [1, 2, 3, 4]
+def test_a_number_between_merges_at_one_level() -> None:
+    """It is given, and it is told that the level alone would not give it."""
+    merges = np.array([[3, 2], [2, 1], [1, 0]])
+    tree = Tree(np.arange(4), np.zeros((4, 1)), np.zeros(4), merges, np.array([1.0, 1.0, 3.0]))
+    assert [tree.cut_to(n).max() + 1 for n in (1, 2, 3, 4, 5)] == [1, 2, 3, 4, 4]
+    assert [tree.level_of(n) for n in (1, 2, 3, 4, 5)] == [4.0, 2.0, 1.0, 0.5, 0.5]
+    why = [classify._why(tree, None, n, min(n, 4)) for n in (2, 3, 4, 5)]
+    assert why == [
+        "2 populations asked for",
+        "3 populations asked for, not all merges at this level made",
+        "4 populations asked for",
+        "5 populations asked for, and the density has 4 modes",
+    ]
 
 
 def test_mixtures_are_the_same_whether_they_are_held_or_not(

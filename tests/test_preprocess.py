@@ -87,7 +87,8 @@ def test_only_scatter(tmp_path: Path) -> None:
 
 NOT_MARKERS = """FSC-A|fsc-h|SSC-W|FSCW|FSC.H|SSC-B-A|V-SSC-A|405nm 405SSC (405/10) LogH|FS Lin|SS|FS00-A
 Time|TIME|Time (102.40 sec.)|Event_length|Cell_length|Width|Offset|Residual|Center|beadDist|HDR-CE|Event #
-File Number|column 1|Unnamed: 0|label|population_id|Sample|cluster no""".replace("\n", "|").split("|")
+File Number|column 1|Unnamed: 0|label|population_id|Sample|cluster no
+dpmix_population|dpmix_entropy""".replace("\n", "|").split("|")
 
 
 @pytest.mark.parametrize("name", NOT_MARKERS)

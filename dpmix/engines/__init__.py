@@ -25,7 +25,9 @@ class Choice(NamedTuple):
     why: str
 
 
-def choose_backend(config: EngineConfig, began: str | None = None) -> Choice:
+def choose_backend(
+    config: EngineConfig, began: str | None = None, option: str = "--set engine.backend="
+) -> Choice:
     """The backend that a run takes; what is out of the ordinary about it is logged.
 
     Parameters
@@ -35,6 +37,8 @@ def choose_backend(config: EngineConfig, began: str | None = None) -> Choice:
         backend that it began with.
     began : str, optional
         That backend.
+    option : str
+        How a user names another backend, for the message that this one is not available.
 
     Raises
     ------
@@ -43,7 +47,7 @@ def choose_backend(config: EngineConfig, began: str | None = None) -> Choice:
     DpmixError
         There is no device of a number that was asked for.
     """
-    choice = _chosen(config, began)
+    choice = _chosen(config, began, option)
     if choice.backend == "cuda":
         cuda.chosen(config.devices)
     if began not in (None, choice.backend):
@@ -87,7 +91,7 @@ def available(backend: str) -> tuple[bool, str]:
     return cpu.available() if backend == "cpu" else cuda.available()
 
 
-def _chosen(config: EngineConfig, began: str | None) -> Choice:
+def _chosen(config: EngineConfig, began: str | None, option: str) -> Choice:
     if config.backend == "auto" and began is None:
         found, why = available("cuda")
         return Choice("cuda" if found else "cpu", f"auto: {why}")
@@ -98,7 +102,5 @@ def _chosen(config: EngineConfig, began: str | None) -> Choice:
     found, why = available(choice.backend)
     if not found:
         other = "cpu" if choice.backend == "cuda" else "cuda"
-        raise ConfigError(
-            [f"engine.backend: {asked} not available here: {why}; or take --set engine.backend={other}"]
-        )
+        raise ConfigError([f"engine.backend: {asked} not available here: {why}; or take {option}{other}"])
     return choice
