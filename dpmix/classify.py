@@ -114,7 +114,7 @@ class Populations:
     def memberships(self, engine: Engine, start: int, stop: int) -> Iterator[tuple[Floats, Array]]:
         """Of events start..stop-1 of an engine, draw by draw: memberships [M, P] and log densities [M].
 
-        Memberships are float32, log densities float64; standardised scale.
+        Memberships are float32 and by the run's weights, log densities float64; standardised scale.
         """
         for t in range(len(self.draws)):
             yield self.memberships_in(t, engine, start, stop)

@@ -33,7 +33,7 @@ class Block:
     values : float32 [M, D]
         The events on the transformed scale.
     memberships : float32 [M, P]
-        Posterior probability of each population; rows sum to 1.
+        Posterior probability of each population, by the sample's own proportions; rows sum to 1.
     log_density : float64 [M]
         Log predictive density on the standardised scale: log of the mean over draws of the mixture's density.
     implausible : bool [M]
