@@ -2,7 +2,7 @@
 //
 //   events      float32 [slots][CHUNK][PADDED_DIM]         read
 //   components  float32 [n_components][PACK_DIM]           read: the means, which are the centres
-//   labels      uint16 [slots][CHUNK]                      read
+//   labels      uint16 [slots][CHUNK]                      read; of no component from n_components on
 //   chunks      uint32 [slots]                             read: the chunk that a slot holds
 //   moments     float64 [slots][n_components][N_MOMENTS]   written (moments.cuh); 0 without events
 //
@@ -17,8 +17,6 @@
 // Source    Suchard et al. (2010), Appendix A, step 2.
 #include "moments.cuh"
 
-constexpr int LABELS_PER_THREAD = 8;  // one 16-byte load
-constexpr int STRIP = MOMENT_THREADS * LABELS_PER_THREAD;
 constexpr int CAPACITY = 2 * STRIP;
 
 extern "C" __global__ void __launch_bounds__(MOMENT_THREADS)
@@ -36,16 +34,8 @@ extern "C" __global__ void __launch_bounds__(MOMENT_THREADS)
     unsigned head = 0, tail = 0;  // entries taken from the queue, and put into it
     for (int strip = 0; strip < count; strip += STRIP) {
         const int first = strip + threadIdx.x * LABELS_PER_THREAD;
-        unsigned mine = 0;  // bit i: event first + i is the component's
-        if (first < count) {
-            const uint4 eight = __ldg(eights + first / LABELS_PER_THREAD);
-            const unsigned pairs[4] = {eight.x, eight.y, eight.z, eight.w};
-#pragma unroll
-            for (int i = 0; i < LABELS_PER_THREAD; i++) {
-                const unsigned label = pairs[i / 2] >> (16 * (i % 2)) & 0xFFFFu;
-                if (label == (unsigned)component && first + i < count) mine |= 1u << i;
-            }
-        }
+        unsigned mine =
+            events_with(eights, first, count, [=](unsigned label) { return label == (unsigned)component; });
         int all;
         unsigned at = tail + count_before(__popc(mine), scratch.of_warps, all);
         for (; mine != 0; mine &= mine - 1)

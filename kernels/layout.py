@@ -22,6 +22,8 @@ Places = npt.NDArray[np.intp]
 CHUNK = 65_536
 THREADS = 128
 MOMENT_THREADS = 256
+PARTS = 8
+"""Blocks that share a chunk's events of a pair in divide.cu."""
 
 
 class Layout:

@@ -16,6 +16,8 @@ constexpr int GROUP = 64;
 constexpr int WIDTH = N_CHANNELS + 1;
 constexpr int ROWS = (WIDTH + MOMENT_WARPS - 1) / MOMENT_WARPS;  // of the triangle, of a warp
 constexpr int COLUMNS = (WIDTH + 31) / 32;                       // of a lane
+constexpr int LABELS_PER_THREAD = 8;                             // one 16-byte load
+constexpr int STRIP = MOMENT_THREADS * LABELS_PER_THREAD;  // labels that a block looks through at a time
 
 // Capacity of the queue: a power of two, at least GROUP and what one strip of events can add.
 template <int CAPACITY>
@@ -50,6 +52,22 @@ __device__ __forceinline__ int count_before(int own, int* of_warps, int& all) {
         all += of_warps[w];
     }
     return before;
+}
+
+// Which events of the thread's eight, from `first` on, have a label that is wanted: bit i for event first + i.
+template <class Wanted>
+__device__ __forceinline__ unsigned events_with(const uint4* eights, int first, int count, Wanted wanted) {
+    unsigned found = 0;
+    if (first < count) {
+        const uint4 eight = __ldg(eights + first / LABELS_PER_THREAD);
+        const unsigned pairs[4] = {eight.x, eight.y, eight.z, eight.w};
+#pragma unroll
+        for (int i = 0; i < LABELS_PER_THREAD; i++) {
+            const unsigned label = pairs[i / 2] >> (16 * (i % 2)) & 0xFFFFu;
+            if (first + i < count && wanted(label)) found |= 1u << i;
+        }
+    }
+    return found;
 }
 
 __device__ __forceinline__ void load_means(const float* component, float* means) {

@@ -1,7 +1,8 @@
 // The uniform behind every label: Philox4x32-10, the same as on the CPU (kernels/cpu/philox.hpp).
 //
 // Source: Salmon, Moraes, Dror and Shaw (2011), "Parallel random numbers: as easy as 1, 2, 3", SC11.
-// Counter: event number (low, high word), iteration, chain; key: seed (low, high word).
+// Counter: event number (low, high word), iteration, chain; key: seed (low, high word). A label has word 0 of the
+// four, the sides of a division the others.
 #pragma once
 
 struct Key {
@@ -9,8 +10,8 @@ struct Key {
     unsigned chain, iteration;
 };
 
-// ((x0 >> 9) + 1/2) / 2^23, x0 the first word: exact in float32 and strictly between 0 and 1.
-__device__ __forceinline__ float uniform(const Key& key, unsigned long long event) {
+// ((x >> 9) + 1/2) / 2^23, x one of the four words: exact in float32 and strictly between 0 and 1.
+__device__ __forceinline__ float uniform(const Key& key, unsigned long long event, int word = 0) {
     unsigned c0 = (unsigned)event, c1 = (unsigned)(event >> 32), c2 = key.iteration, c3 = key.chain;
     unsigned k0 = (unsigned)key.seed, k1 = (unsigned)(key.seed >> 32);
 #pragma unroll
@@ -24,5 +25,6 @@ __device__ __forceinline__ float uniform(const Key& key, unsigned long long even
         k0 += 0x9E3779B9u;
         k1 += 0xBB67AE85u;
     }
-    return ((float)(c0 >> 9) + 0.5f) * 0x1p-23f;
+    const unsigned x = word == 0 ? c0 : word == 1 ? c1 : word == 2 ? c2 : c3;
+    return ((float)(x >> 9) + 0.5f) * 0x1p-23f;
 }

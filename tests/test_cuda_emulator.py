@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from cuda_on_cpu import emulator, nvcc, sanitized
-from engine_contract import problem
+from engine_contract import deal_of, problem
 
 from dpmix.kernels.build import FOLDER
-from dpmix.kernels.layout import CHUNK, MOMENT_THREADS, THREADS, Layout
+from dpmix.kernels.layout import CHUNK, MOMENT_THREADS, PARTS, THREADS, Layout
 
 BROKEN = Path(nvcc.__file__).with_name("broken.cu")
 Emulate = Callable[..., None]
@@ -454,6 +454,8 @@ def launches_of_all_kernels(
     key = [("Q", 1), ("I", 0), ("I", 3)]
     padded, used = chunk.tobytes(), chunk[0, :n_events].tobytes()
     far_counts = bytes(4)
+    deal, n_pairs = deal_of(n_components)
+    table = np.stack([deal.pairs, deal.sides.astype(np.int32)])
     ends = np.array([0, n_components // 3, n_components // 3, n_components, n_components], np.int32)
 
     def blocks(count: int, threads: int) -> tuple[int, int]:
@@ -517,6 +519,19 @@ def launches_of_all_kernels(
             )
             for far in (None, exact.tobytes())
         ],
+        "divide": [
+            sanitized.Launch(
+                "divide",
+                (n_pairs * PARTS, 1),
+                MOMENT_THREADS,
+                [
+                    *(padded, exact[: 2 * n_pairs].astype(np.float32).tobytes(), far, table.tobytes()),
+                    *(labels.tobytes(), chunks, n, ("Q", 0), k, floor, *key, ("i", 2)),
+                    *(bytes(2 * CHUNK), bytes(8 * n_pairs * PARTS), far_counts),
+                ],
+            )
+            for far in (None, exact[: 2 * n_pairs].tobytes())
+        ],
         "mvn_log_density": [
             sanitized.Launch(
                 "mvn_log_density",
@@ -566,6 +581,8 @@ def report_on(source: str, n_channels: int, sanitizer: str, folder: Path, edit: 
         ("accumulate", 33),
         ("expect_labels", 5),
         ("memberships", 5),
+        ("divide", 5),
+        ("divide", 33),
         ("mvn_log_density", 5),
         ("mvn_log_density", 18),
         ("sample_indicators", 5),
@@ -594,6 +611,8 @@ WITHOUT_BARRIER = [
     ("expect_labels", "expect_labels.cu", BARRIER + "    Moments sums", "    Moments sums"),
     ("expect_labels", "expect_labels.cu", "    " + BARRIER + "        for (; tail", "        for (; tail"),
     ("accumulate", "accumulate.cu", "    " + BARRIER + "        for (; tail", "        for (; tail"),
+    ("divide", "divide.cu", BARRIER + "    int n_places", "    int n_places"),
+    ("divide", "divide.cu", "    " + BARRIER + "    }\n\n    // 2.", "    }\n\n    // 2."),
     ("accumulate", "moments.cuh", BARRIER + "    int before", "    int before"),
     ("accumulate", "moments.cuh", "    " + BARRIER + "        const int lane", "        const int lane"),
     ("accumulate", "moments.cuh", "        __syncthreads();  // z is no", "// z is no"),
@@ -603,6 +622,9 @@ OUT_OF_BOUNDS = [
     ("mvn_log_density", "mixture.cuh", "count - 1);", "count);"),
     ("memberships", "memberships.cu", "population < n_populations &&", "population <= n_populations &&"),
     ("memberships", "memberships.cu", "j < ends[p]", "j <= ends[p]"),
+    ("divide", "divide.cu", "j < n_components", "j <= n_components"),
+    ("divide", "divide.cu", "q < 2 * PACK_QUADS", "q <= 2 * PACK_QUADS"),
+    ("divide", "divide.cu", "places[at++]", "places[at++ + PART]"),
     ("draw_labels", "mixture.cuh", "q < count * PACK_QUADS", "q <= count * PACK_QUADS"),
     ("draw_labels", "draw_labels.cu", "+ rank[e]]", "+ rank[e] + 1]"),
     ("expect_labels", "expect_labels.cu", "q < PACK_QUADS", "q <= PACK_QUADS"),

@@ -10,6 +10,7 @@ import logging
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from itertools import chain
 
@@ -23,16 +24,18 @@ from engine_contract import (
     assert_near_stats,
     assert_right_memberships,
     assert_same_stats,
+    deal_of,
+    halves,
     problem,
 )
 from reference import ReferenceEngine
 
 from dpmix.engines import cuda
-from dpmix.engines.base import CHUNK, Engine, Key
+from dpmix.engines.base import CHUNK, Deal, Engine, Key
 from dpmix.engines.cpu import CpuEngine, instruction_sets
-from dpmix.engines.cuda import CudaEngine, Deal, OrderedSums, deal_out
+from dpmix.engines.cuda import CudaEngine, OrderedSums, Rota, deal_out
 from dpmix.errors import DpmixError
-from dpmix.kernels.layout import Layout
+from dpmix.kernels.layout import PARTS, Layout
 from dpmix.model import Mixture, Stats
 
 Emulate = Callable[..., None]
@@ -105,15 +108,17 @@ def several_chunks() -> tuple[Floats, Mixture]:
 
 
 Results = tuple[list[Stats], list[np.ndarray]]
+DEAL = Deal(np.array([1, 0, -1, 1], np.int32), np.array([-1, -1, 0, 1], np.int8), 2)
 
 
 def results(engine: CudaEngine) -> Results:
-    """Of two draws and an E step, with the labels of the last two."""
+    """Of two draws, a division and an E step, with all their labels and log probabilities."""
     _, mixture = several_chunks()
     stats = [engine.draw_labels(mixture, Key(1, 0, iteration)) for iteration in (0, 1)]
     labels = [engine.labels()]
-    stats.append(engine.expect_labels(mixture))
-    return stats, [*labels, engine.labels()]
+    divided, log_probabilities = engine.divide(DEAL, halves(mixture, DEAL, 2), Key(1, 0, 1))
+    stats += [divided, engine.expect_labels(mixture)]
+    return stats, [*labels, log_probabilities, engine.labels()]
 
 
 @cache
@@ -141,7 +146,12 @@ def test_what_is_expected_is_right(cuda_devices: Emulate) -> None:
         np.testing.assert_allclose(stats[iteration].counts, want.counts, atol=3)
     moved = labels[0] != reference.labels()
     assert (reference.step_distances(mixture, Key(1, 0, 1))[moved] < 1e-4).all()
-    assert_near_stats(stats[2], reference.expect_labels(mixture), len(events))
+    reference._labels[0] = labels[0]
+    divided, log_probabilities = reference.divide(DEAL, halves(mixture, DEAL, 2), Key(1, 0, 1))
+    assert divided.counts.min() > 5000
+    np.testing.assert_allclose(stats[2].counts, divided.counts, atol=3)
+    np.testing.assert_allclose(labels[1], log_probabilities, rtol=1e-5)
+    assert_near_stats(stats[3], reference.expect_labels(mixture), len(events))
 
 
 @pytest.mark.parametrize("devices", [[1], [0, 1], [2, 0, 1]])
@@ -175,11 +185,134 @@ def test_the_order_of_threads_does_not_change_a_bit_in_many_channels(
     for order in (0, 1, 9):
         emulated_devices(order=order)
         engine = CudaEngine(events)
-        stats = [engine.draw_labels(mixture, Key(1, 0, 0)), engine.expect_labels(mixture)]
+        stats = [engine.draw_labels(mixture, Key(1, 0, 0))]
+        deal, n_pairs = deal_of(70)
+        divided, log_probabilities = engine.divide(deal, halves(mixture, deal, n_pairs), Key(1, 0, 0))
+        stats += [divided, engine.expect_labels(mixture)]
         memberships = engine.memberships(mixture, np.arange(70) % 9, 10, 690)
-        made.append((stats, [engine.labels(), engine.log_densities(events, mixture), *memberships]))
+        densities = engine.log_densities(events, mixture)
+        made.append((stats, [log_probabilities, engine.labels(), densities, *memberships]))
     assert_same_results(made[1], made[0])
     assert_same_results(made[2], made[0])
+
+
+# ---- Divisions
+
+
+Divided = tuple[Stats, np.ndarray]
+
+
+def divided(engine: CudaEngine) -> Divided:
+    """Of the labels that `drawn` leaves."""
+    return engine.divide(DEAL, halves(several_chunks()[1], DEAL, 2), Key(1, 0, 1))
+
+
+def drawn(**options: object) -> CudaEngine:
+    """An engine that has drawn labels."""
+    events, mixture = several_chunks()
+    engine = CudaEngine(events, **options)  # type: ignore[arg-type]
+    engine.draw_labels(mixture, Key(1, 0, 1))
+    return engine
+
+
+def assert_same_division(got: Divided, want: Divided) -> None:
+    assert_same_stats(got[0], want[0])
+    np.testing.assert_array_equal(got[1], want[1])
+
+
+@pytest.mark.parametrize(
+    "fail",
+    [
+        "0:cuLaunchKernel:1",
+        "1:cuLaunchKernel:2,0:cuMemcpyHtoD:1",
+        "0:cuMemcpyHtoDAsync:2",
+        "2:cuMemsetD32Async:2",
+        "1:cuMemcpyDtoHAsync:2,2:cuEventRecord:3",
+        "0:cuEventSynchronize:1,2:cuStreamWaitEvent:1",
+    ],
+)
+def test_the_others_take_over_a_division(
+    emulated_devices: Emulate, fail: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    want, labels = expected_results(), expected_results()[1][0]
+    emulated_devices(3)
+    engine = drawn(chunks_in_flight=1)
+    emulated_devices(3, fail=fail)
+    with caplog.at_level(logging.WARNING, "dpmix"):
+        for _ in range(2):
+            assert_same_division(divided(engine), (want[0][2], want[1][1]))
+    assert sum("the others go on" in line for line in caplog.messages) == 1 + fail.count(",")
+    np.testing.assert_array_equal(engine.labels(), labels)
+
+
+def test_labels_outlive_the_devices(emulated_devices: Emulate) -> None:
+    engine = drawn()
+    emulated_devices(fail="0:cuLaunchKernel:1")
+    with pytest.raises(DpmixError, match="no CUDA device is left"):
+        divided(engine)
+    np.testing.assert_array_equal(engine.labels(), expected_results()[1][0])
+
+
+def test_a_pass_that_did_not_end_leaves_no_labels(emulated_devices: Emulate) -> None:
+    engine = drawn()
+    emulated_devices(fail="0:cuLaunchKernel:3")
+    with pytest.raises(DpmixError, match="no CUDA device is left"):
+        engine.draw_labels(several_chunks()[1], Key(1, 0, 2))
+    with pytest.raises(ValueError, match="chain 0 has no labels"):
+        engine.labels()
+    with pytest.raises(ValueError, match="chain 0 has no labels of 4 components"):
+        divided(engine)
+
+
+def test_chunks_dealt_anew_keep_their_labels(cuda_devices: Emulate) -> None:
+    want = expected_results()
+    cuda_devices(2)
+    engine = drawn(devices=[0, 1])
+    engine._shares = {0: [3], 1: [0, 1, 2]}
+    assert_same_division(divided(engine), (want[0][2], want[1][1]))
+
+
+@pytest.mark.usefixtures("cuda_devices")
+def test_a_division_of_far_events_is_done_again_with_the_exact_mixture() -> None:
+    """The sides of a pair lie as far to the left of its events as to the right."""
+    events, mixture = several_chunks()
+    two = halves(mixture, DEAL, 2, apart=0.0)
+    away = replace(two, means=two.means + np.array([[-2e3, 0.0], [2e3, 0.0]] * 2))
+    engine, cpu_engine, key = drawn(devices=[0]), CpuEngine(events), Key(1, 0, 1)
+    cpu_engine.draw_labels(mixture, key)
+    assert not engine._devices[0]._has_far
+    size, rest = 4 * Layout(2).pack_dim * 4, 2 * 4 * 4 + 4 * CHUNK * 2
+    first = engine.divide(DEAL, away, key)
+    assert engine.bytes_up == size + 2 * 2 * size + rest  # for each of two batches
+    assert_same_division(engine.divide(DEAL, away, key), first)
+    assert engine.bytes_up == size + 2 * size + rest
+    want = cpu_engine.divide(DEAL, away, key)
+    assert want[0].counts.min() > 5000
+    np.testing.assert_allclose(first[0].counts, want[0].counts, atol=3)
+    assert np.isneginf(want[1][1])  # all events of a component were given the same side
+    np.testing.assert_allclose(first[1], want[1], rtol=1e-5)
+
+
+@pytest.mark.usefixtures("cuda_devices")
+def test_there_may_be_more_pairs_than_labels() -> None:
+    """And pairs without events, of which some have no component."""
+    events, mixture = problem(3000, 2, 4)
+    _, many = problem(10, 2, 60)
+    deal = DEAL._replace(pairs=np.array([29, 0, -1, 29], np.int32))
+    engines, made = (CudaEngine(events, devices=[0]), CpuEngine(events)), []
+    for engine in engines:
+        engine.draw_labels(mixture, Key(1, 0, 0))
+        made.append(engine.divide(deal, many, Key(1, 0, 0)))
+    (got, logs), (want, want_logs) = made
+    np.testing.assert_array_equal(got.counts, want.counts)
+    assert (got.counts[2:-2] == 0).all()
+    np.testing.assert_allclose(logs, want_logs, rtol=1e-5)
+    with pytest.raises(ValueError, match=r"^deal: got a mixture of 3 components"):
+        engines[0].divide(
+            deal,
+            Mixture(many.log_weights[:3], many.means[:3], many.whiteners[:3], many.log_norms[:3]),
+            Key(1, 0, 0),
+        )
 
 
 # ---- Memberships
@@ -440,11 +573,11 @@ def test_a_device_that_cannot_be_opened_is_named(emulated_devices: Emulate) -> N
 
 
 @pytest.mark.usefixtures("cuda_devices")
-def test_a_sweep_moves_the_mixture_up_and_statistics_down(emulated_devices: Emulate) -> None:
+def test_a_sweep_moves_the_mixture_up_and_statistics_and_labels_down(emulated_devices: Emulate) -> None:
     events, mixture = several_chunks()
     layout = Layout(2)
     mixture_size = 4 * layout.pack_dim * 4
-    chunk_size = 4 * layout.n_moments * 8 + layout.blocks_per_chunk * 8 + 4
+    chunk_size = 4 * layout.n_moments * 8 + layout.blocks_per_chunk * 8 + CHUNK * 2 + 4
     emulated_devices(2)
     for devices in ([0], [0, 1]):
         engine = CudaEngine(events, devices=devices)
@@ -458,6 +591,19 @@ def test_a_sweep_moves_the_mixture_up_and_statistics_down(emulated_devices: Emul
         assert (engine.bytes_up, engine.bytes_down) == tuple(moved)
         assert tuple(moved) == (len(shares) * mixture_size, 4 * chunk_size)
         assert lanes == [lane for number in devices for lane in engine._devices[number]._lanes]
+
+
+@pytest.mark.usefixtures("cuda_devices")
+def test_a_division_moves_labels_up_and_statistics_down() -> None:
+    events, mixture = several_chunks()
+    layout = Layout(2)
+    engine = CudaEngine(events, devices=[0])
+    engine.draw_labels(mixture, Key(1, 0, 0))
+    lanes = engine._devices[0]._lanes
+    engine.divide(DEAL, mixture, Key(1, 0, 0))
+    assert engine.bytes_up == 4 * layout.pack_dim * 4 + 2 * 4 * 4 + 4 * CHUNK * 2
+    assert engine.bytes_down == 4 * (4 * layout.n_moments * 8 + 2 * PARTS * 8 + 4)
+    assert engine._devices[0]._lanes is lanes
 
 
 @pytest.mark.usefixtures("cuda_devices")
@@ -642,17 +788,18 @@ def test_a_program_may_end_without_closing_it(emulated_devices: Emulate) -> None
 def test_sums_are_added_in_the_order_of_the_grid() -> None:
     rng = np.random.default_rng(0)
     chunks = rng.normal(size=(7, 3, 5)) * 10.0 ** rng.integers(-9, 9, size=(7, 1, 1))
-    straight = OrderedSums((3, 5))
+    log_densities = rng.normal(size=(7, 2)) * 10.0 ** rng.integers(-9, 9, size=(7, 1))
+    straight = OrderedSums((3, 5), 2)
     for chunk in range(7):
-        straight.add(chunk, chunks[chunk], float(chunk) / 3)
+        straight.add(chunk, chunks[chunk], log_densities[chunk])
     buffer = np.empty((3, 5))
     for _ in range(20):
-        sums = OrderedSums((3, 5))
+        sums = OrderedSums((3, 5), 2)
         for chunk in rng.permutation(7):
             buffer[:] = chunks[chunk]  # one place, overwritten
-            sums.add(int(chunk), buffer, float(chunk) / 3)
+            sums.add(int(chunk), buffer, log_densities[chunk])
         np.testing.assert_array_equal(sums.moments, straight.moments)
-        assert sums.log_likelihood == straight.log_likelihood
+        np.testing.assert_array_equal(sums.log_densities, straight.log_densities)
 
 
 def test_chunks_are_dealt_by_speed_and_in_turn() -> None:
@@ -675,18 +822,18 @@ def test_chunks_are_dealt_anew_only_where_it_pays(cuda_devices: Emulate) -> None
 
 
 def test_chunks_of_a_failed_device_are_for_the_others_first() -> None:
-    deal = Deal({0: [0, 2, 4], 1: [1, 3, 5]})
-    assert deal.take(0, 2) == [0, 2]
-    assert deal.take(1, 1) == [1]
-    deal.finish(0, 0)
-    deal.give_up(0)
-    assert deal.take(1, 8) == [2, 4]
-    assert deal.take(1, 8) == [3, 5]
-    assert deal.take(1, 8) == []
-    assert deal.unfinished()
+    rota = Rota({0: [0, 2, 4], 1: [1, 3, 5]})
+    assert rota.take(0, 2) == [0, 2]
+    assert rota.take(1, 1) == [1]
+    rota.finish(0, 0)
+    rota.give_up(0)
+    assert rota.take(1, 8) == [2, 4]
+    assert rota.take(1, 8) == [3, 5]
+    assert rota.take(1, 8) == []
+    assert rota.unfinished()
     for chunk in (1, 2, 3, 4, 5):
-        deal.finish(1, chunk)
-    assert not deal.unfinished()
+        rota.finish(1, chunk)
+    assert not rota.unfinished()
 
 
 def test_time_is_counted_once() -> None:

@@ -88,14 +88,17 @@ def checked_populations(populations: Ints, n_components: int) -> npt.NDArray[np.
     return np.ascontiguousarray(populations, dtype=np.int32)
 
 
-def checked_deal(deal: Deal, n_pairs: int) -> Deal:
-    """A deal to the pairs 0 to P - 1, as contiguous arrays, checked.
+def checked_deal(deal: Deal, n_components: int) -> Deal:
+    """A deal to the pairs of a mixture's components, as contiguous arrays, checked.
 
     Raises
     ------
     ValueError
-        Unless it is as `dpmix.engines.base.Deal` says.
+        Unless it is as `dpmix.engines.base.Deal` says, and the components are an even number.
     """
+    if n_components % 2:
+        raise ValueError(f"deal: got a mixture of {n_components} components, need 2 for each pair")
+    n_pairs = n_components // 2
     pairs, sides = np.asarray(deal.pairs), np.asarray(deal.sides)
     if pairs.ndim != 1 or pairs.shape != sides.shape or not 1 <= len(pairs) <= MAX_COMPONENTS:
         raise ValueError(

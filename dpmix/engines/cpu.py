@@ -29,6 +29,8 @@ from dpmix.engines.checks import (
 from dpmix.kernels import _cpu
 from dpmix.model import Array, Mixture, Stats
 
+BATCH_BYTES = 64 << 20  # BUDGET of kernels/cpu/engine.cpp
+
 
 def available() -> tuple[bool, str]:
     """Whether this machine can run the engine, and with what (or why not)."""
@@ -51,6 +53,18 @@ def native_chunk() -> int:
 def usable_cores() -> int:
     """Cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def scratch_bytes(
+    n_events: int, n_channels: int, n_components: int, threads: int | None, chunks_in_flight: int | None
+) -> int:
+    """Memory that passes work in, nearly (kernels/cpu/engine.cpp); the options are those of `CpuEngine`."""
+    chunks = -(-n_events // native_chunk())
+    moments = 8 * (1 + n_channels * (n_channels + 3) // 2)
+    chunk = 8 * native_chunk() + (n_components + 32) * moments
+    threads = threads or usable_cores()
+    in_flight = chunks_in_flight or max(1, min(BATCH_BYTES // chunk, 2 * threads))
+    return min(chunks, in_flight) * chunk + threads * n_components * moments
 
 
 class CpuEngine:
@@ -182,7 +196,7 @@ class CpuEngine:
     def divide(self, deal: Deal, mixture: Mixture, key: Key) -> tuple[Stats, Array]:
         """Deal events out to pairs of components; see `dpmix.engines.base.Engine.divide`."""
         parameters = checked_parameters(mixture, self._n_channels)
-        deal = checked_deal(deal, len(mixture.means) // 2)
+        deal = checked_deal(deal, len(mixture.means))
         counts, sums, scatters = self._outputs(len(mixture.means))
         log_probabilities = np.empty(len(mixture.means) // 2)
         with self._timed():

@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dpmix.engines.base import CHUNK, Key
+from dpmix.engines.base import CHUNK, Deal, Key
 from dpmix.engines.checks import (
     Ints,
     check_events,
     check_options,
     check_range,
+    checked_deal,
     checked_parameters,
     checked_populations,
     rounded,
@@ -35,7 +36,7 @@ from dpmix.kernels.layout import Layout
 from dpmix.model import Array, Mixture, Stats
 
 if TYPE_CHECKING:
-    from dpmix.engines.cuda_device import Account, Deliver, Device, Pass
+    from dpmix.engines.cuda_device import Account, Deliver, Device, Labels, Pass
 
 log = logging.getLogger("dpmix")
 
@@ -127,7 +128,8 @@ class CudaEngine:
     Notes
     -----
     Where a device fails, the others do its chunks, in the same pass and with the same results; when none is
-    left, the pass raises `DpmixError`. Labels are not kept: `labels` runs the chain's latest pass again.
+    left, the pass raises `DpmixError`. Labels are kept on the host, 2 bytes per event and chain, where no
+    device takes them with it; a chain whose pass did not end has none.
     """
 
     def __init__(
@@ -166,7 +168,7 @@ class CudaEngine:
         self._work_done = dict.fromkeys(self._devices, (0, 0.0))  # chunks and seconds of each
         self._shares = deal_out(self._n_chunks, dict.fromkeys(self._devices, 1.0))
         self._passes, self._next_deal = 0, FIRST_DEAL
-        self._latest: dict[int, Pass] = {}  # by chain
+        self._labelled: dict[int, Labelled] = {}  # by chain
         self._accounts: list[Account] = []  # of the latest pass
         self._seconds = {"kernels": 0.0, "copies": 0.0}
 
@@ -234,8 +236,28 @@ class CudaEngine:
             )
             memberships[there], log_densities[there] = rows[here], densities[here]
 
-        self._run(work, keep, chunks=range(start // CHUNK, (stop - 1) // CHUNK + 1), want_labels=False)
+        self._run(work, keep, range(start // CHUNK, (stop - 1) // CHUNK + 1))
         return memberships, log_densities
+
+    def divide(self, deal: Deal, mixture: Mixture, key: Key) -> tuple[Stats, Array]:
+        """Deal events out to pairs of components; see `dpmix.engines.base.Engine.divide`."""
+        from dpmix.engines.cuda_device import Division, Pass
+
+        components = self._packed(mixture)
+        deal = checked_deal(deal, len(components))
+        labelled = self._labelled.get(key.chain)
+        if labelled is None or labelled.n_components != len(deal.pairs):
+            raise ValueError(f"deal: chain {key.chain} has no labels of {len(deal.pairs)} components")
+        table = np.stack([deal.pairs, deal.sides.astype(np.int32)])
+        work = Pass(components, key, division=Division(table, deal.word, labelled.labels))
+        totals = OrderedSums((len(components), self._layout.n_moments), len(components) // 2)
+
+        def add(chunk: int, moments: Array, log_probabilities: Array) -> None:
+            totals.add(chunk, moments, log_probabilities.sum(axis=1))
+
+        self._run(work, add, range(self._n_chunks))
+        counts, sums, scatters = self._layout.unpack_moments(totals.moments)
+        return Stats(counts, sums, scatters, rounded(mixture.means), 0.0), totals.log_densities
 
     def labels(self, chain: int = 0) -> npt.NDArray[np.int32]:
         """Labels of one chain, int32 [N]: its latest draw, or the most probable ones after the E step.
@@ -245,16 +267,10 @@ class CudaEngine:
         ValueError
             If the chain has none yet.
         """
-        if chain not in self._latest:
+        self._check_open()
+        if chain not in self._labelled:
             raise ValueError(f"chain {chain} has no labels yet")
-        labels = np.empty(self._n_events, np.int32)
-
-        def keep(chunk: int, drawn: npt.NDArray[Any], _: Array) -> None:
-            part = labels[chunk * CHUNK : (chunk + 1) * CHUNK]
-            part[:] = drawn[: len(part)]
-
-        self._run(self._latest[chain], keep, chunks=range(self._n_chunks), want_labels=True)
-        return labels
+        return self._labelled[chain].labels.ravel()[: self._n_events].astype(np.int32)
 
     def log_densities(self, events: npt.NDArray[np.float32], mixture: Mixture) -> npt.NDArray[np.float32]:
         """log pi_j N(x_i | mu_j, Sigma_j) of any events as the sweep computes it, float32 [M, K]."""
@@ -272,8 +288,9 @@ class CudaEngine:
                 self._leave_out(number, error)
 
     def close(self) -> None:
-        """Free everything on the devices; the engine cannot be used afterwards."""
+        """Free everything on the devices, and the labels; the engine cannot be used afterwards."""
         self._closing()
+        self._labelled.clear()
 
     def _packed(self, mixture: Mixture) -> Array:
         packed: Array = self._layout.pack(*checked_parameters(mixture, self._n_channels))
@@ -282,36 +299,39 @@ class CudaEngine:
     def _statistics(self, mixture: Mixture, key: Key | None) -> Stats:
         from dpmix.engines.cuda_device import Pass
 
-        work = Pass(self._packed(mixture), key)
-        totals = OrderedSums((len(mixture.means), self._layout.n_moments))
+        components, chain = self._packed(mixture), 0 if key is None else key.chain
+        before = self._labelled.pop(chain, None)
+        labels = before.labels if before else np.empty((self._n_chunks, CHUNK), np.uint16)
+        totals = OrderedSums((len(components), self._layout.n_moments))
 
         def add(chunk: int, moments: Array, log_likelihoods: Array) -> None:
-            totals.add(chunk, moments, float(log_likelihoods.sum()))
+            totals.add(chunk, moments, log_likelihoods.sum(keepdims=True))
 
-        self._run(work, add, chunks=range(self._n_chunks), want_labels=False)
-        self._latest[0 if key is None else key.chain] = work
+        self._run(Pass(components, key, labels), add, range(self._n_chunks))
+        self._labelled[chain] = Labelled(labels, len(components))
         counts, sums, scatters = self._layout.unpack_moments(totals.moments)
-        return Stats(counts, sums, scatters, rounded(mixture.means), totals.log_likelihood)
+        log_likelihood = float(totals.log_densities[0])
+        return Stats(counts, sums, scatters, rounded(mixture.means), log_likelihood)
 
-    def _run(self, work: Pass, deliver: Deliver, *, chunks: range, want_labels: bool) -> None:
+    def _run(self, work: Pass, deliver: Deliver, chunks: range) -> None:
         """Have the chunks of a pass done, by the devices that are left where some fail."""
         from dpmix.engines.cuda_device import DeviceFailed
 
         shares = self._shares
-        deal = Deal(
+        rota = Rota(
             {number: [chunk for chunk in share if chunk in chunks] for number, share in shares.items()}
         )
         self._accounts = []
-        while deal.unfinished():
+        while rota.unfinished():
             running = {
-                number: device.submit(serve, device, work, shares[number], deal, deliver, want_labels)
+                number: device.submit(serve, device, work, shares[number], rota, deliver)
                 for number, device in self._usable().items()
-                if deal.has_for(number)
+                if rota.has_for(number)
             }
             try:
                 wait(running.values())
             except BaseException:
-                deal.stop()
+                rota.stop()
                 raise
             for number, future in running.items():
                 try:
@@ -323,9 +343,12 @@ class CudaEngine:
             self._next_deal *= 2
             self._deal_anew_where_it_pays()
 
-    def _usable(self) -> dict[int, Device]:
+    def _check_open(self) -> None:
         if not self._closing.alive:
             raise RuntimeError("the engine is closed")
+
+    def _usable(self) -> dict[int, Device]:
+        self._check_open()
         if not self._devices:
             raise DpmixError(f"no CUDA device is left: {self._reason}")
         return self._devices
@@ -360,7 +383,14 @@ class CudaEngine:
             log.info("CUDA devices: chunks dealt anew: %s", {n: len(share) for n, share in shares.items()})
 
 
-class Deal:
+class Labelled(NamedTuple):
+    """Labels of all events, uint16 [chunks, CHUNK], as one pass left them, and of how many components."""
+
+    labels: Labels
+    n_components: int
+
+
+class Rota:
     """Which device does which chunks of one pass: what is left of its own, or a failed one's."""
 
     def __init__(self, shares: Mapping[int, Sequence[int]]) -> None:
@@ -410,45 +440,44 @@ class OrderedSums:
     Attributes
     ----------
     moments : float64 [K, N_MOMENTS]
-    log_likelihood : float
+    log_densities : float64 [sums]
+        Log likelihood, or log probabilities by pair.
     """
 
-    def __init__(self, shape: tuple[int, int]) -> None:
+    def __init__(self, shape: tuple[int, int], n_log_densities: int = 1) -> None:
         self.moments: Array = np.zeros(shape)
-        self.log_likelihood = 0.0
+        self.log_densities: Array = np.zeros(n_log_densities)
         self._lock = Lock()
         self._next = 0
-        self._early: dict[int, tuple[Array, float]] = {}  # chunks that came before their turn
+        self._early: dict[int, tuple[Array, Array]] = {}  # chunks that came before their turn
 
-    def add(self, chunk: int, moments: Array, log_likelihood: float) -> None:
-        """Take a chunk's; the array may be overwritten afterwards."""
+    def add(self, chunk: int, moments: Array, log_densities: Array) -> None:
+        """Take a chunk's; the moments may be overwritten afterwards."""
         with self._lock:
             if chunk != self._next:
-                self._early[chunk] = moments.copy(), log_likelihood
+                self._early[chunk] = moments.copy(), log_densities
                 return
-            self._add(moments, log_likelihood)
+            self._add(moments, log_densities)
             while self._next in self._early:
                 self._add(*self._early.pop(self._next))
 
-    def _add(self, moments: Array, log_likelihood: float) -> None:
+    def _add(self, moments: Array, log_densities: Array) -> None:
         self.moments += moments
-        self.log_likelihood += log_likelihood
+        self.log_densities += log_densities
         self._next += 1
 
 
-def serve(
-    device: Device, work: Pass, share: Sequence[int], deal: Deal, deliver: Deliver, want_labels: bool
-) -> Account:
+def serve(device: Device, work: Pass, share: Sequence[int], rota: Rota, deliver: Deliver) -> Account:
     """A device's part in a pass; where it fails, the others may take its chunks at once."""
 
     def hand_in(chunk: int, results: npt.NDArray[Any], log_densities: Array) -> None:
         deliver(chunk, results, log_densities)
-        deal.finish(device.number, chunk)
+        rota.finish(device.number, chunk)
 
     try:
-        return device.run(work, share, partial(deal.take, device.number), hand_in, want_labels)
+        return device.run(work, share, partial(rota.take, device.number), hand_in)
     except BaseException:
-        deal.give_up(device.number)
+        rota.give_up(device.number)
         raise
 
 

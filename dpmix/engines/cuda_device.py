@@ -20,18 +20,21 @@ import numpy.typing as npt
 import pycuda.driver as driver
 
 from dpmix.engines.base import CHUNK, Key
+from dpmix.engines.checks import MAX_COMPONENTS
 from dpmix.kernels import build
-from dpmix.kernels.layout import MOMENT_THREADS, THREADS, Layout
+from dpmix.kernels.layout import MOMENT_THREADS, PARTS, THREADS, Layout
 from dpmix.model import Array
 
 log = logging.getLogger("dpmix")
 
 Floats = npt.NDArray[np.float32]
+Labels = npt.NDArray[np.uint16]
 T = TypeVar("T")
 
 BATCH = 8  # chunks of a launch, where nothing speaks against it
 SCRATCH = 256 << 20  # bytes of a lane's labels, normalisers and moments, where that is a chunk or more
 DENSITIES = 1 << 24  # log densities made at a time, at most
+NO_LABELS = 0xFFFFFFFF  # two of them, of no component
 
 KERNELS = {  # file, threads of a block, arguments (in the letters of the module struct)
     "draw_labels": ("draw_labels", THREADS, "PPPPQQifQIIPPP"),
@@ -39,6 +42,7 @@ KERNELS = {  # file, threads of a block, arguments (in the letters of the module
     "expect_totals": ("expect_labels", THREADS, "PPPPQifPPPP"),
     "expect_moments": ("expect_labels", MOMENT_THREADS, "PPPPQifPPP"),
     "memberships": ("memberships", THREADS, "PPPPPQQiifPPP"),
+    "divide": ("divide", MOMENT_THREADS, "PPPPPPQQifQIIiPPP"),
     "mvn_log_density": ("mvn_log_density", THREADS, "PPiiP"),
 }
 
@@ -65,6 +69,25 @@ class Gates:
 
 
 @dataclass(frozen=True)
+class Division:
+    """How a pass deals events out to pairs of its components.
+
+    Attributes
+    ----------
+    deal : int32 [2, components that labels are of]
+        The pair and the side of the events of each (`dpmix.engines.base.Deal`).
+    word : int
+        Of the generator.
+    labels : uint16 [chunks, CHUNK]
+        Of all events.
+    """
+
+    deal: npt.NDArray[np.int32]
+    word: int
+    labels: Labels
+
+
+@dataclass(frozen=True)
 class Pass:
     """What a pass over the events is given; all that it gives is a function of it and the events.
 
@@ -74,19 +97,27 @@ class Pass:
         The mixture in packed rows; with gates, sorted by population.
     key : Key, optional
         None for an E step.
+    labels : uint16 [chunks, CHUNK], optional
+        Where a draw or an E step puts the labels of all events.
     gates : Gates, optional
         For memberships.
+    division : Division, optional
+        For sides of pairs; with a key.
     """
 
     components: Array
     key: Key | None = None
+    labels: Labels | None = None
     gates: Gates | None = None
+    division: Division | None = None
 
     @property
     def kernels(self) -> tuple[str, ...]:
         """What it launches."""
         if self.gates:
             return ("memberships",)
+        if self.division:
+            return "divide", "accumulate"
         return ("draw_labels", "accumulate") if self.key else ("expect_totals", "expect_moments")
 
     @property
@@ -113,8 +144,8 @@ Take = Callable[[int], list[int]]
 """Gives at most so many chunks to do; those of the device's share in its order; none when all are taken."""
 
 Deliver = Callable[[int, npt.NDArray[Any], Array], None]
-"""Takes a chunk's moments or labels and the sums of its log densities by block, or its memberships and log
-densities; all of which are overwritten afterwards."""
+"""Takes a chunk's moments and the sums of its log densities by block, or, of a division, those of its log
+probabilities by pair and part; or its memberships and log densities. All are overwritten afterwards."""
 
 
 class Worker:
@@ -150,6 +181,7 @@ class Lane:
     def __init__(self, layout: Layout, slots: int, n_components: int, n_populations: int) -> None:
         n_moments = slots * n_components * layout.n_moments
         n_memberships = slots * CHUNK * n_populations
+        n_sums = slots * n_sums_of_chunk(layout, n_components)
         self.stream = driver.Stream()
         self.began, self.sent, self.computed, self.done = (driver.Event() for _ in range(4))
         self.chunks: list[int] = []  # of the batch in work
@@ -158,22 +190,22 @@ class Lane:
         self.events = driver.mem_alloc(slots * CHUNK * layout.padded_dim * 4)
         self.numbers = driver.mem_alloc(slots * 4)
         self.labels = driver.mem_alloc(slots * CHUNK * 2)
-        self.normalisers = driver.mem_alloc(slots * CHUNK * 8)  # or log densities, with memberships
+        self.normalisers = driver.mem_alloc(slots * CHUNK * 8)  # or log densities; or labels dealt out
         self.memberships = driver.mem_alloc(n_memberships * 4) if n_memberships else None
         self.moments = driver.mem_alloc(n_moments * 8)
-        self.log_likelihoods = driver.mem_alloc(slots * layout.blocks_per_chunk * 8)
+        self.sums = driver.mem_alloc(n_sums * 8)  # of log densities or log probabilities
         self.far_counts = driver.mem_alloc(slots * 4)
 
         self.numbers_here = driver.pagelocked_empty(slots, np.uint32)
+        self.labels_here = driver.pagelocked_empty((slots, CHUNK), np.uint16)
         self.moments_here = driver.pagelocked_empty(n_moments, np.float64)
         if n_memberships:
             self.memberships_here = driver.pagelocked_empty(n_memberships, np.float32)
             self.log_densities_here = driver.pagelocked_empty((slots, CHUNK), np.float64)
-        self.log_likelihoods_here = driver.pagelocked_empty((slots, layout.blocks_per_chunk), np.float64)
+        self.sums_here = driver.pagelocked_empty(n_sums, np.float64)
         self.far_counts_here = driver.pagelocked_empty(slots, np.uint32)
         self._slots, self._padded_dim = slots, layout.padded_dim
         self._events_here: Floats | None = None
-        self._labels_here: npt.NDArray[np.uint16] | None = None
 
     @property
     def events_here(self) -> Floats:
@@ -182,13 +214,6 @@ class Lane:
             self._events_here = driver.pagelocked_empty((self._slots, CHUNK, self._padded_dim), np.float32)
             self._events_here.fill(0.0)  # the padding stays so
         return self._events_here
-
-    @property
-    def labels_here(self) -> npt.NDArray[np.uint16]:
-        """Page-locked uint16 [slots, CHUNK]; made when first needed."""
-        if self._labels_here is None:
-            self._labels_here = driver.pagelocked_empty((self._slots, CHUNK), np.uint16)
-        return self._labels_here
 
 
 class Device:
@@ -239,6 +264,7 @@ class Device:
         self._components_here: Any = None
         self._exact: Any = None
         self._ends: Any = None
+        self._deal: Any = None
 
         self._has_far = False  # a pass met far events
         self._exact_address = 0  # null: not sent in this pass
@@ -263,9 +289,7 @@ class Device:
         self._worker.stop()
         return future
 
-    def run(
-        self, work: Pass, share: Sequence[int], take: Take, deliver: Deliver, want_labels: bool
-    ) -> Account:
+    def run(self, work: Pass, share: Sequence[int], take: Take, deliver: Deliver) -> Account:
         """Do chunks of a pass until there are none to take.
 
         Parameters
@@ -274,9 +298,6 @@ class Device:
         share : sequence of int
             Chunks whose events the device should hold, for this pass and the next ones.
         take, deliver : callable
-        want_labels : bool
-            Deliver labels, uint16 [CHUNK], and not moments, float64 [K, N_MOMENTS]; nothing to a pass that
-            gives memberships, float32 [CHUNK, P].
         """
         self._make_room(list(share), len(work.components), work.n_populations)
         for name in work.kernels:
@@ -285,11 +306,11 @@ class Device:
         n_chunks = 0
         for lane in cycle(self._lanes):
             if lane.chunks:
-                self._finish(lane, work, deliver, want_labels)
+                self._finish(lane, work, deliver)
             lane.chunks = take(self._batch)
             if lane.chunks:
                 n_chunks += len(lane.chunks)
-                self._start(lane, work, want_labels)
+                self._start(lane, work)
             elif not any(other.chunks for other in self._lanes):
                 break
         kernels = covered(self._kernel_times)
@@ -390,6 +411,7 @@ class Device:
         """Lanes and chunks of a lane, from what is wanted down to the least that works."""
         n_chunks = len(self._share)
         scratch = CHUNK * (2 + 8 + 4 * n_populations) + n_components * self._layout.n_moments * 8
+        scratch += n_sums_of_chunk(self._layout, n_components) * 8
         wanted = self._chunks_in_flight or min(BATCH, -(-n_chunks // 2))  # half, for two lanes to have work
         batch = max(1, min(wanted, n_chunks, int(SCRATCH // scratch)))
         sizes = [(2 if batch < n_chunks else 1, batch)]
@@ -406,6 +428,7 @@ class Device:
             self._components = driver.mem_alloc(self._components_here.nbytes)
             self._exact = driver.mem_alloc(self._components_here.nbytes * 2)
             self._ends = driver.mem_alloc(n_populations * 4) if n_populations else None
+            self._deal = driver.mem_alloc(2 * MAX_COMPONENTS * 4)
             self._lanes = [Lane(self._layout, batch, n_components, n_populations) for _ in range(n_lanes)]
         except driver.MemoryError:
             return False
@@ -414,7 +437,7 @@ class Device:
 
     def _drop_lanes(self) -> None:
         self._capacity, self._lanes = (0, 0), []
-        self._components = self._components_here = self._exact = self._ends = None
+        self._components = self._components_here = self._exact = self._ends = self._deal = None
 
     def _hold_events(self) -> None:
         """Bring the share's events to the device to stay, if there is memory enough."""
@@ -458,6 +481,9 @@ class Device:
         if work.gates:
             driver.memcpy_htod(self._ends, work.gates.ends)
             self._bytes_up += work.gates.ends.nbytes
+        if work.division:
+            driver.memcpy_htod(self._deal, work.division.deal)
+            self._bytes_up += work.division.deal.nbytes
         rows, first = self._components_here[: len(work.components)], self._lanes[0].stream
         np.copyto(rows, work.components, casting="same_kind")
         self._origin.record(first)
@@ -473,7 +499,7 @@ class Device:
         self._bytes_up += work.components.nbytes
         self._has_far, self._exact_address = True, int(self._exact)
 
-    def _start(self, lane: Lane, work: Pass, want_labels: bool) -> None:
+    def _start(self, lane: Lane, work: Pass) -> None:
         """Queue everything that is to be done for the lane's batch."""
         lane.began.record(lane.stream)
         slot = self._slots.get(lane.chunks[0])
@@ -487,55 +513,78 @@ class Device:
             resident = int(self._resident)
             numbers_at = resident + len(self._share) * self._slot_bytes
             lane.source = resident + slot * self._slot_bytes, numbers_at + 4 * slot
+        if work.division:
+            labels = lane.labels_here[: len(lane.chunks)]
+            for slot, chunk in zip(labels, lane.chunks, strict=True):
+                slot[:] = work.division.labels[chunk]
+            self._up(lane.labels, labels, lane.stream)
         lane.sent.record(lane.stream)
-        self._compute(lane, work, want_labels)
+        self._compute(lane, work)
 
-    def _compute(self, lane: Lane, work: Pass, want_labels: bool) -> None:
+    def _compute(self, lane: Lane, work: Pass) -> None:
         """Queue the kernels, and the copies of what they make."""
         n_slots, n_components, stream = len(lane.chunks), len(work.components), lane.stream
         driver.memset_d32_async(lane.far_counts, 0, n_slots, stream)
         if work.gates:
             self._launch_memberships(lane, n_components, work.gates)
         elif work.key is None:
-            self._launch_expectation(lane, n_components, moments=not want_labels)
+            self._launch_expectation(lane, n_components)
+        elif work.division:
+            self._launch_division(lane, n_components, work.key, work.division)
         else:
-            self._launch_draw(lane, n_components, work.key, moments=not want_labels)
+            self._launch_draw(lane, n_components, work.key)
         lane.computed.record(stream)
-        results, log_densities = self._results(lane, work, want_labels)
-        there = lane.memberships if work.gates else lane.labels if want_labels else lane.moments
-        self._down(results, there, stream)
-        self._down(log_densities, lane.normalisers if work.gates else lane.log_likelihoods, stream)
+        results, sums = self._results(lane, work)
+        self._down(results, lane.memberships if work.gates else lane.moments, stream)
+        self._down(sums, lane.normalisers if work.gates else lane.sums, stream)
+        if work.labels is not None:
+            self._down(lane.labels_here[:n_slots], lane.labels, stream)
         self._down(lane.far_counts_here[:n_slots], lane.far_counts, stream)
         lane.done.record(stream)
 
-    def _launch_draw(self, lane: Lane, n_components: int, key: Key, moments: bool) -> None:
+    def _launch_draw(self, lane: Lane, n_components: int, key: Key) -> None:
         events, numbers = lane.source
         n_slots, n_events = len(lane.chunks), len(self._events)
         self._launch(
             "draw_labels", (self._layout.blocks_per_chunk, n_slots), lane.stream,
             events, self._components, self._exact_address, numbers, n_events, self._first_event, n_components,
-            self._weight_floor, *key, lane.labels, lane.log_likelihoods, lane.far_counts,
+            self._weight_floor, *key, lane.labels, lane.sums, lane.far_counts,
         )  # fmt: skip
-        if moments:
-            self._launch(
-                "accumulate", (n_components, n_slots), lane.stream,
-                events, self._components, lane.labels, numbers, n_events, n_components, lane.moments,
-            )  # fmt: skip
+        self._launch_accumulation(lane, n_components, lane.labels)
 
-    def _launch_expectation(self, lane: Lane, n_components: int, moments: bool) -> None:
+    def _launch_division(self, lane: Lane, n_components: int, key: Key, division: Division) -> None:
+        events, numbers = lane.source
+        n_slots, n_events = len(lane.chunks), len(self._events)
+        dealt = lane.normalisers
+        driver.memset_d32_async(dealt, NO_LABELS, n_slots * CHUNK // 2, lane.stream)
+        self._launch(
+            "divide", (n_components // 2 * PARTS, n_slots), lane.stream,
+            events, self._components, self._exact_address, self._deal, lane.labels, numbers, n_events,
+            self._first_event, division.deal.shape[1], self._weight_floor, *key, division.word,
+            dealt, lane.sums, lane.far_counts,
+        )  # fmt: skip
+        self._launch_accumulation(lane, n_components, dealt)
+
+    def _launch_accumulation(self, lane: Lane, n_components: int, labels: Any) -> None:
+        events, numbers = lane.source
+        self._launch(
+            "accumulate", (n_components, len(lane.chunks)), lane.stream,
+            events, self._components, labels, numbers, len(self._events), n_components, lane.moments,
+        )  # fmt: skip
+
+    def _launch_expectation(self, lane: Lane, n_components: int) -> None:
         events, numbers = lane.source
         n_slots, n_events = len(lane.chunks), len(self._events)
         self._launch(
             "expect_totals", (self._layout.blocks_per_chunk, n_slots), lane.stream,
             events, self._components, self._exact_address, numbers, n_events, n_components,
-            self._weight_floor, lane.normalisers, lane.labels, lane.log_likelihoods, lane.far_counts,
+            self._weight_floor, lane.normalisers, lane.labels, lane.sums, lane.far_counts,
         )  # fmt: skip
-        if moments:
-            self._launch(
-                "expect_moments", (n_components, n_slots), lane.stream,
-                events, self._components, self._exact_address, numbers, n_events, n_components,
-                self._weight_floor, lane.normalisers, lane.labels, lane.moments,
-            )  # fmt: skip
+        self._launch(
+            "expect_moments", (n_components, n_slots), lane.stream,
+            events, self._components, self._exact_address, numbers, n_events, n_components,
+            self._weight_floor, lane.normalisers, lane.labels, lane.moments,
+        )  # fmt: skip
 
     def _launch_memberships(self, lane: Lane, n_components: int, gates: Gates) -> None:
         events, numbers = lane.source
@@ -546,33 +595,34 @@ class Device:
             lane.far_counts,
         )  # fmt: skip
 
-    def _finish(self, lane: Lane, work: Pass, deliver: Deliver, want_labels: bool) -> None:
+    def _finish(self, lane: Lane, work: Pass, deliver: Deliver) -> None:
         """Wait for the lane's batch and deliver what came of it."""
         lane.done.synchronize()
         if lane.far_counts_here[: len(lane.chunks)].any():
             self._send_exact(work)
-            self._compute(lane, work, want_labels)
+            self._compute(lane, work)
             lane.done.synchronize()
         marks = (lane.began, lane.sent, lane.computed, lane.done)
         began, sent, computed, done = (mark.time_since(self._origin) * 1e-3 for mark in marks)
         self._kernel_times.append((sent, computed))
         self._copy_times += [(began, sent), (computed, done)]
-        results, log_densities = self._results(lane, work, want_labels)
+        results, sums = self._results(lane, work)
         for slot, chunk in enumerate(lane.chunks):
-            deliver(chunk, results[slot], log_densities[slot])
+            if work.labels is not None:
+                work.labels[chunk] = lane.labels_here[slot]
+            deliver(chunk, results[slot], sums[slot])
         lane.chunks = []
 
-    def _results(self, lane: Lane, work: Pass, want_labels: bool) -> tuple[npt.NDArray[Any], Array]:
-        """Where results of the lane's batch come to, page-locked, by chunk; and log densities (`Deliver`)."""
+    def _results(self, lane: Lane, work: Pass) -> tuple[npt.NDArray[Any], Array]:
+        """Where what is delivered of the lane's batch comes to, page-locked, by chunk (`Deliver`)."""
         n_slots = len(lane.chunks)
         if work.gates:
             shape = (n_slots, CHUNK, work.n_populations)
-            return lane.memberships_here[: np.prod(shape)].reshape(shape), lane.log_densities_here[:n_slots]
-        log_likelihoods = lane.log_likelihoods_here[:n_slots]
-        if want_labels:
-            return lane.labels_here[:n_slots], log_likelihoods
-        shape = (n_slots, len(work.components), self._layout.n_moments)
-        return lane.moments_here[: np.prod(shape)].reshape(shape), log_likelihoods
+            return first_of(lane.memberships_here, shape), lane.log_densities_here[:n_slots]
+        n_components = len(work.components)
+        shape = (n_slots, n_components, self._layout.n_moments)
+        sums = (n_components // 2, PARTS) if work.division else (self._layout.blocks_per_chunk,)
+        return first_of(lane.moments_here, shape), first_of(lane.sums_here, (n_slots, *sums))
 
     def _up(self, to: Any, rows: npt.NDArray[Any], stream: Any) -> None:
         driver.memcpy_htod_async(to, rows, stream)
@@ -604,6 +654,17 @@ def allocate(size: int) -> Any:
         return driver.mem_alloc(size)
     except driver.MemoryError:
         return None
+
+
+def n_sums_of_chunk(layout: Layout, n_components: int) -> int:
+    """Sums of log densities by block, or of log probabilities by pair and part, whichever are more."""
+    most: int = max(layout.blocks_per_chunk, n_components // 2 * PARTS)
+    return most
+
+
+def first_of(flat: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    """The start of a flat array, as an array of a shape."""
+    return flat[: np.prod(shape)].reshape(shape)
 
 
 def covered(spans: Iterable[tuple[float, float]]) -> float:
