@@ -13,24 +13,23 @@ from pathlib import Path
 from dpmix.errors import DataError
 
 CGROUP = Path("/sys/fs/cgroup")
+OWN_GROUPS = Path("/proc/self/cgroup")
 
 
-def available() -> int:
-    """Bytes: the least of what the machine, its control group and `ulimit -v` leave to this process."""
-    limits = [_of_machine(), _of_control_group("memory.max", "memory.current", "inactive_file")]
-    limits.append(
-        _of_control_group(
-            "memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"
-        )
-    )
+def available(mapped: int = 0) -> int:
+    """Bytes: the least of what the machine, control groups and `ulimit -v` leave to this process.
+
+    `mapped` bytes of files that will be mapped count as addresses, which `ulimit -v` limits, not as memory.
+    """
+    limits = [_of_machine(), *(_of_control_group(group) for group in _control_groups())]
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit != resource.RLIM_INFINITY:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
-        limits.append(limit - pages * os.sysconf("SC_PAGE_SIZE"))
+        limits.append(limit - pages * os.sysconf("SC_PAGE_SIZE") - mapped)
     return max(min(found for found in limits if found is not None), 0)
 
 
-def require(n_bytes: int, what: str, remedy: str) -> None:
+def require(n_bytes: int, what: str, remedy: str, mapped: int = 0) -> None:
     """Raise `DataError` where there is not so much memory.
 
     Parameters
@@ -40,8 +39,10 @@ def require(n_bytes: int, what: str, remedy: str) -> None:
         What needs it, the beginning of the message.
     remedy : str
         Its end.
+    mapped : int
+        Bytes of files that will be mapped, see `available`.
     """
-    free = available()
+    free = available(mapped)
     if n_bytes > free:
         raise DataError(f"{what} needs {_size(n_bytes)} of memory, {_size(free)} are available; {remedy}")
 
@@ -53,13 +54,28 @@ def _of_machine() -> int:
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def _of_control_group(limit: str, usage: str, cache: str) -> int | None:
-    """What a control group of either version leaves; file pages that nobody uses count as free."""
+def _control_groups() -> list[Path]:
+    """Folders of the control groups of either version that limit this process: its own and those above it."""
+    found: list[Path] = []
+    lines = OWN_GROUPS.read_text().splitlines() if OWN_GROUPS.exists() else []
+    for _, controllers, name in (line.split(":", 2) for line in lines):
+        if controllers in ("", "memory"):
+            root = CGROUP / controllers
+            own = root / name.strip("/")  # not there in a container, which sees its own group as the root
+            found += [folder for folder in (own, *own.parents) if folder.is_relative_to(root)]
+    return found
+
+
+def _of_control_group(folder: Path) -> int | None:
+    """What a control group leaves; file pages that nobody uses count as free."""
+    first_version = (folder / "memory.limit_in_bytes").exists()
+    names = ("limit_in_bytes", "usage_in_bytes") if first_version else ("max", "current")
     try:
-        most, used = (int((CGROUP / name).read_text()) for name in (limit, usage))
-        lines = (CGROUP / limit).with_name("memory.stat").read_text().splitlines()
+        most, used = (int((folder / f"memory.{name}").read_text()) for name in names)
+        lines = (folder / "memory.stat").read_text().splitlines()
     except (OSError, ValueError):  # no such group, or one without a limit ("max")
         return None
+    cache = "total_inactive_file" if first_version else "inactive_file"
     idle = sum(int(line.split()[1]) for line in lines if line.split()[0] == cache)
     return most - used + idle
 

@@ -387,6 +387,8 @@ def _engine_pass(session: Session) -> Iterator[None]:
             yield
     except DpmixError as error:
         raise EngineError(str(error)) from error
+    except MemoryError as error:
+        raise EngineError(f"not enough memory for a pass over the events: {error}") from error
 
 
 def _bem_checkpoint(

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from dpmix import gibbs, initialise, preprocess, summaries
+from dpmix import gibbs, initialise, memory, preprocess, summaries
 from dpmix.config import INIT_METHODS, Config, ModelConfig, to_yaml
 from dpmix.draws import Layout, Run, RunWriter, open_run
-from dpmix.engines import Choice, Engine, choose_backend, make_engine
+from dpmix.engines import Choice, Engine, choose_backend, cpu, make_engine
 from dpmix.errors import ConfigError, DataError
 from dpmix.model import HYPERPARAMETERS, Prior, State
 from dpmix.profile import Profile
@@ -84,6 +84,7 @@ def open_session(kind: str, config: Config, base: Path, resume: bool, overwrite:
         prior = make_prior(config.model, events.channels)
         if origin is not None and not resume:  # what is wrong with it is said before a run file is laid out
             initialise.from_run(open_run(origin), 0, config.model.components, events, prior)
+        require_memory(kind, config, events, choice.backend)
         engine = stack.enter_context(closing(make_engine(choice.backend, config.engine, events.values)))
         engine_attributes = stored(engine, choice)
         log.info("engine: %s", summaries.describe_engine(engine_attributes))
@@ -97,6 +98,25 @@ def open_session(kind: str, config: Config, base: Path, resume: bool, overwrite:
             writer = stack.enter_context(RunWriter.create(path, layout, overwrite))
         profile = Profile(earlier.profile if earlier is not None else {})
         yield Session(config, origin, events, engine, prior, writer, profile)
+
+
+def require_memory(kind: str, config: Config, events: preprocess.Events, backend: str) -> None:
+    """Raise `DataError` where the memory that a run takes beside its events is not there."""
+    n, dim, count = len(events.values), len(events.channels), config.model.components
+    chains = config.mcmc.chains if kind == "mcmc" else 1
+    matrices = 8 * count * dim**2
+    states = (3 * chains + 8) * matrices  # of the chains, and what the sampler works with
+    labels = n * (2 + 4 * chains)
+    given = config.engine.threads, config.engine.chunks_in_flight
+    scratch = cpu.scratch_bytes(n, dim, count, *given) if backend == "cpu" else 0
+    drawn = config.mcmc.draws if kind == "mcmc" else 1
+    memory.require(
+        labels + scratch + states,
+        f"a {kind} run of {n:,} events in {dim} channels (in memory: {events.values.nbytes / 1e9:.2f} GB), "
+        f"{count} components and {chains} chain{'s' if chains > 1 else ''}",
+        "take fewer events (data.max_events), model.components or mcmc.chains",
+        mapped=chains * drawn * (matrices + 8 * count * (dim + 1)),
+    )
 
 
 def origin_of(config: Config, base: Path) -> Path | None:
