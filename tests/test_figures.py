@@ -410,7 +410,7 @@ def test_intervals_are_those_of_the_posterior_and_absent_where_there_is_none() -
     axes = figures.proportions(gating).axes[0]
     (lines,) = [c for c in axes.collections if hasattr(c, "get_segments") and len(c.get_segments()) == 4]
     ends = np.array([segment[:, 0] for segment in lines.get_segments()])
-    expected = np.quantile(gating.proportions[:, 0], (0.05, 0.95), axis=0).T
+    expected = np.quantile(gating.proportions[:, 0], (0.05, 0.95), axis=0, method="weibull").T
     np.testing.assert_allclose(ends, expected)
     single = figures.proportions(make_gating(4, 3, kind="bem")).axes[0]
     assert not [c for c in single.collections if hasattr(c, "get_segments") and len(c.get_segments())]
