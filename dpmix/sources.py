@@ -22,6 +22,7 @@ otherwise: no pickle is opened, and names are shown in one line without a termin
 from __future__ import annotations
 
 import csv
+import errno
 import glob
 import math
 import os
@@ -189,6 +190,9 @@ def open_source(path: str | Path, part: str = "") -> Source:
     except (DpmixError, MemoryError):
         raise
     except Exception as error:  # every library has its own exceptions for a corrupt file
+        if getattr(error, "errno", None) == errno.ENOMEM:
+            size = path.stat().st_size / 1e9
+            raise DataError(f"{path}: needs {size:.1f} GB of addresses, more than ulimit -v leaves") from error
         reason = getattr(error, "strerror", None) or _line(error)
         raise DataError(f"{path}: cannot be read ({reason}), need {KNOWN}") from error
     if not source.details:
