@@ -5,13 +5,16 @@ BIN := $(VENV)/bin
 NATIVE := CMakeLists.txt pyproject.toml $(wildcard kernels/cpu/*)
 CPP := $(wildcard kernels/*.cu kernels/*.cuh kernels/cpu/*pp tests/native/*.cpp tests/cuda_on_cpu/*.cpp tests/cuda_on_cpu/*.h)
 EMULATOR := build/cuda_on_cpu/libcuda.so.1
+FUZZ_SECONDS ?= 1200
 
-.PHONY: help demo test test-gpu lint warnings bench-cpu bench-gpu clean
+.PHONY: help demo test test-gpu fuzz sanitize lint warnings bench-cpu bench-gpu clean
 
 help:
 	@echo "make demo       a simulated cytometry sample, dpmix mcmc on it, a summary and a figure (in demo/)"
 	@echo "make test       all tests, those of the CUDA engine on devices emulated by the processor"
 	@echo "make test-gpu   the tests of the CUDA engine on this machine's GPUs"
+	@echo "make fuzz       FCS files, configs and run files by a fuzzer, FUZZ_SECONDS each (1200)"
+	@echo "make sanitize   the tests of the CPU engine under address, undefined behaviour and thread sanitizers"
 	@echo "make lint       ruff, mypy and clang-format"
 	@echo "make warnings   the native code by g++ and clang++, any warning an error"
 	@echo "make bench-cpu  the CPU engine's speed beside this machine's sgemm and scikit-learn (some 12 minutes)"
@@ -43,6 +46,19 @@ $(VENV)/pycuda: $(VENV)/installed
 
 test-gpu: $(VENV)/pycuda
 	DPMIX_TEST_GPU=1 $(BIN)/python -m pytest tests/test_cuda_*.py
+
+$(VENV)/atheris: $(VENV)/installed
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
+	touch $@
+
+fuzz: $(VENV)/atheris
+	for target in fcs config run_file; do \
+	    mkdir -p build/fuzz/$$target && $(BIN)/python fuzz/fuzz.py $$target build/fuzz/$$target \
+	        -max_total_time=$(FUZZ_SECONDS) -artifact_prefix=build/fuzz/$$target- || exit 1; \
+	done
+
+sanitize: $(VENV)/installed
+	$(BIN)/python tests/native/sanitized.py
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .

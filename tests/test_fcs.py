@@ -225,6 +225,7 @@ def test_disagreeing_offsets_are_said(tmp_path: Path) -> None:
         ({"$P1E": "-4,0"}, "P1E is -4,0"),
         ({"$P1E": "four,0"}, "TEXT cannot be read"),
         ({"$P1R": "many"}, "TEXT cannot be read"),
+        ({"$BEGINSTEXT": "100", "$ENDSTEXT": "9" * 17}, "TEXT is said to have"),
     ],
 )
 def test_what_cannot_be_read_is_refused_in_one_line(
@@ -235,6 +236,14 @@ def test_what_cannot_be_read_is_refused_in_one_line(
         read_header(path)
     assert "\n" not in str(caught.value)
     assert "a.fcs" in str(caught.value)
+
+
+def test_a_name_under_another_number_is_no_name(tmp_path: Path) -> None:
+    keywords = channel_keywords([16], ["8"])
+    keywords["$P01N"] = keywords.pop("$P1N")
+    path = make_fcs(tmp_path / "a.fcs", struct.pack("<2H", 1, 2), keywords)
+    with pytest.raises(DataError, match=r"\$P1N, the name of channel 1, is missing"):
+        read_header(path)
 
 
 def test_a_truncated_file_says_how_much_is_there(tmp_path: Path) -> None:

@@ -318,12 +318,19 @@ def one_text_many_times(file: h5py.File) -> None:
 
 file_name = ""  # of the run file that is spoiled
 
+
+def names_without_end(file: h5py.File) -> None:
+    del file["posterior/channel"]
+    file.create_dataset("posterior/channel", (2**40,), h5py.string_dtype(), chunks=(1000,))
+
+
 SPOILERS: dict[str, Callable[[h5py.File], None]] = {
     "a constant of 8 TB": huge_constant,
     "a compressed constant": compressed_constant,
     "a constant in another file": foreign_constant,
     "draws in another file": foreign_draws,
     "one text many times": one_text_many_times,
+    "names without end": names_without_end,
     "no channels": lambda file: file["posterior"].move("channel", "channels"),
 }
 

@@ -18,7 +18,7 @@ namespace nb = nanobind;
 namespace dpmix {
 
 #if defined(__x86_64__)
-extern const Sweep sweep_v2, sweep_v3, sweep_v4;
+[[gnu::weak]] extern const Sweep sweep_v2, sweep_v3, sweep_v4;  // null where not built (DPMIX_SETS)
 #else
 extern const Sweep sweep_neon;
 #endif
@@ -36,9 +36,9 @@ std::vector<const Sweep*> sweeps() {
     const bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                     __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
                     __builtin_cpu_supports("avx512vl");
-    if (v4) found.push_back(&sweep_v4);
-    if (v3) found.push_back(&sweep_v3);
-    if (v2) found.push_back(&sweep_v2);
+    if (v4 && &sweep_v4) found.push_back(&sweep_v4);
+    if (v3 && &sweep_v3) found.push_back(&sweep_v3);
+    if (v2 && &sweep_v2) found.push_back(&sweep_v2);
 #else
     found.push_back(&sweep_neon);
 #endif

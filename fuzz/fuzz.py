@@ -1,0 +1,36 @@
+"""Coverage-guided fuzzing of a target by atheris (libFuzzer): python fuzz/fuzz.py TARGET [its options].
+
+A crash is any exception but the project's own errors, ten seconds without an answer, or 2 GB of memory.
+What is new is added to fuzz/corpus/TARGET only where libFuzzer is told to write there.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import atheris
+
+FOLDER = Path(__file__).resolve().parent
+LIMITS = ["-timeout=10", "-rss_limit_mb=2048", "-max_len=8192"]
+
+# The finder of an editable installation loads modules without their being instrumented: last in the row.
+sys.meta_path.sort(key=lambda finder: type(finder).__module__.startswith("_editable"))
+sys.path.insert(0, str(FOLDER.parent))
+
+with atheris.instrument_imports(include=["dpmix", "flowio", "flowutils", "yaml"]):
+    from targets import TARGETS
+
+
+def main() -> None:
+    if len(sys.argv) < 2 or sys.argv[1] not in TARGETS:
+        sys.exit(f"usage: fuzz.py {'|'.join(TARGETS)} [folders and options of libFuzzer]")
+    name, options = sys.argv[1], sys.argv[2:]
+    dictionary = FOLDER / f"{name}.dict"
+    words = [f"-dict={dictionary}"] if dictionary.exists() else []
+    atheris.Setup([sys.argv[0], *LIMITS, *words, *options, str(FOLDER / "corpus" / name)], TARGETS[name])
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,353 @@
+"""What is fuzzed: a target takes bytes and returns, or raises what no user should ever see.
+
+The project's own errors, one line per problem, are the right answer to nonsense and are caught here; every
+other exception goes through and is a finding. Nothing here needs a fuzzer, so that the tests replay the
+corpus (tests/test_fuzz_corpus.py).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from dpmix import channels, fcs, fcs_append, scaling
+from dpmix.config import Config, parse_config, to_yaml
+from dpmix.draws import Layout, Record, Run, RunWriter, open_run
+from dpmix.errors import ConfigError, DpmixError
+from dpmix.fcs import Channel
+from dpmix.model import Hyperparameters, State
+from dpmix.profile import SPANS
+from dpmix.scaling import Scaling
+from dpmix.sources import Source, open_source
+from dpmix.summaries import describe_profile, describe_run
+
+EVENTS = 1_000  # looked at of a file, however many it says it has
+
+logging.getLogger("dpmix").setLevel(logging.CRITICAL)
+
+
+class NotOneLine(AssertionError):
+    """A problem that is shown in no line, or in several."""
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """Around what may be refused: the project's errors end here, if they are a line per problem."""
+    try:
+        yield
+    except DpmixError as error:
+        problems = error.problems if isinstance(error, ConfigError) else [str(error)]
+        if not problems or any(len(problem.splitlines()) != 1 for problem in problems):
+            raise NotOneLine(problems) from error
+
+
+# ------------------------------------------------------------------------------------------------ FCS
+
+
+def fuzz_fcs(data: bytes) -> None:
+    """A file that begins with FCS is taken as it is, other bytes as TEXT and DATA under a right HEADER.
+
+    In the latter the first byte says how the offsets are given, and a zero byte ends TEXT: so a mutation
+    reaches what is behind HEADER without its offsets having to be guessed.
+    """
+    path = _folder() / "fuzzed.fcs"
+    path.write_bytes(data if data.startswith(b"FCS") else _assembled(data))
+    with refusals():
+        header = fcs.read_header(path)
+        stop = min(header.n_events, EVENTS)
+        events = fcs.read_events(header, 0, stop)
+        assert events.shape == (stop, len(header.channels))
+        assert fcs.read_rows(header, 0, stop).shape == (stop, header.row.itemsize)
+        source = open_source(path)
+        suggestions = channels.suggest(source)
+        for suggestion, channel in zip(suggestions, source.details, strict=True):
+            _transformed(suggestion.transform, channel, source, events[:, 0])
+        if header.n_events <= EVENTS:
+            copy = fcs_append.Copy(header, path.with_suffix(".copy"), [fcs_append.Added("dpmix_x", "x", 7.0)])
+            try:
+                copy.write(np.arange(stop), [np.ones(stop)])
+                copy.close()
+            finally:
+                copy.abandon()
+            again = fcs.read_header(path.with_suffix(".copy"))
+            assert (again.n_events, len(again.channels)) == (header.n_events, len(header.channels) + 1)
+    with suppress(DpmixError):
+        fcs.read_header(path, 2)
+
+
+def _assembled(data: bytes) -> bytes:
+    how, (text, _, events) = data[:1], data[1:].partition(b"\0")
+    first = 58 + len(text)
+    places = {b"b": (0, 0), b"o": (first, first + len(events))}.get(how, (first, first + len(events) - 1))
+    offsets = (58, first - 1, *places, 0, 0)
+    return (b"FCS2.0" if how == b"2" else b"FCS3.1") + b"    " + b"".join(
+        b"%8d" % offset for offset in offsets
+    ) + text + events  # fmt: skip
+
+
+def _transformed(method: str, channel: Channel, source: Source, values: np.ndarray) -> None:
+    settings = Config.model_validate(
+        {"data": {"files": ["x"], "transform": {"default": {"method": method}}}}
+    ).data.transform["default"]
+    transform = channels.transform_of(settings, [channel], source.kind, True, 1.0)
+    with np.errstate(all="ignore"):
+        transform.apply(values.astype(np.float64))
+
+
+# --------------------------------------------------------------------------------------------- config
+
+
+def fuzz_config(data: bytes) -> None:
+    """A config, and after a line `---set` settings as --set gives them, one per line.
+
+    What is accepted is written and read again to the same config, and its transforms are made and used.
+    """
+    text, _, overrides = data.decode("utf-8", "ignore").partition("\n---set\n")
+    with refusals(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        config = parse_config(text, "run.yaml", overrides.splitlines())
+        written = to_yaml(config, comments=len(text) % 2 == 0)
+        written.encode()
+        assert parse_config(written, "written.yaml") == config
+        for settings in list(config.data.transform.values())[:8]:
+            with np.errstate(all="ignore"):
+                transform = channels.transform_of(settings, [Channel("x", range=1024.0)], None, True, 1.0)
+                there = transform.apply(np.array([-1e30, -1.0, 0.0, 1.0, 1e30]))
+                transform.invert(np.clip(there, -10, 10))
+
+
+# ------------------------------------------------------------------------------------------- run file
+
+
+class Choices:
+    """Decisions read off bytes; zeros where they have ended."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self._at = data, 0
+
+    @property
+    def left(self) -> int:
+        return max(len(self._data) - self._at, 0)
+
+    def number(self, below: int) -> int:
+        """From 0 to below - 1, of two bytes."""
+        return int.from_bytes(self.bytes(2), "little") % max(below, 1)
+
+    def bytes(self, count: int) -> bytes:
+        found = self._data[self._at : self._at + count]
+        self._at += count
+        return found
+
+    def text(self) -> str:
+        return self.bytes(self.number(40)).decode("utf-8", "ignore").replace("\0", "")
+
+    def one_of(self, options: Any) -> Any:
+        if not options:
+            raise LookupError("nothing to choose from")
+        return options[self.number(len(options))]
+
+
+TYPES = ("f8", "f4", ">f8", "i8", "u1", "S5", "O", "c16", "V3", "b")
+H5PY_ERRORS = (
+    OSError,
+    ValueError,
+    TypeError,
+    LookupError,
+    RuntimeError,
+    OverflowError,
+    AttributeError,
+    MemoryError,
+)
+NUMBERS = (0, 1, 2, 3, -1, 10**6, 2**31, 2**62, 0.5, 1e300, float("nan"), float("inf"))
+WORDS = ("null", "[]", "{}", "[1]", '{"a": 1}', "NaN", "1e999", '"x"', "data: {files: [x]}", "\x1b[2J", "é")
+SHAPES = (
+    (),
+    (1,),
+    (0,),
+    (2,),
+    (3, 2),
+    (1, 3),
+    (1, 3, 2),
+    (1, 3, 2, 2),
+    (1, 3, 2, 2, 2),
+    (2**40,),
+    (2**31, 2**31),
+)
+
+
+def fuzz_run_file(data: bytes) -> None:
+    """A valid run file with up to a dozen things in it changed through h5py, or bytes of it replaced.
+
+    A first byte of b"\\xff" replaces bytes at places that the rest gives, else each decision is read off the
+    data. Read is all that `dpmix info` and `dpmix gate` ask of a run file.
+    """
+    choices = Choices(data)
+    path = _folder() / "fuzzed.h5"
+    template = _template(choices.number(2) == 1)
+    if data[:1] == b"\xff":
+        file = bytearray(template)
+        while choices.left:
+            at, new = choices.number(min(len(file), 65536)), choices.bytes(1 + choices.number(8))
+            file[at : at + len(new)] = new
+        path.write_bytes(file)
+    else:
+        path.write_bytes(template)
+        with h5py.File(path, "r+") as file:
+            for _ in range(12):
+                if choices.left:
+                    # What h5py itself does not do is no change.
+                    with suppress(*H5PY_ERRORS):
+                        _change(file, choices)
+    with refusals(), warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        read_all(open_run(path, transformed=len(data) % 2 == 1))
+
+
+def read_all(run: Run) -> None:
+    """All that the commands ask of a run file."""
+    describe_run(run), describe_profile(run)
+    Scaling.from_attributes(run.scaling)
+    list(map(str, run.detectors))
+    parse_config(run.config_text, str(run.path))
+    for array in (run.weights, run.means, run.covariances, run.alpha, *run.hyperparameters.values()):
+        assert array.dtype == np.float64
+        assert array.shape[1] == run.committed
+    for array in (*run.sample_stats.values(), *run.trace.values(), run.sweeps_made):
+        assert array.ndim in (1, 2)
+    assert (run.kind, run.complete, run.n_components, run.draws) is not None
+
+
+def _change(file: h5py.File, choices: Choices) -> None:
+    names = sorted(_names(file))
+    name = choices.one_of(names)
+    item = file.get(name)
+    match choices.number(12):
+        case 0:
+            del file[name]
+        case 1:
+            owner = file if choices.number(2) else item
+            del owner.attrs[choices.one_of(sorted(owner.attrs))]
+        case 2 | 3:  # an attribute that the reader knows
+            attribute = choices.one_of(sorted(file.attrs))
+            file.attrs[attribute] = choices.one_of((choices.text(), choices.one_of(WORDS)))
+        case 4:
+            attribute = choices.one_of(sorted(file.attrs))
+            file.attrs[attribute] = choices.one_of(NUMBERS)
+        case 5:  # a leaf of what is stored as JSON
+            attribute = choices.one_of(("scaling", "engine", "versions", "report", "detectors"))
+            value = json.loads(file.attrs[attribute])
+            _mutate(value, choices)
+            file.attrs[attribute] = json.dumps(value)
+        case 6:
+            file.attrs[choices.one_of(sorted(file.attrs))] = np.zeros(choices.one_of(SHAPES[:8]), "f4")
+        case 7 | 8:  # a data set of another shape or type, in chunks or compressed
+            shape, kind = choices.one_of(SHAPES), choices.one_of(TYPES)
+            dims = (
+                [dim[0] for dim in item.dims] if isinstance(item, h5py.Dataset) and choices.number(2) else []
+            )
+            del file[name]
+            options = {"compression": "gzip"} if choices.number(3) == 0 else {}
+            kind = h5py.string_dtype() if kind == "O" else kind
+            made = file.create_dataset(name, shape, kind, **options)
+            for k, dim in enumerate(dims[: len(shape)]):
+                made.dims[k].attach_scale(dim)
+        case 9:
+            del file[name]
+            link = choices.number(3)
+            file[name] = (
+                h5py.SoftLink("/nowhere"),
+                h5py.ExternalLink("/etc/passwd", "/"),
+                file["committed"],
+            )[link]
+        case 10:
+            item[...] = choices.one_of(NUMBERS)
+        case 11:
+            at = choices.number(max(item.size, 1))
+            item[np.unravel_index(at, item.shape)] = choices.one_of((choices.one_of(NUMBERS), choices.text()))
+
+
+def _mutate(value: Any, choices: Choices) -> None:
+    """Change one thing somewhere inside a value as JSON has it."""
+    keys = list(value) if isinstance(value, dict) else list(range(len(value)))
+    key = choices.one_of(keys) if keys else 0
+    if keys and isinstance(value[key], (dict, list)) and value[key] and choices.number(4):
+        _mutate(value[key], choices)
+    elif keys and choices.number(4) == 0:
+        del value[key]
+    elif keys:
+        value[key] = choices.one_of((choices.one_of(NUMBERS), choices.text(), None, [], {}, True))
+
+
+def _names(file: h5py.File) -> list[str]:
+    found: list[str] = []
+    file.visit(found.append)
+    return found
+
+
+@cache
+def _template(bem: bool) -> bytes:
+    """A whole run file of two components in two channels, three draws of one chain."""
+    k, names, learned = 2, ("CD3", "CD4"), ("m", "gamma", "nu", "phi")
+    path, draws = _folder() / "template.h5", 1 if bem else 3
+    scale = Scaling(names, (scaling.Transform("arcsinh", 5.0), scaling.Transform("logicle", t=1024.0)),
+                    np.zeros(2), np.ones(2), ((), ()), 1)  # fmt: skip
+    layout = Layout(
+        kind="bem" if bem else "mcmc",
+        chains=1,
+        draws=draws,
+        sweeps=5,
+        n_components=k,
+        channels=names,
+        learned=learned,
+        constants={
+            "channel_means": (("channel",), np.zeros(2)),
+            "channel_sds": (("channel",), np.ones(2)),
+            "sample": (("sample",), np.array(["a.csv"], object)),
+            "sample_starts": (("sample_edge",), np.array([0, 30])),
+        },
+        attributes={
+            "config": "{data: {files: [a.csv]}, model: {components: 2}}",
+            "base": "/nowhere",
+            "report": {"n_read": 30, "n_dropped": 0, "channels": [], "notes": ["a note"]},
+            "seed": 1,
+            "engine": {"backend": "cpu", "isa": "v3", "threads": 2, "pruning": True, "chosen": "asked for"},
+            "scaling": scale.as_attributes(),
+            "data_hash": "ab12",
+            "n_events": 30,
+            "detectors": ["A", "B"],
+        },
+    )
+    whole = np.broadcast_to(np.eye(2), (k, 2, 2)).copy()
+    hyper = Hyperparameters(np.zeros(2), 5.0, 2.0, np.eye(2))
+    with RunWriter.create(path, layout, overwrite=True) as writer:
+        for sweep in range(5):
+            writer.write_sweep(0, sweep, Record(-1.0 - sweep, -2.0, 2, 1.5, 0.1))
+        for draw in range(draws):
+            state = State(
+                draw, 1.0 + draw, np.array([-0.5]), np.array([-0.9]), np.zeros((k, 2)), whole, whole, hyper
+            )
+            writer.write_draw(draw, [state], [Record(-1.0 - draw, -2.0, 2, 1.5, 0.1)])
+        writer.write_profile(dict.fromkeys(SPANS, 1.0))
+    return path.read_bytes()
+
+
+@cache
+def _folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="dpmix-fuzz-"))
+
+
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    "fcs": fuzz_fcs,
+    "config": fuzz_config,
+    "run_file": fuzz_run_file,
+}
