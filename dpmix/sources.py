@@ -191,8 +191,8 @@ def open_source(path: str | Path, part: str = "") -> Source:
         raise
     except Exception as error:  # every library has its own exceptions for a corrupt file
         if getattr(error, "errno", None) == errno.ENOMEM:
-            size = path.stat().st_size / 1e9
-            raise DataError(f"{path}: needs {size:.1f} GB of addresses, more than ulimit -v leaves") from error
+            size = f"{path.stat().st_size / 1e9:.1f} GB"
+            raise DataError(f"{path}: needs {size} of addresses, more than ulimit -v leaves") from error
         reason = getattr(error, "strerror", None) or _line(error)
         raise DataError(f"{path}: cannot be read ({reason}), need {KNOWN}") from error
     if not source.details:

