@@ -10,17 +10,19 @@ from functools import cache
 from itertools import product
 
 import numpy as np
+from reference import ReferenceEngine
 from scipy import stats as st
 from scipy.special import betaln, logsumexp, multigammaln
 from whole_chain import WHOLE, Array, Case, Ints, Sampler, Schedule, log_densities, posterior_draws
 
-from dpmix.model import Prior
+from dpmix import split_merge
+from dpmix.engines.base import Key
+from dpmix.model import Prior, Stats
 
 PRIOR = Prior(np.array([0.2, -0.1]), 3.0, 2.0, np.array([[0.8, 0.2], [0.2, 0.5]]), 2.0, 1.5)
 EVENTS = np.array([[0.0, 0.1], [0.4, -0.3], [1.9, 1.2], [2.2, 0.6], [-1.6, 0.9], [0.9, 0.5]], np.float32)
 POINTS = np.array([[0.2, 0.0], [2.0, 1.0], [-1.0, -1.0]])
-COMPONENTS = 3
-LEAST_CELL = 0.01  # partitions less probable are one cell
+LEAST_CELL = 0.02  # what is less probable is one cell
 
 
 def log_marginal(events: Array, prior: Prior) -> float:
@@ -88,12 +90,11 @@ def partition_of(labels: Ints) -> Ints:
 
 def occupation(labels: Ints) -> Ints:
     """One number for each (n_1, ..., n_K), [T]."""
-    counts = (labels[..., None] == np.arange(COMPONENTS)).sum(axis=1)
-    return np.asarray(counts @ (labels.shape[1] + 1) ** np.arange(COMPONENTS))
+    return np.asarray(((labels.shape[1] + 1) ** labels).sum(axis=1))
 
 
 class Exact:
-    """The exact posterior; alpha given, or with the gamma prior cut into G equally probable parts.
+    """The exact posterior of the first events; alpha given, or its prior cut into G equally probable parts.
 
     Attributes
     ----------
@@ -106,21 +107,20 @@ class Exact:
         Posterior mean of the mixture's density.
     """
 
-    def __init__(self, alpha: float | None) -> None:
-        n_events = len(EVENTS)
-        self.labels = np.array(list(product(range(COMPONENTS), repeat=n_events)))
-        held = self.labels[..., None] == np.arange(COMPONENTS)
+    def __init__(self, alpha: float | None, n_components: int = 3, n_events: int = len(EVENTS)) -> None:
+        self.labels = np.array(list(product(range(n_components), repeat=n_events)))
+        held = self.labels[..., None] == np.arange(n_components)
         counts = held.sum(axis=1).astype(float)
         gamma = st.gamma(PRIOR.alpha_shape, scale=1.0 / PRIOR.alpha_rate)
         self.alpha = np.array([alpha]) if alpha is not None else gamma.ppf((np.arange(400) + 0.5) / 400)
-        events = EVENTS.astype(float)
+        events = EVENTS[:n_events].astype(float)
 
         @cache
         def of_subset(members: tuple[bool, ...]) -> tuple[float, list[float]]:
             own = events[list(members)]
             return log_marginal(own, PRIOR), [np.exp(log_predictive(x, own, PRIOR)) for x in POINTS]
 
-        blocks = [[of_subset(tuple(held[z, :, j])) for j in range(COMPONENTS)] for z in range(len(held))]
+        blocks = [[of_subset(tuple(held[z, :, j])) for j in range(n_components)] for z in range(len(held))]
         likelihood = np.array([sum(block[0] for block in row) for row in blocks])
         predictive = np.array([[block[1] for block in row] for row in blocks])  # [Z, K, points]
         joint = log_label_prior(counts, self.alpha) + likelihood
@@ -129,6 +129,9 @@ class Exact:
         self.of_alpha = joint.sum(axis=1)
         weights = expected_weights(counts, self.alpha)
         self.density = np.einsum("gz,gzk,zkp->p", joint, weights, predictive)
+
+
+exact_case = cache(Exact)
 
 
 def beyond_chance(values: Array, expected: Array, batches: int) -> float:
@@ -152,12 +155,12 @@ def frequencies(cells: Ints, exact_cells: Ints, probabilities: Array, batches: i
 
 
 def exact_posterior(
-    alpha: float | None, sweeps: int, sampler: Sampler = WHOLE, *, batches: int = 200, seed: int = 1
+    alpha: float | None, sweeps: int, sampler: Sampler = WHOLE, *, batches: int = 40, seed: int = 1
 ) -> dict[str, float]:
     """P-values of a chain against the exact posterior; `alpha` None: learned."""
-    exact = Exact(alpha)
+    exact = exact_case(alpha)
     learned = frozenset({"alpha"} if alpha is None else ())
-    case = Case(replace(PRIOR, learned=learned), COMPONENTS, len(EVENTS))
+    case = Case(replace(PRIOR, learned=learned), 3, len(EVENTS))
     trace = posterior_draws(case, EVENTS, 0, Schedule(50, sweeps, 1), sampler, seed, alpha=alpha)
     points = np.broadcast_to(POINTS, (sweeps, *POINTS.shape))
     p_values = {
@@ -175,3 +178,36 @@ def exact_posterior(
         parts = np.minimum((8 * gamma.cdf(trace.alpha)).astype(int), 7)
         p_values["alpha"] = frequencies(parts, np.repeat(np.arange(8), 50), exact.of_alpha, batches)
     return p_values
+
+
+def split_merge_alone(count: int, seed: int = 1) -> dict[str, float]:
+    """P-values of labels drawn from their posterior and moved by one round each: four events, K = 2.
+
+    Where the labels went is told by the statistics; expected and observed are compared by chi-square.
+    """
+    exact, events = exact_case(1.0, 2, 4), EVENTS[:4]
+    engine, rng = ReferenceEngine(events), np.random.default_rng([seed, 5])
+    held = (exact.labels[..., None] == np.arange(2)).astype(float)
+    x = events.astype(float)
+    counts, sums = held.sum(axis=1), np.einsum("znk,ni->zki", held, x)
+    scatters = np.einsum("znk,ni,nj->zkij", held, x, x)
+    moved = []
+    for iteration, z in enumerate(rng.choice(len(held), size=count, p=exact.probabilities)):
+        engine._labels[0] = exact.labels[z].astype(np.int32)
+        before = Stats(counts[z], sums[z], scatters[z], np.zeros((2, 2)), 0.0)
+        key = Key(seed, 0, iteration)
+        after, _ = split_merge.regroup(
+            before, PRIOR.centre, 1.0, lambda deal, mixture, key=key: engine.divide(deal, mixture, key), rng
+        )
+        there = after.sums + after.counts[:, None] * after.centres
+        gaps = np.abs(sums - there).sum(axis=(1, 2)) + np.abs(counts - after.counts).sum(axis=1)
+        assert gaps.min() < 1e-5
+        moved.append(gaps.argmin())
+    observed = np.bincount(moved, minlength=len(held))
+    kinds = np.unique(occupation(exact.labels), return_inverse=True)[1]
+    return {
+        "labels": float(st.chisquare(observed, count * exact.probabilities).pvalue),
+        "occupation": float(
+            st.chisquare(np.bincount(kinds, observed), count * np.bincount(kinds, exact.probabilities)).pvalue
+        ),
+    }

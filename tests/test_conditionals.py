@@ -26,28 +26,34 @@ from dpmix.streams import Stream
 
 
 def along_a_line(distance: float) -> tuple[Array, Array, Array, Floats]:
-    """Weights, means and covariance of four normals, and an event so many standard deviations from all."""
+    """Weights, means and covariances of four normals, and an event so many standard deviations from all.
+
+    Far out only normals of one covariance leave a label to chance.
+    """
     covariance = np.array([[1.0, 0.5, 0.2], [0.5, 2.0, -0.3], [0.2, -0.3, 0.6]])
     root = np.linalg.cholesky(covariance)
     across = np.array([[0.0, 0.0, 0.0], [0.0, 0.7, 0.3], [0.0, -0.5, 0.4], [0.0, 0.2, -0.8]])
     event = root @ np.array([distance, 0.1, 0.1])
-    return np.array([0.2, 0.1, 0.4, 0.3]), across @ root.T, covariance, event.astype(np.float32)
+    scales = np.array([1.0, 1.3, 0.8, 1.1]) if distance < 100.0 else np.ones(4)
+    covariances = scales[:, None, None] * covariance
+    return np.array([0.2, 0.1, 0.4, 0.3]), across @ root.T, covariances, event.astype(np.float32)
 
 
 def label_frequencies(make_engine: MakeEngine, distance: float, seed: int = 1) -> float:
     """P-value of 20,000 labels of one event against their exact probabilities: chi-square."""
-    weights, means, covariance, event = along_a_line(distance)
+    weights, means, covariances, event = along_a_line(distance)
     rounded = means.astype(np.float32).astype(float)  # as engines hold them
-    each = [st.multivariate_normal(mean, covariance).logpdf(event.astype(float)) for mean in rounded]
+    each = [
+        st.multivariate_normal(mean, covariance).logpdf(event.astype(float))
+        for mean, covariance in zip(rounded, covariances, strict=True)
+    ]
     log_joint = np.log(weights) + each
     exact = np.exp(log_joint - logsumexp(log_joint))
-    whiteners = np.tile(np.linalg.inv(np.linalg.cholesky(covariance)), (4, 1, 1))
-    engine = make_engine(np.tile(event, (20_000, 1)))
-    counts = engine.draw_labels(
-        Mixture(np.log(weights), means, whiteners, log_norms(whiteners)), Key(seed, 0, 1)
-    )
     assert exact.min() > 0.01
-    return float(st.chisquare(counts.counts, 20_000 * exact).pvalue)
+    whiteners = np.linalg.inv(np.linalg.cholesky(covariances))
+    mixture = Mixture(np.log(weights), means, whiteners, log_norms(whiteners))
+    counts = make_engine(np.tile(event, (20_000, 1))).draw_labels(mixture, Key(seed, 0, 1)).counts
+    return float(st.chisquare(counts, 20_000 * exact).pvalue)
 
 
 DISTANCES = (0.5, 4.0, 1000.0)

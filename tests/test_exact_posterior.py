@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from exact_cases import (
-    COMPONENTS,
     EVENTS,
     PRIOR,
     Exact,
@@ -14,6 +13,7 @@ from exact_cases import (
     log_label_prior,
     log_marginal,
     log_predictive,
+    split_merge_alone,
 )
 from scipy import stats as st
 from whole_chain import FAMILY, Array, Sampler, family_wise, worst
@@ -25,7 +25,12 @@ from dpmix.model import Stats
 @pytest.mark.parametrize("sampler", [Sampler(), Sampler(label_swaps=False, split_merge=False)])
 @pytest.mark.parametrize("alpha", [1.0, None])
 def test_a_chain_has_the_exact_posterior(alpha: float | None, sampler: Sampler) -> None:
-    p_values = exact_posterior(alpha, 3000, sampler)
+    p_values = exact_posterior(alpha, 4000, sampler)
+    assert family_wise(p_values) > FAMILY, worst(p_values)
+
+
+def test_split_merge_moves_alone_keep_the_exact_posterior() -> None:
+    p_values = split_merge_alone(2000)
     assert family_wise(p_values) > FAMILY, worst(p_values)
 
 
@@ -60,7 +65,7 @@ def test_the_predictive_density_is_the_mean_of_normal_densities() -> None:
 @pytest.mark.parametrize("alpha", [0.2, 1.0, 7.0])
 def test_the_prior_of_labels_is_the_sticks_integrated_out(alpha: float) -> None:
     labels = Exact(alpha).labels
-    counts = (labels[..., None] == np.arange(COMPONENTS)).sum(axis=1).astype(float)
+    counts = (labels[..., None] == np.arange(3)).sum(axis=1).astype(float)
     log_prior = log_label_prior(counts, np.array([alpha]))[0]
     assert np.exp(log_prior).sum() == pytest.approx(1.0, rel=1e-12)
     assert [split_merge.log_labels(row, alpha) for row in counts] == pytest.approx(log_prior, rel=1e-12)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -42,7 +43,7 @@ FAMILY = 1e-3
 """A right sampler fails a test (all its comparisons together) for one choice of the seed in a thousand."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Case:
     """A model and the size of its data."""
 
@@ -368,6 +369,15 @@ def quantities(case: Case, *groups: Quantities) -> dict[str, Callable[[Trace], A
     return {name: value for group in chosen for name, value in group.items()}
 
 
+@cache
+def independent_values(case: Case) -> dict[str, Array]:
+    """All quantities of 20,000 draws of the prior."""
+    draws = from_prior(case, 20_000, np.random.default_rng(20))
+    return {
+        name: quantity(draws) for name, quantity in quantities(case, INVARIANT, OF_PLACES, OF_EVENTS).items()
+    }
+
+
 # Tests
 
 
@@ -419,7 +429,7 @@ def joint_distribution(
     seed: int = 1,
 ) -> dict[str, float]:
     """P-values of the joint-distribution test (Geweke 2004, JASA 99:799), of every quantity."""
-    independent = from_prior(case, 20_000, np.random.default_rng([seed, 2]))
+    independent = independent_values(case)
     before, after = successive_conditionals(case, chains, sweeps, sampler, seed)
     compared = [(before, OF_EVENTS), (after, quantities(case, INVARIANT, OF_PLACES))]
     return {
@@ -427,7 +437,7 @@ def joint_distribution(
         for trace, group in compared
         for name, quantity in group.items()
         for score, p_value in same_distribution(
-            quantity(independent), quantity(trace).reshape(chains, sweeps)
+            independent[name], quantity(trace).reshape(chains, sweeps)
         ).items()
     }
 
@@ -493,9 +503,9 @@ def prior_draws(case: Case, count: int, seed: int = 1) -> dict[str, float]:
         mixture = state.log_weights[None], state.means[None], state.covariances[None]
         labels, events = simulate(*mixture, case.n_events, rng)
         rows.append((state, labels[0], events[0]))
-    drawn, independent = stack(rows), from_prior(case, 20_000, rng)
+    drawn, independent = stack(rows), independent_values(case)
     return {
         f"{name}, {score}": p_value
         for name, quantity in quantities(case, INVARIANT, OF_PLACES).items()
-        for score, p_value in same_distribution(quantity(independent), quantity(drawn)[:, None]).items()
+        for score, p_value in same_distribution(independent[name], quantity(drawn)[:, None]).items()
     }

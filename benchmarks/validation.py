@@ -1,0 +1,93 @@
+"""Is the posterior right? Wrong samplers on all statistical tests, and simulation-based calibration, long.
+
+    python benchmarks/validation.py controls    # some 10 minutes; writes its table into docs/validation.md
+    python benchmarks/validation.py sbc         # some minutes; exits with 1 if the ranks are not uniform
+
+The tests are those of tests/: short_tests.py at the size at which they are run on the wrong samplers of
+wrong_samplers.py, and `whole_chain.calibration`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+from record import write_results
+from threadpoolctl import threadpool_limits
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from short_tests import SHORT, p_value  # noqa: E402
+from whole_chain import FAMILY, GIVEN, LEARNED, Schedule, calibration, family_wise, worst  # noqa: E402
+from wrong_samplers import WRONG  # noqa: E402
+
+PAGE = ROOT / "docs" / "validation.md"
+MARKS = ("<!-- wrong samplers -->", "<!-- end of wrong samplers -->")
+RIGHT = "**the sampler as it is**"
+
+LONG = {
+    "alpha learned": (GIVEN, 600, Schedule(burn_in=100, draws=31, thin=8)),
+    "all learned": (LEARNED, 200, Schedule(burn_in=1500, draws=15, thin=20)),
+}
+
+
+def controls() -> None:
+    """Every test on every wrong sampler, and on the right one."""
+    found: dict[str, dict[str, float]] = {}
+    for slip in (RIGHT, *WRONG):
+        found[slip] = {}
+        for name in SHORT:
+            with WRONG[slip]() if slip in WRONG else nullcontext():
+                found[slip][name] = p_value(name)
+        print(slip, found[slip], flush=True)
+    write_results("validation", {"p_values": found, "caught_below": FAMILY})
+    write_table(found)
+    missed = [slip for slip in WRONG if min(found[slip].values()) >= FAMILY]
+    if missed or min(found[RIGHT].values()) < FAMILY:
+        sys.exit(f"not caught: {', '.join(missed) or 'none'}; the right sampler: {found[RIGHT]}")
+
+
+def write_table(found: dict[str, dict[str, float]]) -> None:
+    """Between the marks of the page."""
+    rows = [f"| sampler | {' | '.join(SHORT)} |", "| --- " * (len(SHORT) + 1) + "|"]
+    rows += [f"| {slip} | {' | '.join(map(cell, own.values()))} |" for slip, own in found.items()]
+    text = PAGE.read_text()
+    before, after = text.index(MARKS[0]) + len(MARKS[0]), text.index(MARKS[1])
+    PAGE.write_text(text[:before] + "\n" + "\n".join(rows) + "\n" + text[after:])
+
+
+def cell(p_value: float) -> str:
+    """A p-value, bold where it catches."""
+    shown = f"{p_value:.2g}" if p_value >= FAMILY else "< 1e-12" if p_value < 1e-12 else f"{p_value:.0e}"
+    return f"**{shown}**" if p_value < FAMILY else shown
+
+
+def sbc() -> None:
+    """Ranks of truths among posterior draws, at length."""
+    least = 1.0
+    for title, (case, replicates, schedule) in LONG.items():
+        p_values = calibration(case, replicates, schedule)
+        together = family_wise(p_values)
+        least = min(least, together)
+        print(f"\n{title}: {replicates} data sets, {schedule}\n\n| quantity | p-value |\n| --- | --- |")
+        for name, value in p_values.items():
+            print(f"| {name} | {value:.2g} |")
+        print(f"\nall together (Bonferroni): {together:.2g}; least: {worst(p_values)}", flush=True)
+    if least < FAMILY:
+        sys.exit("the ranks of the truths are not uniform: the posterior is wrong, or chains are too short")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("what", choices=["controls", "sbc"])
+    with threadpool_limits(1, "blas"):
+        {"controls": controls, "sbc": sbc}[parser.parse_args().what]()
+
+
+if __name__ == "__main__":
+    main()

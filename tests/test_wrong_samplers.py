@@ -1,0 +1,52 @@
+"""Every wrong sampler of `wrong_samplers` is caught, here by the cheapest test that does it (`short_tests`).
+
+`benchmarks/validation.py` runs all of these tests on all of them.
+"""
+
+from __future__ import annotations
+
+import pytest
+from short_tests import SHORT, p_value
+from whole_chain import FAMILY
+from wrong_samplers import WRONG
+
+CHEAPEST = {
+    "every sweep draws labels with the same uniforms": "exact",
+    "labels without the weights": "joint",
+    "labels without the determinants": "labels, swaps",
+    "weights below a third of the best one's are taken for 0": "labels, swaps",
+    "nu + 2 for nu + D + 1 degrees of freedom": "joint",
+    "gamma for 1 / gamma": "joint",
+    "scatter about the old means for scatter about the average": "parameters",
+    "no pull of the scale towards m": "joint",
+    "Bartlett's degrees of freedom in the wrong order": "joint",
+    "statistics of the labels before": "joint",
+    "an empty component is not drawn anew": "joint, learned",
+    "sticks off by one: sum over r >= j for r > j": "joint",
+    "a rate for a scale in alpha": "joint",
+    "K for K - 1 sticks in alpha": "joint",
+    "first swap: the ratio inverted": "labels, swaps",
+    "second swap: always accepted": "labels, swaps",
+    "third swap: alpha forgotten": "labels, swaps",
+    "swaps leave the components behind": "exact",
+    "split-merge: the probability of the proposal forgotten": "split-merge",
+    "split-merge: the prior of the labels forgotten": "split-merge",
+    "split-merge: a proposal drawn with the launch's uniforms": "split-merge",
+    "split-merge: the two ways to merge taken for one": "split-merge",
+    "m: gamma forgotten": "joint, learned",
+    "gamma: a rate for a scale": "joint, learned",
+    "nu: nu + 2 for nu + D + 1": "joint, learned",
+    "Phi: nu + 2 for nu + D + 1": "joint, learned",
+    "the components' sums about the m given, not the latest": "joint, learned",
+}
+
+
+@pytest.mark.parametrize("slip", WRONG)
+def test_a_wrong_sampler_is_caught(slip: str) -> None:
+    with WRONG[slip]():
+        assert p_value(CHEAPEST[slip]) < FAMILY
+
+
+@pytest.mark.parametrize("name", [name for name in SHORT if name in CHEAPEST.values()])
+def test_the_sampler_passes_what_catches_wrong_ones(name: str) -> None:
+    assert p_value(name) > FAMILY
