@@ -252,23 +252,23 @@ class McmcConfig(Section):
     """The Gibbs sampler (dpmix mcmc)."""
 
     chains: int = key(
-        1,
+        4,
         "Independent chains, run in lockstep.",
-        "several show whether one can be trusted, at their cost",
+        "several show whether one can be trusted, and find populations that one misses",
         ge=1,
         le=1024,
     )
     burn_in: int = key(
-        1000,
+        500,
         "Sweeps before the first draw is kept.",
         "from a k-means start some hundreds of sweeps settle the log posterior",
         ge=0,
         le=2**31,
     )
     draws: int = key(
-        1000,
+        250,
         "Draws kept, per chain.",
-        "successive draws are alike: 1,000 are worth far fewer",
+        "successive draws are alike: 1,000 of four chains are worth far fewer",
         ge=1,
         le=2**31,
     )
