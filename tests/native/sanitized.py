@@ -12,25 +12,45 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULE = "DPMIX_SANITIZED_MODULE"
 CXX = os.environ.get("CXX", "g++")
+
+
+class Sanitizer(NamedTuple):
+    """What is checked, the runtime to load first, its options, the tests (pytest -k), mistakes it sees."""
+
+    checked: str
+    runtime: str
+    options: dict[str, str]
+    tests: str
+    mistakes: tuple[str, ...]
+
+
 SANITIZERS = {
-    # name: (what is checked, the runtime that is loaded first, its options, the tests)
-    "address": (
+    "address": Sanitizer(
         "address,undefined",
         "libasan.so",
-        {"ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc", "UBSAN_OPTIONS": "print_stacktrace=1"},
-        "not TestBest",
+        {"ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc"},  # so that arrays have red zones
+        "not TestBest",  # which is TestV3 again
+        ("read_beyond_the_end", "overflow"),
     ),
-    "thread": ("thread", "libtsan.so", {"TSAN_OPTIONS": "halt_on_error=1"}, "TestBest or threads"),
+    # Those of several threads: the others would be the same code again, slower.
+    "thread": Sanitizer(
+        "thread",
+        "libtsan.so",
+        {"TSAN_OPTIONS": "halt_on_error=1"},
+        "threads or TestBest and depend",
+        ("race",),
+    ),
 }
 
 
 def build(name: str) -> Path:
     """The module dpmix.kernels._cpu, built for a sanitizer."""
-    checked = SANITIZERS[name][0]
+    checked = SANITIZERS[name].checked
     folder = ROOT / "build" / "sanitized" / name
     flags = f"-g1 -fsanitize={checked} -fno-sanitize-recover=all -fno-omit-frame-pointer"
     options = {
@@ -50,30 +70,36 @@ def build(name: str) -> Path:
     return next(folder.glob("_cpu.*.so"))
 
 
+def control(name: str) -> None:
+    """Mistakes on purpose have to be found, or the tests would prove nothing."""
+    folder = ROOT / "build" / "sanitized"
+    library = folder / f"wrong-{name}.so"
+    flags = [f"-fsanitize={SANITIZERS[name].checked}", "-fno-sanitize-recover=all", "-O1", "-fPIC", "-shared"]
+    subprocess.run(
+        [CXX, *flags, Path(__file__).with_name("wrong.cpp"), "-o", library, "-pthread"], check=True
+    )
+    for mistake in SANITIZERS[name].mistakes:
+        code = f"import ctypes; ctypes.CDLL({str(library)!r}).{mistake}(4)"
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment(name), capture_output=True, text=True
+        )
+        if done.returncode == 0 or not any(word in done.stderr for word in ("Sanitizer", "runtime error")):
+            sys.exit(f"the {name} sanitizer does not see {mistake}: {done.stderr}")
+
+
+def environment(name: str) -> dict[str, str]:
+    """Variables of a process that has the sanitizer's runtime loaded first."""
+    runtime = f"-print-file-name={SANITIZERS[name].runtime}"
+    where = subprocess.run([CXX, runtime], capture_output=True, check=True, text=True).stdout.strip()
+    paths = {"LD_PRELOAD": where, "PYTHONPATH": str(Path(__file__).parent)}
+    return {**os.environ, **SANITIZERS[name].options, **paths, "OPENBLAS_NUM_THREADS": "1"}
+
+
 def test(name: str, module: Path) -> int:
-    """Run the tests on it in a process that has the sanitizer's runtime loaded first; the exit code."""
-    _, library, options, chosen = SANITIZERS[name]
-    where = subprocess.run([CXX, f"-print-file-name={library}"], capture_output=True, check=True, text=True)
-    environment = {
-        **os.environ,
-        **options,
-        "LD_PRELOAD": where.stdout.strip(),
-        "OPENBLAS_NUM_THREADS": "1",
-        "PYTHONPATH": str(Path(__file__).parent),
-        MODULE: str(module),
-    }
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "sanitized",
-        "tests/test_cpu_engine.py",
-        "-k",
-        chosen,
-    ]
-    return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+    """Run the tests on a module; the exit code."""
+    options = ["-q", "-p", "sanitized", "-k", SANITIZERS[name].tests, "--durations=5"]
+    command = [sys.executable, "-m", "pytest", *options, "tests/test_cpu_engine.py"]
+    return subprocess.run(command, cwd=ROOT, env={**environment(name), MODULE: str(module)}).returncode
 
 
 def take(path: str) -> None:
@@ -92,6 +118,8 @@ def take(path: str) -> None:
 if __name__ == "__main__":
     chosen = sys.argv[1:] or list(SANITIZERS)
     modules = {name: build(name) for name in chosen}
+    for name in chosen:
+        control(name)
     sys.exit(max(test(name, module) for name, module in modules.items()))
 if MODULE in os.environ:  # loaded by pytest (-p sanitized)
     take(os.environ[MODULE])
