@@ -1,4 +1,4 @@
-"""Every fault of tests/test_faults.py on this machine, and what became of it, as a table in docs/validation.md.
+"""Every fault of tests/test_faults.py on this machine, and what became of it: a table in docs/validation.md.
 
 python benchmarks/faults.py [--kills N]     # some minutes; exits with 1 if a fault lost anything
 """

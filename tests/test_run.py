@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -16,7 +14,6 @@ import pytest
 from whole_runs import StopAfter, a_config, assert_identical, write_events
 
 from dpmix import initialise, open_run, preprocess, run, session
-from dpmix.config import Config
 from dpmix.draws import Record, RunWriter
 from dpmix.engines import Engine, Key
 from dpmix.errors import ConfigError, DataError, DpmixError, EngineError
@@ -258,65 +255,6 @@ def test_the_profile_of_bayesian_em(tmp_path: Path) -> None:
     write_events(tmp_path / "events.npy", 5_000)
     spent = open_run(run.run_bem(a_config(tmp_path, "run.h5", bem=BEM)).path).profile
     assert all(spent[span] > 0 for span in SPANS if span != "copies")
-
-
-DRIVER = """
-import sys
-from pathlib import Path
-from dpmix import run
-from dpmix.config import load_config
-run.CHECKPOINT_SECONDS = 0.02
-config = load_config(Path(sys.argv[1]))
-tell = lambda progress: print(progress.iteration, flush=True)
-getattr(run, sys.argv[2])(config, resume=sys.argv[3] == "resume", on_sweep=tell)
-"""
-
-
-def start(folder: Path, command: str, resume: bool) -> subprocess.Popen[str]:
-    word = "resume" if resume else "new"
-    arguments = [sys.executable, "-c", DRIVER, str(folder / "run.yaml"), command, word]
-    return subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
-
-
-def write_config(folder: Path, config: Config) -> None:
-    from dpmix.config import to_yaml
-
-    (folder / "run.yaml").write_text(to_yaml(config))
-
-
-def run_with_kills(folder: Path, command: str, kills: int) -> int:
-    """Kill a run at random moments of its sweeps, resuming it each time; the kills that met it alive."""
-    rng = np.random.default_rng(1)
-    output = folder / "run.h5"
-    met = 0
-    for _ in range(kills):
-        process = start(folder, command, resume=output.exists())
-        assert process.stdout is not None
-        process.stdout.readline()
-        time.sleep(rng.uniform(0.0, 0.15))
-        met += process.poll() is None
-        process.kill()
-        process.communicate()
-        with h5py.File(output) as file:
-            assert "posterior" in file
-        assert open_run(output).committed >= 0
-    process = start(folder, command, resume=True)
-    process.communicate()
-    assert process.returncode == 0
-    return met
-
-
-@pytest.mark.parametrize(("command", "kills"), [("run_mcmc", 20), ("run_bem", 6)])
-def test_killed_at_random_moments_and_resumed_is_one_run(tmp_path: Path, command: str, kills: int) -> None:
-    write_events(tmp_path / "events.npy", 20_000)
-    sections: dict[str, dict[str, object]] = {
-        "mcmc": {"chains": 2, "burn_in": 300, "draws": 500},
-        "bem": {"starts": 8, "max_steps": 150, "tolerance": 1e-12},
-    }
-    whole = getattr(run, command)(a_config(tmp_path, "whole.h5", **sections)).path
-    write_config(tmp_path, a_config(tmp_path, "run.h5", **sections))
-    assert run_with_kills(tmp_path, command, kills) == kills
-    assert_identical(whole, tmp_path / "run.h5")
 
 
 def test_data_that_changed_are_refused_on_resume(tmp_path: Path) -> None:
