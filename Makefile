@@ -7,7 +7,7 @@ CPP := $(wildcard kernels/*.cu kernels/*.cuh kernels/cpu/*pp tests/native/*.cpp 
 EMULATOR := build/cuda_on_cpu/libcuda.so.1
 FUZZ_SECONDS ?= 1200
 
-.PHONY: help demo test test-gpu faults fuzz sanitize lint warnings bench-cpu bench-gpu clean
+.PHONY: help demo test test-gpu faults fuzz sanitize sbc lint warnings bench-cpu bench-gpu clean
 
 help:
 	@echo "make demo       a simulated cytometry sample, dpmix mcmc on it, a summary and a figure (in demo/)"
@@ -16,6 +16,7 @@ help:
 	@echo "make fuzz       FCS files, configs and run files by a fuzzer, FUZZ_SECONDS each (1200)"
 	@echo "make sanitize   the tests of the CPU engine under address, undefined behaviour and thread sanitizers"
 	@echo "make faults     60 kills, power cuts, full disks, too little memory: the table of docs/validation.md"
+	@echo "make sbc        simulation-based calibration of the sampler, at length (some 10 minutes on an idle core)"
 	@echo "make lint       ruff, mypy and clang-format"
 	@echo "make warnings   the native code by g++ and clang++, any warning an error"
 	@echo "make bench-cpu  the CPU engine's speed beside this machine's sgemm and scikit-learn (some 12 minutes)"
@@ -64,6 +65,9 @@ sanitize: $(VENV)/installed
 # Some minutes.
 faults: $(VENV)/installed
 	$(BIN)/python benchmarks/faults.py --kills 50
+
+sbc: $(VENV)/installed
+	$(BIN)/python benchmarks/validation.py sbc
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .
