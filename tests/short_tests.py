@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 import test_gibbs
-import test_hyperparameters
 from exact_cases import exact_posterior, split_merge_alone
 from test_conditionals import DISTANCES, label_frequencies, swap_moves
 from whole_chain import (
@@ -47,12 +46,6 @@ SHORT: Mapping[str, Callable[[], dict[str, float]]] = {
     "parameters": lambda: asserting(
         test_gibbs.test_parameters_have_the_moments_of_the_normal_inverse_wishart,
         test_gibbs.test_sticks_and_alpha_have_their_conditionals,
-    ),
-    "hyperparameters": lambda: asserting(
-        test_hyperparameters.test_gamma_has_its_conditional,
-        test_hyperparameters.test_m_has_its_conditional,
-        test_hyperparameters.test_nu_has_its_conditional,
-        test_hyperparameters.test_phi_has_its_conditional,
     ),
     "joint": lambda: joint_distribution(GIVEN, 40, 20, PLAIN),
     "joint, learned": lambda: joint_distribution(LEARNED, 150, 6, PLAIN),
