@@ -142,7 +142,7 @@ def test_no_run_file_or_checkpoint_runs_code(run_file: Path) -> None:
 @pytest.fixture
 def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """50 MB, so that a bomb need not be larger than the machine."""
-    monkeypatch.setattr(memory, "available", lambda: 50_000_000)
+    monkeypatch.setattr(memory, "available", lambda *_: 50_000_000)
 
 
 def zeros_npz(path: Path) -> None:
