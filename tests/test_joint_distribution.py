@@ -21,8 +21,9 @@ from whole_chain import (
     worst,
 )
 
+from dpmix import gibbs
 from dpmix.engines.cuda import CudaEngine
-from dpmix.model import HYPERPARAMETERS
+from dpmix.model import HYPERPARAMETERS, Hyperparameters, Stats
 
 
 @pytest.mark.parametrize("sampler", [Sampler(), Sampler(split_merge=False), Sampler(False, False)])
@@ -47,7 +48,7 @@ def test_the_joint_distribution_is_kept_on_cuda(cuda_devices: Callable[[int], No
     def on_device(events: np.ndarray) -> CudaEngine:
         return CudaEngine(events, devices=[0])
 
-    p_values = joint_distribution(GIVEN, 20, 8, Sampler(split_merge=False, make_engine=on_device))
+    p_values = joint_distribution(GIVEN, 20, 6, Sampler(make_engine=on_device))
     assert family_wise(p_values) > FAMILY, worst(p_values)
 
 
@@ -55,6 +56,18 @@ def test_the_joint_distribution_is_kept_on_cuda(cuda_devices: Callable[[int], No
 def test_draws_from_the_prior_are_those_of_scipy(case: Case) -> None:
     p_values = prior_draws(case, 600)
     assert family_wise(p_values) > FAMILY, worst(p_values)
+
+
+def test_a_sweep_that_forgets_the_events_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It leaves all parameters distributed as they are, but has none that go with the events it was given."""
+    right = gibbs.posterior
+
+    def of_nothing(stats: Stats, given: Hyperparameters) -> gibbs.Posterior:
+        return right(gibbs.no_events(len(stats.counts), len(given.m)), given)
+
+    monkeypatch.setattr(gibbs, "posterior", of_nothing)
+    p_values = joint_distribution(GIVEN, 20, 10, Sampler(split_merge=False))
+    assert p_values["log likelihood, shift"] < FAMILY / len(p_values)
 
 
 def test_ranks_see_a_shift_and_a_spread_through_autocorrelation() -> None:
