@@ -158,7 +158,8 @@ def posterior(stats: Stats, given: Hyperparameters) -> Posterior:
 def mean_covariances(conditional: Posterior) -> Array:
     """E[Sigma_j] of normal inverse Wishart distributions, float64 [K, D, D]."""
     dim = conditional.means.shape[1]
-    return conditional.scales / (conditional.dofs - dim - 1)[:, None, None]
+    means: Array = conditional.scales / (conditional.dofs - dim - 1)[:, None, None]
+    return means
 
 
 def log_marginals(stats: Stats, given: Hyperparameters) -> Array:
@@ -171,13 +172,15 @@ def log_marginals(stats: Stats, given: Hyperparameters) -> Array:
 
     def log_constants(precisions: Array, dofs: Array, scales: Array) -> Array:
         log_dets = 2.0 * np.log(np.einsum("kii->ki", np.linalg.cholesky(scales))).sum(axis=1)
-        gammas: Array = multigammaln(0.5 * dofs, dim)
-        return gammas - 0.5 * dofs * log_dets - 0.5 * dim * np.log(precisions)
+        log_gammas = multigammaln(0.5 * dofs, dim)
+        constants: Array = log_gammas - 0.5 * dofs * log_dets - 0.5 * dim * np.log(precisions)
+        return constants
 
     _, precisions, dofs, scales = posterior(stats, given)
     _, *of_prior = posterior(no_events(1, dim), given)
-    marginals: Array = log_constants(precisions, dofs, scales) - log_constants(*of_prior)
-    return marginals - 0.5 * dim * np.log(np.pi) * stats.counts
+    ratios = log_constants(precisions, dofs, scales) - log_constants(*of_prior)
+    marginals: Array = ratios - 0.5 * dim * np.log(np.pi) * stats.counts
+    return marginals
 
 
 def draw_parameters(conditional: Posterior, rng: np.random.Generator) -> tuple[Array, Array, Array]:
