@@ -16,16 +16,9 @@ CGROUP = Path("/sys/fs/cgroup")
 OWN_GROUPS = Path("/proc/self/cgroup")
 
 
-def available(mapped: int = 0) -> int:
-    """Bytes: the least of what the machine, control groups and `ulimit -v` leave to this process.
-
-    `mapped` bytes of files that will be mapped count as addresses, which `ulimit -v` limits, not as memory.
-    """
-    limits = [_of_machine(), *(_of_control_group(group) for group in _control_groups())]
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if limit != resource.RLIM_INFINITY:
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-        limits.append(limit - pages * os.sysconf("SC_PAGE_SIZE") - mapped)
+def available() -> int:
+    """Bytes: the least of what the machine, control groups and `ulimit -v` leave to this process."""
+    limits = [_of_machine(), _of_addresses(), *(_of_control_group(group) for group in _control_groups())]
     return max(min(found for found in limits if found is not None), 0)
 
 
@@ -40,11 +33,23 @@ def require(n_bytes: int, what: str, remedy: str, mapped: int = 0) -> None:
     remedy : str
         Its end.
     mapped : int
-        Bytes of files that will be mapped, see `available`.
+        Bytes of files that will be mapped: they take addresses, which `ulimit -v` limits, but no memory.
     """
-    free = available(mapped)
+    free, addresses = available(), _of_addresses()
     if n_bytes > free:
         raise DataError(f"{what} needs {_size(n_bytes)} of memory, {_size(free)} are available; {remedy}")
+    if addresses is not None and n_bytes + mapped > addresses:
+        raise DataError(
+            f"{what} needs {_size(n_bytes + mapped)} of addresses, as it maps its run file, and ulimit -v "
+            f"leaves {_size(addresses)}; raise it, or {remedy}"
+        )
+
+
+def _of_addresses() -> int | None:
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY:
+        return None
+    return limit - int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _of_machine() -> int:

@@ -114,7 +114,7 @@ def require_memory(kind: str, config: Config, events: preprocess.Events, backend
         labels + scratch + states,
         f"a {kind} run of {n:,} events in {dim} channels (in memory: {events.values.nbytes / 1e9:.2f} GB), "
         f"{count} components and {chains} chain{'s' if chains > 1 else ''}",
-        "take fewer events (data.max_events), model.components or mcmc.chains",
+        "take fewer events (data.max_events), model.components, mcmc.chains or mcmc.draws",
         mapped=chains * drawn * (matrices + 8 * count * (dim + 1)),
     )
 

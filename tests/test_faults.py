@@ -47,7 +47,7 @@ KILLS = int(os.environ.get("DPMIX_FAULT_KILLS", "5"))
 N, K = 2_000, 8
 SECTIONS: dict[str, dict[str, object]] = {
     "model": {"components": K},
-    "mcmc": {"chains": 2, "burn_in": 10, "draws": 120},
+    "mcmc": {"chains": 2, "burn_in": 0, "draws": 130},
     "bem": {"starts": 6, "max_steps": 80, "tolerance": 1e-12},
     "engine": {"threads": 1},
 }
@@ -137,6 +137,7 @@ def test_a_signal_stops_a_run_that_says_how_it_goes_on(
         wait_for_draws(path, 3, process)
     else:
         while not path.exists():
+            assert process.poll() is None
             time.sleep(0.01)
     process.send_signal(number)
     _, said = process.communicate(timeout=60)
@@ -255,7 +256,7 @@ def test_the_counter_is_written_last(
         monkeypatch.setattr(RunWriter, "write_draw", committed_first)
     monkeypatch.setattr(draws, "is_drawn", lambda values: True)  # which would hide it
     wrong = 0
-    for n in range(300, 309):
+    for n in range(300, 330, 3):  # more than the writes of a sweep and its draw
         path = tmp_path / f"{n}.h5"
         with monkeypatch.context() as patch:
             killed_at_write(n, patch)
@@ -331,6 +332,8 @@ FULL = """
 mount -t tmpfs -o size=4m tmpfs "$DISK"
 "$@" mcmc "$CONFIG" --output "$DISK/run.h5" --quiet & run=$!
 while test ! -e "$DISK/run.h5.checkpoint"; do sleep 0.01; done
+first=$(stat -c %i "$DISK/run.h5.checkpoint")  # the second comes after a draw
+while test "$(stat -c %i "$DISK/run.h5.checkpoint")" = "$first"; do sleep 0.01; done
 cat /dev/zero > "$DISK/other" 2>/dev/null || true
 code=0; wait $run || code=$?
 test $code = 1
@@ -356,6 +359,7 @@ def test_a_disk_that_fills_up_is_told_and_loses_nothing(
         f"dpmix: stopped; go on with: dpmix mcmc {disk}/run.h5 --resume",
     ]
     committed = assert_draws_of(data / "mcmc.h5", kept)
+    assert committed > 0
     assert_identical(data / "mcmc.h5", resumed)
     record_property("fault", "disk filled by another program in the midst of a run")
     record_property(
@@ -383,6 +387,8 @@ def test_a_disk_that_is_too_small_is_refused(folder: Path, record_property: Reco
 READ_ONLY = """
 "$@" mcmc "$CONFIG" --output "$DISK/run.h5" & run=$!
 while test ! -e "$DISK/run.h5.checkpoint"; do sleep 0.01; done
+first=$(stat -c %i "$DISK/run.h5.checkpoint")  # the second comes after a draw
+while test "$(stat -c %i "$DISK/run.h5.checkpoint")" = "$first"; do sleep 0.01; done
 kill -9 $run; wait $run || true
 cp "$DISK/run.h5" "$KEPT"
 mount --bind "$DISK" "$DISK"
@@ -410,6 +416,7 @@ def test_a_folder_that_is_read_only_is_told_and_loses_nothing(
         f"dpmix: {disk}/new.h5: {disk} cannot be written to; give another --output",
     ]
     committed = assert_draws_of(data / "mcmc.h5", folder / "kept.h5")
+    assert committed > 0
     assert_identical(data / "mcmc.h5", disk / "run.h5")
     record_property("fault", "output folder read-only, for a new run and for a resumed one")
     record_property(
