@@ -318,7 +318,7 @@ def stop_after(sweeps: int, monkeypatch: pytest.MonkeyPatch, kind: str = "mcmc")
     def stopped(config: Config, **given: Any) -> run.Result:
         def on_sweep(progress: run.Progress) -> None:
             given["on_sweep"](progress)
-            if progress.iteration == sweeps:
+            if (progress.iteration, progress.chain) == (sweeps, 0):
                 os.kill(os.getpid(), signal.SIGINT)
 
         return original(config, **{**given, "on_sweep": on_sweep})
