@@ -32,7 +32,7 @@ RIGHT = "**the sampler as it is**"
 LONG = {
     "alpha learned": (GIVEN, 320, Schedule(burn_in=50, draws=31, thin=6)),
     # a learned nu has an autocorrelation time of some 60 sweeps, measured
-    "all learned": (LEARNED, 128, Schedule(burn_in=600, draws=15, thin=120)),
+    "all learned": (LEARNED, 128, Schedule(burn_in=600, draws=7, thin=120)),
 }
 
 

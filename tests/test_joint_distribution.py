@@ -28,7 +28,7 @@ from dpmix.model import HYPERPARAMETERS, Hyperparameters, Stats
 
 @pytest.mark.parametrize("sampler", [Sampler(), Sampler(split_merge=False), Sampler(False, False)])
 def test_the_joint_distribution_is_kept(sampler: Sampler) -> None:
-    p_values = joint_distribution(GIVEN, 80, 25, sampler)
+    p_values = joint_distribution(GIVEN, 60, 25, sampler)
     assert family_wise(p_values) > FAMILY, worst(p_values)
 
 

@@ -7,7 +7,7 @@ from whole_chain import FAMILY, GIVEN, Schedule, calibration, family_wise, rank_
 
 
 def test_ranks_of_truths_are_uniform() -> None:
-    p_values = calibration(GIVEN, 100, Schedule(burn_in=20, draws=15, thin=4))
+    p_values = calibration(GIVEN, 80, Schedule(burn_in=20, draws=15, thin=4))
     assert family_wise(p_values) > FAMILY, worst(p_values)
 
 
