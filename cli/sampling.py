@@ -25,7 +25,11 @@ def options(command: Command) -> Command:
         (
             click.argument("config", type=click.Path(path_type=Path)),
             click.option("--output", type=click.Path(), help="Run file to write (key output.path)."),
-            click.option("--resume", is_flag=True, help="Go on with a run that was stopped or killed."),
+            click.option(
+                "--resume",
+                is_flag=True,
+                help="Go on with a run that was stopped or killed, or to more draws.",
+            ),
             click.option("--overwrite", is_flag=True, help="Replace an existing run file."),
             click.option("--seed", type=click.IntRange(0, 2**64 - 1), help="Key seed."),
             click.option("--threads", type=click.IntRange(1, 4096), help="Key engine.threads."),
@@ -67,7 +71,7 @@ def sample(
     given = {"output.path": output, "seed": seed, "engine.threads": threads}
     overrides = [*settings, *(f"{key}={flow(value)}" for key, value in given.items() if value is not None)]
     chosen, base, earlier = choose(kind, config, overrides, resume)
-    if earlier is not None and earlier.complete:
+    if earlier is not None and earlier.complete and not adds_draws(kind, chosen, earlier):
         if not quiet:
             click.echo(f"dpmix: {chosen.output.path}: complete already, nothing to resume", err=True)
             click.echo("\n".join(summaries.describe_run(earlier)))
@@ -131,7 +135,8 @@ def choose(kind: Kind, path: Path, overrides: list[str], resume: bool) -> tuple[
                 [f"--output: got {config.output.path}, but {path} goes on in place; leave it out"]
             )
     began = parse_config(earlier.config_text, str(earlier.path))
-    changed = [key for key in differences(config, began) if key not in RESUMABLE]
+    allowed = RESUMABLE | ({"mcmc.draws"} if adds_draws(kind, config, earlier) else set())
+    changed = [key for key in differences(config, began) if key not in allowed]
     if changed:
         raise ConfigError(
             [
@@ -141,6 +146,11 @@ def choose(kind: Kind, path: Path, overrides: list[str], resume: bool) -> tuple[
             ]
         )
     return config, base, earlier
+
+
+def adds_draws(kind: Kind, config: Config, earlier: Run) -> bool:
+    """Whether a run is to go on to more draws than it began with."""
+    return kind == "mcmc" and config.mcmc.draws > earlier.draws
 
 
 def _earlier(kind: Kind, path: Path) -> Run:

@@ -14,6 +14,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -39,9 +40,11 @@ from dpmix.run_file import (
     Record,
     Slot,
     coordinate,
+    copy_drawn,
     is_drawn,
     is_run_file,
     lay_out,
+    layout_found,
     read_contents,
 )
 
@@ -103,27 +106,16 @@ class RunWriter:
         """
         path = Path(path)
         cls.refuse_place(path, overwrite)
-        _require_room(path, layout.n_bytes + layout.checkpoint_bytes)
-        temporary = path.with_name(path.name + ".partial")
-        with ExitStack() as stack, writing(path):
-            file = open_alone(temporary, create=True)
-            try:
-                cls.refuse_place(path, overwrite)  # another run may have made it meanwhile
-                if path.exists():
-                    stack.callback(os.close, open_alone(path))
-                _reserve(temporary, layout.n_bytes)
-                lay_out(temporary, layout)
-                os.fsync(file)
-                checkpoint_path(path).unlink(missing_ok=True)
-                checkpoint.sync_folder(path.parent)  # a new run beside an old checkpoint could not go on
-                os.replace(temporary, path)
-                checkpoint.sync_folder(path.parent)
-                return cls(path, file)
-            except BaseException:
-                with suppress(OSError):
-                    temporary.unlink(missing_ok=True)
-                os.close(file)
-                raise
+        with ExitStack() as stack, _laid_out_beside(path, layout) as (temporary, file):
+            cls.refuse_place(path, overwrite)  # another run may have made it meanwhile
+            if path.exists():
+                stack.callback(os.close, open_alone(path))
+            os.fsync(file)
+            checkpoint_path(path).unlink(missing_ok=True)
+            checkpoint.sync_folder(path.parent)  # a new run beside an old checkpoint could not go on
+            os.replace(temporary, path)
+            checkpoint.sync_folder(path.parent)
+            return cls(path, file)
 
     @classmethod
     def reopen(cls, path: str | Path) -> Self:
@@ -146,6 +138,33 @@ class RunWriter:
         except BaseException:
             os.close(file)
             raise
+
+    def grown(self, draws: int, sweeps: int, config: str) -> Self:
+        """The same run with room for more draws: another writer, of a file in place of this one.
+
+        Parameters
+        ----------
+        draws, sweeps : int
+            As in `Layout`.
+        config : str
+            The config that asks for them, YAML.
+
+        Raises
+        ------
+        ConfigError
+            The disk has no room.
+        DataError
+            The file cannot be written; this one stays as it is.
+        """
+        found = layout_found(self._contents)
+        attributes = {**found.attributes, "config": config}
+        layout = replace(found, draws=draws, sweeps=sweeps, attributes=attributes)
+        with _laid_out_beside(self.path, layout) as (temporary, file):
+            copy_drawn(self._contents, self.path, temporary)
+            os.fsync(file)
+            os.replace(temporary, self.path)
+            checkpoint.sync_folder(self.path.parent)
+            return type(self)(self.path, file)
 
     @property
     def committed(self) -> int:
@@ -526,6 +545,24 @@ def _written(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+
+@contextmanager
+def _laid_out_beside(path: Path, layout: Layout) -> Iterator[tuple[Path, int]]:
+    """A new run file, still under another name, and a descriptor that holds it; gone where anything fails."""
+    _require_room(path, layout.n_bytes + layout.checkpoint_bytes)
+    temporary = path.with_name(path.name + ".partial")
+    with writing(path):
+        file = open_alone(temporary, create=True)
+        try:
+            _reserve(temporary, layout.n_bytes)
+            lay_out(temporary, layout)
+            yield temporary, file
+        except BaseException:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            os.close(file)
+            raise
 
 
 def _read_committed(path: Path, contents: Contents) -> int:

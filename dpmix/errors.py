@@ -32,7 +32,7 @@ class DataError(DpmixError):
 
 
 class OutputError(DataError):
-    """A run can no longer write its file or checkpoint, and can go on from what is committed (exit code 1)."""
+    """A run can no longer write its file or checkpoint; it can go on from what is committed (exit code 1)."""
 
 
 def printable(text: str) -> str:

@@ -111,7 +111,8 @@ def run_mcmc(
     base : Path
         Folder that relative data paths of the config start from.
     resume : bool
-        Go on from the run file's checkpoint, to the draws that an uninterrupted run gives.
+        Go on from the run file's checkpoint, to the draws that an uninterrupted run gives; also to more of
+        them than it began with.
     overwrite : bool
         Replace an existing run file.
     on_sweep : callable
@@ -181,6 +182,9 @@ def run_mcmc(
                 if stopping:
                     checkpoints.save()
                     return _stopped(session)
+        # More draws may be asked for later: where they go on from stays.
+        checkpoints.take(current, total, {})
+        checkpoints.save()
         return _finished(session)
 
 
@@ -238,6 +242,7 @@ def run_bem(
         assert best is not None
         with session.profile.span("writing"):
             writer.write_draw(0, [best.state], [best.record])
+        writer.discard_checkpoint()  # nothing is left to resume
         return _finished(session)
 
 
@@ -484,6 +489,6 @@ def _stopped(session: Session) -> Result:
 
 
 def _finished(session: Session) -> Result:
-    """Close the books: nothing is left to resume."""
-    session.writer.discard_checkpoint()
+    """Close the books."""
+    session.writer.sync()
     return replace(_stopped(session), completed=True)

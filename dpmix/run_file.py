@@ -334,6 +334,34 @@ def read_contents(path: Path) -> Contents:
         raise DataError(f"{path}: HDF5, but not a run file of dpmix{reason}") from None
 
 
+def layout_found(contents: Contents) -> Layout:
+    """The layout that a run file was made with."""
+    slots = contents.slots
+    starts, sweeps = slots["trace/alpha"].shape
+    _, draws, n_components = slots["posterior/weights"].shape
+    return Layout(
+        kind=contents.attributes["kind"],
+        chains=starts,
+        draws=draws,
+        sweeps=sweeps,
+        n_components=n_components,
+        channels=contents.channels,
+        constants=contents.constants,
+        attributes=contents.attributes,
+        learned=[name for name in HYPERPARAMETERS if f"posterior/{name}" in slots],
+    )
+
+
+def copy_drawn(contents: Contents, path: Path, larger: Path) -> None:
+    """Copy everything that draws and sweeps have filled to a file that is laid out with room for more."""
+    slots = read_contents(larger).slots
+    for name, slot in contents.slots.items():
+        new = slots[name]
+        place = np.memmap(larger, new.dtype, "r+", new.offset, new.shape)
+        place[tuple(slice(size) for size in slot.shape)] = slot.map(path)
+        place.flush()
+
+
 class Wrong(ValueError):
     """What a file has is not what a run file has."""
 
@@ -353,18 +381,8 @@ def _check(contents: Contents, n_bytes: int) -> None:
     if len(slots[rows].shape) != 3 or len(slots["trace/alpha"].shape) != 2:
         raise Wrong(f"{rows} or trace/alpha has another number of dimensions")
     chains, draws, components = slots[rows].shape
-    starts, sweeps = slots["trace/alpha"].shape
-    layout = Layout(
-        kind=attributes["kind"],
-        chains=starts,
-        draws=draws,
-        sweeps=sweeps,
-        n_components=components,
-        channels=contents.channels,
-        constants={name: (dims, values) for name, (dims, values) in contents.constants.items()},
-        attributes=attributes,
-        learned=[name for name in HYPERPARAMETERS if f"posterior/{name}" in slots],
-    )
+    sweeps = slots["trace/alpha"].shape[1]
+    layout = layout_found(contents)
     sizes = layout.sizes
     wanted = {name: (tuple(sizes[dim] for dim in dims), np.dtype(dtype))
               for name, (dims, dtype) in layout.variables.items()}  # fmt: skip

@@ -96,6 +96,10 @@ def open_session(kind: str, config: Config, base: Path, resume: bool, overwrite:
         if writer is None:
             layout = layout_of(kind, config, base, events, engine_attributes)
             writer = stack.enter_context(RunWriter.create(path, layout, overwrite))
+        elif earlier is not None and kind == "mcmc" and config.mcmc.draws > earlier.draws:
+            grown = writer.grown(config.mcmc.draws, 1 + config.mcmc.sweeps, to_yaml(config))
+            writer = stack.enter_context(grown)
+            log.info("room for %d draws in place of %d", config.mcmc.draws, earlier.draws)
         profile = Profile(earlier.profile if earlier is not None else {})
         yield Session(config, origin, events, engine, prior, writer, profile)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -359,9 +360,10 @@ def _remedy(run: Run, poor: list[Mixing]) -> list[str]:
             f"it would take more than {MOST_TIMES} times the draws. Raise mcmc.draws",
             f"and mcmc.burn_in, and see {where} whether chains agree on what you need.",
         ]
+    more = _rounded_up(times * run.draws)
     return [
-        f"raise mcmc.draws to some {_rounded_up(times * run.draws):,}, in a new run;",
-        "with mcmc.init set to this file it begins where this one ended.",
+        f"go on to some {more:,} draws of each chain:",
+        f"dpmix mcmc {shlex.quote(str(run.path))} --resume --set mcmc.draws={more}",
     ]
 
 

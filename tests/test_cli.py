@@ -174,6 +174,17 @@ def test_data_are_not_overwritten_by_a_run(folder: Path) -> None:
     assert Path("in/events.csv").read_bytes() == before
 
 
+def test_a_complete_run_goes_on_to_more_draws_and_never_to_fewer(folder: Path) -> None:
+    dpmix("mcmc", "in/run.yaml")
+    began = draws.open_run("run.h5").draws
+    assert "complete already" in dpmix("mcmc", "run.h5", "--resume").stderr
+    dpmix("mcmc", "run.h5", "--resume", "--set", f"mcmc.draws={began + 3}", "--quiet")
+    grown = draws.open_run("run.h5")
+    assert (grown.draws, grown.complete) == (began + 3, True)
+    fewer = dpmix("mcmc", "run.h5", "--resume", "--set", f"mcmc.draws={began}", code=2)
+    assert fewer.stderr.startswith("dpmix: run.h5: mcmc.draws: not what run.h5 began with")
+
+
 def test_a_run_without_its_checkpoint_says_that_it_begins_again(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

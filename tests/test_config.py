@@ -185,7 +185,7 @@ def _flat(mapping: dict, prefix: str = ""):
         ("mcmc: {chains: 0}", "mcmc.chains: got 0, need an integer from 1 to 1024"),
         (
             "mcmc: {draws: 2147483648, thin: 2}",
-            "mcmc: got burn_in + draws x thin = 4294968296, need less than 4294967296",
+            "mcmc: got burn_in + draws x thin = 4294967796, need less than 4294967296",
         ),
         (
             "mcmc: {init: kmean}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import threading
 import time
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 from whole_runs import StopAfter, a_config, assert_identical, write_events
 
-from dpmix import initialise, open_run, preprocess, run, session
+from dpmix import draws, initialise, open_run, preprocess, run, session
 from dpmix.draws import Record, RunWriter
 from dpmix.engines import Engine, Key
 from dpmix.errors import ConfigError, DataError, DpmixError, EngineError
@@ -83,6 +84,44 @@ def test_mcmc_stopped_and_resumed_is_one_run(many: Path, plain: Path, questions:
     assert_identical(plain, Path(config.output.path))
     assert run.run_mcmc(config, resume=True).completed  # and again, with nothing left to do
     assert_identical(plain, Path(config.output.path))
+
+
+@pytest.mark.parametrize("questions", [None, 4])
+def test_a_run_goes_on_to_more_draws(tmp_path: Path, questions: int | None) -> None:
+    """Whether it was finished or stopped before, it is the run that had so many from the start."""
+    write_events(tmp_path / "events.npy", 3000)
+    many = SHORT | {"draws": 7}
+    plain = run.run_mcmc(a_config(tmp_path, "plain.h5", mcmc=many)).path
+    stop = {} if questions is None else {"should_stop": StopAfter(questions)}
+    grown = run.run_mcmc(a_config(tmp_path, "grown.h5", mcmc=SHORT), **stop).path
+    assert open_run(grown).complete == (questions is None)
+    run_id = open_run(grown).attributes["run_id"]
+    assert run.run_mcmc(a_config(tmp_path, "grown.h5", mcmc=many), resume=True).completed
+    assert_identical(plain, grown)
+    assert open_run(grown).attributes["run_id"] == run_id
+    assert open_run(grown).config["mcmc"]["draws"] == 7
+    assert sorted(path.name for path in tmp_path.glob("grown*")) == ["grown.h5", "grown.h5.checkpoint"]
+
+
+def test_a_run_that_finds_no_room_for_more_draws_stays_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_events(tmp_path / "events.npy", 3000)
+    path = run.run_mcmc(a_config(tmp_path, "run.h5", mcmc=SHORT)).path
+    before = path.read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    more = a_config(tmp_path, "run.h5", mcmc=SHORT | {"draws": 7})
+    with monkeypatch.context() as patch:
+        patch.setattr(draws, "copy_drawn", full)
+        with pytest.raises(DpmixError, match="No space left"):
+            run.run_mcmc(more, resume=True)
+    assert path.read_bytes() == before
+    assert not path.with_name("run.h5.partial").exists()
+    assert run.run_mcmc(more, resume=True).completed
+    assert open_run(path).draws == 7
 
 
 def test_mcmc_that_learns_is_one_run_too(many: Path, tmp_path: Path) -> None:

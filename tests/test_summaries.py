@@ -339,9 +339,9 @@ def test_chains_that_never_move_disagree_without_end(path: Path) -> None:
     ("chains", "draws", "committed", "expected"),
     [
         (4, 600, 600, "  Enough for all 8 quantities."),
-        (2, 90, 90, "  Not enough for 3 of 8 quantities: raise mcmc.draws to some "),
+        (2, 90, 90, "  Not enough for 3 of 8 quantities: go on to some "),
         (2, 400, 60, "  Not enough for 3 of 8 quantities: 340 draws of each chain are still to come."),
-        (1, 10, 10, "  Not enough for 3 of 8 quantities: raise mcmc.draws to some "),
+        (1, 10, 10, "  Not enough for 3 of 8 quantities: go on to some "),
     ],
 )
 def test_what_to_do_is_said(path: Path, chains: int, draws: int, committed: int, expected: str) -> None:
@@ -353,11 +353,11 @@ def test_what_to_do_is_said(path: Path, chains: int, draws: int, committed: int,
         lines, "  R-hat: whether the chains" if chains > 1 else "  R-hat: whether the halves of the chain"
     )
     if "some" in expected:
-        needed = int(line.removeprefix(expected).removesuffix(", in a new run;").replace(",", ""))
+        needed = int(line.removeprefix(expected).removesuffix(" draws of each chain:").replace(",", ""))
         poor = [row for row in convergence(open_run(path)) if not row.good]
         least = min(min(row.ess_bulk, row.ess_tail) for row in poor)
         assert max(2.0, 400 / least) * draws <= needed < 1.1 * max(2.0, 400 / least) * draws + 1
-        assert told(lines, "  with mcmc.init set to this file it begins where this one ended.")
+        assert told(lines, f"  dpmix mcmc {path} --resume --set mcmc.draws={needed}")
 
 
 def test_the_quantities_do_not_depend_on_the_numbers_of_the_components(path: Path) -> None:
