@@ -209,7 +209,7 @@ def on_simulated(cache: Path) -> Iterator[tuple[str, dict[str, dict[str, float]]
 def print_gated(sets: dict[str, dict[str, dict[str, float]]]) -> None:
     print(f"\nmean F1 / FlowCAP F / ARI, populations found\n\n| rule | mean | {' | '.join(sets)} |")
     print("|---" * (len(sets) + 2) + "|")
-    for rule in RULES:
+    for rule in next(iter(sets.values()), {}):
         rows = [scores[rule] for scores in sets.values()]
         mean = "/".join(
             f"{np.mean([row[key] for row in rows]):.3f}" for key in ("mean_f1", "flowcap_f", "ari")
@@ -220,7 +220,7 @@ def print_gated(sets: dict[str, dict[str, dict[str, float]]]) -> None:
 
 def print_simulated(every: dict[str, dict[str, dict[str, float]]]) -> None:
     print("\n| rule | right number | mean F1 | ARI |\n|---|---|---|---|")
-    for rule in RULES:
+    for rule in next(iter(every.values()), {}):
         rows = [scores[rule] for scores in every.values()]
         right = np.mean([row["found"] == row["true"] for row in rows])
         f1, ari = (np.mean([row[key] for row in rows]) for key in ("mean_f1", "ari"))
