@@ -39,7 +39,7 @@ DRAWS = 100
 """Draws of a run that are used unless a user asks for another number: more hardly change a probability."""
 
 POOLED_DRAWS = 5  # whose densities are averaged; docs/populations.md
-POOLED_COMPONENTS = 400  # at most, where one draw has fewer: the tree's work grows with their cube
+POOLED_COMPONENTS = 520  # at most, where one draw has fewer: the tree's work grows with their cube
 POINTS = 50_000  # drawn from the posterior mean density
 IMPLAUSIBLE = 0.001  # of the model's own events are as implausible as those that are flagged
 HELD_BYTES = 2**28  # of mixtures that are held; those beyond are made anew whenever they are needed
@@ -236,9 +236,12 @@ def _spread(run: Run, n_draws: int) -> Ints:
 
 
 def _pooled(run: Run, draws: Ints, n_events: int) -> Ints:
-    """Which of the draws are pooled: spread evenly over all chains."""
+    """Which of the draws are pooled: as many of each chain, where there are enough."""
     heavy = int((np.asarray(run.weights[tuple(draws[-1])]) * n_events >= LEAST_EVENTS).sum())
+    chains = len(np.unique(draws[:, 0]))
     count = min(POOLED_DRAWS, max(POOLED_COMPONENTS // max(heavy, 1), 1), len(draws))
+    if chains < count:
+        count -= count % chains
     return np.linspace(len(draws) - 1, 0, count).round().astype(np.int64)[::-1]
 
 
