@@ -38,8 +38,9 @@ demo: $(VENV)/installed
 	$(BIN)/dpmix mcmc configs/demo.yaml --output demo/run.h5 --overwrite
 	$(BIN)/python data/figure.py demo/run.h5 demo/figure.png
 
+# Files of tests side by side, on up to four cores.
 test: $(EMULATOR)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 # On a GPU machine PyCUDA is built against its own toolkit and driver.
 $(VENV)/pycuda: $(VENV)/installed
