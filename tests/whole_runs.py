@@ -34,7 +34,8 @@ def a_config(folder: Path, output: str, **sections: dict[str, object]) -> Config
         "seed": 5,
     }
     engine = {"backend": "cpu"} | sections.pop("engine", {})
-    return Config.model_validate(settings | sections | {"engine": engine})
+    mcmc = {"chains": 1} | sections.pop("mcmc", {})
+    return Config.model_validate(settings | sections | {"engine": engine, "mcmc": mcmc})
 
 
 def contents(path: Path) -> dict[str, bytes]:
