@@ -70,9 +70,10 @@ class _Pairs:
 
 
 class _Proposal(NamedTuple):
-    """Sides of the events of a pair: their statistics [2], and the log probability of drawing them."""
+    """Sides of a pair's events: statistics [2], log marginal likelihood, log probability of drawing them."""
 
     sides: Stats
+    log_marginal: float
     log_probability: float
 
 
@@ -127,13 +128,15 @@ def regroup(
     apart = gibbs.log_marginals(stats, given)
     of_parts = apart[pairs.first] + apart[pairs.second]
 
+    of_labels = log_labels(stats.counts, alpha)
+
     def promises(m: int) -> bool:
         """Whether the move may be accepted, for all that is known without a pass."""
         both = stats.counts[[pairs.first[m], pairs.second[m]]].sum()
         if pairs.is_split[m]:
             return bool(both > 1)
-        of_labels = _log_labels_ratio(stats.counts, alpha, pairs, m, [both, 0.0])
-        return bool(of_both[m] - of_parts[m] + LOG_2 + of_labels > levels[m])
+        gain = log_labels(_changed(stats.counts, pairs, m, [both, 0.0]), alpha) - of_labels
+        return bool(of_both[m] - of_parts[m] + LOG_2 + gain > levels[m])
 
     promising = [m for m in range(len(levels)) if promises(m)]
     proposals = dict(
@@ -145,16 +148,18 @@ def regroup(
             if splits + merges == 0 or not promises(m):  # only a move made before it changes that
                 continue
             (proposals[m],) = _propose(pairs.some([m]), n_components, given, divide, rng)
-        sides, log_q = proposals[m]
+        sides, of_sides, log_q = proposals[m]
         if pairs.is_split[m]:
             after = sides
-            ratio = gibbs.log_marginals(after, given).sum() - of_both[m] - LOG_2 - log_q
+            ratio = of_sides - of_both[m] - LOG_2 - log_q
         else:
             after = _beside_nothing(_rows(pairs.both, [m]))
             ratio = of_both[m] - of_parts[m] + LOG_2 + log_q
-        ratio += _log_labels_ratio(stats.counts, alpha, pairs, m, after.counts.tolist())
+        of_new_labels = log_labels(_changed(stats.counts, pairs, m, after.counts), alpha)
+        ratio += of_new_labels - of_labels
         if ratio > level and not (pairs.is_split[m] and after.counts.min() == 0.0):
             stats = _replaced(stats, [pairs.first[m], pairs.second[m]], after)
+            of_labels = of_new_labels
             splits += bool(pairs.is_split[m])
             merges += not pairs.is_split[m]
     return stats, Moves(splits, merges)
@@ -166,11 +171,11 @@ def log_labels(counts: Array, alpha: float) -> float:
     return float((betaln(1.0 + counts[:-1], alpha + following) - betaln(1.0, alpha)).sum())
 
 
-def _log_labels_ratio(counts: Array, alpha: float, pairs: _Pairs, m: int, after: list[float]) -> float:
-    """How `log_labels` changes where the components of a pair have other counts."""
+def _changed(counts: Array, pairs: _Pairs, m: int, after: Array | list[float]) -> Array:
+    """Counts where the components of a pair have others."""
     changed = counts.copy()
     changed[[pairs.first[m], pairs.second[m]]] = after
-    return log_labels(changed, alpha) - log_labels(counts, alpha)
+    return changed
 
 
 def _pairs(stats: Stats, rng: np.random.Generator) -> _Pairs:
@@ -200,10 +205,9 @@ def _propose(
     sides[pairs.first[~pairs.is_split]] = 0
     sides[pairs.second[~pairs.is_split]] = 1
     stats, log_probabilities = divide(Deal(of_component, sides, LAUNCH_SCANS + 1), mixture)
-    return [
-        _Proposal(_rows(stats, [2 * m, 2 * m + 1]), log_probability)
-        for m, log_probability in enumerate(log_probabilities.tolist())
-    ]
+    marginals = gibbs.log_marginals(stats, given).reshape(-1, 2).sum(axis=1)
+    numbers = zip(marginals.tolist(), log_probabilities.tolist(), strict=True)
+    return [_Proposal(_rows(stats, [2 * m, 2 * m + 1]), *found) for m, found in enumerate(numbers)]
 
 
 def _laid_in(both: Stats, given: Hyperparameters, rng: np.random.Generator) -> Mixture:
