@@ -420,8 +420,10 @@ def _ran_out(run: Run, start: int) -> bool:
 def _speed(run: Run) -> str:
     """Median over all sweeps made, so that a pause does not count."""
     seconds = float(np.nanmedian(run.trace["seconds"]))
-    rate = run.attributes["n_events"] * run.n_components / seconds
     unit = "sweep" if run.kind == "mcmc" else "step"
+    if not seconds > 0.0:  # a file that says so is damaged, but its draws may be read
+        return f"speed: {seconds:.3g} s a {unit}"
+    rate = run.attributes["n_events"] * run.n_components / seconds
     return f"speed: {seconds:.3g} s a {unit}, {rate / 1e6:,.0f} million events times components a second"
 
 
