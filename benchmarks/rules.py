@@ -228,8 +228,8 @@ def print_simulated(every: dict[str, dict[str, dict[str, float]]]) -> None:
     shown = (
         "exact modes",
         "prominence 0.3 sqrt(D)",
-        "**both, level 2.5**",
-        "both, level 2.5, of the last draw",
+        "**both, level 2.4**",
+        "both, level 2.4, of the last draw",
     )
     print(f"\npopulations found, F1\n\n| case | true | {' | '.join(shown)} |\n{'|---' * (len(shown) + 2)}|")
     for name, scores in every.items():
