@@ -31,10 +31,11 @@ from record import write_results
 from threadpoolctl import threadpool_limits
 
 from dpmix import gibbs, initialise, preprocess, split_merge
-from dpmix.config import DataConfig, McmcConfig
+from dpmix.config import DataConfig, McmcConfig, ModelConfig
 from dpmix.engines.base import Key
 from dpmix.engines.cpu import CpuEngine
 from dpmix.model import Hyperparameters, Prior, State, Stats, log_prior, mixture_of, occupied
+from dpmix.session import make_prior
 from dpmix.streams import Stream
 
 Floats = npt.NDArray[np.float32]
@@ -57,8 +58,7 @@ class Sweep(NamedTuple):
 
 def prior_of(dim: int) -> Prior:
     """The defaults of the config."""
-    learned = frozenset({"alpha", "gamma", "nu", "phi"})
-    return Prior(np.zeros(dim), 5.0, 2.0, 0.3 * np.eye(dim), 1.0, 1.0, learned)
+    return make_prior(ModelConfig(), [f"channel {i}" for i in range(dim)])
 
 
 def sweeps(events: Floats, state: State, prior: Prior, every: int, seed: int = 1) -> Iterator[Sweep]:

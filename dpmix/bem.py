@@ -18,9 +18,9 @@ import numpy.typing as npt
 from scipy.special import psi
 
 from dpmix import hyperparameters
-from dpmix.gibbs import Posterior, Sticks, later, posterior
+from dpmix.gibbs import Posterior, Sticks, later, mean_covariances, posterior
 from dpmix.hyperparameters import Components
-from dpmix.model import HYPERPARAMETERS, Array, Hyperparameters, Prior, State, Stats, live_rests
+from dpmix.model import HYPERPARAMETERS, Array, Hyperparameters, Prior, State, Stats, live_rests, whiteners_of
 
 Update = Literal["mean", "mode"]
 
@@ -94,7 +94,7 @@ def step(state: State, stats: Stats, prior: Prior, update: Update = "mean") -> t
 def expected_parameters(stats: Stats, given: Hyperparameters) -> tuple[Array, Array, Array]:
     """Posterior means of (mu_j, Sigma_j), and the whiteners of the latter: [K, D], [K, D, D], [K, D, D]."""
     conditional = posterior(stats, given)
-    covariances = conditional.scales / (conditional.dofs - len(given.m) - 1)[:, None, None]
+    covariances = mean_covariances(conditional)
     return conditional.means, covariances, whiteners_of(covariances)
 
 
@@ -141,8 +141,3 @@ def modal_alpha(log_rests: Array, prior: Prior, alpha: float) -> float:
     rests = live_rests(log_rests)
     shape = prior.alpha_shape + len(rests) - 1.0
     return float(shape / (prior.alpha_rate - rests.sum())) if shape > 0 else alpha
-
-
-def whiteners_of(covariances: Array) -> Array:
-    """Lower triangular inverses of the lower Cholesky factors, float64 [K, D, D]."""
-    return np.tril(np.linalg.inv(np.linalg.cholesky(covariances)))

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from dpmix.errors import DataError
 from dpmix.model import Hyperparameters, State
+from dpmix.outputs import partial_path
 
 FIELDS = tuple(field.name for field in fields(State) if field.name != "hyperparameters")
 GIVEN = tuple(field.name for field in fields(Hyperparameters))
@@ -49,7 +50,7 @@ def save(
         **{f"given.{name}": np.stack([getattr(s.hyperparameters, name) for s in states]) for name in GIVEN},
         **{f"extra.{name}": array for name, array in extra.items()},
     }
-    temporary = path.with_name(path.name + ".partial")
+    temporary = partial_path(path)
     try:
         with open(temporary, "wb") as file:
             np.savez(file, **arrays)

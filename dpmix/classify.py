@@ -29,7 +29,7 @@ from dpmix import alignment, partitions
 from dpmix.draws import Run
 from dpmix.engines import Engine
 from dpmix.errors import DataError
-from dpmix.model import Array, Floats, Ints, Mixture, log_norms
+from dpmix.model import Array, Floats, Ints, Mixture, mixture_from
 from dpmix.populations import LEAST_EVENTS, LEVEL, Tree, nearest_components, tree_of
 from dpmix.streams import Step, Stream
 
@@ -217,11 +217,9 @@ def _find(
 
 def mixture_of_draw(run: Run, chain: int, draw: int) -> Mixture:
     """The mixture of one draw, on the scale of the run."""
-    weights, means = np.asarray(run.weights[chain, draw]), np.asarray(run.means[chain, draw])
-    whiteners = np.tril(np.linalg.inv(np.linalg.cholesky(run.covariances[chain, draw])))
     with np.errstate(divide="ignore"):  # a component that Bayesian EM has emptied
-        log_weights = np.log(weights)
-    return Mixture(log_weights, means, whiteners, log_norms(whiteners))
+        log_weights = np.log(run.weights[chain, draw])
+    return mixture_from(log_weights, np.asarray(run.means[chain, draw]), run.covariances[chain, draw])
 
 
 # --------------------------------------------------------------------------- draws, and their mean density

@@ -29,7 +29,7 @@ from dpmix.config import parse_config
 from dpmix.errors import ConfigError, DataError, OutputError
 from dpmix.locks import open_alone
 from dpmix.model import HYPERPARAMETERS, Array, State
-from dpmix.outputs import writing
+from dpmix.outputs import partial_path, writing
 from dpmix.profile import SPANS
 from dpmix.run_file import (
     COUNTERS,
@@ -216,7 +216,7 @@ class RunWriter:
         if not (self.path.exists() and os.path.samestat(os.stat(self.path), os.fstat(self._file))):
             raise DataError(f"{self.path}: moved, deleted or replaced while a run was writing to it")
         self.sync()
-        with _written(checkpoint_path(self.path)):
+        with writing(checkpoint_path(self.path), OutputError):
             checkpoint.save(checkpoint_path(self.path), self._run_id, states, iteration, extra)
 
     def load_checkpoint(self) -> Checkpoint | None:
@@ -242,12 +242,12 @@ class RunWriter:
     def discard_checkpoint(self) -> None:
         """Remove the checkpoint of a run that has come to its end."""
         self.sync()
-        with _written(self.path):
+        with writing(self.path, OutputError):
             checkpoint_path(self.path).unlink(missing_ok=True)
 
     def sync(self) -> None:
         """Wait until everything written has reached the disk, then note so."""
-        with _written(self.path):
+        with writing(self.path, OutputError):
             os.fsync(self._file)
         if "synced" in self._contents.slots:
             self._write("synced", (), self._committed)
@@ -273,7 +273,7 @@ class RunWriter:
         slot = self._contents.slots[name]
         data = np.asarray(value, slot.dtype)
         offset, buffer = slot.row(row, data.shape), np.ascontiguousarray(data).data.cast("B")
-        with _written(self.path):
+        with writing(self.path, OutputError):
             while buffer:  # more than 2 GB take several calls
                 written = os.pwrite(self._file, buffer, offset)
                 buffer, offset = buffer[written:], offset + written
@@ -539,19 +539,10 @@ def import_arviz() -> ModuleType:
 
 
 @contextmanager
-def _written(path: Path) -> Iterator[None]:
-    """Say of an error of the operating system which file of a run could not be written on."""
-    try:
-        yield
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from None
-
-
-@contextmanager
 def _laid_out_beside(path: Path, layout: Layout) -> Iterator[tuple[Path, int]]:
     """A new run file, still under another name, and a descriptor that holds it; gone where anything fails."""
     _require_room(path, layout.n_bytes + layout.checkpoint_bytes)
-    temporary = path.with_name(path.name + ".partial")
+    temporary = partial_path(path)
     with writing(path):
         file = open_alone(temporary, create=True)
         try:

@@ -243,11 +243,12 @@ def blocks(task: Task, found: Populations, summary: _Summary) -> Iterator[Block]
     events, scaling = task.events, task.events.scaling
     random = Stream(task.config.seed, 0, 0).step(Step.PROPORTIONS)
     told = time.monotonic()
+    weights = found.weights
     with closing(task.engine(events.values)) as engine:
         for sample, (first, end) in enumerate(
             zip(events.sample_starts, events.sample_starts[1:], strict=False)
         ):
-            ratios = _ratios(task, found, engine, sample)
+            ratios = _ratios(task, found, weights, engine, sample)
             for start in range(int(first), int(end), BLOCK):
                 stop = min(start + BLOCK, int(end))
                 counts = summary.counts[:, sample]
@@ -270,8 +271,8 @@ def blocks(task: Task, found: Populations, summary: _Summary) -> Iterator[Block]
                     told = time.monotonic()
 
 
-def _ratios(task: Task, found: Populations, engine: Engine, sample: int) -> Floats:
-    """A sample's weights of the populations over the run's, float32 [T, P].
+def _ratios(task: Task, found: Populations, weights: Array, engine: Engine, sample: int) -> Floats:
+    """A sample's weights of the populations over the run's, float32 [T, P]; `weights` are the run's.
 
     What is drawn depends on the sample and its name, not on the other samples.
     """
@@ -285,7 +286,6 @@ def _ratios(task: Task, found: Populations, engine: Engine, sample: int) -> Floa
     rows, each = proportions.representatives(populations, found.n_populations)
     name = hashlib.sha256(task.events.samples[sample].encode()).digest()[:8]
     random = Stream(task.config.seed, 2, int.from_bytes(name, "little")).step(Step.PROPORTIONS)
-    weights = found.weights
     with closing(task.engine(task.events.values[first + rows])) as few:
         memberships = (shares for shares, _ in found.memberships(few, 0, len(rows)))
         return proportions.ratios(proportions.sample_weights(memberships, weights, each, random), weights)

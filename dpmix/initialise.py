@@ -10,7 +10,7 @@ from scipy.cluster.vq import vq
 
 from dpmix import bem, gibbs
 from dpmix.errors import DataError
-from dpmix.model import Array, Prior, State
+from dpmix.model import Array, Prior, State, whiteners_of
 from dpmix.scaling import Scaling
 from dpmix.streams import Step, Stream
 
@@ -83,7 +83,7 @@ def from_random_events(
         log_rests=np.log1p(-1.0 / left),
         means=values[chosen].astype(np.float64),
         covariances=covariances,
-        whiteners=bem.whiteners_of(covariances),
+        whiteners=whiteners_of(covariances),
         hyperparameters=prior.centre,
     )
 
@@ -147,7 +147,7 @@ def from_run(run: Run, chain: int, n_components: int, events: Events, prior: Pri
         log_rests=log_rests,
         means=run.means[chain, -1] * ratio + shift,
         covariances=covariances,
-        whiteners=bem.whiteners_of(covariances),
+        whiteners=whiteners_of(covariances),
         hyperparameters=prior.centre,
     )
 

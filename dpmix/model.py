@@ -230,6 +230,17 @@ def mixture_of(state: State) -> Mixture:
     return Mixture(state.log_weights, state.means, state.whiteners, log_norms(state.whiteners))
 
 
+def mixture_from(log_weights: Array, means: Array, covariances: Array) -> Mixture:
+    """The mixture that an engine evaluates, of parameters without whiteners."""
+    whiteners = whiteners_of(covariances)
+    return Mixture(log_weights, means, whiteners, log_norms(whiteners))
+
+
+def whiteners_of(covariances: Array) -> Array:
+    """Lower triangular inverses of the lower Cholesky factors, float64 [K, D, D]."""
+    return np.tril(np.linalg.inv(np.linalg.cholesky(covariances)))
+
+
 def log_norms(whiteners: Array) -> Array:
     """Log of normal densities at their means, float64 [K], of whiteners [K, D, D]."""
     diagonals = np.einsum("kii->ki", whiteners)

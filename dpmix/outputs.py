@@ -56,12 +56,12 @@ def _nearest_there(folder: Path) -> Path:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Say of an error of the operating system which file could not be written, as a `DataError`."""
+def writing(path: Path, failure: type[DataError] = DataError) -> Iterator[None]:
+    """Say of an error of the operating system which file could not be written."""
     try:
         yield
     except OSError as error:
-        raise DataError(f"{path}: cannot be written: {error.strerror or error}") from None
+        raise failure(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
 def partial_path(path: Path) -> Path:

@@ -20,16 +20,7 @@ from dpmix.config import Config
 from dpmix.draws import Checkpoint, Record, open_run
 from dpmix.engines import Deal, Key
 from dpmix.errors import DataError, DpmixError, EngineError
-from dpmix.model import (
-    Array,
-    Mixture,
-    Prior,
-    State,
-    Stats,
-    log_prior,
-    mixture_of,
-    occupied,
-)
+from dpmix.model import Array, Mixture, Prior, State, Stats, log_prior, mixture_of, occupied
 from dpmix.session import Session, initial_state, open_session
 from dpmix.streams import Stream
 
@@ -208,6 +199,7 @@ def run_bem(
     ):
         writer = session.writer
         if writer.committed == 1:
+            writer.discard_checkpoint()  # a run killed just before it did so itself has left one
             return _finished(session)
         first = 0
         best: _Best | None = None
@@ -490,5 +482,4 @@ def _stopped(session: Session) -> Result:
 
 def _finished(session: Session) -> Result:
     """Close the books."""
-    session.writer.sync()
     return replace(_stopped(session), completed=True)

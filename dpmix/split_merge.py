@@ -37,7 +37,7 @@ from scipy.special import betaln
 
 from dpmix import gibbs
 from dpmix.engines.base import Deal, Key
-from dpmix.model import Array, Hyperparameters, Ints, Mixture, Stats, log_norms
+from dpmix.model import Array, Hyperparameters, Ints, Mixture, Stats, mixture_from
 from dpmix.streams import Step, Stream
 
 Divide = Callable[[Deal, Mixture], tuple[Stats, Array]]
@@ -127,7 +127,6 @@ def regroup(
     of_both = gibbs.log_marginals(pairs.both, given)
     apart = gibbs.log_marginals(stats, given)
     of_parts = apart[pairs.first] + apart[pairs.second]
-
     of_labels = log_labels(stats.counts, alpha)
 
     def promises(m: int) -> bool:
@@ -216,18 +215,14 @@ def _laid_in(both: Stats, given: Hyperparameters, rng: np.random.Generator) -> M
     roots = np.linalg.cholesky(gibbs.mean_covariances(posterior))
     away = SPREAD * np.einsum("mij,mj->mi", roots, rng.standard_normal(posterior.means.shape))
     means = np.stack((posterior.means - away, posterior.means + away), axis=1).reshape(-1, away.shape[1])
-    return _mixture(np.zeros(len(means)), means, np.broadcast_to(given.phi, (len(means), *given.phi.shape)))
+    covariances = np.broadcast_to(given.phi, (len(means), *given.phi.shape))
+    return mixture_from(np.zeros(len(means)), means, covariances)
 
 
 def _refitted(sides: Stats, given: Hyperparameters) -> Mixture:
     """The normals of the posterior means of all sides, [2M], weighted by their events within a pair."""
     posterior = gibbs.posterior(sides, given)
-    return _mixture(np.log1p(sides.counts), posterior.means, gibbs.mean_covariances(posterior))
-
-
-def _mixture(log_weights: Array, means: Array, covariances: Array) -> Mixture:
-    whiteners = np.tril(np.linalg.inv(np.linalg.cholesky(covariances)))
-    return Mixture(log_weights, means, whiteners, log_norms(whiteners))
+    return mixture_from(np.log1p(sides.counts), posterior.means, gibbs.mean_covariances(posterior))
 
 
 def _rows(stats: Stats, rows: Ints | list[int]) -> Stats:

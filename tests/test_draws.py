@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import cycle
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -24,7 +25,7 @@ import xarray
 
 from dpmix.draws import Layout, Record, RunWriter, checkpoint_path, import_arviz, open_run
 from dpmix.errors import ConfigError, DataError
-from dpmix.model import HYPERPARAMETERS, Hyperparameters, State
+from dpmix.model import HYPERPARAMETERS, Array, Hyperparameters, State
 from dpmix.profile import SPANS
 from dpmix.run_file import read_contents
 
@@ -617,13 +618,15 @@ def write_forever(path: Path, started: Connection, pause: float = 0.0) -> None:
 
 def checkpoint_forever(path: Path, started: Connection) -> None:
     with RunWriter.reopen(path) as writer:
-        iteration = 0
-        while True:
-            iteration += 1
-            states = [state(iteration, chain) for chain in range(CHAINS)]
-            writer.save_checkpoint(states, iteration, {"iteration": np.full(10_000, iteration)})
-            if iteration == 1:
-                started.send(None)
+        writer.save_checkpoint(*checkpoint_at(1))
+        started.send(None)
+        for iteration in cycle(range(2, layout().sweeps)):
+            writer.save_checkpoint(*checkpoint_at(iteration))
+
+
+def checkpoint_at(iteration: int) -> tuple[list[State], int, dict[str, Array]]:
+    states = [state(iteration, chain) for chain in range(CHAINS)]
+    return states, iteration, {"iteration": np.full(10_000, iteration)}
 
 
 @contextmanager

@@ -162,7 +162,9 @@ def test_events_are_means_over_the_draws(
         engine = CpuEngine(values, threads=1)
         parts = [
             mean_of_draws(
-                found, values[starts[s] : starts[s + 1]].astype(float), gate._ratios(own, found, engine, s)
+                found,
+                values[starts[s] : starts[s + 1]].astype(float),
+                gate._ratios(own, found, found.weights, engine, s),
             )
             for s in range(2)
         ]

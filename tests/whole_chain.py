@@ -19,24 +19,21 @@ from scipy import stats as st
 from scipy.special import logsumexp
 
 from dpmix import gibbs, split_merge
-from dpmix.engines.base import Deal, Engine, Key
+from dpmix.engines.base import Engine, Key
 from dpmix.engines.cpu import CpuEngine
 from dpmix.model import (
     HYPERPARAMETERS,
     LOG_2PI,
     PHI_FLOOR,
     Array,
-    Hyperparameters,
-    Mixture,
+    Floats,
+    Ints,
     Prior,
     State,
-    Stats,
     mixture_of,
 )
-from dpmix.streams import Step, Stream
+from dpmix.streams import Stream
 
-Floats = npt.NDArray[np.float32]
-Ints = npt.NDArray[np.int64]
 MakeEngine = Callable[[Floats], Engine]
 
 FAMILY = 1e-3
@@ -181,23 +178,16 @@ def one_sweep(
     With split-merge moves in every sweep, where a run has them in some.
     """
     iteration = state.iteration + 1
-    key, stream = Key(seed, chain, iteration), Stream(seed, chain, iteration)
-
-    def divide(deal: Deal, mixture: Mixture) -> tuple[Stats, Array]:
-        return engine.divide(deal, mixture, key)
-
-    def regroup(stats: Stats, given: Hyperparameters, alpha: float) -> Stats:
-        return split_merge.regroup(stats, given, alpha, divide, stream.step(Step.SPLIT_MERGE))[0]
-
+    key = Key(seed, chain, iteration)
     stats = engine.draw_labels(mixture_of(state), key)
     labels = engine.labels(chain)
     following, _ = gibbs.sweep(
         state,
         stats,
         prior,
-        stream,
+        Stream(*key),
         label_swaps=sampler.label_swaps,
-        regroup=regroup if sampler.split_merge else None,
+        regroup=split_merge.round_of(engine.divide, key) if sampler.split_merge else None,
     )
     return following, labels
 

@@ -198,7 +198,7 @@ def _(right, *arguments):
     return [proposal._replace(log_probability=0.0) for proposal in right(*arguments)]
 
 
-@instead_of(split_merge, "_log_labels_ratio", "split-merge: the prior of the labels forgotten")
+@instead_of(split_merge, "log_labels", "split-merge: the prior of the labels forgotten")
 def _(right, *arguments):
     return 0.0
 

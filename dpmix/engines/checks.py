@@ -6,9 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmix.engines.base import Deal
-from dpmix.model import Array, Mixture
-
-Ints = npt.NDArray[np.int64]
+from dpmix.model import Array, Ints, Mixture
 
 MAX_CHANNELS = 64
 MAX_COMPONENTS = 4096

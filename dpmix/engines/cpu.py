@@ -17,7 +17,6 @@ import numpy.typing as npt
 
 from dpmix.engines.base import Deal, Key
 from dpmix.engines.checks import (
-    Ints,
     check_events,
     check_options,
     check_range,
@@ -27,7 +26,7 @@ from dpmix.engines.checks import (
     rounded,
 )
 from dpmix.kernels import _cpu
-from dpmix.model import Array, Mixture, Stats
+from dpmix.model import Array, Ints, Mixture, Stats
 
 BATCH_BYTES = 64 << 20  # BUDGET of kernels/cpu/engine.cpp
 

@@ -21,7 +21,6 @@ import numpy.typing as npt
 
 from dpmix.engines.base import CHUNK, Deal, Key
 from dpmix.engines.checks import (
-    Ints,
     check_events,
     check_options,
     check_range,
@@ -33,7 +32,7 @@ from dpmix.engines.checks import (
 from dpmix.errors import DpmixError
 from dpmix.kernels import build
 from dpmix.kernels.layout import Layout
-from dpmix.model import Array, Mixture, Stats
+from dpmix.model import Array, Ints, Mixture, Stats
 
 if TYPE_CHECKING:
     from dpmix.engines.cuda_device import Account, Deliver, Device, Labels, Pass

@@ -23,11 +23,10 @@ from dpmix.engines.base import CHUNK, Key
 from dpmix.engines.checks import MAX_COMPONENTS
 from dpmix.kernels import build
 from dpmix.kernels.layout import MOMENT_THREADS, PARTS, THREADS, Layout
-from dpmix.model import Array
+from dpmix.model import Array, Floats
 
 log = logging.getLogger("dpmix")
 
-Floats = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.uint16]
 T = TypeVar("T")
 
