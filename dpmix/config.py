@@ -7,6 +7,7 @@ folder in which the command is run, as for any other command.
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -33,10 +34,28 @@ DEFAULT = "default"
 LINE = 110
 INIT_METHODS = ("kmeans", "random", "prior", "bem")
 ANY_TRANSFORM = ("data", "transform", "CHANNEL")
-BACKEND_OF = {"threads": "cpu", "pruning": "cpu", "devices": "cuda"}
+BACKENDS_OF = {
+    "threads": ("cpu",),
+    "pruning": ("cpu", "cluster"),
+    "devices": ("cuda",),
+    "scheduler": ("cluster",),
+    "cluster": ("cluster",),
+}
 RESUMABLE = frozenset(
-    {"output.path", "engine.backend", "engine.devices", "engine.threads", "engine.chunks_in_flight"}
+    {
+        "output.path",
+        "engine.backend",
+        "engine.devices",
+        "engine.threads",
+        "engine.chunks_in_flight",
+        "engine.scheduler",
+        "engine.cluster.workers",
+        "engine.cluster.threads_per_worker",
+        "engine.memory_limit",
+        "engine.scratch",
+    }
 )
+SIZES = {"MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
 def key(default: Any, what: str, why: str = "", *, need: str | None = None, **limits: Any) -> Any:
@@ -347,6 +366,15 @@ class BemConfig(Section):
     )
 
 
+class ClusterConfig(Section):
+    """A cluster of processes on this machine, for backend cluster without a scheduler."""
+
+    workers: int | None = key(
+        None, "Processes; null: as Dask divides the cores of this machine among processes.", ge=1, le=4096
+    )
+    threads_per_worker: int | None = key(None, "Threads of each; null: as Dask divides them.", ge=1, le=4096)
+
+
 class EngineConfig(Section):
     """What evaluates the mixture at the events.
 
@@ -354,11 +382,18 @@ class EngineConfig(Section):
     where its random number lies within rounding of a step.
     """
 
-    backend: Literal["auto", "cpu", "cuda"] = key(
+    backend: Literal["auto", "cpu", "cuda", "cluster"] = key(
         "auto",
-        "cpu, cuda (NVIDIA GPUs), or auto: cuda where there is a device and a compiler, else cpu; the run "
-        "file says which and why.",
+        "cpu, cuda (NVIDIA GPUs), cluster (workers of a Dask cluster), or auto: cuda where there is a device "
+        "and a compiler, else cpu; the run file says which and why.",
     )
+    scheduler: str | None = key(
+        None,
+        "Dask scheduler, as tcp://host:8786, or its scheduler file; null: a cluster of this machine's own, "
+        "made as engine.cluster says. Only for cluster.",
+        need="an address as tcp://host:8786, or the path of a scheduler file as cluster.json",
+    )
+    cluster: ClusterConfig = ClusterConfig()
     devices: Literal["all"] | list[Annotated[int, Field(ge=0)]] = key(
         "all",
         "Numbers of the GPUs to use, as dpmix devices lists them, or all. Only for cuda.",
@@ -376,7 +411,7 @@ class EngineConfig(Section):
     )
     pruning: bool = key(
         True,
-        "Skip components whose weight is certain to be 0. Only for cpu: a pass of a GPU is dense.",
+        "Skip components whose weight is certain to be 0. Only on processors: a pass of a GPU is dense.",
         "the same labels, bit for bit, sooner",
     )
     weight_floor: float = key(
@@ -386,6 +421,39 @@ class EngineConfig(Section):
         ge=15,
         le=80,
     )
+    memory_limit: str | None = key(
+        None,
+        "Events that need more memory than this, as 16 GB, are worked with from a file in engine.scratch; "
+        "null: than is free at the start.",
+        need="a size as 500 MB, 16 GB or 1 TB",
+    )
+    scratch: str | None = key(
+        None,
+        "Folder for such a file; of backend cluster, one that its workers see too; null: the folder of the "
+        "run file. What is written there is gone at the end.",
+        min_length=1,
+    )
+
+    @field_validator("scheduler")
+    @classmethod
+    def _scheduler_is_an_address(cls, value: str | None) -> str | None:
+        if value is not None and "://" not in value and not value.endswith(".json"):
+            raise ValueError
+        return value
+
+    @field_validator("memory_limit")
+    @classmethod
+    def _memory_limit_is_a_size(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(r"\d+(\.\d+)? ?[MGT]B", value):
+            raise ValueError
+        return value
+
+    @property
+    def memory_limit_bytes(self) -> int | None:
+        """The memory limit as a number of bytes."""
+        if self.memory_limit is None:
+            return None
+        return int(float(self.memory_limit[:-2]) * SIZES[self.memory_limit[-2:]])
 
     @field_validator("devices")
     @classmethod
@@ -396,6 +464,11 @@ class EngineConfig(Section):
 
     @model_validator(mode="after")
     def _options_belong_to_the_backend(self) -> EngineConfig:
+        if self.scheduler is not None and self.cluster != ClusterConfig():
+            raise ValueError(
+                f"the workers of scheduler {self.scheduler} are as they were started; take out cluster, or set "
+                "scheduler: null for a cluster of this machine's own"
+            )
         if self.backend != "auto" and (unused := self.unused(self.backend)):
             defaults = ", ".join(f"{name}: {flow(default)}" for name, default in unused.items())
             raise ValueError(
@@ -405,11 +478,11 @@ class EngineConfig(Section):
 
     def unused(self, backend: str) -> dict[str, Any]:
         """Keys that are given though a backend has no use for them, and the defaults of these keys."""
-        defaults = {name: field.default for name, field in EngineConfig.model_fields.items()}
+        given, defaults = self.model_dump(), EngineConfig.model_construct().model_dump()
         return {
             name: defaults[name]
-            for name, owner in BACKEND_OF.items()
-            if owner != backend and getattr(self, name) != defaults[name]
+            for name, owners in BACKENDS_OF.items()
+            if backend not in owners and given[name] != defaults[name]
         }
 
 

@@ -135,6 +135,14 @@ def test_options_beside_a_backend_that_uses_them(engine: str) -> None:
     assert not config.unused("cuda" if config.devices != "all" else "cpu")
 
 
+@pytest.mark.parametrize(
+    ("size", "expected"), [("500 MB", 5 * 10**8), ("1.5GB", 1_500_000_000), ("null", None)]
+)
+def test_a_memory_limit_is_a_number_of_bytes(size: str, expected: int | None) -> None:
+    config = parse_config(f"{MINIMAL}\nengine: {{memory_limit: {size}}}", "run.yaml")
+    assert config.engine.memory_limit_bytes == expected
+
+
 def test_differences_are_named() -> None:
     one = parse_config(MINIMAL, "run.yaml")
     other = parse_config(MINIMAL, "run.yaml", ["engine.threads=2", "model.prior.nu=3"])
@@ -193,7 +201,7 @@ def _flat(mapping: dict, prefix: str = ""):
         ),
         ("mcmc: {label_swaps: 1}", "mcmc.label_swaps: got 1, need true or false"),
         ("bem: {tolerance: 1}", "bem.tolerance: got 1, need a number above 0 and below 1"),
-        ("engine: {backend: gpu}", 'engine.backend: got "gpu", need one of auto, cpu, cuda'),
+        ("engine: {backend: gpu}", 'engine.backend: got "gpu", need one of auto, cpu, cuda, cluster'),
         (
             "engine: {devices: some}",
             'engine.devices: got "some", need all, or a list of different device numbers, as [0, 1]',
@@ -215,6 +223,29 @@ def _flat(mapping: dict, prefix: str = ""):
             "engine: {backend: cuda, threads: 2, pruning: false}",
             "engine: backend cuda has no use for threads, pruning; "
             "take out, or set threads: null, pruning: true",
+        ),
+        (
+            "engine: {backend: cpu, cluster: {workers: 2}}",
+            "engine: backend cpu has no use for cluster; "
+            "take out, or set cluster: {workers: null, threads_per_worker: null}",
+        ),
+        (
+            "engine: {backend: cluster, threads: 2}",
+            "engine: backend cluster has no use for threads; take out, or set threads: null",
+        ),
+        (
+            "engine: {backend: cluster, scheduler: here}",
+            'engine.scheduler: got "here", need an address as tcp://host:8786, or the path of a scheduler '
+            "file as cluster.json",
+        ),
+        (
+            "engine: {backend: cluster, scheduler: 'tcp://a:1', cluster: {workers: 2}}",
+            "engine: the workers of scheduler tcp://a:1 are as they were started; take out cluster, or set "
+            "scheduler: null for a cluster of this machine's own",
+        ),
+        (
+            "engine: {memory_limit: 16G}",
+            'engine.memory_limit: got "16G", need a size as 500 MB, 16 GB or 1 TB',
         ),
         ("engine: {threads: 0}", "engine.threads: got 0, need an integer from 1 to 4096 or null"),
         ("seed: -1", "seed: got -1, need an integer from 0 to 18446744073709551615"),
