@@ -466,8 +466,8 @@ class EngineConfig(Section):
     def _options_belong_to_the_backend(self) -> EngineConfig:
         if self.scheduler is not None and self.cluster != ClusterConfig():
             raise ValueError(
-                f"the workers of scheduler {self.scheduler} are as they were started; take out cluster, or set "
-                "scheduler: null for a cluster of this machine's own"
+                f"the workers of scheduler {self.scheduler} are as they were started; take out cluster, or "
+                "set scheduler: null for a cluster of this machine's own"
             )
         if self.backend != "auto" and (unused := self.unused(self.backend)):
             defaults = ", ".join(f"{name}: {flow(default)}" for name, default in unused.items())
