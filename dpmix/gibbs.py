@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import gammaln, multigammaln
+from scipy.special import gammaln
 
 from dpmix import hyperparameters
 from dpmix.model import (
@@ -172,13 +172,13 @@ def log_marginals(stats: Stats, given: Hyperparameters) -> Array:
 
     def log_constants(precisions: Array, dofs: Array, scales: Array) -> Array:
         log_dets = 2.0 * np.log(np.einsum("kii->ki", np.linalg.cholesky(scales))).sum(axis=1)
-        log_gammas = multigammaln(0.5 * dofs, dim)
+        log_gammas = gammaln(0.5 * (dofs[:, None] - np.arange(dim))).sum(axis=1)  # a constant cancels
         constants: Array = log_gammas - 0.5 * dofs * log_dets - 0.5 * dim * np.log(precisions)
         return constants
 
-    _, precisions, dofs, scales = posterior(stats, given)
+    _, *of_posterior = posterior(stats, given)
     _, *of_prior = posterior(no_events(1, dim), given)
-    ratios = log_constants(precisions, dofs, scales) - log_constants(*of_prior)
+    ratios = log_constants(*of_posterior) - log_constants(*of_prior)
     marginals: Array = ratios - 0.5 * dim * np.log(np.pi) * stats.counts
     return marginals
 

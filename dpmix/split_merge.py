@@ -33,7 +33,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import betaln
+from scipy.special import gammaln
 
 from dpmix import gibbs
 from dpmix.engines.base import Deal, Key
@@ -128,24 +128,25 @@ def regroup(
     apart = gibbs.log_marginals(stats, given)
     of_parts = apart[pairs.first] + apart[pairs.second]
     of_labels = log_labels(stats.counts, alpha)
+    each, sizes = np.arange(len(levels)), pairs.both.counts
 
-    def promises(m: int) -> bool:
-        """Whether the move may be accepted, for all that is known without a pass."""
-        both = stats.counts[[pairs.first[m], pairs.second[m]]].sum()
-        if pairs.is_split[m]:
-            return bool(both > 1)
-        gain = log_labels(_changed(stats.counts, pairs, m, [both, 0.0]), alpha) - of_labels
-        return bool(of_both[m] - of_parts[m] + LOG_2 + gain > levels[m])
+    def promises() -> npt.NDArray[np.bool_]:
+        """Whether each move may be accepted, for all that is known without a pass; [M]."""
+        merged = np.tile(stats.counts, (len(each), 1))
+        merged[each, pairs.first], merged[each, pairs.second] = sizes, 0.0
+        gains = log_labels(merged, alpha) - of_labels
+        return np.where(pairs.is_split, sizes > 1, of_both - of_parts + LOG_2 + gains > levels)
 
-    promising = [m for m in range(len(levels)) if promises(m)]
+    may = promises()
+    promising = np.flatnonzero(may).tolist()
     proposals = dict(
         zip(promising, _propose(pairs.some(promising), n_components, given, divide, rng), strict=True)
     )
     splits = merges = 0
     for m, level in enumerate(levels):
-        if m not in proposals:
-            if splits + merges == 0 or not promises(m):  # only a move made before it changes that
-                continue
+        if not may[m]:
+            continue
+        if m not in proposals:  # a move made before it has changed that
             (proposals[m],) = _propose(pairs.some([m]), n_components, given, divide, rng)
         sides, of_sides, log_q = proposals[m]
         if pairs.is_split[m]:
@@ -159,15 +160,23 @@ def regroup(
         if ratio > level and not (pairs.is_split[m] and after.counts.min() == 0.0):
             stats = _replaced(stats, [pairs.first[m], pairs.second[m]], after)
             of_labels = of_new_labels
+            may = promises()
             splits += bool(pairs.is_split[m])
             merges += not pairs.is_split[m]
     return stats, Moves(splits, merges)
 
 
-def log_labels(counts: Array, alpha: float) -> float:
-    """Log probability of labels with these counts, float64 [K], given alpha, the sticks integrated out."""
-    following = gibbs.later(counts)[:-1]
-    return float((betaln(1.0 + counts[:-1], alpha + following) - betaln(1.0, alpha)).sum())
+def log_labels(counts: Array, alpha: float) -> Array:
+    """Log probability of labels with these counts, float64 [..., K], given alpha, the sticks integrated out.
+
+    The product of B(1 + n_j, alpha + sum_{r>j} n_r) / B(1, alpha) over j < K, in which most gamma functions
+    cancel.
+    """
+    left = np.cumsum(counts[..., ::-1], axis=-1)[..., ::-1]  # n_j and all after it
+    gammas = gammaln(1.0 + counts[..., :-1]).sum(axis=-1) + gammaln(alpha + left[..., -1])
+    sticks = np.log(alpha / (alpha + left[..., :-1])).sum(axis=-1)
+    logs: Array = gammas - gammaln(alpha + left[..., 0]) + sticks
+    return logs
 
 
 def _changed(counts: Array, pairs: _Pairs, m: int, after: Array | list[float]) -> Array:
@@ -206,7 +215,7 @@ def _propose(
     stats, log_probabilities = divide(Deal(of_component, sides, LAUNCH_SCANS + 1), mixture)
     marginals = gibbs.log_marginals(stats, given).reshape(-1, 2).sum(axis=1)
     numbers = zip(marginals.tolist(), log_probabilities.tolist(), strict=True)
-    return [_Proposal(_rows(stats, [2 * m, 2 * m + 1]), *found) for m, found in enumerate(numbers)]
+    return [_Proposal(_rows(stats, slice(2 * m, 2 * m + 2)), *found) for m, found in enumerate(numbers)]
 
 
 def _laid_in(both: Stats, given: Hyperparameters, rng: np.random.Generator) -> Mixture:
@@ -225,7 +234,7 @@ def _refitted(sides: Stats, given: Hyperparameters) -> Mixture:
     return mixture_from(np.log1p(sides.counts), posterior.means, gibbs.mean_covariances(posterior))
 
 
-def _rows(stats: Stats, rows: Ints | list[int]) -> Stats:
+def _rows(stats: Stats, rows: Ints | list[int] | slice) -> Stats:
     """Some components' statistics."""
     parts = (stats.counts[rows], stats.sums[rows], stats.scatters[rows], stats.centres[rows])
     return Stats(*parts, log_likelihood=0.0)
