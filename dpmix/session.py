@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 from dpmix import gibbs, initialise, memory, preprocess, summaries
 from dpmix.config import INIT_METHODS, Config, ModelConfig, to_yaml
 from dpmix.draws import Layout, Run, RunWriter, open_run
-from dpmix.engines import Choice, Engine, choose_backend, cpu, make_engine
+from dpmix.engines import Choice, Engine, choose_backend, cpu, make_engine, warn_of_other_arithmetic
 from dpmix.errors import ConfigError, DataError
 from dpmix.model import HYPERPARAMETERS, Prior, State
 from dpmix.profile import Profile
@@ -92,6 +92,7 @@ def open_session(kind: str, config: Config, base: Path, resume: bool, overwrite:
         # on the number of cores, and an idle pool of spinning threads would slow the engine's own.
         stack.enter_context(threadpool_limits(1, "blas"))
         if earlier is not None:
+            warn_of_other_arithmetic(earlier.engine, engine_attributes)
             check_same_data(earlier, events)
         if writer is None:
             layout = layout_of(kind, config, base, events, engine_attributes)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +15,15 @@ from dpmix.engines import cpu, cuda
 from dpmix.engines.base import Deal, Engine, Key
 from dpmix.errors import ConfigError
 
-__all__ = ["Choice", "Deal", "Engine", "Key", "choose_backend", "make_engine"]
+__all__ = [
+    "Choice",
+    "Deal",
+    "Engine",
+    "Key",
+    "choose_backend",
+    "make_engine",
+    "warn_of_other_arithmetic",
+]
 
 log = logging.getLogger("dpmix")
 
@@ -50,26 +60,34 @@ def choose_backend(
     choice = _chosen(config, began, option)
     if choice.backend == "cuda":
         cuda.chosen(config.devices)
-    if began not in (None, choice.backend):
-        log.warning(
-            "engine: %s, but the run began on %s: its draws are as good, but not bit for bit those of an "
-            "uninterrupted run, as a label may differ where its random number lies within rounding of a step",
-            choice.backend,
-            began,
-        )
     for name in config.unused(choice.backend):
         log.warning("engine.%s: of no use to the %s engine", name, choice.backend)
     return choice
 
 
-def make_engine(backend: str, config: EngineConfig, events: npt.NDArray[np.float32]) -> Engine:
-    """The engine of an available backend, holding the events float32 [N, D].
+def make_engine(
+    backend: str, config: EngineConfig, events: npt.NDArray[np.float32], scratch: Path | None = None
+) -> Engine:
+    """The engine of an available backend.
+
+    Parameters
+    ----------
+    backend : str
+    config : EngineConfig
+    events : float32 [N, D]
+        For the cluster, an `np.memmap` of an NPY file that its workers see.
+    scratch : Path, optional
+        Folder where the CPU engine keeps what it has of every event, where it is not to be in memory.
 
     Raises
     ------
     DpmixError
-        A device is not there or cannot be used.
+        A device is not there or cannot be used; a cluster cannot be reached, or its workers not used.
     """
+    if backend == "cluster":
+        from dpmix.engines.cluster import ClusterEngine  # Dask takes a while to import
+
+        return ClusterEngine(events, config)
     if backend == "cpu":
         return cpu.CpuEngine(
             events,
@@ -86,21 +104,39 @@ def make_engine(backend: str, config: EngineConfig, events: npt.NDArray[np.float
     )
 
 
-def available(backend: str) -> tuple[bool, str]:
+def warn_of_other_arithmetic(began: Mapping[str, object], now: Mapping[str, object]) -> None:
+    """Log that a run goes on with other rounding than it began with, told by `Engine.info` of both."""
+    before, after = (str(info.get("engine", info["backend"])) for info in (began, now))
+    if before != after:
+        log.warning(
+            "engine: %s, but the run began on %s: its draws are as good, but not bit for bit those of an "
+            "uninterrupted run, as a label may differ where its random number lies within rounding of a step",
+            after,
+            before,
+        )
+
+
+def available(backend: str, config: EngineConfig) -> tuple[bool, str]:
     """Whether a backend can be used here, and with what, or why not and what to do."""
+    if backend == "cluster":
+        try:
+            from dpmix.engines import cluster
+        except ImportError as error:
+            return False, f"{error}: pip install 'dpmix[cluster]'"
+        return cluster.available(config)
     return cpu.available() if backend == "cpu" else cuda.available()
 
 
 def _chosen(config: EngineConfig, began: str | None, option: str) -> Choice:
     if config.backend == "auto" and began is None:
-        found, why = available("cuda")
+        found, why = available("cuda", config)
         return Choice("cuda" if found else "cpu", f"auto: {why}")
     if config.backend == "auto" and began is not None:
         choice, asked = Choice(began, "auto: the run began on it"), f"the run began on {began}, which is"
     else:
         choice, asked = Choice(config.backend, "as the config says"), f"{config.backend} is"
-    found, why = available(choice.backend)
+    found, why = available(choice.backend, config)
     if not found:
-        other = "cpu" if choice.backend == "cuda" else "cuda"
+        other = "cuda" if choice.backend == "cpu" else "cpu"
         raise ConfigError([f"engine.backend: {asked} not available here: {why}; or take {option}{other}"])
     return choice
