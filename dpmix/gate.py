@@ -90,7 +90,7 @@ def prepare(run_file: str | Path, data: Sequence[str | Path] = (), engine: Seque
         A file is missing, cannot be read or used, or is no longer what the run was made from.
     """
     run = open_run(run_file)
-    config = parse_config(run.config_text, str(run_file), list(engine))
+    config = _config_here(run, engine)
     base = run.base
     if data:
         files, base = [str(Path(name).absolute()) for name in data], Path()
@@ -107,6 +107,16 @@ def prepare(run_file: str | Path, data: Sequence[str | Path] = (), engine: Seque
         check_same_data(run, events, "gate other files with --data")
     backend = choose_backend(config.engine, option="--backend ").backend
     return Task(run, config, events, open_sources(files, base), backend)
+
+
+def _config_here(run: Run, engine: Sequence[str]) -> Config:
+    """The config of a run, for this machine: populations are found and events gated by one process."""
+    config = parse_config(run.config_text, str(run.path))
+    own: list[str] = []
+    if config.engine.backend == "cluster":
+        log.info("the run was made on a cluster; this machine gates it")
+        own = ["engine.backend=auto", "engine.scheduler=null", "engine.cluster={}"]
+    return parse_config(run.config_text, str(run.path), [*own, *engine])
 
 
 def gate(
