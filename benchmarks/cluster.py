@@ -1,0 +1,141 @@
+"""The cluster engine beside one process: seconds of a sweep, bytes that move, what a worker more costs.
+
+    python benchmarks/cluster.py [--folder FOLDER]
+
+Three parts, written to benchmarks/results/cluster.json; benchmarks/scaling.py makes docs/scaling.md of them.
+
+1. Overhead: 5,000,000 events, D = 14, K = 256, a cluster of this machine with two workers of one thread
+   beside one process of two threads, sweep by sweep in turn. The bar is 1.15.
+2. Bytes: what workers send each other and the host in a sweep, by Dask's own count, for 1,000,000 and
+   4,000,000 events: the same, the parameters and the statistics.
+3. Latency: sweeps over next to nothing on 1 to 16 workers: what messages cost. All workers share this
+   machine, so what a worker more costs is at most this.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from mixtures import sample
+from record import write_results
+
+from dpmix.config import ClusterConfig, EngineConfig
+from dpmix.engines import exact
+from dpmix.engines.base import CHUNK, Key
+from dpmix.engines.cluster import ClusterEngine
+from dpmix.engines.cpu import CpuEngine
+from dpmix.model import Mixture
+
+N, D, K = 5_000_000, 14, 256
+SWEEPS = 7
+BAR = 1.15
+
+
+def case(n_events: int, dim: int, n_components: int) -> tuple[npt.NDArray[np.float32], Mixture]:
+    """Events, and a mixture like that of a chain in the middle of a run."""
+    drawn = sample(n_events, dim, n_components, "mix")
+    return drawn.events, drawn.now.mixture()
+
+
+@contextmanager
+def on_disk(events: npt.NDArray[np.float32], folder: Path) -> Iterator[np.memmap]:
+    """Events in a file, as workers read them."""
+    with tempfile.NamedTemporaryFile(dir=folder, suffix=".npy") as file:
+        np.save(file, events)
+        file.flush()
+        yield np.load(file.name, mmap_mode="r")
+
+
+def cluster(events: np.memmap, workers: int) -> ClusterEngine:
+    local = ClusterConfig(workers=workers, threads_per_worker=1)
+    return ClusterEngine(events, EngineConfig(backend="cluster", cluster=local))
+
+
+def seconds(engine: CpuEngine | ClusterEngine, mixture: Mixture, sweep: int) -> float:
+    began = time.perf_counter()
+    engine.draw_labels(mixture, Key(1, 0, sweep))
+    return time.perf_counter() - began
+
+
+def overhead(folder: Path) -> dict[str, float]:
+    events, mixture = case(N, D, K)
+    with (
+        on_disk(events, folder) as held,
+        closing(CpuEngine(events, threads=2)) as one,
+        closing(cluster(held, 2)) as many,
+    ):
+        times: dict[str, list[float]] = {"one process": [], "cluster": []}
+        for sweep in range(SWEEPS):
+            times["one process"].append(seconds(one, mixture, sweep))
+            times["cluster"].append(seconds(many, mixture, sweep))
+    medians = {name: float(np.median(all_times[1:])) for name, all_times in times.items()}
+    ratio = medians["cluster"] / medians["one process"]
+    print(f"overhead: {medians}, ratio {ratio:.3f}, bar {BAR}: {'met' if ratio <= BAR else 'MISSED'}")
+    return {**medians, "ratio": ratio, "events": N}
+
+
+def bytes_of_a_sweep(folder: Path) -> dict[str, object]:
+    found = {}
+    for n in (1_000_000, 4_000_000):
+        events, mixture = case(n, D, K)
+        with on_disk(events, folder) as held, closing(cluster(held, 2)) as engine:
+            engine.draw_labels(mixture, Key(1, 0, 0))
+            before = engine.bytes_sent()
+            for sweep in range(3):
+                engine.draw_labels(mixture, Key(1, 0, 1 + sweep))
+            found[n] = (engine.bytes_sent() - before) / 3
+    parameters = sum(np.asarray(field).nbytes for field in vars(mixture).values())
+    statistics = 4 * 8 * (K * (D + 1) * (D + 2) // 2 + 1)
+    print(f"bytes of a sweep on two workers: {found}; parameters {parameters}, statistics {statistics}")
+    return {
+        "by events": {str(n): sent for n, sent in found.items()},
+        "parameters": parameters,
+        "statistics": statistics,
+    }
+
+
+def latency(folder: Path) -> dict[str, float]:
+    """Median seconds of a sweep over one chunk a worker, K = 2, D = 1: by workers."""
+    found = {}
+    for workers in (1, 2, 4, 8, 16):
+        events, mixture = case(workers * CHUNK, 1, 2)
+        with on_disk(events, folder) as held, closing(cluster(held, workers)) as engine:
+            times = [seconds(engine, mixture, sweep) for sweep in range(60)][10:]
+        found[str(workers)] = float(np.median(times))
+        print(f"latency: {workers} workers, {1e3 * found[str(workers)]:.1f} ms")
+    return found
+
+
+def merge() -> float:
+    """Seconds of adding one state to another, K = 256, D = 14."""
+    one, other = (exact.zeros(K * (D + 1) * (D + 2) // 2 + 1) for _ in range(2))
+    for state in (one, other):
+        exact.add(state, np.random.default_rng(0).normal(size=state.shape[1]))
+    began = time.perf_counter()
+    for _ in range(100):
+        exact.merge(one, other)
+    return (time.perf_counter() - began) / 100
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="for the events")
+    folder = parser.parse_args().folder
+    results = {
+        "overhead": overhead(folder),
+        "bytes": bytes_of_a_sweep(folder),
+        "latency": latency(folder),
+        "merge": merge(),
+    }
+    write_results("cluster", results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,502 @@
+"""The cluster engine: chunks of the events on the workers of a Dask cluster, each with an engine of its own.
+
+Dask finds out which workers there are, sends tasks, results and parameters, and makes lost parts anew on
+other workers; what is decided here is which chunks a worker has. A pass is one message out and one back:
+parameters go to one worker, where the others fetch them, and statistics are added up on their way in a tree.
+Sums do not depend on order (dpmix.engines.exact): results are bit for bit those of one process with an engine
+of the same kind.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from distributed import Client, Future, KilledWorker, LocalCluster
+
+from dpmix.config import ClusterConfig, EngineConfig
+from dpmix.engines import cpu, cuda, exact, part
+from dpmix.engines.base import CHUNK, Deal, Key
+from dpmix.engines.checks import (
+    check_events,
+    check_range,
+    checked_deal,
+    checked_parameters,
+    checked_populations,
+)
+from dpmix.engines.part import About, Recipe, Sums
+from dpmix.errors import DpmixError
+from dpmix.model import Array, Ints, Mixture, Stats
+
+log = logging.getLogger("dpmix")
+
+FAN_IN = 8  # states that one task of the tree adds up
+LOOK_SECONDS = 2.0  # between looks at which workers there are
+FIRST_DEAL = 8  # passes after which chunks may be dealt anew by the speeds measured; then after 16, 32, ...
+WORTH = 1.2  # they are where that makes a pass this many times faster, since events are read anew
+LATE_TIMES, LATE_SECONDS = 4.0, 20.0  # of a part: beyond the time that half of the parts took
+WAIT_SECONDS = 300.0  # for a worker, where there is none
+CONNECT_SECONDS = 10.0
+
+MODULES = {"cpu": cpu, "cuda": cuda}
+
+
+@dataclass(frozen=True)
+class Held:
+    """A part, on the worker that was asked to hold it."""
+
+    worker: str
+    chunks: tuple[int, int]
+    future: Future
+
+
+def available(config: EngineConfig) -> tuple[bool, str]:
+    """Whether the cluster of a config can be used, and what it is (or why not, and what to do)."""
+    if config.scheduler is None:
+        return True, "a cluster of this machine"
+    try:
+        with closing_quietly(connected(config.scheduler)) as client:
+            found = client.nthreads()
+    except DpmixError as error:
+        return False, str(error)
+    return True, f"{config.scheduler}, {len(found)} workers with {sum(found.values())} threads"
+
+
+def connected(scheduler: str) -> Client:
+    """A client of a scheduler, or of the one in a scheduler file.
+
+    Raises
+    ------
+    DpmixError
+        Nobody answers there.
+    """
+    place = {"scheduler_file": scheduler} if "://" not in scheduler else {"address": scheduler}
+    try:
+        return Client(**place, timeout=CONNECT_SECONDS, set_as_default=False)
+    except (OSError, TimeoutError, ValueError) as error:
+        raise DpmixError(
+            f"no Dask scheduler answers at {scheduler} ({first_line(error)}): start one with dask scheduler, "
+            "and workers with dask worker"
+        ) from None
+
+
+class ClusterEngine:
+    """Engine on the workers of a Dask cluster (interface: dpmix.engines.base.Engine).
+
+    Parameters
+    ----------
+    events : float32 [N, D], C-contiguous, finite
+        An `np.memmap` of an NPY file that every worker can read under the same name.
+    config : EngineConfig
+        ``scheduler`` or ``cluster``, ``pruning``, ``weight_floor``, ``chunks_in_flight``.
+
+    Raises
+    ------
+    ValueError
+        For events that are not as said here.
+    DpmixError
+        No scheduler answers, there is no worker, workers are not alike, or cannot read the events.
+
+    Notes
+    -----
+    A worker runs its own CPU engine on all its threads; where all workers have a GPU each, the CUDA engine.
+    Chunks are dealt out in ranges, by threads at first and then by the speeds measured, anew when workers
+    come or go. Where a worker is lost in the midst of a pass, Dask has its part made by another; where it is
+    late, the others do its chunks.
+    """
+
+    def __init__(self, events: npt.NDArray[np.float32], config: EngineConfig) -> None:
+        check_events(events)
+        if not isinstance(events, np.memmap) or events.filename is None:
+            raise ValueError("events: need an np.memmap of an NPY file")
+        self._path = str(Path(events.filename).resolve())
+        self._n_events, self._n_channels = events.shape
+        self._n_chunks = -(-self._n_events // CHUNK)
+        self._config = config
+        self._numbers = count()
+        self._passes, self._next_deal = 0, FIRST_DEAL
+        self._looked = -LOOK_SECONDS
+        self._known: dict[str, About] = {}
+        self._parts: list[Held] = []
+        self._late: dict[str, Future] = {}  # workers that were too late, and what they are still at
+        self._speeds: dict[str, float] = {}  # chunks a second
+        self._latest: dict[int, part.Pass] = {}  # that left the labels of each chain
+        self._components: dict[int, int] = {}  # that they are of
+        self._kernel_seconds = 0.0
+        with ExitStack() as stack:
+            if config.scheduler is None:
+                local = stack.enter_context(own_cluster(config.cluster))
+                self._name = f"of this machine ({local.scheduler_address})"
+                self._client = stack.enter_context(Client(local, set_as_default=False))
+                log.info("cluster: dashboard at %s", local.dashboard_link)
+            else:
+                self._name = config.scheduler
+                self._client = stack.enter_context(closing_quietly(connected(config.scheduler)))
+            with self._told():
+                threads = self._alike(self._workers_in_time())
+                has_cuda = all(self._known[worker].has_cuda for worker in threads)
+                self._backend = "cuda" if has_cuda else "cpu"
+                self._deal(threads)
+                for held in self._parts:
+                    held.future.result()
+            self._closing = stack.pop_all()
+
+    @property
+    def n_events(self) -> int:
+        return int(self._n_events)
+
+    @property
+    def n_channels(self) -> int:
+        return int(self._n_channels)
+
+    @property
+    def info(self) -> dict[str, str | int | float | bool]:
+        """What the engine runs on, for logs and run files; ``engine`` is that of the workers."""
+        return {
+            "backend": "cluster",
+            "engine": self._backend,
+            "scheduler": self._name,
+            "workers": len({held.worker for held in self._parts}),
+        }
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Seconds of all passes in which the slowest worker worked; what a pass took beside is messages."""
+        return {"kernels": self._kernel_seconds}
+
+    def bytes_sent(self) -> int:
+        """Bytes that the workers have sent one another and this process so far, by Dask's own count."""
+        with self._told():
+            return sum(self._client.run(part.bytes_sent).values())
+
+    def draw_labels(self, mixture: Mixture, key: Key) -> Stats:
+        """Draw every label given the mixture, and sum the statistics of the events by label.
+
+        Gibbs step 1; Suchard et al. (2010), J. Comput. Graph. Stat. 19:419, appendix A.
+        """
+        return self._statistics(mixture, key)
+
+    def expect_labels(self, mixture: Mixture) -> Stats:
+        """Sum the statistics of the events weighted by their responsibilities."""
+        return self._statistics(mixture, None)
+
+    def divide(self, deal: Deal, mixture: Mixture, key: Key) -> tuple[Stats, Array]:
+        """Deal events out to pairs of components; see `dpmix.engines.base.Engine.divide`."""
+        checked_parameters(mixture, self.n_channels)
+        deal = checked_deal(deal, len(mixture.means))
+        if self._components.get(key.chain) != len(deal.pairs):
+            raise ValueError(f"deal: chain {key.chain} has no labels of {len(deal.pairs)} components")
+        with self._told():
+            sent, before = self._sent(mixture), self._latest[key.chain]
+            values = self._summed(lambda held: self._submit(part.divide, held, before, deal, sent, key))
+        return MODULES[self._backend].division_of(values, mixture)
+
+    def memberships(
+        self, mixture: Mixture, populations: Ints, start: int, stop: int
+    ) -> tuple[npt.NDArray[np.float32], Array]:
+        """Membership probabilities in populations, float32 [M, P], and log densities, float64 [M].
+
+        Of the events start, ..., stop - 1; see `dpmix.engines.base.Engine.memberships`.
+        """
+        checked_parameters(mixture, self.n_channels)
+        checked_populations(populations, len(mixture.means))
+        check_range(start, stop, self.n_events)
+        with self._told():
+            sent, found = self._sent(mixture), []
+            for held in self._parts:
+                offset, end = self._events_of(held.chunks)
+                here = max(start, offset) - offset, min(stop, end) - offset
+                if here[0] < here[1]:
+                    found.append(self._submit(part.memberships, held, sent, populations, *here))
+            shares, log_densities = zip(*self._client.gather(found), strict=True)
+        return np.concatenate(shares), np.concatenate(log_densities)
+
+    def labels(self, chain: int = 0) -> npt.NDArray[np.int32]:
+        """Labels of one chain, int32 [N]: its latest draw, or the most probable ones after the E step.
+
+        Raises
+        ------
+        ValueError
+            If the chain has none yet.
+        """
+        if chain not in self._latest:
+            raise ValueError(f"chain {chain} has no labels yet")
+        before = self._latest[chain]
+        with self._told():
+            return np.concatenate(
+                self._client.gather([self._submit(part.labels, held, before, chain) for held in self._parts])
+            )
+
+    def close(self) -> None:
+        """Let go of the workers' parts; a cluster of this machine ends."""
+        self._parts, self._latest, self._late = [], {}, {}
+        self._closing.close()
+
+    # ------------------------------------------------------------------------------------------ passes
+
+    def _statistics(self, mixture: Mixture, key: Key | None) -> Stats:
+        checked_parameters(mixture, self.n_channels)
+        chain = part.chain_of(key)
+        with self._told():
+            self._look()
+            before = self._latest.get(chain) if key is None else None  # labels order the events of an E step
+            work = next(self._numbers), self._sent(mixture), key
+            values = self._summed(lambda held: self._submit(part.sums, held, before, work))
+        self._latest[chain], self._components[chain] = work, len(mixture.means)
+        return MODULES[self._backend].stats_of(values, mixture)
+
+    def _summed(self, begin: Callable[[Held], Future]) -> Array:
+        """The sums of a pass over all parts; `begin` begins it on one."""
+        began, half = time.monotonic(), None
+        leaves = {held: begin(held) for held in self._parts}
+        root = self._tree(leaves.values())
+        while True:
+            try:
+                total: Sums = root.result(timeout=1.0)
+                break
+            except TimeoutError:
+                self._require_workers()
+            done = sum(leaf.done() for leaf in leaves.values())
+            if half is None and 2 * done >= len(leaves):
+                half = time.monotonic() - began
+            if half is not None and time.monotonic() - began > LATE_TIMES * half + LATE_SECONDS:
+                late = [held for held, leaf in leaves.items() if held.future.done() and not leaf.done()]
+                if late and self._do_without(late, leaves):
+                    leaves = {held: leaves.get(held) or begin(held) for held in self._parts}
+                    root, half, began = self._tree(leaves.values()), None, time.monotonic()
+        self._note(total.seconds)
+        return exact.values(total.state)
+
+    def _tree(self, leaves: Iterable[Future]) -> Future:
+        level = list(leaves)
+        while len(level) > 1:
+            pairs = [level[i : i + FAN_IN] for i in range(0, len(level), FAN_IN)]
+            level = [self._submit_anywhere(part.merged, several) for several in pairs]
+        return level[0]
+
+    def _note(self, seconds: Mapping[tuple[int, int], float]) -> None:
+        self._passes += 1
+        self._kernel_seconds += max(seconds.values())
+        spent: Counter[str] = Counter()
+        for held in self._parts:
+            spent[held.worker] += seconds[held.chunks]  # type: ignore[assignment]
+        for worker, n_chunks in self._chunks().items():
+            speed = n_chunks / spent[worker]
+            self._speeds[worker] = 0.5 * (speed + self._speeds.get(worker, speed))
+
+    def _sent(self, mixture: Mixture) -> Future:
+        """The parameters of a pass, on a worker."""
+        return self._submit_anywhere(part.as_is, mixture)
+
+    def _submit(self, task: Callable[..., Any], held: Held, *arguments: Any) -> Future:
+        """Have a task done where a part is, or was to be."""
+        return self._submit_anywhere(
+            task, held.future, *arguments, workers=[held.worker], allow_other_workers=True
+        )
+
+    def _submit_anywhere(self, task: Callable[..., Any], *arguments: Any, **options: Any) -> Future:
+        key = f"{task.__name__}-{uuid.uuid4().hex}"  # Dask knows the time that a task takes by its first word
+        return self._client.submit(task, *arguments, key=key, pure=False, **options)
+
+    # ------------------------------------------------------------------------- which chunks a worker has
+
+    def _look(self) -> None:
+        """Deal chunks anew where workers have come or gone, or are not as fast as was thought."""
+        if time.monotonic() - self._looked > LOOK_SECONDS:
+            threads = self._alike(self._workers())
+            if threads and {*threads} != {held.worker for held in self._parts}:
+                self._deal(threads)
+        if self._passes >= self._next_deal:
+            self._next_deal = 2 * self._passes
+            chunks = self._chunks()
+            if {*chunks} <= {*self._speeds}:
+                speeds = {worker: self._speeds[worker] for worker in chunks}
+                better = {
+                    worker: end - start for worker, (start, end) in dealt(self._n_chunks, speeds).items()
+                }
+                if slowest(chunks, speeds) > WORTH * slowest(better, speeds):
+                    self._deal(speeds)
+
+    def _events_of(self, chunks: tuple[int, int]) -> tuple[int, int]:
+        return chunks[0] * CHUNK, min(chunks[1] * CHUNK, self.n_events)
+
+    def _chunks(self) -> Counter[str]:
+        """How many chunks each worker has."""
+        chunks: Counter[str] = Counter()
+        for held in self._parts:
+            chunks[held.worker] += held.chunks[1] - held.chunks[0]
+        return chunks
+
+    def _workers(self) -> dict[str, int]:
+        """Threads of each worker that may be given chunks."""
+        self._looked = time.monotonic()
+        self._late = {worker: task for worker, task in self._late.items() if not task.done()}
+        return {worker: n for worker, n in self._client.nthreads().items() if worker not in self._late}
+
+    def _workers_in_time(self) -> dict[str, int]:
+        try:
+            self._client.wait_for_workers(1, timeout=CONNECT_SECONDS)
+        except TimeoutError:
+            raise DpmixError("no worker: start some with dask worker and the scheduler's address") from None
+        return self._workers()
+
+    def _require_workers(self) -> None:
+        """Raise `DpmixError` where there has been no worker for long."""
+        if time.monotonic() - self._looked > LOOK_SECONDS:
+            if self._client.nthreads():
+                self._looked = time.monotonic()
+            elif time.monotonic() - self._looked > WAIT_SECONDS:
+                raise DpmixError(f"no worker for {WAIT_SECONDS:.0f} seconds")
+
+    def _alike(self, workers: Mapping[str, int]) -> dict[str, int]:
+        """Of the workers, those that answer.
+
+        Raises
+        ------
+        DpmixError
+            They are not alike, or have another dpmix than this process.
+        """
+        new = [worker for worker in workers if worker not in self._known]
+        for worker, found in (
+            self._client.run(part.about, workers=new, on_error="return").items() if new else ()
+        ):
+            if isinstance(found, ImportError):
+                raise DpmixError(f"worker {worker}: {first_line(found)}: install dpmix there, as it is here")
+            if isinstance(found, About):
+                self._known[worker] = found
+        answered = {worker: self._known[worker] for worker in workers if worker in self._known}
+        for what in About._fields:
+            differ: dict[Any, list[str]] = {}
+            for worker, about in answered.items():
+                differ.setdefault(getattr(about, what), []).append(worker)
+            here = part.about()
+            if what == "version" and not {*differ} <= {here.version}:
+                raise DpmixError(f"dpmix is {here.version} here and {differ}: install the same everywhere")
+            if len(differ) > 1:
+                raise DpmixError(f"workers are not alike, {what}: {differ}: take out some")
+        return {worker: workers[worker] for worker in answered}
+
+    def _deal(self, speeds: Mapping[str, float]) -> None:
+        """Have the workers hold chunks in proportion to their speeds."""
+        ranges = dealt(self._n_chunks, speeds)
+        kept = [held for held in self._parts if ranges.get(held.worker) == held.chunks]
+        self._parts = kept  # the others are let go before any is read
+        there = {held.worker for held in kept}
+        new = [
+            self._hold(worker, chunks, [*ranges]) for worker, chunks in ranges.items() if worker not in there
+        ]
+        self._parts = in_order([*kept, *new])
+        log.info("cluster: %d chunks on %d workers", self._n_chunks, len(self._parts))
+
+    def _hold(self, worker: str, chunks: tuple[int, int], all_workers: Sequence[str]) -> Held:
+        recipe = Recipe(
+            path=self._path,
+            chunks=chunks,
+            events=(events := self._events_of(chunks)),
+            n_bytes=4 * (events[1] - events[0]) * self.n_channels,
+            fingerprint=part.fingerprint(self._path, events),
+            backend=self._backend,
+            config=self._config,
+            neighbours=sum(host_of(other) == host_of(worker) for other in all_workers),
+        )
+        future = self._submit_anywhere(part.load, recipe, workers=[worker], allow_other_workers=True)
+        return Held(worker, chunks, future)
+
+    def _do_without(self, late: Sequence[Held], leaves: Mapping[Held, Future]) -> bool:
+        """Have the chunks of workers that are late held by the others; whether there are others."""
+        others = [worker for worker in self._workers() if worker not in {held.worker for held in late}]
+        if not others:
+            return False
+        for held in late:
+            log.warning("cluster: worker %s is late; the others do its chunks", held.worker)
+            self._late[held.worker] = leaves[held]
+            self._parts.remove(held)
+            first, end = held.chunks
+            shares = dealt(end - first, {worker: self._speeds.get(worker, 1.0) for worker in others})
+            self._parts += [
+                self._hold(worker, (first + start, first + stop), others)
+                for worker, (start, stop) in shares.items()
+            ]
+        self._parts = in_order(self._parts)
+        return True
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Say of Dask's errors, inside, what they mean for a run."""
+        try:
+            yield
+        except DpmixError as error:
+            raise DpmixError(f"cluster {self._name}: {error}") from error
+        except KilledWorker as error:
+            raise DpmixError(
+                f"cluster {self._name}: workers die at this, the last {error.last_worker.address}: see their "
+                "logs; often their memory is too small"
+            ) from error
+        except (CancelledError, OSError, TimeoutError) as error:
+            if self._client.status == "running":
+                raise
+            raise DpmixError(f"cluster {self._name}: the scheduler is gone ({first_line(error)})") from error
+
+
+def dealt(n_chunks: int, speeds: Mapping[str, float]) -> dict[str, tuple[int, int]]:
+    """A range of chunks for each worker, in proportion to its speed; workers without any are left out."""
+    ends = np.rint(np.cumsum([*speeds.values()]) / sum(speeds.values()) * n_chunks).astype(int).tolist()
+    ranges = zip(speeds, [0, *ends[:-1]], ends, strict=True)
+    return {worker: (start, end) for worker, start, end in ranges if start < end}
+
+
+def sizes(ranges: Mapping[str, tuple[int, int]]) -> dict[str, int]:
+    """Chunks of ranges."""
+    return {worker: end - start for worker, (start, end) in ranges.items()}
+
+
+def slowest(chunks: Mapping[str, int], speeds: Mapping[str, float]) -> float:
+    """Seconds until the last worker has done its chunks."""
+    return max(count / speeds[worker] for worker, count in chunks.items())
+
+
+def in_order(parts: Iterable[Held]) -> list[Held]:
+    """Parts as their events come in the data."""
+    return sorted(parts, key=lambda held: held.chunks)
+
+
+def host_of(worker: str) -> str:
+    """The host in the address of a worker."""
+    return worker.partition("://")[2].rpartition(":")[0]
+
+
+def first_line(error: BaseException) -> str:
+    """What an exception says, in a line."""
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
+def own_cluster(config: ClusterConfig) -> LocalCluster:
+    """A cluster of processes of this machine, seen from this machine alone."""
+    return LocalCluster(
+        n_workers=config.workers,
+        threads_per_worker=config.threads_per_worker,
+        memory_limit=0,
+        host="127.0.0.1",
+        dashboard_address="127.0.0.1:0",
+        silence_logs=logging.CRITICAL,
+    )
+
+
+@contextmanager
+def closing_quietly(client: Client) -> Iterator[Client]:
+    """A client that is closed at the end, also where its scheduler is gone."""
+    try:
+        yield client
+    finally:
+        client.close(timeout=2)

@@ -1,0 +1,230 @@
+"""What a worker of a cluster holds and does: some chunks of the events, in an engine of its own.
+
+Everything here runs on the workers. A part can be made anew from its recipe wherever the file of events can
+be read, so a worker that dies takes nothing with it: what its successor lacks of the labels, it draws again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+import dpmix
+from dpmix import memory
+from dpmix.config import EngineConfig
+from dpmix.engines import cpu, cuda, exact
+from dpmix.engines.base import Deal, Key
+from dpmix.engines.cpu import CpuEngine
+from dpmix.engines.cuda import CudaEngine
+from dpmix.errors import DataError
+from dpmix.model import Array, Floats, Ints, Mixture
+
+FINGERPRINT_ROWS = 256
+SHARE_OF_MEMORY = 0.5  # of what is free to a worker: events that need more stay in their file
+
+
+class About(NamedTuple):
+    """What a worker says of itself. Those of one run must be alike, or their draws would not be."""
+
+    version: str
+    arithmetic: str
+    has_cuda: bool
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to make a part.
+
+    Attributes
+    ----------
+    path : str
+        NPY file of all events, float32 [N, D].
+    chunks, events : (int, int)
+        The first one, and the one after the last.
+    n_bytes : int
+        Of these events.
+    fingerprint : str
+        `fingerprint` of its events: a file of the same name may be another one where the worker is.
+    backend : str
+        cpu or cuda.
+    config : EngineConfig
+    neighbours : int
+        Workers of this run on the same host, this one included: they share its memory.
+    """
+
+    path: str
+    chunks: tuple[int, int]
+    events: tuple[int, int]
+    n_bytes: int
+    fingerprint: str
+    backend: str
+    config: EngineConfig
+    neighbours: int
+
+
+Pass = tuple[int, Mixture, Key | None]
+"""A pass that leaves labels: its number in the run, and what it is given; an E step has no key.
+
+No class: Dask finds what it has yet to fetch in plain tuples only.
+"""
+
+
+class Sums(NamedTuple):
+    """What passes over parts give: a state of `dpmix.engines.exact`, and each part's chunks and seconds."""
+
+    state: Array
+    seconds: dict[tuple[int, int], float]
+
+
+class Part:
+    """Some chunks in an engine, which is made where and when it is needed first.
+
+    What Dask sends when it moves a part to another worker is the recipe. `latest` has the number of the pass
+    that left the labels of each chain.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self.latest: dict[int, int] = {}
+
+    def __reduce__(self) -> tuple[Callable[[Recipe], Part], tuple[Recipe]]:
+        return Part, (self.recipe,)
+
+    def __sizeof__(self) -> int:
+        """What Dask weighs before it moves a task away from its part."""
+        return self.recipe.n_bytes
+
+    @cached_property
+    def engine(self) -> CpuEngine | CudaEngine:
+        from distributed import get_worker
+
+        recipe, worker = self.recipe, get_worker()
+        first, stop = recipe.events
+        values = np.load(recipe.path, mmap_mode="r")[first:stop]
+        free = min(memory.available(), worker.memory_manager.memory_limit or memory.available())
+        fits = recipe.n_bytes < SHARE_OF_MEMORY * free / recipe.neighbours
+        values = np.array(values) if fits else values
+        options: dict[str, Any] = {
+            "weight_floor": recipe.config.weight_floor,
+            "chunks_in_flight": recipe.config.chunks_in_flight,
+            "first_event": first,
+        }
+        if recipe.backend == "cuda":
+            return CudaEngine(
+                values, devices=[0], **options
+            )  # of all that are visible, a worker's own is first
+        return CpuEngine(
+            values,
+            threads=worker.state.nthreads,
+            pruning=recipe.config.pruning,
+            scratch=None if fits else Path(worker.local_directory),
+            **options,
+        )
+
+    def run(self, work: Pass) -> Array:
+        """Make a pass that leaves labels."""
+        number, mixture, key = work
+        chain = chain_of(key)
+        self.latest.pop(chain, None)
+        state = self.engine.expect_sums(mixture) if key is None else self.engine.draw_sums(mixture, key)
+        self.latest[chain] = number
+        return state
+
+    def after(self, before: Pass | None) -> Part:
+        """The part as a pass left it; that is made again where it was made elsewhere."""
+        if before is not None and self.latest.get(chain_of(before[2])) != before[0]:
+            self.run(before)
+        return self
+
+
+def chain_of(key: Key | None) -> int:
+    """The chain whose labels a pass leaves."""
+    return 0 if key is None else key.chain
+
+
+def about() -> About:
+    """What this worker is."""
+    isas = cpu.instruction_sets()
+    arithmetic = "without fused multiply-add" if isas[:1] == ["v2"] else "with fused multiply-add"
+    return About(dpmix.__version__, arithmetic, cuda.available()[0])
+
+
+def bytes_sent(dask_worker: Any) -> int:
+    """Bytes that this worker has sent to others so far."""
+    return int(dask_worker.transfer_outgoing_bytes_total)
+
+
+def fingerprint(path: str, events: tuple[int, int]) -> str:
+    """SHA-256 of 256 of some events, evenly spaced, and of where they lie among how many."""
+    held = np.load(path, mmap_mode="r")
+    rows = np.linspace(events[0], events[1] - 1, FINGERPRINT_ROWS).astype(np.int64)
+    return hashlib.sha256(repr((held.shape, events)).encode() + held[rows].tobytes()).hexdigest()
+
+
+def load(recipe: Recipe) -> Part:
+    """Make a part.
+
+    Raises
+    ------
+    DataError
+        The file of events cannot be read here, or is another one.
+    """
+    remedy = "name a folder that every worker sees in engine.scratch"
+    try:
+        here = fingerprint(recipe.path, recipe.events)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{recipe.path}: cannot be read by a worker ({error}); {remedy}") from None
+    if here != recipe.fingerprint:
+        raise DataError(f"{recipe.path}: another file where a worker is; {remedy}")
+    part = Part(recipe)
+    assert part.engine  # made now, not in the first pass
+    return part
+
+
+def as_is(mixture: Mixture) -> Mixture:
+    """The parameters of a pass, on a worker: the others fetch them there, and from one another."""
+    return mixture
+
+
+def sums(part: Part, before: Pass | None, work: Pass) -> Sums:
+    """Labels and statistics of a part."""
+    began = time.perf_counter()
+    state = part.after(before).run(work)
+    return Sums(state, {part.recipe.chunks: time.perf_counter() - began})
+
+
+def divide(part: Part, before: Pass, deal: Deal, mixture: Mixture, key: Key) -> Sums:
+    """Statistics of the events of a part, dealt out to pairs."""
+    began = time.perf_counter()
+    state = part.after(before).engine.divide_sums(deal, mixture, key)
+    return Sums(state, {part.recipe.chunks: time.perf_counter() - began})
+
+
+def memberships(
+    part: Part, mixture: Mixture, populations: Ints, start: int, stop: int
+) -> tuple[Floats, Array]:
+    """Memberships of events of a part, numbered within it."""
+    return part.engine.memberships(mixture, populations, start, stop)
+
+
+def labels(part: Part, before: Pass, chain: int) -> npt.NDArray[np.int32]:
+    """Labels of a part."""
+    return part.after(before).engine.labels(chain)
+
+
+def merged(several: list[Sums]) -> Sums:
+    """The sums of several parts, in whatever order."""
+    first, *others = several
+    state, seconds = first.state.copy(), dict(first.seconds)
+    for other in others:
+        exact.merge(state, other.state)
+        seconds |= other.seconds
+    return Sums(state, seconds)
