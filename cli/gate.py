@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 @click.command("gate")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--output", type=click.Path(path_type=Path), required=True, help="Folder to write to.")
-@click.option("--data", multiple=True, help="File or glob to gate in place of the run's own; repeatable.")
+@click.option(
+    "--data", multiple=True, help="File, glob or folder to gate in place of the run's own; repeatable."
+)
 @gating.options
 @click.option("--memberships", is_flag=True, help="Write the probability of every population, not one only.")
 def command(

@@ -33,6 +33,8 @@ def options(command: Command) -> Command:
             ),
             click.option("--backend", type=click.Choice(("auto", "cpu", "cuda")), help="Key engine.backend."),
             click.option("--threads", type=click.IntRange(1, 4096), help="Key engine.threads."),
+            click.option("--memory-limit", help="Key engine.memory_limit."),
+            click.option("--scratch", type=click.Path(), help="Key engine.scratch."),
             click.option("--overwrite", is_flag=True, help="Replace files that are there."),
             click.option("--quiet", is_flag=True, help="Show warnings and errors only."),
         )
@@ -45,12 +47,14 @@ def arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options as arguments of the functions in `dpmix.gate`."""
     if options["level"] is not None and options["populations"] is not None:
         raise click.UsageError("--level and --populations both say where the tree is cut: give one of them")
-    settings = {"engine.backend": options["backend"], "engine.threads": options["threads"]}
+    from dpmix.yaml_text import flow
+
+    keys = ("backend", "threads", "memory_limit", "scratch")
     given: dict[str, Any] = {
         "formats": options["formats"],
         "level": options["level"],
         "n_populations": options["populations"],
-        "engine": [f"{key}={value}" for key, value in settings.items() if value is not None],
+        "engine": [f"engine.{key}={flow(options[key])}" for key in keys if options[key] is not None],
         "overwrite": options["overwrite"],
     }
     if options["draws"] is not None:

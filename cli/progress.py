@@ -39,8 +39,11 @@ class Reporter:
 
     def __init__(self, quiet: bool) -> None:
         self._console = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
-        self._handler = LogLines(self._console)
-        self._handler.setLevel(logging.WARNING if quiet else logging.INFO)
+        self._bar = WorkBar(self._console) if self._console.is_terminal and not quiet else None
+        self._handler = LogLines(self._console, self._bar)
+        self._handler.setLevel(
+            logging.WARNING if quiet else logging.INFO if self._bar is None else logging.DEBUG
+        )
         self._display: Display | None = None
         if not quiet:
             self._display = (
@@ -50,36 +53,77 @@ class Reporter:
     def on_sweep(self, progress: Progress) -> None:
         """Show a sweep; of chains in lockstep, the first."""
         if self._display is not None and (progress.kind == "bem" or progress.chain == 0):
+            self._end_work()
             self._display.show(progress)
 
     def __enter__(self) -> Self:
         logger = logging.getLogger("dpmix")
         logger.addHandler(self._handler)
-        logger.setLevel(logging.INFO)
+        logger.setLevel(logging.INFO if self._bar is None else logging.DEBUG)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._end_work()
         if self._display is not None:
             self._display.close()
         logging.getLogger("dpmix").removeHandler(self._handler)
+
+    def _end_work(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
 
     def _print(self, line: str) -> None:
         self._console.print(line)
 
 
 class LogLines(logging.Handler):
-    """Prints log messages above the bar, one line each."""
+    """Prints log messages above the bar, one line each; how far a piece of work is goes to its own bar."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, bar: WorkBar | None = None) -> None:
         super().__init__()
         self._console = console
+        self._bar = bar
 
     def emit(self, record: logging.LogRecord) -> None:
+        if self._bar is not None:
+            if hasattr(record, "share"):
+                self._bar.show(getattr(record, "work", ""), record.share)
+                return
+            self._bar.close()
         warns = record.levelno >= logging.WARNING
         text = f"{'warning: ' if warns else ''}{record.getMessage()}"
         self._console.print(Text(text, style="yellow" if warns else ""))
+
+
+class WorkBar:
+    """A bar for what comes before the first sweep and takes long (dpmix.telling); nothing is left of it."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bars: Bars | None = None
+
+    def show(self, work: str, share: float) -> None:
+        if self._bars is not None and self._bars.tasks[0].description != work:
+            self.close()
+        if self._bars is None:
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=10),
+                TextColumn("{task.percentage:.0f}%"),
+            )
+            self._bars = Bars(
+                *columns, TimeRemainingColumn(compact=True), console=self._console, transient=True
+            )
+            self._bars.start()
+            self._bars.add_task(work, total=1.0)
+        self._bars.update(self._bars.task_ids[0], completed=share)
+
+    def close(self) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+            self._bars = None
 
 
 class LineDisplay:

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -38,6 +38,7 @@ Counts = npt.NDArray[np.int64]
 Treatment = Literal["kept", "dithered", "tail below", "tail above"]
 
 SAMPLE = 262_144  # events, evenly spaced, that atoms are sought in
+PIECE = 65_536  # events looked at together
 SHARE = 0.001  # of the events
 TIMES, RANK, NEIGHBOURS = 8, 3, 32  # times the third most frequent of 32 neighbours
 BEYOND = 0.01  # of an atom's events: so many may lie beyond a limit
@@ -69,38 +70,61 @@ class Atom:
 
 
 def find(
-    column: npt.NDArray[np.float32],
+    values: npt.NDArray[np.float32],
     mode: str,
-    transform: Callable[[Array], Array],
+    transforms: Sequence[Callable[[Array], Array]],
     no_limits: Sequence[float] = (),
-) -> tuple[Atom, ...]:
-    """The atoms of a channel, from the least value to the greatest.
+) -> tuple[tuple[Atom, ...], ...]:
+    """The atoms of every channel, from the least value to the greatest.
 
     Parameters
     ----------
-    column : float32 [N]
+    values : float32 [N, D]
         Raw values.
     mode : "report", "dither" or "tail"
-    transform : callable
-        From raw to transformed values, float64.
+    transforms : sequence of callable
+        Of each channel, from raw to transformed values, float64.
     no_limits : sequence of float
-        Raw values that are no limit of the channel even where no event lies beyond them.
+        Raw values that are no limit of a channel even where no event lies beyond them.
 
     Returns
     -------
-    tuple of Atom
+    tuple of tuple of Atom
         Sought among at most 262,144 evenly spaced events; counted among all.
     """
-    values, counts = np.unique(column[:: -(-len(column) // SAMPLE)], return_counts=True)
+    some = values[:: -(-len(values) // SAMPLE)]
+    found = [_sought(some[:, j], mode, transform, no_limits) for j, transform in enumerate(transforms)]
+    return counted(found, values)
+
+
+def counted(atoms: Sequence[Sequence[Atom]], values: npt.NDArray[np.float32]) -> tuple[tuple[Atom, ...], ...]:
+    """The atoms of D channels with the numbers of the events that have them, in values float32 [N, D]."""
+    points = [(j, k, np.float32(atom.value)) for j, own in enumerate(atoms) for k, atom in enumerate(own)]
+    events = [[0] * len(own) for own in atoms]
+    for start in range(0, len(values) if points else 0, PIECE):
+        piece = values[start : start + PIECE]
+        for j, k, point in points:
+            events[j][k] += int((piece[:, j] == point).sum())
+    return tuple(
+        tuple(replace(atom, events=n) for atom, n in zip(own, numbers, strict=True))
+        for own, numbers in zip(atoms, events, strict=True)
+    )
+
+
+def _sought(
+    column: npt.NDArray[np.float32],
+    mode: str,
+    transform: Callable[[Array], Array],
+    no_limits: Sequence[float],
+) -> list[Atom]:
+    """The atoms of a channel by some of its events, float32 [M], not counted yet."""
+    values, counts = np.unique(column, return_counts=True)
     places = _far_above(counts)
     treatments: list[tuple[Treatment, float]] = [("kept", 0.0)] * len(places)
     if places and mode != "report":
         sides = [0 if mode == "dither" or values[i] in no_limits else _limit(counts, i) for i in places]
         treatments = _treatments(transform(values.astype(np.float64)), counts, places, sides)
-    return tuple(
-        Atom(float(values[i]), events_at(column, values[i]), *treatment)
-        for i, treatment in zip(places, treatments, strict=True)
-    )
+    return [Atom(float(values[i]), 0, *treatment) for i, treatment in zip(places, treatments, strict=True)]
 
 
 def spread(
@@ -133,12 +157,6 @@ def spread(
             if atom.treatment != "dithered":
                 noise = np.abs(noise) if atom.treatment == "tail above" else -np.abs(noise)
             column[at] = point + noise
-
-
-def events_at(column: npt.NDArray[np.float32], value: float | np.float32) -> int:
-    """How many events of a channel have a value, without an array of N."""
-    pieces = (column[start : start + SAMPLE] for start in range(0, len(column), SAMPLE))
-    return sum(int((piece == np.float32(value)).sum()) for piece in pieces)
 
 
 def normals(key: tuple[int, str, str], rows: Counts) -> Array:

@@ -1,8 +1,8 @@
 """The config: one schema for the YAML file, its errors, its commented form and its reference page.
 
-Paths that are read (data.files, data.compensation, mcmc.init) are relative to the folder of the config file,
-so that a config can travel with its data; the one path that is written (output.path) is relative to the
-folder in which the command is run, as for any other command.
+Paths that are read (data.files, data.samples, data.compensation, mcmc.init) are relative to the folder of the
+config file, so that a config can travel with its data; those that are written (output.path, engine.scratch)
+are relative to the folder in which the command is run, as for any other command.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    ModelWrapValidatorHandler,
     SerializerFunctionWrapHandler,
     ValidationError,
     field_validator,
@@ -115,9 +116,17 @@ class DataConfig(Section):
 
     files: list[str] = key(
         ...,
-        "Data files or globs, pooled into one data set; relative to the folder of this config.",
+        "Data files, globs or folders (all data files in them), pooled into one data set; relative to the "
+        "folder of this config.",
         min_length=1,
         need="a list of file names or globs, as [sample.fcs]",
+    )
+    samples: str | None = key(
+        None,
+        "In place of files: a CSV file with a row per sample; its column file names the data file, relative "
+        "to the folder of the table, sample (if there) the name to show, and all others go into the table of "
+        "proportions.",
+        min_length=1,
     )
     channels: list[str] | None = key(
         None,
@@ -164,6 +173,16 @@ class DataConfig(Section):
     max_events: int | None = key(
         None, "Draw this many events at random (by the seed) from the pooled data; null: take all.", ge=1
     )
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _files_or_samples(cls, given: Any, validate: ModelWrapValidatorHandler[DataConfig]) -> DataConfig:
+        if not isinstance(given, dict) or given.get("samples") is None:
+            return validate(given)
+        if given.get("files"):
+            raise ValueError("got files and samples, need one of them: take the other out")
+        # As if there were files, which are asked for by all that is said of them.
+        return validate({**given, "files": ["*"]}).model_copy(update={"files": []})
 
     @field_validator("compensation")
     @classmethod

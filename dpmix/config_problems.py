@@ -51,9 +51,9 @@ def describe(found: Any, path: Path, value: Any, schema: Schema) -> str:
         return f"got the name {path[-1]}, need a text; put it in quotes"
     if found["type"] in ("extra_forbidden", "invalid_key"):
         return f"unknown key; {nearest(path, schema)}"
+    if found["type"] == "value_error" and (said := str(found["ctx"]["error"])):
+        return said
     here = at(schema, path)
-    if found["type"] == "value_error" and not here.get("need"):
-        return str(found["ctx"]["error"])
     need = here.get("need") or needed(here)
     return f"missing, need {need}" if found["type"] == "missing" else f"got {shown(value)}, need {need}"
 

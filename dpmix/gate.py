@@ -30,11 +30,11 @@ from dpmix.draws import Run, open_run
 from dpmix.engines import Engine, choose_backend, make_engine
 from dpmix.gating import QUANTILES, Block, Gating
 from dpmix.model import Array, Floats, Ints
-from dpmix.outputs import refuse
+from dpmix.outputs import nearest_there, refuse
 from dpmix.preprocess import Events
 from dpmix.scaling import Scaling
 from dpmix.session import check_same_data
-from dpmix.sources import Source, open_sources
+from dpmix.storage import Storage
 from dpmix.streams import Step, Stream
 from dpmix.summaries import convergence
 
@@ -56,24 +56,29 @@ class Task:
     config : Config
         Of the run, with the engine to use now.
     events : Events
-    sources : sequence of Source
-        The file of each sample.
     backend : str
         Of the engines, chosen once: what is odd about it is told once.
+    storage : Storage
+        What holds the events.
     """
 
     run: Run
     config: Config
     events: Events
-    sources: Sequence[Source]
     backend: str
+    storage: Storage
 
     def engine(self, values: Floats) -> Engine:
         """An engine that holds events on the standardised scale, float32 [M, D]."""
-        return make_engine(self.backend, self.config.engine, values)
+        return make_engine(self.backend, self.config.engine, values, self.storage.scratch(values))
 
 
-def prepare(run_file: str | Path, data: Sequence[str | Path] = (), engine: Sequence[str] = ()) -> Task:
+def prepare(
+    run_file: str | Path,
+    data: Sequence[str | Path] = (),
+    engine: Sequence[str] = (),
+    output: Path = Path("gated"),
+) -> Task:
     """Open a run and the events to gate.
 
     Parameters
@@ -83,6 +88,8 @@ def prepare(run_file: str | Path, data: Sequence[str | Path] = (), engine: Seque
         Files or globs to gate in place of the run's own events.
     engine : sequence of str, optional
         Settings of the run's config to change, as ``engine.threads=2``.
+    output : path
+        What will be written; beside it are events that are held in a file, where no other folder is given.
 
     Raises
     ------
@@ -91,22 +98,31 @@ def prepare(run_file: str | Path, data: Sequence[str | Path] = (), engine: Seque
     """
     run = open_run(run_file)
     config = _config_here(run, engine)
-    base = run.base
-    if data:
-        files, base = [str(Path(name).absolute()) for name in data], Path()
-        scaling = Scaling.from_attributes(run.scaling)
-        settings = config.data
-        if settings.compensation not in ("auto", "none"):  # a file beside the run's own data
-            path = str(run.base / settings.compensation)
-            settings = settings.model_copy(update={"compensation": path})
-        detectors = run.detectors
-        events = preprocess.prepare_like(settings, base, files, scaling, detectors)
-    else:
-        files = config.data.files
-        events = preprocess.prepare(config.data, base, config.seed)
-        check_same_data(run, events, "gate other files with --data")
     backend = choose_backend(config.engine, option="--backend ").backend
-    return Task(run, config, events, open_sources(files, base), backend)
+    storage = Storage.of(
+        config.engine, backend, nearest_there(output.absolute().parent) / output.name, _beside
+    )
+    return Task(run, config, _events(run, config, data, storage), backend, storage)
+
+
+def _events(run: Run, config: Config, data: Sequence[str | Path], storage: Storage) -> Events:
+    """The run's own events, or those of other files."""
+    if not data:
+        events = preprocess.prepare(config.data, run.base, config.seed, storage)
+        check_same_data(run, events, "gate other files with --data")
+        return events
+    settings = config.data
+    if settings.compensation not in ("auto", "none"):  # a file beside the run's own data
+        path = str(run.base / settings.compensation)
+        settings = settings.model_copy(update={"compensation": path})
+    files = [str(Path(name).absolute()) for name in data]
+    scaling = Scaling.from_attributes(run.scaling)
+    return preprocess.prepare_like(settings, Path(), files, scaling, run.detectors, storage)
+
+
+def _beside(n: int, dim: int) -> int:
+    """Bytes of memory beside n events: labels of the engine, populations of all, and those of one sample."""
+    return n * (2 + 8 + 8)
 
 
 def _config_here(run: Run, engine: Sequence[str]) -> Config:
@@ -165,16 +181,16 @@ def gate(
         One line each, for anything wrong outside the program.
     """
     directory = Path(output)
-    task = prepare(run_file, data, engine)
+    task = prepare(run_file, data, engine, directory)
     samples = task.events.samples
     paths = [
-        *gating_files.event_paths(directory, formats, samples, task.sources),
+        *gating_files.event_paths(directory, formats, samples, task.events.sources),
         *gating_tables.table_paths(directory),
         *figures.figure_paths(directory / "figures"),
         directory / "aligned.nc",
         directory / "report.html",
     ]
-    refuse(paths, overwrite, [task.run.path, *(source.path for source in task.sources)])
+    refuse(paths, overwrite, [task.run.path, *(source.path for source in task.events.sources)])
     found = find_populations(task, n_draws, level, n_populations)
     gating = _write_events(task, found, directory, formats, memberships)
     gating_tables.write_tables(directory, gating, task.events.scaling.means, task.events.scaling.sds)
@@ -203,10 +219,10 @@ def predict(
     Parameters, returns and raises as `gate`; the probability of every population is written, too.
     """
     directory = Path(output)
-    task = prepare(run_file, data, engine)
+    task = prepare(run_file, data, engine, directory)
     samples = task.events.samples
-    paths = gating_files.event_paths(directory, formats, samples, task.sources)
-    refuse(paths, overwrite, [task.run.path, *(source.path for source in task.sources)])
+    paths = gating_files.event_paths(directory, formats, samples, task.events.sources)
+    refuse(paths, overwrite, [task.run.path, *(source.path for source in task.events.sources)])
     found = find_populations(task, n_draws, level, n_populations)
     return _write_events(task, found, directory, formats, memberships=True)
 
@@ -221,7 +237,7 @@ def _write_events(
         formats,
         channels=task.events.channels,
         samples=task.events.samples,
-        sources=task.sources,
+        sources=task.events.sources,
         n_populations=found.n_populations,
         memberships=memberships,
     ) as writers:
@@ -408,6 +424,7 @@ class _Summary:
             thresholds=limits,
             phenotypes=phenotypes.phenotypes(quantiles[1], quantiles[3], limits, task.events.channels),
             rasters=self.counter.rasters(),
+            sample_columns=task.events.sample_columns,
         )
 
     def _quantiles(self, events: Events) -> Array:

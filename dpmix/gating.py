@@ -6,13 +6,14 @@ numbered from 1 where a user meets them, by size, and from 0 in arrays.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from dpmix.model import Array, Floats, Ints
 from dpmix.populations import Tree
+from dpmix.samples import Columns
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Of the events of a population, per channel."""
@@ -145,6 +146,8 @@ class Gating:
     phenotypes : tuple of str
         P, as "CD3+ CD4+ CD8-".
     rasters : Rasters
+    sample_columns : mapping of str to S str
+        What a table of samples says of each.
     """
 
     run: str
@@ -175,6 +178,7 @@ class Gating:
     thresholds: Array
     phenotypes: tuple[str, ...]
     rasters: Rasters
+    sample_columns: Columns = field(default_factory=dict)
 
     @property
     def n_populations(self) -> int:

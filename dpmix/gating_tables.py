@@ -30,9 +30,9 @@ def write_tables(
     """Write populations.csv, proportions.csv and tree.json.
 
     populations.csv has a row per population of all samples together, proportions.csv one per sample and
-    population; proportion is the posterior mean, low and high the ends of the 90% interval, empty where there
-    is one draw only. Channels are on the transformed scale, their cells empty where a population has no
-    event. tree.json is what `_tree` says.
+    population, with what a table of samples says of it; proportion is the posterior mean, low and high the
+    ends of the 90% interval, empty where there is one draw only. Channels are on the transformed scale, their
+    cells empty where a population has no event. tree.json is what `_tree` says.
 
     Parameters
     ----------
@@ -88,11 +88,13 @@ def _population_rows(gating: Gating) -> Iterator[Sequence[object]]:
 
 
 def _proportion_rows(gating: Gating) -> Iterator[Sequence[object]]:
-    yield ["sample", "population", "phenotype", "events", "proportion", "low", "high"]
+    columns = gating.sample_columns
+    yield ["sample", *columns, "population", "phenotype", "events", "proportion", "low", "high"]
     mean, low, high = _intervals(gating.proportions)
     for s, sample in enumerate(gating.samples):
+        known = [sample, *(cells[s] for cells in columns.values())]
         for p, phenotype in enumerate(gating.phenotypes):
-            yield [sample, p + 1, phenotype, gating.sizes[s, p], mean[s, p], low[s, p], high[s, p]]
+            yield [*known, p + 1, phenotype, gating.sizes[s, p], mean[s, p], low[s, p], high[s, p]]
 
 
 def _intervals(draws: Array) -> tuple[Array, Array, Array]:

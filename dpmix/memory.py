@@ -37,11 +37,11 @@ def require(n_bytes: int, what: str, remedy: str, mapped: int = 0) -> None:
     """
     free, addresses = available(), _of_addresses()
     if n_bytes > free:
-        raise DataError(f"{what} needs {_size(n_bytes)} of memory, {_size(free)} are available; {remedy}")
+        raise DataError(f"{what} needs {shown(n_bytes)} of memory, {shown(free)} are available; {remedy}")
     if addresses is not None and n_bytes + mapped > addresses:
         raise DataError(
-            f"{what} needs {_size(n_bytes + mapped)} of addresses, as it maps its run file, and ulimit -v "
-            f"leaves {_size(addresses)}; raise it, or {remedy}"
+            f"{what} needs {shown(n_bytes + mapped)} of addresses, as it maps files, and ulimit -v "
+            f"leaves {shown(addresses)}; raise it, or {remedy}"
         )
 
 
@@ -85,5 +85,6 @@ def _of_control_group(folder: Path) -> int | None:
     return most - used + idle
 
 
-def _size(n_bytes: int) -> str:
+def shown(n_bytes: int) -> str:
+    """A number of bytes for a reader."""
     return f"{n_bytes / 1e9:,.1f} GB" if n_bytes >= 1e8 else f"{n_bytes / 1e6:.1f} MB"

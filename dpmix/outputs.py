@@ -23,7 +23,7 @@ def refuse(paths: Sequence[Path], overwrite: bool, inputs: Sequence[Path] = ()) 
         What is read, the run file and the data: never replaced.
     """
     problems = []
-    for folder in dict.fromkeys(_nearest_there(path.parent) for path in paths):
+    for folder in dict.fromkeys(nearest_there(path.parent) for path in paths):
         if not folder.is_dir():
             problems.append(f"{folder}: is a file, need a folder to write to; give another --output")
         elif not os.access(folder, os.W_OK | os.X_OK):
@@ -50,7 +50,7 @@ def refuse(paths: Sequence[Path], overwrite: bool, inputs: Sequence[Path] = ()) 
         raise ConfigError(problems)
 
 
-def _nearest_there(folder: Path) -> Path:
+def nearest_there(folder: Path) -> Path:
     """The folder, or what is there of the way to it."""
     return next(one for one in (folder, *folder.absolute().parents) if os.path.lexists(one))
 

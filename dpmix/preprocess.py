@@ -2,8 +2,9 @@
 
 In this order: rows (all, or a subsample) -> logarithmic amplification undone ($PnE) -> compensated -> margin
 events counted, or dropped where asked -> transformed -> atoms spread where asked -> standardised. One array
-of N x D numbers is held. `prepare` makes the events of a run; `prepare_like` those of other files in the same
-way, on the scale that the run has recorded.
+of N x D numbers is held, in memory or in a file (`dpmix.storage`), and passed over as seldom as its steps
+allow; beside it, where not every row is taken, the number of each. `prepare` makes the events of a run;
+`prepare_like` those of other files in the same way, on the scale that the run has recorded.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import numpy.typing as npt
 from flowutils.compensate import compensate
 from threadpoolctl import threadpool_limits
 
-from dpmix import atoms, memory
+from dpmix import atoms
 from dpmix.atoms import Atom
 from dpmix.channels import (
     Panel,
@@ -35,8 +36,11 @@ from dpmix.channels import (
 from dpmix.engines.checks import MAX_CHANNELS
 from dpmix.errors import ConfigError, DataError
 from dpmix.fcs import Channel, Spillover
+from dpmix.samples import Columns, open_samples
 from dpmix.scaling import Scaling, Transform
 from dpmix.sources import Source, open_sources
+from dpmix.storage import Storage
+from dpmix.telling import Telling
 
 Array = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
@@ -59,6 +63,8 @@ class DataSettings(Protocol):
 
     @property
     def files(self) -> list[str]: ...
+    @property
+    def samples(self) -> str | None: ...
     @property
     def channels(self) -> list[str] | None: ...
     @property
@@ -173,13 +179,18 @@ class Events:
     Attributes
     ----------
     values : float32 [N, D]
-        C-contiguous; transformed, and standardised unless the config says not to.
+        C-contiguous, read-only; transformed, and standardised unless the config says not to. An np.memmap
+        where they are held in a file.
     channels : tuple of str
         D names to show: the marker where it names one channel, else the detector.
     detectors : tuple of str
         D names in the file.
     samples : tuple of str
-        S files.
+        S names.
+    sample_columns : mapping of str to S str
+        What the table of samples says beside their names and files.
+    sources : tuple of Source
+        Their files, of which no more events can be read.
     sample_starts : int64 [S + 1]
         Events sample_starts[s] to sample_starts[s + 1] are of sample s.
     rows : int64 [N] or None
@@ -194,6 +205,8 @@ class Events:
     channels: tuple[str, ...]
     detectors: tuple[str, ...]
     samples: tuple[str, ...]
+    sample_columns: Columns
+    sources: tuple[Source, ...]
     sample_starts: Counts
     rows: Counts | None
     scaling: Scaling
@@ -201,7 +214,7 @@ class Events:
     data_hash: str
 
 
-def prepare(settings: DataSettings, base: Path, seed: int) -> Events:
+def prepare(settings: DataSettings, base: Path, seed: int, storage: Storage | None = None) -> Events:
     """Read the files of a run and make its events.
 
     Parameters
@@ -211,6 +224,8 @@ def prepare(settings: DataSettings, base: Path, seed: int) -> Events:
         Folder that file names are relative to.
     seed : int
         For the subsample (max_events), and the noise that atoms are spread by.
+    storage : Storage, optional
+        What holds the events; default: memory.
 
     Raises
     ------
@@ -221,7 +236,7 @@ def prepare(settings: DataSettings, base: Path, seed: int) -> Events:
         fewer events than channels, values that a logarithm does not take.
     """
     with threadpool_limits(1, "blas"):  # the same bits whatever the number of threads
-        return _prepare(settings, base, seed)
+        return _prepare(settings, base, seed, storage or Storage())
 
 
 def prepare_like(
@@ -230,6 +245,7 @@ def prepare_like(
     files: Sequence[str | Path],
     scaling: Scaling,
     detectors: Sequence[str],
+    storage: Storage | None = None,
 ) -> Events:
     """Read files as the sampler of a run would have seen them; of the run's own files, bit for bit as it did.
 
@@ -251,6 +267,8 @@ def prepare_like(
         Of the run.
     detectors : sequence of str
         D names in the run's first file (`Events.detectors`; attribute "detectors" of the run file).
+    storage : Storage, optional
+        What holds the events; default: memory.
 
     Raises
     ------
@@ -260,36 +278,33 @@ def prepare_like(
         A file cannot be read or lacks a channel of the run, or its events cannot be used: values that are not
         finite, values that a logarithm does not take, no events.
     """
-    sources = open_sources(files, base)
+    storage = storage or Storage()
+    sources = open_sources(files, base, storage)
     both = zip(detectors, scaling.channels, strict=True)
     run = Panel("the run", tuple(Channel(name, shown if shown != name else "") for name, shown in both))
     found = [same_channels(run, range(len(detectors)), source) for source in sources]
     notes = [f"{source.name}: {note}" for source in sources for note in source.notes]
     notes += [note for _, differences in found for note in differences]
     plans = _plan(settings, sources, [chosen for chosen, _ in found], base, notes)
+    total = sum(source.n_events for source in sources)
+    told = Telling("preparing the events", 4 * total)
     with threadpool_limits(1, "blas"):
-        gathered = _gather(plans, sum(source.n_events for source in sources), drop=False, seed=0)
+        gathered = _gather(plans, total, False, 0, storage, told)
     if len(gathered.values) == 0:
-        raise DataError(f"{', '.join(source.name for source in sources)}: found no events")
+        raise DataError(f"{_names(plans)}: found no events")
+    recorded = scaling.atoms or ((),) * len(scaling.channels)
     here = tuple(
-        tuple(
-            replace(atom, events=count)
-            for atom in recorded
-            if (count := atoms.events_at(gathered.values[:, j], atom.value))
-        )
-        for j, recorded in enumerate(scaling.atoms or ((),) * len(scaling.channels))
+        tuple(atom for atom in own if atom.events) for own in atoms.counted(recorded, gathered.values)
     )
     _check_logarithms(scaling.transforms, gathered.not_positive, scaling.channels)
-    beyond = _transform(gathered, scaling)
-    _spread_atoms(gathered, scaling, [source.name for source in sources])
-    with np.errstate(over="ignore"):  # told below, by the channel
-        _standardise(gathered.values, scaling)
-    _check_finite(gathered.values, scaling.channels)
-    return replace(_events(plans, gathered, replace(scaling, atoms=here), beyond, notes), scaling=scaling)
+    seen = _transform(gathered, scaling, [source.name for source in sources], told)
+    data_hash = _standardise(gathered.values, scaling, told)
+    events = _events(plans, gathered, replace(scaling, atoms=here), seen.beyond, notes, data_hash, storage)
+    return replace(events, scaling=scaling)
 
 
-def _prepare(settings: DataSettings, base: Path, seed: int) -> Events:
-    sources = open_sources(settings.files, base)
+def _prepare(settings: DataSettings, base: Path, seed: int, storage: Storage) -> Events:
+    sources, columns = open_samples(settings.files, settings.samples, base, storage)
     chosen, notes = _choose(settings.channels, sources)
     plans = _plan(settings, sources, chosen, base, notes)
     used = [sources[0].details[k] for k in chosen[0]]
@@ -303,7 +318,8 @@ def _prepare(settings: DataSettings, base: Path, seed: int) -> Events:
 
     total = sum(source.n_events for source in sources)
     n_take = min(total, settings.max_events or total)
-    gathered = _gather(plans, n_take, settings.margin_events == "drop", seed)
+    told = Telling("preparing the events", 2 * total + 3 * n_take)
+    gathered = _gather(plans, n_take, settings.margin_events == "drop", seed, storage, told)
     values = gathered.values
     if len(values) < len(names):
         raise DataError(
@@ -323,27 +339,28 @@ def _prepare(settings: DataSettings, base: Path, seed: int) -> Events:
     )
     _check_logarithms(transforms, gathered.not_positive, names)
     no_limits = (0.0,) if sources[0].kind == "mass" else ()
-    found = tuple(
-        atoms.find(values[:, j], settings.atoms, transform.apply, no_limits)
-        for j, transform in enumerate(transforms)
-    )
+    found = atoms.find(values, settings.atoms, [transform.apply for transform in transforms], no_limits)
     scaling = Scaling(names, transforms, np.zeros(len(names)), np.ones(len(names)), found, seed)
-    beyond = _transform(gathered, scaling)
-    _check_varies(values, names)
-    _check_different(values, names)
-    _spread_atoms(gathered, scaling, [source.name for source in sources])
-    _check_finite(values, names)
-    means, sds = _moments(values)
+    seen = _transform(gathered, scaling, [source.name for source in sources], told)
+    _check(seen, names, len(values))
     if settings.standardize:
-        scaling = replace(scaling, means=means, sds=sds)
-        _standardise(values, scaling)
+        means = seen.totals / len(values)
+        scaling = replace(scaling, means=means, sds=_deviations(values, means, told))
+    data_hash = _standardise(values, scaling, told)
     if n_take < total:
         notes.append(f"{n_take} of {total} events drawn at random (data.max_events)")
-    return _events(plans, gathered, scaling, beyond, notes)
+    events = _events(plans, gathered, scaling, seen.beyond, notes, data_hash, storage)
+    return replace(events, sample_columns=columns)
 
 
 def _events(
-    plans: Sequence[_Plan], gathered: _Gathered, scaling: Scaling, beyond: Counts, notes: Sequence[str]
+    plans: Sequence[_Plan],
+    gathered: _Gathered,
+    scaling: Scaling,
+    beyond: Counts,
+    notes: Sequence[str],
+    data_hash: str,
+    storage: Storage,
 ) -> Events:
     """What was gathered and made of it, with the report; the atoms told are those of the scaling."""
     used = [plans[0].source.details[k] for k in plans[0].chosen]
@@ -365,16 +382,23 @@ def _events(
     )
     n_dropped = gathered.n_read - len(gathered.values)
     return Events(
-        values=gathered.values,
+        values=storage.seal(gathered.values),
         channels=scaling.channels,
         detectors=tuple(channel.detector for channel in used),
         samples=tuple(plan.source.name for plan in plans),
+        sample_columns={},
+        sources=tuple(replace(plan.source, fetch=_read_already) for plan in plans),
         sample_starts=gathered.sample_starts,
         rows=gathered.rows,
         scaling=scaling,
         report=Report(gathered.n_read, n_dropped, reports, tuple(notes)),
-        data_hash=_hash(gathered.values, scaling.channels),
+        data_hash=data_hash,
     )
+
+
+def _read_already(start: int, stop: int, columns: Sequence[int]) -> Any:
+    """In place of what reads a file: the numbers of a text file are held no longer."""
+    raise ValueError("its events were read already")
 
 
 # --------------------------------------------------------------------------- what to do, per file
@@ -531,18 +555,21 @@ class _Scan:
     high: Array
 
 
-def _chunks(n_events: int) -> Iterator[tuple[int, int]]:
+def _chunks(n_events: int, told: Telling | None = None) -> Iterator[tuple[int, int]]:
     for start in range(0, n_events, CHUNK):
-        yield start, min(start + CHUNK, n_events)
+        stop = min(start + CHUNK, n_events)
+        yield start, stop
+        if told is not None:
+            told.add(stop - start)
 
 
-def _scan(plan: _Plan) -> _Scan:
+def _scan(plan: _Plan, told: Telling) -> _Scan:
     """Read a file once: refuse values that are not finite, and find the limits of its channels."""
     n = len(plan.columns)
     lowest, highest = np.full(n, np.inf), np.full(n, -np.inf)
     at_lowest, at_highest = np.zeros(n, np.int64), np.zeros(n, np.int64)
     not_numbers, infinite, first = np.zeros(n, np.int64), np.zeros(n, np.int64), np.full(n, -1)
-    for start, stop in _chunks(plan.source.n_events):
+    for start, stop in _chunks(plan.source.n_events, told):
         block = plan.source.read(start, stop, plan.columns)
         finite = np.isfinite(block)
         not_numbers += np.isnan(block).sum(0)
@@ -618,24 +645,27 @@ class _Gathered:
     highest: Array
 
 
-def _gather(plans: Sequence[_Plan], n_read: int, drop: bool, seed: int) -> _Gathered:
+def _names(plans: Sequence[_Plan]) -> str:
+    """The files, for the beginning of a message."""
+    names = [plan.source.name for plan in plans]
+    return ", ".join(names if len(names) < 5 else [*names[:3], f"and {len(names) - 3} others"])
+
+
+def _gather(
+    plans: Sequence[_Plan], n_read: int, drop: bool, seed: int, storage: Storage, told: Telling
+) -> _Gathered:
     """Read files twice: for what cannot be used and for limits, then `n_read` events into one array."""
     sizes = [plan.source.n_events for plan in plans]
     dim = len(plans[0].chosen)
-    memory.require(
-        n_read * dim * 4,
-        f"{', '.join(plan.source.name for plan in plans)}: to hold {n_read} events in {dim} channels",
-        "take fewer channels (data.channels) or fewer events (data.max_events)",
-    )
-    scans = [_scan(plan) for plan in plans]
-    values = np.empty((n_read, dim), np.float32)
+    values = storage.hold(n_read, dim, _names(plans))
+    scans = [_scan(plan, told) for plan in plans]
     rows = np.empty(n_read, np.int64) if drop or n_read < sum(sizes) else None
     low, high, negative, not_positive = np.zeros((4, dim), np.int64)
     lowest, highest = np.full(dim, np.inf), np.full(dim, -np.inf)
     starts, filled = [0], 0
     selection = _select(sizes, n_read, seed)
     for plan, scan in zip(plans, scans, strict=True):
-        for start, stop in _chunks(plan.source.n_events):
+        for start, stop in _chunks(plan.source.n_events, told):
             picked = next(selection)
             if picked is not None and len(picked) == 0:
                 continue
@@ -659,10 +689,9 @@ def _gather(plans: Sequence[_Plan], n_read: int, drop: bool, seed: int) -> _Gath
             filled += len(raw)
         starts.append(filled)
         plan.source.require_unchanged()
-    values.resize((filled, dim), refcheck=False)  # in place: no second array
     rows = None if rows is None else rows[:filled].copy()
     return _Gathered(
-        values, rows, np.array(starts), n_read, low, high, negative, not_positive, lowest, highest
+        values[:filled], rows, np.array(starts), n_read, low, high, negative, not_positive, lowest, highest
     )
 
 
@@ -716,33 +745,80 @@ def _check_logarithms(transforms: Sequence[Transform], not_positive: Counts, nam
         )
 
 
-def _check_varies(values: npt.NDArray[np.float32], names: Sequence[str]) -> None:
-    constant = [name for name, x in zip(names, values.T, strict=True) if x.min() == x.max()]
+@dataclass(frozen=True)
+class _Seen:
+    """What was seen of the events as they were transformed.
+
+    beyond counts those above the top of a logicle scale; finite tells the channels all of whose values are,
+    and totals are their sums, after atoms were spread; the extremes and the channels that are alike, before.
+    """
+
+    beyond: Counts
+    lowest: Array
+    highest: Array
+    alike: list[tuple[int, int]]
+    finite: npt.NDArray[np.bool_]
+    totals: Array
+
+
+def _transform(gathered: _Gathered, scaling: Scaling, samples: Sequence[str], told: Telling) -> _Seen:
+    """Transform events and spread their atoms, in place."""
+    values, dim = gathered.values, len(scaling.channels)
+    beyond, totals = np.zeros(dim, np.int64), np.zeros(dim)
+    lowest, highest = np.full(dim, np.inf), np.full(dim, -np.inf)
+    alike, finite = list(itertools.combinations(range(dim), 2)), np.ones(dim, bool)
+    for start, stop in _chunks(len(values), told):
+        block = values[start:stop]
+        for j, transform in enumerate(scaling.transforms):
+            raw = block[:, j].astype(np.float64)
+            if transform.method == "logicle":
+                beyond[j] += (raw > transform.t).sum()
+            if transform.method != "linear":
+                block[:, j] = transform.apply(raw)
+        lowest, highest = np.minimum(lowest, block.min(0)), np.maximum(highest, block.max(0))
+        alike = [(j, k) for j, k in alike if np.array_equal(block[:, j], block[:, k])]
+        _spread_atoms(gathered, scaling, samples, start, stop)
+        finite &= np.isfinite(block).all(0)
+        with np.errstate(invalid="ignore", over="ignore"):  # of values that are not finite, which are refused
+            totals += block.sum(0, dtype=np.float64)
+    return _Seen(beyond, lowest, highest, alike, finite, totals)
+
+
+def _spread_atoms(
+    gathered: _Gathered, scaling: Scaling, samples: Sequence[str], start: int, stop: int
+) -> None:
+    """Spread the atoms of a chunk in place, sample by sample."""
+    if all(atom.treatment == "kept" for channel in scaling.atoms for atom in channel):
+        return
+    edges = gathered.sample_starts
+    for sample in range(int(np.searchsorted(edges, start, "right")) - 1, len(samples)):
+        first, last = max(int(edges[sample]), start), min(int(edges[sample + 1]), stop)
+        if first >= stop:
+            break
+        if first == last:
+            continue
+        numbers = np.arange(first, last) - edges[sample]
+        rows = numbers if gathered.rows is None else gathered.rows[first:last]
+        scaling.spread_atoms(gathered.values[first:last], samples[sample], rows)
+
+
+def _check(seen: _Seen, names: Sequence[str], n_events: int) -> None:
+    """Raise `DataError` where a covariance of transformed events would have no inverse, or no numbers."""
+    constant = [name for name, same in zip(names, seen.lowest == seen.highest, strict=True) if same]
     if constant:
         raise DataError(
-            f"constant in all {len(values)} events: {', '.join(constant)}; leave them out (name the other "
+            f"constant in all {n_events} events: {', '.join(constant)}; leave them out (name the other "
             "channels in data.channels)"
         )
-
-
-def _check_different(values: npt.NDArray[np.float32], names: Sequence[str]) -> None:
-    """A channel that is there twice leaves every covariance without an inverse."""
-    alike = [
-        f"{names[j]} and {names[k]}"
-        for j, k in itertools.combinations(range(len(names)), 2)
-        if np.array_equal(values[:CHUNK, j], values[:CHUNK, k]) and np.array_equal(values[:, j], values[:, k])
-    ]
-    if alike:
+    if seen.alike:
+        pairs = ", ".join(f"{names[j]} and {names[k]}" for j, k in seen.alike)
         raise DataError(
-            f"the same in all {len(values)} events: {', '.join(alike)}; leave one out (name the others in "
-            "data.channels)"
+            f"the same in all {n_events} events: {pairs}; leave one out (name the others in data.channels)"
         )
+    _check_finite(seen.finite, names)
 
 
-def _check_finite(values: npt.NDArray[np.float32], names: Sequence[str]) -> None:
-    finite = np.ones(len(names), bool)
-    for start, stop in _chunks(len(values)):
-        finite &= np.isfinite(values[start:stop]).all(0)
+def _check_finite(finite: npt.NDArray[np.bool_], names: Sequence[str]) -> None:
     if not finite.all():
         bad = [name for name, fine in zip(names, finite, strict=True) if not fine]
         raise DataError(
@@ -750,49 +826,22 @@ def _check_finite(values: npt.NDArray[np.float32], names: Sequence[str]) -> None
         )
 
 
-def _transform(gathered: _Gathered, scaling: Scaling) -> Counts:
-    """Transform in place; how many events lie above the top of each logicle scale."""
-    values, beyond = gathered.values, np.zeros(len(scaling.channels), np.int64)
-    for start, stop in _chunks(len(values)):
-        for j, transform in enumerate(scaling.transforms):
-            raw = values[start:stop, j].astype(np.float64)
-            if transform.method == "logicle":
-                beyond[j] += (raw > transform.t).sum()
-            if transform.method != "linear":
-                values[start:stop, j] = transform.apply(raw)
-    return beyond
-
-
-def _spread_atoms(gathered: _Gathered, scaling: Scaling, samples: Sequence[str]) -> None:
-    """Spread atoms in place, chunk by chunk of each sample."""
-    if all(atom.treatment == "kept" for channel in scaling.atoms for atom in channel):
-        return
-    starts = gathered.sample_starts
-    for sample, first, last in zip(samples, starts[:-1], starts[1:], strict=True):
-        for start, stop in _chunks(int(last - first)):
-            events = slice(first + start, first + stop)
-            rows = np.arange(start, stop) if gathered.rows is None else gathered.rows[events]
-            scaling.spread_atoms(gathered.values[events], sample, rows)
-
-
-def _moments(values: npt.NDArray[np.float32]) -> tuple[Array, Array]:
-    """Means and standard deviations, float64 [D], added chunk by chunk in order."""
-    n, dim = values.shape
-    total, squares = np.zeros(dim), np.zeros(dim)
-    for start, stop in _chunks(n):
-        total += values[start:stop].sum(0, dtype=np.float64)
-    means = total / n
-    for start, stop in _chunks(n):
+def _deviations(values: npt.NDArray[np.float32], means: Array, told: Telling) -> Array:
+    """Standard deviations, float64 [D], added chunk by chunk in order."""
+    squares = np.zeros(len(means))
+    for start, stop in _chunks(len(values), told):
         squares += np.square(values[start:stop] - means).sum(0)
-    return means, np.sqrt(squares / n)
+    return np.sqrt(squares / len(values))
 
 
-def _standardise(values: npt.NDArray[np.float32], scaling: Scaling) -> None:
-    for start, stop in _chunks(len(values)):
-        values[start:stop] = (values[start:stop] - scaling.means) / scaling.sds
-
-
-def _hash(values: npt.NDArray[np.float32], names: Sequence[str]) -> str:
-    digest = hashlib.sha256("\0".join(names).encode())
-    digest.update(values.data)
+def _standardise(values: npt.NDArray[np.float32], scaling: Scaling, told: Telling) -> str:
+    """Standardise in place; SHA-256 of the names of the channels and the events as they then are."""
+    digest = hashlib.sha256("\0".join(scaling.channels).encode())
+    finite = np.ones(len(scaling.channels), bool)
+    for start, stop in _chunks(len(values), told):
+        with np.errstate(over="ignore"):  # told below, by the channel
+            values[start:stop] = (values[start:stop] - scaling.means) / scaling.sds
+        finite &= np.isfinite(values[start:stop]).all(0)
+        digest.update(values[start:stop].data)
+    _check_finite(finite, scaling.channels)
     return digest.hexdigest()

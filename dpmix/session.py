@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from dpmix.engines import Choice, Engine, choose_backend, cpu, make_engine, warn
 from dpmix.errors import ConfigError, DataError
 from dpmix.model import HYPERPARAMETERS, Prior, State
 from dpmix.profile import Profile
+from dpmix.storage import Storage, is_in_file
 from dpmix.streams import Step, Stream
 
 log = logging.getLogger("dpmix")
@@ -78,14 +80,20 @@ def open_session(kind: str, config: Config, base: Path, resume: bool, overwrite:
         # Before the data are read: who may not go on with the file should not have to wait for that.
         writer = None if earlier is None else stack.enter_context(RunWriter.reopen(path))
         choice = choose_backend(config.engine, None if earlier is None else earlier.engine["backend"])
-        events = preprocess.prepare(config.data, base, config.seed)
+        replaced = resume or overwrite
+        beside = partial(memory_beside, kind, config, choice.backend)
+        storage = stack.enter_context(Storage.of(config.engine, choice.backend, path, beside, replaced))
+        events = preprocess.prepare(config.data, base, config.seed, storage)
         for line in events.report.lines():
             log.info(line)
         prior = make_prior(config.model, events.channels)
         if origin is not None and not resume:  # what is wrong with it is said before a run file is laid out
             initialise.from_run(open_run(origin), 0, config.model.components, events, prior)
         require_memory(kind, config, events, choice.backend)
-        engine = stack.enter_context(closing(make_engine(choice.backend, config.engine, events.values)))
+        scratch = storage.scratch(events.values)
+        engine = stack.enter_context(
+            closing(make_engine(choice.backend, config.engine, events.values, scratch))
+        )
         engine_attributes = stored(engine, choice)
         log.info("engine: %s", summaries.describe_engine(engine_attributes))
         # One thread for the batched linear algebra: its matrices are small, its results then do not depend
@@ -105,23 +113,33 @@ def open_session(kind: str, config: Config, base: Path, resume: bool, overwrite:
         yield Session(config, origin, events, engine, prior, writer, profile)
 
 
+def memory_beside(kind: str, config: Config, backend: str, n: int, dim: int, in_file: bool = False) -> int:
+    """Bytes of memory that a run takes beside its n events of `dim` channels, which may be in a file."""
+    count, chains = config.model.components, _chains(kind, config)
+    states = (3 * chains + 8) * 8 * count * dim**2  # of the chains, and what the sampler works with
+    given = config.engine.threads, config.engine.chunks_in_flight
+    scratch = cpu.scratch_bytes(n, dim, count, *given) if backend == "cpu" else 0
+    labels = 0 if in_file and backend != "cuda" else n * (2 + 4 * chains)
+    return labels + scratch + states
+
+
 def require_memory(kind: str, config: Config, events: preprocess.Events, backend: str) -> None:
     """Raise `DataError` where the memory that a run takes beside its events is not there."""
     n, dim, count = len(events.values), len(events.channels), config.model.components
-    chains = config.mcmc.chains if kind == "mcmc" else 1
-    matrices = 8 * count * dim**2
-    states = (3 * chains + 8) * matrices  # of the chains, and what the sampler works with
-    labels = n * (2 + 4 * chains)
-    given = config.engine.threads, config.engine.chunks_in_flight
-    scratch = cpu.scratch_bytes(n, dim, count, *given) if backend == "cpu" else 0
-    drawn = config.mcmc.draws if kind == "mcmc" else 1
+    chains, drawn = _chains(kind, config), config.mcmc.draws if kind == "mcmc" else 1
+    in_file = is_in_file(events.values)
     memory.require(
-        labels + scratch + states,
-        f"a {kind} run of {n:,} events in {dim} channels (in memory: {events.values.nbytes / 1e9:.2f} GB), "
-        f"{count} components and {chains} chain{'s' if chains > 1 else ''}",
+        memory_beside(kind, config, backend, n, dim, in_file),
+        f"a {kind} run of {n:,} events in {dim} channels (in {'a file' if in_file else 'memory'}: "
+        f"{events.values.nbytes / 1e9:.2f} GB), {count} components and {chains} "
+        f"chain{'s' if chains > 1 else ''}",
         "take fewer events (data.max_events), model.components, mcmc.chains or mcmc.draws",
-        mapped=chains * drawn * (matrices + 8 * count * (dim + 1)),
+        mapped=chains * drawn * 8 * count * (dim**2 + dim + 1),
     )
+
+
+def _chains(kind: str, config: Config) -> int:
+    return config.mcmc.chains if kind == "mcmc" else 1
 
 
 def origin_of(config: Config, base: Path) -> Path | None:
@@ -218,6 +236,7 @@ def layout_of(
             "data_hash": events.data_hash,
             "n_events": len(events.values),
             "detectors": list(events.detectors),
+            "sample_table": {name: list(cells) for name, cells in events.sample_columns.items()},
         },
     )
 

@@ -13,10 +13,12 @@ the data set; the first 2-D one in the order of names |
 | AnnData (h5ad) | names of the variables, markers from the column `marker` of `var` | |
 | Parquet | names of the columns | |
 
-CSV, NPZ and AnnData files are held in memory while they are read; of all others only the rows asked for are
-(of Parquet, a row group). What a file says of its size is compared with the memory that there is before any
-of it is taken: a few bytes can say that they stand for terabytes, truthfully or not. No file is trusted
-otherwise: no pickle is opened, and names are shown in one line without a terminal's commands.
+NPZ and AnnData files are held in memory while they are read; of all others only the rows asked for are (of
+Parquet, a row group). A CSV or TSV file is read once, when it is opened, into a table of float32 numbers: in
+memory within a share of the run's limit, beyond it in a file (`dpmix.storage`). What a file says of its size
+is compared with the memory that there is before any of it is taken: a few bytes can say that they stand for
+terabytes, truthfully or not. No file is trusted otherwise: no pickle is opened, and names are shown in one
+line without a terminal's commands.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,13 +42,18 @@ import numpy.typing as npt
 from dpmix import fcs, memory
 from dpmix.errors import ConfigError, DataError, DpmixError, printable
 from dpmix.fcs import Channel, Spillover
+from dpmix.storage import Storage
+from dpmix.telling import Telling
 
+Place = tuple[Path, str]
 Fetch = Callable[[int, int, Sequence[int]], npt.NDArray[Any]]
 TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".tab")
+FOLDER_SUFFIXES = (".fcs", ".lmd", ".csv", ".tsv", ".npy", ".npz", ".h5", ".h5ad", ".hdf5", ".parquet")
 KNOWN = "FCS, CSV, TSV, NPY, NPZ, HDF5, h5ad or Parquet"
 MOST_COLUMNS = 65_536
 LONGEST_LINE = 2**20  # characters of the first line of a text file
 FEWER = "take a part of it, as a file of its own"
+RUN_ID = "run_id"  # attribute that run files have
 HOW_TO_LEAVE_OUT = "name the channels to take in data.channels"
 
 
@@ -128,25 +136,29 @@ class Source:
             raise DataError(f"{self.path}: changed while it was being read; wait until it is whole")
 
 
-def open_sources(files: Sequence[str | Path], base: Path = Path()) -> list[Source]:
+def open_sources(
+    files: Sequence[str | Path], base: Path = Path(), storage: Storage | None = None
+) -> list[Source]:
     """Open the files of a run.
 
     Parameters
     ----------
     files : sequence of str or Path
-        Names or globs, relative to `base`, in the order of the run; the files of a glob in sorted order. A
-        part of a file may be named after `::`.
+        Names, globs or folders, relative to `base`, in the order of the run; of a glob or a folder the files
+        in sorted order, of a folder those of known suffixes. A part of a file may be named after `::`.
     base : Path
         Folder that names are relative to: that of the config.
+    storage : Storage, optional
+        Where the numbers of text files are kept; default: in memory.
 
     Raises
     ------
     ConfigError
-        A name matches no file, or a file is named twice.
+        A name matches no file, a folder has none, or a file is named twice.
     DataError
         A file is of no known kind, or cannot be read.
     """
-    places: list[tuple[Path, str]] = []
+    places: list[Place] = []
     problems = []
     for given in map(str, files):
         name, _, part = given.partition("::")
@@ -158,13 +170,26 @@ def open_sources(files: Sequence[str | Path], base: Path = Path()) -> list[Sourc
             problems.append(
                 f"data.files: {given} matches no file in {base.resolve()}, need a file name or a glob"
             )
-        for file in found:
-            if (file, part) in places:
-                problems.append(f"data.files: {file} is named twice, need each file once")
-            places.append((file, part))
+        if (base / pattern).is_dir():
+            try:
+                found = _files_of(base / pattern)
+                problem = "" if found else "has no data file"
+            except OSError as error:
+                problem = f"cannot be read ({error.strerror})"
+            if problem:
+                suffixes = ", ".join(FOLDER_SUFFIXES)
+                problems.append(f"data.files: {base / pattern}: {problem}, need a folder with {suffixes}")
+        places += [(file, part) for file in found]
+    problems += [f"data.files: {file} is named twice, need each file once" for file in named_twice(places)]
     if problems:
         raise ConfigError(problems)
-    sources = [open_source(path, part) for path, part in places]
+    return open_places(places, storage)
+
+
+def open_places(places: Sequence[Place], storage: Storage | None = None) -> list[Source]:
+    """Open files by their paths and parts; their names differ, by as much of the path as that takes."""
+    storage = Storage() if storage is None else storage
+    sources = [open_source(path, part, storage) for path, part in places]
     if len({source.name for source in sources}) == len(sources):
         return sources
     folder = os.path.commonpath([path.resolve().parent for path, _ in places])
@@ -172,7 +197,32 @@ def open_sources(files: Sequence[str | Path], base: Path = Path()) -> list[Sourc
     return [replace(source, name=name) for source, name in zip(sources, names, strict=True)]
 
 
-def open_source(path: str | Path, part: str = "") -> Source:
+def named_twice(places: Sequence[Place]) -> list[Path]:
+    """Files that are there more than once, with the same part."""
+    return [file for (file, _), count in Counter(places).items() if count > 1]
+
+
+def _files_of(folder: Path) -> list[Path]:
+    """The data files of a folder, by their suffixes; a run may have its run file beside them."""
+    return sorted(
+        file
+        for file in folder.iterdir()
+        if file.suffix.lower() in FOLDER_SUFFIXES
+        and not file.name.startswith(".")
+        and file.is_file()
+        and not _is_run_file(file)
+    )
+
+
+def _is_run_file(path: Path) -> bool:
+    try:
+        with h5py.File(path, "r") as file:
+            return RUN_ID in file.attrs
+    except OSError:  # another kind of file, or a broken one, which is told when it is opened
+        return False
+
+
+def open_source(path: str | Path, part: str = "", storage: Storage | None = None) -> Source:
     """Open one data file, by its content; see the table at the top of this module.
 
     Raises
@@ -185,7 +235,7 @@ def open_source(path: str | Path, part: str = "") -> Source:
     path = Path(path)
     try:
         stamp = _stamp(path)
-        reader = _reader(path)
+        reader = _reader(path, Storage() if storage is None else storage)
         source = reader(path, part)
     except (DpmixError, MemoryError):
         raise
@@ -214,7 +264,7 @@ def _stamp(path: Path) -> tuple[int, ...]:
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _reader(path: Path) -> Callable[[Path, str], Source]:
+def _reader(path: Path, storage: Storage) -> Callable[[Path, str], Source]:
     """What reads a file, told by its first bytes."""
     if path.is_dir():
         raise DataError(f"{path}: is a folder, need files, as {path / '*.fcs'}")
@@ -231,7 +281,7 @@ def _reader(path: Path) -> Callable[[Path, str], Source]:
     if start.startswith(b"PAR1"):
         return _parquet
     if path.suffix.lower() in TEXT_SUFFIXES:
-        return _text
+        return partial(_text, storage=storage)
     suffix = path.suffix.lower().lstrip(".")
     claim = suffix.upper() if suffix in ("fcs", "lmd", "npy", "npz", "h5", "h5ad", "hdf5", "parquet") else ""
     found = f"is named {claim} but does not begin as such a file does" if claim else "is of no known kind"
@@ -315,7 +365,7 @@ def _hdf5(path: Path, part: str) -> Source:
     with h5py.File(path, "r") as file:
         if file.attrs.get("encoding-type") == "anndata":
             return _anndata(path, part)
-        if "run_id" in file.attrs:
+        if RUN_ID in file.attrs:
             raise DataError(f"{path}: is a run file of dpmix, need a file of events")
         tables: list[str] = []
         file.visititems(lambda name, item: tables.append(name) if _is_table(item) else None)
@@ -406,7 +456,7 @@ def _parquet(path: Path, part: str) -> Source:
     return Source(path.name, details, int(edges[-1]), fetch)
 
 
-def _text(path: Path, part: str) -> Source:
+def _text(path: Path, part: str, storage: Storage) -> Source:
     """CSV or TSV: the delimiter and whether there is a header are told by the first line."""
     import pyarrow
     import pyarrow.csv
@@ -429,35 +479,32 @@ def _text(path: Path, part: str) -> Source:
     reading = pyarrow.csv.ReadOptions(column_names=keys, skip_rows=int(header))
     parsing = pyarrow.csv.ParseOptions(delimiter=delimiter)
 
-    def batches(**options: Any) -> Any:
-        convert = pyarrow.csv.ConvertOptions(**options)
-        return pyarrow.csv.open_csv(path, reading, parsing, convert)
-
-    schema = batches().schema
-    numeric = [
-        key
-        for key in keys
-        if _is_number(schema.field(key).type) or pyarrow.types.is_null(schema.field(key).type)
-    ]
+    with pyarrow.csv.open_csv(path, reading, parsing) as first:
+        types = {key: first.schema.field(key).type for key in keys}
+    numeric = [key for key, type_ in types.items() if _is_number(type_) or pyarrow.types.is_null(type_)]
     if not numeric:
         raise DataError(f"{path}: found no column of numbers (with decimal points), need a row per event")
     details = tuple(
         replace(d, numeric=key in numeric)
         for d, key in zip(_details(path, names, len(keys)), keys, strict=True)
     )
-    types = {key: pyarrow.float32() for key in numeric}
-    blocks = [
-        np.column_stack([column.to_numpy(zero_copy_only=False) for column in batch.columns])
-        for batch in batches(column_types=types, include_columns=numeric)
-        if batch.num_rows
-    ]
-    values = np.concatenate(blocks) if blocks else np.empty((0, len(numeric)), np.float32)
+    table = storage.table(len(numeric))
+    convert = pyarrow.csv.ConvertOptions(
+        column_types=dict.fromkeys(numeric, pyarrow.float32()), include_columns=numeric
+    )
+    told = Telling(f"reading {path.name}", path.stat().st_size)
+    with pyarrow.OSFile(str(path)) as file, pyarrow.csv.open_csv(file, reading, parsing, convert) as batches:
+        read = 0
+        for batch in batches:
+            table.append(np.column_stack([c.to_numpy(zero_copy_only=False) for c in batch.columns]))
+            told.add(file.tell() - read)
+            read = file.tell()
     place = {int(key): k for k, key in enumerate(numeric)}
     return Source(
         path.name,
         details,
-        len(values),
-        lambda start, stop, columns: values[start:stop, [place[c] for c in columns]],
+        len(table),
+        lambda start, stop, columns: table.read(start, stop)[:, [place[c] for c in columns]],
     )
 
 

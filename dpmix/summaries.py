@@ -242,7 +242,8 @@ def describe_profile(run: Run) -> list[str]:
 
 def _describe_setting(run: Run) -> Iterator[str]:
     versions = ", ".join(f"{name} {version}" for name, version in run.versions.items())
-    files = ", ".join(run.config["data"]["files"])
+    data = run.config["data"]
+    files = ", ".join(data["files"]) or data["samples"]
     method = "MCMC" if run.kind == "mcmc" else f"Bayesian EM by posterior {_update(run)}s"
     yield f"{run.path}: {method}, begun {run.attributes['created']}"
     yield f"data: {run.attributes['n_events']:,} events of {files}"

@@ -30,7 +30,7 @@ def same(values: Array) -> Array:
 
 
 def found(values: npt.ArrayLike, mode: str = "report", no_limits: tuple[float, ...] = ()) -> tuple[Atom, ...]:
-    return find(np.asarray(values, np.float32), mode, same, no_limits)
+    return find(np.asarray(values, np.float32)[:, None], mode, [same], no_limits)[0]
 
 
 def values_of(values: npt.ArrayLike) -> list[float]:

@@ -24,6 +24,7 @@ from dpmix import preprocess
 from dpmix.cli import main
 from dpmix.draws import open_run
 from dpmix.fcs import write_fcs
+from dpmix.telling import Telling
 
 RNG = np.random.default_rng(1)
 GOOD = RNG.normal(0, 100, (300, 3)).astype(np.float32)
@@ -292,8 +293,8 @@ def test_a_file_that_changes_between_two_passes(
     else:
         SAVE[name](path, GOOD)
 
-    def scanned(plan: preprocess._Plan) -> preprocess._Scan:
-        found = scan(plan)
+    def scanned(plan: preprocess._Plan, told: Telling) -> preprocess._Scan:
+        found = scan(plan, told)
         change(path)
         return found
 

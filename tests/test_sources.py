@@ -13,9 +13,11 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from dpmix import telling
 from dpmix.errors import ConfigError, DataError
 from dpmix.fcs import write_fcs
 from dpmix.sources import open_source, open_sources
+from dpmix.storage import Storage
 
 NAMES = ["CD3", "CD4", "CD8"]
 Values = npt.NDArray[np.float32]
@@ -211,9 +213,62 @@ def test_pickles_are_not_opened(tmp_path: Path) -> None:
         open_source(tmp_path / "a.npy")
 
 
-def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="is a folder"):
-        open_sources(["."], tmp_path)
+def test_a_folder_is_the_data_files_in_it(tmp_path: Path, values: Values) -> None:
+    folder = tmp_path / "data"
+    (folder / "inner.npy").mkdir(parents=True)
+    with pytest.raises(
+        ConfigError, match=r"data.files: .*data: has no data file, need a folder with .fcs, .lmd, "
+    ):
+        open_sources(["data"], tmp_path)
+    for name in ("b.CSV", "a.fcs", "c.tsv", "d.parquet"):
+        WRITERS[f"a.{name[2:].lower()}"](folder / name, values)
+    for name in (".hidden.npy", "notes.txt", "a.xlsx"):
+        np.save(folder / "x.npy", values)
+        (folder / "x.npy").rename(folder / name)
+    write_hdf5(folder / "run.h5", values)
+    with h5py.File(folder / "run.h5", "a") as file:
+        file.attrs["run_id"] = "x"  # of a run that has its output there
+    assert [s.name for s in open_sources(["data"], tmp_path)] == ["a.fcs", "b.CSV", "c.tsv", "d.parquet"]
+    assert [s.name for s in open_sources([folder / ""])] == ["a.fcs", "b.CSV", "c.tsv", "d.parquet"]
+    with pytest.raises(ConfigError, match=r"a.fcs is named twice"):
+        open_sources(["data", "data/a.fcs"], tmp_path)
+    (folder / "broken.h5").write_bytes(b"\x89HDF broken")
+    with pytest.raises(DataError, match=r"broken.h5: cannot be read"):
+        open_sources(["data"], tmp_path)
+
+
+@pytest.mark.parametrize("limit", [None, 20_000, 10**9])
+def test_a_text_file_is_the_same_table_in_memory_and_in_a_file(
+    tmp_path: Path, values: Values, limit: int | None
+) -> None:
+    """Of two files together the numbers are 14 kB, of which an eighth of 20,000 bytes stays in memory."""
+    write_csv(tmp_path / "a.csv", values)
+    write_csv(tmp_path / "b.csv", values[:, ::-1] * 2, "a;word;b", ";")
+    lines = (tmp_path / "b.csv").read_text().splitlines()
+    lines[1:] = [f"{line.split(';')[0]};x;{line.split(';')[2]}" for line in lines[1:]]
+    (tmp_path / "b.csv").write_text("\n".join(lines))
+    storage = Storage(tmp_path, limit)
+    one, two = open_sources(["a.csv", "b.csv"], tmp_path, storage)
+    assert storage.table(1)._spool._rolled == (limit == 20_000)  # type: ignore[attr-defined]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "b.csv"]
+    np.testing.assert_array_equal(two.read(60, 300, [2, 0]), values[60:300, [0, 2]] * 2)
+    np.testing.assert_array_equal(one.read(0, 500), values)
+    np.testing.assert_array_equal(one.read(499, 500, [1]), values[499:, [1]])
+    assert (two.n_events, two.read(7, 7, [0]).shape) == (500, (0, 1))
+
+
+def test_how_far_the_reading_of_a_text_file_is_is_told(
+    tmp_path: Path, values: Values, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_csv(tmp_path / "a.csv", np.tile(values, (400, 1)))  # some blocks of a megabyte
+    monkeypatch.setattr(telling, "LINES", 0.0)
+    caplog.set_level("INFO", "dpmix")
+    open_source(tmp_path / "a.csv")
+    shares = [record.share for record in caplog.records]  # type: ignore[attr-defined]
+    assert len(shares) > 3
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+    assert caplog.messages[-1] == "reading a.csv: 100%"
 
 
 def test_real_tables(shared_data: Path) -> None:
