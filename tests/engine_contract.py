@@ -6,6 +6,7 @@ rounding of a step of the cumulative sum.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Protocol
 
@@ -15,7 +16,9 @@ import pytest
 from reference import ReferenceEngine
 from scipy import stats as st
 
+from dpmix.engines import exact
 from dpmix.engines.base import CHUNK, Deal, Key
+from dpmix.engines.sums import SummingEngine
 from dpmix.model import LOG_2PI, Array, Mixture, Stats
 
 Floats = npt.NDArray[np.float32]
@@ -567,6 +570,34 @@ class EngineContract:
         engine = self.make(np.zeros((10, 2), np.float32))
         with pytest.raises(ValueError, match="no labels"):
             engine.labels(0)
+
+
+def assert_parts_have_the_bits_of_the_whole(
+    whole: SummingEngine, parts: Sequence[SummingEngine], mixtures: tuple[Mixture, Mixture], seed: int
+) -> None:
+    """Draws, divisions and E steps, of engines over all events and over chunks of them."""
+    mixture, other = mixtures
+    rng = np.random.default_rng(seed)
+    deal, n_pairs = deal_of(len(mixture.means), of_all=True)
+    two, key = halves(mixture, deal, n_pairs), Key(5, 1, 7)
+    passes: list[Callable[[SummingEngine], Array]] = [
+        lambda engine: engine.draw_sums(other, Key(5, 1, 6)),
+        lambda engine: engine.draw_sums(mixture, key),
+        lambda engine: engine.divide_sums(deal, two, key),
+        lambda engine: engine.expect_sums(mixture),
+        lambda engine: engine.expect_sums(other),
+        lambda engine: engine.expect_sums(mixture),
+    ]
+    for sums in passes:
+        states = [sums(part) for part in parts]
+        rng.shuffle(states)
+        while len(states) > 1:  # any two
+            one = states.pop(rng.integers(len(states)))
+            exact.merge(states[rng.integers(len(states))], one)
+        np.testing.assert_array_equal(states[0], sums(whole))
+    for chain in (0, 1):
+        labels = np.concatenate([part.labels(chain) for part in parts])
+        np.testing.assert_array_equal(labels, whole.labels(chain))
 
 
 class PruningContract(EngineContract):

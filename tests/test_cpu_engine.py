@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from functools import cache
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from engine_contract import (
     AnyEngine,
     Floats,
     PruningContract,
+    assert_parts_have_the_bits_of_the_whole,
     assert_right_memberships,
     assert_same_stats,
     mixture_of,
@@ -79,6 +83,38 @@ def test_threads_and_batches_do_not_change_a_bit(
     made = [engine.memberships(mixture, populations, 100, len(events)) for engine in (one, other)]
     for mine, theirs in zip(*made, strict=True):
         np.testing.assert_array_equal(mine, theirs)
+
+
+@cache
+def ten_chunks() -> tuple[Floats, tuple[Mixture, Mixture]]:
+    events, mixture = problem(9 * CHUNK + 5000, 5, 20, spread=2.0)
+    return events, (mixture, problem(100, 5, 20, spread=2.0, seed=1)[1])
+
+
+@pytest.mark.parametrize("pruning", [True, False])
+@pytest.mark.parametrize("cuts", [[0, 10], [0, 3, 10], [0, 1, 8, 10], [0, 1, 2, 4, 5, 6, 9, 10]])
+def test_parts_of_the_chunks_have_the_bits_of_the_whole(cuts: list[int], pruning: bool) -> None:
+    events, mixtures = ten_chunks()
+    parts = [
+        CpuEngine(
+            events[first * CHUNK : end * CHUNK],
+            first_event=first * CHUNK,
+            threads=1 + first % 2,
+            chunks_in_flight=(None, 1, 3)[end % 3],
+            pruning=pruning,
+        )
+        for first, end in pairwise(cuts)
+    ]
+    assert_parts_have_the_bits_of_the_whole(CpuEngine(events, threads=2), parts, mixtures, seed=len(cuts))
+
+
+def test_parts_that_cut_a_chunk_have_other_bits() -> None:
+    """Or the test above would prove nothing."""
+    events, mixtures = ten_chunks()
+    cut = CHUNK // 2
+    parts = [CpuEngine(events[:cut]), CpuEngine(events[cut : 2 * CHUNK], first_event=cut)]
+    with pytest.raises(AssertionError, match="Arrays are not equal"):
+        assert_parts_have_the_bits_of_the_whole(CpuEngine(events[: 2 * CHUNK]), parts, mixtures, seed=0)
 
 
 @needs("v3")

@@ -29,7 +29,9 @@ pytestmark = [
 def passes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program tests/native/passes.cpp for aarch64, compiled without a warning."""
     program = tmp_path_factory.mktemp("aarch64") / "passes"
-    sources = [ROOT / "kernels" / "cpu" / name for name in ("sweep.cpp", "engine.cpp", "far.cpp")]
+    sources = [
+        ROOT / "kernels" / "cpu" / name for name in ("sweep.cpp", "engine.cpp", "exact.cpp", "far.cpp")
+    ]
     flags = ["-std=c++17", "-O2", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", "-static", "-pthread"]
     defines = ["-DDPMIX_SET=neon", "-DDPMIX_SWEEP=sweep_neon", f"-I{ROOT / 'kernels' / 'cpu'}"]
     command = [COMPILER, *flags, *defines, *sources, ROOT / "tests" / "native" / "passes.cpp", "-o", program]

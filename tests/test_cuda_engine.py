@@ -22,6 +22,7 @@ from engine_contract import (
     EngineContract,
     Floats,
     assert_near_stats,
+    assert_parts_have_the_bits_of_the_whole,
     assert_right_memberships,
     assert_same_stats,
     deal_of,
@@ -33,7 +34,7 @@ from reference import ReferenceEngine
 from dpmix.engines import cuda
 from dpmix.engines.base import CHUNK, Deal, Engine, Key
 from dpmix.engines.cpu import CpuEngine, instruction_sets
-from dpmix.engines.cuda import CudaEngine, OrderedSums, Rota, deal_out
+from dpmix.engines.cuda import CudaEngine, Rota, deal_out
 from dpmix.errors import DpmixError
 from dpmix.kernels.layout import PARTS, Layout
 from dpmix.model import Mixture, Stats
@@ -194,6 +195,19 @@ def test_the_order_of_threads_does_not_change_a_bit_in_many_channels(
         made.append((stats, [log_probabilities, engine.labels(), densities, *memberships]))
     assert_same_results(made[1], made[0])
     assert_same_results(made[2], made[0])
+
+
+@pytest.mark.usefixtures("cuda_devices")
+@pytest.mark.parametrize("cut", [1, 2])
+def test_parts_of_the_chunks_have_the_bits_of_the_whole(cut: int) -> None:
+    events, mixture = several_chunks()
+    _, other = problem(100, 2, 4, seed=1)
+    parts = [
+        CudaEngine(events[: cut * CHUNK], devices=[0]),
+        CudaEngine(events[cut * CHUNK :], devices=[0], first_event=cut * CHUNK, chunks_in_flight=1),
+    ]
+    whole = CudaEngine(events, devices=[0])
+    assert_parts_have_the_bits_of_the_whole(whole, parts, (mixture, other), seed=cut)
 
 
 # ---- Divisions
@@ -783,23 +797,6 @@ def test_a_program_may_end_without_closing_it(emulated_devices: Emulate) -> None
 
 
 # ---- Its parts
-
-
-def test_sums_are_added_in_the_order_of_the_grid() -> None:
-    rng = np.random.default_rng(0)
-    chunks = rng.normal(size=(7, 3, 5)) * 10.0 ** rng.integers(-9, 9, size=(7, 1, 1))
-    log_densities = rng.normal(size=(7, 2)) * 10.0 ** rng.integers(-9, 9, size=(7, 1))
-    straight = OrderedSums((3, 5), 2)
-    for chunk in range(7):
-        straight.add(chunk, chunks[chunk], log_densities[chunk])
-    buffer = np.empty((3, 5))
-    for _ in range(20):
-        sums = OrderedSums((3, 5), 2)
-        for chunk in rng.permutation(7):
-            buffer[:] = chunks[chunk]  # one place, overwritten
-            sums.add(int(chunk), buffer, log_densities[chunk])
-        np.testing.assert_array_equal(sums.moments, straight.moments)
-        np.testing.assert_array_equal(sums.log_densities, straight.log_densities)
 
 
 def test_chunks_are_dealt_by_speed_and_in_turn() -> None:

@@ -13,7 +13,11 @@ import numpy.typing as npt
 from dpmix.model import Array, Mixture, Stats
 
 CHUNK = 65_536
-"""Consecutive events of the grid on which statistics are formed and added, whatever engine forms them."""
+"""Consecutive events of the grid on which statistics are formed, whatever engine forms them.
+
+A chunk's are formed in one order; those of chunks are added in a way that does not depend on order
+(dpmix.engines.exact).
+"""
 
 
 class Key(NamedTuple):

@@ -5,11 +5,14 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from dpmix.engines.base import Deal
+from dpmix.engines.base import CHUNK, Deal
+from dpmix.engines.exact import MAX_ADDITIONS
 from dpmix.model import Array, Ints, Mixture
 
 MAX_CHANNELS = 64
 MAX_COMPONENTS = 4096
+MAX_EVENTS = MAX_ADDITIONS * CHUNK
+"""Of all parts of the data: every chunk is an addition to each sum (dpmix.engines.exact)."""
 
 
 def check_events(events: npt.NDArray[np.float32]) -> None:
@@ -26,7 +29,9 @@ def check_events(events: npt.NDArray[np.float32]) -> None:
 
 
 def check_options(n_events: int, weight_floor: float, chunks_in_flight: int | None, first_event: int) -> None:
-    """Raise ValueError where an option that all engines have is out of its range."""
+    """Raise ValueError where an option that all engines have is out of its range, or events are too many."""
+    if n_events > MAX_EVENTS:
+        raise ValueError(f"events: got {n_events}, need at most {MAX_EVENTS}, or their sums would be rounded")
     if chunks_in_flight is not None and chunks_in_flight < 1:
         raise ValueError(f"chunks_in_flight: got {chunks_in_flight}, need at least 1")
     if not 1.0 <= weight_floor <= 80.0:

@@ -26,7 +26,7 @@ import numpy.typing as npt
 from distributed import Client, Future, KilledWorker, LocalCluster
 
 from dpmix.config import ClusterConfig, EngineConfig
-from dpmix.engines import cpu, cuda, exact, part
+from dpmix.engines import exact, part
 from dpmix.engines.base import CHUNK, Deal, Key
 from dpmix.engines.checks import (
     check_events,
@@ -36,6 +36,7 @@ from dpmix.engines.checks import (
     checked_populations,
 )
 from dpmix.engines.part import About, Recipe, Sums
+from dpmix.engines.sums import division_of, stats_of
 from dpmix.errors import DpmixError
 from dpmix.model import Array, Ints, Mixture, Stats
 
@@ -48,8 +49,6 @@ WORTH = 1.2  # they are where that makes a pass this many times faster, since ev
 LATE_TIMES, LATE_SECONDS = 4.0, 20.0  # of a part: beyond the time that half of the parts took
 WAIT_SECONDS = 300.0  # for a worker, where there is none
 CONNECT_SECONDS = 10.0
-
-MODULES = {"cpu": cpu, "cuda": cuda}
 
 
 @dataclass(frozen=True)
@@ -200,7 +199,7 @@ class ClusterEngine:
         with self._told():
             sent, before = self._sent(mixture), self._latest[key.chain]
             values = self._summed(lambda held: self._submit(part.divide, held, before, deal, sent, key))
-        return MODULES[self._backend].division_of(values, mixture)
+        return division_of(values, mixture)
 
     def memberships(
         self, mixture: Mixture, populations: Ints, start: int, stop: int
@@ -254,7 +253,7 @@ class ClusterEngine:
             work = next(self._numbers), self._sent(mixture), key
             values = self._summed(lambda held: self._submit(part.sums, held, before, work))
         self._latest[chain], self._components[chain] = work, len(mixture.means)
-        return MODULES[self._backend].stats_of(values, mixture)
+        return stats_of(values, mixture)
 
     def _summed(self, begin: Callable[[Held], Future]) -> Array:
         """The sums of a pass over all parts; `begin` begins it on one."""

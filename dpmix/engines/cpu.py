@@ -1,7 +1,8 @@
 """The CPU engine: events in memory, the sweep in native code (kernels/cpu) on all cores.
 
-Results depend on the events, the mixture and the key alone: not on threads, on the chunks in flight, on
-pruning, or on the instruction set, except that x86-64-v2 has no fused multiply-add and rounds differently.
+Results depend on the events, the mixture and the key alone: not on threads, on the chunks in flight, on how
+chunks are shared out among engines, on pruning, or on the instruction set, except that x86-64-v2 has no fused
+multiply-add and rounds differently.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from dpmix.engines.checks import (
     checked_deal,
     checked_parameters,
     checked_populations,
-    rounded,
 )
+from dpmix.engines.sums import SummingEngine, zeros
 from dpmix.kernels import _cpu
-from dpmix.model import Array, Ints, Mixture, Stats
+from dpmix.model import Array, Ints, Mixture
 
 BATCH_BYTES = 64 << 20  # BUDGET of kernels/cpu/engine.cpp
 
@@ -63,10 +64,11 @@ def scratch_bytes(
     chunk = 8 * native_chunk() + (n_components + 32) * moments
     threads = threads or usable_cores()
     in_flight = chunks_in_flight or max(1, min(BATCH_BYTES // chunk, 2 * threads))
-    return min(chunks, in_flight) * chunk + threads * n_components * moments
+    sums = (4 + 1 + 1) * n_components * moments  # their states and values; of a chunk so far
+    return min(chunks, in_flight) * chunk + threads * n_components * moments + sums
 
 
-class CpuEngine:
+class CpuEngine(SummingEngine):
     """Engine on the cores of this machine (interface: dpmix.engines.base.Engine).
 
     Parameters
@@ -155,26 +157,19 @@ class CpuEngine:
         """Share of the whitening's multiplications made in the latest pass; 1 where nothing was pruned."""
         return float(self._native.kept)
 
-    def draw_labels(self, mixture: Mixture, key: Key) -> Stats:
-        """Draw every label given the mixture, and sum the statistics of the events by label.
-
-        Gibbs step 1; Suchard et al. (2010), J. Comput. Graph. Stat. 19:419, appendix A.
-        """
+    def draw_sums(self, mixture: Mixture, key: Key) -> Array:
         parameters = checked_parameters(mixture, self._n_channels)
-        counts, sums, scatters = self._outputs(len(mixture.means))
+        state = zeros(mixture)
         with self._timed():
-            log_likelihood = self._native.draw_labels(
-                *parameters, key.seed, key.chain, key.iteration, counts, sums, scatters
-            )
-        return Stats(counts, sums, scatters, rounded(mixture.means), log_likelihood)
+            self._native.draw_labels(*parameters, *key, state)
+        return state
 
-    def expect_labels(self, mixture: Mixture) -> Stats:
-        """Sum the statistics of the events weighted by their responsibilities (see the class's notes)."""
+    def expect_sums(self, mixture: Mixture) -> Array:
         parameters = checked_parameters(mixture, self._n_channels)
-        counts, sums, scatters = self._outputs(len(mixture.means))
+        state = zeros(mixture)
         with self._timed():
-            log_likelihood = self._native.expect_labels(*parameters, counts, sums, scatters)
-        return Stats(counts, sums, scatters, rounded(mixture.means), log_likelihood)
+            self._native.expect_labels(*parameters, state)
+        return state
 
     def memberships(
         self, mixture: Mixture, populations: Ints, start: int, stop: int
@@ -192,29 +187,15 @@ class CpuEngine:
             self._native.memberships(*parameters, numbers, start, memberships, log_densities)
         return memberships, log_densities
 
-    def divide(self, deal: Deal, mixture: Mixture, key: Key) -> tuple[Stats, Array]:
-        """Deal events out to pairs of components; see `dpmix.engines.base.Engine.divide`."""
+    def divide_sums(self, deal: Deal, mixture: Mixture, key: Key) -> Array:
         parameters = checked_parameters(mixture, self._n_channels)
         deal = checked_deal(deal, len(mixture.means))
-        counts, sums, scatters = self._outputs(len(mixture.means))
-        log_probabilities = np.empty(len(mixture.means) // 2)
+        state = zeros(mixture, len(mixture.means) // 2)
         with self._timed():
-            done = self._native.divide(
-                deal.pairs,
-                deal.sides,
-                *parameters,
-                key.seed,
-                key.chain,
-                key.iteration,
-                deal.word,
-                counts,
-                sums,
-                scatters,
-                log_probabilities,
-            )
+            done = self._native.divide(deal.pairs, deal.sides, *parameters, *key, deal.word, state)
         if not done:
             raise ValueError(f"deal: chain {key.chain} has no labels of {len(deal.pairs)} components")
-        return Stats(counts, sums, scatters, rounded(mixture.means), 0.0), log_probabilities
+        return state
 
     def labels(self, chain: int = 0) -> npt.NDArray[np.int32]:
         """Labels of one chain, int32 [N]: its latest draw, or the most probable ones after the E step.
@@ -245,7 +226,3 @@ class CpuEngine:
         began = time.perf_counter()
         yield
         self._seconds += time.perf_counter() - began
-
-    def _outputs(self, n_components: int) -> tuple[Array, Array, Array]:
-        dim = self._n_channels
-        return np.empty(n_components), np.empty((n_components, dim)), np.empty((n_components, dim, dim))

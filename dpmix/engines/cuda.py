@@ -1,8 +1,9 @@
 """The CUDA engine: the sweep in hand-written kernels (kernels/*.cu) on one or more devices, through PyCUDA.
 
-Results depend on the events, the mixture and the key alone: not on the devices, on the chunks of a launch, or
-on whether events stay on the devices or pass through them in every sweep. Labels are those of the CPU engine
-but where a label's uniform lies within rounding of a step of the cumulative sum.
+Results depend on the events, the mixture and the key alone: not on the devices, on the chunks of a launch,
+on how chunks are shared out among engines, or on whether events stay on the devices or pass through them in
+every sweep. Labels are those of the CPU engine but where a label's uniform lies within rounding of a step of
+the cumulative sum.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from dpmix.engines import exact
 from dpmix.engines.base import CHUNK, Deal, Key
 from dpmix.engines.checks import (
     check_events,
@@ -27,12 +29,12 @@ from dpmix.engines.checks import (
     checked_deal,
     checked_parameters,
     checked_populations,
-    rounded,
 )
+from dpmix.engines.sums import SummingEngine, zeros
 from dpmix.errors import DpmixError
 from dpmix.kernels import build
 from dpmix.kernels.layout import Layout
-from dpmix.model import Array, Ints, Mixture, Stats
+from dpmix.model import Array, Ints, Mixture
 
 if TYPE_CHECKING:
     from dpmix.engines.cuda_device import Account, Deliver, Device, Labels, Pass
@@ -99,7 +101,7 @@ def describe(found: Sequence[DeviceInfo]) -> str:
     return ", ".join(f"{device.name} ({device.number})" for device in found)
 
 
-class CudaEngine:
+class CudaEngine(SummingEngine):
     """Engine on CUDA devices (interface: dpmix.engines.base.Engine).
 
     Parameters
@@ -199,16 +201,11 @@ class CudaEngine:
         """Bytes that came from the devices in the latest pass."""
         return sum(account.bytes_down for account in self._accounts)
 
-    def draw_labels(self, mixture: Mixture, key: Key) -> Stats:
-        """Draw every label given the mixture, and sum the statistics of the events by label.
+    def draw_sums(self, mixture: Mixture, key: Key) -> Array:
+        return self._label(mixture, key)
 
-        Gibbs step 1; Suchard et al. (2010), J. Comput. Graph. Stat. 19:419, appendix A.
-        """
-        return self._statistics(mixture, key)
-
-    def expect_labels(self, mixture: Mixture) -> Stats:
-        """Sum the statistics of the events weighted by their responsibilities."""
-        return self._statistics(mixture, None)
+    def expect_sums(self, mixture: Mixture) -> Array:
+        return self._label(mixture, None)
 
     def memberships(
         self, mixture: Mixture, populations: Ints, start: int, stop: int
@@ -238,8 +235,7 @@ class CudaEngine:
         self._run(work, keep, range(start // CHUNK, (stop - 1) // CHUNK + 1))
         return memberships, log_densities
 
-    def divide(self, deal: Deal, mixture: Mixture, key: Key) -> tuple[Stats, Array]:
-        """Deal events out to pairs of components; see `dpmix.engines.base.Engine.divide`."""
+    def divide_sums(self, deal: Deal, mixture: Mixture, key: Key) -> Array:
         from dpmix.engines.cuda_device import Division, Pass
 
         components = self._packed(mixture)
@@ -249,14 +245,7 @@ class CudaEngine:
             raise ValueError(f"deal: chain {key.chain} has no labels of {len(deal.pairs)} components")
         table = np.stack([deal.pairs, deal.sides.astype(np.int32)])
         work = Pass(components, key, division=Division(table, deal.word, labelled.labels))
-        totals = OrderedSums((len(components), self._layout.n_moments), len(components) // 2)
-
-        def add(chunk: int, moments: Array, log_probabilities: Array) -> None:
-            totals.add(chunk, moments, log_probabilities.sum(axis=1))
-
-        self._run(work, add, range(self._n_chunks))
-        counts, sums, scatters = self._layout.unpack_moments(totals.moments)
-        return Stats(counts, sums, scatters, rounded(mixture.means), 0.0), totals.log_densities
+        return self._add_up(work, zeros(mixture, len(components) // 2))
 
     def labels(self, chain: int = 0) -> npt.NDArray[np.int32]:
         """Labels of one chain, int32 [N]: its latest draw, or the most probable ones after the E step.
@@ -295,22 +284,28 @@ class CudaEngine:
         packed: Array = self._layout.pack(*checked_parameters(mixture, self._n_channels))
         return packed
 
-    def _statistics(self, mixture: Mixture, key: Key | None) -> Stats:
+    def _label(self, mixture: Mixture, key: Key | None) -> Array:
         from dpmix.engines.cuda_device import Pass
 
         components, chain = self._packed(mixture), 0 if key is None else key.chain
         before = self._labelled.pop(chain, None)
         labels = before.labels if before else np.empty((self._n_chunks, CHUNK), np.uint16)
-        totals = OrderedSums((len(components), self._layout.n_moments))
-
-        def add(chunk: int, moments: Array, log_likelihoods: Array) -> None:
-            totals.add(chunk, moments, log_likelihoods.sum(keepdims=True))
-
-        self._run(Pass(components, key, labels), add, range(self._n_chunks))
+        state = self._add_up(Pass(components, key, labels), zeros(mixture))
         self._labelled[chain] = Labelled(labels, len(components))
-        counts, sums, scatters = self._layout.unpack_moments(totals.moments)
-        log_likelihood = float(totals.log_densities[0])
-        return Stats(counts, sums, scatters, rounded(mixture.means), log_likelihood)
+        return state
+
+    def _add_up(self, work: Pass, state: Array) -> Array:
+        """Have a pass over all chunks done; the sums of what it delivers."""
+        lock = Lock()
+
+        def add(chunk: int, moments: Array, log_densities: Array) -> None:
+            # Those of a chunk in one order; of a division by pair and part, else by block.
+            sums = log_densities.sum(axis=-1)
+            with lock:
+                exact.add(state, np.append(moments, sums))
+
+        self._run(work, add, range(self._n_chunks))
+        return state
 
     def _run(self, work: Pass, deliver: Deliver, chunks: range) -> None:
         """Have the chunks of a pass done, by the devices that are left where some fail."""
@@ -399,7 +394,7 @@ class Rota:
         self.orphans: deque[int] = deque()  # of failed devices, in the order of the grid
 
     def take(self, number: int, most: int) -> list[int]:
-        """At most so many chunks for a device to do: orphans first, since the sums wait for them."""
+        """At most so many chunks for a device to do: orphans first."""
         with self._lock:
             queue = self.orphans or self._queues[number]
             chunks = [queue.popleft() for _ in range(min(most, len(queue)))]
@@ -431,39 +426,6 @@ class Rota:
     def unfinished(self) -> bool:
         with self._lock:
             return bool(self.orphans) or any(self._held.values())
-
-
-class OrderedSums:
-    """Sums over chunks, added in the order of the grid whatever the order in which chunks come.
-
-    Attributes
-    ----------
-    moments : float64 [K, N_MOMENTS]
-    log_densities : float64 [sums]
-        Log likelihood, or log probabilities by pair.
-    """
-
-    def __init__(self, shape: tuple[int, int], n_log_densities: int = 1) -> None:
-        self.moments: Array = np.zeros(shape)
-        self.log_densities: Array = np.zeros(n_log_densities)
-        self._lock = Lock()
-        self._next = 0
-        self._early: dict[int, tuple[Array, Array]] = {}  # chunks that came before their turn
-
-    def add(self, chunk: int, moments: Array, log_densities: Array) -> None:
-        """Take a chunk's; the moments may be overwritten afterwards."""
-        with self._lock:
-            if chunk != self._next:
-                self._early[chunk] = moments.copy(), log_densities
-                return
-            self._add(moments, log_densities)
-            while self._next in self._early:
-                self._add(*self._early.pop(self._next))
-
-    def _add(self, moments: Array, log_densities: Array) -> None:
-        self.moments += moments
-        self.log_densities += log_densities
-        self._next += 1
 
 
 def serve(device: Device, work: Pass, share: Sequence[int], rota: Rota, deliver: Deliver) -> Account:

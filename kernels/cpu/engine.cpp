@@ -34,6 +34,28 @@ struct Run {
     std::uint32_t from, count;  // in the chunk's order
 };
 
+// Adds numbers to others.
+void add(const double* numbers, std::size_t n, double* to) {
+    for (std::size_t i = 0; i < n; i++) to[i] += numbers[i];
+}
+
+// A component's moments, moved together: no padding is left.
+void pack(double* moments, int n_channels) {
+    for (int row = 1; row <= n_channels; row++) {
+        const double* from = moments + moment_row(row);
+        std::copy(from, from + row + 1, moments + triangle(0, row));
+    }
+}
+
+// Calls body(from, to) for each chunk's runs among the runs [first, end), a chunk's being neighbours.
+template <class Body>
+void for_each_chunk(const std::vector<Run>& runs, std::size_t first, std::size_t end, const Body& body) {
+    for (std::size_t from = first, to = first; from < end; from = to) {
+        while (to < end && runs[to].chunk == runs[from].chunk) to++;
+        body(from, to);
+    }
+}
+
 // Four partial sums: one addition need not wait for the last.
 double sum(const double* values, int n) {
     double sums[4] = {};
@@ -174,12 +196,13 @@ std::vector<Scratch> Engine::scratches(int n_components, bool soft, int n_popula
     return views;
 }
 
-void Engine::draw_labels(const Parameters& parameters, const Key& key, Totals& totals) {
+void Engine::draw_labels(const Parameters& parameters, const Key& key, const Sums& sums) {
     const std::lock_guard<std::mutex> lock(busy_);
     const int K = parameters.n_components, threads = threads_for(K, n_events_);
     const PackedMixture packed(parameters, n_channels_, options_.weight_floor, can_prune(K));
     const Mixture& mixture = packed.view();
     const std::size_t size = static_cast<std::size_t>(moment_size(n_channels_));
+    const std::size_t n_moments = static_cast<std::size_t>(moment_count(n_channels_));
     std::vector<Scratch> scratch = scratches(K, false);
     Chain& chain = this->chain(key.chain);
 
@@ -195,7 +218,6 @@ void Engine::draw_labels(const Parameters& parameters, const Key& key, Totals& t
     ThreadScratch::grow(batch_.starts, batch * (K + 1));
     std::vector<double> chunk_log_likelihoods(batch);
     std::vector<Work> work;
-    totals.log_likelihood = 0.0;
     Crew crew(threads);
 
     for (std::size_t first = 0; first < n_chunks(); first += batch) {
@@ -223,9 +245,9 @@ void Engine::draw_labels(const Parameters& parameters, const Key& key, Totals& t
                 chunk_log_likelihoods[c] = sum(&batch_.log_likelihoods[c * CHUNK], events_in(part.chunk));
             }
         });
-        for (std::size_t c = 0; c < end - first; c++) totals.log_likelihood += chunk_log_likelihoods[c];
+        for (std::size_t c = 0; c < end - first; c++) sums.add(sums.n - 1, &chunk_log_likelihoods[c], 1);
 
-        // 2. Moments of runs of events of one component, the runs of a component in the order of the grid.
+        // 2. Moments of runs of events of one component.
         std::vector<Run> runs;
         std::vector<std::size_t> first_run;
         for (int j = 0; j < K; j++) {
@@ -247,29 +269,34 @@ void Engine::draw_labels(const Parameters& parameters, const Key& key, Totals& t
                            &batch_.moments[i * size], scratch[worker]);
         });
 
-        // 3. Add them up.
+        // 3. Add them up, those of a chunk in the first run's place.
         crew.loop(static_cast<std::size_t>(K), [&](std::size_t j, int) {
-            double* total = totals.moments + j * size;
-            for (std::size_t run = first_run[j]; run < first_run[j + 1]; run++) {
-                const double* own = &batch_.moments[run * size];
-                for (std::size_t i = 0; i < size; i++) total[i] += own[i];
-            }
+            for_each_chunk(runs, first_run[j], first_run[j + 1], [&](std::size_t from, std::size_t to) {
+                double* own = &batch_.moments[from * size];
+                for (std::size_t run = from + 1; run < to; run++) add(&batch_.moments[run * size], size, own);
+                pack(own, n_channels_);
+                sums.add(j * n_moments, own, n_moments);
+            });
         });
     }
     note(chain, K, work);
 }
 
-void Engine::expect_labels(const Parameters& parameters, Totals& totals) {
+void Engine::expect_labels(const Parameters& parameters, const Sums& sums) {
     const std::lock_guard<std::mutex> lock(busy_);
     const int K = parameters.n_components, threads = threads_for(K, n_events_);
     const PackedMixture packed(parameters, n_channels_, options_.weight_floor, can_prune(K));
     const Mixture& mixture = packed.view();
     const std::size_t size = static_cast<std::size_t>(moment_size(n_channels_));
+    const std::size_t n_moments = static_cast<std::size_t>(moment_count(n_channels_));
     const std::size_t components = static_cast<std::size_t>(K);
     std::vector<Scratch> scratch = scratches(K, true);
     Chain& chain = this->chain(0);
 
     const std::vector<Task> parts = tasks(0, n_chunks(), EXPECT_TASK);
+    const auto ends_chunk = [&](std::size_t p) {
+        return p + 1 == parts.size() || parts[p + 1].chunk != parts[p].chunk;
+    };
     const std::size_t task_bytes = components * size * sizeof(double);
     std::size_t batch = options_.chunks_in_flight > 0
                             ? static_cast<std::size_t>(options_.chunks_in_flight) * (CHUNK / EXPECT_TASK)
@@ -277,6 +304,8 @@ void Engine::expect_labels(const Parameters& parameters, Totals& totals) {
     batch = std::min(batch, parts.size());
     ThreadScratch::grow(batch_.moments, batch * components * size);
     ThreadScratch::grow(batch_.touched, batch * components);
+    ThreadScratch::grow(batch_.chunk, components * size);
+    std::vector<std::uint8_t> begun(components, 0);  // whether the chunk's sums have something of a component
     std::vector<double> log_likelihoods(parts.size());
     std::vector<Work> work(parts.size());
     Crew crew(threads);
@@ -295,16 +324,29 @@ void Engine::expect_labels(const Parameters& parameters, Totals& totals) {
             work[first + p] = {made, whole, pruned};
         });
         crew.loop(components, [&](std::size_t j, int) {
-            double* total = totals.moments + j * size;
-            for (std::size_t p = 0; p < end - first; p++) {
-                if (!batch_.touched[p * components + j]) continue;
-                const double* own = &batch_.moments[(p * components + j) * size];
-                for (std::size_t i = 0; i < size; i++) total[i] += own[i];
+            double* chunk = &batch_.chunk[j * size];
+            for (std::size_t p = first; p < end; p++) {
+                if (batch_.touched[(p - first) * components + j]) {
+                    const double* own = &batch_.moments[((p - first) * components + j) * size];
+                    if (begun[j]) add(own, size, chunk);
+                    else std::copy(own, own + size, chunk);
+                    begun[j] = 1;
+                }
+                if (begun[j] && ends_chunk(p)) {
+                    pack(chunk, n_channels_);
+                    sums.add(j * n_moments, chunk, n_moments);
+                    begun[j] = 0;
+                }
             }
         });
     }
-    totals.log_likelihood = 0.0;
-    for (const double of_task : log_likelihoods) totals.log_likelihood += of_task;
+    double log_likelihood = 0.0;
+    for (std::size_t p = 0; p < parts.size(); p++) {
+        log_likelihood += log_likelihoods[p];
+        if (!ends_chunk(p)) continue;
+        sums.add(sums.n - 1, &log_likelihood, 1);
+        log_likelihood = 0.0;
+    }
 
     crew.loop(n_chunks(), [&](std::size_t chunk, int) { sort(chain, chunk, K, nullptr); });
     note(chain, K, work);
@@ -332,8 +374,7 @@ void Engine::memberships(const Parameters& parameters, const Populations& popula
     });
 }
 
-bool Engine::divide(const Deal& deal, const Parameters& parameters, const Key& key, Totals& totals,
-                    double* log_probabilities) {
+bool Engine::divide(const Deal& deal, const Parameters& parameters, const Key& key, const Sums& sums) {
     const std::lock_guard<std::mutex> lock(busy_);
     const auto found = chains_.find(key.chain);
     if (found == chains_.end() || found->second.passes == 0) return false;
@@ -342,6 +383,7 @@ bool Engine::divide(const Deal& deal, const Parameters& parameters, const Key& k
     const int K = deal.n_components, P = parameters.n_components / 2;
     const PackedMixture packed(parameters, n_channels_, options_.weight_floor, false);
     const std::size_t size = static_cast<std::size_t>(moment_size(n_channels_));
+    const std::size_t n_moments = static_cast<std::size_t>(moment_count(n_channels_));
     std::vector<std::vector<int>> members(static_cast<std::size_t>(P));  // components of each pair
     std::size_t dealt = 0;
     for (int j = 0; j < K; j++) {
@@ -349,7 +391,6 @@ bool Engine::divide(const Deal& deal, const Parameters& parameters, const Key& k
         members[static_cast<std::size_t>(deal.pairs[j])].push_back(j);
         dealt++;
     }
-    std::fill_n(log_probabilities, P, 0.0);
 
     const std::size_t chunk_bytes = (dealt + CHUNK / RUN) * 2 * size * sizeof(double);
     const std::size_t batch =
@@ -366,9 +407,11 @@ bool Engine::divide(const Deal& deal, const Parameters& parameters, const Key& k
         crew.loop(end - first,
                   [&](std::size_t c, int) { count(chain, first + c, K, &batch_.starts[c * (K + 1)]); });
 
-        // Runs of events of one component; those of a pair in the order of the grid, whatever the batch.
+        // Runs of events of one component; those of a pair and a chunk in the order of the components.
         std::vector<Run> runs;
+        std::vector<std::size_t> first_run;
         for (const std::vector<int>& components : members) {
+            first_run.push_back(runs.size());
             for (std::size_t c = 0; c < end - first; c++) {
                 for (const int j : components) {
                     const std::uint32_t* starts = &batch_.starts[c * (K + 1) + j];
@@ -377,6 +420,7 @@ bool Engine::divide(const Deal& deal, const Parameters& parameters, const Key& k
                 }
             }
         }
+        first_run.push_back(runs.size());
         ThreadScratch::grow(batch_.moments, runs.size() * 2 * size);
         of_runs.resize(runs.size());
         crew.loop(runs.size(), [&](std::size_t i, int worker) {
@@ -397,15 +441,21 @@ bool Engine::divide(const Deal& deal, const Parameters& parameters, const Key& k
                 sweep_.moments(packed.view(), 2 * pair + side, events, places[side], counts[side],
                                &batch_.moments[(2 * i + side) * size], scratch[worker]);
         });
-        for (std::size_t i = 0; i < runs.size(); i++) {
-            const std::size_t pair = static_cast<std::size_t>(deal.pairs[runs[i].component]);
-            log_probabilities[pair] += of_runs[i];
-            double* total = totals.moments + 2 * pair * size;
-            const double* own = &batch_.moments[2 * i * size];
-            for (std::size_t e = 0; e < 2 * size; e++) total[e] += own[e];
-        }
+        crew.loop(members.size(), [&](std::size_t pair, int) {
+            for_each_chunk(runs, first_run[pair], first_run[pair + 1], [&](std::size_t from, std::size_t to) {
+                double* own = &batch_.moments[2 * from * size];
+                for (std::size_t run = from + 1; run < to; run++)
+                    add(&batch_.moments[2 * run * size], 2 * size, own);
+                const double log_probability =
+                    std::accumulate(of_runs.data() + from, of_runs.data() + to, 0.0);
+                for (std::size_t side = 0; side < 2; side++) {
+                    pack(own + side * size, n_channels_);
+                    sums.add((2 * pair + side) * n_moments, own + side * size, n_moments);
+                }
+                sums.add(sums.n - members.size() + pair, &log_probability, 1);
+            });
+        });
     }
-    totals.log_likelihood = 0.0;
     return true;
 }
 

@@ -2,24 +2,21 @@
 // chain.
 //
 // The events are cut into chunks of 65,536: the grid, which belongs to the data. A pass takes the chunks of a
-// batch through its steps on all threads; what is summed is summed in the order of the grid. So no result
-// depends on threads, on the size of a batch or on the instruction set (x86-64-v2 rounds differently).
+// batch through its steps on all threads; within a chunk what is summed is summed in one order, in float64, and
+// the sums of chunks are added in a way that does not depend on order (exact.hpp). So no result depends on
+// threads, on the size of a batch, on how the chunks are shared out among engines or on the instruction set
+// (x86-64-v2 rounds differently).
 #pragma once
 
 #include <map>
 #include <mutex>
 #include <vector>
 
+#include "exact.hpp"
 #include "scratch.hpp"
 #include "sweep.hpp"
 
 namespace dpmix {
-
-// Where a pass puts its sums; the caller zeroes the moments.
-struct Totals {
-    double* moments;  // [K][moment_size(D)]
-    double log_likelihood;
-};
 
 struct Options {
     int threads;
@@ -34,23 +31,25 @@ class Engine {
     Engine(const Sweep& sweep, const float* events, std::size_t n_events, int n_channels,
            const Options& options);
 
+    // Passes add to sums: moments [K][moment_count(D)], then the log likelihood.
+
     // Gibbs step 1, and the moments of the events by label: a function of events, mixture and key alone.
-    void draw_labels(const Parameters& parameters, const Key& key, Totals& totals);
+    void draw_labels(const Parameters& parameters, const Key& key, const Sums& sums);
 
     // The E step. Its last bits depend on the order in which events are added, and so on the labels that the
     // previous pass of chain 0 left: it is a function of the events, the previous mixture and this one.
-    void expect_labels(const Parameters& parameters, Totals& totals);
+    void expect_labels(const Parameters& parameters, const Sums& sums);
 
     // Memberships [stop - start][P] and log densities [stop - start] of the events from start to stop - 1: a
     // function of each event, the mixture and the populations. Labels and their order stay as they are.
     void memberships(const Parameters& parameters, const Populations& populations, std::size_t start,
                      std::size_t stop, float* memberships, double* log_densities);
 
-    // Deals the events of some components out to pairs of new ones, 2 p and 2 p + 1 for pair p: their moments, and
-    // the log probability [P] of each pair's sides. A function of events, labels, mixture, key and word alone;
-    // labels and their order stay as they are. False where the chain has no labels of so many components.
-    bool divide(const Deal& deal, const Parameters& parameters, const Key& key, Totals& totals,
-                double* log_probabilities);
+    // Deals the events of some components out to pairs of new ones, 2 p and 2 p + 1 for pair p. Adds their moments,
+    // and after them the log probability [P] of each pair's sides, to sums. A function of events, labels, mixture,
+    // key and word alone; labels and their order stay as they are. False where the chain has no labels of so many
+    // components.
+    bool divide(const Deal& deal, const Parameters& parameters, const Key& key, const Sums& sums);
 
     // Copies the labels of one chain to out [N]; false where it has none yet.
     bool copy_labels(std::uint32_t chain, std::int32_t* out) const;

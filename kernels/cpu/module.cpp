@@ -1,6 +1,6 @@
 // The Python module dpmix.kernels._cpu: the engine on NumPy arrays, and the choice of an instruction set.
 //
-// Shapes and values are checked by dpmix.engines.cpu, the only caller.
+// Shapes and values are checked by the callers, dpmix.engines.cpu and dpmix.engines.exact.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -64,7 +64,24 @@ using Doubles2 = nb::ndarray<const double, nb::ndim<2>, nb::c_contig, nb::device
 using Doubles3 = nb::ndarray<const double, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
 using DoublesOut1 = nb::ndarray<double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using DoublesOut2 = nb::ndarray<double, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using DoublesOut3 = nb::ndarray<double, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
+
+// The state of n sums [4][n] (exact.hpp), in a caller's array.
+Sums sums_in(DoublesOut2& state) { return {state.data(), state.shape(1)}; }
+
+void add(DoublesOut2 state, Doubles1 numbers) {
+    const nb::gil_scoped_release released;
+    sums_in(state).add(0, numbers.data(), numbers.shape(0));
+}
+
+void merge(DoublesOut2 state, Doubles2 other) {
+    const nb::gil_scoped_release released;
+    sums_in(state).merge(other.data());
+}
+
+void values(Doubles2 state, DoublesOut1 out) {
+    const nb::gil_scoped_release released;
+    values_of(state.data(), state.shape(1), out.data());
+}
 
 // The engine together with the array that it reads, which is neither copied nor changed.
 class CpuEngine {
@@ -78,35 +95,6 @@ class CpuEngine {
                 whiteners.data()};
     }
 
-    // Moments (sweep.hpp) to counts, sums and symmetric scatters.
-    void unpack(const AlignedVector<double>& moments, DoublesOut1& counts, DoublesOut2& sums,
-                DoublesOut3& scatters) const {
-        const std::size_t D = events_.shape(1), K = counts.shape(0);
-        const std::size_t size = static_cast<std::size_t>(moment_size(static_cast<int>(D)));
-        for (std::size_t j = 0; j < K; j++) {
-            const double* own = &moments[j * size];
-            for (std::size_t i = 0; i <= D; i++) {
-                const double* row = own + moment_row(static_cast<int>(i));
-                for (std::size_t l = 0; l <= i; l++) {
-                    if (i == D) (l == D ? counts(j) : sums(j, l)) = row[l];
-                    else scatters(j, i, l) = scatters(j, l, i) = row[l];
-                }
-            }
-        }
-    }
-
-    // Runs a pass without the interpreter's lock; returns the log likelihood.
-    template <class Pass>
-    double run(const Pass& pass, DoublesOut1& counts, DoublesOut2& sums, DoublesOut3& scatters) {
-        const nb::gil_scoped_release released;
-        const std::size_t size = static_cast<std::size_t>(moment_size(static_cast<int>(events_.shape(1))));
-        AlignedVector<double> moments(counts.shape(0) * size);
-        Totals totals{moments.data(), 0.0};
-        pass(totals);
-        unpack(moments, counts, sums, scatters);
-        return totals.log_likelihood;
-    }
-
    public:
     CpuEngine(Events events, const std::string& isa, int threads, bool pruning, float weight_floor,
               int chunks_in_flight, std::uint64_t first_event)
@@ -115,18 +103,16 @@ class CpuEngine {
           engine_(sweep_, events.data(), events.shape(0), static_cast<int>(events.shape(1)),
                   {threads, pruning, weight_floor, chunks_in_flight, first_event}) {}
 
-    double draw_labels(Doubles1 log_constants, Doubles2 means, Doubles3 whiteners, std::uint64_t seed,
-                       std::uint32_t chain, std::uint32_t iteration, DoublesOut1 counts, DoublesOut2 sums,
-                       DoublesOut3 scatters) {
-        const Parameters from = parameters(log_constants, means, whiteners);
-        const Key key{seed, chain, iteration};
-        return run([&](Totals& totals) { engine_.draw_labels(from, key, totals); }, counts, sums, scatters);
+    void draw_labels(Doubles1 log_constants, Doubles2 means, Doubles3 whiteners, std::uint64_t seed,
+                     std::uint32_t chain, std::uint32_t iteration, DoublesOut2 state) {
+        const nb::gil_scoped_release released;
+        engine_.draw_labels(parameters(log_constants, means, whiteners), {seed, chain, iteration},
+                            sums_in(state));
     }
 
-    double expect_labels(Doubles1 log_constants, Doubles2 means, Doubles3 whiteners, DoublesOut1 counts,
-                         DoublesOut2 sums, DoublesOut3 scatters) {
-        const Parameters from = parameters(log_constants, means, whiteners);
-        return run([&](Totals& totals) { engine_.expect_labels(from, totals); }, counts, sums, scatters);
+    void expect_labels(Doubles1 log_constants, Doubles2 means, Doubles3 whiteners, DoublesOut2 state) {
+        const nb::gil_scoped_release released;
+        engine_.expect_labels(parameters(log_constants, means, whiteners), sums_in(state));
     }
 
     void memberships(Doubles1 log_constants, Doubles2 means, Doubles3 whiteners,
@@ -140,21 +126,15 @@ class CpuEngine {
                             start + memberships.shape(0), memberships.data(), log_densities.data());
     }
 
-    // Whether the chain has labels of so many components; statistics [2P] and log probabilities [P] are written.
+    // Whether the chain has labels of so many components; if not, nothing is added.
     bool divide(nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> pairs,
                 nb::ndarray<const std::int8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> sides,
                 Doubles1 log_constants, Doubles2 means, Doubles3 whiteners, std::uint64_t seed,
-                std::uint32_t chain, std::uint32_t iteration, int word, DoublesOut1 counts, DoublesOut2 sums,
-                DoublesOut3 scatters, DoublesOut1 log_probabilities) {
-        const Parameters from = parameters(log_constants, means, whiteners);
-        const Deal deal{static_cast<int>(pairs.shape(0)), pairs.data(), sides.data(), word};
-        bool done = false;
-        run(
-            [&](Totals& totals) {
-                done = engine_.divide(deal, from, {seed, chain, iteration}, totals, log_probabilities.data());
-            },
-            counts, sums, scatters);
-        return done;
+                std::uint32_t chain, std::uint32_t iteration, int word, DoublesOut2 state) {
+        const nb::gil_scoped_release released;
+        return engine_.divide({static_cast<int>(pairs.shape(0)), pairs.data(), sides.data(), word},
+                              parameters(log_constants, means, whiteners), {seed, chain, iteration},
+                              sums_in(state));
     }
 
     // Whether the chain has labels; they are written to `out` [N].
@@ -184,18 +164,20 @@ NB_MODULE(_cpu, module) {
     module.attr("MAX_CHANNELS") = dpmix::MAX_CHANNELS;
     module.attr("MAX_COMPONENTS") = dpmix::MAX_COMPONENTS;
     module.def("isas", &dpmix::isas, "Instruction sets that this processor has, best first.");
+    module.def("add", &dpmix::add, "state"_a.noconvert(), "numbers"_a);
+    module.def("merge", &dpmix::merge, "state"_a.noconvert(), "other"_a);
+    module.def("values", &dpmix::values, "state"_a, "out"_a.noconvert());
     nb::class_<CpuEngine>(module, "Engine")
         .def(nb::init<dpmix::Events, const std::string&, int, bool, float, int, std::uint64_t>(), "events"_a,
              "isa"_a, "threads"_a, "pruning"_a, "weight_floor"_a, "chunks_in_flight"_a, "first_event"_a)
         .def("draw_labels", &CpuEngine::draw_labels, "log_constants"_a, "means"_a, "whiteners"_a, "seed"_a,
-             "chain"_a, "iteration"_a, "counts"_a, "sums"_a, "scatters"_a)
+             "chain"_a, "iteration"_a, "state"_a.noconvert())
         .def("expect_labels", &CpuEngine::expect_labels, "log_constants"_a, "means"_a, "whiteners"_a,
-             "counts"_a, "sums"_a, "scatters"_a)
+             "state"_a.noconvert())
         .def("memberships", &CpuEngine::memberships, "log_constants"_a, "means"_a, "whiteners"_a,
              "populations"_a, "start"_a, "memberships"_a, "log_densities"_a)
         .def("divide", &CpuEngine::divide, "pairs"_a, "sides"_a, "log_constants"_a, "means"_a, "whiteners"_a,
-             "seed"_a, "chain"_a, "iteration"_a, "word"_a, "counts"_a, "sums"_a, "scatters"_a,
-             "log_probabilities"_a)
+             "seed"_a, "chain"_a, "iteration"_a, "word"_a, "state"_a.noconvert())
         .def("labels", &CpuEngine::labels, "chain"_a, "out"_a)
         .def("log_densities", &CpuEngine::log_densities, "log_constants"_a, "means"_a, "whiteners"_a,
              "events"_a, "out"_a)

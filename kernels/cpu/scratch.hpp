@@ -62,6 +62,7 @@ struct BatchScratch {
     std::vector<std::uint32_t> starts;    // [chunks][K + 1] of the components in a chunk's order
     AlignedVector<double> moments;        // of runs, or of pieces and components
     std::vector<std::uint8_t> touched;    // [pieces][K]
+    AlignedVector<double> chunk;          // [K][moment_size(D)] of a chunk's pieces so far (expect only)
 };
 
 }  // namespace dpmix

@@ -56,11 +56,13 @@ constexpr int stage_size(int first, int last) { return last + triangle(first, la
 
 // Scatter, sum and count of one component are one lower triangular matrix: the sum of r z z' over its events,
 // z = (x - centre, 1) with D + 1 entries, r the responsibility (1 for a drawn label). Row D holds the sum
-// and, on its diagonal, the count. Rows are padded to multiples of 16 so that whole vectors are added.
+// and, on its diagonal, the count. Rows are padded to multiples of 16 so that whole vectors are added; what is
+// handed out has none of the padding.
 constexpr int moment_row(int row) {
     return 16 * (8 * (row / 16) * (row / 16 + 1) + (row % 16) * (row / 16 + 1));
 }
 constexpr int moment_size(int n_channels) { return moment_row(n_channels + 1); }
+constexpr int moment_count(int n_channels) { return triangle(0, n_channels + 1); }  // without padding
 constexpr int padded_width(int n_channels) { return (n_channels + 16) / 16 * 16; }  // of z
 
 // ---- Values --------------------------------------------------------------------------------------------

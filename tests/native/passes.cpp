@@ -30,13 +30,15 @@ int main() {
     const dpmix::Parameters parameters{sizes[2], constants.data(), means.data(), whiteners.data()};
     dpmix::Engine engine(dpmix::DPMIX_SWEEP, events.data(), N, sizes[1], {2, true, 25.0f, 0, 0});
     for (std::uint32_t pass = 0; pass < 3; pass++) {
-        std::vector<double> moments(K * dpmix::moment_size(sizes[1]));
-        dpmix::Totals totals{moments.data(), 0.0};
-        if (pass < 2) engine.draw_labels(parameters, dpmix::Key{7, 0, pass}, totals);
-        else engine.expect_labels(parameters, totals);
+        const std::size_t n = K * dpmix::moment_count(sizes[1]) + 1;
+        std::vector<double> state(4 * n), values(n);
+        const dpmix::Sums sums{state.data(), n};
+        if (pass < 2) engine.draw_labels(parameters, dpmix::Key{7, 0, pass}, sums);
+        else engine.expect_labels(parameters, sums);
+        dpmix::values_of(state.data(), n, values.data());
         std::vector<std::int32_t> labels(N);
         engine.copy_labels(0, labels.data());
         for (const std::int32_t label : labels) std::printf("%d\n", label);
-        std::printf("%a\n", totals.log_likelihood);
+        std::printf("%a\n", values.back());
     }
 }

@@ -1,0 +1,73 @@
+"""Statistics as sums that do not depend on order (dpmix.engines.exact), to be added up from parts of data.
+
+The sums of a pass: the moments of its K components, [K, N_MOMENTS] as in `dpmix.kernels.layout`, flat; then
+the log likelihood or, of a division into P pairs, the log probability of each.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from dpmix.engines import exact
+from dpmix.engines.base import Deal, Key
+from dpmix.engines.checks import rounded
+from dpmix.kernels.layout import Layout
+from dpmix.model import Array, Mixture, Stats
+
+
+class SummingEngine(ABC):
+    """An engine (`dpmix.engines.base.Engine`) whose passes add up chunks, each as one number to a sum.
+
+    The sums of engines that hold whole chunks of the same data, merged in any order, have the bits of those
+    of one engine that holds all.
+    """
+
+    @abstractmethod
+    def draw_sums(self, mixture: Mixture, key: Key) -> Array:
+        """Draw every label; the state of the sums, float64 [4, K * N_MOMENTS + 1]."""
+
+    @abstractmethod
+    def expect_sums(self, mixture: Mixture) -> Array:
+        """The E step; the state of the sums, float64 [4, K * N_MOMENTS + 1]."""
+
+    @abstractmethod
+    def divide_sums(self, deal: Deal, mixture: Mixture, key: Key) -> Array:
+        """Deal events out to P pairs; the state of the sums, float64 [4, 2 * P * N_MOMENTS + P]."""
+
+    def draw_labels(self, mixture: Mixture, key: Key) -> Stats:
+        """Draw every label given the mixture, and sum the statistics of the events by label.
+
+        Gibbs step 1; Suchard et al. (2010), J. Comput. Graph. Stat. 19:419, appendix A.
+        """
+        return stats_of(exact.values(self.draw_sums(mixture, key)), mixture)
+
+    def expect_labels(self, mixture: Mixture) -> Stats:
+        """Sum the statistics of the events weighted by their responsibilities (see the class's notes)."""
+        return stats_of(exact.values(self.expect_sums(mixture)), mixture)
+
+    def divide(self, deal: Deal, mixture: Mixture, key: Key) -> tuple[Stats, Array]:
+        """Deal events out to pairs of components; see `dpmix.engines.base.Engine.divide`."""
+        return division_of(exact.values(self.divide_sums(deal, mixture, key)), mixture)
+
+
+def zeros(mixture: Mixture, n_log_densities: int = 1) -> Array:
+    """The state of a pass's sums to begin with."""
+    n_components, dim = mixture.means.shape
+    return exact.zeros(n_components * Layout(dim).n_moments + n_log_densities)
+
+
+def stats_of(values: Array, mixture: Mixture) -> Stats:
+    """Statistics of a draw or an E step, of the values of its sums float64 [K * N_MOMENTS + 1]."""
+    return _stats(values[:-1], mixture, float(values[-1]))
+
+
+def division_of(values: Array, mixture: Mixture) -> tuple[Stats, Array]:
+    """Statistics and log probabilities of a division, of the values of its sums [2 * P * N_MOMENTS + P]."""
+    n_pairs = len(mixture.means) // 2
+    return _stats(values[:-n_pairs], mixture, 0.0), values[-n_pairs:]
+
+
+def _stats(moments: Array, mixture: Mixture, log_likelihood: float) -> Stats:
+    n_components, dim = mixture.means.shape
+    counts, sums, scatters = Layout(dim).unpack_moments(moments.reshape(n_components, -1))
+    return Stats(counts, sums, scatters, rounded(mixture.means), log_likelihood)

@@ -1,0 +1,115 @@
+#include "exact.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace dpmix {
+namespace {
+
+constexpr double NAN_ = std::numeric_limits<double>::quiet_NaN();
+constexpr double INF = std::numeric_limits<double>::infinity();
+constexpr double BIN = 0x1p30;
+constexpr int LOWEST_BIN = -32;
+constexpr double HIGHEST = 0x1.8p1012;  // c of bin 32
+constexpr double REACH = 0x1p-24;       // of a bin, in units of c
+constexpr std::size_t ROW = 128;        // sums that are looked over together
+
+bool reaches(double c, double x) { return std::abs(x) <= c * REACH; }
+
+// c of the lowest bin that reaches an x that is not 0.
+double lowest_reaching(double x) {
+    const int bin = static_cast<int>(std::floor((std::ilogb(x) - 28) / 30.0));  // or the next
+    const double c = std::ldexp(1.5, 52 + 30 * std::max(bin, LOWEST_BIN));
+    return reaches(c, x) ? c : c * BIN;
+}
+
+// The slices of an x that c reaches, added.
+inline void add_slices(double c, double x, double& a0, double& a1, double& a2) {
+    const double c1 = c * (1.0 / BIN), c2 = c1 * (1.0 / BIN);
+    const double s0 = (x + c) - c;
+    const double left = x - s0;
+    const double s1 = (left + c1) - c1;
+    const double s2 = ((left - s1) + c2) - c2;
+    a0 += s0;
+    a1 += s1;
+    a2 += s2;
+}
+
+// Makes `top` the top bin; c is not above it.
+void raise(double top, double& c, double& a0, double& a1, double& a2) {
+    if (c == 0.0) c = top;
+    for (; c < top; c *= BIN) {
+        a2 = a1;
+        a1 = a0;
+        a0 = 0.0;
+    }
+}
+
+void add_any(double x, double& c, double& a0, double& a1, double& a2) {
+    if (!reaches(HIGHEST, x)) {
+        const double beyond = std::isnan(x) ? NAN_ : std::copysign(INF, x);
+        const double sum = std::isnan(c) ? a0 + beyond : beyond;
+        a0 = std::isnan(sum) ? NAN_ : sum;
+        a1 = a2 = 0.0;
+        c = NAN_;
+    } else if (x != 0.0 && !std::isnan(c)) {
+        if (!reaches(c, x)) raise(lowest_reaching(x), c, a0, a1, a2);
+        add_slices(c, x, a0, a1, a2);
+    }
+}
+
+// a + b, and what was rounded off.
+double two_sum(double a, double b, double& error) {
+    const double sum = a + b, part = sum - a;
+    error = (a - (sum - part)) + (b - part);
+    return sum;
+}
+
+}  // namespace
+
+void Sums::add(std::size_t first, const double* numbers, std::size_t count) const {
+    for (std::size_t from = 0; from < count; from += ROW) {
+        const std::size_t size = std::min(ROW, count - from);
+        const double* __restrict x = numbers + from;
+        double* __restrict c = state + first + from;
+        double* __restrict a0 = c + n;
+        double* __restrict a1 = c + 2 * n;
+        double* __restrict a2 = c + 3 * n;
+        long beyond = 0;
+        for (std::size_t i = 0; i < size; i++) beyond |= reaches(c[i], x[i]) ? 0 : 1;
+        if (beyond) {
+            for (std::size_t i = 0; i < size; i++) add_any(x[i], c[i], a0[i], a1[i], a2[i]);
+        } else {
+            for (std::size_t i = 0; i < size; i++) add_slices(c[i], x[i], a0[i], a1[i], a2[i]);
+        }
+    }
+}
+
+void Sums::merge(const double* other) const {
+    for (std::size_t i = 0; i < n; i++) {
+        double &c = state[i], &a0 = state[n + i], &a1 = state[2 * n + i], &a2 = state[3 * n + i];
+        double d = other[i], b0 = other[n + i], b1 = other[2 * n + i], b2 = other[3 * n + i];
+        if (std::isnan(d)) {
+            add_any(b0, c, a0, a1, a2);
+        } else if (!std::isnan(c) && d != 0.0) {
+            const double top = std::max(c, d);
+            raise(top, c, a0, a1, a2);
+            raise(top, d, b0, b1, b2);
+            a0 += b0;
+            a1 += b1;
+            a2 += b2;
+        }
+    }
+}
+
+void values_of(const double* state, std::size_t n, double* values) {
+    for (std::size_t i = 0; i < n; i++) {
+        const double a0 = state[n + i], a1 = state[2 * n + i], a2 = state[3 * n + i];
+        double high_error, low_error;
+        const double low = two_sum(a1, a2, low_error), high = two_sum(a0, low, high_error);
+        values[i] = std::isnan(state[i]) ? a0 : high + (high_error + low_error);
+    }
+}
+
+}  // namespace dpmix
