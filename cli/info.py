@@ -42,10 +42,11 @@ def _about_run(file: str) -> list[str]:
 def _about_data(file: str) -> list[str]:
     from dpmix import channels
     from dpmix.sources import open_source
+    from dpmix.storage import Storage
 
     name, _, part = file.partition("::")
     path = Path(name)
-    source = open_source(path, part)
+    source = open_source(path, part, Storage.temporary())
     rows = [("", "detector", "marker", "range", "transform", "")]
     for k, (channel, s) in enumerate(zip(source.details, channels.suggest(source), strict=True), start=1):
         limit = "" if channel.range is None else f"{channel.range:g}"

@@ -27,12 +27,14 @@ def command(files: tuple[str, ...], output: Path | None, overwrite: bool) -> Non
     """Write a commented config for data files, from what they say of themselves.
 
     Every key is there with its default; every channel is there with its detector and marker, whether it is
-    taken and why not, and a transform that fits the instrument. Several files are pooled into one data set.
+    taken and why not, and a transform that fits the instrument. Several files, and those of a folder, are
+    pooled into one data set.
 
     \b
     Examples:
       dpmix init sample.fcs
       dpmix init monday/*.fcs tuesday.fcs --output run.yaml
+      dpmix init week --output run.yaml
     """
     if output is not None and output.exists() and not overwrite:
         raise ConfigError([f"{output}: exists already; --overwrite replaces it"])
@@ -52,9 +54,10 @@ def write_config(files: Sequence[str], folder: Path) -> str:
     from dpmix import channels
     from dpmix.config import to_yaml
     from dpmix.sources import open_sources
+    from dpmix.storage import Storage
     from dpmix.yaml_text import flow
 
-    sources = open_sources(files)
+    sources = open_sources(files, storage=Storage.temporary())
     first = sources[0]
     suggestions = channels.suggest(first)
     taken = [k for k, suggestion in enumerate(suggestions) if suggestion.taken]
@@ -97,15 +100,14 @@ def _config(files: list[str], names: Sequence[str], suggestions: Sequence[Sugges
 
 
 def _about(files: Sequence[str], sources: Sequence[Source]) -> list[str]:
-    """Lines about the files, which are as many as the sources unless there are globs among them."""
+    """Lines about the files, which are as many as the sources unless some are globs or folders."""
     from importlib.metadata import version
 
     lines = [f"A config of dpmix {version('dpmix')}, written by dpmix init."]
     if len(sources) != len(files):
         return [*lines, *(f"{source.name}: {source.n_events:,} events" for source in sources)]
     for file, source in zip(files, sources, strict=True):
-        name, _, part = file.partition("::")
-        lines += data_files.describe(Path(name).expanduser(), part, source)
+        lines += data_files.describe(source.path, file.partition("::")[2], source)
     return lines
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from dpmix import (
     alignment,
@@ -121,8 +122,8 @@ def _events(run: Run, config: Config, data: Sequence[str | Path], storage: Stora
 
 
 def _beside(n: int, dim: int) -> int:
-    """Bytes of memory beside n events: labels of the engine, populations of all, and those of one sample."""
-    return n * (2 + 8 + 8)
+    """Bytes beside n events: the engine's, populations, those of a sample, a channel and a part of it."""
+    return n * (2 + 4 + 8 + 4 + 4)
 
 
 def _config_here(run: Run, engine: Sequence[str]) -> Config:
@@ -358,7 +359,7 @@ class _Summary:
     sizes: Ints
     certainty: Array
     n_implausible: Ints
-    population: Ints
+    population: npt.NDArray[np.int32]
     counter: rasters.Counter
 
     @classmethod
@@ -371,7 +372,7 @@ class _Summary:
             sizes=np.zeros((n_samples, n_populations), np.int64),
             certainty=np.zeros(n_populations),
             n_implausible=np.zeros(n_samples, np.int64),
-            population=np.zeros(len(events.values), np.int64),
+            population=np.zeros(len(events.values), np.int32),
             counter=rasters.Counter(rasters.grid(lows, highs), n_populations),
         )
 
@@ -430,8 +431,10 @@ class _Summary:
     def _quantiles(self, events: Events) -> Array:
         """QUANTILES of each population and channel, float64 [5, P, D]."""
         found = np.full((len(QUANTILES), len(self.certainty), events.values.shape[1]), np.nan)
-        for p in range(len(self.certainty)):
-            own = events.values[self.population == p]
-            if len(own):
-                found[:, p] = np.quantile(own, QUANTILES, axis=0, overwrite_input=True)
+        for d in range(events.values.shape[1]):  # one at a time: the events may be in a file
+            column = np.array(events.values[:, d])
+            for p in range(len(self.certainty)):
+                own = column[self.population == p]
+                if len(own):
+                    found[:, p, d] = np.quantile(own, QUANTILES, overwrite_input=True)
         return events.scaling.to_transformed(found)

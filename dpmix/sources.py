@@ -426,11 +426,11 @@ def _parquet(path: Path, part: str) -> Source:
     import pyarrow.parquet
 
     _no_part(path, part)
-    file = pyarrow.parquet.ParquetFile(path)
-    fields = list(file.schema_arrow)
+    with pyarrow.parquet.ParquetFile(path) as file:  # not left open: there may be thousands
+        metadata, fields = file.metadata, list(file.schema_arrow)
     _require_columns(path, len(fields))
     details = tuple(Channel(field.name, numeric=_is_number(field.type)) for field in fields)
-    sizes = [file.metadata.row_group(g).num_rows for g in range(file.num_row_groups)]
+    sizes = [metadata.row_group(g).num_rows for g in range(metadata.num_row_groups)]
     edges = np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
     latest: dict[tuple[int, tuple[int, ...]], npt.NDArray[np.float32]] = {}
 
@@ -439,7 +439,8 @@ def _parquet(path: Path, part: str) -> Source:
         if (g, columns) not in latest:
             latest.clear()
             _require_memory(path, (sizes[g], len(columns)), np.dtype(np.float64))
-            table = file.read_row_group(g, columns=[details[c].detector for c in columns])
+            with pyarrow.parquet.ParquetFile(path, metadata=metadata) as file:
+                table = file.read_row_group(g, columns=[details[c].detector for c in columns])
             latest[g, columns] = np.column_stack(
                 [table.column(details[c].detector).to_numpy().astype(np.float32) for c in columns]
             )

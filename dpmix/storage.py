@@ -97,6 +97,11 @@ class Storage:
             folder, int(SHARE * memory.available()) if limit is None else limit, beside, path, overwrite
         )
 
+    @classmethod
+    def temporary(cls) -> Self:
+        """For a look at files: within the memory that is free, then in the system's folder for such."""
+        return cls(Path(tempfile.gettempdir()), int(SHARE * memory.available()))
+
     def scratch(self, values: Floats) -> Path | None:
         """The folder for what is kept beside events, None where that is to be in memory, as they are."""
         return self._folder if is_in_file(values) else None

@@ -428,6 +428,15 @@ def test_init_writes_a_config_that_runs(folder: Path) -> None:
     assert draws.open_run("run.h5").complete
 
 
+def test_init_of_a_folder(folder: Path) -> None:
+    (folder / "week").mkdir()
+    for name in ("a.csv", "b.csv"):
+        (folder / "week" / name).write_text("x,y\n1,2\n3,5\n")
+        text = dpmix("init", "week").stdout
+        assert "files:\n    - week\n" in text
+        assert f"{name}: 2 events" in text
+
+
 def test_init_of_odd_names(folder: Path) -> None:
     """A channel that is named as the default transform is, a file name of two lines."""
     rows = ["default,CD[3]*,no,12:30", "1,2,3,4", "3,1,5,2", "5,6,3,1", "6,5,4,3", "1,5,2,9"]

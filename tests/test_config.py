@@ -260,12 +260,23 @@ def test_one_line_says_where_what_and_what_is_needed(line: str, expected: str) -
     assert problem(f"{MINIMAL}\n{line}") == f"run.yaml: {expected}"
 
 
+@pytest.mark.parametrize("data", ["{samples: s.csv}", "{samples: s.csv, files: []}"])
+def test_a_table_of_samples_stands_for_files(data: str) -> None:
+    config = parse_config(f"data: {data}", "run.yaml")
+    assert (config.data.files, config.data.samples) == ([], "s.csv")
+    assert parse_config(to_yaml(config), "run.yaml") == config
+
+
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
         ("{}", "data.files: missing, need a list of file names or globs, as [sample.fcs]"),
         ("{files: []}", "data.files: got [], need a list of file names or globs, as [sample.fcs]"),
         ("{files: a.fcs}", 'data.files: got "a.fcs", need a list of file names or globs, as [sample.fcs]'),
+        ("{samples: null}", "data.files: missing, need a list of file names or globs, as [sample.fcs]"),
+        ("{files: [a], samples: s.csv}", "data: got files and samples, need one of them: take the other out"),
+        ("{samples: 3}", "data.samples: got 3, need a text or null"),
+        ("{samples: s.csv, atoms: drop}", 'data.atoms: got "drop", need one of report, dither, tail'),
         ("{files: [a], channels: [405]}", "data.channels[0]: got 405, need a text"),
         ("{files: [a], chanels: [x]}", "data.chanels: unknown key; did you mean data.channels?"),
         (

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import tracemalloc
+from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,17 @@ def test_events_in_a_file_give_the_same_draws(
         contents(run.run_mcmc(other).path)["posterior/means"]
         != contents(data / "plain.h5")["posterior/means"]
     )
+
+
+def test_events_in_a_file_pass_through_devices_too(
+    data: Path, tmp_path: Path, cuda_devices: Callable[..., None]
+) -> None:
+    cuda_devices(1)
+    few = {"model": {"components": 4}, "mcmc": {"chains": 1, "burn_in": 0, "draws": 1}}
+    for name, limit in (("memory", "1 GB"), ("file", "1 MB")):
+        engine = {"backend": "cuda", "chunks_in_flight": 1, "memory_limit": limit}
+        run.run_mcmc(a_config(data, str(tmp_path / name), engine=engine, **few))
+    assert_identical(tmp_path / "memory", tmp_path / "file")
 
 
 def test_bayesian_em_of_events_in_a_file_stopped_and_resumed_is_one_run(data: Path, tmp_path: Path) -> None:
