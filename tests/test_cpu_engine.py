@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 from engine_contract import (
     AnyEngine,
+    EngineContract,
     Floats,
     PruningContract,
     assert_parts_have_the_bits_of_the_whole,
@@ -22,6 +30,7 @@ from reference import log_densities
 from dpmix.engines.base import CHUNK, Key
 from dpmix.engines.checks import MAX_CHANNELS, MAX_COMPONENTS
 from dpmix.engines.cpu import CpuEngine, available, instruction_sets, native_chunk
+from dpmix.errors import DataError
 from dpmix.kernels import _cpu
 from dpmix.model import Mixture
 
@@ -47,6 +56,21 @@ class TestV3(PruningContract):
 class TestV2(PruningContract):
     def make(self, events: Floats, **options: object) -> AnyEngine:
         return CpuEngine(events, threads=1, isa="v2", **options)  # type: ignore[arg-type]
+
+
+def in_file(events: Floats) -> Floats:
+    """The same events in a file that is gone when they are."""
+    with tempfile.TemporaryFile() as file:
+        file.write(events.tobytes())
+        file.flush()
+        return np.memmap(file, np.float32, "r", 0, events.shape)
+
+
+class TestStreaming(EngineContract):
+    """Events and all that is kept of them in files."""
+
+    def make(self, events: Floats, **options: object) -> AnyEngine:
+        return CpuEngine(in_file(events), threads=2, scratch=Path(tempfile.gettempdir()), **options)  # type: ignore[arg-type]
 
 
 def test_the_grid_is_the_same_in_python_and_in_native_code() -> None:
@@ -115,6 +139,26 @@ def test_parts_that_cut_a_chunk_have_other_bits() -> None:
     parts = [CpuEngine(events[:cut]), CpuEngine(events[cut : 2 * CHUNK], first_event=cut)]
     with pytest.raises(AssertionError, match="Arrays are not equal"):
         assert_parts_have_the_bits_of_the_whole(CpuEngine(events[: 2 * CHUNK]), parts, mixtures, seed=0)
+
+
+@pytest.mark.parametrize("mode", ["r", "r+", "c", None])
+def test_files_do_not_change_a_bit(mode: str | None, tmp_path: Path) -> None:
+    """Of so many channels that every chunk is a window of its own. What is in no file cannot be let go."""
+    rng = np.random.default_rng(0)
+    events = rng.normal(size=(3 * CHUNK + 777, 64)).astype(np.float32)
+    mixture, other = (problem(100, 64, 4, seed=seed)[1] for seed in (0, 1))
+    np.save(tmp_path / "events.npy", events)
+    held = events.copy() if mode is None else np.load(tmp_path / "events.npy", mmap_mode=mode)
+    if mode == "c":  # changes that are in no file
+        events[::7] = held[::7] = 0.5
+    streaming, resident = CpuEngine(held, threads=1, scratch=tmp_path), CpuEngine(events, threads=2)
+    assert_parts_have_the_bits_of_the_whole(resident, [streaming], (mixture, other), seed=0)
+    made = [
+        engine.memberships(mixture, np.arange(4), 100, len(events) - 5) for engine in (resident, streaming)
+    ]
+    for mine, theirs in zip(*made, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    np.testing.assert_array_equal(held, events)
 
 
 @needs("v3")
@@ -210,6 +254,77 @@ def test_what_is_wrong_with_a_mixture_is_said() -> None:
     for bad in (wrong_dim, with_log_weight(mixture, -np.inf), with_log_weight(mixture, np.nan), not_finite):
         with pytest.raises(ValueError, match=r"^mixture: "):
             engine.draw_labels(bad, Key(1, 0, 0))
+
+
+PEAK = """
+import sys
+import numpy as np
+from pathlib import Path
+from dpmix.engines.base import Deal, Key
+from dpmix.engines.cpu import CpuEngine
+from dpmix.model import Mixture
+
+def status(key):
+    return int(next(line for line in open("/proc/self/status") if line.startswith(key)).split()[1])
+
+events = np.load(sys.argv[1], mmap_mode="r")
+dim = events.shape[1]
+mixture = Mixture(np.log([0.3, 0.7]), np.zeros((2, dim)), np.stack([np.eye(dim)] * 2), np.zeros(2))
+before = status("VmRSS:")
+engine = CpuEngine(events, threads=2, scratch=Path(sys.argv[2]) if sys.argv[2:] else None)
+for iteration in range(2):
+    engine.draw_labels(mixture, Key(1, 0, iteration))
+engine.expect_labels(mixture)
+engine.divide(Deal(np.zeros(2, np.int32), np.full(2, -1, np.int8), 1), mixture, Key(1, 0, 1))
+for start in range(0, len(events), 1_000_000):
+    engine.memberships(mixture, np.arange(2), start, min(start + 1_000_000, len(events)))
+engine.labels()
+print(status("VmHWM:") - before)
+"""
+
+
+def test_memory_does_not_grow_with_events_in_a_file(tmp_path: Path) -> None:
+    """Of 400 MB of events, and 30 MB that are kept of them; beside 20 MB of labels and 12 of memberships."""
+    path, block = tmp_path / "events.npy", np.random.default_rng(0).normal(size=(100_000, 20))
+    events = np.lib.format.open_memmap(path, "w+", np.float32, (5_000_000, 20))
+    for start in range(0, len(events), len(block)):
+        events[start : start + len(block)] = block
+    del events
+    peaks = []
+    for options in ([str(tmp_path)], []):
+        command = [sys.executable, "-c", PEAK, str(path), *options]
+        peaks.append(int(subprocess.run(command, check=True, capture_output=True, text=True).stdout) / 1000)
+    streaming, resident = peaks
+    assert streaming < 150.0
+    assert resident > 430.0  # or this would prove nothing
+    assert sorted(tmp_path.iterdir()) == [path]
+
+
+@contextmanager
+def files_end_at(size: int) -> Iterator[None]:
+    """No file of this process can grow beyond so many bytes, as if the disk were full."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_full_disk_is_a_line_and_no_end(tmp_path: Path) -> None:
+    events, mixture = problem(10_000, 2, 4)
+    said = f"^{tmp_path}: cannot hold 2 bytes for each of 10000 events .File too large.; give another folder"
+    with files_end_at(19_999), pytest.raises(DataError, match=said):
+        CpuEngine(events, scratch=tmp_path)
+    engine = CpuEngine(events, scratch=tmp_path)
+    with files_end_at(19_999), pytest.raises(DataError, match=said):
+        engine.draw_labels(mixture, Key(1, 0, 0))
+    with files_end_at(20_000):
+        got = engine.draw_labels(mixture, Key(1, 0, 0))
+    assert_same_stats(got, CpuEngine(events).draw_labels(mixture, Key(1, 0, 0)))
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(DataError, match=r"nowhere: cannot hold .* \(No such file or directory\)"):
+        CpuEngine(events, scratch=tmp_path / "nowhere")
 
 
 def test_a_closed_engine_is_closed() -> None:

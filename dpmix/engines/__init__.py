@@ -95,6 +95,7 @@ def make_engine(
             pruning=config.pruning,
             weight_floor=config.weight_floor,
             chunks_in_flight=config.chunks_in_flight,
+            scratch=scratch,
         )
     return cuda.CudaEngine(
         events,

@@ -12,6 +12,7 @@ import platform
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,7 @@ from dpmix.engines.checks import (
     checked_populations,
 )
 from dpmix.engines.sums import SummingEngine, zeros
+from dpmix.errors import DataError
 from dpmix.kernels import _cpu
 from dpmix.model import Array, Ints, Mixture
 
@@ -89,15 +91,22 @@ class CpuEngine(SummingEngine):
         Instruction set, one of ``v2``, ``v3``, ``v4`` (x86-64) or ``neon``. Default: the best there is.
     first_event : int
         Number of the first event, for an engine that holds a part of the data.
+    scratch : Path, optional
+        Folder for files without a name in which the engine then keeps what it has of every event, to be given
+        where data are larger than memory: events are then an `np.memmap`, which nobody changes.
 
     Raises
     ------
     ValueError
         For events or options that are not as said here.
+    DataError
+        There is no room in the folder; also in the first pass of a chain.
 
     Notes
     -----
     Beside the events: 2 bytes per event, 4 bytes per event and chain, and scratch that does not grow with N.
+    With a folder, all that grows with N is in files: 32 MB of them are in memory at a time, or a chunk for
+    each thread, and as much is read ahead.
 
     `draw_labels` is a function of events, mixture and key. The last bits of what `expect_labels` returns
     depend on the order in which events are added, which is that of the labels left by the previous pass of
@@ -115,6 +124,7 @@ class CpuEngine(SummingEngine):
         chunks_in_flight: int | None = None,
         isa: str | None = None,
         first_event: int = 0,
+        scratch: Path | None = None,
     ) -> None:
         check_events(events)
         check_options(len(events), weight_floor, chunks_in_flight, first_event)
@@ -130,9 +140,11 @@ class CpuEngine(SummingEngine):
         self._threads = threads or usable_cores()
         self._pruning = pruning
         self._seconds = 0.0
-        self._native = _cpu.Engine(
-            events, self._isa, self._threads, pruning, weight_floor, chunks_in_flight or 0, first_event
-        )
+        self._scratch = "" if scratch is None else str(scratch)
+        mapped = scratch is not None and is_shared_map(events)
+        options = self._isa, self._threads, pruning, weight_floor, chunks_in_flight or 0, first_event
+        with self._room():
+            self._native = _cpu.Engine(events, *options, self._scratch, mapped)
 
     @property
     def n_events(self) -> int:
@@ -224,5 +236,22 @@ class CpuEngine(SummingEngine):
     @contextmanager
     def _timed(self) -> Iterator[None]:
         began = time.perf_counter()
-        yield
+        with self._room():
+            yield
         self._seconds += time.perf_counter() - began
+
+    @contextmanager
+    def _room(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise DataError(
+                f"{self._scratch}: cannot hold 2 bytes for each of {self._n_events} events "
+                f"({error.strerror}); give another folder in engine.scratch, or take fewer events "
+                "(data.max_events)"
+            ) from None
+
+
+def is_shared_map(events: npt.NDArray[np.float32]) -> bool:
+    """Whether events lie in a file with all changes made to them, so that their pages may be let go."""
+    return isinstance(events, np.memmap) and events.mode in ("r", "r+", "w+")

@@ -56,6 +56,16 @@ void for_each_chunk(const std::vector<Run>& runs, std::size_t first, std::size_t
     }
 }
 
+// Calls body(first, end) for windows of the chunks from first to end, in order.
+template <class Body>
+void for_each_window(Passage& passage, std::size_t first, std::size_t end, const Body& body) {
+    const std::size_t window = passage.window(end - first);
+    for (; first < end; first += window) {
+        passage.at(first, std::min(first + window, end));
+        body(first, std::min(first + window, end));
+    }
+}
+
 // Four partial sums: one addition need not wait for the last.
 double sum(const double* values, int n) {
     double sums[4] = {};
@@ -72,9 +82,12 @@ Engine::Engine(const Sweep& sweep, const float* events, std::size_t n_events, in
       n_events_(n_events),
       n_channels_(n_channels),
       options_(options),
-      curve_(n_events) {
+      curve_(n_events, options.scratch) {
     Crew crew(std::min(options_.threads, static_cast<int>(n_chunks())));
-    crew.loop(n_chunks(), [&](std::size_t chunk, int) { follow_curve(chunk); });
+    Passage passage = this->passage(true, {&curve_});
+    for_each_window(passage, 0, n_chunks(), [&](std::size_t first, std::size_t end) {
+        crew.loop(end - first, [&](std::size_t c, int) { follow_curve(first + c); });
+    });
 }
 
 // Sorts a chunk's places along a Z-order curve through its first channels, cut into 16 steps of a quarter of
@@ -102,7 +115,8 @@ void Engine::follow_curve(std::size_t chunk) {
     std::vector<std::uint32_t> next(CHUNK + 1, 0);
     for (const std::uint16_t key : keys) next[key + 1u]++;
     for (int key = 0; key < CHUNK; key++) next[key + 1] += next[key];
-    for (int i = 0; i < n; i++) curve_[chunk * CHUNK + next[keys[i]]++] = static_cast<std::uint16_t>(i);
+    std::uint16_t* curve = curve_.data() + chunk * CHUNK;
+    for (int i = 0; i < n; i++) curve[next[keys[i]]++] = static_cast<std::uint16_t>(i);
 }
 
 int Engine::events_in(std::size_t chunk) const {
@@ -121,11 +135,29 @@ std::vector<Engine::Task> Engine::tasks(std::size_t first_chunk, std::size_t end
 
 Engine::Chain& Engine::chain(std::uint32_t number) {
     Chain& chain = chains_[number];
-    if (chain.order.empty()) {
-        chain.labels.resize(n_events_);
-        chain.order = curve_;
+    if (!chain.order) {
+        chain.labels = Buffer(n_events_, options_.scratch);
+        Buffer order(n_events_, options_.scratch);
+        Passage passage = this->passage(false, {&curve_, &order});
+        for_each_window(passage, 0, n_chunks(), [&](std::size_t first, std::size_t end) {
+            const std::size_t from = first * CHUNK, to = std::min(end * CHUNK, n_events_);
+            std::copy(curve_.data() + from, curve_.data() + to, order.data() + from);
+        });
+        chain.order = std::move(order);
     }
     return chain;
+}
+
+// The way through the events, as far as a pass needs them, and buffers.
+Passage Engine::passage(bool events, std::initializer_list<const Buffer*> buffers, std::size_t first) const {
+    Passage passage(options_.threads, first);
+    const std::size_t size = static_cast<std::size_t>(n_channels_) * sizeof(float);
+    if (events && options_.mapped) passage.take(events_, CHUNK * size, n_events_ * size);
+    for (const Buffer* buffer : buffers) {
+        const std::size_t place = sizeof(*buffer->data());
+        if (buffer->in_file()) passage.take(buffer->data(), CHUNK * place, n_events_ * place);
+    }
+    return passage;
 }
 
 Piece Engine::piece(Chain& chain, const Task& task, bool pruned) const {
@@ -213,7 +245,8 @@ void Engine::draw_labels(const Parameters& parameters, const Key& key, const Sum
         batch =
             std::clamp<std::size_t>(BUDGET / chunk_bytes, 1, n_chunks() <= 2 * wanted ? 2 * wanted : wanted);
     }
-    batch = std::min(batch, n_chunks());
+    Passage passage = this->passage(true, {&chain.labels, &chain.order, &curve_});
+    batch = passage.window(std::min(batch, n_chunks()));
     ThreadScratch::grow(batch_.log_likelihoods, batch * CHUNK);
     ThreadScratch::grow(batch_.starts, batch * (K + 1));
     std::vector<double> chunk_log_likelihoods(batch);
@@ -222,6 +255,7 @@ void Engine::draw_labels(const Parameters& parameters, const Key& key, const Sum
 
     for (std::size_t first = 0; first < n_chunks(); first += batch) {
         const std::size_t end = std::min(first + batch, n_chunks());
+        passage.at(first, end);
 
         // 1. Labels; then, by whoever draws a chunk's last ones, its order by label, and its log likelihoods
         // added in the order of the events.
@@ -301,6 +335,8 @@ void Engine::expect_labels(const Parameters& parameters, const Sums& sums) {
     std::size_t batch = options_.chunks_in_flight > 0
                             ? static_cast<std::size_t>(options_.chunks_in_flight) * (CHUNK / EXPECT_TASK)
                             : std::max<std::size_t>(static_cast<std::size_t>(threads), BUDGET / task_bytes);
+    Passage passage = this->passage(true, {&chain.labels, &chain.order, &curve_});
+    batch = std::min(batch, passage.window(n_chunks()) * (CHUNK / EXPECT_TASK));
     batch = std::min(batch, parts.size());
     ThreadScratch::grow(batch_.moments, batch * components * size);
     ThreadScratch::grow(batch_.touched, batch * components);
@@ -312,6 +348,8 @@ void Engine::expect_labels(const Parameters& parameters, const Sums& sums) {
 
     for (std::size_t first = 0; first < parts.size(); first += batch) {
         const std::size_t end = std::min(first + batch, parts.size());
+        const std::size_t first_chunk = parts[first].chunk, last_chunk = parts[end - 1].chunk;
+        passage.at(first_chunk, last_chunk + 1);
         std::fill_n(batch_.touched.begin(), (end - first) * components, std::uint8_t{0});
         crew.loop(end - first, [&](std::size_t p, int worker) {
             const Task& part = parts[first + p];
@@ -339,6 +377,8 @@ void Engine::expect_labels(const Parameters& parameters, const Sums& sums) {
                 }
             }
         });
+        crew.loop(last_chunk - first_chunk + (ends_chunk(end - 1) ? 1 : 0),
+                  [&](std::size_t c, int) { sort(chain, first_chunk + c, K, nullptr); });
     }
     double log_likelihood = 0.0;
     for (std::size_t p = 0; p < parts.size(); p++) {
@@ -348,7 +388,6 @@ void Engine::expect_labels(const Parameters& parameters, const Sums& sums) {
         log_likelihood = 0.0;
     }
 
-    crew.loop(n_chunks(), [&](std::size_t chunk, int) { sort(chain, chunk, K, nullptr); });
     note(chain, K, work);
 }
 
@@ -365,12 +404,17 @@ void Engine::memberships(const Parameters& parameters, const Populations& popula
     std::vector<std::uint16_t> order(DRAW_TASK);
     std::iota(order.begin(), order.end(), std::uint16_t{0});
     Crew crew(threads_for(K, stop - start));
-    crew.loop((stop - start + DRAW_TASK - 1) / DRAW_TASK, [&](std::size_t task, int worker) {
-        const std::size_t at = task * DRAW_TASK;
-        const int count = static_cast<int>(std::min<std::size_t>(DRAW_TASK, stop - start - at));
-        const Piece piece{events_ + (start + at) * D, order.data(), count, false, 0, nullptr};
-        sweep_.memberships(packed.view(), piece, populations, memberships + at * P, log_densities + at,
-                           scratch[worker]);
+    const std::size_t first_chunk = start / CHUNK, end_chunk = (stop + CHUNK - 1) / CHUNK;
+    Passage passage = this->passage(true, {}, first_chunk);
+    for_each_window(passage, first_chunk, end_chunk, [&](std::size_t first, std::size_t end) {
+        const std::size_t from = std::max(first * CHUNK, start), to = std::min(end * CHUNK, stop);
+        crew.loop((to - from + DRAW_TASK - 1) / DRAW_TASK, [&](std::size_t task, int worker) {
+            const std::size_t at = from + task * DRAW_TASK;
+            const int count = static_cast<int>(std::min<std::size_t>(DRAW_TASK, to - at));
+            const Piece piece{events_ + at * D, order.data(), count, false, 0, nullptr};
+            sweep_.memberships(packed.view(), piece, populations, memberships + (at - start) * P,
+                               log_densities + (at - start), scratch[worker]);
+        });
     });
 }
 
@@ -393,10 +437,11 @@ bool Engine::divide(const Deal& deal, const Parameters& parameters, const Key& k
     }
 
     const std::size_t chunk_bytes = (dealt + CHUNK / RUN) * 2 * size * sizeof(double);
-    const std::size_t batch =
+    Passage passage = this->passage(true, {&chain.labels, &chain.order});
+    const std::size_t batch = passage.window(
         std::min(options_.chunks_in_flight > 0 ? static_cast<std::size_t>(options_.chunks_in_flight)
                                                : std::max<std::size_t>(BUDGET / chunk_bytes, 1),
-                 n_chunks());
+                 n_chunks()));
     ThreadScratch::grow(batch_.starts, batch * (K + 1));
     std::vector<double> of_runs;
     const int threads = threads_for(4, n_events_);
@@ -404,6 +449,7 @@ bool Engine::divide(const Deal& deal, const Parameters& parameters, const Key& k
     Crew crew(threads);
     for (std::size_t first = 0; first < n_chunks(); first += batch) {
         const std::size_t end = std::min(first + batch, n_chunks());
+        passage.at(first, end);
         crew.loop(end - first,
                   [&](std::size_t c, int) { count(chain, first + c, K, &batch_.starts[c * (K + 1)]); });
 
@@ -463,7 +509,12 @@ bool Engine::copy_labels(std::uint32_t chain, std::int32_t* out) const {
     const std::lock_guard<std::mutex> lock(busy_);
     const auto found = chains_.find(chain);
     if (found == chains_.end() || found->second.passes == 0) return false;
-    std::copy(found->second.labels.begin(), found->second.labels.end(), out);
+    const Buffer& labels = found->second.labels;
+    Passage passage = this->passage(false, {&labels});
+    for_each_window(passage, 0, n_chunks(), [&](std::size_t first, std::size_t end) {
+        const std::size_t from = first * CHUNK, to = std::min(end * CHUNK, n_events_);
+        std::copy(labels.data() + from, labels.data() + to, out + from);
+    });
     return true;
 }
 

@@ -1,5 +1,5 @@
 // The engine: holds the events by reference; one place per event, and one label and one place per event and
-// chain.
+// chain. All of these may be in files (buffer.hpp): a pass goes through the chunks in order, and once.
 //
 // The events are cut into chunks of 65,536: the grid, which belongs to the data. A pass takes the chunks of a
 // batch through its steps on all threads; within a chunk what is summed is summed in one order, in float64, and
@@ -12,6 +12,7 @@
 #include <mutex>
 #include <vector>
 
+#include "buffer.hpp"
 #include "exact.hpp"
 #include "scratch.hpp"
 #include "sweep.hpp"
@@ -24,6 +25,8 @@ struct Options {
     float weight_floor;
     int chunks_in_flight;  // 0: two per thread, or fewer for lack of memory
     std::uint64_t first_event;
+    std::filesystem::path scratch;  // folder for what is kept of every event; empty: in memory
+    bool mapped;                    // the events are a shared map of a file: their pages may be let go
 };
 
 class Engine {
@@ -62,9 +65,9 @@ class Engine {
 
    private:
     struct Chain {
-        std::vector<std::uint16_t> labels;  // [N]
-        std::vector<std::uint16_t> order;   // [N]: the places in a chunk, sorted by label, then as in curve_
-        int n_components = 0;               // that the labels were drawn from
+        Buffer labels;         // [N]
+        Buffer order;          // [N]: the places in a chunk, sorted by label, then as in curve_
+        int n_components = 0;  // that the labels were drawn from
         std::size_t passes = 0;
         bool pruning_pays = false;  // as measured where a pass pruned
     };
@@ -82,6 +85,7 @@ class Engine {
     void follow_curve(std::size_t chunk);
     std::vector<Task> tasks(std::size_t first_chunk, std::size_t end_chunk, int size) const;
     Chain& chain(std::uint32_t number);
+    Passage passage(bool events, std::initializer_list<const Buffer*> buffers, std::size_t first = 0) const;
     Piece piece(Chain& chain, const Task& task, bool pruned) const;
     bool can_prune(int n_components) const;
     int threads_for(int n_components, std::size_t n_events) const;
@@ -96,7 +100,7 @@ class Engine {
     std::size_t n_events_;
     int n_channels_;
     Options options_;
-    std::vector<std::uint16_t> curve_;  // [N]: the places in a chunk, along a curve: neighbours are alike
+    Buffer curve_;  // [N]: the places in a chunk, along a curve: neighbours are alike
     std::map<std::uint32_t, Chain> chains_;
     std::vector<ThreadScratch> threads_;
     BatchScratch batch_;

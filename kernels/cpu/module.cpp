@@ -97,11 +97,11 @@ class CpuEngine {
 
    public:
     CpuEngine(Events events, const std::string& isa, int threads, bool pruning, float weight_floor,
-              int chunks_in_flight, std::uint64_t first_event)
+              int chunks_in_flight, std::uint64_t first_event, const std::string& scratch, bool mapped)
         : events_(events),
           sweep_(sweep_named(isa)),
           engine_(sweep_, events.data(), events.shape(0), static_cast<int>(events.shape(1)),
-                  {threads, pruning, weight_floor, chunks_in_flight, first_event}) {}
+                  {threads, pruning, weight_floor, chunks_in_flight, first_event, scratch, mapped}) {}
 
     void draw_labels(Doubles1 log_constants, Doubles2 means, Doubles3 whiteners, std::uint64_t seed,
                      std::uint32_t chain, std::uint32_t iteration, DoublesOut2 state) {
@@ -163,13 +163,23 @@ NB_MODULE(_cpu, module) {
     module.attr("CHUNK") = dpmix::CHUNK;
     module.attr("MAX_CHANNELS") = dpmix::MAX_CHANNELS;
     module.attr("MAX_COMPONENTS") = dpmix::MAX_COMPONENTS;
+    nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {
+        try {
+            std::rethrow_exception(thrown);
+        } catch (const std::filesystem::filesystem_error& error) {
+            errno = error.code().value();
+            PyErr_SetFromErrnoWithFilename(PyExc_OSError, error.path1().c_str());
+        }
+    });
     module.def("isas", &dpmix::isas, "Instruction sets that this processor has, best first.");
     module.def("add", &dpmix::add, "state"_a.noconvert(), "numbers"_a);
     module.def("merge", &dpmix::merge, "state"_a.noconvert(), "other"_a);
     module.def("values", &dpmix::values, "state"_a, "out"_a.noconvert());
     nb::class_<CpuEngine>(module, "Engine")
-        .def(nb::init<dpmix::Events, const std::string&, int, bool, float, int, std::uint64_t>(), "events"_a,
-             "isa"_a, "threads"_a, "pruning"_a, "weight_floor"_a, "chunks_in_flight"_a, "first_event"_a)
+        .def(nb::init<dpmix::Events, const std::string&, int, bool, float, int, std::uint64_t,
+                      const std::string&, bool>(),
+             "events"_a, "isa"_a, "threads"_a, "pruning"_a, "weight_floor"_a, "chunks_in_flight"_a,
+             "first_event"_a, "scratch"_a, "mapped"_a)
         .def("draw_labels", &CpuEngine::draw_labels, "log_constants"_a, "means"_a, "whiteners"_a, "seed"_a,
              "chain"_a, "iteration"_a, "state"_a.noconvert())
         .def("expect_labels", &CpuEngine::expect_labels, "log_constants"_a, "means"_a, "whiteners"_a,

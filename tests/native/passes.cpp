@@ -28,7 +28,7 @@ int main() {
     const std::vector<double> constants = read<double>(K), means = read<double>(K * D),
                               whiteners = read<double>(K * D * D);
     const dpmix::Parameters parameters{sizes[2], constants.data(), means.data(), whiteners.data()};
-    dpmix::Engine engine(dpmix::DPMIX_SWEEP, events.data(), N, sizes[1], {2, true, 25.0f, 0, 0});
+    dpmix::Engine engine(dpmix::DPMIX_SWEEP, events.data(), N, sizes[1], {2, true, 25.0f, 0, 0, {}, false});
     for (std::uint32_t pass = 0; pass < 3; pass++) {
         const std::size_t n = K * dpmix::moment_count(sizes[1]) + 1;
         std::vector<double> state(4 * n), values(n);

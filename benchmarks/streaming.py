@@ -1,0 +1,106 @@
+"""What it costs that the events, and what the CPU engine keeps of them, are in files and not in memory.
+
+    python benchmarks/streaming.py [--folder FOLDER] [--rounds ROUNDS] [--events N]
+
+An engine that has all in memory and one with files in FOLDER (default: the system's for temporary files)
+make the same pruned sweeps in turn. Then the second one makes some with the events' pages dropped from the
+system's cache, so that they come from the disk; how fast that is read by a program that does nothing else is
+told beside. Seconds are minima and medians over the rounds. At most 15% more are wanted where the disk keeps
+up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+from mixtures import sample
+from record import write_results
+
+from dpmix.engines.base import Key
+from dpmix.engines.cpu import CpuEngine
+from dpmix.model import Mixture
+
+D = 14
+COMPONENTS = (64, 256)
+BLOCK = 8 << 20
+
+
+def drop(file: Path) -> None:
+    """Have the system forget the pages of a file."""
+    with file.open("rb") as opened:
+        os.fsync(opened.fileno())
+        os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def seconds_to_read(file: Path) -> float:
+    """Of a file that is in no cache."""
+    drop(file)
+    began = time.perf_counter()
+    with file.open("rb", buffering=0) as opened:
+        while opened.read(BLOCK):
+            pass
+    return time.perf_counter() - began
+
+
+def measure(n_events: int, n_components: int, rounds: int, folder: Path) -> dict[str, object]:
+    """Seconds of sweeps, and of reading the file."""
+    data = sample(n_events, D, n_components, "mix")
+    mixtures: tuple[Mixture, Mixture] = data.before.mixture(), data.now.mixture()
+    file = folder / "events.npy"
+    np.save(file, data.events)
+    streaming = CpuEngine(np.load(file, mmap_mode="r"), scratch=folder)
+    resident = CpuEngine(data.events)
+    times: dict[str, list[float]] = {"resident": [], "streaming": [], "streaming, cache dropped": []}
+
+    def sweep(name: str, engine: CpuEngine, iteration: int) -> float:
+        began = time.perf_counter()
+        stats = engine.draw_labels(mixtures[iteration % 2], Key(1, 0, iteration))
+        times[name].append(time.perf_counter() - began)
+        return stats.log_likelihood
+
+    for iteration in range(rounds + 2):
+        engines = [("resident", resident), ("streaming", streaming)]
+        drawn = {sweep(name, engine, iteration) for name, engine in engines[:: 1 - 2 * (iteration % 2)]}
+        assert len(drawn) == 1
+    for name in times:
+        del times[name][:2]  # dense, and with pages that were never touched
+    for iteration in range(3):
+        drop(file)
+        sweep("streaming, cache dropped", streaming, iteration)
+    reading = min(seconds_to_read(file) for _ in range(2))
+    size = file.stat().st_size
+    file.unlink()
+    best = {name: min(of_name) for name, of_name in times.items()}
+    ratios = np.divide(times["streaming"], times["resident"])
+    return {
+        "seconds": {name: round(seconds, 3) for name, seconds in best.items()},
+        "medians": {name: round(float(np.median(of_name)), 3) for name, of_name in times.items()},
+        "streaming / resident, of minima": round(best["streaming"] / best["resident"], 3),
+        "streaming / resident, median of rounds": round(float(np.median(ratios)), 3),
+        "disk, MB/s": round(size / reading / 1e6),
+        "needed of the disk, MB/s": round(size / best["resident"] / 1e6),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--events", type=int, default=5_000_000)
+    asked = parser.parse_args()
+    results = {}
+    for n_components in COMPONENTS:
+        with tempfile.TemporaryDirectory(dir=asked.folder) as folder:
+            name = f"N={asked.events:,} D={D} K={n_components}"
+            results[name] = measure(asked.events, n_components, asked.rounds, Path(folder))
+        print(name, results[name], flush=True)
+    write_results("streaming", results)
+
+
+if __name__ == "__main__":
+    main()
