@@ -33,12 +33,14 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri
 
+from dpmix.storage import let_go
+
 Array = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
 Treatment = Literal["kept", "dithered", "tail below", "tail above"]
 
 SAMPLE = 262_144  # events, evenly spaced, that atoms are sought in
-PIECE = 65_536  # events looked at together
+PIECE = 16_384  # events looked at together
 SHARE = 0.001  # of the events
 TIMES, RANK, NEIGHBOURS = 8, 3, 32  # times the third most frequent of 32 neighbours
 BEYOND = 0.01  # of an atom's events: so many may lie beyond a limit
@@ -92,7 +94,7 @@ def find(
     tuple of tuple of Atom
         Sought among at most 262,144 evenly spaced events; counted among all.
     """
-    some = values[:: -(-len(values) // SAMPLE)]
+    some = _evenly_spaced(values)
     found = [_sought(some[:, j], mode, transform, no_limits) for j, transform in enumerate(transforms)]
     return counted(found, values)
 
@@ -105,10 +107,22 @@ def counted(atoms: Sequence[Sequence[Atom]], values: npt.NDArray[np.float32]) ->
         piece = values[start : start + PIECE]
         for j, k, point in points:
             events[j][k] += int((piece[:, j] == point).sum())
+        let_go(values, start, start + len(piece))
     return tuple(
         tuple(replace(atom, events=n) for atom, n in zip(own, numbers, strict=True))
         for own, numbers in zip(atoms, events, strict=True)
     )
+
+
+def _evenly_spaced(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """At most `SAMPLE` events, every so many."""
+    step, found = -(-len(values) // SAMPLE), []
+    rows = step * max(PIECE // step, 1)
+    for start in range(0, len(values), rows):
+        stop = min(start + rows, len(values))
+        found.append(np.array(values[start:stop:step]))
+        let_go(values, start, stop)
+    return np.concatenate(found)
 
 
 def _sought(

@@ -39,7 +39,7 @@ from dpmix.fcs import Channel, Spillover
 from dpmix.samples import Columns, open_samples
 from dpmix.scaling import Scaling, Transform
 from dpmix.sources import Source, open_sources
-from dpmix.storage import Storage
+from dpmix.storage import Storage, let_go
 from dpmix.telling import Telling
 
 Array = npt.NDArray[np.float64]
@@ -253,7 +253,7 @@ def prepare_like(
     config says (auto: by each file's own matrix). Transforms, standardisation and the atoms, with what is
     done to events there, are the run's: what piles up elsewhere stays there. All events are taken, whatever
     data.max_events and data.margin_events say. The noise at atoms goes by the samples' names, which are those
-    of the run as long as no two of the files have one name.
+    of the run as long as no two of the files have one name and no table gave them others.
 
     Parameters
     ----------
@@ -563,6 +563,13 @@ def _chunks(n_events: int, told: Telling | None = None) -> Iterator[tuple[int, i
             told.add(stop - start)
 
 
+def _chunks_of(values: npt.NDArray[np.float32], told: Telling) -> Iterator[tuple[int, int]]:
+    """Chunks of the events that are held."""
+    for start, stop in _chunks(len(values), told):
+        yield start, stop
+        let_go(values, start, stop)
+
+
 def _scan(plan: _Plan, told: Telling) -> _Scan:
     """Read a file once: refuse values that are not finite, and find the limits of its channels."""
     n = len(plan.columns)
@@ -686,6 +693,7 @@ def _gather(
             values[filled : filled + len(raw)] = raw
             if rows is not None:
                 rows[filled : filled + len(raw)] = numbers
+            let_go(values, filled, filled + len(raw))
             filled += len(raw)
         starts.append(filled)
         plan.source.require_unchanged()
@@ -767,7 +775,7 @@ def _transform(gathered: _Gathered, scaling: Scaling, samples: Sequence[str], to
     beyond, totals = np.zeros(dim, np.int64), np.zeros(dim)
     lowest, highest = np.full(dim, np.inf), np.full(dim, -np.inf)
     alike, finite = list(itertools.combinations(range(dim), 2)), np.ones(dim, bool)
-    for start, stop in _chunks(len(values), told):
+    for start, stop in _chunks_of(values, told):
         block = values[start:stop]
         for j, transform in enumerate(scaling.transforms):
             raw = block[:, j].astype(np.float64)
@@ -829,7 +837,7 @@ def _check_finite(finite: npt.NDArray[np.bool_], names: Sequence[str]) -> None:
 def _deviations(values: npt.NDArray[np.float32], means: Array, told: Telling) -> Array:
     """Standard deviations, float64 [D], added chunk by chunk in order."""
     squares = np.zeros(len(means))
-    for start, stop in _chunks(len(values), told):
+    for start, stop in _chunks_of(values, told):
         squares += np.square(values[start:stop] - means).sum(0)
     return np.sqrt(squares / len(values))
 
@@ -838,7 +846,7 @@ def _standardise(values: npt.NDArray[np.float32], scaling: Scaling, told: Tellin
     """Standardise in place; SHA-256 of the names of the channels and the events as they then are."""
     digest = hashlib.sha256("\0".join(scaling.channels).encode())
     finite = np.ones(len(scaling.channels), bool)
-    for start, stop in _chunks(len(values), told):
+    for start, stop in _chunks_of(values, told):
         with np.errstate(over="ignore"):  # told below, by the channel
             values[start:stop] = (values[start:stop] - scaling.means) / scaling.sds
         finite &= np.isfinite(values[start:stop]).all(0)

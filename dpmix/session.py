@@ -19,7 +19,7 @@ from dpmix.engines import Choice, Engine, choose_backend, cpu, make_engine, warn
 from dpmix.errors import ConfigError, DataError
 from dpmix.model import HYPERPARAMETERS, Prior, State
 from dpmix.profile import Profile
-from dpmix.storage import Storage, is_in_file
+from dpmix.storage import Storage, is_in_file, let_go
 from dpmix.streams import Step, Stream
 
 log = logging.getLogger("dpmix")
@@ -171,8 +171,10 @@ def initial_state(session: Session, chain: int, method: str = "kmeans") -> State
     rows = stream.step(Step.SUBSAMPLE).choice(
         len(values), size=initialise.subsample_size(len(values), count), replace=False, shuffle=False
     )
+    some = values[np.sort(rows)]
+    let_go(values, 0, len(values))
     make = initialise.from_kmeans if method == "kmeans" else initialise.from_random_events
-    return make(values[np.sort(rows)], len(values), count, session.prior, stream)
+    return make(some, len(values), count, session.prior, stream)
 
 
 def make_prior(model: ModelConfig, channels: Sequence[str]) -> Prior:

@@ -7,6 +7,7 @@ file that is mapped, the process ends without a word.
 
 from __future__ import annotations
 
+import mmap
 import os
 import tempfile
 from collections.abc import Callable
@@ -31,6 +32,7 @@ Spool = tempfile.SpooledTemporaryFile[bytes]
 
 SHARE = 0.8  # of the free memory: the limit where none is given
 TABLES = 1 / 8  # of the limit: numbers of text files, while they are read
+PASSED = 64 << 20  # bytes of a file that stay mapped behind a pass over it
 HEADER = 128  # bytes of an NPY file before its numbers
 ANOTHER = "give another folder in engine.scratch, or take fewer events (data.max_events)"
 
@@ -223,3 +225,13 @@ class Table:
 def is_in_file(values: Floats) -> bool:
     """Whether events are held in a file."""
     return isinstance(values, np.memmap)
+
+
+def let_go(values: Floats, start: int, stop: int) -> None:
+    """Tell the system that a pass over events is through with some, now and then, where they are in a file.
+
+    It would keep all pages of the file for this process until others want them, and count them as its memory.
+    """
+    step = max(PASSED // (values.itemsize * values.shape[1]), 1)
+    if isinstance(values, np.memmap) and (start // step < stop // step or stop == len(values)):
+        values._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]

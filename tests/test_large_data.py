@@ -26,7 +26,7 @@ from dpmix.cli.progress import LogLines, WorkBar
 from dpmix.config import DataConfig, EngineConfig, to_yaml
 from dpmix.errors import ConfigError, DataError
 from dpmix.preprocess import Events
-from dpmix.storage import Storage, is_in_file
+from dpmix.storage import Storage, is_in_file, let_go
 from dpmix.telling import Telling
 
 N, D = 100_000, 4
@@ -286,6 +286,24 @@ def test_memory_does_not_grow_with_the_events(tmp_path: Path, monkeypatch: pytes
     peaks = [peak(tmp_path, n, Storage(tmp_path, 0)) for n in (few, few, many)]
     assert peaks[2] - peaks[1] < 0.02 * held
     assert peak(tmp_path, many, None) - peaks[1] > 0.8 * held
+
+
+def mapped() -> int:
+    """Bytes of files that this process has in its memory."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return sum(1024 * int(x.split()[1]) for x in lines if x.startswith(("RssFile", "RssShmem")))
+
+
+def test_what_a_pass_is_through_with_is_memory_of_the_process_no_longer(tmp_path: Path) -> None:
+    before = mapped()
+    values = Storage(tmp_path, 0).hold(2_000_000, 4, "events")  # 32 MB
+    values[:] = 3
+    assert mapped() - before > 30e6
+    let_go(values, 0, 1)
+    assert mapped() - before > 30e6
+    let_go(values, 1, len(values))
+    assert mapped() - before < 2e6
+    assert (values == 3).all()
 
 
 # ------------------------------------------------------------------------------------------ told
