@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -38,12 +37,12 @@ from dpmix.session import check_same_data
 from dpmix.storage import Storage
 from dpmix.streams import Step, Stream
 from dpmix.summaries import convergence
+from dpmix.telling import Telling
 
 log = logging.getLogger("dpmix")
 
 BLOCK = 131_072  # events whose memberships are held at a time
 GRID_EVENTS, GRID_ENDS = 200_000, (0.001, 0.999)  # that say where the rasters begin and end
-TOLD_SECONDS = 10.0  # between lines of progress
 
 
 @dataclass(frozen=True)
@@ -269,7 +268,7 @@ def blocks(task: Task, found: Populations, summary: _Summary) -> Iterator[Block]
     """
     events, scaling = task.events, task.events.scaling
     random = Stream(task.config.seed, 0, 0).step(Step.PROPORTIONS)
-    told = time.monotonic()
+    told = Telling("gating", len(events.values))
     weights = found.weights
     with closing(task.engine(events.values)) as engine:
         for sample, (first, end) in enumerate(
@@ -293,9 +292,7 @@ def blocks(task: Task, found: Populations, summary: _Summary) -> Iterator[Block]
                 )
                 summary.add(block, start)
                 yield block
-                if time.monotonic() - told > TOLD_SECONDS:
-                    log.info("%s of %s events", f"{stop:,}", f"{len(events.values):,}")
-                    told = time.monotonic()
+                told.add(stop - start)
 
 
 def _ratios(task: Task, found: Populations, weights: Array, engine: Engine, sample: int) -> Floats:
