@@ -15,7 +15,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -147,8 +147,7 @@ class ClusterEngine:
                 has_cuda = all(self._known[worker].has_cuda for worker in threads)
                 self._backend = "cuda" if has_cuda else "cpu"
                 self._deal(threads)
-                for held in self._parts:
-                    held.future.result()
+                self._await_events()
             self._closing = stack.pop_all()
 
     @property
@@ -257,25 +256,39 @@ class ClusterEngine:
 
     def _summed(self, begin: Callable[[Held], Future]) -> Array:
         """The sums of a pass over all parts; `begin` begins it on one."""
+        leaves: dict[Held, Future] = {}
+        total = None
+        while total is None:
+            leaves = {held: leaves.get(held) or begin(held) for held in self._parts}
+            total = self._awaited(self._tree(leaves.values()), leaves)
+        self._note(total.seconds)
+        return exact.values(total.state)
+
+    def _awaited(self, root: Future, leaves: Mapping[Held, Future]) -> Sums | None:
+        """The sums of a pass; None where others have been given what some workers held."""
         began, half = time.monotonic(), None
-        leaves = {held: begin(held) for held in self._parts}
-        root = self._tree(leaves.values())
         while True:
             try:
                 total: Sums = root.result(timeout=1.0)
-                break
+                return total
             except TimeoutError:
-                self._require_workers()
-            done = sum(leaf.done() for leaf in leaves.values())
-            if half is None and 2 * done >= len(leaves):
+                if self._deserted():
+                    return None
+            if half is None and 2 * sum(leaf.done() for leaf in leaves.values()) >= len(leaves):
                 half = time.monotonic() - began
             if half is not None and time.monotonic() - began > LATE_TIMES * half + LATE_SECONDS:
                 late = [held for held, leaf in leaves.items() if held.future.done() and not leaf.done()]
                 if late and self._do_without(late, leaves):
-                    leaves = {held: leaves.get(held) or begin(held) for held in self._parts}
-                    root, half, began = self._tree(leaves.values()), None, time.monotonic()
-        self._note(total.seconds)
-        return exact.values(total.state)
+                    return None
+
+    def _await_events(self) -> None:
+        """Wait until all workers have read their events."""
+        while loading := [held.future for held in self._parts if not held.future.done()]:
+            with suppress(TimeoutError):
+                loading[0].result(timeout=1.0)
+            self._deserted()
+        for held in self._parts:
+            held.future.result()
 
     def _tree(self, leaves: Iterable[Future]) -> Future:
         level = list(leaves)
@@ -350,13 +363,29 @@ class ClusterEngine:
             raise DpmixError("no worker: start some with dask worker and the scheduler's address") from None
         return self._workers()
 
-    def _require_workers(self) -> None:
-        """Raise `DpmixError` where there has been no worker for long."""
-        if time.monotonic() - self._looked > LOOK_SECONDS:
-            if self._client.nthreads():
-                self._looked = time.monotonic()
-            elif time.monotonic() - self._looked > WAIT_SECONDS:
+    def _deserted(self) -> bool:
+        """Whether all workers of the parts were lost, and others have the parts now.
+
+        Dask has a part made anew by another worker, but where there was none at that moment, it never does: a
+        task that was to be done by a certain worker then waits for that one.
+
+        Raises
+        ------
+        DpmixError
+            There has been no worker for long.
+        """
+        if time.monotonic() - self._looked < LOOK_SECONDS:
+            return False
+        last = self._looked
+        threads = self._workers()
+        if not threads:
+            self._looked = last
+            if time.monotonic() - last > WAIT_SECONDS:
                 raise DpmixError(f"no worker for {WAIT_SECONDS:.0f} seconds")
+        if not threads or {*threads} & {held.worker for held in self._parts}:
+            return False
+        self._deal(self._alike(threads))
+        return True
 
     def _alike(self, workers: Mapping[str, int]) -> dict[str, int]:
         """Of the workers, those that answer.

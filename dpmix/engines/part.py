@@ -125,8 +125,7 @@ class Part:
             values,
             threads=worker.state.nthreads,
             pruning=recipe.config.pruning,
-            scratch=None if fits else Path(worker.local_directory),
-            **options,
+            **options | ({} if fits else {"scratch": Path(worker.local_directory)}),
         )
 
     def run(self, work: Pass) -> Array:
