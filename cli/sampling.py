@@ -115,7 +115,7 @@ def choose(kind: Kind, path: Path, overrides: list[str], resume: bool) -> tuple[
     """The config of a run, the folder that its data paths start from, and the run to go on with, if any."""
     import h5py
 
-    from dpmix.config import RESUMABLE, differences, load_config, parse_config
+    from dpmix.config import RESUMABLE, differences, load_config, parse_config, resets
     from dpmix.yaml_text import flow
 
     if not h5py.is_hdf5(path):
@@ -128,7 +128,10 @@ def choose(kind: Kind, path: Path, overrides: list[str], resume: bool) -> tuple[
         if not resume:
             raise ConfigError([f"{path}: HDF5, need a config in YAML; a run file goes on with --resume"])
         earlier = _earlier(kind, path)
-        config = parse_config(earlier.config_text, str(path), [f"output.path={flow(str(path))}", *overrides])
+        # Keys of the backend that it began with are in nobody's way where it goes to another.
+        moved = [text.partition("=")[2] for text in overrides if text.startswith("engine.backend=")]
+        own = [f"output.path={flow(str(path))}", *(reset for backend in moved for reset in resets(backend))]
+        config = parse_config(earlier.config_text, str(path), [*own, *overrides])
         base = earlier.base
         if Path(config.output.path) != path:
             raise ConfigError(

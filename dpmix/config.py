@@ -589,6 +589,17 @@ def parse_config(text: str, name: str, overrides: Sequence[str] = ()) -> Config:
     return config
 
 
+def resets(backend: str) -> list[str]:
+    """Overrides for a run that goes to another backend: its keys that this one has no use for."""
+    defaults = EngineConfig.model_construct().model_dump()
+    possible = {"cpu", "cuda"} if backend == "auto" else {backend}
+    return [
+        f"engine.{name}={flow(defaults[name])}"
+        for name, owners in BACKENDS_OF.items()
+        if not possible & {*owners}
+    ]
+
+
 def differences(one: Config, other: Config) -> list[str]:
     """Dotted names of the keys whose values differ, in the order of the schema."""
     ours, theirs = dict(_leaves(one)), dict(_leaves(other))

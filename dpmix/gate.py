@@ -25,7 +25,7 @@ from dpmix import (
     report,
 )
 from dpmix.classify import Populations
-from dpmix.config import Config, parse_config
+from dpmix.config import Config, parse_config, resets
 from dpmix.draws import Run, open_run
 from dpmix.engines import Engine, choose_backend, make_engine
 from dpmix.gating import QUANTILES, Block, Gating
@@ -128,10 +128,13 @@ def _beside(n: int, dim: int) -> int:
 def _config_here(run: Run, engine: Sequence[str]) -> Config:
     """The config of a run, for this machine: populations are found and events gated by one process."""
     config = parse_config(run.config_text, str(run.path))
+    given = [text.partition("=")[2] for text in engine if text.startswith("engine.backend=")]
     own: list[str] = []
-    if config.engine.backend == "cluster":
+    if given:
+        own = resets(given[-1])
+    elif config.engine.backend == "cluster":
         log.info("the run was made on a cluster; this machine gates it")
-        own = ["engine.backend=auto", "engine.scheduler=null", "engine.cluster={}"]
+        own = [*resets("auto"), "engine.backend=auto"]
     return parse_config(run.config_text, str(run.path), [*own, *engine])
 
 

@@ -26,11 +26,11 @@ import yaml
 from click.testing import CliRunner
 from distributed import LocalCluster
 from engine_contract import AnyEngine, Floats, PruningContract, assert_same_stats, problem
-from whole_runs import a_config, assert_identical, write_events
+from whole_runs import a_config, assert_identical, wait_for_draws, write_events
 
 from dpmix import run
 from dpmix.cli import main
-from dpmix.config import EngineConfig
+from dpmix.config import EngineConfig, to_yaml
 from dpmix.engines import cluster, part
 from dpmix.engines.base import CHUNK, Deal, Key
 from dpmix.engines.cluster import ClusterEngine, dealt
@@ -185,6 +185,12 @@ class Processes:
 
 
 @pytest.fixture
+def environment() -> dict[str, str]:
+    """Where `dpmix` and `dask` are found."""
+    return os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+
+
+@pytest.fixture
 def processes(tmp_path: Path) -> Iterator[Processes]:
     started = Processes(tmp_path)
     yield started
@@ -295,6 +301,46 @@ def test_a_run_on_a_cluster_of_this_machine_is_the_run_of_one_process(tmp_path: 
     run.run_mcmc(a_config(tmp_path, "many.h5", engine=engine, **sections))
     assert_identical(tmp_path / "one.h5", tmp_path / "many.h5")
     assert not list(tmp_path.glob("*.events")), "a file of events is left"
+
+
+def test_ctrl_c_ends_a_run_on_a_cluster_of_this_machine_as_any_other(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    """All processes of a terminal get the signal: workers leave it to the run. Then one process goes on."""
+    write_events(tmp_path / "events.npy", 2 * CHUNK + 99)
+    mcmc = {"burn_in": 2, "draws": 60}
+    engine = {"backend": "cluster", "cluster": {"workers": 2, "threads_per_worker": 1}}
+    (tmp_path / "run.yaml").write_text(to_yaml(a_config(tmp_path, "run.h5", mcmc=mcmc, engine=engine)))
+    command = subprocess.Popen(
+        ["dpmix", "mcmc", "run.yaml"],
+        cwd=tmp_path,
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    wait_for_draws(tmp_path / "run.h5", 2, command)
+    os.killpg(command.pid, signal.SIGINT)
+    _, said = command.communicate(timeout=60)
+    assert command.returncode == 130
+    assert "Traceback" not in said
+    assert "stopped; go on with: dpmix mcmc" in said
+    options = ["--resume", "--set", "engine.backend=cpu"]
+    found = CliRunner().invoke(main, ["mcmc", str(tmp_path / "run.h5"), *options])
+    assert found.exit_code == 0, found.output
+    run.run_mcmc(a_config(tmp_path, "whole.h5", mcmc=mcmc))
+    assert_identical(tmp_path / "run.h5", tmp_path / "whole.h5")
+
+
+def test_a_run_made_on_a_cluster_is_gated_by_one_process(tmp_path: Path) -> None:
+    write_events(tmp_path / "events.npy", 3000)
+    engine = {"backend": "cluster", "cluster": {"workers": 1, "threads_per_worker": 1}}
+    path = tmp_path / "run.h5"
+    run.run_mcmc(a_config(tmp_path, "run.h5", mcmc={"burn_in": 20, "draws": 5}, engine=engine))
+    for options in ([], ["--backend", "cpu"]):
+        output = ["--output", str(tmp_path / "gated"), "--overwrite"]
+        found = CliRunner().invoke(main, ["gate", str(path), *output, *options])
+        assert found.exit_code == 0, found.output
 
 
 # ------------------------------------------------------------------------------------------ what is said
@@ -416,11 +462,6 @@ def free_port() -> int:
     with socket.socket() as any_socket:
         any_socket.bind(("127.0.0.1", 0))
         return int(any_socket.getsockname()[1])
-
-
-@pytest.fixture
-def environment() -> dict[str, str]:
-    return os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
 
 
 QUICK = "--set mcmc.burn_in=2 --set mcmc.draws=2 --set mcmc.chains=1"

@@ -517,6 +517,7 @@ def own_cluster(config: ClusterConfig) -> LocalCluster:
         memory_limit=0,
         host="127.0.0.1",
         dashboard_address="127.0.0.1:0",
+        preload=[part.__name__],
         silence_logs=logging.CRITICAL,
     )
 

@@ -7,6 +7,7 @@ be read, so a worker that dies takes nothing with it: what its successor lacks o
 from __future__ import annotations
 
 import hashlib
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -147,6 +148,11 @@ class Part:
 def chain_of(key: Key | None) -> int:
     """The chain whose labels a pass leaves."""
     return 0 if key is None else key.chain
+
+
+def dask_setup(worker: object) -> None:
+    """Called in each process of a cluster of this machine: Ctrl-C, which all of them get, is for the run."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def about() -> About:
