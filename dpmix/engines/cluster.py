@@ -46,7 +46,11 @@ FAN_IN = 8  # states that one task of the tree adds up
 LOOK_SECONDS = 2.0  # between looks at which workers there are
 FIRST_DEAL = 8  # passes after which chunks may be dealt anew by the speeds measured; then after 16, 32, ...
 WORTH = 1.2  # they are where that makes a pass this many times faster, since events are read anew
-LATE_TIMES, LATE_SECONDS = 4.0, 20.0  # of a part: beyond the time that half of the parts took
+LATE_TIMES, LATE_SECONDS = (
+    4.0,
+    20.0,
+)  # a worker is late after so many times what half of them took, and so long
+SILENT_SECONDS = 20.0  # without a heartbeat after which a worker is taken for hung
 WAIT_SECONDS = 300.0  # for a worker, where there is none
 CONNECT_SECONDS = 10.0
 
@@ -129,6 +133,7 @@ class ClusterEngine:
         self._known: dict[str, About] = {}
         self._parts: list[Held] = []
         self._late: dict[str, Future] = {}  # workers that were too late, and what they are still at
+        self._silent: set[str] = set()  # workers that hang
         self._speeds: dict[str, float] = {}  # chunks a second
         self._latest: dict[int, part.Pass] = {}  # that left the labels of each chain
         self._components: dict[int, int] = {}  # that they are of
@@ -196,8 +201,10 @@ class ClusterEngine:
         if self._components.get(key.chain) != len(deal.pairs):
             raise ValueError(f"deal: chain {key.chain} has no labels of {len(deal.pairs)} components")
         with self._told():
-            sent, before = self._sent(mixture), self._latest[key.chain]
-            values = self._summed(lambda held: self._submit(part.divide, held, before, deal, sent, key))
+            before = self._latest[key.chain]
+            values, _ = self._summed(
+                mixture, lambda held, sent: self._submit(part.divide, held, before, deal, sent, key)
+            )
         return division_of(values, mixture)
 
     def memberships(
@@ -249,20 +256,23 @@ class ClusterEngine:
         with self._told():
             self._look()
             before = self._latest.get(chain) if key is None else None  # labels order the events of an E step
-            work = next(self._numbers), self._sent(mixture), key
-            values = self._summed(lambda held: self._submit(part.sums, held, before, work))
-        self._latest[chain], self._components[chain] = work, len(mixture.means)
+            number = next(self._numbers)
+            values, sent = self._summed(
+                mixture, lambda held, sent: self._submit(part.sums, held, before, (number, sent, key))
+            )
+        self._latest[chain], self._components[chain] = (number, sent, key), len(mixture.means)
         return stats_of(values, mixture)
 
-    def _summed(self, begin: Callable[[Held], Future]) -> Array:
-        """The sums of a pass over all parts; `begin` begins it on one."""
+    def _summed(self, mixture: Mixture, begin: Callable[[Held, Future], Future]) -> tuple[Array, Future]:
+        """The sums of a pass over all parts, and the parameters sent; `begin` begins it on one part."""
         leaves: dict[Held, Future] = {}
         total = None
         while total is None:
-            leaves = {held: leaves.get(held) or begin(held) for held in self._parts}
+            sent = self._sent(mixture)
+            leaves = {held: leaves.get(held) or begin(held, sent) for held in self._parts}
             total = self._awaited(self._tree(leaves.values()), leaves)
         self._note(total.seconds)
-        return exact.values(total.state)
+        return exact.values(total.state), sent
 
     def _awaited(self, root: Future, leaves: Mapping[Held, Future]) -> Sums | None:
         """The sums of a pass; None where others have been given what some workers held."""
@@ -272,21 +282,22 @@ class ClusterEngine:
                 total: Sums = root.result(timeout=1.0)
                 return total
             except TimeoutError:
-                if self._deserted():
-                    return None
+                taken = time.monotonic() - began
             if half is None and 2 * sum(leaf.done() for leaf in leaves.values()) >= len(leaves):
-                half = time.monotonic() - began
-            if half is not None and time.monotonic() - began > LATE_TIMES * half + LATE_SECONDS:
-                late = [held for held, leaf in leaves.items() if held.future.done() and not leaf.done()]
-                if late and self._do_without(late, leaves):
-                    return None
+                half = taken
+            late = {}
+            if half is not None and taken > LATE_TIMES * half + LATE_SECONDS:
+                late = {held.worker: leaf for held, leaf in leaves.items()
+                        if held.future.done() and not leaf.done()}  # fmt: skip
+            if self._moved(late):
+                return None
 
     def _await_events(self) -> None:
         """Wait until all workers have read their events."""
         while loading := [held.future for held in self._parts if not held.future.done()]:
             with suppress(TimeoutError):
                 loading[0].result(timeout=1.0)
-            self._deserted()
+            self._moved({})
         for held in self._parts:
             held.future.result()
 
@@ -318,6 +329,9 @@ class ClusterEngine:
         )
 
     def _submit_anywhere(self, task: Callable[..., Any], *arguments: Any, **options: Any) -> Future:
+        if self._late or self._silent:  # whom Dask would give tasks, too
+            good = [held.worker for held in self._parts]
+            options = {"workers": good, "allow_other_workers": True} | options
         key = f"{task.__name__}-{uuid.uuid4().hex}"  # Dask knows the time that a task takes by its first word
         return self._client.submit(task, *arguments, key=key, pure=False, **options)
 
@@ -351,10 +365,18 @@ class ClusterEngine:
         return chunks
 
     def _workers(self) -> dict[str, int]:
-        """Threads of each worker that may be given chunks."""
+        """Threads of each worker that may be given chunks: not of those that are late or hang."""
         self._looked = time.monotonic()
-        self._late = {worker: task for worker, task in self._late.items() if not task.done()}
-        return {worker: n for worker, n in self._client.nthreads().items() if worker not in self._late}
+        found = self._client.scheduler_info()["workers"]
+        latest = max((about["last_seen"] for about in found.values()), default=0.0)
+        silent = {worker for worker, about in found.items() if latest - about["last_seen"] > SILENT_SECONDS}
+        late = {worker: task for worker, task in self._late.items() if worker in found and not task.done()}
+        for worker in silent - {*self._silent}:
+            log.warning("cluster: worker %s hangs; the others do its chunks", worker)
+        self._late, self._silent = late, silent
+        return {
+            worker: about["nthreads"] for worker, about in found.items() if worker not in {*late, *silent}
+        }
 
     def _workers_in_time(self) -> dict[str, int]:
         try:
@@ -363,11 +385,11 @@ class ClusterEngine:
             raise DpmixError("no worker: start some with dask worker and the scheduler's address") from None
         return self._workers()
 
-    def _deserted(self) -> bool:
-        """Whether all workers of the parts were lost, and others have the parts now.
+    def _moved(self, late: Mapping[str, Future]) -> bool:
+        """Whether others have been given what workers hold that are late (with what they are at), or hang.
 
-        Dask has a part made anew by another worker, but where there was none at that moment, it never does: a
-        task that was to be done by a certain worker then waits for that one.
+        So it is where all workers of the parts are lost, too: Dask has a lost part made by another worker,
+        but where there is none at that moment, it never does, as the task then waits for that very one.
 
         Raises
         ------
@@ -376,15 +398,20 @@ class ClusterEngine:
         """
         if time.monotonic() - self._looked < LOOK_SECONDS:
             return False
-        last = self._looked
-        threads = self._workers()
+        last, silent = self._looked, self._silent
+        self._late |= late
+        threads = self._alike(self._workers())
         if not threads:
             self._looked = last
             if time.monotonic() - last > WAIT_SECONDS:
                 raise DpmixError(f"no worker for {WAIT_SECONDS:.0f} seconds")
-        if not threads or {*threads} & {held.worker for held in self._parts}:
             return False
-        self._deal(self._alike(threads))
+        for worker in late:
+            log.warning("cluster: worker %s is late; the others do its chunks", worker)
+        holders = {held.worker for held in self._parts}
+        if not (late or self._silent - silent) and holders & {*threads}:
+            return False
+        self._deal(threads)
         return True
 
     def _alike(self, workers: Mapping[str, int]) -> dict[str, int]:
@@ -440,24 +467,6 @@ class ClusterEngine:
         )
         future = self._submit_anywhere(part.load, recipe, workers=[worker], allow_other_workers=True)
         return Held(worker, chunks, future)
-
-    def _do_without(self, late: Sequence[Held], leaves: Mapping[Held, Future]) -> bool:
-        """Have the chunks of workers that are late held by the others; whether there are others."""
-        others = [worker for worker in self._workers() if worker not in {held.worker for held in late}]
-        if not others:
-            return False
-        for held in late:
-            log.warning("cluster: worker %s is late; the others do its chunks", held.worker)
-            self._late[held.worker] = leaves[held]
-            self._parts.remove(held)
-            first, end = held.chunks
-            shares = dealt(end - first, {worker: self._speeds.get(worker, 1.0) for worker in others})
-            self._parts += [
-                self._hold(worker, (first + start, first + stop), others)
-                for worker, (start, stop) in shares.items()
-            ]
-        self._parts = in_order(self._parts)
-        return True
 
     @contextmanager
     def _told(self) -> Iterator[None]:
