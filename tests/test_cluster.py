@@ -142,6 +142,22 @@ def test_draws_are_bit_for_bit_those_of_one_process(
         assert_same(everything(engine, mixture), expected)
 
 
+def test_what_moves_in_a_sweep_is_parameters_and_statistics_however_many_events(tmp_path: Path) -> None:
+    """To the other worker go parameters; to that which adds, a state; to the host, their sum."""
+    sent = []
+    for n in (2 * CHUNK, 6 * CHUNK):
+        events, mixture = problem(n, 5, 64)
+        with threads(1, 1) as local, closing(engine_on(local.scheduler_address, events, tmp_path)) as engine:
+            engine.draw_labels(mixture, Key(3, 0, 0))
+            before = engine.bytes_sent()
+            engine.draw_labels(mixture, Key(3, 0, 1))
+            sent.append(engine.bytes_sent() - before)
+    parameters = sum(np.asarray(field).nbytes for field in vars(mixture).values())
+    state = 4 * 8 * (64 * 6 * 7 // 2 + 1)
+    assert sent[0] == sent[1]
+    assert parameters + 2 * state <= sent[0] < parameters + 2 * state + 4096
+
+
 # ------------------------------------------------------------------------- workers that come, go and lag
 
 

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from dask.sizeof import sizeof
+from distributed import get_worker
 
 import dpmix
 from dpmix import memory
@@ -105,8 +107,6 @@ class Part:
 
     @cached_property
     def engine(self) -> CpuEngine | CudaEngine:
-        from distributed import get_worker
-
         recipe, worker = self.recipe, get_worker()
         first, stop = recipe.events
         values = np.load(recipe.path, mmap_mode="r")[first:stop]
@@ -148,6 +148,12 @@ class Part:
 def chain_of(key: Key | None) -> int:
     """The chain whose labels a pass leaves."""
     return 0 if key is None else key.chain
+
+
+@sizeof.register(Mixture)  # type: ignore[untyped-decorator]
+def size_of_mixture(mixture: Mixture) -> int:
+    """Bytes of its arrays, for Dask's accounts and its choice of a worker."""
+    return sum(np.asarray(field).nbytes for field in vars(mixture).values())
 
 
 def dask_setup(worker: object) -> None:
