@@ -7,10 +7,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
+#include <future>
 #include <memory>
 #include <string>
 #include <system_error>
@@ -69,30 +71,31 @@ class Buffer {
     }
 };
 
-// The way of a pass through the chunks, in order. Of what it reads and writes in files the system is asked for the
-// chunks ahead, and lets those go that are done with: memory does not grow with the number of events.
+// The way of a pass through the chunks, in order. Of what it reads and writes in files a thread of its own reads the
+// chunks ahead, and those are let go that are done with: memory does not grow with the number of events, and nobody
+// waits for a disk that keeps up.
 class Passage {
+   public:
+    // Something in a file that is mapped and shared, so many bytes of each chunk.
     struct Span {
-        char* begin;
+        const void* begin;
         std::size_t chunk, size;  // bytes
     };
-    static constexpr std::size_t WINDOW = std::size_t{32}
-                                          << 20;  // bytes asked for ahead, and worked on at once
 
-    std::vector<Span> spans_;
-    std::size_t chunk_bytes_ = 0, threads_, done_, asked_;
-
-   public:
-    Passage(int threads, std::size_t first_chunk)
-        : threads_(static_cast<std::size_t>(threads)), done_(first_chunk), asked_(first_chunk) {}
-    ~Passage() { advise(MADV_DONTNEED, done_, asked_); }
-    Passage(Passage&&) = default;
-
-    // Something shared in a file, so many bytes of each chunk.
-    void take(const void* begin, std::size_t chunk, std::size_t size) {
-        spans_.push_back({static_cast<char*>(const_cast<void*>(begin)), chunk, size});
-        chunk_bytes_ += chunk;
+    Passage(int threads, std::size_t first_chunk, std::vector<Span> spans)
+        : spans_(std::move(spans)),
+          threads_(static_cast<std::size_t>(threads)),
+          done_(first_chunk),
+          ready_(first_chunk),
+          asked_(first_chunk) {
+        for (const Span& span : spans_) chunk_bytes_ += span.chunk;
     }
+    ~Passage() {
+        wait();
+        for_each_part(done_, asked_, let_go);
+    }
+    Passage(const Passage&) = delete;
+    Passage& operator=(const Passage&) = delete;
 
     // Chunks to be worked on at a time, of those that are wanted: all, or where something is in a file as many as
     // make a window, but one for each thread.
@@ -100,26 +103,60 @@ class Passage {
         return spans_.empty() ? wanted : std::min(std::max(WINDOW / chunk_bytes_, threads_), wanted);
     }
 
-    // The chunks from first to end - 1 are next.
+    // The chunks from first to end - 1 are next: there when this returns.
     void at(std::size_t first, std::size_t end) {
         if (spans_.empty()) return;
-        advise(MADV_DONTNEED, done_, first);
+        for_each_part(done_, first, let_go);
         done_ = first;
-        const std::size_t ahead = end + window(WINDOW);
-        advise(MADV_WILLNEED, std::max(asked_, first), ahead);
-        asked_ = std::max(asked_, ahead);
+        if (end > ready_) {
+            wait();
+            for_each_part(asked_, end, read);
+            ready_ = asked_ = std::max(asked_, end);
+        }
+        if (reading_.valid() && reading_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return;
+        const std::size_t from = ready_ = asked_, to = end + window(WINDOW);
+        try {
+            reading_ = std::async(std::launch::async, [=] { for_each_part(from, to, read); });
+            asked_ = to;
+        } catch (const std::system_error&) {
+            // No more threads are to be had: the next chunks are read when they are next.
+        }
     }
 
    private:
+    static constexpr std::size_t WINDOW = std::size_t{32}
+                                          << 20;  // bytes read ahead, and worked on at once
+
+    std::vector<Span> spans_;
+    std::size_t chunk_bytes_ = 0, threads_, done_, ready_, asked_;
+    std::future<void> reading_;  // the chunks from ready_ to asked_ - 1
+
+    void wait() const {
+        if (reading_.valid()) reading_.wait();
+    }
+
+    // Maps pages. An order to read ahead (MADV_WILLNEED) is slower: it fills the cache with the smallest pages there
+    // are, which are then mapped one by one.
+    static void read(char* begin, std::size_t size) {
+        const volatile char* page = begin;
+        for (std::size_t at = 0; at < size; at += page_size()) static_cast<void>(page[at]);
+    }
+
+    static void let_go(char* begin, std::size_t size) { ::madvise(begin, size, MADV_DONTNEED); }
+
+    static std::size_t page_size() {
+        static const std::size_t size = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+        return size;
+    }
+
     // Whole pages from the one with the first byte on: the last one may be the next chunk's, too.
-    void advise(int what, std::size_t first, std::size_t end) const {
-        static const std::size_t page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+    void for_each_part(std::size_t first, std::size_t end, void (*body)(char*, std::size_t)) const {
         for (const Span& span : spans_) {
             const std::size_t from = std::min(first * span.chunk, span.size);
             const std::size_t to = std::min(end * span.chunk, span.size);
-            char* start = span.begin + from;
-            const std::size_t beyond = reinterpret_cast<std::uintptr_t>(start) % page;
-            if (from < to) ::madvise(start - beyond, to - from + beyond, what);
+            char* start = static_cast<char*>(const_cast<void*>(span.begin)) + from;
+            const std::size_t beyond = reinterpret_cast<std::uintptr_t>(start) % page_size();
+            if (from < to) body(start - beyond, to - from + beyond);
         }
     }
 };

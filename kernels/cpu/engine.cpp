@@ -150,14 +150,14 @@ Engine::Chain& Engine::chain(std::uint32_t number) {
 
 // The way through the events, as far as a pass needs them, and buffers.
 Passage Engine::passage(bool events, std::initializer_list<const Buffer*> buffers, std::size_t first) const {
-    Passage passage(options_.threads, first);
-    const std::size_t size = static_cast<std::size_t>(n_channels_) * sizeof(float);
-    if (events && options_.mapped) passage.take(events_, CHUNK * size, n_events_ * size);
-    for (const Buffer* buffer : buffers) {
-        const std::size_t place = sizeof(*buffer->data());
-        if (buffer->in_file()) passage.take(buffer->data(), CHUNK * place, n_events_ * place);
-    }
-    return passage;
+    std::vector<Passage::Span> spans;
+    const auto take = [&](const void* begin, std::size_t place) {
+        spans.push_back({begin, CHUNK * place, n_events_ * place});
+    };
+    if (events && options_.mapped) take(events_, static_cast<std::size_t>(n_channels_) * sizeof(float));
+    for (const Buffer* buffer : buffers)
+        if (buffer->in_file()) take(buffer->data(), sizeof(*buffer->data()));
+    return {options_.threads, first, std::move(spans)};
 }
 
 Piece Engine::piece(Chain& chain, const Task& task, bool pruned) const {
