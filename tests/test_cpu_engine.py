@@ -90,12 +90,18 @@ def test_it_says_what_it_runs_on() -> None:
 
 
 @pytest.mark.parametrize(("dim", "n_components"), [(2, 6), (14, 40)])
-@pytest.mark.parametrize(("threads", "chunks"), [(2, None), (3, None), (1, 1), (2, 2)])
+@pytest.mark.parametrize(
+    ("threads", "chunks", "files"),
+    [(2, None, False), (3, None, False), (1, 1, False), (2, 2, False), (2, 1, True)],
+)
 def test_threads_and_batches_do_not_change_a_bit(
-    dim: int, n_components: int, threads: int, chunks: int | None
+    dim: int, n_components: int, threads: int, chunks: int | None, files: bool
 ) -> None:
+    """Nor the thread that reads ahead, where there are files."""
     events, mixture = problem(2 * CHUNK + 5000, dim, n_components)
-    one, other = CpuEngine(events, threads=1), CpuEngine(events, threads=threads, chunks_in_flight=chunks)
+    one = CpuEngine(events, threads=1)
+    held, scratch = (in_file(events), Path(tempfile.gettempdir())) if files else (events, None)
+    other = CpuEngine(held, threads=threads, chunks_in_flight=chunks, scratch=scratch)
     for iteration in range(2):
         key = Key(3, 0, iteration)
         assert_same_stats(one.draw_labels(mixture, key), other.draw_labels(mixture, key))

@@ -106,7 +106,7 @@ class CpuEngine(SummingEngine):
     -----
     Beside the events: 2 bytes per event, 4 bytes per event and chain, and scratch that does not grow with N.
     With a folder, all that grows with N is in files: 32 MB of them are in memory at a time, or a chunk for
-    each thread, and as much is read ahead.
+    each thread, and a thread of its own reads as much ahead.
 
     `draw_labels` is a function of events, mixture and key. The last bits of what `expect_labels` returns
     depend on the order in which events are added, which is that of the labels left by the previous pass of

@@ -21,6 +21,18 @@
 
 namespace dpmix {
 
+inline std::size_t page_size() {
+    static const std::size_t size = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+    return size;
+}
+
+// Asks for large pages of a file that is mapped, and only read: threads that write to one wait for each other. The
+// system then reads 4 MB at a time, whatever it is set to read ahead, and there are few faults.
+inline void prefer_large_pages(const void* begin, std::size_t size) {
+    const std::size_t beyond = reinterpret_cast<std::uintptr_t>(begin) % page_size();
+    ::madvise(static_cast<char*>(const_cast<void*>(begin)) - beyond, size + beyond, MADV_HUGEPAGE);
+}
+
 // Numbers, 0 to begin with: in memory or, where there is a folder for them, mapped from a file there that has no
 // name, so that nothing is left of it however the process ends.
 class Buffer {
@@ -113,8 +125,10 @@ class Passage {
             for_each_part(asked_, end, read);
             ready_ = asked_ = std::max(asked_, end);
         }
-        if (reading_.valid() && reading_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return;
-        const std::size_t from = ready_ = asked_, to = end + window(WINDOW);
+        if (reading_.valid() && reading_.wait_for(std::chrono::seconds(0)) != std::future_status::ready)
+            return;
+        ready_ = asked_;  // and at most twice as much as is worked on, so that a pass is soon under way
+        const std::size_t from = asked_, to = std::min(end + window(WINDOW), asked_ + 2 * (end - first));
         try {
             reading_ = std::async(std::launch::async, [=] { for_each_part(from, to, read); });
             asked_ = to;
@@ -124,8 +138,7 @@ class Passage {
     }
 
    private:
-    static constexpr std::size_t WINDOW = std::size_t{32}
-                                          << 20;  // bytes read ahead, and worked on at once
+    static constexpr std::size_t WINDOW = std::size_t{32} << 20;  // bytes read ahead, and worked on at once
 
     std::vector<Span> spans_;
     std::size_t chunk_bytes_ = 0, threads_, done_, ready_, asked_;
@@ -135,19 +148,13 @@ class Passage {
         if (reading_.valid()) reading_.wait();
     }
 
-    // Maps pages. An order to read ahead (MADV_WILLNEED) is slower: it fills the cache with the smallest pages there
-    // are, which are then mapped one by one.
+    // Maps the pages. An order to read ahead (MADV_WILLNEED) would be slower: the system takes small pages for it.
     static void read(char* begin, std::size_t size) {
         const volatile char* page = begin;
         for (std::size_t at = 0; at < size; at += page_size()) static_cast<void>(page[at]);
     }
 
     static void let_go(char* begin, std::size_t size) { ::madvise(begin, size, MADV_DONTNEED); }
-
-    static std::size_t page_size() {
-        static const std::size_t size = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-        return size;
-    }
 
     // Whole pages from the one with the first byte on: the last one may be the next chunk's, too.
     void for_each_part(std::size_t first, std::size_t end, void (*body)(char*, std::size_t)) const {

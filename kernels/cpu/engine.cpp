@@ -83,6 +83,8 @@ Engine::Engine(const Sweep& sweep, const float* events, std::size_t n_events, in
       n_channels_(n_channels),
       options_(options),
       curve_(n_events, options.scratch) {
+    if (options.mapped)
+        prefer_large_pages(events, n_events * static_cast<std::size_t>(n_channels) * sizeof(float));
     Crew crew(std::min(options_.threads, static_cast<int>(n_chunks())));
     Passage passage = this->passage(true, {&curve_});
     for_each_window(passage, 0, n_chunks(), [&](std::size_t first, std::size_t end) {
