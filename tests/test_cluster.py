@@ -16,10 +16,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Timer
+from types import SimpleNamespace
+from typing import Any
 
+import dask
 import numpy as np
 import pytest
 import yaml
@@ -142,6 +145,51 @@ def test_draws_are_bit_for_bit_those_of_one_process(
         assert_same(everything(engine, mixture), expected)
 
 
+def test_chunks_are_dealt_once_where_some_workers_get_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(cluster, "LOOK_SECONDS", 0.0)
+    events, mixture = problem(100, 2, 2)
+    with (
+        caplog.at_level(logging.INFO, "dpmix"),
+        threads(1, 1) as local,
+        closing(engine_on(local.scheduler_address, events, tmp_path)) as engine,
+    ):
+        for step in range(3):
+            engine.draw_labels(mixture, Key(3, 0, step))
+    assert caplog.messages.count("cluster: 1 chunks on 1 workers") == 1
+
+
+@pytest.mark.parametrize("share", [0.4, 2.0])
+def test_a_part_is_made_once_whether_it_fits_a_workers_memory_or_not(
+    share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dask puts results away that take more than 0.6 of it: a part would be read anew in every sweep."""
+    events, mixture = problem(2 * CHUNK, 16, 4)
+    made = []
+
+    def making(values: Floats, **options: Any) -> CpuEngine:
+        made.append("scratch" in options)
+        return CpuEngine(values, **options)
+
+    monkeypatch.setattr(part, "CpuEngine", making)
+    limits = dict.fromkeys((f"distributed.worker.memory.{what}" for what in ("spill", "pause")), False)
+    with (
+        dask.config.set(limits),
+        LocalCluster(
+            n_workers=1,
+            threads_per_worker=1,
+            processes=False,
+            dashboard_address="127.0.0.1:0",
+            memory_limit=int(events.nbytes / share),
+        ) as local,
+        closing(engine_on(local.scheduler_address, events, tmp_path)) as engine,
+    ):
+        for step in range(3):
+            engine.draw_labels(mixture, Key(3, 0, step))
+    assert made == [share > 0.5]
+
+
 def test_what_moves_in_a_sweep_is_parameters_and_statistics_however_many_events(tmp_path: Path) -> None:
     """To the other worker go parameters; to that which adds, a state; to the host, their sum."""
     sent = []
@@ -222,13 +270,15 @@ def test_workers_killed_at_any_moment_and_added_change_nothing(
         processes.add()
     processes.await_workers(3)
     random = np.random.default_rng(4)
+    doomed: list[subprocess.Popen[bytes]] = []
 
     def kill_one_soon(step: int) -> None:
         if step == 1 or step == 3:
             processes.add()
-        alive = [worker for worker in processes.workers if worker.poll() is None]
-        if len(alive) > 1:
-            Timer(random.uniform(0.0, 0.15), alive[random.integers(len(alive))].kill).start()
+        spared = [worker for worker in processes.workers if worker not in doomed]
+        if len(spared) > 1:  # the last one may still have to start: there may be no worker for a while
+            doomed.append(spared[random.integers(len(spared))])
+            Timer(random.uniform(0.0, 0.15), doomed[-1].kill).start()
 
     with closing(engine_on(str(processes.file), events, processes.folder)) as engine:
         assert_same(everything(engine, mixture, kill_one_soon), expected)
@@ -281,6 +331,62 @@ def test_the_chunks_of_a_worker_that_is_late_are_done_by_others(
                 break
             time.sleep(0.1)
         assert engine.info["workers"] == 2
+
+
+def test_a_scheduler_that_is_gone_is_told_by_whatever_comes_next(
+    case: tuple[Floats, Mixture, list], processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(cluster, "CONNECT_SECONDS", 2.0)
+    events, mixture, _ = case
+    processes.add()
+    processes.await_workers(1)
+    with closing(engine_on(str(processes.file), events, processes.folder)) as engine:
+        engine.draw_labels(mixture, Key(3, 0, 0))
+        processes.scheduler.kill()
+        processes.scheduler.wait()
+        for ask in (
+            lambda: engine.draw_labels(mixture, Key(3, 0, 1)),
+            lambda: engine.labels(0),
+            engine.bytes_sent,
+        ):
+            with pytest.raises(DpmixError, match=r"^cluster .*: the scheduler is gone"):
+                ask()
+
+
+@dataclass(eq=False)
+class Timed:
+    """A task, done at some second of a clock that `result` winds on."""
+
+    at: float
+    clock: list[float]
+
+    def done(self) -> bool:
+        return self.clock[0] >= self.at
+
+    def result(self, timeout: float) -> str:
+        self.clock[0] += timeout
+        if self.done():
+            return "sums"
+        raise TimeoutError
+
+    def exception(self, timeout: float) -> None:
+        self.result(timeout)
+
+
+@pytest.mark.parametrize(("ends", "expected"), [(105.0, set()), (200.0, {"new"})])
+def test_the_time_that_a_part_is_made_in_does_not_make_a_worker_late(
+    ends: float, expected: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(cluster.time, "monotonic", lambda: clock[0])
+    late: set[str] = set()
+    host = SimpleNamespace(_moved=lambda found: late.update(found))
+    old = cluster.Held("old", (0, 1), Timed(0.0, clock))
+    new = cluster.Held("new", (1, 2), Timed(100.0, clock))
+    leaves = {old: Timed(2.0, clock), new: Timed(ends, clock)}
+    assert ClusterEngine._awaited(host, Timed(ends, clock), leaves) == "sums"
+    assert late == expected
 
 
 def test_a_run_whose_scheduler_dies_goes_on_elsewhere_to_the_same_draws(
@@ -375,6 +481,35 @@ def test_what_is_wrong_is_said_before_a_run_begins(tmp_path: Path, monkeypatch: 
     assert not (tmp_path / "run.h5").exists()
 
 
+@pytest.mark.parametrize(
+    ("text", "said"), [(None, "No such file"), ("{}", "no address"), ("[", "no address")]
+)
+def test_a_scheduler_file_that_is_none_is_told(tmp_path: Path, text: str | None, said: str) -> None:
+    file = tmp_path / "scheduler.json"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(DpmixError, match=rf"scheduler.json: no scheduler file \({said}"):
+        cluster.connected(str(file))
+
+
+def test_an_address_that_dask_cannot_use_is_told() -> None:
+    with pytest.raises(DpmixError, match=r"no Dask scheduler answers at tls://127.0.0.1:1 \(TLS expects"):
+        cluster.connected("tls://127.0.0.1:1")
+
+
+def test_an_error_of_the_system_at_a_worker_is_told(
+    one_worker: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(part: part.Part, work: part.Pass) -> None:
+        raise OSError(5, "Input/output error")
+
+    events, mixture = problem(100, 2, 2)
+    with closing(engine_on(one_worker.scheduler_address, events, tmp_path)) as engine:
+        monkeypatch.setattr(part.Part, "run", fail)
+        with pytest.raises(DpmixError, match=r"^cluster .*: .*Input/output error"):
+            engine.draw_labels(mixture, Key(3, 0, 0))
+
+
 def test_a_scheduler_without_workers_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "CONNECT_SECONDS", 1.0)
     with threads() as local, pytest.raises(DpmixError, match="no worker: start some with dask worker"):
@@ -415,9 +550,11 @@ def test_a_file_that_a_worker_does_not_see_is_told(
             r"dpmix is .* here and .*0\.0\.1.*: install",
         ),
         (ImportError("No module named 'dpmix'"), "No module named 'dpmix': install dpmix there"),
+        (RuntimeError("no driver"), r"worker .*: no driver"),
+        (OSError("closed"), "no worker answers"),
     ],
 )
-def test_a_worker_that_is_not_alike_is_told(
+def test_a_worker_that_cannot_be_used_is_told(
     one_worker: LocalCluster,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

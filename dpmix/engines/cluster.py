@@ -9,6 +9,7 @@ of the same kind.
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 import uuid
@@ -25,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 from distributed import Client, Future, KilledWorker, LocalCluster
 
+import dpmix
 from dpmix.config import ClusterConfig, EngineConfig
 from dpmix.engines import exact, part
 from dpmix.engines.base import CHUNK, Deal, Key
@@ -84,13 +86,31 @@ def connected(scheduler: str) -> Client:
     DpmixError
         Nobody answers there.
     """
-    place = {"scheduler_file": scheduler} if "://" not in scheduler else {"address": scheduler}
+    address = scheduler if "://" in scheduler else address_in(Path(scheduler))
     try:
-        return Client(**place, timeout=CONNECT_SECONDS, set_as_default=False)
-    except (OSError, TimeoutError, ValueError) as error:
+        return Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
+    except Exception as error:  # of any kind, as the place may be wrong in any way
         raise DpmixError(
             f"no Dask scheduler answers at {scheduler} ({first_line(error)}): start one with dask scheduler, "
             "and workers with dask worker"
+        ) from None
+
+
+def address_in(file: Path) -> str:
+    """The address in a scheduler file; Dask itself would wait for one that is not there without end.
+
+    Raises
+    ------
+    DpmixError
+        It is no such file.
+    """
+    try:
+        return str(json.loads(file.read_bytes())["address"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = getattr(error, "strerror", None) or "no address in it"
+        raise DpmixError(
+            f"engine.scheduler: {file}: no scheduler file ({reason}): need the one that dask scheduler "
+            "--scheduler-file writes"
         ) from None
 
 
@@ -132,6 +152,7 @@ class ClusterEngine:
         self._looked = -LOOK_SECONDS
         self._known: dict[str, About] = {}
         self._parts: list[Held] = []
+        self._among: set[str] = set()  # workers that chunks were dealt out to, also those that got none
         self._late: dict[str, Future] = {}  # workers that were too late, and what they are still at
         self._silent: set[str] = set()  # workers that hang
         self._speeds: dict[str, float] = {}  # chunks a second
@@ -149,9 +170,11 @@ class ClusterEngine:
                 self._client = stack.enter_context(closing_quietly(connected(config.scheduler)))
             with self._told():
                 threads = self._alike(self._workers_in_time())
+                if not threads:
+                    raise DpmixError("no worker answers: see their logs")
                 has_cuda = all(self._known[worker].has_cuda for worker in threads)
                 self._backend = "cuda" if has_cuda else "cpu"
-                self._deal(threads)
+                self._deal_among(threads)
                 self._await_events()
             self._closing = stack.pop_all()
 
@@ -218,13 +241,16 @@ class ClusterEngine:
         checked_populations(populations, len(mixture.means))
         check_range(start, stop, self.n_events)
         with self._told():
-            sent, found = self._sent(mixture), []
-            for held in self._parts:
+            sent = self._sent(mixture)
+
+            def begin(held: Held) -> list[Future]:
                 offset, end = self._events_of(held.chunks)
                 here = max(start, offset) - offset, min(stop, end) - offset
-                if here[0] < here[1]:
-                    found.append(self._submit(part.memberships, held, sent, populations, *here))
-            shares, log_densities = zip(*self._client.gather(found), strict=True)
+                if here[0] >= here[1]:
+                    return []
+                return [self._submit(part.memberships, held, sent, populations, *here)]
+
+            shares, log_densities = zip(*self._gathered(begin), strict=True)
         return np.concatenate(shares), np.concatenate(log_densities)
 
     def labels(self, chain: int = 0) -> npt.NDArray[np.int32]:
@@ -240,7 +266,7 @@ class ClusterEngine:
         before = self._latest[chain]
         with self._told():
             return np.concatenate(
-                self._client.gather([self._submit(part.labels, held, before, chain) for held in self._parts])
+                self._gathered(lambda held: [self._submit(part.labels, held, before, chain)])
             )
 
     def close(self) -> None:
@@ -277,20 +303,33 @@ class ClusterEngine:
     def _awaited(self, root: Future, leaves: Mapping[Held, Future]) -> Sums | None:
         """The sums of a pass; None where others have been given what some workers held."""
         began, half = time.monotonic(), None
+        there: dict[Held, float] = {}  # since when: a part may have to be made first, elsewhere after a loss
         while True:
             try:
-                total: Sums = root.result(timeout=1.0)
+                total: Sums = result_of(root)
                 return total
             except TimeoutError:
-                taken = time.monotonic() - began
+                now = time.monotonic()
+            there = {held: there.get(held, now) for held in leaves if held.future.done()}
             if half is None and 2 * sum(leaf.done() for leaf in leaves.values()) >= len(leaves):
-                half = taken
-            late = {}
-            if half is not None and taken > LATE_TIMES * half + LATE_SECONDS:
-                late = {held.worker: leaf for held, leaf in leaves.items()
-                        if held.future.done() and not leaf.done()}  # fmt: skip
+                half = now - began
+            limit = np.inf if half is None else LATE_TIMES * half + LATE_SECONDS
+            late = {held.worker: leaves[held] for held, since in there.items()
+                    if now - since > limit and not leaves[held].done()}  # fmt: skip
             if self._moved(late):
                 return None
+
+    def _gathered(self, begin: Callable[[Held], list[Future]]) -> list[Any]:
+        """What the tasks give that `begin` begins on a part, of all parts as their events come."""
+        begun = [task for held in self._parts for task in begin(held)]
+        found: list[Any] = []
+        while len(found) < len(begun):
+            try:
+                found.append(result_of(begun[len(found)]))
+            except TimeoutError:
+                if self._moved({}):
+                    begun, found = [task for held in self._parts for task in begin(held)], []
+        return found
 
     def _await_events(self) -> None:
         """Wait until all workers have read their events."""
@@ -341,8 +380,8 @@ class ClusterEngine:
         """Deal chunks anew where workers have come or gone, or are not as fast as was thought."""
         if time.monotonic() - self._looked > LOOK_SECONDS:
             threads = self._alike(self._workers())
-            if threads and {*threads} != {held.worker for held in self._parts}:
-                self._deal(threads)
+            if threads and {*threads} != self._among:
+                self._deal_among(threads)
         if self._passes >= self._next_deal:
             self._next_deal = 2 * self._passes
             chunks = self._chunks()
@@ -367,7 +406,9 @@ class ClusterEngine:
     def _workers(self) -> dict[str, int]:
         """Threads of each worker that may be given chunks: not of those that are late or hang."""
         self._looked = time.monotonic()
-        found = self._client.scheduler_info()["workers"]
+        found = self._client.scheduler_info().get("workers")
+        if found is None:  # Dask is silent about a scheduler that is gone
+            raise ConnectionError("no answer")
         latest = max((about["last_seen"] for about in found.values()), default=0.0)
         silent = {worker for worker, about in found.items() if latest - about["last_seen"] > SILENT_SECONDS}
         late = {worker: task for worker, task in self._late.items() if worker in found and not task.done()}
@@ -411,7 +452,7 @@ class ClusterEngine:
         holders = {held.worker for held in self._parts}
         if not (late or self._silent - silent) and holders & {*threads}:
             return False
-        self._deal(threads)
+        self._deal_among(threads)
         return True
 
     def _alike(self, workers: Mapping[str, int]) -> dict[str, int]:
@@ -430,17 +471,25 @@ class ClusterEngine:
                 raise DpmixError(f"worker {worker}: {first_line(found)}: install dpmix there, as it is here")
             if isinstance(found, About):
                 self._known[worker] = found
+            elif not isinstance(found, OSError):  # that is one that has just gone
+                raise DpmixError(f"worker {worker}: {first_line(found)}")
         answered = {worker: self._known[worker] for worker in workers if worker in self._known}
         for what in About._fields:
             differ: dict[Any, list[str]] = {}
             for worker, about in answered.items():
                 differ.setdefault(getattr(about, what), []).append(worker)
-            here = part.about()
-            if what == "version" and not {*differ} <= {here.version}:
-                raise DpmixError(f"dpmix is {here.version} here and {differ}: install the same everywhere")
+            if what == "version" and not {*differ} <= {dpmix.__version__}:
+                raise DpmixError(
+                    f"dpmix is {dpmix.__version__} here and {differ}: install the same everywhere"
+                )
             if len(differ) > 1:
                 raise DpmixError(f"workers are not alike, {what}: {differ}: take out some")
         return {worker: workers[worker] for worker in answered}
+
+    def _deal_among(self, threads: Mapping[str, int]) -> None:
+        """Deal chunks out to other workers than before, whose speeds nobody knows yet."""
+        self._among = {*threads}
+        self._deal(threads)
 
     def _deal(self, speeds: Mapping[str, float]) -> None:
         """Have the workers hold chunks in proportion to their speeds."""
@@ -472,6 +521,8 @@ class ClusterEngine:
     def _told(self) -> Iterator[None]:
         """Say of Dask's errors, inside, what they mean for a run."""
         try:
+            if self._client.status == "closed":  # as it is some time after its scheduler is gone
+                raise ConnectionError("no answer")
             yield
         except DpmixError as error:
             raise DpmixError(f"cluster {self._name}: {error}") from error
@@ -480,10 +531,11 @@ class ClusterEngine:
                 f"cluster {self._name}: workers die at this, the last {error.last_worker.address}: see their "
                 "logs; often their memory is too small"
             ) from error
-        except (CancelledError, OSError, TimeoutError) as error:
-            if self._client.status == "running":
-                raise
-            raise DpmixError(f"cluster {self._name}: the scheduler is gone ({first_line(error)})") from error
+        except (CancelledError, MemoryError, OSError) as error:
+            said = first_line(error)  # of a worker, where the scheduler is there
+            if self._client.status != "running":
+                said = f"the scheduler is gone ({said})"
+            raise DpmixError(f"cluster {self._name}: {said}") from error
 
 
 def dealt(n_chunks: int, speeds: Mapping[str, float]) -> dict[str, tuple[int, int]]:
@@ -511,6 +563,18 @@ def in_order(parts: Iterable[Held]) -> list[Held]:
 def host_of(worker: str) -> str:
     """The host in the address of a worker."""
     return worker.partition("://")[2].rpartition(":")[0]
+
+
+def result_of(task: Future) -> Any:
+    """The result of a task.
+
+    Raises
+    ------
+    TimeoutError
+        It is not there within a second; once it is, it may take longer to come here.
+    """
+    task.exception(timeout=1.0)
+    return task.result(timeout=WAIT_SECONDS)
 
 
 def first_line(error: BaseException) -> str:

@@ -97,13 +97,14 @@ class Part:
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
         self.latest: dict[int, int] = {}
+        self._held = 0  # bytes of events in memory
 
     def __reduce__(self) -> tuple[Callable[[Recipe], Part], tuple[Recipe]]:
         return Part, (self.recipe,)
 
     def __sizeof__(self) -> int:
-        """What Dask weighs before it moves a task away from its part."""
-        return self.recipe.n_bytes
+        """What Dask takes for memory that it may free: a part put away would be made anew each time."""
+        return self._held
 
     @cached_property
     def engine(self) -> CpuEngine | CudaEngine:
@@ -113,6 +114,7 @@ class Part:
         free = min(memory.available(), worker.memory_manager.memory_limit or memory.available())
         fits = recipe.n_bytes < SHARE_OF_MEMORY * free / recipe.neighbours
         values = np.array(values) if fits else values
+        self._held = recipe.n_bytes if fits else 0
         options: dict[str, Any] = {
             "weight_floor": recipe.config.weight_floor,
             "chunks_in_flight": recipe.config.chunks_in_flight,
