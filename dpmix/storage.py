@@ -78,6 +78,11 @@ class Storage:
                 raise ConfigError([f"{path}: exists already; --overwrite replaces it"])
             with writing(path):
                 self._lock = open_alone(path, create=True)
+                if os.fstat(self._lock).st_size:
+                    # Not that file itself: workers may be at it still, and would end where it is cut short.
+                    path.unlink()
+                    os.close(self._lock)
+                    self._lock = open_alone(path, create=True)
 
     @classmethod
     def of(

@@ -242,6 +242,16 @@ def test_the_file_of_a_cluster_is_one_runs_own(folder: Path) -> None:
     assert not path.exists()
 
 
+def test_the_file_that_a_killed_run_left_is_not_cut_short_under_its_workers(tmp_path: Path) -> None:
+    path = tmp_path / "run.h5.events"
+    np.arange(100_000, dtype=np.float32).tofile(path)
+    at_work, inode = np.memmap(path, np.float32, "r"), path.stat().st_ino
+    with Storage(tmp_path, path=path, overwrite=True) as storage:
+        storage.hold(10, 2, "events")
+        assert path.stat().st_ino != inode, "the next line would end this process"
+        assert at_work[-1] == 99_999
+
+
 def test_what_a_run_holds_beside_its_events_counts() -> None:
     def in_file(limit: int, beside: int) -> bool:
         return is_in_file(Storage(Path(), limit, lambda n, dim: n * beside).hold(1000, 2, "events"))
