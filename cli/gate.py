@@ -21,8 +21,17 @@ if TYPE_CHECKING:
 )
 @gating.options
 @click.option("--memberships", is_flag=True, help="Write the probability of every population, not one only.")
+@click.option(
+    "--map", "with_map", is_flag=True, help="Draw a map of 20,000 events, too (t-SNE; needs 'dpmix[map]')."
+)
 def command(
-    run: Path, output: Path, data: tuple[str, ...], memberships: bool, quiet: bool, **options: object
+    run: Path,
+    output: Path,
+    data: tuple[str, ...],
+    memberships: bool,
+    with_map: bool,
+    quiet: bool,
+    **options: object,
 ) -> None:
     """Gate the events of RUN: populations, memberships, tables, figures and a report.
 
@@ -49,7 +58,9 @@ def command(
     from dpmix import gate
 
     with gating.told(quiet):
-        found = gate.gate(run, output, data=data, memberships=memberships, **gating.arguments(options))
+        found = gate.gate(
+            run, output, data=data, memberships=memberships, with_map=with_map, **gating.arguments(options)
+        )
     if not quiet:
         click.echo("\n".join([*_summary(found), f"written: {output}/report.html and what it is made of"]))
 

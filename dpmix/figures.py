@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,8 @@ import numpy as np
 
 from dpmix import views
 from dpmix.draws import Run
-from dpmix.gating import Gating, interval
+from dpmix.gating import Gating, Map, interval
+from dpmix.model import Array, Ints
 from dpmix.outputs import writing
 from dpmix.summaries import Mixing
 
@@ -39,9 +41,10 @@ HALO = "#ffffffd0"
 FIGURES = ("heatmap", "pairs", "proportions", "tree", "traces")
 
 
-def figure_paths(directory: Path) -> list[Path]:
-    """The files that `write_figures` will write."""
-    return [directory / f"{name}.{suffix}" for name in FIGURES for suffix in ("png", "pdf")]
+def figure_paths(directory: Path, with_map: bool = False) -> list[Path]:
+    """The files that `write_figures` will write, of a gating with or without a map."""
+    names = (*FIGURES, "map") if with_map else FIGURES
+    return [directory / f"{name}.{suffix}" for name in names for suffix in ("png", "pdf")]
 
 
 def write_figures(
@@ -77,13 +80,15 @@ def write_figures(
         "tree": lambda: tree(gating),
         "traces": lambda: traces(run, mixing),
     }
+    if gating.map is not None:
+        drawn["map"] = partial(event_map, gating, gating.map)
     folder = Path(directory)
-    paths = figure_paths(folder)
+    paths = figure_paths(folder, gating.map is not None)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with matplotlib.rc_context(STYLE):
-        for name, both in zip(FIGURES, zip(paths[::2], paths[1::2], strict=True), strict=True):
-            figure = drawn[name]()
+        for both in zip(paths[::2], paths[1::2], strict=True):
+            figure = drawn[both[0].stem]()
             figure.draw_without_rendering()
             figure.set_layout_engine("none")  # laid out once, for both
             for path in both:
@@ -221,6 +226,33 @@ def traces(run: Run, mixing: list[Mixing] | None = None) -> Figure:
     return figure
 
 
+def event_map(gating: Gating, events: Map) -> Figure:
+    """Events on the map, each in the colour of its population."""
+    populations, points = views.map_numbers(gating, events)
+    key = [views.label(gating, int(p), 50) for p in populations]
+    figure, body = _with_foot(7.0, 7.4, key, 2)
+    axes = body.subplots()
+    colours = np.array([views.colour(p) for p in range(gating.n_populations)])
+    # A raster in the PDF, too: so many points are slow to show.
+    axes.scatter(
+        events.places[:, 0],
+        events.places[:, 1],
+        c=colours[events.populations],
+        s=(views.map_point(events) * 460.0) ** 2,
+        linewidths=0,
+        rasterized=True,
+    )
+    corner, side = views.map_window(events)
+    ends = (corner[0], corner[0] + side, corner[1], corner[1] + side)
+    axes.axis(ends)
+    axes.set_box_aspect(1)
+    axes.set_axis_off()
+    _numbers(axes, populations, points, ends)
+    told = "\n".join((views.map_told(gating, events), *views.MAP_NOTE))
+    body.suptitle(told, fontsize=8, x=0.01, ha="left")
+    return figure
+
+
 # -------------------------------------------------------------------------------------------- parts
 
 
@@ -282,17 +314,17 @@ def _density(axes: Axes, gating: Gating, pair: int) -> None:
         patch.set(edgecolor=views.colour(population), linewidth=0.9)
         patch.set_path_effects([withStroke(linewidth=1.8, foreground=HALO)])
         axes.add_patch(patch)
-    _numbers(axes, gating, (x, y), ends)
-
-
-def _numbers(axes: Axes, gating: Gating, pair: tuple[int, int], ends: tuple[float, ...]) -> None:
-    """Numbers of the populations at their medians, moved apart where they would overlap."""
-    medians = gating.quantiles[2, : views.shown(gating)][:, list(pair)]
+    medians = gating.quantiles[2, : views.shown(gating)][:, [x, y]]
     there = np.flatnonzero(np.isfinite(medians).all(axis=1))
+    _numbers(axes, there, medians[there], ends)
+
+
+def _numbers(axes: Axes, populations: Ints, points: Array, ends: tuple[float, ...]) -> None:
+    """Numbers of populations at their points [Q, 2], moved apart where they would overlap."""
     low, width = np.array(ends[::2]), np.array([ends[1] - ends[0], ends[3] - ends[2]])
-    points = np.clip((medians[there] - low) / width, 0.02, 0.98)
+    points = np.clip((points - low) / width, 0.02, 0.98)
     places = np.clip(views.spread_out(points, np.array([0.055, 0.055])), 0.02, 0.98)
-    for population, point, place in zip(there.tolist(), points, places, strict=True):
+    for population, point, place in zip(populations.tolist(), points, places, strict=True):
         own = views.colour(population)
         if np.abs(place - point).max() > 0.02:
             axes.plot(*zip(point, place, strict=True), color="black", linewidth=0.5, transform=axes.transAxes)

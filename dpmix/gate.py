@@ -6,7 +6,7 @@ import hashlib
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy.typing as npt
 from dpmix import (
     alignment,
     classify,
+    embedding,
     figures,
     gating_files,
     gating_tables,
@@ -145,6 +146,7 @@ def gate(
     data: Sequence[str | Path] = (),
     formats: Sequence[str] = ("parquet",),
     memberships: bool = False,
+    with_map: bool = False,
     n_draws: int = classify.DRAWS,
     level: float | None = None,
     n_populations: int | None = None,
@@ -165,6 +167,8 @@ def gate(
         Of the events: parquet, csv, h5ad, fcs.
     memberships : bool
         Write the probability of every population to Parquet and CSV, too.
+    with_map : bool
+        Draw a map of at most 20,000 events in two dimensions (`dpmix.embedding`), too.
     n_draws : int
         Draws of the run to use.
     level, n_populations : float, int, optional
@@ -183,22 +187,28 @@ def gate(
     ConfigError, DataError, DpmixError
         One line each, for anything wrong outside the program.
     """
+    if with_map:
+        embedding.need()
     directory = Path(output)
     task = prepare(run_file, data, engine, directory)
     samples = task.events.samples
     paths = [
         *gating_files.event_paths(directory, formats, samples, task.events.sources),
         *gating_tables.table_paths(directory),
-        *figures.figure_paths(directory / "figures"),
+        *figures.figure_paths(directory / "figures", with_map),
         directory / "aligned.nc",
         directory / "report.html",
     ]
     refuse(paths, overwrite, [task.run.path, *(source.path for source in task.events.sources)])
     found = find_populations(task, n_draws, level, n_populations)
-    gating = _write_events(task, found, directory, formats, memberships)
+    summary = _Summary.of(task.events, found)
+    gating = _write_events(task, found, summary, directory, formats, memberships)
     gating_tables.write_tables(directory, gating, task.events.scaling.means, task.events.scaling.sds)
     shown = open_run(run_file, transformed=True)
     alignment.write_aligned(directory / "aligned.nc", shown, found.draws, found.order)
+    if with_map:
+        drawn = embedding.make_map(task.events.values, summary.population, task.config.seed)
+        gating = replace(gating, map=drawn)
     mixing = convergence(shown)
     figures.write_figures(directory / "figures", gating, shown, mixing)
     report.write_report(directory / "report.html", gating, shown, mixing)
@@ -227,14 +237,19 @@ def predict(
     paths = gating_files.event_paths(directory, formats, samples, task.events.sources)
     refuse(paths, overwrite, [task.run.path, *(source.path for source in task.events.sources)])
     found = find_populations(task, n_draws, level, n_populations)
-    return _write_events(task, found, directory, formats, memberships=True)
+    summary = _Summary.of(task.events, found)
+    return _write_events(task, found, summary, directory, formats, memberships=True)
 
 
 def _write_events(
-    task: Task, found: Populations, directory: Path, formats: Sequence[str], memberships: bool
+    task: Task,
+    found: Populations,
+    summary: _Summary,
+    directory: Path,
+    formats: Sequence[str],
+    memberships: bool,
 ) -> Gating:
-    """Pass over all events, writing them, and sum up what they are."""
-    summary = _Summary.of(task.events, found)
+    """Pass over all events, writing them; the summary is told of each."""
     with gating_files.open_writers(
         directory,
         formats,

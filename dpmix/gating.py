@@ -91,6 +91,21 @@ class Rasters:
 
 
 @dataclass(frozen=True)
+class Map:
+    """Some of the events in two dimensions (`dpmix.embedding`), in a random order.
+
+    Attributes
+    ----------
+    places : float32 [M, 2]
+    populations : int64 [M]
+        Most probable population of each event, from 0.
+    """
+
+    places: Floats
+    populations: Ints
+
+
+@dataclass(frozen=True)
 class Gating:
     """Populations of the events of one or several samples.
 
@@ -148,6 +163,8 @@ class Gating:
     rasters : Rasters
     sample_columns : mapping of str to S str
         What a table of samples says of each.
+    map : Map, optional
+        Where one was asked for.
     """
 
     run: str
@@ -179,6 +196,7 @@ class Gating:
     phenotypes: tuple[str, ...]
     rasters: Rasters
     sample_columns: Columns = field(default_factory=dict)
+    map: Map | None = None
 
     @property
     def n_populations(self) -> int:

@@ -184,9 +184,17 @@ function showSamples(document_) {
   byId("plot-samples").setAttribute("data-shown", String(p));
 }
 
+// ----------------------------------------------------------------------------------------------- map
+
+function nameEvents(document_) {
+  const source = document_.get_model_by_name("events");
+  source.data = { ...source.data, who: Array.from(source.data.population, (p) => data.names[p]) };
+}
+
 embed()
   .then(async (documents) => {
     if (data.rasters.length) await watchMarkers(documents.markers);
+    if (documents.map) nameEvents(documents.map);
     if (documents.samples) {
       byId("sampled").addEventListener("change", () => showSamples(documents.samples));
       showSamples(documents.samples);

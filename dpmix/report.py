@@ -14,7 +14,7 @@ import numpy as np
 
 from dpmix import views
 from dpmix.draws import Run
-from dpmix.gating import INTERVAL, Gating, Rasters, interval
+from dpmix.gating import INTERVAL, Gating, Map, Rasters, interval
 from dpmix.model import Array
 from dpmix.outputs import write_text
 from dpmix.summaries import GOOD_ESS, GOOD_R_HAT, Mixing, convergence, describe_engine, truncation_warning
@@ -233,6 +233,7 @@ def _words(gating: Gating, run: Run, mixing: list[Mixing]) -> dict[str, Any]:
         "broad": max(560, 330 + 16 * len(gating.channels)),
         "most_ellipses": views.MOST_ELLIPSES if gating.n_populations > views.MOST_ELLIPSES else 0,
         "largest": f" The {drawn} largest of {gating.n_populations}." if drawn < gating.n_populations else "",
+        "map_caption": " ".join((views.map_told(gating, gating.map), *views.MAP_NOTE)) if gating.map else "",
         "proportions_caption": f"Share of the events of all samples: {what}.",
         "traces_caption": (
             f"Every sweep of each chain; the {burn_in:,} of the burn-in on grey, the first climb cut off. "
@@ -255,6 +256,7 @@ def _words(gating: Gating, run: Run, mixing: list[Mixing]) -> dict[str, Any]:
             "markers": "Density of the events in two markers, coloured by population"
             if raster
             else "Density of the populations in the one marker",
+            "map": "Map of events by t-SNE, coloured by population",
             "heatmap": f"Heatmap of the medians of {drawn} populations in {len(gating.channels)} markers",
             "proportions": f"Proportions of {drawn} populations, as in the table of populations",
             "samples": f"Proportion of one population in each of {len(gating.samples)} samples",
@@ -412,6 +414,8 @@ def _plots(gating: Gating, run: Run, mixing: list[Mixing]) -> dict[str, Model]:
     }
     if len(gating.samples) > 1:
         plots["samples"] = _samples(gating)
+    if gating.map is not None:
+        plots["map"] = _map(gating, gating.map)
     return plots
 
 
@@ -451,7 +455,7 @@ def _named(axis: Any, names: list[str]) -> None:
 
 def _markers(gating: Gating) -> Plot:
     """Filled by the page's script."""
-    from bokeh.models import ColumnDataSource, Ellipse, LinearAxis, Range1d, Text
+    from bokeh.models import ColumnDataSource, Ellipse, LinearAxis, Range1d
 
     bins = gating.rasters.edges.shape[1] - 1
     across, up = LinearAxis(name="across"), LinearAxis(name="up")
@@ -487,23 +491,72 @@ def _markers(gating: Gating) -> Plot:
             x="x", y="y", width="width", height="height", angle="angle", fill_alpha=0.0, line_color="colour"
         ),
     )
-    badge: Any = {"padding": 2, "border_radius": 3}  # for which Bokeh's own types are too narrow
     numbers: dict[str, Any] = {name: [] for name in ("x", "y", "text", "colour", "ink")}
-    plot.add_glyph(
-        ColumnDataSource(numbers, name="numbers"),
-        Text(
-            x="x",
-            y="y",
-            text="text",
-            text_color="ink",
-            text_align="center",
-            text_baseline="middle",
-            text_font_size="12px",
-            background_fill_color="colour",
-            border_line_color="white",
-            **badge,
-        ),
+    plot.add_glyph(ColumnDataSource(numbers, name="numbers"), _number_glyph())
+    return plot
+
+
+def _number_glyph() -> Any:
+    """Numbers of populations on their colours: columns x, y, text, colour and ink."""
+    from bokeh.models import Text
+
+    badge: Any = {"padding": 2, "border_radius": 3}  # for which Bokeh's own types are too narrow
+    return Text(
+        x="x",
+        y="y",
+        text="text",
+        text_color="ink",
+        text_align="center",
+        text_baseline="middle",
+        text_font_size="12px",
+        background_fill_color="colour",
+        border_line_color="white",
+        **badge,
     )
+
+
+def _map(gating: Gating, events: Map) -> Plot:
+    """The page's script says who each event is."""
+    from bokeh.models import ColumnDataSource, LinearColorMapper, Range1d
+
+    corner, side = views.map_window(events)
+    plot = _figure(
+        sizing_mode="scale_width",
+        width=680,
+        height=640,
+        x_range=Range1d(start=corner[0], end=corner[0] + side),
+        y_range=Range1d(start=corner[1], end=corner[1] + side),
+        tools="pan,box_zoom,wheel_zoom,reset,save",
+        x_axis_type=None,
+        y_axis_type=None,
+    )
+    plot.toolbar.active_scroll = None
+    plot.grid.visible = False
+    many = gating.n_populations
+    columns: dict[str, Any] = {
+        **dict(zip("xy", events.places.T, strict=True)),
+        "population": events.populations.astype(np.int16),
+        "who": [""] * len(events.places),
+    }
+    palette = LinearColorMapper(palette=[views.colour(p) for p in range(many)], low=-0.5, high=many - 0.5)
+    points = plot.scatter(
+        "x",
+        "y",
+        source=ColumnDataSource(columns, name="events"),
+        size=640.0 * views.map_point(events),
+        fill_color={"field": "population", "transform": palette},
+        line_color=None,
+    )
+    _hover(plot, points, ("population", "@who"), limit=1)
+    populations, places = views.map_numbers(gating, events)
+    colours = [views.colour(p) for p in populations.tolist()]
+    numbers = {
+        **dict(zip("xy", places.T, strict=True)),
+        "text": [str(p + 1) for p in populations.tolist()],
+        "colour": colours,
+        "ink": [views.ink(c) for c in colours],
+    }
+    plot.add_glyph(ColumnDataSource(numbers), _number_glyph())
     return plot
 
 

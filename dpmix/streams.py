@@ -25,6 +25,7 @@ class Step(IntEnum):
     POINTS = 7
     PROPORTIONS = 8
     SPLIT_MERGE = 9
+    MAP = 10
 
 
 @dataclass(frozen=True)

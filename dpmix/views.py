@@ -13,7 +13,7 @@ import numpy.typing as npt
 from scipy.cluster.hierarchy import leaves_list, linkage
 
 from dpmix.draws import Run
-from dpmix.gating import Gating, Rasters, interval
+from dpmix.gating import Gating, Map, Rasters, interval
 from dpmix.model import Array, Ints
 from dpmix.summaries import Mixing, convergence
 
@@ -47,6 +47,11 @@ FAR_BELOW = 0.25
 SEEN = 0.75
 # Populations whose ellipses are drawn together; more of them hide the events.
 MOST_ELLIPSES = 20
+# What a reader must know of the map.
+MAP_NOTE = (
+    "Neighbours are alike in all channels; how far apart islands lie, and how large they are, means nothing.",
+    "Populations are not found on the map: an island may be of several, a population in several.",
+)
 # Squared radius that 90% of a bivariate normal lies within.
 ELLIPSE = float(-2.0 * np.log(0.1))
 
@@ -200,6 +205,44 @@ def separating_pairs(gating: Gating, most: int = 6) -> list[int]:
         chosen.append(pair)
         missed *= 1.0 - apart[pair]
     return chosen
+
+
+def map_told(gating: Gating, events: Map) -> str:
+    """Which events are on the map, for a reader."""
+    drawn, total = len(events.places), int(gating.n_events.sum())
+    which = f"All {drawn:,} events" if drawn == total else f"{drawn:,} of {total:,} events, drawn at random,"
+    numbered = shown(gating)
+    few = f" Numbered: the {numbered} largest." if numbered < gating.n_populations else ""
+    return f"{which} by t-SNE, each in the colour of its most probable population.{few}"
+
+
+def map_window(events: Map) -> tuple[Array, float]:
+    """Lower left corner, float64 [2], and side of the square that holds the map."""
+    low, high = events.places.min(axis=0).astype(float), events.places.max(axis=0).astype(float)
+    side = 1.06 * float((high - low).max()) or 1.0
+    return (low + high - side) / 2.0, side
+
+
+def map_point(events: Map) -> float:
+    """Diameter of an event's point, as a share of the side of the map."""
+    return float(np.clip(0.25 / np.sqrt(len(events.places)), 0.0025, 0.008))
+
+
+def map_numbers(gating: Gating, events: Map) -> tuple[Ints, Array]:
+    """The populations shown that are on the map, int64 [Q], and where their numbers stand, float64 [Q, 2].
+
+    At the event nearest to the median of the population's, as that may lie between islands; above an island
+    that the number would hide.
+    """
+    there = np.intersect1d(events.populations, np.arange(shown(gating)))
+    points, (_, side) = np.empty((len(there), 2)), map_window(events)
+    for row, population in enumerate(there):
+        own = events.places[events.populations == population].astype(float)
+        away = np.linalg.norm(own - np.median(own, axis=0), axis=1)
+        points[row] = own[away.argmin()]
+        if np.median(away) < 0.02 * side:
+            points[row, 1] += 0.025 * side + np.median(away)
+    return there, points
 
 
 def channel_ranges(rasters: Rasters, tail: float = 0.01) -> tuple[Array, Array]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from dpmix.draws import Layout, Record, Run, RunWriter, open_run
-from dpmix.gating import QUANTILES, Gating
+from dpmix.gating import QUANTILES, Gating, Map
 from dpmix.model import Hyperparameters, State
 from dpmix.populations import Tree
 from dpmix.rasters import Counter, grid
@@ -104,6 +105,16 @@ def make_gating(
         ),
         rasters=counter.rasters(),
     )
+
+
+def with_map(gating: Gating, n_events: int = 1_000) -> Gating:
+    """With a map on which every population is an island."""
+    rng = np.random.default_rng(3)
+    populations = rng.choice(gating.n_populations, n_events, p=gating.sizes.sum(axis=0) / gating.sizes.sum())
+    turn = 2.4 * populations
+    islands = 12.0 * np.sqrt(populations + 0.5)[:, None] * np.stack((np.cos(turn), np.sin(turn)), axis=1)
+    places = (islands + 4.0 * rng.normal(size=(n_events, 2))).astype(np.float32)
+    return replace(gating, map=Map(places, populations))
 
 
 def make_tree(components: Array, rng: np.random.Generator) -> Tree:

@@ -10,12 +10,12 @@ from pathlib import Path
 import matplotlib.image
 import numpy as np
 import pytest
-from gatings import make_gating, make_run
+from gatings import make_gating, make_run, with_map
 from scipy import stats
 
 from dpmix import figures, views
 from dpmix.errors import DataError
-from dpmix.gating import Gating
+from dpmix.gating import Gating, Map
 from dpmix.model import Array
 from dpmix.populations import Tree
 from dpmix.rasters import Counter, grid
@@ -381,12 +381,69 @@ def test_all_figures_are_drawn(tmp_path: Path, case: str, recwarn: pytest.Warnin
     assert not [str(w.message) for w in recwarn if "dpmix" in w.filename or "matplotlib" in w.filename]
 
 
+MAPS = {
+    "usual": with_map(make_gating()),
+    "one event": with_map(make_gating(1, 2, parts=1), 1),
+    "empty population": with_map(make_gating(4, 3, empty=True)),
+    "more than are drawn": with_map(make_gating(70, 6, parts=1, n_events=20_000), 20_000),
+}
+
+
+@pytest.mark.parametrize("case", MAPS)
+def test_a_map_is_drawn_where_there_is_one(
+    tmp_path: Path, case: str, recwarn: pytest.WarningsRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(figures, "FIGURES", ())  # the others are drawn elsewhere
+    run = make_run(tmp_path / "run.h5")
+    written = figures.write_figures(tmp_path / "figures", MAPS[case], run)
+    assert {path.name for path in written} == {"map.png", "map.pdf"} == drawn(tmp_path / "figures")
+    assert (tmp_path / "figures" / "map.pdf").stat().st_size < 1_000_000
+    assert not [str(w.message) for w in recwarn if "dpmix" in w.filename or "matplotlib" in w.filename]
+
+
+def test_a_map_has_its_events_where_they_are_and_says_what_it_means() -> None:
+    gating = MAPS["empty population"]
+    assert gating.map is not None
+    figure = figures.event_map(gating, gating.map)
+    axes = figure.subfigs[0].axes[0]
+    (points,) = axes.collections
+    np.testing.assert_allclose(points.get_offsets(), gating.map.places)
+    colours = np.rint(255 * points.get_facecolors()[:, :3]).astype(int)
+    for row in (0, 1, 999):
+        own = views.colour(int(gating.map.populations[row]))
+        assert colours[row].tolist() == [int(own[i : i + 2], 16) for i in (1, 3, 5)]
+    low, high = np.array([axes.get_xlim(), axes.get_ylim()]).T
+    assert ((gating.map.places > low) & (gating.map.places < high)).all()
+    assert {text.get_text() for text in axes.texts} == {"1", "2", "3"}, "the fourth has no event"
+    told = figure.subfigs[0].get_suptitle()
+    assert "1,000 of 4,000 events, drawn at random" in told
+    assert "how far apart islands lie, and how large they are, means nothing" in told
+    assert "Numbered" not in told
+    many = MAPS["more than are drawn"]
+    assert "Numbered: the 60 largest." in views.map_told(many, many.map)
+    assert "All 4,000 events" in views.map_told(gating, with_map(gating, 4_000).map)
+
+
+def test_numbers_on_a_map_stand_at_events_or_above_an_island_they_would_hide() -> None:
+    gating = make_gating(3, 3)
+    rng = np.random.default_rng(1)
+    wide = rng.normal(size=(300, 2)) + np.where(np.arange(300) % 3 == 0, -50.0, 50.0)[:, None]
+    small = np.array([50.0, -50.0]) + 0.1 * rng.normal(size=(30, 2))
+    places = np.concatenate((wide, 20.0 * rng.normal(size=(300, 2)), small)).astype(np.float32)
+    events = Map(places, np.repeat([0, 1, 2], [300, 300, 30]))
+    there, points = views.map_numbers(gating, events)
+    assert there.tolist() == [0, 1, 2]
+    assert np.linalg.norm(wide - points[0], axis=1).min() < 3.0, "it stands between the islands"
+    assert points[1].tolist() in places[300:600].tolist()
+    assert points[2, 1] > small[:, 1].max()
+
+
 def test_figures_are_the_same_whenever_they_are_drawn(tmp_path: Path) -> None:
-    gating = make_gating()
+    gating = with_map(make_gating())
     run = make_run(tmp_path / "run.h5", gating=gating)
     for name in ("one", "two"):
         figures.write_figures(tmp_path / name, gating, run)
-    for name in NAMES:
+    for name in (*NAMES, "map.png", "map.pdf"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes(), name
 
 

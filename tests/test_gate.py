@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from scipy.stats import multivariate_normal
 from sklearn.metrics import adjusted_rand_score
 from test_classify import POPULATIONS, Normals, cpu, normals, sample, write_run
 
-from dpmix import channels, classify, figures, gate, open_run, proportions, report, run, simulate
+from dpmix import channels, classify, embedding, figures, gate, open_run, proportions, report, run, simulate
 from dpmix.classify import Populations, find
 from dpmix.cli import main
 from dpmix.config import Config
@@ -359,7 +360,47 @@ def test_another_cut(folder: Path, gated: Gating, tmp_path: Path, asked: dict[st
         np.testing.assert_array_equal(coarse.proportions, 1.0)
 
 
+@pytest.mark.usefixtures("no_pictures")
+def test_the_map_is_of_standardised_events_and_their_populations(
+    folder: Path, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedding, "MOST_EVENTS", 500)
+    monkeypatch.setattr(embedding, "_embed", lambda values, random: values)
+    mapped = gate.gate(folder / "run.h5", tmp_path, with_map=True, n_draws=4, engine=ON_CPU).map
+    assert mapped is not None
+    values, population = task.events.values, events(tmp_path).population.to_numpy() - 1
+    of_event = {row.tobytes(): p for row, p in zip(values, population, strict=True)}
+    assert len(of_event) == len(values)
+    assert [of_event[row.tobytes()] for row in mapped.places] == mapped.populations.tolist()
+    assert len(mapped.places) == 500
+
+
 # ---------------------------------------------------------------------------- what is refused
+
+
+def test_a_map_without_its_package_is_refused_before_the_work(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "openTSNE", None)
+    monkeypatch.setattr(gate, "prepare", lambda *given: pytest.fail("began to work"))
+    refused = dpmix("gate", folder / "run.h5", "--output", tmp_path / "out", "--map", code=2)
+    assert refused.stderr.startswith("dpmix: a map needs openTSNE (")
+    assert refused.stderr.endswith("): pip install 'dpmix[map]'\n")
+    assert len(refused.stderr.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_without_a_map_nothing_of_it_is_needed_or_in_the_way(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures" / "map.png").write_text("mine")
+    with pytest.raises(ConfigError, match=r"map\.png: exists already"):
+        gate.gate(folder / "run.h5", tmp_path, with_map=True, engine=ON_CPU)
+    monkeypatch.setitem(sys.modules, "openTSNE", None)
+    assert gate.gate(folder / "run.h5", tmp_path, n_draws=2, engine=ON_CPU).map is None
+    assert (tmp_path / "figures" / "map.png").read_text() == "mine"
 
 
 @pytest.mark.usefixtures("no_pictures")
@@ -647,6 +688,16 @@ def test_gate_says_what_it_found(folder: Path) -> None:
         "a.gated.fcs",
         "b.gated.fcs",
     }
+
+
+def test_gate_draws_a_map_when_asked(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedding, "MOST_EVENTS", 300)
+    options = ["--data", folder / "b.fcs", "--draws", "2", "--backend", "cpu", "--map"]
+    dpmix("gate", folder / "run.h5", "--output", tmp_path, *options)
+    assert {"figures/map.png", "figures/map.pdf"} < files_of(tmp_path)
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert 'id="plot-map"' in page
+    assert "300 of 1,500 events" in page
 
 
 @pytest.mark.usefixtures("no_pictures")

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gatings import make_gating, make_run
+from gatings import make_gating, make_run, with_map
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.action_chains import ActionChains
@@ -23,7 +23,7 @@ from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from dpmix import report, views
 from dpmix.errors import DataError
-from dpmix.gating import Gating, interval
+from dpmix.gating import Gating, Map, interval
 from dpmix.summaries import convergence
 
 NASTY = (
@@ -80,8 +80,19 @@ def test_the_page_is_whole_and_asks_for_nothing_outside(tmp_path: Path) -> None:
     assert page.open == []
     assert len(page.ids) == len(set(page.ids))
     assert {*SECTIONS, *(f"plot-{name}" for name in PLOTS), "plot-samples"} <= set(page.ids)
+    assert "map" not in page.ids
     assert page.addresses
     assert all(address.startswith("#") and address[1:] in page.ids for address in page.addresses)
+
+
+def test_a_map_has_a_place_where_there_is_one(tmp_path: Path) -> None:
+    text = page_of(tmp_path, with_map(make_gating()))
+    page = Page(text)
+    assert page.open == []
+    assert {"map", "plot-map"} <= set(page.ids)
+    assert "#map" in page.addresses
+    assert "1,000 of 4,000 events, drawn at random, by t-SNE" in text
+    assert all(sentence in text for sentence in views.MAP_NOTE)
 
 
 def test_the_table_has_the_numbers_of_the_gating(tmp_path: Path) -> None:
@@ -163,7 +174,7 @@ def test_the_page_is_small_whatever_there_is_to_show(tmp_path: Path, n_channels:
         counts=rng.integers(1, 1_000_000_000, shape),
         populations=rng.integers(0, 8, shape).astype(np.int16),
     )
-    text = page_of(tmp_path, replace(gating, rasters=crowded), draws=20)
+    text = page_of(tmp_path, with_map(replace(gating, rasters=crowded), 20_000), draws=20)
     assert len(text.encode()) <= 10_000_000
 
 
@@ -303,10 +314,10 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 def test_a_browser_shows_the_page(tmp_path: Path, browser: Browser) -> None:
-    gating = make_gating(6, 4, samples=("a.fcs", "b.fcs", "c.fcs"))
+    gating = with_map(make_gating(6, 4, samples=("a.fcs", "b.fcs", "c.fcs")), 20_000)
     page_of(tmp_path, gating)
     browser.open(tmp_path / "report.html")
-    for plot in (*PLOTS, "samples"):
+    for plot in (*PLOTS, "samples", "map"):
         assert len(browser.canvas(plot)) > 3_000, f"{plot} is blank"
     table = browser.driver.find_element(By.CSS_SELECTOR, "#populations ~ .wide table")
     assert len(table.find_elements(By.CSS_SELECTOR, "tbody tr")) == 6
@@ -323,6 +334,17 @@ def test_a_browser_shows_the_page(tmp_path: Path, browser: Browser) -> None:
     } <= set(headings)
     for plot in browser.driver.find_elements(By.CSS_SELECTOR, ".plot"):
         assert plot.get_attribute("aria-label")
+    assert browser.complaints() == []
+
+
+def test_the_map_tells_the_population_of_one_event_where_many_lie(tmp_path: Path, browser: Browser) -> None:
+    gating = replace(make_gating(1, 2, parts=1), phenotypes=("<b>CD3</b>+",))
+    places = 0.05 * np.random.default_rng(1).normal(size=(20_000, 2)).astype(np.float32)
+    places[:2] = [[-1.0, -1.0], [1.0, 1.0]]
+    page_of(tmp_path, replace(gating, map=Map(places, np.zeros(20_000, np.int64))))
+    browser.open(tmp_path / "report.html")
+    told = "1 <b>CD3</b>+"
+    assert set(browser.hover("map", 0.5, 0.5).split(" | ")) == {"population:", told, f"population:\t{told}"}
     assert browser.complaints() == []
 
 
