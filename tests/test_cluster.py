@@ -265,6 +265,7 @@ def test_workers_killed_at_any_moment_and_added_change_nothing(
     case: tuple[Floats, Mixture, list], processes: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(cluster, "TRANSFER_SECONDS", 1.0)
     events, mixture, expected = case
     for _ in range(3):
         processes.add()
@@ -684,6 +685,6 @@ def test_the_recipe_of_slurm_on_a_queue_of_this_machine(tmp_path: Path, environm
 
 
 def test_the_manifests_of_kubernetes_are_yaml() -> None:
-    ((kind, text),) = recipe("Kubernetes")
+    (kind, text), _ = recipe("Kubernetes")
     assert kind == "yaml"
     assert [one["kind"] for one in yaml.safe_load_all(text)] == ["Service", "Deployment", "Deployment", "Job"]

@@ -53,6 +53,7 @@ LATE_TIMES, LATE_SECONDS = (
     20.0,
 )  # a worker is late after so many times what half of them took, and so long
 SILENT_SECONDS = 20.0  # without a heartbeat after which a worker is taken for hung
+TRANSFER_SECONDS = 20.0  # of a result; then twice as long, and so on
 WAIT_SECONDS = 300.0  # for a worker, where there is none
 CONNECT_SECONDS = 10.0
 
@@ -158,6 +159,7 @@ class ClusterEngine:
         self._speeds: dict[str, float] = {}  # chunks a second
         self._latest: dict[int, part.Pass] = {}  # that left the labels of each chain
         self._components: dict[int, int] = {}  # that they are of
+        self._patience = TRANSFER_SECONDS
         self._kernel_seconds = 0.0
         with ExitStack() as stack:
             if config.scheduler is None:
@@ -306,7 +308,7 @@ class ClusterEngine:
         there: dict[Held, float] = {}  # since when: a part may have to be made first, elsewhere after a loss
         while True:
             try:
-                total: Sums = result_of(root)
+                total: Sums = self._result(root)
                 return total
             except TimeoutError:
                 now = time.monotonic()
@@ -319,13 +321,28 @@ class ClusterEngine:
             if self._moved(late):
                 return None
 
+    def _result(self, task: Future) -> Any:
+        """The result of a task.
+
+        Raises
+        ------
+        TimeoutError
+            It is not there within a second; or was lost on its way here, or that takes longer than thought.
+        """
+        task.exception(timeout=1.0)
+        try:
+            return task.result(timeout=self._patience)
+        except TimeoutError:
+            self._patience *= 2.0
+            raise
+
     def _gathered(self, begin: Callable[[Held], list[Future]]) -> list[Any]:
         """What the tasks give that `begin` begins on a part, of all parts as their events come."""
         begun = [task for held in self._parts for task in begin(held)]
         found: list[Any] = []
         while len(found) < len(begun):
             try:
-                found.append(result_of(begun[len(found)]))
+                found.append(self._result(begun[len(found)]))
             except TimeoutError:
                 if self._moved({}):
                     begun, found = [task for held in self._parts for task in begin(held)], []
@@ -563,18 +580,6 @@ def in_order(parts: Iterable[Held]) -> list[Held]:
 def host_of(worker: str) -> str:
     """The host in the address of a worker."""
     return worker.partition("://")[2].rpartition(":")[0]
-
-
-def result_of(task: Future) -> Any:
-    """The result of a task.
-
-    Raises
-    ------
-    TimeoutError
-        It is not there within a second; once it is, it may take longer to come here.
-    """
-    task.exception(timeout=1.0)
-    return task.result(timeout=WAIT_SECONDS)
 
 
 def first_line(error: BaseException) -> str:
