@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 import numpy as np
+import openTSNE
 import pytest
 from threadpoolctl import threadpool_limits
 
@@ -49,6 +50,16 @@ def test_a_seed_has_one_map_whatever_the_threads(n_events: int, monkeypatch: pyt
     np.testing.assert_array_equal(first.places, again.places)
     np.testing.assert_array_equal(first.populations, again.populations)
     assert not np.array_equal(first.places, embedding.make_map(*events, seed=4).places)
+
+
+def test_two_threads_of_opentsne_would_make_another_map(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedding, "EARLY", 20)
+    monkeypatch.setattr(embedding, "LATE", 30)
+    events = blobs(1_100)
+    one = embedding.make_map(*events, seed=3)
+    tsne = openTSNE.TSNE
+    monkeypatch.setattr(openTSNE, "TSNE", lambda **given: tsne(**given | {"n_jobs": 2}))
+    assert not np.array_equal(one.places, embedding.make_map(*events, seed=3).places)
 
 
 @pytest.mark.parametrize("dim", [1, 2, 5])
