@@ -29,6 +29,7 @@ from dpmix.classify import Populations
 from dpmix.config import Config, parse_config, resets
 from dpmix.draws import Run, open_run
 from dpmix.engines import Engine, choose_backend, make_engine
+from dpmix.errors import ConfigError
 from dpmix.gating import QUANTILES, Block, Gating
 from dpmix.model import Array, Floats, Ints
 from dpmix.outputs import nearest_there, refuse
@@ -136,7 +137,10 @@ def _config_here(run: Run, engine: Sequence[str]) -> Config:
     elif config.engine.backend == "cluster":
         log.info("the run was made on a cluster; this machine gates it")
         own = [*resets("auto"), "engine.backend=auto"]
-    return parse_config(run.config_text, str(run.path), [*own, *engine])
+    config = parse_config(run.config_text, str(run.path), [*own, *engine])
+    if config.engine.backend == "cluster":
+        raise ConfigError(["engine.backend: a cluster does not gate; take auto, cpu or cuda"])
+    return config
 
 
 def gate(

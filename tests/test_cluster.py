@@ -39,7 +39,8 @@ from dpmix.engines.base import CHUNK, Deal, Key
 from dpmix.engines.cluster import ClusterEngine, dealt
 from dpmix.engines.cpu import CpuEngine
 from dpmix.engines.cuda import CudaEngine
-from dpmix.errors import DpmixError
+from dpmix.errors import ConfigError, DpmixError
+from dpmix.gate import gate
 from dpmix.model import Mixture
 
 N_CHUNKS = 7
@@ -465,6 +466,8 @@ def test_a_run_made_on_a_cluster_is_gated_by_one_process(tmp_path: Path) -> None
         output = ["--output", str(tmp_path / "gated"), "--overwrite"]
         found = CliRunner().invoke(main, ["gate", str(path), *output, *options])
         assert found.exit_code == 0, found.output
+    with pytest.raises(ConfigError, match="a cluster does not gate"):
+        gate(path, tmp_path / "gated", engine=["engine.backend=cluster"], overwrite=True)
 
 
 # ------------------------------------------------------------------------------------------ what is said

@@ -57,10 +57,12 @@ class Buffer {
         }
         const std::size_t size = n * sizeof(std::uint16_t);
         std::string name = folder / "dpmix-XXXXXX";
-        const int file = ::mkstemp(name.data());
+        const int file = ::mkostemp(name.data(), O_CLOEXEC);
         if (file < 0) fail(errno, folder);
         ::unlink(name.c_str());
-        int error = ::posix_fallocate(file, 0, static_cast<off_t>(size));
+        int error;
+        do error = ::posix_fallocate(file, 0, static_cast<off_t>(size));
+        while (error == EINTR);
         void* memory = MAP_FAILED;
         if (error == 0) {
             memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
