@@ -19,7 +19,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Timer
-from types import SimpleNamespace
+from types import MethodType, SimpleNamespace
 from typing import Any
 
 import dask
@@ -383,7 +383,8 @@ def test_the_time_that_a_part_is_made_in_does_not_make_a_worker_late(
     clock = [0.0]
     monkeypatch.setattr(cluster.time, "monotonic", lambda: clock[0])
     late: set[str] = set()
-    host = SimpleNamespace(_moved=lambda found: late.update(found))
+    host = SimpleNamespace(_moved=lambda found: late.update(found), _patience=cluster.TRANSFER_SECONDS)
+    host._result = MethodType(ClusterEngine._result, host)
     old = cluster.Held("old", (0, 1), Timed(0.0, clock))
     new = cluster.Held("new", (1, 2), Timed(100.0, clock))
     leaves = {old: Timed(2.0, clock), new: Timed(ends, clock)}
