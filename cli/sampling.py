@@ -129,8 +129,7 @@ def choose(kind: Kind, path: Path, overrides: list[str], resume: bool) -> tuple[
             raise ConfigError([f"{path}: HDF5, need a config in YAML; a run file goes on with --resume"])
         earlier = _earlier(kind, path)
         # Keys of the backend that it began with are in nobody's way where it goes to another.
-        moved = [text.partition("=")[2] for text in overrides if text.startswith("engine.backend=")]
-        own = [f"output.path={flow(str(path))}", *(reset for backend in moved for reset in resets(backend))]
+        own = [f"output.path={flow(str(path))}", *resets(overrides)]
         config = parse_config(earlier.config_text, str(path), [*own, *overrides])
         base = earlier.base
         if Path(config.output.path) != path:

@@ -589,8 +589,12 @@ def parse_config(text: str, name: str, overrides: Sequence[str] = ()) -> Config:
     return config
 
 
-def resets(backend: str) -> list[str]:
-    """Overrides for a run that goes to another backend: its keys that this one has no use for."""
+def resets(overrides: Sequence[str]) -> list[str]:
+    """Overrides to go before those that name another backend: the keys that this one has no use for."""
+    named = [text.partition("=")[2] for text in overrides if text.startswith("engine.backend=")]
+    if not named:
+        return []
+    backend = named[-1]
     defaults = EngineConfig.model_construct().model_dump()
     possible = {"cpu", "cuda"} if backend == "auto" else {backend}
     return [

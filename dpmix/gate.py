@@ -130,14 +130,10 @@ def _beside(n: int, dim: int) -> int:
 def _config_here(run: Run, engine: Sequence[str]) -> Config:
     """The config of a run, for this machine: populations are found and events gated by one process."""
     config = parse_config(run.config_text, str(run.path))
-    given = [text.partition("=")[2] for text in engine if text.startswith("engine.backend=")]
-    own: list[str] = []
-    if given:
-        own = resets(given[-1])
-    elif config.engine.backend == "cluster":
+    if config.engine.backend == "cluster" and not resets(engine):  # and none is named
         log.info("the run was made on a cluster; this machine gates it")
-        own = [*resets("auto"), "engine.backend=auto"]
-    config = parse_config(run.config_text, str(run.path), [*own, *engine])
+        engine = ["engine.backend=auto", *engine]
+    config = parse_config(run.config_text, str(run.path), [*resets(engine), *engine])
     if config.engine.backend == "cluster":
         raise ConfigError(["engine.backend: a cluster does not gate; take auto, cpu or cuda"])
     return config

@@ -502,6 +502,26 @@ def test_an_address_that_dask_cannot_use_is_told() -> None:
         cluster.connected("tls://127.0.0.1:1")
 
 
+def test_a_scheduler_whose_first_message_dask_takes_ill_is_asked_again(
+    one_worker: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where other news come along with that message, Dask asserts that there are none."""
+    answers: list[type[Exception]] = [AssertionError, AssertionError]
+    client = cluster.Client
+
+    def begin(*arguments: object, **options: object) -> object:
+        if answers:
+            raise answers.pop()
+        return client(*arguments, **options)
+
+    monkeypatch.setattr(cluster, "Client", begin)
+    with cluster.closing_quietly(cluster.connected(one_worker.scheduler_address)) as found:
+        assert found.status == "running"
+    answers += [AssertionError] * cluster.CONNECT_TIMES
+    with pytest.raises(DpmixError, match="no Dask scheduler answers"):
+        cluster.connected(one_worker.scheduler_address)
+
+
 def test_an_error_of_the_system_at_a_worker_is_told(
     one_worker: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

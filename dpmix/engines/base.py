@@ -33,6 +33,11 @@ class Key(NamedTuple):
     iteration: int
 
 
+def chain_of(key: Key | None) -> int:
+    """The chain whose labels a pass leaves; an E step has no key, and leaves those of the first."""
+    return 0 if key is None else key.chain
+
+
 class Deal(NamedTuple):
     """Which labelled events `Engine.divide` deals out, and how.
 

@@ -29,9 +29,10 @@ from distributed import Client, Future, KilledWorker, LocalCluster
 import dpmix
 from dpmix.config import ClusterConfig, EngineConfig
 from dpmix.engines import exact, part
-from dpmix.engines.base import CHUNK, Deal, Key
+from dpmix.engines.base import CHUNK, Deal, Key, chain_of
 from dpmix.engines.checks import (
     check_events,
+    check_options,
     check_range,
     checked_deal,
     checked_parameters,
@@ -48,14 +49,11 @@ FAN_IN = 8  # states that one task of the tree adds up
 LOOK_SECONDS = 2.0  # between looks at which workers there are
 FIRST_DEAL = 8  # passes after which chunks may be dealt anew by the speeds measured; then after 16, 32, ...
 WORTH = 1.2  # they are where that makes a pass this many times faster, since events are read anew
-LATE_TIMES, LATE_SECONDS = (
-    4.0,
-    20.0,
-)  # a worker is late after so many times what half of them took, and so long
+LATE_TIMES, LATE_SECONDS = 4.0, 20.0  # of what half of the workers took, and beside: then a worker is late
 SILENT_SECONDS = 20.0  # without a heartbeat after which a worker is taken for hung
 TRANSFER_SECONDS = 20.0  # of a result; then twice as long, and so on
 WAIT_SECONDS = 300.0  # for a worker, where there is none
-CONNECT_SECONDS = 10.0
+CONNECT_SECONDS, CONNECT_TIMES = 10.0, 3
 
 
 @dataclass(frozen=True)
@@ -88,13 +86,18 @@ def connected(scheduler: str) -> Client:
         Nobody answers there.
     """
     address = scheduler if "://" in scheduler else address_in(Path(scheduler))
-    try:
-        return Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
-    except Exception as error:  # of any kind, as the place may be wrong in any way
-        raise DpmixError(
-            f"no Dask scheduler answers at {scheduler} ({first_line(error)}): start one with dask scheduler, "
-            "and workers with dask worker"
-        ) from None
+    for _ in range(CONNECT_TIMES):
+        try:
+            return Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
+        except AssertionError as error:  # also where other news come along with a scheduler's first message
+            reason = first_line(error)
+        except Exception as error:  # of any kind, as the place may be wrong in any way
+            reason = first_line(error)
+            break
+    raise DpmixError(
+        f"no Dask scheduler answers at {scheduler} ({reason}): start one with dask scheduler, and workers "
+        "with dask worker"
+    )
 
 
 def address_in(file: Path) -> str:
@@ -142,6 +145,7 @@ class ClusterEngine:
 
     def __init__(self, events: npt.NDArray[np.float32], config: EngineConfig) -> None:
         check_events(events)
+        check_options(len(events), config.weight_floor, config.chunks_in_flight, first_event=0)
         if not isinstance(events, np.memmap) or events.filename is None:
             raise ValueError("events: need an np.memmap of an NPY file")
         self._path = str(Path(events.filename).resolve())
@@ -164,12 +168,12 @@ class ClusterEngine:
         with ExitStack() as stack:
             if config.scheduler is None:
                 local = stack.enter_context(own_cluster(config.cluster))
-                self._name = f"of this machine ({local.scheduler_address})"
-                self._client = stack.enter_context(Client(local, set_as_default=False))
+                address = local.scheduler_address
+                self._name = f"of this machine ({address})"
                 log.info("cluster: dashboard at %s", local.dashboard_link)
             else:
-                self._name = config.scheduler
-                self._client = stack.enter_context(closing_quietly(connected(config.scheduler)))
+                address = self._name = config.scheduler
+            self._client = stack.enter_context(closing_quietly(connected(address)))
             with self._told():
                 threads = self._alike(self._workers_in_time())
                 if not threads:
@@ -280,7 +284,7 @@ class ClusterEngine:
 
     def _statistics(self, mixture: Mixture, key: Key | None) -> Stats:
         checked_parameters(mixture, self.n_channels)
-        chain = part.chain_of(key)
+        chain = chain_of(key)
         with self._told():
             self._look()
             before = self._latest.get(chain) if key is None else None  # labels order the events of an E step
@@ -404,9 +408,7 @@ class ClusterEngine:
             chunks = self._chunks()
             if {*chunks} <= {*self._speeds}:
                 speeds = {worker: self._speeds[worker] for worker in chunks}
-                better = {
-                    worker: end - start for worker, (start, end) in dealt(self._n_chunks, speeds).items()
-                }
+                better = sizes(dealt(self._n_chunks, speeds))
                 if slowest(chunks, speeds) > WORTH * slowest(better, speeds):
                     self._deal(speeds)
 
@@ -481,9 +483,8 @@ class ClusterEngine:
             They are not alike, or have another dpmix than this process.
         """
         new = [worker for worker in workers if worker not in self._known]
-        for worker, found in (
-            self._client.run(part.about, workers=new, on_error="return").items() if new else ()
-        ):
+        answers = self._client.run(part.about, workers=new, on_error="return") if new else {}
+        for worker, found in answers.items():
             if isinstance(found, ImportError):
                 raise DpmixError(f"worker {worker}: {first_line(found)}: install dpmix there, as it is here")
             if isinstance(found, About):

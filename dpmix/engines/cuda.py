@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmix.engines import exact
-from dpmix.engines.base import CHUNK, Deal, Key
+from dpmix.engines.base import CHUNK, Deal, Key, chain_of
 from dpmix.engines.checks import (
     check_events,
     check_options,
@@ -287,7 +287,7 @@ class CudaEngine(SummingEngine):
     def _label(self, mixture: Mixture, key: Key | None) -> Array:
         from dpmix.engines.cuda_device import Pass
 
-        components, chain = self._packed(mixture), 0 if key is None else key.chain
+        components, chain = self._packed(mixture), chain_of(key)
         before = self._labelled.pop(chain, None)
         labels = before.labels if before else np.empty((self._n_chunks, CHUNK), np.uint16)
         state = self._add_up(Pass(components, key, labels), zeros(mixture))

@@ -24,7 +24,7 @@ import dpmix
 from dpmix import memory
 from dpmix.config import EngineConfig
 from dpmix.engines import cpu, cuda, exact
-from dpmix.engines.base import Deal, Key
+from dpmix.engines.base import Deal, Key, chain_of
 from dpmix.engines.cpu import CpuEngine
 from dpmix.engines.cuda import CudaEngine
 from dpmix.errors import DataError
@@ -111,7 +111,8 @@ class Part:
         recipe, worker = self.recipe, get_worker()
         first, stop = recipe.events
         values = np.load(recipe.path, mmap_mode="r")[first:stop]
-        free = min(memory.available(), worker.memory_manager.memory_limit or memory.available())
+        free = memory.available()
+        free = min(free, worker.memory_manager.memory_limit or free)
         fits = recipe.n_bytes < SHARE_OF_MEMORY * free / recipe.neighbours
         values = np.array(values) if fits else values
         self._held = recipe.n_bytes if fits else 0
@@ -121,9 +122,8 @@ class Part:
             "first_event": first,
         }
         if recipe.backend == "cuda":
-            return CudaEngine(
-                values, devices=[0], **options
-            )  # of all that are visible, a worker's own is first
+            # Of all devices that are visible to a worker, its own is the first.
+            return CudaEngine(values, devices=[0], **options)
         return CpuEngine(
             values,
             threads=worker.state.nthreads,
@@ -145,11 +145,6 @@ class Part:
         if before is not None and self.latest.get(chain_of(before[2])) != before[0]:
             self.run(before)
         return self
-
-
-def chain_of(key: Key | None) -> int:
-    """The chain whose labels a pass leaves."""
-    return 0 if key is None else key.chain
 
 
 @sizeof.register(Mixture)  # type: ignore[untyped-decorator]
