@@ -15,7 +15,7 @@ help:
 	@echo "make test-gpu   the tests of the CUDA engine on this machine's GPUs"
 	@echo "make fuzz       FCS files, configs and run files by a fuzzer, FUZZ_SECONDS each (1200)"
 	@echo "make sanitize   the tests of the CPU engine under address, undefined behaviour and thread sanitizers"
-	@echo "make faults     60 kills, power cuts, full disks, too little memory: the table of docs/validation.md"
+	@echo "make faults     60 kills, power cuts, full disks, too little memory: the table of docs/explanation/validation.md"
 	@echo "make sbc        simulation-based calibration of the sampler, at length (some 10 minutes on an idle core)"
 	@echo "make lint       ruff, mypy and clang-format"
 	@echo "make warnings   the native code by g++ and clang++, any warning an error"

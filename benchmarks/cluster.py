@@ -2,7 +2,8 @@
 
     python benchmarks/cluster.py [--folder FOLDER]
 
-Three parts, written to benchmarks/results/cluster.json; benchmarks/scaling.py makes docs/scaling.md of them.
+Three parts, written to benchmarks/results/cluster.json; benchmarks/cluster_limits.py makes
+docs/explanation/cluster-limits.md of them.
 
 1. Overhead: 5,000,000 events, D = 14, K = 256, a cluster of this machine with two workers of one thread
    beside one process of two threads, sweep by sweep in turn. The bar is 1.15.

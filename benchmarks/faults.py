@@ -1,4 +1,5 @@
-"""Every fault of tests/test_faults.py on this machine, and what became of it: a table in docs/validation.md.
+"""Every fault of tests/test_faults.py on this machine, and what became of it: a table in the docs
+(explanation/validation.md).
 
 python benchmarks/faults.py [--kills N]     # some minutes; exits with 1 if a fault lost anything
 """
@@ -15,7 +16,7 @@ import pytest
 from record import machine
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "validation.md"
+PAGE = ROOT / "docs" / "explanation" / "validation.md"
 MARKS = ("<!-- faults -->", "<!-- end of faults -->")
 
 

@@ -1,6 +1,6 @@
 """Is the posterior right? Wrong samplers on all statistical tests, and simulation-based calibration, long.
 
-    python benchmarks/validation.py controls    # some 5 minutes; writes its table into docs/validation.md
+    python benchmarks/validation.py controls    # some 5 minutes; a table in docs/explanation/validation.md
     python benchmarks/validation.py sbc         # some 10 minutes; exits with 1 if the ranks are not uniform
 
 The tests are those of tests/: short_tests.py at the size at which they are run on the wrong samplers of
@@ -25,7 +25,7 @@ from short_tests import SHORT, p_value  # noqa: E402
 from whole_chain import FAMILY, GIVEN, LEARNED, Schedule, calibration, family_wise, worst  # noqa: E402
 from wrong_samplers import WRONG  # noqa: E402
 
-PAGE = ROOT / "docs" / "validation.md"
+PAGE = ROOT / "docs" / "explanation" / "validation.md"
 MARKS = ("<!-- wrong samplers -->", "<!-- end of wrong samplers -->")
 RIGHT = "**the sampler as it is**"
 

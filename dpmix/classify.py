@@ -38,7 +38,7 @@ MakeEngine = Callable[[Floats], Engine]
 DRAWS = 100
 """Draws of a run that are used unless a user asks for another number: more hardly change a probability."""
 
-POOLED_DRAWS = 5  # whose densities are averaged; docs/populations.md
+POOLED_DRAWS = 5  # whose densities are averaged; docs/explanation/populations.md
 POOLED_COMPONENTS = 520  # at most, where one draw has fewer: the tree's work grows with their cube
 POINTS = 50_000  # drawn from the posterior mean density
 IMPLAUSIBLE = 0.001  # of the model's own events are as implausible as those that are flagged

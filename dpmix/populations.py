@@ -17,7 +17,8 @@ populations. What a reader of the density would call one is found in two steps:
 So a cut at level 2.4 keeps apart what shows a valley and lies 2.4 standard deviations apart. Two equal
 normals have a valley between them from 2 on, and one of an eleventh of their height at 2.4. Skewed and
 heavy-tailed populations show ripples, but not that far apart; tails reach that far, but without a valley. Why
-this rule and this level, and what others do on labelled and on simulated data: docs/populations.md.
+this rule and this level, and what others do on labelled and on simulated data:
+docs/explanation/populations.md.
 """
 
 from __future__ import annotations

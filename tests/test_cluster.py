@@ -628,7 +628,7 @@ def test_workers_with_gpus_give_the_bits_of_gpus(
 
 # --------------------------------------------------------------------------------------------- the recipes
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "cluster.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "how-to" / "cluster.md"
 
 
 def recipe(title: str) -> list[tuple[str, str]]:

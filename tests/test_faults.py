@@ -1,6 +1,7 @@
 """Faults of the machine and of its users: none loses a draw, and a run goes on to the same draws.
 
-`make faults` runs these with more kills and makes the table of docs/validation.md from what they record.
+`make faults` runs these with more kills and makes the table of docs/explanation/validation.md from
+what they record.
 """
 
 from __future__ import annotations

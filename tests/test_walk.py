@@ -1,4 +1,4 @@
-"""The walk in docs/gate-my-sample.md, followed to the letter but with fewer events, sweeps and draws."""
+"""The walk in docs/tutorial.md, followed to the letter but with fewer events, sweeps and draws."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "gate-my-sample.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "tutorial.md"
 
 # What makes it quick: appended to the commands that begin so.
 SMALLER = {

@@ -1,10 +1,10 @@
 """How long a sweep takes on how many workers: a simulation of its messages, from measured parts.
 
-    python benchmarks/scaling.py
+    python benchmarks/cluster_limits.py
 
 Reads benchmarks/results/cluster.json (seconds of work, cost of a task, of `python benchmarks/cluster.py`) and
-sampler.json (the host's part), and assumes a network. Prints the tables of docs/scaling.md, draws
-docs/scaling.png, and writes benchmarks/results/scaling.json.
+sampler.json (the host's part), and assumes a network. Prints the tables of
+docs/explanation/cluster-limits.md, draws docs/pictures/cluster-limits.png, and writes benchmarks/results/cluster_limits.json.
 
 A sweep, simulated message by message:
 
@@ -34,7 +34,7 @@ JITTER = 0.05
 WORKERS = (1, 3, 10, 30, 100, 300, 1000)
 EVENTS = (10**6, 10**7, 10**8, 10**9, 10**10)
 MOST = 5000  # workers that are thought of
-FIGURE = Path(__file__).parents[1] / "docs" / "scaling.png"
+FIGURE = Path(__file__).parents[1] / "docs" / "pictures" / "cluster-limits.png"
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ def main() -> None:
             print(f"| 10^{np.log10(n):.0f} | " + " | ".join(cells) + " |")
     draw(parts, times)
     write_results(
-        "scaling",
+        "cluster_limits",
         {
             "parts": vars(parts),
             "seconds": {str(n): {str(w): t for w, t in row.items()} for n, row in times.items()},
