@@ -4,7 +4,8 @@
 
 Reads benchmarks/results/cluster.json (seconds of work, cost of a task, of `python benchmarks/cluster.py`) and
 sampler.json (the host's part), and assumes a network. Prints the tables of
-docs/explanation/cluster-limits.md, draws docs/pictures/cluster-limits.png, and writes benchmarks/results/cluster_limits.json.
+docs/explanation/cluster-limits.md, draws docs/pictures/cluster-limits.png, and writes
+benchmarks/results/cluster_limits.json.
 
 A sweep, simulated message by message:
 

@@ -1,7 +1,8 @@
-"""Every fault of tests/test_faults.py on this machine, and what became of it: a table in the docs
-(explanation/validation.md).
+"""Every fault of tests/test_faults.py on this machine, and what became of it, a table.
 
-python benchmarks/faults.py [--kills N]     # some minutes; exits with 1 if a fault lost anything
+It goes into docs/explanation/validation.md.
+
+    python benchmarks/faults.py [--kills N]     # some minutes; exits with 1 if a fault lost anything
 """
 
 from __future__ import annotations
