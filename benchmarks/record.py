@@ -1,4 +1,5 @@
-"""Where benchmark results go: JSON beside the machine, the versions, the date and the command."""
+"""Where benchmark results go: JSON beside the machine, the versions, the date and the command; and how pages
+say so."""
 
 from __future__ import annotations
 
@@ -7,35 +8,64 @@ import os
 import platform
 import sys
 from datetime import UTC, datetime
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from dpmix.engines.cpu import instruction_sets
+
+ROOT = Path(__file__).parent.parent
 FOLDER = Path(__file__).parent / "results"
+QUICK_FOLDER = ROOT / "build" / "benchmarks"
+PICTURES = ROOT / "docs" / "pictures"
+PACKAGES = ("dpmix", "numpy", "scipy", "scikit-learn")
+OPTIONAL_PACKAGES = ("torch", "flowsom", "phenograph", "pycuda")
+LOAD_BEFORE = os.getloadavg()[0]
 
 
 def machine() -> dict[str, Any]:
     """What the numbers were measured on."""
-    model = platform.processor()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        names = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
-        model = names[0].partition(":")[2].strip() if names else model
+    cpuinfo = _cpuinfo()
     return {
-        "processor": model,
+        "processor": cpuinfo.get("model name", platform.processor()),
+        "family": cpuinfo.get("cpu family", ""),
+        "virtual": "hypervisor" in cpuinfo.get("flags", "").split(),
         "cores": os.cpu_count(),
+        "instruction_sets": " ".join(instruction_sets()),
+        "load_before": LOAD_BEFORE,
         "load": os.getloadavg()[0],
         "system": platform.platform(),
         "python": platform.python_version(),
-        "versions": {name: version(name) for name in ("dpmix", "numpy", "scipy", "scikit-learn")},
+        "versions": {name: version(name) for name in PACKAGES} | _installed(OPTIONAL_PACKAGES),
     }
 
 
-def write_results(name: str, results: dict[str, Any]) -> Path:
-    """Write benchmarks/results/<name>.json and say so."""
-    FOLDER.mkdir(exist_ok=True)
-    path = FOLDER / f"{name}.json"
-    command = " ".join(["python", os.path.relpath(sys.argv[0]), *sys.argv[1:]])
+def _cpuinfo() -> dict[str, str]:
+    """What Linux says of the first core."""
+    path = Path("/proc/cpuinfo")
+    if not path.exists():
+        return {}
+    first = path.read_text().split("\n\n")[0]
+    pairs = (line.partition(":")[::2] for line in first.splitlines())
+    return {key.strip(): value.strip() for key, value in pairs}
+
+
+def _installed(names: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for name in names:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def write_results(name: str, results: dict[str, Any], *, quick: bool = False) -> Path:
+    """Write benchmarks/results/<name>.json and say so; of a quick run, build/benchmarks/<name>.json."""
+    folder = QUICK_FOLDER if quick else FOLDER
+    folder.mkdir(exist_ok=True, parents=True)
+    path = folder / f"{name}.json"
+    command = " ".join(["python", os.path.relpath(sys.argv[0], ROOT), *sys.argv[1:]])
     record = {
         "command": command,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -45,3 +75,38 @@ def write_results(name: str, results: dict[str, Any]) -> Path:
     path.write_text(json.dumps(record, indent=2) + "\n")
     print(f"written to {os.path.relpath(path)}")
     return path
+
+
+def read_results(name: str, *, quick: bool = False) -> dict[str, Any]:
+    """The whole record of benchmarks/results/<name>.json."""
+    record: dict[str, Any] = json.loads(((QUICK_FOLDER if quick else FOLDER) / f"{name}.json").read_text())
+    return record
+
+
+def picture(name: str, *, quick: bool = False) -> Path:
+    """Where a plot goes: docs/pictures/bench-<name>.png; of a quick run, build/benchmarks/bench-<name>.png."""
+    folder = QUICK_FOLDER if quick else PICTURES
+    folder.mkdir(exist_ok=True, parents=True)
+    return folder / f"bench-{name}.png"
+
+
+def said(name: str, results: str = "../../benchmarks/results") -> str:
+    """Command, machine and date of committed results, as a sentence of Markdown.
+
+    Parameters
+    ----------
+    name : str
+    results : str
+        The folder of results as seen from the page.
+    """
+    record = read_results(name)
+    where = record["machine"]
+    about = [where["processor"], "virtual machine" if where.get("virtual") else ""]
+    about += where.get("instruction_sets", "").split()[:1]
+    loads = [f"{where[key]:.1f}" for key in ("load_before", "load") if key in where]
+    packages = " ".join(f"{package} {number}," for package, number in where["versions"].items()).rstrip(",")
+    return (
+        f"`{record['command']}` on {where['cores']} cores ({', '.join(filter(None, about))}), load "
+        f"{' to '.join(loads)}, {record['date'][:10]}; Python {where['python']}, {packages}: "
+        f"[{name}.json]({results}/{name}.json)."
+    )
