@@ -7,7 +7,7 @@ CPP := $(wildcard kernels/*.cu kernels/*.cuh kernels/cpu/*pp tests/native/*.cpp 
 EMULATOR := build/cuda_on_cpu/libcuda.so.1
 FUZZ_SECONDS ?= 1200
 
-.PHONY: help demo test test-gpu faults fuzz sanitize sbc lint warnings bench-cpu bench-gpu clean
+.PHONY: help demo test test-gpu faults fuzz sanitize sbc lint warnings docs links bench-cpu bench-gpu clean
 
 help:
 	@echo "make demo       a simulated cytometry sample, dpmix mcmc on it, a summary and a figure (in demo/)"
@@ -18,6 +18,8 @@ help:
 	@echo "make faults     60 kills, power cuts, full disks, too little memory: the table of docs/explanation/validation.md"
 	@echo "make sbc        simulation-based calibration of the sampler, at length (some 10 minutes on an idle core)"
 	@echo "make lint       ruff, mypy and clang-format"
+	@echo "make docs       these pages as a site in build/docs, any warning or broken link an error"
+	@echo "make links      the pages' links to other sites, on a machine with a network; CI has none"
 	@echo "make warnings   the native code by g++ and clang++, any warning an error"
 	@echo "make bench-cpu  the CPU engine's speed beside this machine's sgemm and scikit-learn (some 12 minutes)"
 	@echo "make bench-gpu  the CUDA engine's speed beside its floor, and ways to draw labels (some minutes)"
@@ -82,6 +84,13 @@ warnings: $(VENV)/installed
 	    CXX=$$compiler $(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps \
 	        --config-settings cmake.define.CMAKE_CXX_FLAGS=-Werror --wheel-dir build/$$compiler . || exit 1; \
 	done
+
+docs: $(VENV)/installed
+	if [ -f docs/figures.py ]; then $(BIN)/python docs/figures.py; fi
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --fresh-env --quiet -d build/doctrees docs build/docs
+
+links: $(VENV)/installed
+	$(BIN)/python -m sphinx -b linkcheck --quiet -d build/doctrees docs build/links
 
 bench-cpu: $(VENV)/installed
 	$(BIN)/python benchmarks/sampler.py

@@ -1,0 +1,125 @@
+"""How Sphinx builds the pages of this folder; `make docs` calls it.
+
+Nothing that the pages show comes from the network: they can be read from a folder, without a server.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib.metadata import version as version_of
+from pathlib import Path
+from typing import Any
+
+import click
+from docutils import nodes
+from latex2mathml.converter import convert
+from sphinx import addnodes
+from sphinx.application import Sphinx
+from sphinx.transforms import SphinxTransform
+from sphinx.util import logging
+from sphinx.util.docutils import SphinxDirective
+from sphinx.util.math import get_node_equation_number
+from sphinx.writers.html5 import HTML5Translator
+
+from dpmix import config
+
+project = "dpmix"
+author = "the dpmix developers"
+version = release = version_of("dpmix")
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_click"]
+exclude_patterns = ["figures"]
+smartquotes = False  # they would turn the -- of an option into a dash
+
+myst_enable_extensions = ["attrs_block", "attrs_inline", "colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 4
+
+default_role = "py:obj"  # a name in single backticks in a docstring: a link, where the reference has it
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"  # docstrings have types, and shapes with them
+napoleon_google_docstring = False
+napoleon_use_rtype = False
+
+html_theme = "furo"
+html_title = f"dpmix {version}"
+html_static_path = ["static"]
+html_css_files = ["dpmix.css"]
+html_copy_source = False
+html_show_sphinx = False
+html_math_renderer = "mathml"
+
+linkcheck_anchors = False  # many of those on GitHub are made by a script
+
+log = logging.getLogger(__name__)
+
+
+class FilesElsewhere(SphinxTransform):
+    """Links to Markdown files outside this folder, which are no pages: downloads, as other files are."""
+
+    default_priority = 10
+
+    def apply(self, **_: Any) -> None:
+        for link in [*self.document.findall(addnodes.pending_xref)]:
+            file = Path(f"{link['reftarget']}.md")
+            if link["refdomain"] == "doc" and file.is_absolute() and file.is_file():
+                page = Path(self.env.doc2path(self.env.docname))
+                target = os.path.relpath(file, page.parent)
+                download = addnodes.download_reference("", "", *link.children, reftarget=target)
+                link.replace_self(download)
+
+
+class ConfigReference(SphinxDirective):
+    """Every key of the config, from its schema."""
+
+    def run(self) -> list[nodes.Node]:
+        return self.parse_text_to_nodes(config.reference())
+
+
+def mathml(node: nodes.math | nodes.math_block, display: str) -> str:
+    """A formula as MathML, which browsers draw by themselves; what cannot be converted is a warning."""
+    text = node.astext()
+    try:
+        formula = convert(text, display=display)
+    except Exception as error:
+        log.warning("formula %r: %s", text, error or type(error).__name__, location=node)
+        return ""
+    if "\\" in formula.partition("<annotation")[0]:
+        log.warning("formula %r: has a command that is not known", text, location=node)
+    return formula
+
+
+def visit_math(self: HTML5Translator, node: nodes.math) -> None:
+    self.body.append(mathml(node, "inline"))
+    raise nodes.SkipNode
+
+
+def visit_displayed_math(self: HTML5Translator, node: nodes.math_block) -> None:
+    self.body.append(self.starttag(node, "div", CLASS="math"))
+    self.body.append(mathml(node, "block"))
+    if node["number"]:
+        self.body.append(f'<span class="eqno">({get_node_equation_number(self, node)})</span>')
+        self.add_permalink_ref(node, "Link to this equation")
+    self.body.append("</div>")
+    raise nodes.SkipNode
+
+
+def lay_out_blocks(app: Sphinx, context: click.Context, lines: list[str]) -> None:
+    r"""Blocks that the help of a command lays out itself (`\b`): their first line says what they are."""
+    found: list[str] = []
+    for line, before in zip(lines, ["", *lines], strict=False):
+        if not line.startswith("| "):
+            found.append(line)
+        elif not before.startswith("| "):
+            language = "sh" if "dpmix " in "".join(lines[lines.index(line) + 1 :][:1]) else "text"
+            found += [line[2:], "", f".. code-block:: {language}", ""]
+        else:
+            found.append(f"    {line[4:]}")
+    lines[:] = found
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    app.add_transform(FilesElsewhere)
+    app.add_directive("config-reference", ConfigReference)
+    app.add_html_math_renderer("mathml", (visit_math, None), (visit_displayed_math, None))
+    app.connect("sphinx-click-process-description", lay_out_blocks)
+    return {"parallel_read_safe": True}
