@@ -84,7 +84,7 @@ def read_results(name: str, *, quick: bool = False) -> dict[str, Any]:
 
 
 def picture(name: str, *, quick: bool = False) -> Path:
-    """Where a plot goes: docs/pictures/bench-<name>.png; of a quick run, build/benchmarks/bench-<name>.png."""
+    """Where a plot goes: docs/pictures/bench-<name>.png, of a quick run in build/benchmarks."""
     folder = QUICK_FOLDER if quick else PICTURES
     folder.mkdir(exist_ok=True, parents=True)
     return folder / f"bench-{name}.png"
@@ -101,12 +101,14 @@ def said(name: str, results: str = "../../benchmarks/results") -> str:
     """
     record = read_results(name)
     where = record["machine"]
-    about = [where["processor"], "virtual machine" if where.get("virtual") else ""]
+    about = [where["processor"]]
+    about += [f"family {where['family']}"] if where.get("family") else []
+    about += ["virtual machine"] if where.get("virtual") else []
     about += where.get("instruction_sets", "").split()[:1]
     loads = [f"{where[key]:.1f}" for key in ("load_before", "load") if key in where]
     packages = " ".join(f"{package} {number}," for package, number in where["versions"].items()).rstrip(",")
     return (
-        f"`{record['command']}` on {where['cores']} cores ({', '.join(filter(None, about))}), load "
+        f"`{record['command']}` on {where['cores']} cores ({', '.join(about)}), load "
         f"{' to '.join(loads)}, {record['date'][:10]}; Python {where['python']}, {packages}: "
         f"[{name}.json]({results}/{name}.json)."
     )
