@@ -6,7 +6,9 @@ Nothing that the pages show comes from the network: they can be read from a fold
 from __future__ import annotations
 
 import os
+import re
 from importlib.metadata import version as version_of
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from sphinx.util.math import get_node_equation_number
 from sphinx.writers.html5 import HTML5Translator
 
 from dpmix import config
+from dpmix.config_problems import at
 
 project = "dpmix"
 author = "the dpmix developers"
@@ -69,10 +72,27 @@ class FilesElsewhere(SphinxTransform):
 
 
 class ConfigReference(SphinxDirective):
-    """Every key of the config, from its schema."""
+    """Every key of the config, section by section, from its schema."""
 
     def run(self) -> list[nodes.Node]:
-        return self.parse_text_to_nodes(config.reference())
+        lines: list[str] = []
+        section = ""
+        for name, default, accepts, meaning in config.reference():
+            if name.partition(".")[0] != section:
+                section = name.partition(".")[0]
+                lines += [f"## {section}", ""]
+                lines += [at(config.schema(), (section,))["description"], ""] if "." in name else []
+            shown = "none, it has to be given" if default is None else f"`{default}`"
+            lines += [
+                f"```{{confval}} {name}",
+                f":default: {shown}",
+                f":type: {accepts}",
+                "",
+                meaning,
+                "```",
+                "",
+            ]
+        return self.parse_text_to_nodes("\n".join(lines), allow_section_headings=True)
 
 
 def mathml(node: nodes.math | nodes.math_block, display: str) -> str:
@@ -103,23 +123,34 @@ def visit_displayed_math(self: HTML5Translator, node: nodes.math_block) -> None:
     raise nodes.SkipNode
 
 
-def lay_out_blocks(app: Sphinx, context: click.Context, lines: list[str]) -> None:
-    r"""Blocks that the help of a command lays out itself (`\b`): their first line says what they are."""
+def lay_out_help(app: Sphinx, context: click.Context, lines: list[str]) -> None:
+    r"""Options in the help of a command as code, and the blocks that it lays out itself (`\b`) behind a line."""
     found: list[str] = []
-    for line, before in zip(lines, ["", *lines], strict=False):
+    for before, line in pairwise(["", *lines]):
         if not line.startswith("| "):
-            found.append(line)
-        elif not before.startswith("| "):
-            language = "sh" if "dpmix " in "".join(lines[lines.index(line) + 1 :][:1]) else "text"
-            found += [line[2:], "", f".. code-block:: {language}", ""]
-        else:
+            found.append(re.sub(r"(?<!\S)(--[a-z-]+)", r"``\1``", line))
+        elif before.startswith("| "):
             found.append(f"    {line[4:]}")
+        else:
+            found += [line[2:], "", ".. code-block:: text", ""]
     lines[:] = found
+
+
+def link_keys(app: Sphinx, context: click.Context, lines: list[str]) -> None:
+    """Where an option stands for a key of the config, a link to it."""
+    lines[:] = [re.sub(r"([Kk]ey )([a-z_.]*[a-z_])", r"\1:confval:`\2`", line) for line in lines]
+
+
+def leave_out(app: Sphinx, context: click.Context, lines: list[str]) -> None:
+    """What the usage has said already."""
+    lines.clear()
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
     app.add_transform(FilesElsewhere)
     app.add_directive("config-reference", ConfigReference)
     app.add_html_math_renderer("mathml", (visit_math, None), (visit_displayed_math, None))
-    app.connect("sphinx-click-process-description", lay_out_blocks)
+    app.connect("sphinx-click-process-description", lay_out_help)
+    app.connect("sphinx-click-process-options", link_keys)
+    app.connect("sphinx-click-process-arguments", leave_out)
     return {"parallel_read_safe": True}

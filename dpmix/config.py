@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import (
     BaseModel,
@@ -525,6 +525,16 @@ class Config(Section):
     seed: int = key(1, "Seed of every random number: the same seed gives the same draws.", ge=0, le=2**64 - 1)
 
 
+class Entry(NamedTuple):
+    """What is said of a key: its dotted name, its default (None where it has none), what it accepts, what it
+    does and why it has its default."""
+
+    name: str
+    default: str | None
+    accepts: str
+    meaning: str
+
+
 def _within(value: float | list[float], low: float, high: float) -> float | list[float]:
     """`value`, if all its numbers are from low to high."""
     if not all(low <= number <= high for number in (value if isinstance(value, list) else [value])):
@@ -630,15 +640,15 @@ def schema() -> dict[str, Any]:
     return Config.model_json_schema()
 
 
-def reference() -> str:
-    """The reference page of the config, a table in Markdown."""
-    rows = ["| key | default | accepts | meaning |", "| --- | --- | --- | --- |"]
-    for path in [*keys(schema()), *((*ANY_TRANSFORM, name) for name in TransformConfig.model_fields)]:
+def reference() -> Iterator[Entry]:
+    """What the reference page of the config says, key by key in the order of the schema."""
+    paths = [*keys(schema())]
+    behind = paths.index(ANY_TRANSFORM[:-1]) + 1
+    paths[behind:behind] = [(*ANY_TRANSFORM, name) for name in TransformConfig.model_fields]
+    for path in paths:
         here = at(schema(), path)
-        default = f"`{flow(here['default'])}`" if "default" in here else "required"
-        cells = (f"`{'.'.join(path)}`", default, here.get("need") or needed(here), _explained(here))
-        rows.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
-    return "\n".join(rows) + "\n"
+        default = flow(here["default"]) if "default" in here else None
+        yield Entry(".".join(path), default, here.get("need") or needed(here), _explained(here))
 
 
 def _set(raw: dict[Any, Any], override: str) -> tuple[str, ...]:

@@ -111,12 +111,13 @@ def test_every_default_is_written_and_every_key_explained() -> None:
     config = parse_config(MINIMAL, "run.yaml")
     written = to_yaml(config, comments=True)
     lines = written.splitlines()
+    explained = {entry.name for entry in reference()}
     for i, line in enumerate(lines):
         if line.strip() and not line.strip().startswith("#"):
             assert lines[i - 1].strip().startswith("#"), f"no comment above {line}"
     for name, _ in _flat(config.model_dump()):
         assert f"{name.rpartition('.')[2]}:" in written
-        assert f"| `{name}` |" in reference() or name.startswith("data.transform.")
+        assert name in explained or name.startswith("data.transform.")
 
 
 def test_ready_lines_take_the_place_of_a_value() -> None:
