@@ -1,14 +1,14 @@
 // memberships: the probability of each population for each event, a population being a set of components, and
 // the event's log density. Both passes evaluate all components, so that no responsibility is ever stored.
 //
-//   events           float32 [slots][CHUNK][PADDED_DIM]          read
-//   components       float32 [n_components][PACK_DIM]            read (mixture.cuh), sorted by population
-//   exact            float64 [n_components][PACK_DIM], or null   read where an event is far (far.cuh)
-//   ends             int32 [n_populations]                       read: components of the populations up to this
-//   chunks           uint32 [slots]                              read: the chunk that a slot holds
-//   memberships_out  float32 [slots][CHUNK][n_populations]       written; rows sum to 1
-//   log_densities    float64 [slots][CHUNK]                      written: log sum_j pi_j N(x_i | mu_j, Sigma_j)
-//   far_counts       uint32 [slots]                              added to: far events, undone without `exact`
+//   events             float32 [slots][CHUNK][PADDED_DIM]          read
+//   components         float32 [n_components][PACK_DIM]            read (mixture.cuh), sorted by population
+//   exact              float64 [n_components][PACK_DIM], or null   read where an event is far (far.cuh)
+//   ends               int32 [n_populations]                       read: components of the populations up to this
+//   chunks             uint32 [slots]                              read: the chunk that a slot holds
+//   memberships_out    float32 [slots][CHUNK][n_populations]       written; rows sum to 1
+//   log_densities_out  float64 [slots][CHUNK]                     written: log sum_j pi_j N(x_i | mu_j, Sigma_j)
+//   far_counts         uint32 [slots]                              added to: far events, undone without `exact`
 //
 // The first pass finds an event's largest log density, the second adds up the weights relative to it: one sum,
 // kept in a register, since a population's components follow one another. A sum goes to its place in memory when

@@ -1,8 +1,8 @@
 // mvn_log_density: log pi_j + log N(x_i | mu_j, Sigma_j) of some events under all components.
 //
-//   events         float32 [n_events][PADDED_DIM]         read
-//   components     float32 [n_components][PACK_DIM]       read (mixture.cuh)
-//   log_densities  float32 [n_components][n_events]       written
+//   events             float32 [n_events][PADDED_DIM]         read
+//   components         float32 [n_components][PACK_DIM]       read (mixture.cuh)
+//   log_densities_out  float32 [n_components][n_events]       written
 //
 // Launch    grid ceil(n_events / EVENTS_PER_BLOCK), block THREADS; a thread takes EVENTS_PER_THREAD events.
 // Shared    CACHED * PACK_DIM * 4 bytes: 7,680 at D = 14; 34,368 at D = 64.

@@ -29,7 +29,7 @@ from reference import log_densities
 
 from dpmix.engines.base import CHUNK, Key
 from dpmix.engines.checks import MAX_CHANNELS, MAX_COMPONENTS
-from dpmix.engines.cpu import CpuEngine, available, instruction_sets, native_chunk
+from dpmix.engines.cpu import CpuEngine, available, instruction_sets
 from dpmix.errors import DataError
 from dpmix.kernels import _cpu
 from dpmix.model import Mixture
@@ -73,12 +73,8 @@ class TestStreaming(EngineContract):
         return CpuEngine(in_file(events), threads=2, scratch=Path(tempfile.gettempdir()), **options)  # type: ignore[arg-type]
 
 
-def test_the_grid_is_the_same_in_python_and_in_native_code() -> None:
-    assert native_chunk() == CHUNK
-
-
-def test_the_limits_are_the_same_in_python_and_in_native_code() -> None:
-    assert (_cpu.MAX_CHANNELS, _cpu.MAX_COMPONENTS) == (MAX_CHANNELS, MAX_COMPONENTS)
+def test_grid_and_limits_are_the_same_in_python_and_in_native_code() -> None:
+    assert (_cpu.CHUNK, _cpu.MAX_CHANNELS, _cpu.MAX_COMPONENTS) == (CHUNK, MAX_CHANNELS, MAX_COMPONENTS)
 
 
 def test_it_says_what_it_runs_on() -> None:

@@ -408,7 +408,8 @@ class ClusterEngine:
             chunks = self._chunks()
             if {*chunks} <= {*self._speeds}:
                 speeds = {worker: self._speeds[worker] for worker in chunks}
-                better = sizes(dealt(self._n_chunks, speeds))
+                ranges = dealt(self._n_chunks, speeds)
+                better = {worker: end - start for worker, (start, end) in ranges.items()}
                 if slowest(chunks, speeds) > WORTH * slowest(better, speeds):
                     self._deal(speeds)
 
@@ -518,7 +519,7 @@ class ClusterEngine:
         new = [
             self._hold(worker, chunks, [*ranges]) for worker, chunks in ranges.items() if worker not in there
         ]
-        self._parts = in_order([*kept, *new])
+        self._parts = sorted([*kept, *new], key=lambda held: held.chunks)
         log.info("cluster: %d chunks on %d workers", self._n_chunks, len(self._parts))
 
     def _hold(self, worker: str, chunks: tuple[int, int], all_workers: Sequence[str]) -> Held:
@@ -563,19 +564,9 @@ def dealt(n_chunks: int, speeds: Mapping[str, float]) -> dict[str, tuple[int, in
     return {worker: (start, end) for worker, start, end in ranges if start < end}
 
 
-def sizes(ranges: Mapping[str, tuple[int, int]]) -> dict[str, int]:
-    """Chunks of ranges."""
-    return {worker: end - start for worker, (start, end) in ranges.items()}
-
-
 def slowest(chunks: Mapping[str, int], speeds: Mapping[str, float]) -> float:
     """Seconds until the last worker has done its chunks."""
     return max(count / speeds[worker] for worker, count in chunks.items())
-
-
-def in_order(parts: Iterable[Held]) -> list[Held]:
-    """Parts as their events come in the data."""
-    return sorted(parts, key=lambda held: held.chunks)
 
 
 def host_of(worker: str) -> str:

@@ -1,4 +1,4 @@
-"""The CPU engine: events in memory, the sweep in native code (kernels/cpu) on all cores.
+"""The CPU engine: events in memory or in a file, the sweep in native code (kernels/cpu) on all cores.
 
 Results depend on the events, the mixture and the key alone: not on threads, on the chunks in flight, on how
 chunks are shared out among engines, on pruning, or on the instruction set, except that x86-64-v2 has no fused
@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from dpmix.engines.base import Deal, Key
+from dpmix.engines.base import CHUNK, Deal, Key
 from dpmix.engines.checks import (
     check_events,
     check_options,
@@ -47,11 +47,6 @@ def instruction_sets() -> list[str]:
     return list(_cpu.isas())
 
 
-def native_chunk() -> int:
-    """Events of a chunk in the native code: dpmix.engines.base.CHUNK."""
-    return int(_cpu.CHUNK)
-
-
 def usable_cores() -> int:
     """Cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -61,9 +56,9 @@ def scratch_bytes(
     n_events: int, n_channels: int, n_components: int, threads: int | None, chunks_in_flight: int | None
 ) -> int:
     """Memory that passes work in, nearly (kernels/cpu/engine.cpp); the options are those of `CpuEngine`."""
-    chunks = -(-n_events // native_chunk())
+    chunks = -(-n_events // CHUNK)
     moments = 8 * (1 + n_channels * (n_channels + 3) // 2)
-    chunk = 8 * native_chunk() + (n_components + 32) * moments
+    chunk = 8 * CHUNK + (n_components + 32) * moments
     threads = threads or usable_cores()
     in_flight = chunks_in_flight or max(1, min(BATCH_BYTES // chunk, 2 * threads))
     sums = (4 + 1 + 1) * n_components * moments  # their states and values; of a chunk so far

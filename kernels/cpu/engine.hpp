@@ -23,7 +23,7 @@ struct Options {
     int threads;
     bool pruning;
     float weight_floor;
-    int chunks_in_flight;  // 0: two per thread, or fewer for lack of memory
+    int chunks_in_flight;  // 0: one per thread, two where that is all of them; fewer for lack of memory
     std::uint64_t first_event;
     std::filesystem::path scratch;  // folder for what is kept of every event; empty: in memory
     bool mapped;                    // the events are a shared map of a file: their pages may be let go

@@ -86,7 +86,6 @@ void values(Doubles2 state, DoublesOut1 out) {
 // The engine together with the array that it reads, which is neither copied nor changed.
 class CpuEngine {
     Events events_;
-    const Sweep& sweep_;
     Engine engine_;
 
     static Parameters parameters(const Doubles1& log_constants, const Doubles2& means,
@@ -99,8 +98,7 @@ class CpuEngine {
     CpuEngine(Events events, const std::string& isa, int threads, bool pruning, float weight_floor,
               int chunks_in_flight, std::uint64_t first_event, const std::string& scratch, bool mapped)
         : events_(events),
-          sweep_(sweep_named(isa)),
-          engine_(sweep_, events.data(), events.shape(0), static_cast<int>(events.shape(1)),
+          engine_(sweep_named(isa), events.data(), events.shape(0), static_cast<int>(events.shape(1)),
                   {threads, pruning, weight_floor, chunks_in_flight, first_event, scratch, mapped}) {}
 
     void draw_labels(Doubles1 log_constants, Doubles2 means, Doubles3 whiteners, std::uint64_t seed,
@@ -151,7 +149,6 @@ class CpuEngine {
     }
 
     double kept() const { return engine_.kept(); }
-    int width() const { return sweep_.width; }
 };
 
 }  // namespace
@@ -191,6 +188,5 @@ NB_MODULE(_cpu, module) {
         .def("labels", &CpuEngine::labels, "chain"_a, "out"_a)
         .def("log_densities", &CpuEngine::log_densities, "log_constants"_a, "means"_a, "whiteners"_a,
              "events"_a, "out"_a)
-        .def_prop_ro("kept", &CpuEngine::kept)
-        .def_prop_ro("width", &CpuEngine::width);
+        .def_prop_ro("kept", &CpuEngine::kept);
 }

@@ -47,8 +47,8 @@ void log_densities(const Mixture& mixture, const float* events, int count, float
 }  // namespace
 
 extern const Sweep DPMIX_JOIN(sweep_, DPMIX_SET);
-const Sweep DPMIX_JOIN(sweep_, DPMIX_SET) = {
-    DPMIX_QUOTE(DPMIX_SET), W, draw_piece, expect_piece, memberships_piece, divide_piece, component_moments,
-    log_densities};
+const Sweep DPMIX_JOIN(sweep_, DPMIX_SET) = {DPMIX_QUOTE(DPMIX_SET), draw_piece,   expect_piece,
+                                             memberships_piece,      divide_piece, component_moments,
+                                             log_densities};
 
 }  // namespace dpmix

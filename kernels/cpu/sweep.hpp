@@ -129,7 +129,6 @@ struct Piece {
 // The code of one instruction set. `work` returned: multiplications made in whitening, per event of a tile.
 struct Sweep {
     const char* name;
-    int width;
 
     // Draw the labels of a piece; log_likelihoods [chunk] by place.
     double (*draw)(const Mixture&, const Piece&, const Key&, double* log_likelihoods, Scratch&);
