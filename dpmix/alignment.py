@@ -90,7 +90,7 @@ def write_aligned(path: str | Path, run: Run, draws: npt.ArrayLike, order: npt.A
 
     Parameters
     ----------
-    path : path
+    path : str or Path
     run : Run
     draws : int [T, 2]
         Chain and draw, from 0, of each draw: the same draws of each chain, in any order.

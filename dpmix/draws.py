@@ -284,7 +284,7 @@ def open_run(path: str | Path, *, transformed: bool = False) -> Run:
 
     Parameters
     ----------
-    path : path
+    path : str or Path
         What ``dpmix mcmc`` or ``dpmix bem`` wrote.
     transformed : bool
         Give means and covariances, and m and phi, on the transformed scale (logicle, arcsinh, ...) instead of

@@ -54,7 +54,7 @@ def write_figures(
 
     Parameters
     ----------
-    directory : path
+    directory : str or Path
     gating : Gating
     run : Run
         The run that was gated.

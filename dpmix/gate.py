@@ -85,12 +85,12 @@ def prepare(
 
     Parameters
     ----------
-    run_file : path
-    data : sequence of path, optional
+    run_file : str or Path
+    data : sequence of str or Path, optional
         Files or globs to gate in place of the run's own events.
     engine : sequence of str, optional
         Settings of the run's config to change, as ``engine.threads=2``.
-    output : path
+    output : Path
         What will be written; beside it are events that are held in a file, where no other folder is given.
 
     Raises
@@ -157,11 +157,11 @@ def gate(
 
     Parameters
     ----------
-    run_file : path
+    run_file : str or Path
         What ``dpmix mcmc`` or ``dpmix bem`` wrote.
-    output : path
+    output : str or Path
         Folder to write to, made where it is missing.
-    data : sequence of path, optional
+    data : sequence of str or Path, optional
         Files or globs to gate in place of the run's own events.
     formats : sequence of str
         Of the events: parquet, csv, h5ad, fcs.

@@ -31,7 +31,7 @@ class Components(NamedTuple):
     spread : float
         sum_j (mu_j - m)' Sigma_j^-1 (mu_j - m).
     log_det : float
-        sum_j log |Sigma_j|.
+        sum_j log det Sigma_j.
     """
 
     n_components: int
@@ -179,9 +179,9 @@ def redraw_channels(wishart: Wishart, current: Array, rng: np.random.Generator) 
     """Moves that leave the restricted distribution as it is, channel by channel.
 
     What Phi has beyond `least` is split, for one channel, into coefficients on the others and a variance
-    beyond them. Given the rest, the density of the coefficients is a normal one times a power of |Phi|, which
-    is what elliptical slice sampling takes (Murray, Adams and MacKay 2010, AISTATS 9:541); |Phi| is linear in
-    the variance, which is a gamma variate above a bound, less that bound.
+    beyond them. Given the rest, the density of the coefficients is a normal one times a power of det Phi,
+    which is what elliptical slice sampling takes (Murray, Adams and MacKay 2010, AISTATS 9:541); det Phi is
+    linear in the variance, which is a gamma variate above a bound, less that bound.
     """
     dim, extra = len(current), current - wishart.least
     power = 0.5 * (wishart.dof - dim - 1)

@@ -1,4 +1,4 @@
-"""The model: a truncated Dirichlet process mixture of multivariate normals, and the values that describe it.
+"""The model: a truncated Dirichlet process mixture of multivariate normals, and the values that describe it::
 
     x_i | z_i = j   ~ N(mu_j, Sigma_j)
     P(z_i = j)      = pi_j,  pi_1 = v_1,  pi_j = v_j prod_{r<j} (1 - v_r),  v_K = 1
@@ -10,7 +10,7 @@
 after Suchard, Wang, Chan, Frelinger, Cron and West (2010), J. Comput. Graph. Stat. 19:419, section 2; the
 paper writes the last line IW(nu + 2, nu Phi) in Dawid's notation.
 
-What of m, gamma, nu and Phi is learned varies about the value given for it, m0, gamma0, nu0 or Phi0:
+What of m, gamma, nu and Phi is learned varies about the value given for it, m0, gamma0, nu0 or Phi0::
 
     m       ~ N(m0, gamma0 Phi0)                as the mean of one component is
     1/gamma ~ Gamma(1/2, gamma0 / 2)            mean 1 / gamma0; the weight of one channel of one mean
@@ -112,8 +112,9 @@ class Prior(Hyperparameters):
 
 @dataclass(frozen=True)
 class Mixture:
-    """What an engine needs to know of a mixture: log pi_j N(x | mu_j, Sigma_j) =
-    log_weights[j] + log_norms[j] - |whiteners[j] (x - means[j])|^2 / 2.
+    """What an engine needs to know of a mixture.
+
+    log pi_j N(x | mu_j, Sigma_j) is log_weights[j] + log_norms[j] - y'y / 2; y = whiteners[j] (x - means[j]).
 
     Attributes
     ----------

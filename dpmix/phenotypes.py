@@ -91,9 +91,9 @@ def phenotypes(
 ) -> tuple[str, ...]:
     """The markers of each population in words, as "CD3+ CD4+ CD8- CD45RA+/-".
 
-    + where three quarters of its events or more are above the threshold, - where as many are below, +/-
-    (dim, or of both kinds) otherwise. Channels without a threshold are left out, all of them of a population
-    without events. Commas separate the markers where the name of one has a space.
+    A marker has + where three quarters of its events or more are above the threshold, - where as many are
+    below, +/- (dim, or of both kinds) otherwise. Channels without a threshold are left out, all of them of a
+    population without events. Commas separate the markers where the name of one has a space.
 
     Parameters
     ----------

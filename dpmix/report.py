@@ -38,7 +38,7 @@ def write_report(path: str | Path, gating: Gating, run: Run, mixing: list[Mixing
 
     Parameters
     ----------
-    path : path
+    path : str or Path
     gating : Gating
     run : Run
         The run that was gated.

@@ -1,6 +1,6 @@
 """The run file's format: what is in it, how it is laid out before the first draw, where things lie.
 
-The file is HDF5 in the netCDF-4 layout; ``arviz.from_netcdf`` and ``xarray.open_datatree`` open it as it is:
+The file is HDF5 in the netCDF-4 layout; ``arviz.from_netcdf`` and ``xarray.open_datatree`` open it as it is::
 
     posterior       weights [chain, draw, component], means [chain, draw, component, channel], covariances
                     [chain, draw, component, channel, channel_bis], alpha [chain, draw]; where learned,

@@ -1,9 +1,12 @@
 """The scales of a channel, and the ways between them.
 
-raw           as measured: in the file's units, amplification undone and compensated where that was asked
-transformed   after the channel's transform (logicle, arcsinh, log, linear): the scale of plots; atoms are
-              spread here, where that was asked
-standardised  mean 0 and standard deviation 1 over the events: the scale that the sampler sees
+raw
+    As measured: in the file's units, amplification undone and compensated where that was asked.
+transformed
+    After the channel's transform (logicle, arcsinh, log, linear): the scale of plots; atoms are spread here,
+    where that was asked.
+standardised
+    Mean 0 and standard deviation 1 over the events: the scale that the sampler sees.
 
 Logicle: Moore and Parks (2012), Cytometry A 81A:273, by FlowUtils.
 """
