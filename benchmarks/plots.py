@@ -25,7 +25,7 @@ def panels(name: str, rows: int, columns: int, *, height: float, quick: bool) ->
     import matplotlib
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(STYLE | {"font.size": 9.0}):
+    with matplotlib.rc_context(STYLE | {"font.size": 9.0, "text.parse_math": True}):  # powers of ten
         figure = Figure(figsize=(WIDTH, height), layout="constrained")
         yield np.atleast_2d(figure.subplots(rows, columns, squeeze=False))
         path = picture(name, quick=quick)
