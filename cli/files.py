@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,13 +10,10 @@ if TYPE_CHECKING:
     from dpmix.sources import Source
 
 
-def describe(path: Path, part: str, source: Source) -> list[str]:
-    """Lines about a data file (a part of it, where its name gives one) as a whole."""
-    from dpmix import fcs
-
-    kind = "a table of numbers"
-    if fcs.is_fcs(path):
-        header = fcs.read_header(path, int(part or 1))
+def describe(source: Source) -> list[str]:
+    """Lines about a data file as a whole."""
+    kind, header = "a table of numbers", source.header
+    if header is not None:
         instrument = f" ({header.instrument})" if header.instrument else ""
         kind = f"{header.version}, {header.kind}{instrument}"
         if header.n_data_sets > 1:

@@ -45,11 +45,10 @@ def _about_data(file: str) -> list[str]:
     from dpmix.storage import Storage
 
     name, _, part = file.partition("::")
-    path = Path(name)
-    source = open_source(path, part, Storage.temporary())
+    source = open_source(name, part, Storage.temporary())
     rows = [("", "detector", "marker", "range", "transform", "")]
     for k, (channel, s) in enumerate(zip(source.details, channels.suggest(source), strict=True), start=1):
         limit = "" if channel.range is None else f"{channel.range:g}"
         scale = files.scale(s).strip("{}").removeprefix("method: ")
         rows.append((str(k), channel.detector, channel.marker, limit, scale, s.why and f"left out: {s.why}"))
-    return [*files.describe(path, part, source), "", *files.columns(rows)]
+    return [*files.describe(source), "", *files.columns(rows)]

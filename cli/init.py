@@ -106,9 +106,7 @@ def _about(files: Sequence[str], sources: Sequence[Source]) -> list[str]:
     lines = [f"A config of dpmix {version('dpmix')}, written by dpmix init."]
     if len(sources) != len(files):
         return [*lines, *(f"{source.name}: {source.n_events:,} events" for source in sources)]
-    for file, source in zip(files, sources, strict=True):
-        lines += data_files.describe(source.path, file.partition("::")[2], source)
-    return lines
+    return [*lines, *(line for source in sources for line in data_files.describe(source))]
 
 
 def _channel_lines(names: Sequence[str], suggestions: Sequence[Suggestion]) -> list[str]:

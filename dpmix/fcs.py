@@ -146,12 +146,6 @@ class Header:
 # ------------------------------------------------------------------------------------------ reading
 
 
-def is_fcs(path: Path) -> bool:
-    """Whether the file begins as an FCS file does, whatever its suffix (an .lmd file is one)."""
-    with path.open("rb") as file:
-        return file.read(3) == b"FCS"
-
-
 def read_header(path: str | Path, data_set: int = 1) -> Header:
     """Read what a data set of an FCS file contains, without its events.
 
