@@ -57,7 +57,9 @@ def command(
     """
     from dpmix import gate
 
-    with gating.told(quiet):
+    from .progress import Reporter
+
+    with Reporter(quiet):
         found = gate.gate(
             run, output, data=data, memberships=memberships, with_map=with_map, **gating.arguments(options)
         )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
@@ -60,12 +59,3 @@ def arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     if options["draws"] is not None:
         given["n_draws"] = options["draws"]
     return given
-
-
-@contextmanager
-def told(quiet: bool) -> Iterator[None]:
-    """The log of what is done, shown unless it is to be quiet."""
-    from .progress import Reporter
-
-    with Reporter(quiet):
-        yield

@@ -29,7 +29,9 @@ def command(run: Path, files: tuple[str, ...], output: Path, quiet: bool, **opti
     """
     from dpmix import gate
 
-    with gating.told(quiet):
+    from .progress import Reporter
+
+    with Reporter(quiet):
         found = gate.predict(run, files, output, **gating.arguments(options))
     if not quiet:
         for sample, n_events, implausible in zip(
