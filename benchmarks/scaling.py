@@ -124,7 +124,7 @@ def table(letter: str) -> str:
     results = read_results("scaling")["results"]
     points = results["series"][letter]
     lines = [
-        f"| {letter} | dense pass, ms | of sgemm's rate | pruned pass, ms | of its terms kept | host's part, ms |",
+        f"| {letter} | dense pass, ms | of sgemm's rate | pruned pass, ms | of its work | host's part, ms |",
         "| ---: |" + " ---: |" * 5,
     ]
     for value, one in points.items():
@@ -180,6 +180,9 @@ def draw(results: dict[str, Any], *, quick: bool) -> None:
             )
             ax.set_title(others)
             ax.set_xlabel(NAMES[letter])
+            if letter != "N":
+                ax.set_xticks(values[::2], [f"{value:,}" for value in values[::2]])
+                ax.xaxis.minorticks_off()
             ax.set_ylabel("ms per sweep")
             ax.grid(color="#dddddd", linewidth=0.5)
         axes.flat[0].legend(frameon=False)
