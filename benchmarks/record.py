@@ -100,15 +100,19 @@ def said(name: str, results: str = "../../benchmarks/results") -> str:
         The folder of results as seen from the page.
     """
     record = read_results(name)
-    where = record["machine"]
+    versions = record["machine"]["versions"]
+    packages = ", ".join(f"{package} {number}" for package, number in versions.items())
+    return (
+        f"`{record['command']}` on {in_words(record['machine'])}, {record['date'][:10]}; "
+        f"Python {record['machine']['python']}, {packages}: [{name}.json]({results}/{name}.json)."
+    )
+
+
+def in_words(where: dict[str, Any]) -> str:
+    """A machine as `machine` tells of it, in a line; fields that older results lack are left out."""
     about = [where["processor"]]
     about += [f"family {where['family']}"] if where.get("family") else []
     about += ["virtual machine"] if where.get("virtual") else []
     about += where.get("instruction_sets", "").split()[:1]
     loads = [f"{where[key]:.1f}" for key in ("load_before", "load") if key in where]
-    packages = " ".join(f"{package} {number}," for package, number in where["versions"].items()).rstrip(",")
-    return (
-        f"`{record['command']}` on {where['cores']} cores ({', '.join(about)}), load "
-        f"{' to '.join(loads)}, {record['date'][:10]}; Python {where['python']}, {packages}: "
-        f"[{name}.json]({results}/{name}.json)."
-    )
+    return f"{where['cores']} cores ({', '.join(about)}), load {' to '.join(loads)}"
