@@ -6,8 +6,10 @@ NATIVE := CMakeLists.txt pyproject.toml $(wildcard kernels/cpu/*)
 CPP := $(wildcard kernels/*.cu kernels/*.cuh kernels/cpu/*pp tests/native/*.cpp tests/cuda_on_cpu/*.cpp tests/cuda_on_cpu/*.h)
 EMULATOR := build/cuda_on_cpu/libcuda.so.1
 FUZZ_SECONDS ?= 1200
+COG := $(BIN)/cog -r -I benchmarks
+PAGES := README.md docs/benchmarks/*.md
 
-.PHONY: help demo test test-gpu faults fuzz sanitize sbc lint warnings docs links bench-cpu bench-gpu clean
+.PHONY: help demo test test-gpu faults fuzz sanitize sbc lint warnings docs links bench guard bench-cpu bench-gpu clean
 
 help:
 	@echo "make demo       a simulated cytometry sample, dpmix mcmc on it, a summary and a figure (in demo/)"
@@ -17,10 +19,12 @@ help:
 	@echo "make sanitize   the tests of the CPU engine under address, undefined behaviour and thread sanitizers"
 	@echo "make faults     60 kills, power cuts, full disks, too little memory: the table of docs/explanation/validation.md"
 	@echo "make sbc        simulation-based calibration of the sampler, at length (some 10 minutes on an idle core)"
-	@echo "make lint       ruff, mypy and clang-format"
+	@echo "make lint       ruff, mypy, clang-format, and that the tables in pages are those of the results"
 	@echo "make docs       these pages as a site in build/docs, any warning or broken link an error"
 	@echo "make links      the pages' links to other sites, on a machine with a network; CI has none"
 	@echo "make warnings   the native code by g++ and clang++, any warning an error"
+	@echo "make bench      the tables of docs/benchmarks, some 45 minutes on two cores; QUICK=1: to see that it works"
+	@echo "make guard      some times of this machine and version beside those committed, in two minutes"
 	@echo "make bench-cpu  the CPU engine's speed beside this machine's sgemm and scikit-learn (some 12 minutes)"
 	@echo "make bench-gpu  the CUDA engine's speed beside its floor, and ways to draw labels (some minutes)"
 	@echo "make clean      remove what the others made"
@@ -77,6 +81,7 @@ lint: $(VENV)/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m mypy dpmix cli kernels tests/cuda_on_cpu
 	$(BIN)/clang-format --dry-run -Werror $(CPP)
+	$(COG) --check $(PAGES)
 
 # Built apart, so that a warning of a newer compiler stops this target and no user's installation.
 warnings: $(VENV)/installed
@@ -91,6 +96,21 @@ docs: $(VENV)/installed
 
 links: $(VENV)/installed
 	$(BIN)/python -m sphinx -b linkcheck --quiet -d build/doctrees docs build/links
+
+# Other tools, for benchmarks/peers.py.
+$(VENV)/peers: $(VENV)/installed
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[peers]'
+	touch $@
+
+# Tables and numbers in pages are then made anew from the results; those of quick runs are in build/benchmarks.
+bench: $(VENV)/peers
+	for script in paper scaling peers end_to_end; do \
+	    $(BIN)/python benchmarks/$$script.py $(if $(QUICK),--quick) || exit 1; \
+	done
+	$(COG) $(PAGES)
+
+guard: $(VENV)/installed
+	$(BIN)/python benchmarks/guard.py
 
 bench-cpu: $(VENV)/installed
 	$(BIN)/python benchmarks/sampler.py
