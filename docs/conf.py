@@ -30,7 +30,7 @@ project = "dpmix"
 author = "the dpmix developers"
 version = release = version_of("dpmix")
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_click"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "numpydoc", "sphinx_click"]
 exclude_patterns = ["figures"]
 smartquotes = False  # they would turn the -- of an option into a dash
 
@@ -39,9 +39,9 @@ myst_heading_anchors = 4
 
 default_role = "py:obj"  # a name in single backticks in a docstring: a link, where the reference has it
 autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
 autodoc_typehints = "none"  # docstrings have types, and shapes with them
-napoleon_google_docstring = False
-napoleon_use_rtype = False
+numpydoc_show_class_members = False  # autodoc does
 
 html_theme = "furo"
 html_title = f"dpmix {version}"
@@ -124,7 +124,7 @@ def visit_displayed_math(self: HTML5Translator, node: nodes.math_block) -> None:
 
 
 def lay_out_help(app: Sphinx, context: click.Context, lines: list[str]) -> None:
-    r"""Options in the help of a command as code, and the blocks that it lays out itself (`\b`) behind a line."""
+    r"""Options in the help of a command as code; blocks that it lays out itself (`\b`) behind their line."""
     found: list[str] = []
     for before, line in pairwise(["", *lines]):
         if not line.startswith("| "):
