@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
 from rich.console import Console
@@ -62,9 +61,7 @@ class Reporter:
         logger.setLevel(logging.INFO if self._bar is None else logging.DEBUG)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end_work()
         if self._display is not None:
             self._display.close()

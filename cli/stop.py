@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from types import FrameType, TracebackType
 from typing import Any, Self
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -29,12 +28,10 @@ class Stop:
         self._handlers = {number: signal.signal(number, self._ask) for number in SIGNALS}
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._restore()
 
-    def _ask(self, number: int, frame: FrameType | None) -> None:
+    def _ask(self, number: int, _: object) -> None:
         self._signal = number
         self._restore()  # the next one does what it always does
         # Not through Python's stderr, in the middle of whose writing the signal may have come.

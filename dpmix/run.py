@@ -9,7 +9,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -266,9 +265,7 @@ class _Checkpoints:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _: object, error: object, __: object) -> None:
         if isinstance(error, EngineError):
             with suppress(DataError):  # the engine's failure is what a user has to hear of
                 self.save()
