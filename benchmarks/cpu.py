@@ -19,15 +19,17 @@ import argparse
 import os
 import subprocess
 import sys
+import textwrap
 import time
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from mixtures import Kind, Parameters, Sample, sample
-from record import write_results
+from record import read_results, said, write_results
 from rich.console import Console
 from rich.table import Table
 from threadpoolctl import threadpool_info, threadpool_limits
@@ -281,6 +283,57 @@ def show(results: list[Result]) -> None:
     console.print(table)
     missed = sum(not result.passed for result in results)
     console.print(f"{len(results) - missed} of {len(results)} bars passed")
+
+
+def in_brief(results: str = "benchmarks/results") -> str:
+    """Markdown for the README, from the committed results of this script and of sampler.py.
+
+    Parameters
+    ----------
+    results : str
+        The folder of results as seen from the page.
+    """
+    of_cpu = read_results("cpu")["results"]
+    bars = {bar["name"]: bar["value"] for bar in of_cpu["bars"]}
+    isa = of_cpu["about"]["instruction_sets"].split()[0]
+
+    def found(begin: str, *parts: str) -> list[float]:
+        return [
+            v for name, v in bars.items() if name.startswith(begin) and all(part in name for part in parts)
+        ]
+
+    def between(values: list[float], digits: int) -> str:
+        return f"{min(values):.{digits}f} to {max(values):.{digits}f}"
+
+    wide = found("dense sweep", "D=14", f" {isa},") + found("dense sweep", "D=30", f" {isa},")
+    narrow = found("dense sweep", "D=8", f" {isa},")
+    apart = [value for kind in ("sep", "mix", "dp") for value in found("pruned / dense", f" {kind} ")]
+    all_overlap = found("pruned / dense", " ovl ")
+    host = read_results("sampler")["results"]["K=256, D=14"]["whole"]["median_ms"]
+    peak = found("peak memory", "N=5,000,000")[0]
+    prose = (
+        f"At D = 14 and 30 the dense pass runs at {between(wide, 2)} of the speed of the machine's own "
+        f"matrix product (sgemm), at D = 8 at {between(narrow, 2)}. Skipping components whose weight is "
+        f"certain to be 0, without changing a label, makes it {between(apart, 1)} times faster where "
+        f"components lie apart, and {between(all_overlap, 2)} times where they all overlap, so that nothing "
+        f"can be skipped. Outside the engine a sweep costs {host:.1f} ms at D = 14, K = 256 "
+        f"([sampler.json]({results}/sampler.json)). Five million events in 14 channels take {peak:.0f} MB."
+    )
+    lines = [
+        "| 200,000 events, two threads | dense sweep | pruned sweep "
+        "| EM step beside scikit-learn's E + M, float32: dense / pruned |",
+        "| --- | --- | --- | --- |",
+    ]
+    for dim, n_components in ((14, 256), (8, 64), (30, 128)):
+        shape, seconds = f"D={dim} K={n_components} N=200,000", of_cpu["seconds"]
+        pruned = seconds.get(f"pruned / dense, mix {shape} draw pruned 2")
+        faster = " / ".join(f"{found('scikit-learn', name, shape)[0]:.0f}" for name in ("dense", "pruned"))
+        lines.append(
+            f"| D = {dim}, K = {n_components} | {1e3 * seconds[f'{shape} {isa} draw 2']:.3g} ms | "
+            f"{f'{1e3 * pruned:.3g} ms' if pruned else ''} | {faster} times faster |"
+        )
+    wrapped = partial(textwrap.fill, width=115, break_long_words=False, break_on_hyphens=False)
+    return "\n".join([wrapped(prose), "", *lines, "", wrapped(said("cpu", results))]) + "\n"
 
 
 def main() -> None:
