@@ -9,8 +9,6 @@ The raw draws stay as they are; `write_aligned` writes another file.
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
 from pathlib import Path
 
 import h5netcdf
@@ -21,7 +19,7 @@ from scipy.optimize import linear_sum_assignment
 from dpmix.draws import Run
 from dpmix.errors import ConfigError
 from dpmix.model import Array, Ints
-from dpmix.outputs import partial_path, writing
+from dpmix.outputs import replacing, writing
 from dpmix.partitions import contingency
 from dpmix.run_file import coordinate, read_contents, write_coordinates
 
@@ -113,16 +111,9 @@ def write_aligned(path: str | Path, run: Run, draws: npt.ArrayLike, order: npt.A
         raise ValueError(f"order of shape {orders.shape} for {len(pairs)} draws, each once")
     if len(pairs) != len(chains) * len(numbers):
         raise ValueError("not the same draws of each chain")
-    temporary = partial_path(path)
-    try:
-        with writing(path):
-            with h5netcdf.File(temporary, "w") as file:
-                file.attrs.update(_attributes(run))
-                _write_posterior(file.create_group("posterior"), run, chains, numbers, pairs, orders)
-            os.replace(temporary, path)
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
+    with writing(path), replacing(path) as temporary, h5netcdf.File(temporary, "w") as file:
+        file.attrs.update(_attributes(run))
+        _write_posterior(file.create_group("posterior"), run, chains, numbers, pairs, orders)
 
 
 def _attributes(run: Run) -> dict[str, str]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import zipfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +13,7 @@ import numpy.typing as npt
 
 from dpmix.errors import DataError
 from dpmix.model import Hyperparameters, State
-from dpmix.outputs import partial_path
+from dpmix.outputs import replacing, sync_folder
 
 FIELDS = tuple(field.name for field in fields(State) if field.name != "hyperparameters")
 GIVEN = tuple(field.name for field in fields(Hyperparameters))
@@ -50,17 +48,8 @@ def save(
         **{f"given.{name}": np.stack([getattr(s.hyperparameters, name) for s in states]) for name in GIVEN},
         **{f"extra.{name}": array for name, array in extra.items()},
     }
-    temporary = partial_path(path)
-    try:
-        with open(temporary, "wb") as file:
-            np.savez(file, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)  # it takes room on a disk that may be full
-        raise
+    with replacing(path) as temporary, temporary.open("wb") as file:  # savez would add its suffix to a name
+        np.savez(file, **arrays)
     sync_folder(path.parent)
 
 
@@ -94,12 +83,3 @@ def load(path: Path, run_id: str) -> Checkpoint | None:
 def _plain(value: Any) -> Any:
     """A number of a state as a Python number, an array as it is."""
     return value.item() if isinstance(value, np.generic) else value
-
-
-def sync_folder(folder: Path) -> None:
-    """Wait until the names of files, given, changed and taken away, have reached the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -29,7 +29,7 @@ from dpmix.config import parse_config
 from dpmix.errors import ConfigError, DataError, OutputError
 from dpmix.locks import open_alone
 from dpmix.model import HYPERPARAMETERS, Array, State
-from dpmix.outputs import partial_path, writing
+from dpmix.outputs import partial_path, sync_folder, writing
 from dpmix.profile import SPANS
 from dpmix.run_file import (
     COUNTERS,
@@ -112,9 +112,9 @@ class RunWriter:
                 stack.callback(os.close, open_alone(path))
             os.fsync(file)
             checkpoint_path(path).unlink(missing_ok=True)
-            checkpoint.sync_folder(path.parent)  # a new run beside an old checkpoint could not go on
+            sync_folder(path.parent)  # a new run beside an old checkpoint could not go on
             os.replace(temporary, path)
-            checkpoint.sync_folder(path.parent)
+            sync_folder(path.parent)
             return cls(path, file)
 
     @classmethod
@@ -163,7 +163,7 @@ class RunWriter:
             copy_drawn(self._contents, self.path, temporary)
             os.fsync(file)
             os.replace(temporary, self.path)
-            checkpoint.sync_folder(self.path.parent)
+            sync_folder(self.path.parent)
             return type(self)(self.path, file)
 
     @property

@@ -69,6 +69,36 @@ def partial_path(path: Path) -> Path:
     return path.with_name(path.name + ".partial")
 
 
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """The name of a file to write: whole, it takes the place of `path`; it is gone where anything fails.
+
+    Raises
+    ------
+    OSError
+        The file cannot be written.
+    """
+    temporary = partial_path(path)
+    try:
+        yield temporary
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)  # it takes room on a disk that may be full
+        raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names of files, given, changed and taken away, have reached the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a text in UTF-8, whole or not at all.
 
@@ -77,14 +107,5 @@ def write_text(path: Path, text: str) -> None:
     DataError
         The file cannot be written.
     """
-    temporary = partial_path(path)
-    try:
-        with writing(path):
-            with temporary.open("w", encoding="utf-8", newline="") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
+    with writing(path), replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="")
