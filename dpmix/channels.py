@@ -11,14 +11,13 @@ import fnmatch
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
+from dpmix.config import DEFAULT, TransformConfig
 from dpmix.errors import ConfigError, DataError
 from dpmix.fcs import Channel
 from dpmix.scaling import Transform
 from dpmix.sources import Source
 
-DEFAULT = "default"
 FLUORESCENCE_COFACTOR = 150.0
 MASS_COFACTOR = 5.0
 NARROW = 4096.0  # linear integers below it are too coarse for a logarithmic scale
@@ -51,23 +50,6 @@ class Panel:
 
     name: str
     details: tuple[Channel, ...]
-
-
-class TransformSettings(Protocol):
-    """What the config says of a transform; None for what it leaves open."""
-
-    @property
-    def method(self) -> str: ...
-    @property
-    def cofactor(self) -> float | None: ...
-    @property
-    def t(self) -> float | None: ...
-    @property
-    def w(self) -> float | None: ...
-    @property
-    def m(self) -> float | None: ...
-    @property
-    def a(self) -> float | None: ...
 
 
 @dataclass(frozen=True)
@@ -260,8 +242,8 @@ def top_of_scale(channel: Channel, linearize: bool) -> float | None:
 
 
 def settings_of(
-    transform: Mapping[str, TransformSettings], source: Source, chosen: Sequence[int]
-) -> list[TransformSettings]:
+    transform: Mapping[str, TransformConfig], source: Source, chosen: Sequence[int]
+) -> list[TransformConfig]:
     """What the config says of the transform of each chosen channel.
 
     A name in full goes before a glob, a glob before those after it, and "default" is for the others.
@@ -279,7 +261,7 @@ def settings_of(
 
 
 def transform_of(
-    settings: TransformSettings,
+    settings: TransformConfig,
     channels: Sequence[Channel],
     kind: str | None,
     linearize: bool,
@@ -289,7 +271,7 @@ def transform_of(
 
     Parameters
     ----------
-    settings : TransformSettings
+    settings : TransformConfig
         From the config; method auto is the fitting one.
     channels : sequence of Channel
         The channel in each file of the run.

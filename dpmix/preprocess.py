@@ -12,10 +12,10 @@ from __future__ import annotations
 import csv
 import hashlib
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,13 +26,13 @@ from dpmix import atoms
 from dpmix.atoms import Atom
 from dpmix.channels import (
     Panel,
-    TransformSettings,
     choose,
     display_names,
     same_channels,
     settings_of,
     transform_of,
 )
+from dpmix.config import DataConfig
 from dpmix.engines.checks import MAX_CHANNELS
 from dpmix.errors import ConfigError, DataError
 from dpmix.fcs import Channel, Spillover
@@ -56,31 +56,6 @@ ATOM_FATES: dict[atoms.Treatment, str] = {
     "tail above": "given a tail above the limit",
 }
 NO_COMPENSATION = "data.compensation: none takes the values as they are, or give a CSV file"
-
-
-class DataSettings(Protocol):
-    """The section `data` of the config."""
-
-    @property
-    def files(self) -> list[str]: ...
-    @property
-    def samples(self) -> str | None: ...
-    @property
-    def channels(self) -> list[str] | None: ...
-    @property
-    def compensation(self) -> str: ...
-    @property
-    def linearize(self) -> bool: ...
-    @property
-    def transform(self) -> Mapping[str, TransformSettings]: ...
-    @property
-    def standardize(self) -> bool: ...
-    @property
-    def atoms(self) -> str: ...
-    @property
-    def margin_events(self) -> str: ...
-    @property
-    def max_events(self) -> int | None: ...
 
 
 @dataclass(frozen=True)
@@ -214,12 +189,12 @@ class Events:
     data_hash: str
 
 
-def prepare(settings: DataSettings, base: Path, seed: int, storage: Storage | None = None) -> Events:
+def prepare(settings: DataConfig, base: Path, seed: int, storage: Storage | None = None) -> Events:
     """Read the files of a run and make its events.
 
     Parameters
     ----------
-    settings : DataSettings
+    settings : DataConfig
     base : Path
         Folder that file names are relative to.
     seed : int
@@ -240,7 +215,7 @@ def prepare(settings: DataSettings, base: Path, seed: int, storage: Storage | No
 
 
 def prepare_like(
-    settings: DataSettings,
+    settings: DataConfig,
     base: Path,
     files: Sequence[str | Path],
     scaling: Scaling,
@@ -257,7 +232,7 @@ def prepare_like(
 
     Parameters
     ----------
-    settings : DataSettings
+    settings : DataConfig
         Of the run's config; its compensation and linearize are used.
     base : Path
         Folder that the names of files and of a compensation matrix are relative to.
@@ -303,7 +278,7 @@ def prepare_like(
     return replace(events, scaling=scaling)
 
 
-def _prepare(settings: DataSettings, base: Path, seed: int, storage: Storage) -> Events:
+def _prepare(settings: DataConfig, base: Path, seed: int, storage: Storage) -> Events:
     sources, columns = open_samples(settings.files, settings.samples, base, storage)
     chosen, notes = _choose(settings.channels, sources)
     plans = _plan(settings, sources, chosen, base, notes)
@@ -441,7 +416,7 @@ def _choose(
 
 
 def _plan(
-    settings: DataSettings,
+    settings: DataConfig,
     sources: Sequence[Source],
     chosen: Sequence[Sequence[int]],
     base: Path,
