@@ -30,13 +30,11 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import ndtri
 
+from dpmix.model import Array, Floats, Ints
 from dpmix.storage import let_go
 
-Array = npt.NDArray[np.float64]
-Counts = npt.NDArray[np.int64]
 Treatment = Literal["kept", "dithered", "tail below", "tail above"]
 
 SAMPLE = 262_144  # events, evenly spaced, that atoms are sought in
@@ -72,7 +70,7 @@ class Atom:
 
 
 def find(
-    values: npt.NDArray[np.float32],
+    values: Floats,
     mode: str,
     transforms: Sequence[Callable[[Array], Array]],
     no_limits: Sequence[float] = (),
@@ -99,7 +97,7 @@ def find(
     return counted(found, values)
 
 
-def counted(atoms: Sequence[Sequence[Atom]], values: npt.NDArray[np.float32]) -> tuple[tuple[Atom, ...], ...]:
+def counted(atoms: Sequence[Sequence[Atom]], values: Floats) -> tuple[tuple[Atom, ...], ...]:
     """The atoms of D channels with the numbers of the events that have them, in values float32 [N, D]."""
     points = [(j, k, np.float32(atom.value)) for j, own in enumerate(atoms) for k, atom in enumerate(own)]
     events = [[0] * len(own) for own in atoms]
@@ -114,7 +112,7 @@ def counted(atoms: Sequence[Sequence[Atom]], values: npt.NDArray[np.float32]) ->
     )
 
 
-def _evenly_spaced(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+def _evenly_spaced(values: Floats) -> Floats:
     """At most `SAMPLE` events, every so many."""
     step, found = -(-len(values) // SAMPLE), []
     rows = step * max(PIECE // step, 1)
@@ -126,7 +124,7 @@ def _evenly_spaced(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 
 
 def _sought(
-    column: npt.NDArray[np.float32],
+    column: Floats,
     mode: str,
     transform: Callable[[Array], Array],
     no_limits: Sequence[float],
@@ -142,11 +140,11 @@ def _sought(
 
 
 def spread(
-    column: npt.NDArray[np.float32],
+    column: Floats,
     points: Array,
     atoms: Sequence[Atom],
     key: tuple[int, str, str],
-    rows: Counts,
+    rows: Ints,
 ) -> None:
     """Move the events at the atoms of a channel, in place.
 
@@ -173,7 +171,7 @@ def spread(
             column[at] = point + noise
 
 
-def normals(key: tuple[int, str, str], rows: Counts) -> Array:
+def normals(key: tuple[int, str, str], rows: Ints) -> Array:
     """Standard normal numbers of some rows, in any order: Philox4x64-10 keyed by the seed and the names."""
     seed, *names = key
     name = hashlib.sha256("\0".join(["atoms", *names]).encode()).digest()[:8]
@@ -188,7 +186,7 @@ def normals(key: tuple[int, str, str], rows: Counts) -> Array:
     return numbers
 
 
-def _far_above(counts: Counts) -> list[int]:
+def _far_above(counts: Ints) -> list[int]:
     """Places of the values whose counts stand far above those beside them."""
     found = []
     for i in map(int, np.flatnonzero(counts >= SHARE * counts.sum())):
@@ -200,14 +198,14 @@ def _far_above(counts: Counts) -> list[int]:
     return found
 
 
-def _limit(counts: Counts, i: int) -> int:
+def _limit(counts: Ints, i: int) -> int:
     """-1 or 1 where next to no event is below or above the value at place i, else 0."""
     few = BEYOND * counts[i]
     return -1 if counts[:i].sum() <= few else 1 if counts[i + 1 :].sum() <= few else 0
 
 
 def _treatments(
-    points: Array, counts: Counts, places: Sequence[int], sides: Sequence[int]
+    points: Array, counts: Ints, places: Sequence[int], sides: Sequence[int]
 ) -> list[tuple[Treatment, float]]:
     """What is done to each atom, and how wide; `sides` says which are at a limit, as `_limit` does."""
     sd = float(np.sqrt(np.cov(points, fweights=counts)))
@@ -228,7 +226,7 @@ def _treatments(
     return treatments
 
 
-def _height(distances: Array, counts: Counts, enough: float, least: float) -> float:
+def _height(distances: Array, counts: Ints, enough: float, least: float) -> float:
     """Events per unit in the stretch from 0 that holds `enough` of them, or is `least` long."""
     if len(distances) == 0:
         return 0.0

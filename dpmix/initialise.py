@@ -10,7 +10,7 @@ from scipy.cluster.vq import vq
 
 from dpmix import bem, gibbs
 from dpmix.errors import DataError
-from dpmix.model import Array, Prior, State, whiteners_of
+from dpmix.model import Array, Floats, Prior, State, whiteners_of
 from dpmix.scaling import Scaling
 from dpmix.streams import Step, Stream
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from dpmix.draws import Run
     from dpmix.preprocess import Events
 
-Values = npt.NDArray[np.float32]
 
 LLOYD_ITERATIONS = 5
 
@@ -33,7 +32,7 @@ def alpha_start(prior: Prior) -> float:
     return prior.alpha_shape / prior.alpha_rate
 
 
-def from_kmeans(values: Values, n_events: int, n_components: int, prior: Prior, stream: Stream) -> State:
+def from_kmeans(values: Floats, n_events: int, n_components: int, prior: Prior, stream: Stream) -> State:
     """The Bayesian EM update of a k-means partition, largest component first.
 
     Seeds by k-means++ (Arthur and Vassilvitskii 2007), then a few Lloyd iterations.
@@ -68,7 +67,7 @@ def from_kmeans(values: Values, n_events: int, n_components: int, prior: Prior, 
 
 
 def from_random_events(
-    values: Values, n_events: int, n_components: int, prior: Prior, stream: Stream
+    values: Floats, n_events: int, n_components: int, prior: Prior, stream: Stream
 ) -> State:
     """Means at random events (repeated where there are too few), prior mean covariances, equal weights."""
     rng = stream.step(Step.INITIAL)

@@ -36,14 +36,12 @@ from dpmix.config import DataConfig
 from dpmix.engines.checks import MAX_CHANNELS
 from dpmix.errors import ConfigError, DataError
 from dpmix.fcs import Channel, Spillover
+from dpmix.model import Array, Floats, Ints
 from dpmix.samples import Columns, open_samples
 from dpmix.scaling import Scaling, Transform
 from dpmix.sources import Source, open_sources
 from dpmix.storage import Storage, let_go
 from dpmix.telling import Telling
-
-Array = npt.NDArray[np.float64]
-Counts = npt.NDArray[np.int64]
 
 CHUNK = 65_536  # events read and worked on at a time
 FLOAT_LIMIT = 1.0 - 2.0**-18  # of $PnR: 262143 of 262144, where instruments with float values saturate
@@ -176,14 +174,14 @@ class Events:
         SHA-256 of the values and the channel names.
     """
 
-    values: npt.NDArray[np.float32]
+    values: Floats
     channels: tuple[str, ...]
     detectors: tuple[str, ...]
     samples: tuple[str, ...]
     sample_columns: Columns
     sources: tuple[Source, ...]
-    sample_starts: Counts
-    rows: Counts | None
+    sample_starts: Ints
+    rows: Ints | None
     scaling: Scaling
     report: Report
     data_hash: str
@@ -332,7 +330,7 @@ def _events(
     plans: Sequence[_Plan],
     gathered: _Gathered,
     scaling: Scaling,
-    beyond: Counts,
+    beyond: Ints,
     notes: Sequence[str],
     data_hash: str,
     storage: Storage,
@@ -538,7 +536,7 @@ def _chunks(n_events: int, told: Telling | None = None) -> Iterator[tuple[int, i
             told.add(stop - start)
 
 
-def _chunks_of(values: npt.NDArray[np.float32], told: Telling) -> Iterator[tuple[int, int]]:
+def _chunks_of(values: Floats, told: Telling) -> Iterator[tuple[int, int]]:
     """Chunks of the events that are held."""
     for start, stop in _chunks(len(values), told):
         yield start, stop
@@ -576,7 +574,7 @@ def _scan(plan: _Plan, told: Telling) -> _Scan:
     return _Scan(np.array([low for low, _ in limits]), np.array([high for _, high in limits]))
 
 
-def _extreme(block: Any, extreme: Array, count: Counts, pick: np.ufunc) -> tuple[Array, Counts]:
+def _extreme(block: Any, extreme: Array, count: Ints, pick: np.ufunc) -> tuple[Array, Ints]:
     """The extreme of each column so far, and how many values are there."""
     here = pick.reduce(block, axis=0).astype(np.float64)
     n_here = (block == here).sum(0)
@@ -615,14 +613,14 @@ def _limits(
 class _Gathered:
     """Raw values of the events that are used, and what was counted per channel on the way."""
 
-    values: npt.NDArray[np.float32]
-    rows: Counts | None
-    sample_starts: Counts
+    values: Floats
+    rows: Ints | None
+    sample_starts: Ints
     n_read: int
-    low: Counts
-    high: Counts
-    negative: Counts
-    not_positive: Counts
+    low: Ints
+    high: Ints
+    negative: Ints
+    not_positive: Ints
     lowest: Array
     highest: Array
 
@@ -678,7 +676,7 @@ def _gather(
     )
 
 
-def _select(sizes: Sequence[int], n_take: int, seed: int) -> Iterator[Counts | None]:
+def _select(sizes: Sequence[int], n_take: int, seed: int) -> Iterator[Ints | None]:
     """For each chunk the rows of it that are taken, in order; None for all of them.
 
     A simple random sample of the pooled events, drawn chunk by chunk: how many of the chunk by the
@@ -698,7 +696,7 @@ def _select(sizes: Sequence[int], n_take: int, seed: int) -> Iterator[Counts | N
             yield picked
 
 
-def _raw(plan: _Plan, block: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float32], Array]:
+def _raw(plan: _Plan, block: Floats) -> tuple[Floats, Array]:
     """Stored values of the chosen channels, and the same linearised and compensated, float64."""
     raw = block.astype(np.float64)
     for k in plan.linear:
@@ -715,7 +713,7 @@ def _raw(plan: _Plan, block: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.fl
 # ---------------------------------------------------------------------- raw values to the sampler's
 
 
-def _check_logarithms(transforms: Sequence[Transform], not_positive: Counts, names: Sequence[str]) -> None:
+def _check_logarithms(transforms: Sequence[Transform], not_positive: Ints, names: Sequence[str]) -> None:
     bad = [
         f"{name} ({count} events)"
         for name, transform, count in zip(names, transforms, not_positive, strict=True)
@@ -736,7 +734,7 @@ class _Seen:
     and totals are their sums, after atoms were spread; the extremes and the channels that are alike, before.
     """
 
-    beyond: Counts
+    beyond: Ints
     lowest: Array
     highest: Array
     alike: list[tuple[int, int]]
@@ -809,7 +807,7 @@ def _check_finite(finite: npt.NDArray[np.bool_], names: Sequence[str]) -> None:
         )
 
 
-def _deviations(values: npt.NDArray[np.float32], means: Array, told: Telling) -> Array:
+def _deviations(values: Floats, means: Array, told: Telling) -> Array:
     """Standard deviations, float64 [D], added chunk by chunk in order."""
     squares = np.zeros(len(means))
     for start, stop in _chunks_of(values, told):
@@ -817,7 +815,7 @@ def _deviations(values: npt.NDArray[np.float32], means: Array, told: Telling) ->
     return np.sqrt(squares / len(values))
 
 
-def _standardise(values: npt.NDArray[np.float32], scaling: Scaling, told: Telling) -> str:
+def _standardise(values: Floats, scaling: Scaling, told: Telling) -> str:
     """Standardise in place; SHA-256 of the names of the channels and the events as they then are."""
     digest = hashlib.sha256("\0".join(scaling.channels).encode())
     finite = np.ones(len(scaling.channels), bool)

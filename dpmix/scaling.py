@@ -24,8 +24,8 @@ from flowutils.transforms import logicle, logicle_inverse
 
 from dpmix.atoms import Atom, spread
 from dpmix.errors import DataError
+from dpmix.model import Array, Floats, Ints
 
-Array = npt.NDArray[np.float64]
 Method = Literal["logicle", "arcsinh", "log", "linear"]
 
 
@@ -144,9 +144,7 @@ class Scaling:
     atoms: tuple[tuple[Atom, ...], ...] = ()
     seed: int = 0
 
-    def spread_atoms(
-        self, transformed: npt.NDArray[np.float32], sample: str, rows: npt.NDArray[np.int64]
-    ) -> None:
+    def spread_atoms(self, transformed: Floats, sample: str, rows: Ints) -> None:
         """Move the events at the atoms as recorded, in place.
 
         Parameters

@@ -15,9 +15,7 @@ from scipy.stats import invwishart
 
 from dpmix.errors import ConfigError
 from dpmix.fcs import Spillover, write_fcs
-from dpmix.model import Prior
-
-Array = npt.NDArray[np.float64]
+from dpmix.model import Array, Floats, Prior
 
 COFACTOR = 150.0  # of the arcsinh scale that the populations are described on
 TOP = 262_143.0  # where a channel saturates: $PnR - 1
@@ -50,7 +48,7 @@ class Simulation:
         Recorded in an FCS file; of others the truth has it.
     """
 
-    events: npt.NDArray[np.float32]
+    events: Floats
     channels: tuple[str, ...]
     markers: tuple[str, ...]
     labels: npt.NDArray[np.int32]

@@ -16,16 +16,15 @@ from pathlib import Path
 from typing import IO, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from dpmix import memory
 from dpmix.config import EngineConfig
 from dpmix.errors import ConfigError, DataError
 from dpmix.locks import open_alone
+from dpmix.model import Floats
 from dpmix.outputs import writing
 from dpmix.telling import log
 
-Floats = npt.NDArray[np.float32]
 Beside = Callable[[int, int], int]
 Spool = tempfile.SpooledTemporaryFile[bytes]
 
