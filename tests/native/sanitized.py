@@ -1,7 +1,7 @@
 """Tests of the CPU engine on native code built for a sanitizer: sanitized.py [address] [thread].
 
-Built apart, in build/sanitized, for one instruction set and with little optimisation, so that both take about
-a minute on two cores. What a sanitizer reports ends the process, and so the tests fail.
+Built apart, in build/sanitized, for one instruction set and with little optimisation, side by side: most of a
+build is one large file. What a sanitizer reports ends the process, and so the tests fail.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -124,7 +125,8 @@ def take(path: str) -> None:
 
 if __name__ == "__main__":
     chosen = sys.argv[1:] or list(SANITIZERS)
-    modules = {name: build(name) for name in chosen}
+    with ThreadPoolExecutor() as pool:
+        modules = dict(zip(chosen, pool.map(build, chosen), strict=True))
     for name in chosen:
         control(name)
     processes = {name: begin_tests(name, module) for name, module in modules.items()}
