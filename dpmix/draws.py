@@ -172,9 +172,8 @@ class RunWriter:
         return self._committed
 
     def write_profile(self, seconds: Mapping[str, float]) -> None:
-        """Replace the seconds of every span in `dpmix.profile.SPANS`, in a file that has a place for them."""
-        if "profile/seconds" in self._contents.slots:
-            self._write("profile/seconds", (), [seconds[name] for name in SPANS])
+        """Replace the seconds of every span in `dpmix.profile.SPANS`."""
+        self._write("profile/seconds", (), [seconds[name] for name in SPANS])
 
     def write_sweep(self, chain: int, sweep: int, record: Record) -> None:
         """Write one row of the trace; its seconds last, as the mark that the row is whole."""
@@ -249,8 +248,7 @@ class RunWriter:
         """Wait until everything written has reached the disk, then note so."""
         with writing(self.path, OutputError):
             os.fsync(self._file)
-        if "synced" in self._contents.slots:
-            self._write("synced", (), self._committed)
+        self._write("synced", (), self._committed)
 
     def close(self) -> None:
         """Close the file; what is written stays."""
@@ -464,7 +462,7 @@ class Run:
 
         They are written with every checkpoint and at the end; empty before.
         """
-        seconds = self._arrays.get("profile/seconds", np.array(np.nan))
+        seconds = self._arrays["profile/seconds"]
         return {} if np.isnan(seconds).any() else dict(zip(SPANS, seconds.tolist(), strict=True))
 
     def arviz(self) -> arviz.InferenceData:
@@ -564,8 +562,6 @@ def _read_committed(path: Path, contents: Contents) -> int:
     counted, most = int(slots["committed"].map(path)), slots["posterior/alpha"].shape[1]
     if not 0 <= counted <= most:
         raise DataError(f"{path}: says that {counted} of {most} draws are committed; it is damaged")
-    if "synced" not in slots:  # files of the first versions
-        return counted
     drawn = [slot.map(path) for name, slot in slots.items() if name.split("/")[0] in DRAWN_GROUPS]
     for draw in range(max(int(slots["synced"].map(path)), 0), counted):
         if not all(is_drawn(array[:, draw]) for array in drawn):

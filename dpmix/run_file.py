@@ -243,7 +243,7 @@ class Contents:
     channels : tuple of str
         D names.
     slots : dict of str to Slot
-        The datasets of `Layout.variables` and the counters; files of the first versions have no ``synced``.
+        The datasets of `Layout.variables` and the counters.
     constants : dict of str to (dimension names, array)
     """
 
@@ -311,18 +311,16 @@ def read_contents(path: Path) -> Contents:
                 raise DataError(
                     f"{path}: run file of format {found}, this dpmix reads up to {FORMAT_VERSION}: upgrade it"
                 )
-            counters = ["committed", *(name for name in COUNTERS[1:] if name in file)]
             names = [
                 f"{group}/{name}"
                 for group in GROUPS
-                if group in file  # files of the first versions have no profile
                 for name, dataset in file[group].items()
                 if not dataset.is_scale
             ]
             contents = Contents(
                 attributes,
                 tuple(_texts(file["posterior/channel"])),
-                {name: _slot(_own(file, name)) for name in [*counters, *names]},
+                {name: _slot(_own(file, name)) for name in [*COUNTERS, *names]},
                 {name: (_dims(dataset), _values(dataset)) for name, dataset in file["constant_data"].items()},
             )
             _check(contents, path.stat().st_size)
@@ -384,15 +382,11 @@ def _check(contents: Contents, n_bytes: int) -> None:
     sweeps = slots["trace/alpha"].shape[1]
     layout = layout_found(contents)
     sizes = layout.sizes
-    wanted = {name: (tuple(sizes[dim] for dim in dims), np.dtype(dtype))
-              for name, (dims, dtype) in layout.variables.items()}  # fmt: skip
-    if "profile/seconds" not in slots:
-        del wanted["profile/seconds"]
-    wanted |= {name: ((), np.dtype(np.int64)) for name in COUNTERS if name == "committed" or name in slots}
-    for name, (shape, dtype) in wanted.items():
-        slot = slots[name]
-        if (slot.shape, slot.dtype) != (shape, dtype):
-            raise Wrong(f"{name} is {slot.dtype} {list(slot.shape)}, need {dtype} {list(shape)}")
+    wanted = {**layout.variables, **dict.fromkeys(COUNTERS, ((), np.int64))}
+    for name, (dims, dtype) in wanted.items():
+        slot, shape = slots[name], tuple(sizes[dim] for dim in dims)
+        if (slot.shape, slot.dtype) != (shape, np.dtype(dtype)):
+            raise Wrong(f"{name} is {slot.dtype} {list(slot.shape)}, need {np.dtype(dtype)} {list(shape)}")
         if slot.end > n_bytes:
             raise Wrong(f"{name} lies beyond the end of the file")
     if min(chains, draws, sweeps, components, len(contents.channels)) < 1:

@@ -214,8 +214,8 @@ class Scaling:
             transforms=tuple(Transform(**t) for t in attributes["transforms"]),
             means=np.array(attributes["means"], np.float64),
             sds=np.array(attributes["sds"], np.float64),
-            atoms=tuple(tuple(Atom(**atom) for atom in atoms) for atoms in attributes.get("atoms", ())),
-            seed=attributes.get("seed", 0),
+            atoms=tuple(tuple(Atom(**atom) for atom in atoms) for atoms in attributes["atoms"]),
+            seed=attributes["seed"],
         )
         dim = len(scaling.channels)
         lengths = {dim, len(scaling.transforms), scaling.means.size, scaling.sds.size}

@@ -375,8 +375,8 @@ def _rounded_up(number: float) -> int:
 
 
 def _update(run: Run) -> str:
-    """To what Bayesian EM takes components: runs from before there was a choice, to posterior means."""
-    return str(run.config.get("bem", {}).get("update", "mean"))
+    """To what Bayesian EM takes components."""
+    return str(run.config["bem"]["update"])
 
 
 def _describe_bem(run: Run) -> Iterator[str]:

@@ -292,18 +292,6 @@ def test_the_profile_is_replaced_and_read_back(path: Path) -> None:
     assert float(data["profile"]["seconds"].sel(span="writing")) == seconds["writing"]
 
 
-def test_a_file_without_a_place_for_the_profile_is_read_and_gone_on_with(path: Path) -> None:
-    RunWriter.create(path, layout()).close()
-    with h5py.File(path, "r+") as file:
-        del file["profile"]
-    with RunWriter.reopen(path) as writer:
-        write_draw(writer, 0)
-        writer.write_profile(dict.fromkeys(SPANS, 1.0))
-    assert open_run(path).profile == {}
-    assert "profile" not in open_run(path).arviz().groups()
-    assert_whole(path, 1)
-
-
 # Writing
 
 

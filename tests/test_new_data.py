@@ -102,17 +102,6 @@ def test_a_wrong_seed_or_name_would_be_seen(tmp_path: Path) -> None:
     assert 0 < moved.sum() < len(moved)  # only the noise, which is by the names of samples
 
 
-def test_a_record_from_before_there_were_treatments(tmp_path: Path) -> None:
-    write_flow(tmp_path / "a.fcs")
-    run = events_of(tmp_path, "a.fcs", atoms="report")
-    attributes = run.scaling.as_attributes()
-    del attributes["atoms"], attributes["seed"]
-    config = DataConfig.model_validate({"files": ["a.fcs"]})
-    again = prepare_like(config, tmp_path, ["a.fcs"], Scaling.from_attributes(attributes), run.detectors)
-    np.testing.assert_array_equal(again.values, run.values)
-    assert not any("atoms" in line for line in again.report.lines())
-
-
 def test_amplification_is_undone_as_in_the_run(tmp_path: Path) -> None:
     stored = random(5).integers(0, 1024, (500, 2))
     keywords = channel_keywords([16, 16], ["1024", "1024"], n_events=500) | {"$P2E": "4,0"}
