@@ -91,7 +91,7 @@ warnings: $(VENV)/installed
 	done
 
 docs: $(VENV)/installed
-	if [ -f docs/figures.py ]; then $(BIN)/python docs/figures.py; fi
+	$(BIN)/python docs/figures.py
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --fresh-env --quiet -d build/doctrees docs build/docs
 
 links: $(VENV)/installed
