@@ -183,7 +183,7 @@ def notes() -> str:
     ]
     if results["cuda_absent"]:
         lines.append(f"CUDA: {results['cuda_absent']}.")
-    return " ".join([*lines, said("paper")]) + "\n"
+    return " ".join([*lines, said("paper", packages=("dpmix", "numpy"))]) + "\n"
 
 
 def draw(results: dict[str, Any], *, quick: bool) -> None:

@@ -90,7 +90,7 @@ def picture(name: str, *, quick: bool = False) -> Path:
     return folder / f"bench-{name}.png"
 
 
-def said(name: str, results: str = "../../benchmarks/results") -> str:
+def said(name: str, results: str = "../../benchmarks/results", packages: tuple[str, ...] = ()) -> str:
     """Command, machine and date of committed results, as a sentence of Markdown.
 
     Parameters
@@ -98,13 +98,15 @@ def said(name: str, results: str = "../../benchmarks/results") -> str:
     name : str
     results : str
         The folder of results as seen from the page.
+    packages : tuple of str
+        Those whose versions matter to the numbers; default: all that the record has.
     """
     record = read_results(name)
     versions = record["machine"]["versions"]
-    packages = ", ".join(f"{package} {number}" for package, number in versions.items())
+    used = ", ".join(f"{package} {versions[package]}" for package in packages or versions)
     return (
         f"`{record['command']}` on {in_words(record['machine'])}, {record['date'][:10]}; "
-        f"Python {record['machine']['python']}, {packages}: [{name}.json]({results}/{name}.json)."
+        f"Python {record['machine']['python']}, {used}: [{name}.json]({results}/{name}.json)."
     )
 
 

@@ -148,23 +148,24 @@ def memory_table() -> str:
     """Markdown of peak memory against events, from the committed results."""
     results = read_results("scaling")["results"]
     peaks = {int(n): peak for n, peak in results["peak MB"].items()}
-    least, most = min(peaks), max(peaks)
     lines = [
-        "| events | peak of the process, MB | beyond that of the first, bytes per event |",
+        "| events | peak of the process, MB | more than above, bytes per event |",
         "| ---: | ---: | ---: |",
     ]
+    above = None
     for n, peak in peaks.items():
-        grown = "" if n == least else f"{(peak - peaks[least]) * 1e6 / (n - least):.1f}"
+        grown = "" if above is None else f"{1e6 * (peak - peaks[above]) / (n - above):.0f}"
         lines.append(f"| {n:,} | {peak:,.0f} | {grown} |")
+        above = n
     base = results["base"]
     events = 4 * base["D"]
-    text = f"D = {base['D']}, K = {base['K']}, {most:,} events at most; an event itself is {events} bytes."
+    text = f"D = {base['D']}, K = {base['K']}; an event itself is {events} bytes."
     return "\n".join([*lines, "", text]) + "\n"
 
 
 def notes() -> str:
     """Command, machine and date of the committed results."""
-    return said("scaling") + "\n"
+    return said("scaling", packages=("dpmix", "numpy")) + "\n"
 
 
 def draw(results: dict[str, Any], *, quick: bool) -> None:
