@@ -8,6 +8,13 @@ from pathlib import Path
 
 import pytest
 from cuda_on_cpu import emulator
+from threadpoolctl import threadpool_limits
+
+# One thread for the linear algebra of NumPy and SciPy, in processes that tests start too: with several, small
+# products are many times slower where tests run side by side. The variable is read when a library is loaded;
+# a plugin of pytest may have loaded NumPy before.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+threadpool_limits(int(os.environ["OPENBLAS_NUM_THREADS"]), "blas")
 
 ON_GPU = os.environ.get("DPMIX_TEST_GPU") == "1"  # make test-gpu: the machine's own driver and nvcc
 
