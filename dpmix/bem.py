@@ -26,7 +26,13 @@ Update = Literal["mean", "mode"]
 
 
 class Info(NamedTuple):
-    """What a step did, beside the new state."""
+    """What a step did, beside the new state.
+
+    Attributes
+    ----------
+    emptied : int
+        Components without any weight of events.
+    """
 
     emptied: int
 

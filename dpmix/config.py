@@ -559,6 +559,10 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     overrides : sequence of str
         ``key=value`` with a dotted key and a YAML value, as ``model.components=64``; the last one wins.
 
+    Returns
+    -------
+    Config
+
     Raises
     ------
     ConfigError
@@ -576,7 +580,22 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 
 
 def parse_config(text: str, name: str, overrides: Sequence[str] = ()) -> Config:
-    """As `load_config`, of the text of a config; `name` is what the problems begin with."""
+    """Read the text of a config.
+
+    Parameters
+    ----------
+    text : str
+        YAML.
+    name : str
+        What the problems of the text begin with.
+    overrides : sequence of str
+        As of `load_config`.
+
+    Raises
+    ------
+    ConfigError
+        With one line for every problem of the text and of the overrides.
+    """
     raw = yaml_text.parse(text, name)
     if raw is None:
         raw = {}

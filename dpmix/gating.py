@@ -214,6 +214,14 @@ def interval(draws: Array) -> tuple[Array, Array, Array]:
 
     A further draw lies between the ends with that probability, whatever the number of draws (Hyndman and Fan
     1996, Am. Stat. 50:361, definition 6). Numpy's default takes in 88% of them where 100 draws are given.
+
+    Parameters
+    ----------
+    draws : float64 [T, ...]
+
+    Returns
+    -------
+    mean, low, high : float64 [...]
     """
     low, high = np.quantile(draws, INTERVAL, axis=0, method="weibull")
     return draws.mean(axis=0), low, high

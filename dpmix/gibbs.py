@@ -37,6 +37,14 @@ class Posterior(NamedTuple):
 
     mu_j | Sigma_j ~ N(means[j], Sigma_j / precisions[j]) and Sigma_j ~ inverse Wishart(dofs[j], scales[j]),
     dofs in the usual notation (E[Sigma_j] = scales[j] / (dofs[j] - D - 1)).
+
+    Attributes
+    ----------
+    means : float64 [K, D]
+    precisions : float64 [K]
+        1 / gamma + n_j.
+    dofs : float64 [K]
+    scales : float64 [K, D, D]
     """
 
     means: Array
@@ -50,7 +58,13 @@ Regroup = Callable[[Stats, Hyperparameters, float], Stats]
 
 
 class Info(NamedTuple):
-    """What a sweep did, beside the new state."""
+    """What a sweep did, beside the new state.
+
+    Attributes
+    ----------
+    swaps : int
+        Label-swap moves accepted that moved an occupied component.
+    """
 
     swaps: int
 
@@ -133,10 +147,7 @@ def sweep(
 def posterior(stats: Stats, given: Hyperparameters) -> Posterior:
     """Normal inverse Wishart conditionals of all components (the paper, Appendix A.1, step 2).
 
-    Returns
-    -------
-    Posterior
-        means [K, D], precisions [K], dofs [K], scales [K, D, D]; of an empty component, the prior.
+    Of a component without events, the prior.
     """
     dim = len(given.m)
     counts = stats.counts
@@ -184,7 +195,7 @@ def log_marginals(stats: Stats, given: Hyperparameters) -> Array:
 
 
 def draw_parameters(conditional: Posterior, rng: np.random.Generator) -> tuple[Array, Array, Array]:
-    """Draw (mu_j, Sigma_j) of all components jointly.
+    """Draw (mu_j, Sigma_j) of all components jointly (the paper, Appendix A.1, step 2).
 
     With C the lower Cholesky factor of the scale and T lower triangular such that T'T is a standard Wishart
     matrix (Bartlett's decomposition, read from the last row upwards), L = T C^-1 is at once the whitener of
@@ -194,7 +205,13 @@ def draw_parameters(conditional: Posterior, rng: np.random.Generator) -> tuple[A
     -------
     means : float64 [K, D]
     covariances : float64 [K, D, D]
-    whiteners : float64 [K, D, D], lower triangular, positive diagonal
+    whiteners : float64 [K, D, D]
+        Lower triangular, with a positive diagonal.
+
+    Raises
+    ------
+    numpy.linalg.LinAlgError
+        A scale is not positive definite to float64.
     """
     count, dim = conditional.means.shape
     factors = np.linalg.cholesky(conditional.scales)
@@ -335,7 +352,19 @@ def exchange_collapsed(order: list[int], n: list[float], alpha: float, rng: np.r
 
 
 def draw_prior(prior: Prior, n_components: int, alpha: float | None, stream: Stream) -> State:
-    """A state drawn from the prior; alpha too, unless it is given, and hyperparameters that are learned."""
+    """A state of K components drawn from the prior.
+
+    Parameters
+    ----------
+    prior : Prior
+        Hyperparameters that it learns are drawn, too.
+    n_components : int
+        The truncation K.
+    alpha : float or None
+        The concentration; None: drawn from its prior.
+    stream : Stream
+        Random numbers; its iteration is that of the state returned.
+    """
     if alpha is None:
         alpha = gamma_variate(prior.alpha_shape, prior.alpha_rate, stream.step(Step.ALPHA))
     given = hyperparameters.draw_prior(prior, stream.step(Step.HYPERPARAMETERS))

@@ -69,7 +69,10 @@ def from_kmeans(values: Floats, n_events: int, n_components: int, prior: Prior, 
 def from_random_events(
     values: Floats, n_events: int, n_components: int, prior: Prior, stream: Stream
 ) -> State:
-    """Means at random events (repeated where there are too few), prior mean covariances, equal weights."""
+    """Means at random events (repeated where there are too few), prior mean covariances, equal weights.
+
+    Parameters and returns as of `from_kmeans`.
+    """
     rng = stream.step(Step.INITIAL)
     replace = len(values) < n_components
     chosen = rng.choice(len(values), size=n_components, replace=replace)

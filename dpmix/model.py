@@ -227,12 +227,24 @@ def log_weights(log_sticks: Array, log_rests: Array) -> Array:
 
 
 def mixture_of(state: State) -> Mixture:
-    """The mixture that an engine evaluates, of a state."""
+    """The mixture that an engine evaluates, of a `State`."""
     return Mixture(state.log_weights, state.means, state.whiteners, log_norms(state.whiteners))
 
 
 def mixture_from(log_weights: Array, means: Array, covariances: Array) -> Mixture:
-    """The mixture that an engine evaluates, of parameters without whiteners."""
+    """The mixture that an engine evaluates, of parameters without whiteners.
+
+    Parameters
+    ----------
+    log_weights : float64 [K]
+    means : float64 [K, D]
+    covariances : float64 [K, D, D]
+
+    Raises
+    ------
+    numpy.linalg.LinAlgError
+        A covariance is not positive definite.
+    """
     whiteners = whiteners_of(covariances)
     return Mixture(log_weights, means, whiteners, log_norms(whiteners))
 
@@ -255,6 +267,11 @@ def log_prior(state: State, prior: Prior) -> float:
 
     A stick at exactly 1 (Bayesian EM only) ends the sums over sticks: the sticks after it hold no mass and
     say nothing.
+
+    Returns
+    -------
+    float
+        In nats.
     """
     n_components, dim = state.means.shape
     given = state.hyperparameters
