@@ -49,7 +49,7 @@ SPREAD = 0.7  # of the two normals that are laid in, about the mean: standard de
 
 
 class Moves(NamedTuple):
-    """Moves that were accepted."""
+    """Numbers of the moves that were accepted."""
 
     splits: int
     merges: int
@@ -86,8 +86,13 @@ def round_of(divide: Callable[[Deal, Mixture, Key], tuple[Stats, Array]], key: K
         `dpmix.engines.base.Engine.divide` of the engine that drew the labels.
     key : Key
         That they were drawn with.
+
+    Returns
+    -------
+    callable
+        For `dpmix.gibbs.sweep`.
     """
-    rng = Stream(key.seed, key.chain, key.iteration).step(Step.SPLIT_MERGE)
+    rng = Stream(*key).step(Step.SPLIT_MERGE)
 
     def of_sweep(stats: Stats, given: Hyperparameters, alpha: float) -> Stats:
         return regroup(stats, given, alpha, lambda deal, mixture: divide(deal, mixture, key), rng)[0]
@@ -179,7 +184,7 @@ def log_labels(counts: Array, alpha: float) -> Array:
     return logs
 
 
-def _changed(counts: Array, pairs: _Pairs, m: int, after: Array | list[float]) -> Array:
+def _changed(counts: Array, pairs: _Pairs, m: int, after: Array) -> Array:
     """Counts where the components of a pair have others."""
     changed = counts.copy()
     changed[[pairs.first[m], pairs.second[m]]] = after
