@@ -11,7 +11,7 @@ Blocks of a page are run one after another in a folder of its own, by what stand
     diff            a change of the project's own files, made in a copy
     sh patched      commands with that copy
     sh checkout     commands in a checkout, on emulated GPUs
-    sh unrun        commands that cannot be run here: those of dpmix have their options and config keys checked
+    sh unrun        commands that are not run: those of dpmix have their options and config keys checked
     text            what the block before prints, but for the numbers; a line `...` stands for others
 """
 
@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import itertools
 import os
 import re
 import shlex
@@ -31,7 +30,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 from click.testing import CliRunner
 from cuda_on_cpu import emulator
@@ -43,9 +41,17 @@ from dpmix.kernels import _cpu
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "how-to"
-PAGES = ["priors-and-truncation", "read-draws", "compare-samples", "resume", "several-gpus", "extend"]
+PAGES = [
+    "priors-and-truncation",
+    "read-draws",
+    "compare-samples",
+    "resume",
+    "large-data",
+    "several-gpus",
+    "extend",
+]
 
-# What makes it quick: appended to the commands that begin so, and put in place of what stands in other blocks.
+# What makes it quick: appended to commands that begin so, and put in place of what stands in blocks.
 SMALLER = {
     "dpmix simulate": "--events 2000",
     "dpmix mcmc": "--set mcmc.burn_in=20 --set model.components=16 --set mcmc.chains=2",
@@ -53,7 +59,7 @@ SMALLER = {
     "python -m pytest": "-q -p no:cacheprovider -k 'far_events or cut or deal or no_labels'",
 }
 DRAWS = "--set mcmc.draws=10"  # of a command that names no number of draws
-QUICK = {"EVENTS = 10_000": "EVENTS = 500", "range(300)": "range(20)", "mcmc.draws=500": "mcmc.draws=14"}
+QUICK = {"EVENTS = 10_000": "EVENTS = 300", "range(300)": "range(20)", "mcmc.draws=500": "mcmc.draws=14"}
 CHECKED = ("data", "model", "mcmc", "bem", "engine", "output")
 OTHER_PROGRAMS = {"cp", "df", "kill", "nvidia-smi", "scp"}
 
@@ -162,7 +168,8 @@ class Follower:
         program = self.folder / "bin" / "dpmix"
         program.parent.mkdir(exist_ok=True)
         program.write_text(
-            f"#!{sys.executable} -S\nimport sys\nsys.path[:0] = {[str(self.folder), *site.getsitepackages()]}\n"
+            f"#!{sys.executable} -S\nimport sys\n"
+            f"sys.path[:0] = {[str(self.folder), *site.getsitepackages()]}\n"
             "from dpmix.cli import main\nmain(prog_name='dpmix')\n"
         )
         program.chmod(0o755)
