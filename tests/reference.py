@@ -59,10 +59,10 @@ def uniforms(key: Key, events: npt.NDArray[np.uint64], word: int = 0) -> Floats:
 
 def log_densities(events: Floats, mixture: Mixture) -> Array:
     """log pi_j N(x_i | mu_j, Sigma_j), float64 [N, K]."""
-    constants = mixture.log_weights + mixture.log_norms
+    constants, wide = mixture.log_weights + mixture.log_norms, events.astype(np.float64)
     return np.stack(
         [
-            constant - 0.5 * np.square((events.astype(np.float64) - mean) @ whitener.T).sum(axis=1)
+            constant - 0.5 * np.square((wide - mean) @ whitener.T).sum(axis=1)
             for constant, mean, whitener in zip(constants, mixture.means, mixture.whiteners, strict=True)
         ],
         axis=1,

@@ -28,7 +28,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from distributed import LocalCluster
-from engine_contract import AnyEngine, Floats, PruningContract, assert_same_stats, problem
+from engine_contract import AnyEngine, EngineContract, Floats, assert_same_stats, problem
 from whole_runs import a_config, assert_identical, wait_for_draws, write_events
 
 from dpmix import run
@@ -81,7 +81,7 @@ def one_worker() -> Iterator[LocalCluster]:
         yield cluster
 
 
-class TestCluster(PruningContract):
+class TestCluster(EngineContract):
     @pytest.fixture(autouse=True)
     def _place(self, one_worker: LocalCluster, tmp_path: Path) -> Iterator[None]:
         self.address, self.folder = one_worker.scheduler_address, tmp_path
@@ -671,7 +671,10 @@ def test_the_recipe_of_two_terminals(tmp_path: Path, environment: dict[str, str]
     assert (tmp_path / "run.h5").exists()
 
 
-def test_the_recipe_of_slurm_on_a_queue_of_this_machine(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_the_recipe_of_slurm_on_a_queue_of_this_machine(
+    tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "CONNECT_SECONDS", 60.0)  # jobs take as long to start as the machine is busy
     ((kind, text),) = recipe("Slurm")
     assert kind == "python"
     here = {
