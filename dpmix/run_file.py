@@ -285,7 +285,7 @@ def write_coordinates(group: h5netcdf.Group, coordinates: Mapping[str, AnyArray]
 
 
 def is_run_file(path: Path) -> bool:
-    """Whether a file is what `dpmix mcmc` or `dpmix bem` wrote; False of one that is cut short."""
+    """Whether a file is what ``dpmix mcmc`` or ``dpmix bem`` wrote; False of one that is cut short."""
     try:
         with h5py.File(path, "r", locking=False) as file:
             return "run_id" in file.attrs

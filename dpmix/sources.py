@@ -42,6 +42,7 @@ import numpy.typing as npt
 from dpmix import fcs, memory
 from dpmix.errors import ConfigError, DataError, DpmixError, printable
 from dpmix.fcs import Channel, Spillover
+from dpmix.run_file import is_run_file
 from dpmix.storage import Storage
 from dpmix.telling import Telling
 
@@ -53,7 +54,6 @@ KNOWN = "FCS, CSV, TSV, NPY, NPZ, HDF5, h5ad or Parquet"
 MOST_COLUMNS = 65_536
 LONGEST_LINE = 2**20  # characters of the first line of a text file
 FEWER = "take a part of it, as a file of its own"
-RUN_ID = "run_id"  # attribute that run files have
 HOW_TO_LEAVE_OUT = "name the channels to take in data.channels"
 
 
@@ -114,14 +114,11 @@ class Source:
         if words:
             raise DataError(f"{self.name}: {_names(words)} not numbers; {HOW_TO_LEAVE_OUT}")
         try:
-            with np.errstate(
-                over="ignore"
-            ):  # a float64 beyond float32 becomes infinite, and is refused as such
+            # A float64 beyond float32 becomes infinite, and is refused as such.
+            with np.errstate(over="ignore"):
                 return np.ascontiguousarray(self.fetch(start, stop, wanted), dtype=np.float32)
-        except (
-            OSError,
-            ValueError,
-        ) as error:  # a file cut short behind its header, a broken compressed block
+        except (OSError, ValueError) as error:
+            # A file cut short behind its header, a broken compressed block.
             raise DataError(
                 f"{self.name}: events {start} to {stop} cannot be read ({error}); {fcs.AGAIN}"
             ) from error
@@ -210,16 +207,8 @@ def _files_of(folder: Path) -> list[Path]:
         if file.suffix.lower() in FOLDER_SUFFIXES
         and not file.name.startswith(".")
         and file.is_file()
-        and not _is_run_file(file)
+        and not is_run_file(file)
     )
-
-
-def _is_run_file(path: Path) -> bool:
-    try:
-        with h5py.File(path, "r") as file:
-            return RUN_ID in file.attrs
-    except OSError:  # another kind of file, or a broken one, which is told when it is opened
-        return False
 
 
 def open_source(path: str | Path, part: str = "", storage: Storage | None = None) -> Source:
@@ -362,11 +351,11 @@ def _npz_shape(arrays: Any, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
 
 
 def _hdf5(path: Path, part: str) -> Source:
+    if is_run_file(path):
+        raise DataError(f"{path}: is a run file of dpmix, need a file of events")
     with h5py.File(path, "r") as file:
         if file.attrs.get("encoding-type") == "anndata":
             return _anndata(path, part)
-        if RUN_ID in file.attrs:
-            raise DataError(f"{path}: is a run file of dpmix, need a file of events")
         tables: list[str] = []
         file.visititems(lambda name, item: tables.append(name) if _is_table(item) else None)
         name = part.strip("/") or (tables[0] if tables else "")
