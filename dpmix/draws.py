@@ -28,6 +28,7 @@ from dpmix.checkpoint import Checkpoint
 from dpmix.config import parse_config
 from dpmix.errors import ConfigError, DataError, OutputError
 from dpmix.locks import open_alone
+from dpmix.memory import shown
 from dpmix.model import HYPERPARAMETERS, Array, State
 from dpmix.outputs import partial_path, sync_folder, writing
 from dpmix.profile import SPANS
@@ -575,11 +576,11 @@ def _require_room(path: Path, n_bytes: int) -> None:
     if n_bytes > free:
         raise ConfigError(
             [
-                f"{path}: needs {_size(n_bytes)}, {_size(free)} are free on its disk; lower "
+                f"{path}: needs {shown(n_bytes)}, {shown(free)} are free on its disk; lower "
                 "mcmc.draws (raise mcmc.thin) or model.components, or choose another disk with --output"
             ]
         )
-    log.info("%s: laying out %s", path, _size(n_bytes))
+    log.info("%s: laying out %s", path, shown(n_bytes))
 
 
 def _reserve(path: Path, n_bytes: int) -> None:
@@ -590,7 +591,3 @@ def _reserve(path: Path, n_bytes: int) -> None:
     with open(path, "wb") as file:
         if sys.platform == "linux":
             os.posix_fallocate(file.fileno(), 0, n_bytes)
-
-
-def _size(n_bytes: int) -> str:
-    return f"{n_bytes / 1e9:,.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.1f} MB"
