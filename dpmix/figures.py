@@ -47,10 +47,8 @@ def figure_paths(directory: Path, with_map: bool = False) -> list[Path]:
     return [directory / f"{name}.{suffix}" for name in names for suffix in ("png", "pdf")]
 
 
-def write_figures(
-    directory: str | Path, gating: Gating, run: Run, mixing: list[Mixing] | None = None
-) -> list[Path]:
-    """Draw all figures into a folder, which is made where it is missing.
+def write_figures(directory: str | Path, gating: Gating, run: Run, mixing: list[Mixing]) -> None:
+    """Draw all figures, the files of `figure_paths`, into a folder, which is made where it is missing.
 
     Parameters
     ----------
@@ -58,13 +56,8 @@ def write_figures(
     gating : Gating
     run : Run
         The run that was gated.
-    mixing : list of Mixing, optional
-        `dpmix.summaries.convergence` of the run, where it is known already.
-
-    Returns
-    -------
-    list of Path
-        As `figure_paths`.
+    mixing : list of Mixing
+        `dpmix.summaries.convergence` of the run.
 
     Raises
     ------
@@ -95,7 +88,6 @@ def write_figures(
                 with writing(path):
                     # Without its date a figure is the same file whenever it is drawn.
                     figure.savefig(path, metadata={"CreationDate": None} if path.suffix == ".pdf" else None)
-    return paths
 
 
 def heatmap(gating: Gating) -> Figure:
@@ -198,7 +190,7 @@ def tree(gating: Gating) -> Figure:
     return figure
 
 
-def traces(run: Run, mixing: list[Mixing] | None = None) -> Figure:
+def traces(run: Run, mixing: list[Mixing]) -> Figure:
     """The path of log posterior, occupied components and alpha, each chain a line."""
     found = views.traces(run, mixing)
     burn_in = views.burn_in(run)

@@ -17,7 +17,7 @@ from dpmix.draws import Run
 from dpmix.gating import INTERVAL, Gating, Map, Rasters, interval
 from dpmix.model import Array
 from dpmix.outputs import write_text
-from dpmix.summaries import GOOD_ESS, GOOD_R_HAT, Mixing, convergence, describe_engine, truncation_warning
+from dpmix.summaries import GOOD_ESS, GOOD_R_HAT, Mixing, describe_engine, truncation_warning_of
 
 if TYPE_CHECKING:
     from bokeh.model import Model
@@ -33,7 +33,7 @@ MANY_IMPLAUSIBLE = 0.05
 TRACE_POINTS = 20_000
 
 
-def write_report(path: str | Path, gating: Gating, run: Run, mixing: list[Mixing] | None = None) -> Path:
+def write_report(path: str | Path, gating: Gating, run: Run, mixing: list[Mixing]) -> None:
     """Write the report, one HTML file of a few megabytes whatever N is.
 
     Parameters
@@ -42,21 +42,15 @@ def write_report(path: str | Path, gating: Gating, run: Run, mixing: list[Mixing
     gating : Gating
     run : Run
         The run that was gated.
-    mixing : list of Mixing, optional
-        `dpmix.summaries.convergence` of the run, where it is known already.
-
-    Returns
-    -------
-    Path
+    mixing : list of Mixing
+        `dpmix.summaries.convergence` of the run.
 
     Raises
     ------
     DataError
         The file cannot be written.
     """
-    path = Path(path)
-    write_text(path, render(gating, run, convergence(run) if mixing is None else mixing))
-    return path
+    write_text(Path(path), render(gating, run, mixing))
 
 
 def render(gating: Gating, run: Run, mixing: list[Mixing]) -> str:
@@ -149,8 +143,7 @@ def _chains_apart(gating: Gating) -> str | None:
 def _truncated(run: Run) -> str | None:
     if not run.committed:
         return None
-    left = run.weights[..., -1] if run.kind == "mcmc" else run.weights.min(axis=-1)
-    warning = truncation_warning(left, run.sample_stats["occupied"], run.n_components)
+    warning = truncation_warning_of(run)
     return None if warning is None else f"{warning[0].upper()}{warning[1:]}."
 
 

@@ -174,6 +174,15 @@ def truncation_warning(
     return f"the truncation binds: {' and '.join(signs)}; raise model.components above {n_components}"
 
 
+def truncation_warning_of(run: Run) -> str | None:
+    """`truncation_warning` of the draws of a run, one at least."""
+    occupied = run.sample_stats["occupied"]
+    if run.kind == "mcmc":
+        return truncation_warning(run.weights[..., -1], occupied, run.n_components)
+    # Nothing orders the sticks of Bayesian EM by weight: its last component is the lightest one.
+    return truncation_warning(run.weights.min(axis=-1), occupied, run.n_components, which="lightest")
+
+
 def floor_warning(
     variances: Array, least: npt.ArrayLike, channels: Sequence[str], *, by_modes: bool = False
 ) -> str | None:
@@ -279,10 +288,7 @@ def _describe_mcmc(run: Run) -> Iterator[str]:
     rows = convergence(run)
     yield from _describe_mixing(rows)
     yield from _advise(run, rows)
-    for warning in (
-        disagreement_warning(rows, chains, run.committed),
-        truncation_warning(run.weights[..., -1], occupied, run.n_components),
-    ):
+    for warning in (disagreement_warning(rows, chains, run.committed), truncation_warning_of(run)):
         if warning:
             yield f"warning: {warning}"
 
@@ -401,12 +407,7 @@ def _describe_bem(run: Run) -> Iterator[str]:
     if run.complete:
         yield f"alpha: {run.alpha[0, 0]:.3g}"
         yield from _describe_hyperparameters(run)
-        # Nothing orders the sticks of Bayesian EM by weight, so its last component is the lightest one.
-        lightest = run.weights.min(axis=-1)
-        warning = truncation_warning(
-            lightest, run.sample_stats["occupied"], run.n_components, which="lightest"
-        )
-        if warning:
+        if warning := truncation_warning_of(run):
             yield f"warning: {warning}"
 
 

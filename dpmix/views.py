@@ -15,7 +15,7 @@ from scipy.cluster.hierarchy import leaves_list, linkage
 from dpmix.draws import Run
 from dpmix.gating import Gating, Map, Rasters, interval
 from dpmix.model import Array, Ints
-from dpmix.summaries import Mixing, convergence
+from dpmix.summaries import Mixing
 
 # Of Okabe and Ito (2008), "Color Universal Design", the six that stand out from white and from black; then
 # each time the colour whose least distance (Oklab) from those before it is the largest, as seen with normal
@@ -45,6 +45,10 @@ FAR_BELOW = 0.25
 # How often a reader sees in one panel that two populations lie apart there, others being in the way: two of
 # them are shown apart more than once where there is room.
 SEEN = 0.75
+# Pairs of channels in the picture of those that set the populations apart.
+MOST_PAIRS = 6
+# Of the events of a channel, at either end: beyond the range that its colours tell.
+TAIL = 0.01
 # Populations whose ellipses are drawn together; more of them hide the events.
 MOST_ELLIPSES = 20
 # What a reader must know of the map.
@@ -52,6 +56,10 @@ MAP_NOTE = (
     "Neighbours are alike in all channels; how far apart islands lie, and how large they are, means nothing.",
     "Populations are not found on the map: an island may be of several, a population in several.",
 )
+# Of moving labels apart, at most.
+SPREAD_ROUNDS = 200
+# Points of a density that is drawn as a line.
+DENSITY_POINTS = 400
 # Squared radius that 90% of a bivariate normal lies within.
 ELLIPSE = float(-2.0 * np.log(0.1))
 
@@ -178,7 +186,7 @@ def _determinant(matrices: Array) -> Array:
     return np.maximum(a * c - b * b, 1e-12 * a * c + np.finfo(float).tiny)
 
 
-def separating_pairs(gating: Gating, most: int = 6) -> list[int]:
+def separating_pairs(gating: Gating) -> list[int]:
     """Pairs of channels (rows of `Rasters.pairs`) which together show every two populations apart.
 
     Taken one by one: each time the pair that adds most, over each two populations weighted by the geometric
@@ -196,7 +204,7 @@ def separating_pairs(gating: Gating, most: int = 6) -> list[int]:
     weights = np.sqrt(size[a] * size[b])
     apart, missed = SEEN * separation(gating, pairs), np.ones(len(a))
     chosen: list[int] = []
-    while len(chosen) < min(most, len(pairs)):
+    while len(chosen) < min(MOST_PAIRS, len(pairs)):
         gains = apart @ (missed * weights)
         gains[chosen] = 0.0
         pair = int(np.argmax(gains))
@@ -245,8 +253,8 @@ def map_numbers(gating: Gating, events: Map) -> tuple[Ints, Array]:
     return there, points
 
 
-def channel_ranges(rasters: Rasters, tail: float = 0.01) -> tuple[Array, Array]:
-    """Where the middle of each channel's events lies, by default from the 1% to the 99% quantile, [D] each.
+def channel_ranges(rasters: Rasters) -> tuple[Array, Array]:
+    """Where the middle of each channel's events lies, from the 1% to the 99% quantile, float64 [D] each.
 
     To a bin's width, from the rasters; the whole grid of a single channel.
     """
@@ -258,11 +266,11 @@ def channel_ranges(rasters: Rasters, tail: float = 0.01) -> tuple[Array, Array]:
         pair, place = with_it[0]
         events = rasters.counts[pair].sum(axis=1 - place)
         reached = np.append(0.0, np.cumsum(events)) / events.sum()
-        lows[channel], highs[channel] = np.interp([tail, 1.0 - tail], reached, edges)
+        lows[channel], highs[channel] = np.interp([TAIL, 1.0 - TAIL], reached, edges)
     return lows, highs
 
 
-def spread_out(points: Array, apart: Array, rounds: int = 200) -> Array:
+def spread_out(points: Array, apart: Array) -> Array:
     """Labels moved until they hardly overlap, near the points that they belong to.
 
     Parameters
@@ -270,8 +278,6 @@ def spread_out(points: Array, apart: Array, rounds: int = 200) -> Array:
     points : float64 [n, 2]
     apart : float64 [2]
         Width and height that a label needs.
-    rounds : int
-        At most.
 
     Returns
     -------
@@ -280,7 +286,7 @@ def spread_out(points: Array, apart: Array, rounds: int = 200) -> Array:
     # Labels at one place are first taken apart by a little, in a direction of their own.
     turn = 2.4 * np.arange(len(points))
     places = points / apart + 0.01 * np.stack((np.cos(turn), np.sin(turn)), axis=1)
-    for _ in range(rounds):
+    for _ in range(SPREAD_ROUNDS):
         gap = places[:, None] - places[None]
         distance = np.linalg.norm(gap, axis=2) + np.eye(len(places))
         lacking = np.maximum(1.0 - distance, 0.0)
@@ -501,9 +507,9 @@ class Trace:
         return low - margin, high + margin
 
 
-def traces(run: Run, mixing: list[Mixing] | None = None) -> list[Trace]:
-    """Log posterior, occupied components and alpha of every chain, burn-in too."""
-    rows = {row.quantity: row for row in (convergence(run) if mixing is None else mixing)}
+def traces(run: Run, mixing: list[Mixing]) -> list[Trace]:
+    """Log posterior, occupied components and alpha of every chain, burn-in too, and how each mixes."""
+    rows = {row.quantity: row for row in mixing}
     names = {"log posterior": "log_posterior", "occupied components": "occupied", "alpha": "alpha"}
     found = []
     for quantity, name in names.items():
@@ -563,7 +569,9 @@ def leaf_labels(gating: Gating, drawn: Dendrogram, size: Array) -> list[str]:
 
     Parameters
     ----------
-    gating, drawn
+    gating : Gating
+    drawn : Dendrogram
+        Of it.
     size : float64 [P]
         Proportions.
     """
@@ -585,9 +593,9 @@ def leaf_labels(gating: Gating, drawn: Dendrogram, size: Array) -> list[str]:
     return labels
 
 
-def densities(gating: Gating, n_points: int = 400) -> list[tuple[Array, Array]]:
+def densities(gating: Gating) -> list[tuple[Array, Array]]:
     """Share times density of each population shown, of a single channel: places and values, float64 [n]."""
-    places = np.linspace(gating.rasters.edges[0, 0], gating.rasters.edges[0, -1], n_points)
+    places = np.linspace(gating.rasters.edges[0, 0], gating.rasters.edges[0, -1], DENSITY_POINTS)
     sds = np.sqrt(gating.covariances[:, 0, 0])
     units = (places[:, None] - gating.means[:, 0]) / sds
     each = gating.weights * np.exp(-0.5 * units**2) / (sds * np.sqrt(2.0 * np.pi))

@@ -317,17 +317,18 @@ def test_paths_are_thinned_to_their_extremes() -> None:
 
 def test_traces_tell_what_summaries_tell(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run.h5", committed=30)
-    rows = {row.quantity: row for row in convergence(run)}
-    for trace in views.traces(run):
+    mixing = convergence(run)
+    rows = {row.quantity: row for row in mixing}
+    for trace in views.traces(run, mixing):
         row = rows[trace.quantity]
         assert f"R-hat {row.r_hat:.3f}" in trace.told
         assert trace.values.shape == (2, 61)
         assert np.isnan(trace.values[:, 51:]).all(), "sweeps not made are not drawn"
         assert np.isfinite(trace.values[:, :51]).all()
-    low, high = views.traces(run)[0].window(10)
+    low, high = views.traces(run, mixing)[0].window(10)
     assert -10_300 < low < -9_990 < high < -9_900, "the climb from the initial state is not in the window"
     em = make_run(tmp_path / "bem.h5", kind="bem", chains=3)
-    assert [trace.told for trace in views.traces(em)] == ["", "", ""]
+    assert [trace.told for trace in views.traces(em, convergence(em))] == ["", "", ""]
 
 
 def test_labels_are_spread_out() -> None:
@@ -376,8 +377,8 @@ CASES = {
 def test_all_figures_are_drawn(tmp_path: Path, case: str, recwarn: pytest.WarningsRecorder) -> None:
     gating = CASES[case]
     run = make_run(tmp_path / "run.h5", kind=gating.kind, draws=8, gating=gating)
-    written = figures.write_figures(tmp_path / "new" / "figures", gating, run)
-    assert {path.name for path in written} == NAMES == drawn(tmp_path / "new" / "figures")
+    figures.write_figures(tmp_path / "new" / "figures", gating, run, convergence(run))
+    assert drawn(tmp_path / "new" / "figures") == NAMES == {p.name for p in figures.figure_paths(tmp_path)}
     assert not [str(w.message) for w in recwarn if "dpmix" in w.filename or "matplotlib" in w.filename]
 
 
@@ -395,8 +396,8 @@ def test_a_map_is_drawn_where_there_is_one(
 ) -> None:
     monkeypatch.setattr(figures, "FIGURES", ())  # the others are drawn elsewhere
     run = make_run(tmp_path / "run.h5")
-    written = figures.write_figures(tmp_path / "figures", MAPS[case], run)
-    assert {path.name for path in written} == {"map.png", "map.pdf"} == drawn(tmp_path / "figures")
+    figures.write_figures(tmp_path / "figures", MAPS[case], run, [])
+    assert drawn(tmp_path / "figures") == {"map.png", "map.pdf"}
     assert (tmp_path / "figures" / "map.pdf").stat().st_size < 1_000_000
     assert not [str(w.message) for w in recwarn if "dpmix" in w.filename or "matplotlib" in w.filename]
 
@@ -442,7 +443,7 @@ def test_figures_are_the_same_whenever_they_are_drawn(tmp_path: Path) -> None:
     gating = with_map(make_gating())
     run = make_run(tmp_path / "run.h5", gating=gating)
     for name in ("one", "two"):
-        figures.write_figures(tmp_path / name, gating, run)
+        figures.write_figures(tmp_path / name, gating, run, convergence(run))
     for name in (*NAMES, "map.png", "map.pdf"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes(), name
 
@@ -450,8 +451,9 @@ def test_figures_are_the_same_whenever_they_are_drawn(tmp_path: Path) -> None:
 def test_a_figure_says_what_it_shows(tmp_path: Path) -> None:
     gating = make_gating(5, 4)
     run = make_run(tmp_path / "run.h5")
-    row = {r.quantity: r for r in convergence(run)}["alpha"]
-    titles = [axes.get_title(loc="left") or axes.get_title() for axes in figures.traces(run).axes]
+    mixing = convergence(run)
+    row = {r.quantity: r for r in mixing}["alpha"]
+    titles = [axes.get_title(loc="left") or axes.get_title() for axes in figures.traces(run, mixing).axes]
     assert any(f"R-hat {row.r_hat:.3f}" in title for title in titles)
     assert "Bayesian EM" not in titles
     axes = figures.heatmap(gating).axes[0]
@@ -479,4 +481,4 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     gating = make_gating()
     run = make_run(tmp_path / "run.h5", gating=gating)
     with pytest.raises(DataError, match=r"file.*cannot be written"):
-        figures.write_figures(tmp_path / "file", gating, run)
+        figures.write_figures(tmp_path / "file", gating, run, [])

@@ -72,7 +72,8 @@ class Page(HTMLParser):
 
 def page_of(tmp_path: Path, gating: Gating, **options: Any) -> str:
     run = make_run(tmp_path / "run.h5", kind=gating.kind, gating=gating, **options)
-    return report.write_report(tmp_path / "report.html", gating, run).read_text(encoding="utf-8")
+    report.write_report(tmp_path / "report.html", gating, run, convergence(run))
+    return (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 def test_the_page_is_whole_and_asks_for_nothing_outside(tmp_path: Path) -> None:
@@ -199,7 +200,7 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     gating = make_gating()
     run = make_run(tmp_path / "run.h5", gating=gating)
     with pytest.raises(DataError, match=r"missing.*cannot be written: No such file"):
-        report.write_report(tmp_path / "missing" / "report.html", gating, run)
+        report.write_report(tmp_path / "missing" / "report.html", gating, run, [])
 
 
 # ------------------------------------------------------------------------------------- in a browser
