@@ -18,6 +18,7 @@ Blocks of a page are run one after another in a folder of its own, by what stand
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import os
 import re
@@ -30,6 +31,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 from cuda_on_cpu import emulator
@@ -37,6 +39,7 @@ from cuda_on_cpu import emulator
 from dpmix.cli import main
 from dpmix.config import parse_config, schema
 from dpmix.config_problems import keys
+from dpmix.errors import DpmixError
 from dpmix.kernels import _cpu
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -50,6 +53,7 @@ PAGES = [
     "several-gpus",
     "extend",
 ]
+ELSEWHERE = {"cluster", "install"}  # followed by test_cluster.py; in CI
 
 # What makes it quick: appended to commands that begin so, and put in place of what stands in blocks.
 SMALLER = {
@@ -241,6 +245,7 @@ def check_part_of_config(text: str) -> str:
     return ""
 
 
+@functools.cache
 def r_is_missing() -> str:
     """Why R blocks cannot be run here, "" where they can."""
     if shutil.which("Rscript") is None:
@@ -277,14 +282,34 @@ def test_every_block_works(page: str, page_folder: Path, monkeypatch: pytest.Mon
     Follower(page_folder, monkeypatch).follow((FOLDER / f"{page}.md").read_text(encoding="utf-8"))
 
 
-def test_the_r_block_was_run() -> None:
+def test_the_blocks_in_r_were_run() -> None:
     if why := r_is_missing():
         pytest.skip(why)
 
 
 def test_every_page_is_followed() -> None:
-    """cluster.md is followed by test_cluster.py."""
-    assert {path.stem for path in FOLDER.glob("*.md")} - {"cluster", "index", "install"} == {*PAGES}
+    assert {path.stem for path in FOLDER.glob("*.md")} == {*PAGES, *ELSEWHERE}
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("sh", "dpmix info nothing.h5"),
+        ("sh", "ls nothing.h5"),
+        ("sh refused", "dpmix devices"),
+        ("sh unrun", "dpmix mcmc run.yaml --resum"),
+        ("sh unrun", "dpmix mcmc run.yaml --set engine.device=all"),
+        ("sh unrun", "rm run.h5"),
+        ("python", "dpmix.open_run('run.h5')"),
+        ("yaml", "engine: {device: all}"),
+        ("diff", "--- a/dpmix/model.py\n+++ b/dpmix/model.py\n@@ -1 +1 @@\n-no such line\n+another"),
+        ("text", "something"),
+        ("ruby", "puts 1"),
+    ],
+)
+def test_a_wrong_block_is_told(kind: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with contextlib.chdir(tmp_path), pytest.raises((AssertionError, NameError, DpmixError, click.UsageError)):
+        Follower(tmp_path, monkeypatch).follow(f"```{kind}\n{text}\n```\n")
 
 
 @pytest.mark.parametrize("page", PAGES)
