@@ -13,7 +13,7 @@ import csv
 import hashlib
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -140,10 +140,6 @@ class Report:
                 by_fate.setdefault(ATOM_FATES[atom.treatment], []).append(f"{channel.channel} {share}")
         return [f"atoms (events at one value), {fate}: {'; '.join(found)}" for fate, found in by_fate.items()]
 
-    def as_attributes(self) -> dict[str, Any]:
-        """All of it in plain lists and numbers, for JSON."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class Events:
@@ -264,7 +260,7 @@ def prepare_like(
     with threadpool_limits(1, "blas"):
         gathered = _gather(plans, total, False, 0, storage, told)
     if len(gathered.values) == 0:
-        raise DataError(f"{_names(plans)}: found no events")
+        raise DataError(f"{_names(plans)}: found no events, need at least one")
     recorded = scaling.atoms or ((),) * len(scaling.channels)
     here = tuple(
         tuple(atom for atom in own if atom.events) for own in atoms.counted(recorded, gathered.values)

@@ -167,10 +167,6 @@ class Scaling:
         """Covariances on the standardised scale to the transformed scale, float64 [..., D, D]."""
         return np.asarray(covariances, np.float64) * np.outer(self.sds, self.sds)
 
-    def to_standardised(self, points: npt.ArrayLike) -> Array:
-        """Transformed points to the standardised scale, float64 [..., D]."""
-        return (np.asarray(points, np.float64) - self.means) / self.sds
-
     def to_raw(self, points: npt.ArrayLike) -> Array:
         """Standardised points to raw values, float64 [..., D].
 

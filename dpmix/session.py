@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 from dpmix import gibbs, initialise, memory, preprocess, summaries
 from dpmix.config import INIT_METHODS, Config, ModelConfig, to_yaml
 from dpmix.draws import Layout, Run, RunWriter, open_run
-from dpmix.engines import Choice, Engine, choose_backend, cpu, make_engine, warn_of_other_arithmetic
+from dpmix.engines import Engine, choose_backend, cpu, make_engine, warn_of_other_arithmetic
 from dpmix.errors import ConfigError, DataError
 from dpmix.model import HYPERPARAMETERS, Prior, State
 from dpmix.profile import Profile
@@ -94,7 +94,7 @@ def open_session(kind: str, config: Config, base: Path, resume: bool, overwrite:
         engine = stack.enter_context(
             closing(make_engine(choice.backend, config.engine, events.values, scratch))
         )
-        engine_attributes = stored(engine, choice)
+        engine_attributes = {**engine.info, "chosen": choice.why}
         log.info("engine: %s", summaries.describe_engine(engine_attributes))
         # One thread for the batched linear algebra: its matrices are small, its results then do not depend
         # on the number of cores, and an idle pool of spinning threads would slow the engine's own.
@@ -231,7 +231,7 @@ def layout_of(
         attributes={
             "config": to_yaml(config),
             "base": str(base.resolve()),
-            "report": events.report.as_attributes(),
+            "report": asdict(events.report),
             "seed": config.seed,
             "engine": engine,
             "scaling": scaling.as_attributes(),
@@ -241,11 +241,6 @@ def layout_of(
             "sample_table": {name: list(cells) for name, cells in events.sample_columns.items()},
         },
     )
-
-
-def stored(engine: Engine, choice: Choice) -> dict[str, object]:
-    """What the run file says of the engine."""
-    return {**engine.info, "chosen": choice.why}
 
 
 def check_same_data(

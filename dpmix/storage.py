@@ -7,6 +7,7 @@ file that is mapped, the process ends without a word.
 
 from __future__ import annotations
 
+import logging
 import mmap
 import os
 import tempfile
@@ -23,7 +24,8 @@ from dpmix.errors import ConfigError, DataError
 from dpmix.locks import open_alone
 from dpmix.model import Floats
 from dpmix.outputs import writing
-from dpmix.telling import log
+
+log = logging.getLogger("dpmix")
 
 Beside = Callable[[int, int], int]
 Spool = tempfile.SpooledTemporaryFile[bytes]

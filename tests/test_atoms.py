@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -302,7 +303,7 @@ def test_atoms_are_told_with_what_was_done(folder: Path) -> None:
         events = events_of(folder, "a.npz", atoms=mode, **RAW)
         assert [line for line in events.report.lines() if "atoms" in line] == lines
         assert tuple(channel.atoms for channel in events.report.channels) == events.scaling.atoms
-        stored = json.loads(json.dumps(events.report.as_attributes()))
+        stored = json.loads(json.dumps(asdict(events.report)))
         assert [a["events"] for channel in stored["channels"] for a in channel["atoms"]] == counts
     save(folder, "c.npz", sample_values()[:, 3:], ["CD19"])
     assert not any("atoms" in line for line in events_of(folder, "c.npz", atoms="tail").report.lines())
