@@ -1,15 +1,12 @@
-"""Split-merge moves. That they keep the posterior: test_exact_posterior.py and test_joint_distribution.py."""
+"""Split-merge moves. Their densities, and that they keep the posterior: test_exact_posterior.py."""
 
 from __future__ import annotations
 
 from functools import partial
-from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy import stats as st
-from scipy.special import logsumexp
 from whole_runs import StopAfter, a_config, assert_identical, write_events
 
 from dpmix import gibbs, open_run, run, split_merge
@@ -42,30 +39,6 @@ def separated(n_events: int, n_groups: int, dim: int) -> tuple[Floats, Ints]:
     labels = rng.integers(n_groups, size=n_events)
     events = 4.0 * rng.standard_normal((n_groups, dim))[labels] + rng.standard_normal((n_events, dim))
     return ((events - events.mean(axis=0)) / events.std(axis=0)).astype(np.float32), labels
-
-
-def test_labels_probabilities_sum_to_one() -> None:
-    vectors = np.array(list(product(range(3), repeat=4)))
-    counts = (vectors[:, :, None] == np.arange(3)).sum(axis=1).astype(float)
-    for alpha in (0.3, 1.0, 7.0):
-        assert logsumexp([split_merge.log_labels(row, alpha) for row in counts]) == pytest.approx(
-            0.0, abs=1e-12
-        )
-
-
-def test_a_marginal_likelihood_is_the_product_of_predictive_densities() -> None:
-    """Each event's given those before it: a multivariate t (Gelman et al. 2013, section 3.6)."""
-    events = np.random.default_rng(0).normal(size=(7, 2)) * 3.0
-    centres = np.array([[5.0, -2.0], [0.0, 0.0]])
-    expected = 0.0
-    for count in range(7):
-        stats = stats_of(events[:count], np.zeros(count, int), centres)
-        _, (precision, _), (dof, _), (scale, _) = gibbs.posterior(stats, PRIOR)
-        mean = gibbs.posterior(stats, PRIOR).means[0]
-        shape = scale * (precision + 1.0) / (precision * (dof - 1.0))
-        expected += st.multivariate_t(mean, shape, df=dof - 1.0).logpdf(events[count])
-    marginals = gibbs.log_marginals(stats_of(events, np.zeros(7, int), centres), PRIOR)
-    np.testing.assert_allclose(marginals, [expected, 0.0], rtol=1e-12)
 
 
 def test_statistics_of_two_together_are_those_of_their_events() -> None:
