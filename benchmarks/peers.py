@@ -25,7 +25,7 @@ import os
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -296,7 +296,7 @@ def follow(fit: Fit, sets: Sets, labels: Ints, scale: Scale) -> dict[str, Any]:
         "seconds": round(seconds, 2),
         "processor seconds": round(processor, 2),
         "seconds per iteration": float(f"{np.median(taken[1:]):.3g}"),
-        "to convergence": round(converged(curve), 2),
+        "to convergence": round(converged(curve), 3),
         "final": round(curve[-1][1], 4),
         "curve": rounded(curve),
     }
@@ -305,7 +305,7 @@ def follow(fit: Fit, sets: Sets, labels: Ints, scale: Scale) -> dict[str, Any]:
     return found | {"arithmetic": fit.arithmetic, "version": version(fit.distribution)}
 
 
-def converged(curve: list[tuple[float, float]]) -> float:
+def converged(curve: Sequence[Sequence[float]]) -> float:
     """Seconds until a curve is within `WITHIN` of its own end for the first time."""
     return next(seconds for seconds, value in curve if abs(value - curve[-1][1]) <= WITHIN)
 
@@ -460,8 +460,8 @@ def tell(name: str, contender: str, found: dict[str, Any]) -> None:
 # ---------------------------------------------------------------------------------------- showing
 
 
-SECONDS = ("seconds per iteration", "seconds", "processor seconds", "to convergence")
-SHOWN = {"mean_f1": ("mean F1", ".2f"), "ari": ("ARI", ".2f"), "seconds": ("seconds to gates", ",.0f")}
+SECONDS = ("seconds per iteration", "seconds", "processor seconds")
+SHOWN = {"mean_f1": ("mean F1", ".2f"), "ari": ("ARI", ".2f"), "seconds": ("seconds to populations", ",.1f")}
 
 
 def notes() -> str:
@@ -490,7 +490,8 @@ def table_density(name: str) -> str:
         if "reason" in row:
             lines.append(f"| {contender.title} | not run \\* | | | | | |")
             continue
-        each, seconds, of_processor, until = (significant(row[key]) for key in SECONDS)
+        until = significant(converged(row["curve"]))
+        each, seconds, of_processor = (significant(row[key]) for key in SECONDS)
         lines.append(
             f"| {contender.title} | {each} | {row['iterations']:,} | {seconds} ({of_processor}) | {until} "
             f"| {reached(row['curve'], level)} | {row['final']:.3f} |"
@@ -525,7 +526,7 @@ def table_gates() -> str:
 def _gates_cell(row: dict[str, Any]) -> str:
     if "reason" in row:
         return f"not run: {row['reason']}"
-    seconds = f"{row['seconds']:,.0f} s ({row['processor seconds']:,.0f} s)"
+    seconds = f"{significant(row['seconds'], 2)} s ({significant(row['processor seconds'], 2)} s)"
     return f"{seconds}, {row['mean_f1']:.2f} / {row['ari']:.2f} · {row['clusters']}"
 
 
@@ -617,7 +618,7 @@ def draw_gates(sets: dict[str, Any], quick: bool) -> None:
             ax.set_xscale("log")
             ax.set_ylim(0.0, 1.02)
             ax.set_title(f"{name}\n{one['events'][0]:,} x {one['events'][1]}")
-            ax.set_xlabel("seconds to gates")
+            ax.set_xlabel("seconds to populations")
             ax.grid(color="#dddddd", linewidth=0.5)
         axes[0, 0].set_ylabel("mean F1")
         _legend(axes[0, 0], columns=4)
