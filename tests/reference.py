@@ -86,6 +86,7 @@ class ReferenceEngine:
         self.tau = tau
         self.first_event = first_event
         self._labels: dict[int, npt.NDArray[np.int32]] = {}
+        self._weighed: tuple[Mixture, Array, Array] | None = None
 
     @property
     def n_events(self) -> int:
@@ -101,11 +102,13 @@ class ReferenceEngine:
 
     def weights(self, mixture: Mixture) -> tuple[Array, Array]:
         """Weights relative to the best component, float64 [N, K], and log sum_j pi_j N(x_i), float64 [N]."""
-        log_density = log_densities(self.events, mixture)
-        best = log_density.max(axis=1, keepdims=True)
-        gaps = log_density - best
-        weights = np.where(gaps > -self.tau, np.exp(gaps), 0.0)
-        return weights, best[:, 0] + np.log(weights.sum(axis=1))
+        if self._weighed is None or self._weighed[0] is not mixture:  # asked for again and again
+            log_density = log_densities(self.events, mixture)
+            best = log_density.max(axis=1, keepdims=True)
+            gaps = log_density - best
+            weights = np.where(gaps > -self.tau, np.exp(gaps), 0.0)
+            self._weighed = mixture, weights, best[:, 0] + np.log(weights.sum(axis=1))
+        return self._weighed[1:]
 
     def draw_labels(self, mixture: Mixture, key: Key) -> Stats:
         weights, log_likelihoods = self.weights(mixture)
