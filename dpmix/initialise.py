@@ -116,7 +116,7 @@ def from_run(run: Run, chain: int, n_components: int, events: Events, prior: Pri
         The run has other channels, transforms or components, or no draw yet.
     """
     if run.committed == 0:
-        raise DataError(f"{run.path}: holds no draw to start from yet")
+        raise DataError(f"{run.path}: holds no draw to start from yet; wait, or give another mcmc.init")
     if tuple(run.channels) != tuple(events.channels):
         raise DataError(
             f"{run.path}: its channels are {', '.join(run.channels)}, need {', '.join(events.channels)}"

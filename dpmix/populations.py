@@ -23,7 +23,7 @@ docs/explanation/populations.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -196,13 +196,9 @@ class _Mixture:
 
     def nearest(self, points: Array) -> Ints:
         """The component with the highest density at each point, int64 [M]."""
-        return np.concatenate([terms.argmax(axis=1) for terms in self._blocks(points)])
-
-    def _blocks(self, points: Array) -> Iterator[Array]:
-        """`log_terms` of so many points at a time that memory stays small."""
-        step = max(BLOCK // len(self.weights), 1)
-        for at in range(0, max(len(points), 1), step):
-            yield self.log_terms(points[at : at + step])
+        step = max(BLOCK // len(self.weights), 1)  # so many at a time that memory stays small
+        starts = range(0, max(len(points), 1), step)
+        return np.concatenate([self.log_terms(points[at : at + step]).argmax(axis=1) for at in starts])
 
 
 # --------------------------------------------------------------------------- step 1: modes and saddles

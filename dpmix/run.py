@@ -166,7 +166,8 @@ def run_mcmc(
                         writer.write_draw(draw - 1, current, records)
                 phase = "burn-in" if iteration <= mcmc.burn_in else "draws"
                 for chain, record in enumerate(records):
-                    on_sweep(_progress("mcmc", phase, iteration, total, chain, record, writer.committed))
+                    at = "mcmc", phase, iteration, total, chain
+                    on_sweep(Progress(*at, **asdict(record), draws=writer.committed))
                 if iteration < total:
                     checkpoints.take(states, iteration + 1, {})
                 if stopping:
@@ -219,7 +220,8 @@ def run_bem(
                 step = state.iteration
                 with session.profile.span("writing"):
                     writer.write_sweep(start, step, record)
-                on_sweep(_progress("bem", phase, step, max_steps, start, record, writer.committed))
+                at = "bem", phase, step, max_steps, start
+                on_sweep(Progress(*at, **asdict(record), draws=writer.committed))
                 if following is None:
                     break
                 checkpoints.take(*_bem_checkpoint(start, state, following, record, best))
@@ -402,6 +404,7 @@ def _as_record(values: npt.NDArray[np.float64]) -> Record:
 
 
 def _record(state: State, stats: Stats, prior: Prior, seconds: float) -> Record:
+    """Of a state, given the statistics of the pass that took its log likelihood."""
     return Record(
         log_likelihood=stats.log_likelihood,
         log_posterior=stats.log_likelihood + log_prior(state, prior),
@@ -409,12 +412,6 @@ def _record(state: State, stats: Stats, prior: Prior, seconds: float) -> Record:
         alpha=state.alpha,
         seconds=seconds,
     )
-
-
-def _progress(
-    kind: str, phase: str, iteration: int, total: int, chain: int, record: Record, draws: int
-) -> Progress:
-    return Progress(kind, phase, iteration, total, chain, **asdict(record), draws=draws)
 
 
 def _checkpoint(session: Session, resume: bool) -> Checkpoint | None:
@@ -478,5 +475,4 @@ def _stopped(session: Session) -> Result:
 
 
 def _finished(session: Session) -> Result:
-    """Close the books."""
     return replace(_stopped(session), completed=True)
