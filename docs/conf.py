@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from importlib.metadata import version as version_of
+from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,6 @@ author = "the dpmix developers"
 version = release = version_of("dpmix")
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "numpydoc", "sphinx_click"]
-exclude_patterns = ["figures"]
 smartquotes = False  # they would turn the -- of an option into a dash
 
 myst_enable_extensions = ["attrs_block", "attrs_inline", "colon_fence", "deflist", "dollarmath"]
@@ -45,7 +45,7 @@ numpydoc_show_class_members = False  # autodoc does
 
 html_theme = "furo"
 html_title = f"dpmix {version}"
-html_static_path = ["static"]
+html_static_path = ["static", str(files("ziamath") / "fonts")]  # the latter for its STIX Two Math
 html_css_files = ["dpmix.css"]
 html_copy_source = False
 html_show_sphinx = False
