@@ -52,6 +52,7 @@ html_show_sphinx = False
 html_math_renderer = "mathml"
 
 linkcheck_anchors = False  # many of those on GitHub are made by a script
+linkcheck_ignore = [r"http://127\.0\.0\.1"]
 
 log = logging.getLogger(__name__)
 

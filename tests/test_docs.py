@@ -47,6 +47,16 @@ def test_every_key_of_the_config_is_in_the_reference(built: Path) -> None:
     assert re.findall(r'id="confval-([^"]*)"', page) == [entry.name for entry in reference()]
 
 
+def test_what_pages_import_is_in_the_reference(built: Path) -> None:
+    """But for the page on sources and engines, which is about what lies inside."""
+    page = (built / "api.html").read_text(encoding="utf-8")
+    texts = [path.read_text(encoding="utf-8") for path in DOCS.rglob("*.md") if path.name != "extend.md"]
+    imports = re.findall(r"^from (dpmix[\w.]*) import (.*)$", "\n".join(texts), flags=re.MULTILINE)
+    names = {f"{module}.{name.strip()}" for module, some in imports for name in some.split(",")}
+    assert len(names) > 5
+    assert sorted(name for name in names if f'id="{name}"' not in page) == []
+
+
 def test_the_config_in_brief_is_one() -> None:
     page = (DOCS / "reference" / "config.md").read_text(encoding="utf-8")
     (brief,) = re.findall(r"^```yaml\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
