@@ -48,10 +48,8 @@ def _require_addresses() -> None:
 
     They take some 0.6 GB and more for every core, and one of them, OpenBLAS, may try for ever.
     """
-    limit, needed = (
-        resource.getrlimit(resource.RLIMIT_AS)[0],
-        900_000_000 + 64_000_000 * (os.cpu_count() or 1),
-    )
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    needed = 900_000_000 + 64_000_000 * (os.cpu_count() or 1)
     if limit != resource.RLIM_INFINITY and limit < needed:
         raise DpmixError(
             f"ulimit -v: {limit / 1e9:.2f} GB of addresses, need at least {needed / 1e9:.2f} GB to load the "

@@ -287,6 +287,10 @@ def open_run(path: str | Path, *, transformed: bool = False) -> Run:
         Give means and covariances, and m and phi, on the transformed scale (logicle, arcsinh, ...) instead of
         the standardised one, which the chain lives on. Log likelihoods stay those of the standardised events.
 
+    Returns
+    -------
+    Run
+
     Raises
     ------
     DataError

@@ -364,6 +364,10 @@ def draw_prior(prior: Prior, n_components: int, alpha: float | None, stream: Str
         The concentration; None: drawn from its prior.
     stream : Stream
         Random numbers; its iteration is that of the state returned.
+
+    Returns
+    -------
+    State
     """
     if alpha is None:
         alpha = gamma_variate(prior.alpha_shape, prior.alpha_rate, stream.step(Step.ALPHA))

@@ -45,6 +45,13 @@ class Wishart(NamedTuple):
     """Wishart distribution, by the inverse of its scale matrix, of matrices above `least`.
 
     A matrix is above another where their difference is positive definite.
+
+    Attributes
+    ----------
+    dof : float
+        Degrees of freedom.
+    inverse : float64 [D, D]
+    least : float64 [D, D]
     """
 
     dof: float
@@ -78,6 +85,10 @@ def draw(
     given : Hyperparameters
     prior : Prior
     rng : numpy.random.Generator
+
+    Returns
+    -------
+    Hyperparameters
     """
     m, gamma, nu, phi = given.m, given.gamma, given.nu, given.phi
     if "gamma" in prior.learned:

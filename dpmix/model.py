@@ -240,6 +240,10 @@ def mixture_from(log_weights: Array, means: Array, covariances: Array) -> Mixtur
     means : float64 [K, D]
     covariances : float64 [K, D, D]
 
+    Returns
+    -------
+    Mixture
+
     Raises
     ------
     numpy.linalg.LinAlgError

@@ -146,6 +146,10 @@ def from_model(
         where alpha's is chosen so that several components hold events.
     seed : int
 
+    Returns
+    -------
+    Simulation
+
     Raises
     ------
     ValueError
@@ -246,6 +250,10 @@ def cytometry_like(n_events: int, seed: int = 1, spill: bool = True) -> Simulati
     seed : int
     spill : bool
         Whether dyes spill over; the matrix is then recorded.
+
+    Returns
+    -------
+    Simulation
 
     Raises
     ------

@@ -102,7 +102,18 @@ class Source:
         return tuple(channel.detector for channel in self.details)
 
     def read(self, start: int, stop: int, columns: Sequence[int] | None = None) -> npt.NDArray[np.float32]:
-        """Read events as they are stored, float32 [stop - start, columns], all columns by default.
+        """Read events as they are stored.
+
+        Parameters
+        ----------
+        start, stop : int
+            The rows start, ..., stop - 1.
+        columns : sequence of int, optional
+            Numbers of the channels, from 0, in the order wanted; all by default.
+
+        Returns
+        -------
+        float32 [stop - start, columns]
 
         Raises
         ------
@@ -147,6 +158,11 @@ def open_sources(
         Folder that names are relative to: that of the config.
     storage : Storage, optional
         Where the numbers of text files are kept; default: in memory.
+
+    Returns
+    -------
+    list of Source
+        Their names differ.
 
     Raises
     ------
