@@ -96,6 +96,10 @@ class ConfigReference(SphinxDirective):
         return self.parse_text_to_nodes("\n".join(lines), allow_section_headings=True)
 
 
+# A prime is raised by itself; raised once more, it is too small to be seen.
+PRIMED = re.compile(r"<msup>(<(m[io])\b[^>]*>[^<]*</\2>)<mi>&#x02032;</mi></msup>")
+
+
 def mathml(node: nodes.math | nodes.math_block, display: str) -> str:
     """A formula as MathML, which browsers draw by themselves; what cannot be converted is a warning."""
     text = node.astext()
@@ -106,7 +110,7 @@ def mathml(node: nodes.math | nodes.math_block, display: str) -> str:
         return ""
     if "\\" in formula.partition("<annotation")[0]:
         log.warning("formula %r: has a command that is not known", text, location=node)
-    return formula
+    return PRIMED.sub(r"<mrow>\1<mo lspace='0' rspace='0'>&#x02032;</mo></mrow>", formula)
 
 
 def visit_math(self: HTML5Translator, node: nodes.math) -> None:
