@@ -79,11 +79,12 @@ def first_state(events: Floats, mixture: Mixture, prior: Prior) -> State:
 
 def chain(kind: str, engine: Passes, state: State, prior: Prior) -> Iterator[float]:
     """Iterate from a state; gives the log likelihood of the mixture that each iteration began with."""
+    order = None
     for iteration in itertools.count():
-        mixture = mixture_of(state)
+        mixture = mixture_of(state, order)
         if kind == "mcmc":
             stats = engine.draw_labels(mixture, Key(1, 0, iteration))
-            state, _swaps = gibbs.sweep(state, stats, prior, Stream(1, 0, iteration + 1))
+            state, (_swaps, order) = gibbs.sweep(state, stats, prior, Stream(1, 0, iteration + 1))
         else:
             stats = engine.expect_labels(mixture)
             state, _emptied = bem.step(state, stats, prior)

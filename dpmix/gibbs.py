@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import gammaln
 
 from dpmix import hyperparameters
@@ -21,6 +20,7 @@ from dpmix.model import (
     HYPERPARAMETERS,
     Array,
     Hyperparameters,
+    Ints,
     Prior,
     State,
     Stats,
@@ -64,9 +64,12 @@ class Info(NamedTuple):
     ----------
     swaps : int
         Label-swap moves accepted that moved an occupied component.
+    order : int64 [K] or None
+        The number that each component had before them, as in `Mixture`; None where no moves were made.
     """
 
     swaps: int
+    order: Ints | None
 
 
 @dataclass(frozen=True)
@@ -133,7 +136,7 @@ def sweep(
     alpha = state.alpha
     if "alpha" in prior.learned:
         alpha = draw_alpha(sticks.log_rests, prior, stream.step(Step.ALPHA))
-    swaps = 0
+    swaps, order = 0, None
     if label_swaps:
         rng = stream.step(Step.SWAPS)
         order, sticks, swaps = swap_labels(stats.counts, sticks, alpha, rng)
@@ -141,7 +144,7 @@ def sweep(
     following = State(
         stream.iteration, alpha, sticks.log_sticks, sticks.log_rests, means, covariances, whiteners, given
     )
-    return following, Info(swaps)
+    return following, Info(swaps, order)
 
 
 def posterior(stats: Stats, given: Hyperparameters) -> Posterior:
@@ -260,7 +263,7 @@ def later(counts: Array) -> Array:
 
 def swap_labels(
     counts: Array, sticks: Sticks, alpha: float, rng: np.random.Generator
-) -> tuple[npt.NDArray[np.intp], Sticks, int]:
+) -> tuple[Ints, Sticks, int]:
     """Label-swap moves on the stick order: Metropolis moves that leave the posterior as it is.
 
     1. Exchange a random occupied component with any other, the sticks staying (Papaspiliopoulos and Roberts

@@ -125,12 +125,16 @@ class Mixture:
         Lower triangular inverse of the lower Cholesky factor of Sigma_j.
     log_norms : float64 [K]
         log of the normal density at its mean.
+    order : int64 [K], optional
+        order[j] is the number that component j had when the chain's labels were last drawn, where components
+        were renumbered since. The CPU engine prunes by the last labels; its results do not depend on that.
     """
 
     log_weights: Array
     means: Array
     whiteners: Array
     log_norms: Array
+    order: Ints | None = None
 
 
 @dataclass(frozen=True)
@@ -226,9 +230,9 @@ def log_weights(log_sticks: Array, log_rests: Array) -> Array:
     return np.concatenate((log_sticks, [0.0])) + before
 
 
-def mixture_of(state: State) -> Mixture:
-    """The mixture that an engine evaluates, of a `State`."""
-    return Mixture(state.log_weights, state.means, state.whiteners, log_norms(state.whiteners))
+def mixture_of(state: State, order: Ints | None = None) -> Mixture:
+    """The mixture that an engine evaluates, of a `State`; `order` as in `Mixture`."""
+    return Mixture(state.log_weights, state.means, state.whiteners, log_norms(state.whiteners), order)
 
 
 def mixture_from(log_weights: Array, means: Array, covariances: Array) -> Mixture:

@@ -19,7 +19,7 @@ from dpmix.config import Config
 from dpmix.draws import Checkpoint, Record, open_run
 from dpmix.engines import Deal, Key
 from dpmix.errors import DataError, DpmixError, EngineError
-from dpmix.model import Array, Mixture, Prior, State, Stats, log_prior, mixture_of, occupied
+from dpmix.model import Array, Ints, Mixture, Prior, State, Stats, log_prior, mixture_of, occupied
 from dpmix.session import Session, initial_state, open_session
 from dpmix.streams import Stream
 
@@ -152,11 +152,11 @@ def run_mcmc(
                     stats, seconds = passes.result(chain)
                     if iteration < total:
                         stopping = stopping or (chain == 0 and should_stop())
-                        following, host_seconds = _following(session, passes, state, stats, chain)
+                        following, order, host_seconds = _following(session, passes, state, stats, chain)
                         seconds += host_seconds
                         states.append(following)
                         if not stopping:
-                            passes.begin(following, chain)
+                            passes.begin(following, chain, order)
                     records.append(_record(state, stats, session.prior, seconds))
                     with session.profile.span("writing"):
                         writer.write_sweep(chain, iteration, records[chain])
@@ -292,9 +292,12 @@ class _Passes:
         self._thread = ThreadPoolExecutor(1, "engine")
         self._begun: dict[int, Future[tuple[Stats, float]]] = {}
 
-    def begin(self, state: State, chain: int) -> None:
-        """Have the labels drawn for the state that follows this one, after the passes begun before."""
-        self._begun[chain] = self._thread.submit(self._draw_labels, state, chain)
+    def begin(self, state: State, chain: int, order: Ints | None = None) -> None:
+        """Have the labels drawn for the state that follows this one, after the passes begun before.
+
+        `order` is that of `Mixture`.
+        """
+        self._begun[chain] = self._thread.submit(self._draw_labels, state, order, chain)
 
     def result(self, chain: int) -> tuple[Stats, float]:
         """Statistics of the chain's pass, and the seconds that it took."""
@@ -308,9 +311,9 @@ class _Passes:
         with _engine_pass(self._session):
             return self._session.engine.divide(deal, mixture, key)
 
-    def _draw_labels(self, state: State, chain: int) -> tuple[Stats, float]:
+    def _draw_labels(self, state: State, order: Ints | None, chain: int) -> tuple[Stats, float]:
         began = time.perf_counter()
-        mixture, key = mixture_of(state), Key(self._session.config.seed, chain, state.iteration + 1)
+        mixture, key = mixture_of(state, order), Key(self._session.config.seed, chain, state.iteration + 1)
         with _engine_pass(self._session):
             stats = self._session.engine.draw_labels(mixture, key)
         return stats, time.perf_counter() - began
@@ -324,15 +327,15 @@ class _Passes:
 
 def _following(
     session: Session, passes: _Passes, state: State, stats: Stats, chain: int
-) -> tuple[State, float]:
-    """The sampler's part of a sweep: the state after this one, and the seconds that it took."""
+) -> tuple[State, Ints | None, float]:
+    """The sampler's part of a sweep: the state after this one, its order (`Mixture`), and the seconds."""
     began = time.perf_counter()
     iteration = state.iteration + 1
     mcmc, key = session.config.mcmc, Key(session.config.seed, chain, iteration)
     is_due = mcmc.split_merge > 0 and iteration % mcmc.split_merge == 0
     try:
         with session.profile.span("parameters"):
-            following, _ = gibbs.sweep(
+            following, info = gibbs.sweep(
                 state,
                 stats,
                 session.prior,
@@ -342,7 +345,7 @@ def _following(
             )
     except np.linalg.LinAlgError as error:
         raise _collinear("sweep", iteration) from error
-    return following, time.perf_counter() - began
+    return following, info.order, time.perf_counter() - began
 
 
 def _climb(

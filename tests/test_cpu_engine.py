@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -32,7 +33,7 @@ from dpmix.engines.checks import MAX_CHANNELS, MAX_COMPONENTS
 from dpmix.engines.cpu import CpuEngine, available, instruction_sets
 from dpmix.errors import DataError
 from dpmix.kernels import _cpu
-from dpmix.model import Mixture
+from dpmix.model import Ints, Mixture
 
 ISAS = instruction_sets()
 
@@ -209,6 +210,37 @@ def test_pruning_is_measured_and_switches_itself_off() -> None:
     assert engine.kept == pytest.approx(1.0, abs=0.02)
 
 
+def test_pruning_follows_components_that_are_renumbered() -> None:
+    """As label swaps renumber them in every sweep: without their order, the last labels are of other ones."""
+    events, mixture = problem(40_000, 14, 64, spread=3.0)
+    told, untold, dense = CpuEngine(events), CpuEngine(events), CpuEngine(events, pruning=False)
+    rng = np.random.default_rng(5)
+    kept = {}
+    for iteration in range(4):
+        key, order = Key(1, 0, iteration), rng.permutation(64)
+        mixture = renumbered(mixture, order)
+        want = dense.draw_labels(mixture, key)
+        for name, engine, now in (("told", told, replace(mixture, order=order)), ("untold", untold, mixture)):
+            assert_same_stats(engine.draw_labels(now, key), want)
+            kept[name] = engine.kept
+    assert kept["told"] < 0.5
+    assert kept["untold"] > 0.9
+
+    for order in (np.zeros(64, np.int64), np.arange(63)):
+        with pytest.raises(ValueError, match="each of 0 to 63 once"):
+            told.draw_labels(replace(mixture, order=order), Key(1, 0, 9))
+
+
+def renumbered(mixture: Mixture, order: Ints) -> Mixture:
+    """Component order[j] as component j."""
+    return Mixture(
+        *(
+            values[order]
+            for values in (mixture.log_weights, mixture.means, mixture.whiteners, mixture.log_norms)
+        )
+    )
+
+
 def test_one_component_holds_everything() -> None:
     events = np.random.default_rng(0).normal(size=(70_000, 2)).astype(np.float32)
     mixture = mixture_of(np.ones(1), np.zeros((1, 2)), np.eye(2)[None])
@@ -264,7 +296,7 @@ import numpy as np
 from pathlib import Path
 from dpmix.engines.base import Deal, Key
 from dpmix.engines.cpu import CpuEngine
-from dpmix.model import Mixture
+from dpmix.model import Ints, Mixture
 
 def status(key):
     return int(next(line for line in open("/proc/self/status") if line.startswith(key)).split()[1])

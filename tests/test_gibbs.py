@@ -92,6 +92,19 @@ def test_label_swaps_leave_labels_and_sticks_as_they_are() -> None:
     assert st.ks_2samp(first_before, first_after).pvalue > SMALL
 
 
+def test_a_sweep_tells_the_numbers_that_its_components_had() -> None:
+    """What passes are pruned by: the order of the sweep's swaps, which draws none of the parameters."""
+    state = gibbs.draw_prior(PRIOR, COMPONENTS, None, Stream(7, 0, 0))
+    stats = gibbs.no_events(COMPONENTS, 2)
+    stats.counts[:] = [3.0, 0.0, 40.0, 1.0]
+    stays, told = gibbs.sweep(state, stats, PRIOR, Stream(7, 0, 1), label_swaps=False)
+    assert told.order is None
+    moved, told = gibbs.sweep(state, stats, PRIOR, Stream(7, 0, 1))
+    assert told.order is not None
+    assert told.order.tolist() != [0, 1, 2, 3]
+    assert np.array_equal(moved.means, stays.means[told.order])
+
+
 def z_scores(sample: Array, mean: Array, variance: Array) -> Array:
     """Of the sample mean over the first axis."""
     return (sample.mean(axis=0) - mean) / np.sqrt(variance / len(sample))

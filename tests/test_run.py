@@ -17,6 +17,7 @@ from whole_runs import StopAfter, a_config, assert_identical, write_events
 from dpmix import draws, initialise, open_run, preprocess, run, session
 from dpmix.draws import Record, RunWriter
 from dpmix.engines import Engine, Key
+from dpmix.engines.cpu import CpuEngine
 from dpmix.errors import ConfigError, DataError, DpmixError, EngineError
 from dpmix.model import Mixture, Stats
 from dpmix.profile import SPANS
@@ -53,6 +54,22 @@ def test_draws_do_not_depend_on_threads_chunks_in_flight_or_pruning(
 ) -> None:
     config = a_config(many, str(tmp_path / "run.h5"), mcmc=SHORT, engine=engine)
     assert_identical(plain, run.run_mcmc(config).path)
+
+
+def test_the_engine_is_told_how_label_swaps_renumbered_the_components(
+    many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or none of its passes would prune: with swaps, in the order of the means, and without, in none."""
+    seen: list[Mixture] = []
+    draw_sums = CpuEngine.draw_sums
+    monkeypatch.setattr(CpuEngine, "draw_sums", lambda *given: (seen.append(given[1]), draw_sums(*given))[1])
+    for label_swaps in (True, False):
+        mcmc = {"burn_in": 2, "draws": 3, "label_swaps": label_swaps}
+        run.run_mcmc(a_config(many, str(tmp_path / f"{label_swaps}.h5"), mcmc=mcmc))
+    orders = [mixture.order for mixture in seen]
+    assert orders[0] is None
+    assert all(order is not None and order.tolist() != list(range(12)) for order in orders[1:6])
+    assert orders[6:] == [None] * 6
 
 
 LEARNED = {"components": 12, "learn": ["alpha", "m", "gamma", "nu", "phi"]}

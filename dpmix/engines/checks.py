@@ -72,6 +72,24 @@ def checked_parameters(mixture: Mixture, n_channels: int) -> tuple[Array, Array,
     return constants, means, whiteners
 
 
+def numbers_now(mixture: Mixture) -> npt.NDArray[np.uint16]:
+    """The number that each component of the last labels has now, uint16 [K]: a mixture's order, inverted.
+
+    Raises
+    ------
+    ValueError
+        Unless the order has each of 0, ..., K - 1 once.
+    """
+    numbers = np.arange(len(mixture.means), dtype=np.uint16)
+    if mixture.order is None:
+        return numbers
+    if not np.array_equal(np.sort(mixture.order), numbers):
+        raise ValueError(f"mixture: order must hold each of 0 to {len(numbers) - 1} once")
+    now = np.empty_like(numbers)
+    now[mixture.order] = numbers
+    return now
+
+
 def checked_populations(populations: Ints, n_components: int) -> npt.NDArray[np.int32]:
     """The population of each component, int32 [K], checked.
 

@@ -25,6 +25,7 @@ from dpmix.engines.checks import (
     checked_deal,
     checked_parameters,
     checked_populations,
+    numbers_now,
 )
 from dpmix.engines.sums import SummingEngine, zeros
 from dpmix.errors import DataError
@@ -165,10 +166,10 @@ class CpuEngine(SummingEngine):
         return float(self._native.kept)
 
     def draw_sums(self, mixture: Mixture, key: Key) -> Array:
-        parameters = checked_parameters(mixture, self._n_channels)
+        parameters, now = checked_parameters(mixture, self._n_channels), numbers_now(mixture)
         state = zeros(mixture)
         with self._timed():
-            self._native.draw_labels(*parameters, *key, state)
+            self._native.draw_labels(*parameters, now, *key, state)
         return state
 
     def expect_sums(self, mixture: Mixture) -> Array:

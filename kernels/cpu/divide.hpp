@@ -27,7 +27,7 @@ double divide_piece(const Mixture& two, const Piece& piece, const Key& key, int 
     const Floats floor = splat(-two.weight_floor);
     double log_probability = 0.0;
     for_each_tile(piece, two.n_channels, [&](const Tile& tile) {
-        evaluate(two, tile, nullptr, false, c);
+        evaluate(two, piece, tile, c);
         Floats uniforms[U];
         tile_uniforms(piece, key, tile, uniforms, word);
 

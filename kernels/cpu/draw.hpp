@@ -65,7 +65,7 @@ double draw_piece(const Mixture& mixture, const Piece& piece, const Key& key, do
     const Evaluate evaluate = evaluate_for(mixture.n_channels);
     Candidates c{(Floats*)scratch.logs, scratch.candidates, 0, {}, 0.0};
     for_each_tile(piece, mixture.n_channels, [&](const Tile& tile) {
-        evaluate(mixture, tile, piece.labels, piece.pruned, c);
+        evaluate(mixture, piece, tile, c);
         Floats uniforms[U], totals[U];
         tile_uniforms(piece, key, tile, uniforms);
         accumulate(mixture, c, totals);

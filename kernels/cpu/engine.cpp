@@ -162,14 +162,15 @@ Passage Engine::passage(bool events, std::initializer_list<const Buffer*> buffer
     return {options_.threads, first, std::move(spans)};
 }
 
-Piece Engine::piece(Chain& chain, const Task& task, bool pruned) const {
+Piece Engine::piece(Chain& chain, const Task& task, bool pruned, const std::uint16_t* now) const {
     const std::size_t first = task.chunk * CHUNK;
     return Piece{events_ + first * static_cast<std::size_t>(n_channels_),
                  chain.order.data() + first + task.from,
                  task.count,
                  pruned,
                  options_.first_event + first,
-                 chain.labels.data() + first};
+                 chain.labels.data() + first,
+                 now};
 }
 
 bool Engine::can_prune(int n_components) const {
@@ -230,7 +231,8 @@ std::vector<Scratch> Engine::scratches(int n_components, bool soft, int n_popula
     return views;
 }
 
-void Engine::draw_labels(const Parameters& parameters, const Key& key, const Sums& sums) {
+void Engine::draw_labels(const Parameters& parameters, const std::uint16_t* now, const Key& key,
+                         const Sums& sums) {
     const std::lock_guard<std::mutex> lock(busy_);
     const int K = parameters.n_components, threads = threads_for(K, n_events_);
     const PackedMixture packed(parameters, n_channels_, options_.weight_floor, can_prune(K));
@@ -270,7 +272,7 @@ void Engine::draw_labels(const Parameters& parameters, const Key& key, const Sum
             const Task& part = parts[i];
             const bool pruned = prunes(chain, done + i, K);
             const double made =
-                sweep_.draw(mixture, piece(chain, part, pruned), key,
+                sweep_.draw(mixture, piece(chain, part, pruned, now), key,
                             &batch_.log_likelihoods[(part.chunk - first) * CHUNK], scratch[worker]);
             const double whole =
                 (part.count + TILE - 1) / TILE * static_cast<double>(K) * triangle(0, n_channels_);
@@ -346,6 +348,8 @@ void Engine::expect_labels(const Parameters& parameters, const Sums& sums) {
     std::vector<std::uint8_t> begun(components, 0);  // whether the chunk's sums have something of a component
     std::vector<double> log_likelihoods(parts.size());
     std::vector<Work> work(parts.size());
+    std::vector<std::uint16_t> as_before(components);  // Bayesian EM renumbers nothing
+    std::iota(as_before.begin(), as_before.end(), std::uint16_t{0});
     Crew crew(threads);
 
     for (std::size_t first = 0; first < parts.size(); first += batch) {
@@ -356,9 +360,9 @@ void Engine::expect_labels(const Parameters& parameters, const Sums& sums) {
         crew.loop(end - first, [&](std::size_t p, int worker) {
             const Task& part = parts[first + p];
             const bool pruned = prunes(chain, first + p, K);
-            const double made =
-                sweep_.expect(mixture, piece(chain, part, pruned), &batch_.moments[p * components * size],
-                              &batch_.touched[p * components], &log_likelihoods[first + p], scratch[worker]);
+            const double made = sweep_.expect(
+                mixture, piece(chain, part, pruned, as_before.data()), &batch_.moments[p * components * size],
+                &batch_.touched[p * components], &log_likelihoods[first + p], scratch[worker]);
             const double whole =
                 (part.count + TILE - 1) / TILE * static_cast<double>(K) * triangle(0, n_channels_);
             work[first + p] = {made, whole, pruned};
@@ -413,7 +417,7 @@ void Engine::memberships(const Parameters& parameters, const Populations& popula
         crew.loop((to - from + DRAW_TASK - 1) / DRAW_TASK, [&](std::size_t task, int worker) {
             const std::size_t at = from + task * DRAW_TASK;
             const int count = static_cast<int>(std::min<std::size_t>(DRAW_TASK, to - at));
-            const Piece piece{events_ + at * D, order.data(), count, false, 0, nullptr};
+            const Piece piece{events_ + at * D, order.data(), count, false, 0, nullptr, nullptr};
             sweep_.memberships(packed.view(), piece, populations, memberships + (at - start) * P,
                                log_densities + (at - start), scratch[worker]);
         });
@@ -478,7 +482,7 @@ bool Engine::divide(const Deal& deal, const Parameters& parameters, const Key& k
             const float* events = events_ + place * static_cast<std::size_t>(n_channels_);
             const std::uint16_t* order = chain.order.data() + place + run.from;
             const int n = static_cast<int>(run.count);
-            const Piece piece{events, order, n, false, options_.first_event + place, nullptr};
+            const Piece piece{events, order, n, false, options_.first_event + place, nullptr, nullptr};
             std::uint8_t sides[RUN];
             std::uint16_t places[2][RUN];
             int counts[2] = {};

@@ -36,8 +36,10 @@ class Engine {
 
     // Passes add to sums: moments [K][moment_count(D)], then the log likelihood.
 
-    // Gibbs step 1, and the moments of the events by label: a function of events, mixture and key alone.
-    void draw_labels(const Parameters& parameters, const Key& key, const Sums& sums);
+    // Gibbs step 1, and the moments of the events by label: a function of events, mixture and key alone. `now` [K]
+    // is the number that the component of each last label has now, by which passes are pruned.
+    void draw_labels(const Parameters& parameters, const std::uint16_t* now, const Key& key,
+                     const Sums& sums);
 
     // The E step. Its last bits depend on the order in which events are added, and so on the labels that the
     // previous pass of chain 0 left: it is a function of the events, the previous mixture and this one.
@@ -86,7 +88,7 @@ class Engine {
     std::vector<Task> tasks(std::size_t first_chunk, std::size_t end_chunk, int size) const;
     Chain& chain(std::uint32_t number);
     Passage passage(bool events, std::initializer_list<const Buffer*> buffers, std::size_t first = 0) const;
-    Piece piece(Chain& chain, const Task& task, bool pruned) const;
+    Piece piece(Chain& chain, const Task& task, bool pruned, const std::uint16_t* now) const;
     bool can_prune(int n_components) const;
     int threads_for(int n_components, std::size_t n_events) const;
     bool prunes(const Chain& chain, std::size_t task, int n_components) const;

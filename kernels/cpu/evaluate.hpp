@@ -84,11 +84,11 @@ DPMIX_INLINE void drop(const Mixture& mixture, Candidates& c) {
 
 // Raises `best` to the log densities of the components that the tile's events last had.
 template <class Form>
-DPMIX_INLINE void seed(const Form& form, const Mixture& mixture, const int* places,
-                       const std::uint16_t* labels, Candidates& c) {
+DPMIX_INLINE void seed(const Form& form, const Mixture& mixture, const Piece& piece, const int* places,
+                       Candidates& c) {
     int last = -1, tried = 0;
     for (int l = 0; l < TILE; l++) {
-        const int j = labels[places[l]];
+        const int j = piece.now[piece.labels[places[l]]];
         if (j == last) continue;
         last = j;
         if (++tried > MAX_SEEDS) break;
@@ -102,16 +102,15 @@ DPMIX_INLINE void seed(const Form& form, const Mixture& mixture, const int* plac
 }
 
 template <class Form>
-void evaluate(const Mixture& mixture, const Tile& tile, const std::uint16_t* last_labels, bool pruned,
-              Candidates& c) {
+void evaluate(const Mixture& mixture, const Piece& piece, const Tile& tile, Candidates& c) {
     const Form form(tile.x, mixture.n_channels);
     for (int u = 0; u < U; u++) c.best[u] = splat(LOWEST);
-    if (!pruned) {
+    if (!piece.pruned) {
         c.count = form.whole([&](auto rows) { return keep<true>(rows, mixture.whole, mixture, c); });
         drop(mixture, c);
         return;
     }
-    seed(form, mixture, tile.places, last_labels, c);
+    seed(form, mixture, piece, tile.places, c);
     const Stages stages = stages_of(mixture.n_channels);
     const float* params = mixture.staged;
     for (int g = 0; g < stages.count; g++) {
@@ -124,7 +123,7 @@ void evaluate(const Mixture& mixture, const Tile& tile, const std::uint16_t* las
     }
 }
 
-using Evaluate = void (*)(const Mixture&, const Tile&, const std::uint16_t*, bool, Candidates&);
+using Evaluate = void (*)(const Mixture&, const Piece&, const Tile&, Candidates&);
 
 // The form for D channels: unrolled up to 32, where vectors are wide enough for that to pay, else general.
 Evaluate evaluate_for(int n_channels) {

@@ -134,7 +134,7 @@ double expect_piece(const Mixture& mixture, const Piece& piece, double* moments,
     Block block(mixture, piece, scratch);
     *log_likelihood = 0.0;
     for_each_tile(piece, mixture.n_channels, [&](const Tile& tile) {
-        evaluate(mixture, tile, piece.labels, piece.pruned, c);
+        evaluate(mixture, piece, tile, c);
         if (block.full()) block.flush(moments, touched);
         block.count_events(tile.count);
 

@@ -27,7 +27,7 @@ void memberships_piece(const Mixture& mixture, const Piece& piece, const Populat
     Candidates c{(Floats*)scratch.logs, scratch.candidates, 0, {}, 0.0};
     Floats* sums = (Floats*)scratch.sums;
     for_each_tile(piece, mixture.n_channels, [&](const Tile& tile) {
-        evaluate(mixture, tile, piece.labels, piece.pruned, c);
+        evaluate(mixture, piece, tile, c);
         Floats totals[U];
         weigh(mixture, c, totals);
         for (int i = 0; i < P * U; i++) sums[i] = Floats{};

@@ -101,10 +101,11 @@ class CpuEngine {
           engine_(sweep_named(isa), events.data(), events.shape(0), static_cast<int>(events.shape(1)),
                   {threads, pruning, weight_floor, chunks_in_flight, first_event, scratch, mapped}) {}
 
-    void draw_labels(Doubles1 log_constants, Doubles2 means, Doubles3 whiteners, std::uint64_t seed,
-                     std::uint32_t chain, std::uint32_t iteration, DoublesOut2 state) {
+    void draw_labels(Doubles1 log_constants, Doubles2 means, Doubles3 whiteners,
+                     nb::ndarray<const std::uint16_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> now,
+                     std::uint64_t seed, std::uint32_t chain, std::uint32_t iteration, DoublesOut2 state) {
         const nb::gil_scoped_release released;
-        engine_.draw_labels(parameters(log_constants, means, whiteners), {seed, chain, iteration},
+        engine_.draw_labels(parameters(log_constants, means, whiteners), now.data(), {seed, chain, iteration},
                             sums_in(state));
     }
 
@@ -177,8 +178,8 @@ NB_MODULE(_cpu, module) {
                       const std::string&, bool>(),
              "events"_a, "isa"_a, "threads"_a, "pruning"_a, "weight_floor"_a, "chunks_in_flight"_a,
              "first_event"_a, "scratch"_a, "mapped"_a)
-        .def("draw_labels", &CpuEngine::draw_labels, "log_constants"_a, "means"_a, "whiteners"_a, "seed"_a,
-             "chain"_a, "iteration"_a, "state"_a.noconvert())
+        .def("draw_labels", &CpuEngine::draw_labels, "log_constants"_a, "means"_a, "whiteners"_a, "now"_a,
+             "seed"_a, "chain"_a, "iteration"_a, "state"_a.noconvert())
         .def("expect_labels", &CpuEngine::expect_labels, "log_constants"_a, "means"_a, "whiteners"_a,
              "state"_a.noconvert())
         .def("memberships", &CpuEngine::memberships, "log_constants"_a, "means"_a, "whiteners"_a,

@@ -31,8 +31,9 @@ void log_densities(const Mixture& mixture, const float* events, int count, float
         for (int l = 0; l < here; l++) order[l] = static_cast<std::uint16_t>(l);
         const float* first =
             events + static_cast<std::size_t>(from) * static_cast<std::size_t>(mixture.n_channels);
-        load_tile(Piece{first, order, here, false, 0, nullptr}, mixture.n_channels, 0, tile);
-        evaluate(unlimited, tile, nullptr, false, c);
+        const Piece piece{first, order, here, false, 0, nullptr, nullptr};
+        load_tile(piece, mixture.n_channels, 0, tile);
+        evaluate(unlimited, piece, tile, c);
         float* rows = out + static_cast<std::size_t>(from) * K;
         for (std::size_t i = 0; i < static_cast<std::size_t>(here) * K; i++) rows[i] = -__builtin_inff();
         for (int q = 0; q < c.count; q++) {

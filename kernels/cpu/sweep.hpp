@@ -124,6 +124,7 @@ struct Piece {
     bool pruned;
     std::uint64_t first_event;  // number of the chunk's first event
     std::uint16_t* labels;      // [chunk], by place: the last labels, replaced by the new ones
+    const std::uint16_t* now;   // the number that the component of each last label has now
 };
 
 // The code of one instruction set. `work` returned: multiplications made in whitening, per event of a tile.
