@@ -214,12 +214,13 @@ def dpmix_mcmc(events: Events, labels: Ints, n_components: int) -> Iterator[Para
     engine = CpuEngine(events, threads=THREADS)
     state = state_of(events, labels, n_components, prior)
     every = McmcConfig().split_merge
+    order = None
     while True:
         yield _parameters(state)
         key = Key(SEED, 0, state.iteration + 1)
-        stats = engine.draw_labels(mixture_of(state), key)
+        stats = engine.draw_labels(mixture_of(state, order), key)
         regroup = split_merge.round_of(engine.divide, key) if key.iteration % every == 0 else None
-        state, _ = gibbs.sweep(state, stats, prior, Stream(*key), regroup=regroup)
+        state, (_swaps, order) = gibbs.sweep(state, stats, prior, Stream(*key), regroup=regroup)
 
 
 def bnpy(events: Events, labels: Ints, n_components: int) -> Iterator[Parameters]:
