@@ -142,10 +142,9 @@ def table() -> str:
     """Markdown: seconds and peak memory of every stage for every sample, and of the commands as a whole."""
     results = read_results("end_to_end")["results"]
     samples = {name: one for name, one in results.items() if "stages" in one}
-    heads = [f"{name}: seconds (of the processor) | MB" for name in samples]
     lines = [
-        f"| command | stage | {' | '.join(heads)} |",
-        "| --- | --- |" + " ---: | ---: |" * len(samples),
+        f"| command | stage | {' | '.join(samples)} |",
+        "| --- | --- |" + " ---: |" * len(samples),
     ]
     found = {name: {(s["command"], s["stage"]): s for s in one["stages"]} for name, one in samples.items()}
     places = list(dict.fromkeys(place for stages in found.values() for place in stages))
@@ -188,8 +187,9 @@ def whole(found: dict[str, Any], command: str | None = None) -> Stage:
 
 def _cell(stage: Stage | None) -> str:
     if stage is None:
-        return " | "
-    return f"{significant(stage['seconds'])} ({significant(stage['processor'])}) | {stage['mb']:,}"
+        return ""
+    memory = f", {stage['mb']:,} MB" if stage["mb"] else ""  # none where it was too short to be looked at
+    return f"{significant(stage['seconds'], 2)} s ({significant(stage['processor'], 2)} s){memory}"
 
 
 def draw(results: dict[str, Any], *, quick: bool) -> None:

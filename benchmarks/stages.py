@@ -33,7 +33,7 @@ BEGIN: dict[str, list[tuple[str, str, str, str | None]]] = {
     "gate": [
         ("dpmix.preprocess", "prepare", PREPARE, None),
         ("dpmix.classify", "find", "populations", "memberships of all events"),
-        ("dpmix.gating_tables", "write_tables", "tables", "aligned draws"),
+        ("dpmix.gating_tables", "write_tables", "tables", "aligned draws, mixing"),
         ("dpmix.figures", "write_figures", "figures", None),
         ("dpmix.report", "write_report", "report", None),
     ],
