@@ -46,7 +46,7 @@ class Reporter:
         self._display: Display | None = None
         if not quiet:
             self._display = (
-                BarDisplay(self._console) if self._console.is_terminal else LineDisplay(self._print)
+                BarDisplay(self._console) if self._console.is_terminal else LineDisplay(self._console.print)
             )
 
     def on_sweep(self, progress: Progress) -> None:
@@ -70,9 +70,6 @@ class Reporter:
     def _end_work(self) -> None:
         if self._bar is not None:
             self._bar.close()
-
-    def _print(self, line: str) -> None:
-        self._console.print(line)
 
 
 class LogLines(logging.Handler):

@@ -89,10 +89,8 @@ def summary(gating: Gating) -> list[str]:
         )
     else:
         found += f" This is one estimate, {_draws(gating)}: it has no intervals."
-    size, mean = (
-        views.shares(gating),
-        float(np.nan_to_num(gating.certainty) @ gating.sizes.sum(axis=0) / max(events, 1)),
-    )
+    size = views.shares(gating)
+    mean = float(np.nan_to_num(gating.certainty) @ gating.sizes.sum(axis=0) / max(events, 1))
     largest = int(np.argmax(size))
     sure = (
         f"The largest is {views.label(gating, largest)} with {views.percent(size[largest])} of the events. "
@@ -633,7 +631,7 @@ def _proportions(gating: Gating) -> Plot:
             "y": np.arange(drawn),
             "colour": [views.colour(p) for p in range(drawn)],
             "who": [views.label(gating, p, 70) for p in range(drawn)],
-            **_ends(overall),
+            **dict(zip(("mean", "low", "high"), interval(overall), strict=True)),
         }
     )
     plot = _figure(
@@ -685,11 +683,6 @@ def _samples(gating: Gating) -> Plot:
     plot.xaxis.ticker = BasicTicker(mantissas=[1, 2, 5], min_interval=1, num_minor_ticks=0)
     plot.xgrid.visible = False
     return plot
-
-
-def _ends(draws: Array) -> dict[str, Array]:
-    mean, low, high = interval(draws)
-    return {"mean": mean, "low": low, "high": high}
 
 
 def _in_percent(axis: Any) -> None:

@@ -157,6 +157,8 @@ def test_warnings_are_given_where_they_are_due_and_only_there(tmp_path: Path) ->
     assert "No event is most probably of 1 population: 4." in one(replace(empty, support=np.ones(4)))
     bound = make_run(tmp_path / "bound.h5", draws=20, stick=0.2)
     assert "The truncation binds" in one(of=bound)
+    climbed = make_run(tmp_path / "climbed.h5", kind="bem", stick=0.2)
+    assert "the lightest component holds" in one(of=climbed)
     part = make_run(tmp_path / "part.h5", draws=20, committed=12)
     assert "not complete: 12 of 20" in one(of=part)
     slow = make_run(tmp_path / "slow.h5", draws=40, apart=200.0)
