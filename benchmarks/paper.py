@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -167,6 +168,21 @@ def _cell(one: dict[str, float] | None) -> str:
 
 def _ratio(slow: dict[str, float] | None, fast: dict[str, float] | None) -> str:
     return f"*{significant(slow['seconds'] / fast['seconds'], 2)}*" if slow and fast else ""
+
+
+def in_brief() -> str:
+    """A sentence for the README: the largest sample that the serial program was run on."""
+    results = read_results("paper")["results"]
+    largest = str(max(int(n) for n in results["mcmc"][SERIAL]))
+    mcmc, em = ({name: row[largest]["seconds"] for name, row in results[kind].items()} for kind in KINDS)
+    threads = "dpmix, 2 threads"
+    text = (
+        f"{ITERATIONS} iterations with {int(largest):,} events, D = {D} and K = {K} take "
+        f"{significant(mcmc[threads])} s of MCMC and {significant(em[threads])} s of Bayesian EM on two "
+        f"threads; a serial program in plain NumPy takes {significant(mcmc[SERIAL])} and {significant(em[SERIAL])} s "
+        "([the paper's tables](docs/benchmarks/paper.md))."
+    )
+    return textwrap.fill(text, 115, break_on_hyphens=False) + "\n"
 
 
 def notes() -> str:

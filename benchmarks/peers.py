@@ -23,6 +23,7 @@ import argparse
 import importlib
 import os
 import tempfile
+import textwrap
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -527,6 +528,30 @@ def _gates_cell(row: dict[str, Any]) -> str:
         return f"not run: {row['reason']}"
     seconds = f"{significant(row['seconds'], 2)} s ({significant(row['processor seconds'], 2)} s)"
     return f"{seconds}<br>{row['mean_f1']:.2f} / {row['ari']:.2f} · {row['clusters']}"
+
+
+def headline() -> str:
+    """Markdown for the README: every method on the seven gated sets, and its seconds on the simulated one."""
+    seven = gating.earlier()[gating.SEED]
+    simulated = read_results("peers")["results"]["gates"]["simulated"]
+    n_events, dim = simulated["events"]
+    means = {
+        method: [np.mean([rows[name][key] for name in gating.SETS]) for key in ("mean_f1", "ari")]
+        for method, rows in seven.items()
+        if method in METHODS
+    }
+    lines = [
+        f"| | is told | seven gated sets: mean F1 / ARI | {n_events:,} events x {dim} to populations |",
+        "| --- | --- | ---: | ---: |",
+    ]
+    for method, (f1, ari) in sorted(means.items(), key=lambda item: -item[1][0]):
+        about, seconds = METHODS[method], significant(simulated["methods"][method]["seconds"])
+        lines.append(f"| {about.title} | {about.told} | {f1:.2f} / {ari:.2f} | {seconds} s |")
+    packages = ("dpmix", "scikit-learn", "flowsom", "phenograph")
+    record = said("peers", "benchmarks/results", packages)
+    seven_of = "Gated sets: [gating.json](benchmarks/results/gating.json), with the date of every figure."
+    sources = f"Seconds: {record} {seven_of}"
+    return "\n".join([*lines, "", textwrap.fill(sources, 115, break_on_hyphens=False)]) + "\n"
 
 
 def table_seven() -> str:
