@@ -285,8 +285,8 @@ def show(results: list[Result]) -> None:
     console.print(f"{len(results) - missed} of {len(results)} bars passed")
 
 
-def in_brief(results: str = "benchmarks/results") -> str:
-    """Markdown for the README, from the committed results of this script and of sampler.py.
+def in_brief(results: str) -> str:
+    """Markdown of the main figures, from the committed results of this script and of sampler.py.
 
     Parameters
     ----------

@@ -179,8 +179,8 @@ def in_brief() -> str:
     text = (
         f"{ITERATIONS} iterations with {int(largest):,} events, D = {D} and K = {K} take "
         f"{significant(mcmc[threads])} s of MCMC and {significant(em[threads])} s of Bayesian EM on two "
-        f"threads; a serial program in plain NumPy takes {significant(mcmc[SERIAL])} and {significant(em[SERIAL])} s "
-        "([the paper's tables](docs/benchmarks/paper.md))."
+        f"threads; a serial program in plain NumPy takes {significant(mcmc[SERIAL])} and "
+        f"{significant(em[SERIAL])} s ([the paper's tables](docs/benchmarks/paper.md))."
     )
     return textwrap.fill(text, 115, break_on_hyphens=False) + "\n"
 
