@@ -30,6 +30,7 @@ from record import write_results
 from dpmix.config import ClusterConfig, EngineConfig
 from dpmix.engines import exact
 from dpmix.engines.base import CHUNK, Key
+from dpmix.engines import part
 from dpmix.engines.cluster import ClusterEngine
 from dpmix.engines.cpu import CpuEngine
 from dpmix.model import Mixture
@@ -92,7 +93,7 @@ def bytes_of_a_sweep(folder: Path) -> dict[str, object]:
             for sweep in range(3):
                 engine.draw_labels(mixture, Key(1, 0, 1 + sweep))
             found[n] = (engine.bytes_sent() - before) / 3
-    parameters = sum(np.asarray(field).nbytes for field in vars(mixture).values())
+    parameters = part.size_of_mixture(mixture)
     statistics = 4 * 8 * (K * (D + 1) * (D + 2) // 2 + 1)
     print(f"bytes of a sweep on two workers: {found}; parameters {parameters}, statistics {statistics}")
     return {

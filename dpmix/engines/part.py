@@ -150,7 +150,7 @@ class Part:
 @sizeof.register(Mixture)  # type: ignore[untyped-decorator]
 def size_of_mixture(mixture: Mixture) -> int:
     """Bytes of its arrays, for Dask's accounts and its choice of a worker."""
-    return sum(np.asarray(field).nbytes for field in vars(mixture).values())
+    return sum(field.nbytes for field in vars(mixture).values() if field is not None)
 
 
 def dask_setup(worker: object) -> None:
