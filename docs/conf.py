@@ -96,8 +96,15 @@ class ConfigReference(SphinxDirective):
         return self.parse_text_to_nodes("\n".join(lines), allow_section_headings=True)
 
 
-# A prime is raised by itself; raised once more, it is too small to be seen.
-PRIMED = re.compile(r"<msup>(<(m[io])\b[^>]*>[^<]*</\2>)<mi>&#x02032;</mi></msup>")
+# What browsers would draw badly: a prime, raised by itself, raised once more; the two sides of a norm, each as
+# high as what it stands beside.
+MENDED = (
+    (
+        r"<msup>(<(m[io])\b[^>]*>[^<]*</\2>)<mi>&#x02032;</mi></msup>",
+        r"<mrow>\1<mo lspace='0' rspace='0'>&#x02032;</mo></mrow>",
+    ),
+    (r"<mo>&#x02016;</mo>", r"<mo stretchy='false'>&#x02016;</mo>"),
+)
 
 
 def mathml(node: nodes.math | nodes.math_block, display: str) -> str:
@@ -110,7 +117,9 @@ def mathml(node: nodes.math | nodes.math_block, display: str) -> str:
         return ""
     if "\\" in formula.partition("<annotation")[0]:
         log.warning("formula %r: has a command that is not known", text, location=node)
-    return PRIMED.sub(r"<mrow>\1<mo lspace='0' rspace='0'>&#x02032;</mo></mrow>", formula)
+    for found, mended in MENDED:
+        formula = re.sub(found, mended, formula)
+    return formula
 
 
 def visit_math(self: HTML5Translator, node: nodes.math) -> None:
