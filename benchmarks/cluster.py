@@ -28,9 +28,8 @@ from mixtures import sample
 from record import write_results
 
 from dpmix.config import ClusterConfig, EngineConfig
-from dpmix.engines import exact
+from dpmix.engines import exact, part
 from dpmix.engines.base import CHUNK, Key
-from dpmix.engines import part
 from dpmix.engines.cluster import ClusterEngine
 from dpmix.engines.cpu import CpuEngine
 from dpmix.model import Mixture
