@@ -96,7 +96,7 @@ class ConfigReference(SphinxDirective):
         return self.parse_text_to_nodes("\n".join(lines), allow_section_headings=True)
 
 
-# What browsers would draw badly: a prime, raised by itself, raised once more; the two sides of a norm, each as
+# What browsers would draw badly: a prime, raised by itself, raised once more; the sides of a norm, each as
 # high as what it stands beside.
 MENDED = (
     (
