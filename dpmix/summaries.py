@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import entr
 
-from dpmix.draws import Run, import_arviz
+from dpmix.draws import Run
 from dpmix.model import PHI_FLOOR, Array
 from dpmix.profile import SPANS
 
@@ -433,17 +433,18 @@ def _mixing(quantity: str, values: Array) -> Mixing:
     """Mixing of one quantity, [chain, draw]."""
     if np.ptp(values) == 0.0:
         return Mixing(quantity, float(values.flat[0]), 0.0, np.nan, np.nan, np.nan)
-    az = import_arviz()
+    from arviz_stats.base import array_stats  # of ArviZ what works on arrays: quick to import
+
     chains, draws = values.shape
     compared = values if chains > 1 else values[0, : draws // 2 * 2].reshape(2, -1)
     with warnings.catch_warnings():  # a variance within the halves may be 0
         warnings.simplefilter("ignore", RuntimeWarning)
-        r_hat = float(az.rhat(compared, method="rank"))
+        r_hat = float(array_stats.rhat(compared, chain_axis=0, draw_axis=1, method="rank"))
     return Mixing(
         quantity,
         float(values.mean()),
         float(values.std()),
-        float(az.ess(values, method="bulk")),
-        float(az.ess(values, method="tail")),
+        float(array_stats.ess(values, chain_axis=0, draw_axis=1, method="bulk")),
+        float(array_stats.ess(values, chain_axis=0, draw_axis=1, method="tail", prob=(0.05, 0.95))),
         r_hat if r_hat < NO_MOVE_R_HAT else np.inf,
     )
