@@ -7,7 +7,7 @@ CPP := $(wildcard kernels/*.cu kernels/*.cuh kernels/cpu/*pp tests/native/*.cpp 
 EMULATOR := build/cuda_on_cpu/libcuda.so.1
 FUZZ_SECONDS ?= 1200
 COG := $(BIN)/cog -r -I benchmarks
-PAGES := README.md docs/benchmarks/*.md
+PAGES := README.md docs/tutorial.md docs/benchmarks/*.md
 
 .PHONY: help demo test test-gpu faults fuzz sanitize sbc lint warnings docs links bench guard bench-cpu bench-gpu clean
 
