@@ -49,6 +49,7 @@ html_static_path = ["static", str(files("ziamath") / "fonts")]  # the latter for
 html_css_files = ["dpmix.css"]
 html_copy_source = False
 html_show_sphinx = False
+html_show_copyright = False
 html_math_renderer = "mathml"
 
 linkcheck_anchors = False  # many of those on GitHub are made by a script

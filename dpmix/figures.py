@@ -125,7 +125,7 @@ def pairs(gating: Gating) -> Figure:
     chosen = views.separating_pairs(gating)
     if not chosen:
         return _one_channel(gating)
-    columns = min(3, len(chosen))
+    columns = 2 if len(chosen) == 4 else min(3, len(chosen))
     rows = -(-len(chosen) // columns)
     key = [f"{views.label(gating, p, 50)}" for p in range(views.shown(gating))]
     figure, body = _with_foot(3.9 * columns, 3.8 * rows + 0.3, key, columns)
