@@ -6,6 +6,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <numeric>
 #include <vector>
 
 #include "engine.hpp"
@@ -29,11 +30,13 @@ int main() {
                               whiteners = read<double>(K * D * D);
     const dpmix::Parameters parameters{sizes[2], constants.data(), means.data(), whiteners.data()};
     dpmix::Engine engine(dpmix::DPMIX_SWEEP, events.data(), N, sizes[1], {2, true, 25.0f, 0, 0, {}, false});
+    std::vector<std::uint16_t> now(K);  // components keep their numbers
+    std::iota(now.begin(), now.end(), std::uint16_t{0});
     for (std::uint32_t pass = 0; pass < 3; pass++) {
         const std::size_t n = K * dpmix::moment_count(sizes[1]) + 1;
         std::vector<double> state(4 * n), values(n);
         const dpmix::Sums sums{state.data(), n};
-        if (pass < 2) engine.draw_labels(parameters, dpmix::Key{7, 0, pass}, sums);
+        if (pass < 2) engine.draw_labels(parameters, now.data(), dpmix::Key{7, 0, pass}, sums);
         else engine.expect_labels(parameters, sums);
         dpmix::values_of(state.data(), n, values.data());
         std::vector<std::int32_t> labels(N);
