@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -135,13 +136,11 @@ def pairs(gating: Gating) -> Figure:
     for axes in grid[len(chosen) :]:
         axes.set_axis_off()
     few = f", of the {views.MOST_ELLIPSES} largest" if gating.n_populations > views.MOST_ELLIPSES else ""
-    body.suptitle(
+    title = (
         "Each bin in the colour of its most frequent population, the darker the more events; ellipses: 90% "
-        f"of the normals with the populations' moments{few}{_only_the_largest(gating)}",
-        fontsize=9,
-        x=0.01,
-        ha="left",
+        f"of the normals with the populations' moments{few}{_only_the_largest(gating)}"
     )
+    body.suptitle(textwrap.fill(title, 60 * columns), fontsize=9, x=0.01, ha="left")
     return figure
 
 
