@@ -526,8 +526,13 @@ def table_gates() -> str:
 def _gates_cell(row: dict[str, Any]) -> str:
     if "reason" in row:
         return f"not run: {row['reason']}"
-    seconds = f"{significant(row['seconds'], 2)} s ({significant(row['processor seconds'], 2)} s)"
+    seconds = f"{brief(row['seconds'])} s ({brief(row['processor seconds'])} s)"
     return f"{seconds}<br>{row['mean_f1']:.2f} / {row['ari']:.2f} · {row['clusters']}"
+
+
+def brief(seconds: float) -> str:
+    """Seconds to two digits; they are recorded to a tenth."""
+    return significant(seconds, 2) if seconds else "under 0.1"
 
 
 def headline() -> str:
@@ -545,7 +550,7 @@ def headline() -> str:
         "| --- | --- | ---: | ---: |",
     ]
     for method, (f1, ari) in sorted(means.items(), key=lambda item: -item[1][0]):
-        about, seconds = METHODS[method], significant(simulated["methods"][method]["seconds"])
+        about, seconds = METHODS[method], brief(simulated["methods"][method]["seconds"])
         lines.append(f"| {about.title} | {about.told} | {f1:.2f} / {ari:.2f} | {seconds} s |")
     packages = ("dpmix", "scikit-learn", "flowsom", "phenograph")
     record = said("peers", "benchmarks/results", packages)
@@ -590,7 +595,8 @@ def _behind(
     best = (min if least else max)(values, key=values.__getitem__, default="dpmix")
     if "dpmix" not in values or f"{values[best]:{digits}}" == f"{values['dpmix']:{digits}}":
         return []
-    return [f"| {where} | {titles[best]}: {values[best]:{digits}} | {values['dpmix']:{digits}} |"]
+    shown = f"{values[best]:{digits}}" if values[best] else "under 0.1"
+    return [f"| {where} | {titles[best]}: {shown} | {values['dpmix']:{digits}} |"]
 
 
 def draw(results: dict[str, Any], *, quick: bool) -> None:
