@@ -18,7 +18,6 @@ benchmarks/results/end_to_end.json.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -29,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from plots import COLOURS, panels, significant
-from record import ROOT, read_results, said, write_results
+from record import ROOT, arguments, read_results, said, write_results
 
 from dpmix.config import load_config
 from dpmix.draws import open_run
@@ -229,11 +228,7 @@ def share(found: dict[str, Any], name: str) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
-    parser.add_argument("--quick", action="store_true", help="small samples, few sweeps, to build/benchmarks")
-    quick = parser.parse_args().quick
+    quick = arguments(__doc__).parse_args().quick
     results = measure(QUICK_SIZES, QUICK_SETTINGS, False) if quick else measure(SIZES, (), True)
     write_results("end_to_end", results, quick=quick)
     draw(results, quick=quick)

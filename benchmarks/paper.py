@@ -15,7 +15,6 @@ labels to prune by.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import textwrap
 import time
@@ -27,7 +26,7 @@ import numpy as np
 from algorithm_1 import SerialEngine
 from mixtures import sample
 from plots import COLOURS, panels, significant
-from record import read_results, said, write_results
+from record import arguments, read_results, said, write_results
 from threadpoolctl import threadpool_limits
 
 from dpmix import bem, gibbs
@@ -218,11 +217,7 @@ def draw(results: dict[str, Any], *, quick: bool) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="few events; results go to build/")
-    quick = parser.parse_args().quick
+    quick = arguments(__doc__).parse_args().quick
     with threadpool_limits(1, "blas"):
         results = run(QUICK_SIZES if quick else SIZES, QUICK_LIMIT if quick else LIMIT)
     write_results("paper", results, quick=quick)

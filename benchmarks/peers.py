@@ -19,7 +19,6 @@ Figures and tables on the page docs/benchmarks/peers.md are made from benchmarks
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import os
 import tempfile
@@ -39,7 +38,7 @@ from gating import Events, Ints
 from mixing import prepared, prior_of, state_of
 from mixtures import Parameters
 from plots import COLOURS, panels, significant
-from record import read_results, said, write_results
+from record import arguments, read_results, said, write_results
 from scipy.optimize import linear_sum_assignment
 from scipy.special import logsumexp
 from threadpoolctl import threadpool_limits
@@ -662,11 +661,8 @@ def _legend(ax: Any, columns: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = arguments(__doc__)
     parser.add_argument("--only", choices=["density", "gates"], help="measure one part, keep the other")
-    parser.add_argument("--quick", action="store_true", help="less of everything, to build/benchmarks")
     asked = parser.parse_args()
     scale = QUICK if asked.quick else Scale()
     if hasattr(os, "sched_setaffinity"):

@@ -3,6 +3,7 @@ say so."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -58,6 +59,15 @@ def _installed(names: tuple[str, ...]) -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+def arguments(doc: str | None) -> argparse.ArgumentParser:
+    """The arguments that all benchmarks of `make bench` take; `doc` is the script's own."""
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("--quick", action="store_true", help="small samples; results go to build/benchmarks")
+    return parser
 
 
 def write_results(name: str, results: dict[str, Any], *, quick: bool = False) -> Path:

@@ -12,7 +12,6 @@ of the points. Memory is the peak of a process of its own that makes events and 
 
 from __future__ import annotations
 
-import argparse
 import time
 from contextlib import closing
 from typing import Any
@@ -21,7 +20,7 @@ import cpu
 import numpy as np
 from mixtures import Sample, sample
 from plots import COLOURS, panels, significant
-from record import read_results, said, write_results
+from record import arguments, read_results, said, write_results
 from threadpoolctl import threadpool_limits
 
 from dpmix import gibbs
@@ -200,11 +199,7 @@ def draw(results: dict[str, Any], *, quick: bool) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="small samples; results go to build/")
-    quick = parser.parse_args().quick
+    quick = arguments(__doc__).parse_args().quick
     with threadpool_limits(1, "blas"):
         results = measure(*((QUICK_SERIES, QUICK_MEMORY) if quick else (SERIES, MEMORY)))
     write_results("scaling", results, quick=quick)
