@@ -53,6 +53,7 @@ FOLDER_SUFFIXES = (".fcs", ".lmd", ".csv", ".tsv", ".npy", ".npz", ".h5", ".h5ad
 KNOWN = "FCS, CSV, TSV, NPY, NPZ, HDF5, h5ad or Parquet"
 MOST_COLUMNS = 65_536
 LONGEST_LINE = 2**20  # characters of the first line of a text file
+TEXT_BLOCK = 2**20  # bytes of a text file that are a batch of rows
 FEWER = "take a part of it, as a file of its own"
 HOW_TO_LEAVE_OUT = "name the channels to take in data.channels"
 
@@ -482,7 +483,7 @@ def _text(path: Path, part: str, storage: Storage) -> Source:
     header = not all(_is_float(cell) for cell in cells)
     names = [cell or f"column {k + 1}" for k, cell in enumerate(cells)] if header else None
     keys = [str(k) for k in range(len(cells))]
-    reading = pyarrow.csv.ReadOptions(column_names=keys, skip_rows=int(header))
+    reading = pyarrow.csv.ReadOptions(block_size=TEXT_BLOCK, column_names=keys, skip_rows=int(header))
     parsing = pyarrow.csv.ParseOptions(delimiter=delimiter)
 
     with pyarrow.csv.open_csv(path, reading, parsing) as first:
@@ -499,12 +500,10 @@ def _text(path: Path, part: str, storage: Storage) -> Source:
         column_types=dict.fromkeys(numeric, pyarrow.float32()), include_columns=numeric
     )
     told = Telling(f"reading {path.name}", path.stat().st_size)
-    with pyarrow.OSFile(str(path)) as file, pyarrow.csv.open_csv(file, reading, parsing, convert) as batches:
-        read = 0
+    with pyarrow.csv.open_csv(path, reading, parsing, convert) as batches:
         for batch in batches:
             table.append(np.column_stack([c.to_numpy(zero_copy_only=False) for c in batch.columns]))
-            told.add(file.tell() - read)
-            read = file.tell()
+            told.add(TEXT_BLOCK)
     place = {int(key): k for k, key in enumerate(numeric)}
     return Source(
         path.name,
