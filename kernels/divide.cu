@@ -100,11 +100,16 @@ extern "C" __global__ void __launch_bounds__(MOMENT_THREADS, BLOCKS)
     double sum = 0.0;
     for (int i = threadIdx.x; i < n_places; i += MOMENT_THREADS) {
         const int place = places[i];
-        float x[1][N_CHANNELS], l[2][1];
+        float x[1][N_CHANNELS], first_l = 0.0f, second_l = 0.0f;
         load_events(events, place, 0, end, x);
-        log_densities(x, rows, l[0]);
-        log_densities(x, rows + PACK_QUADS, l[1]);
-        const float best = fmaxf(l[0][0], l[1][0]);
+#pragma unroll 1  // the code of both sides at once takes ptxas half a minute at 64 channels
+        for (int side = 0; side < 2; side++) {
+            float l[1];
+            log_densities(x, rows + side * PACK_QUADS, l);
+            first_l = second_l;
+            second_l = l[0];
+        }
+        const float best = fmaxf(first_l, second_l);
         const float u = uniform({seed, chain, iteration}, first_event + place, word);
         int side = sides[__ldg(labels + place)];
         if (best < FAR) {
@@ -117,7 +122,7 @@ extern "C" __global__ void __launch_bounds__(MOMENT_THREADS, BLOCKS)
             side = far.side;
             sum += far.log_probability;
         } else {
-            const float first_gap = l[0][0] - best, second_gap = l[1][0] - best;
+            const float first_gap = first_l - best, second_gap = second_l - best;
             const float first = first_gap > -weight_floor ? __expf(first_gap) : 0.0f;
             const float second = second_gap > -weight_floor ? __expf(second_gap) : 0.0f;
             side = side_of(side, first, second, u);
