@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "tutorial.md"
+COMMANDS = os.environ.get("DPMIX_COMMANDS", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+"""Where the commands of dpmix are looked for: .ci/run names the folder where the wheel is, and no other."""
 
 # What makes it quick: appended to the commands that begin so.
 SMALLER = {
@@ -38,13 +40,14 @@ def smaller(commands: str) -> str:
 def walked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder in which every block has been run."""
     folder = tmp_path_factory.mktemp("walk")
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    bash, r = shutil.which("bash"), shutil.which("Rscript")
+    path = {"sh": COMMANDS, "r": os.environ["PATH"]}
     run = {
-        "sh": lambda text: ["bash", "-euo", "pipefail", "-c", smaller(text)],
-        "r": lambda text: ["Rscript", "-e", text],
+        "sh": lambda text: [bash, "-euo", "pipefail", "-c", smaller(text)],
+        "r": lambda text: [r, "-e", text],
     }
     for language, text in blocks(PAGE.read_text(encoding="utf-8")):
-        if language == "r" and shutil.which("Rscript") is None:
+        if language == "r" and r is None:
             continue
         if language == "python":
             # Here, not in a process of its own: one that ends just after it has read Parquet is aborted by
@@ -53,14 +56,19 @@ def walked(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 exec(compile(text, str(PAGE), "exec"), {})
             continue
         done = subprocess.run(
-            run[language](text), cwd=folder, env=environment, capture_output=True, text=True, check=False
+            run[language](text),
+            cwd=folder,
+            env={**os.environ, "PATH": path[language]},
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
     return folder
 
 
 def test_the_environment_of_the_walk_is_made(tmp_path: Path) -> None:
-    """As it stands, up to where pip would build and download: that, .ci/run does with the wheel."""
+    """As it stands, up to where pip would build and download: .ci/run does that with the wheel."""
     install = PAGE.read_text(encoding="utf-8").partition("## Install")[2].partition("\n## ")[0]
     root, user = re.findall(r"^```sh\n(.*?)^```$", install, flags=re.MULTILINE | re.DOTALL)
     assert root == "sudo apt-get install python3-venv python3-dev g++\n"
