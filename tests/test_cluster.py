@@ -339,7 +339,6 @@ def test_a_scheduler_that_is_gone_is_told_by_whatever_comes_next(
     case: tuple[Floats, Mixture, list], processes: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster, "LOOK_SECONDS", 0.0)
-    monkeypatch.setattr(cluster, "CONNECT_SECONDS", 2.0)
     events, mixture, _ = case
     processes.add()
     processes.await_workers(1)
@@ -347,6 +346,7 @@ def test_a_scheduler_that_is_gone_is_told_by_whatever_comes_next(
         engine.draw_labels(mixture, Key(3, 0, 0))
         processes.scheduler.kill()
         processes.scheduler.wait()
+        monkeypatch.setattr(cluster, "CONNECT_SECONDS", 2.0)
         for ask in (
             lambda: engine.draw_labels(mixture, Key(3, 0, 1)),
             lambda: engine.labels(0),

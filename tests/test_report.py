@@ -208,6 +208,20 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------- in a browser
 
 
+TOOLTIPS = """
+const texts = [];
+const walk = (node, within) => {
+  const tip = within || [...(node.classList || [])].some((c) => c.includes("tooltip"));
+  if (node.shadowRoot) for (const child of node.shadowRoot.children) walk(child, tip);
+  for (const child of node.children || []) walk(child, tip);
+  const seen = tip && node.tagName === "DIV" && getComputedStyle(node).display !== "none";
+  if (seen && node.innerText) texts.push(node.innerText);
+};
+walk(document.documentElement, false);
+return texts.join(" | ");
+"""
+
+
 class Browser:
     """A headless Chromium with what it logs and asks for."""
 
@@ -271,21 +285,11 @@ class Browser:
         size = place.size
         x, y = int((across - 0.5) * size["width"]), int((0.5 - up) * size["height"])
         ActionChains(self.driver).move_to_element_with_offset(place, x + 3, y).move_by_offset(-3, 0).perform()
-        time.sleep(0.4)
-        found: str = self.driver.execute_script(
-            """
-            const texts = [];
-            const walk = (node, within) => {
-              const tip = within || [...(node.classList || [])].some((c) => c.includes("tooltip"));
-              if (node.shadowRoot) for (const child of node.shadowRoot.children) walk(child, tip);
-              for (const child of node.children || []) walk(child, tip);
-              const seen = tip && node.tagName === "DIV" && getComputedStyle(node).display !== "none";
-              if (seen && node.innerText) texts.push(node.innerText);
-            };
-            walk(document.documentElement, false);
-            return texts.join(" | ");
-            """
-        )
+        until = time.monotonic() + 5.0
+        found = ""
+        while not found and time.monotonic() < until:
+            time.sleep(0.4)
+            found = self.driver.execute_script(TOOLTIPS)
         return found
 
 
@@ -479,6 +483,16 @@ def test_the_page_fits_a_narrow_screen(tmp_path: Path, browser: Browser) -> None
         browser.driver.set_window_size(size["width"], size["height"])
 
 
+def await_complaints(browser: Browser, *words: str) -> None:
+    heard: list[str] = []
+
+    def all_heard(_: object) -> bool:
+        heard.extend(browser.complaints())
+        return all(word in " ".join(heard) for word in words)
+
+    WebDriverWait(browser.driver, 20).until(all_heard, f"{words}")
+
+
 def test_what_goes_wrong_is_seen_by_these_tests(tmp_path: Path, browser: Browser) -> None:
     text = page_of(tmp_path, make_gating(3, 2))
     tail = "<script>console.error('wrong')</script><img src='http://example.invalid/x.png' alt=''></body>"
@@ -487,15 +501,10 @@ def test_what_goes_wrong_is_seen_by_these_tests(tmp_path: Path, browser: Browser
         text.replace("</body>", tail).replace("img-src data: blob:", "img-src *"), encoding="utf-8"
     )
     browser.open(bad)
-    time.sleep(0.5)
-    complaints = " ".join(browser.complaints())
-    assert "wrong" in complaints
-    assert "example.invalid" in complaints
+    await_complaints(browser, "wrong", "example.invalid")
     bad.write_text(text.replace("</body>", tail), encoding="utf-8")
     browser.open(bad)
-    assert "Content Security Policy" in " ".join(browser.complaints()), (
-        "the page itself forbids what is outside"
-    )
+    await_complaints(browser, "Content Security Policy")  # the page itself forbids what is outside
 
 
 def test_a_browser_that_cannot_unpack_is_told_so(tmp_path: Path, browser: Browser) -> None:
