@@ -334,6 +334,21 @@ def test_draws_may_be_written_again_but_leave_no_gap(path: Path) -> None:
     assert_whole(path, 5)
 
 
+def test_a_run_that_ends_notes_that_its_draws_have_reached_the_disk(path: Path) -> None:
+    def synced() -> int:
+        with h5py.File(path) as file:
+            return int(file["synced"][()])
+
+    with RunWriter.create(path, layout()) as writer:
+        write_draw(writer, 0)
+        assert synced() == 0
+        writer.sync()
+        assert synced() == 1
+        write_draw(writer, 1)
+        writer.discard_checkpoint()
+        assert synced() == 2
+
+
 def test_nothing_is_written_outside_its_place(path: Path) -> None:
     with RunWriter.create(path, layout()) as writer:
         before = path.read_bytes()
