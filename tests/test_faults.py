@@ -89,6 +89,19 @@ def ended(*arguments: str | Path, code: int = 0) -> str:
     return process.stderr
 
 
+def seconds_of(*arguments: str | Path) -> float:
+    began = time.monotonic()
+    ended(*arguments)
+    return time.monotonic() - began
+
+
+def how_to_go_on(path: Path) -> list[str]:
+    """An option; a run killed between its last draw and its end is complete, and begins anew."""
+    if not path.exists():
+        return []
+    return ["--overwrite" if open_run(path).complete else "--resume"]
+
+
 # The process ends
 
 
@@ -98,16 +111,13 @@ def test_killed_at_random_moments_a_run_goes_on_to_the_same_draws(
 ) -> None:
     random = np.random.default_rng(1)
     path, whole = folder / "run.h5", data / f"{kind}.h5"
-    began = time.monotonic()
-    ended(kind, folder / "run.yaml", "--quiet")
-    longest = time.monotonic() - began
+    longest = min(seconds_of(kind, folder / "run.yaml", "--quiet", "--overwrite") for _ in range(2))
     path.unlink()
     met, found = 0, 0
     for _ in range(kills):
         there = open_run(path) if path.exists() else None
-        option = [] if there is None else ["--overwrite" if there.complete else "--resume"]
         before = 0 if there is None or there.complete else there.committed
-        process = start(kind, folder / "run.yaml", "--quiet", *option)
+        process = start(kind, folder / "run.yaml", "--quiet", *how_to_go_on(path))
         time.sleep(random.uniform(0.0, longest))
         met += process.poll() is None
         process.kill()
@@ -117,10 +127,9 @@ def test_killed_at_random_moments_a_run_goes_on_to_the_same_draws(
             with h5py.File(path) as file:
                 assert "posterior" in file
             assert assert_draws_of(whole, path) >= min(before, open_run(path).draws)
-    option = ["--resume"] if path.exists() else []
-    ended(kind, folder / "run.yaml", "--quiet", *option)
+    ended(kind, folder / "run.yaml", "--quiet", *how_to_go_on(path))
     assert_identical(whole, path)
-    assert met > kills / 5  # the run that was timed may have been the slowest
+    assert met > kills / 2
     record_property("fault", f"`kill -9` of `dpmix {kind}` at {kills} random moments, from its start on")
     record_property(
         "outcome", f"{met} met it alive; {found} of {found} files open; the same draws in the end"

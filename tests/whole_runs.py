@@ -44,8 +44,7 @@ def contents(path: Path) -> dict[str, bytes]:
     with h5py.File(path) as file:
 
         def take(name: str, item: object) -> None:
-            # `synced` may lie behind in a run killed between its last draw and its end: it is complete.
-            if isinstance(item, h5py.Dataset) and not name.endswith(("seconds", "synced")):
+            if isinstance(item, h5py.Dataset) and not name.endswith("seconds"):
                 found[name] = (
                     np.asarray(item).tobytes() if item.dtype.kind != "O" else bytes(str(item[()]), "utf8")
                 )
