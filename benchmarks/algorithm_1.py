@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dpmix.engines.base import Key
-from dpmix.model import Floats, Ints, Mixture, Stats
+from dpmix.model.mixture import Floats, Ints, Mixture, Stats
+from dpmix.model.streams import Key
 
 BLOCK = 2048
 """Events whose densities are held at a time: 2 MB at K = 256, the size of a core's cache."""

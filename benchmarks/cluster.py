@@ -27,12 +27,13 @@ import numpy.typing as npt
 from mixtures import sample
 from record import write_results
 
-from dpmix.config import ClusterConfig, EngineConfig
+from dpmix.config.schema import ClusterConfig, EngineConfig
 from dpmix.engines import exact, part
-from dpmix.engines.base import CHUNK, Key
 from dpmix.engines.cluster import ClusterEngine
 from dpmix.engines.cpu import CpuEngine
-from dpmix.model import Mixture
+from dpmix.kernels.layout import CHUNK
+from dpmix.model.mixture import Mixture
+from dpmix.model.streams import Key
 
 N, D, K = 5_000_000, 14, 256
 SWEEPS = 7

@@ -34,8 +34,8 @@ from rich.console import Console
 from rich.table import Table
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from dpmix.engines.base import Key
 from dpmix.engines.cpu import CpuEngine, instruction_sets
+from dpmix.model.streams import Key
 
 OPENBLAS_KERNELS = {"v4": "SkylakeX", "v3": "Haswell", "v2": "Nehalem", "neon": "ARMV8"}
 INSTANCES = 3  # of an engine: where its memory happens to lie makes up to 8% at D = 8, dense or pruned

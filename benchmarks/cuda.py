@@ -23,12 +23,12 @@ from record import write_results
 from rich.console import Console
 from rich.table import Table
 
-from dpmix import bem, gibbs
-from dpmix.engines import Engine, Key
+from dpmix.engines.base import Engine
 from dpmix.engines.cpu import CpuEngine
 from dpmix.engines.cuda import CudaEngine
-from dpmix.model import Mixture, Prior, State, Stats, mixture_of
-from dpmix.streams import Stream
+from dpmix.model import bem, gibbs
+from dpmix.model.mixture import Mixture, Prior, State, Stats, mixture_of
+from dpmix.model.streams import Key, Stream
 
 BARS = {"labels and statistics": 2.5e-3, "sweep": 5e-3, "100 sweeps": 0.6, "EM step": 10e-3}
 """Seconds on one H200 at N = 1,000,000, D = 14, K = 256."""

@@ -26,7 +26,7 @@ from rich.table import Table
 
 from dpmix.kernels.build import FOLDER, OPTIONS, find_nvcc
 from dpmix.kernels.layout import CHUNK, THREADS, Layout
-from dpmix.model import Mixture
+from dpmix.model.mixture import Mixture
 
 WEIGHT_FLOOR = np.float32(25.0)
 SEED, CHAIN, ITERATION = np.uint64(1), np.uint32(0), np.uint32(0)

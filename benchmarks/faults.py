@@ -1,4 +1,4 @@
-"""Every fault of tests/test_faults.py on this machine, and what became of it, a table.
+"""Every fault of tests/faults/test_faults.py on this machine, and what became of it, a table.
 
 It goes into docs/explanation/validation.md.
 
@@ -44,7 +44,7 @@ def main() -> None:
     kills = parser.parse_args().kills
     os.environ["DPMIX_FAULT_KILLS"] = str(kills)
     outcomes = Outcomes()
-    status = pytest.main([str(ROOT / "tests" / "test_faults.py"), "-q"], [outcomes])
+    status = pytest.main([str(ROOT / "tests" / "faults" / "test_faults.py"), "-q"], [outcomes])
     on = machine()
     lines = [
         "| fault | outcome |",

@@ -26,12 +26,15 @@ from rich.table import Table
 from sampler import some_stats
 from threadpoolctl import threadpool_limits
 
-from dpmix import bem, gate, gibbs, preprocess, run
-from dpmix.config import Config, load_config
+from dpmix.config.schema import Config, load_config
 from dpmix.engines.cpu import CpuEngine, usable_cores
-from dpmix.model import Prior, mixture_of
-from dpmix.simulate import cytometry_like
-from dpmix.streams import Stream
+from dpmix.inputs import preprocess
+from dpmix.inputs.simulate import cytometry_like
+from dpmix.model import bem, gibbs
+from dpmix.model.mixture import Prior, mixture_of
+from dpmix.model.streams import Stream
+from dpmix.report import gate
+from dpmix.runs import run
 
 N, D, K = 200_000, 14, 256
 THREADS = min(2, usable_cores())

@@ -40,13 +40,14 @@ from scipy.cluster.vq import vq
 from scipy.stats import t as student
 from threadpoolctl import threadpool_limits
 
-from dpmix import gibbs, initialise, preprocess, split_merge
-from dpmix.config import DataConfig, McmcConfig, ModelConfig
-from dpmix.engines.base import Key
+from dpmix.config.schema import DataConfig, McmcConfig, ModelConfig
 from dpmix.engines.cpu import CpuEngine
-from dpmix.model import Array, Hyperparameters, Prior, State, Stats, log_prior, mixture_of, occupied
-from dpmix.session import make_prior
-from dpmix.streams import Stream
+from dpmix.inputs import preprocess
+from dpmix.model import gibbs, split_merge
+from dpmix.model.mixture import Array, Hyperparameters, Prior, State, Stats, log_prior, mixture_of, occupied
+from dpmix.model.streams import Key, Stream
+from dpmix.runs import initialise
+from dpmix.runs.session import make_prior
 
 Floats = npt.NDArray[np.float32]
 

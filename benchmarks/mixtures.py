@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from dpmix.model import LOG_2PI, Array, Mixture
+from dpmix.model.mixture import LOG_2PI, Array, Mixture
 
 Kind = Literal["sep", "mix", "dp", "ovl"]
 

@@ -29,11 +29,11 @@ from plots import COLOURS, panels, significant
 from record import arguments, read_results, said, write_results
 from threadpoolctl import threadpool_limits
 
-from dpmix import bem, gibbs
-from dpmix.engines import Key, cuda
+from dpmix.engines import cuda
 from dpmix.engines.cpu import CpuEngine
-from dpmix.model import Floats, Mixture, Prior, State, Stats, mixture_of
-from dpmix.streams import Stream
+from dpmix.model import bem, gibbs
+from dpmix.model.mixture import Floats, Mixture, Prior, State, Stats, mixture_of
+from dpmix.model.streams import Key, Stream
 
 D, K = 14, 256
 SIZES = tuple(10**power for power in range(2, 8))

@@ -43,12 +43,12 @@ from scipy.optimize import linear_sum_assignment
 from scipy.special import logsumexp
 from threadpoolctl import threadpool_limits
 
-from dpmix import bem, gibbs, preprocess, simulate, split_merge
-from dpmix.config import DataConfig, McmcConfig
-from dpmix.engines.base import Key
+from dpmix.config.schema import DataConfig, McmcConfig
 from dpmix.engines.cpu import CpuEngine
-from dpmix.model import LOG_2PI, Array, State, mixture_of, whiteners_of
-from dpmix.streams import Stream
+from dpmix.inputs import preprocess, simulate
+from dpmix.model import bem, gibbs, split_merge
+from dpmix.model.mixture import LOG_2PI, Array, State, mixture_of, whiteners_of
+from dpmix.model.streams import Key, Stream
 
 THREADS = 2
 SEED = 1

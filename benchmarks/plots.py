@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from record import picture
 
-from dpmix.figures import STYLE
-from dpmix.views import PALETTE
+from dpmix.report.figures import STYLE
+from dpmix.report.views import PALETTE
 
 COLOURS = PALETTE[:8]
 WIDTH = 7.0

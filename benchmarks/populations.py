@@ -24,11 +24,11 @@ import numpy as np
 import numpy.typing as npt
 import yaml
 
-from dpmix import simulate
-from dpmix.config import differences, parse_config
-from dpmix.draws import open_run
+from dpmix.config.schema import differences, parse_config
 from dpmix.errors import DpmixError
-from dpmix.run import run_mcmc
+from dpmix.inputs import simulate
+from dpmix.runs.draws import open_run
+from dpmix.runs.run import run_mcmc
 
 Array = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -16,8 +16,9 @@ import numpy as np
 from mixtures import Kind, sample
 from record import write_results
 
-from dpmix.engines.base import CHUNK, Key
 from dpmix.engines.cpu import CpuEngine
+from dpmix.kernels.layout import CHUNK
+from dpmix.model.streams import Key
 
 N, D, K, ROUNDS = 1_000_000, 14, 256, 8
 KINDS: tuple[Kind, ...] = ("sep", "mix", "dp")

@@ -4,7 +4,7 @@
     python benchmarks/populations.py CACHE                    # makes those of the simulated cases
     python benchmarks/rules.py --gated RUNS --simulated CACHE
 
-Each rule is given a mixture and gives the population of each component: that of `dpmix.populations` at
+Each rule is given a mixture and gives the population of each component: that of `dpmix.populations.tree` at
 several levels, its two parts alone, the exact modes (Chan et al. 2008), a fixed prominence of 0.3 sqrt(D)
 nats, and directly estimated misclassification probabilities (Hennig 2010, Adv. Data Anal. Classif. 4:3). The
 mixture is the mean density of several draws, as dpmix takes it, or that of the last draw alone. Scores as in
@@ -26,11 +26,12 @@ from gating import SETS, Ints, samples, tools
 from populations import cases
 from record import FOLDER, write_results
 
-from dpmix import classify, populations, preprocess
-from dpmix.config import parse_config
-from dpmix.draws import Run, open_run
-from dpmix.model import Array
-from dpmix.populations import LEAST_EVENTS, Tree
+from dpmix.config.schema import parse_config
+from dpmix.inputs import preprocess
+from dpmix.model.mixture import Array
+from dpmix.populations import find, tree
+from dpmix.populations.tree import LEAST_EVENTS, Tree
+from dpmix.runs.draws import Run, open_run
 
 MOST = 4_000  # events scored
 SEED = 1
@@ -48,17 +49,17 @@ class Density:
         That are scored.
     """
 
-    mixture: populations._Mixture
+    mixture: tree._Mixture
     n_events: int
     events: Array
 
     @cached_property
     def modes(self) -> tuple[Ints, Array, Array]:
-        return populations._modes(self.mixture)
+        return tree._modes(self.mixture)
 
     @cached_property
-    def saddles(self) -> list[populations._Saddle]:
-        return populations._saddles(self.mixture, *self.modes, self.n_events)
+    def saddles(self) -> list[tree._Saddle]:
+        return tree._saddles(self.mixture, *self.modes, self.n_events)
 
     @cached_property
     def responsibilities(self) -> Array:
@@ -67,13 +68,13 @@ class Density:
         weights: Array = np.exp(terms - terms.max(axis=1, keepdims=True))
         return weights / weights.sum(axis=1, keepdims=True)
 
-    def tree(self, tolerance: Callable[[float, int], float] = populations.valley_tolerance) -> Tree:
+    def tree(self, tolerance: Callable[[float, int], float] = tree.valley_tolerance) -> Tree:
         """The tree, another tolerance of valleys in place of that of chance."""
-        kept, populations.valley_tolerance = populations.valley_tolerance, tolerance
+        kept, tree.valley_tolerance = tree.valley_tolerance, tolerance
         try:
-            return Tree(*self.modes, *populations._merge(self.mixture, self.modes[0], self.saddles))
+            return Tree(*self.modes, *tree._merge(self.mixture, self.modes[0], self.saddles))
         finally:
-            populations.valley_tolerance = kept
+            tree.valley_tolerance = kept
 
 
 Rule = Callable[[Density], Ints]
@@ -92,7 +93,7 @@ def fixed_prominence(density: Density) -> Ints:
 
 
 def separation_alone(density: Density) -> Ints:
-    return density.tree(lambda events, n_channels: -1.0).cut(populations.LEVEL)
+    return density.tree(lambda events, n_channels: -1.0).cut(tree.LEVEL)
 
 
 def misclassification(density: Density, most: float = 0.1) -> Ints:
@@ -140,17 +141,17 @@ def densities(path: Path, seed: int = SEED) -> tuple[dict[str, Density], Ints]:
     config = parse_config(run.config_text, str(path))
     events = preprocess.prepare(config.data, Path(run.attributes["base"]), config.seed).values
     rows = np.sort(np.random.default_rng(seed).permutation(len(events))[:MOST])
-    draws = classify._spread(run, classify.DRAWS)
-    pooled = draws[classify._pooled(run, draws, len(events))]
+    draws = find._spread(run, find.DRAWS)
+    pooled = draws[find._pooled(run, draws, len(events))]
     chosen = {MEAN: pooled, LAST: draws[-1:]}
     return {name: _density(run, some, events[rows]) for name, some in chosen.items()}, rows
 
 
 def _density(run: Run, draws: Ints, events: Array) -> Density:
-    weights, means, covariances = classify._density(run, draws)
+    weights, means, covariances = find._density(run, draws)
     n_events = int(run.attributes["n_events"])
     heavy = weights * n_events * len(draws) >= LEAST_EVENTS
-    mixture = populations._Mixture(weights[heavy], means[heavy], covariances[heavy])
+    mixture = tree._Mixture(weights[heavy], means[heavy], covariances[heavy])
     return Density(mixture, n_events, events.astype(np.float64))
 
 

@@ -17,10 +17,10 @@ import numpy as np
 from record import write_results
 from threadpoolctl import threadpool_limits
 
-from dpmix import gibbs
-from dpmix.draws import Layout, Record, RunWriter
-from dpmix.model import Prior, State, Stats, log_prior, mixture_of
-from dpmix.streams import Stream
+from dpmix.model import gibbs
+from dpmix.model.mixture import Prior, State, Stats, log_prior, mixture_of
+from dpmix.model.streams import Stream
+from dpmix.runs.draws import Layout, Record, RunWriter
 
 BAR_MS = 6.0
 SHAPES = ((256, 14), (128, 14), (64, 8), (1024, 14), (4096, 30))

@@ -23,11 +23,10 @@ from plots import COLOURS, panels, significant
 from record import arguments, read_results, said, write_results
 from threadpoolctl import threadpool_limits
 
-from dpmix import gibbs
-from dpmix.engines.base import Key
 from dpmix.engines.cpu import CpuEngine, instruction_sets
-from dpmix.model import Prior, mixture_of
-from dpmix.streams import Stream
+from dpmix.model import gibbs
+from dpmix.model.mixture import Prior, mixture_of
+from dpmix.model.streams import Key, Stream
 
 THREADS = 2
 BASE = {"N": 100_000, "D": 14, "K": 256}

@@ -25,17 +25,17 @@ PREPARE, KMEANS, BURN_IN, DRAWS = "read and prepare", "start by k-means", "burn-
 # By command: a module and the name in it that is called, the stage that then begins, the one that follows.
 BEGIN: dict[str, list[tuple[str, str, str, str | None]]] = {
     "mcmc": [
-        ("dpmix.preprocess", "prepare", PREPARE, "engine and run file"),
-        ("dpmix.initialise", "from_kmeans", KMEANS, BURN_IN),
-        ("dpmix.draws", "RunWriter.write_draw", DRAWS, None),
-        ("dpmix.summaries", "describe_run", "summary", None),
+        ("dpmix.inputs.preprocess", "prepare", PREPARE, "engine and run file"),
+        ("dpmix.runs.initialise", "from_kmeans", KMEANS, BURN_IN),
+        ("dpmix.runs.draws", "RunWriter.write_draw", DRAWS, None),
+        ("dpmix.runs.diagnostics", "describe_run", "summary", None),
     ],
     "gate": [
-        ("dpmix.preprocess", "prepare", PREPARE, None),
-        ("dpmix.classify", "find", "populations", "memberships of all events"),
-        ("dpmix.gating_tables", "write_tables", "tables", "aligned draws, mixing"),
-        ("dpmix.figures", "write_figures", "figures", None),
-        ("dpmix.report", "write_report", "report", None),
+        ("dpmix.inputs.preprocess", "prepare", PREPARE, None),
+        ("dpmix.populations.find", "find_populations", "populations", "memberships of all events"),
+        ("dpmix.report.tables", "write_tables", "tables", "aligned draws, mixing"),
+        ("dpmix.report.figures", "write_figures", "figures", None),
+        ("dpmix.report.page", "write_report", "report", None),
     ],
 }
 marks: list[tuple[str, float, float]] = [(START, time.monotonic(), 0.0)]

@@ -21,9 +21,9 @@ import numpy as np
 from mixtures import sample
 from record import write_results
 
-from dpmix.engines.base import Key
 from dpmix.engines.cpu import CpuEngine
-from dpmix.model import Mixture
+from dpmix.model.mixture import Mixture
+from dpmix.model.streams import Key
 
 D = 14
 COMPONENTS = (64, 256)

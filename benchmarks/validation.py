@@ -19,7 +19,7 @@ from record import write_results
 from threadpoolctl import threadpool_limits
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path[:0] = [str(ROOT / "tests" / room) for room in ("statistics", "engines", "model", "runs")]
 
 from short_tests import SHORT, p_value  # noqa: E402
 from whole_chain import FAMILY, GIVEN, LEARNED, Schedule, calibration, family_wise, worst  # noqa: E402

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dpmix.channels import Suggestion
-    from dpmix.sources import Source
+    from dpmix.inputs.channels import Suggestion
+    from dpmix.inputs.sources import Source
 
 
 def describe(source: Source) -> list[str]:

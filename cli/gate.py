@@ -10,7 +10,7 @@ import click
 from . import gating
 
 if TYPE_CHECKING:
-    from dpmix.gating import Gating
+    from dpmix.populations.result import Gating
 
 
 @click.command("gate")
@@ -55,7 +55,7 @@ def command(
       dpmix gate run.h5 --output coarse --level 4
       dpmix gate run.h5 --output week2 --data 'week2/*.fcs'
     """
-    from dpmix import gate
+    from dpmix.report import gate
 
     from .progress import Reporter
 
@@ -69,7 +69,7 @@ def command(
 
 def _summary(found: Gating) -> list[str]:
     """What a reader wants to know first."""
-    from dpmix.gating import interval
+    from dpmix.populations.result import interval
 
     mean, low, high = interval(found.overall)
     lines = [

@@ -43,10 +43,10 @@ def options(command: Command) -> Command:
 
 
 def arguments(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options as arguments of the functions in `dpmix.gate`."""
+    """The options as arguments of the functions in `dpmix.report.gate`."""
     if options["level"] is not None and options["populations"] is not None:
         raise click.UsageError("--level and --populations both say where the tree is cut: give one of them")
-    from dpmix.yaml_text import flow
+    from dpmix.config.yaml_text import flow
 
     keys = ("backend", "threads", "memory_limit", "scratch")
     given: dict[str, Any] = {

@@ -24,15 +24,15 @@ def command(file: str) -> None:
       dpmix info run.h5
     """
     from dpmix.errors import printable
-    from dpmix.run_file import is_run_file
+    from dpmix.runs.run_file import is_run_file
 
     about = _about_run if is_run_file(Path(file)) else _about_data
     click.echo("\n".join(map(printable, about(file))))
 
 
 def _about_run(file: str) -> list[str]:
-    from dpmix.draws import open_run
-    from dpmix.summaries import describe_profile, describe_run
+    from dpmix.runs.diagnostics import describe_profile, describe_run
+    from dpmix.runs.draws import open_run
 
     run = open_run(file)
     config = [f"  {line}" for line in run.config_text.splitlines()]
@@ -40,9 +40,9 @@ def _about_run(file: str) -> list[str]:
 
 
 def _about_data(file: str) -> list[str]:
-    from dpmix import channels
-    from dpmix.sources import open_source
-    from dpmix.storage import Storage
+    from dpmix.inputs import channels
+    from dpmix.inputs.sources import open_source
+    from dpmix.inputs.storage import Storage
 
     name, _, part = file.partition("::")
     source = open_source(name, part, Storage.temporary())

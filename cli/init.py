@@ -14,9 +14,9 @@ from dpmix.errors import ConfigError, DataError
 from . import files as data_files
 
 if TYPE_CHECKING:
-    from dpmix.channels import Suggestion
-    from dpmix.config import Config
-    from dpmix.sources import Source
+    from dpmix.config.schema import Config
+    from dpmix.inputs.channels import Suggestion
+    from dpmix.inputs.sources import Source
 
 
 @click.command("init")
@@ -51,11 +51,11 @@ def command(files: tuple[str, ...], output: Path | None, overwrite: bool) -> Non
 
 def write_config(files: Sequence[str], folder: Path) -> str:
     """The text of a config for data files, to be put in a folder, which their paths become relative to."""
-    from dpmix import channels
-    from dpmix.config import to_yaml
-    from dpmix.sources import open_sources
-    from dpmix.storage import Storage
-    from dpmix.yaml_text import flow
+    from dpmix.config.schema import to_yaml
+    from dpmix.config.yaml_text import flow
+    from dpmix.inputs import channels
+    from dpmix.inputs.sources import open_sources
+    from dpmix.inputs.storage import Storage
 
     sources = open_sources(files, storage=Storage.temporary())
     first = sources[0]
@@ -88,7 +88,7 @@ def _relative(file: str, folder: Path) -> str:
 
 
 def _config(files: list[str], names: Sequence[str], suggestions: Sequence[Suggestion]) -> Config:
-    from dpmix.config import DEFAULT, Config, DataConfig, TransformConfig
+    from dpmix.config.schema import DEFAULT, Config, DataConfig, TransformConfig
 
     taken = [(name, s) for name, s in zip(names, suggestions, strict=True) if s.taken]
     transform = {DEFAULT: TransformConfig()} | {
@@ -111,7 +111,7 @@ def _about(files: Sequence[str], sources: Sequence[Source]) -> list[str]:
 
 def _channel_lines(names: Sequence[str], suggestions: Sequence[Suggestion]) -> list[str]:
     """An item for every channel that is taken, and for every other one in a comment, with why it is not."""
-    from dpmix.yaml_text import flow
+    from dpmix.config.yaml_text import flow
 
     rows = []
     for name, s in zip(names, suggestions, strict=True):
@@ -129,8 +129,8 @@ def _channel_lines(names: Sequence[str], suggestions: Sequence[Suggestion]) -> l
 
 def _transform_lines(names: Sequence[str], suggestions: Sequence[Suggestion]) -> list[str]:
     """A transform for every channel that is taken, and for every other one in a comment."""
-    from dpmix.config import DEFAULT
-    from dpmix.yaml_text import flow
+    from dpmix.config.schema import DEFAULT
+    from dpmix.config.yaml_text import flow
 
     lines = [f"{DEFAULT}: {{method: auto}}"]
     for name, s in zip(names, suggestions, strict=True):

@@ -27,7 +27,7 @@ def command(run: Path, files: tuple[str, ...], output: Path, quiet: bool, **opti
       dpmix predict run.h5 new.fcs --output predicted
       dpmix predict run.h5 'week2/*.fcs' --output predicted --format csv
     """
-    from dpmix import gate
+    from dpmix.report import gate
 
     from .progress import Reporter
 

@@ -13,7 +13,7 @@ from rich.progress import Progress as Bars
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from dpmix.run import Progress
+    from dpmix.runs.run import Progress
 
 INTERVAL = 10.0
 FIRST_INTERVAL = 1.0
@@ -92,7 +92,7 @@ class LogLines(logging.Handler):
 
 
 class WorkBar:
-    """A bar for what comes before the first sweep and takes long (dpmix.telling); nothing is left of it."""
+    """A bar for long work before the first sweep (`dpmix.system.progress`); it is removed at the end."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

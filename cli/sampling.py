@@ -12,8 +12,8 @@ import click
 from dpmix.errors import ConfigError, EngineError, OutputError
 
 if TYPE_CHECKING:
-    from dpmix.config import Config
-    from dpmix.draws import Run
+    from dpmix.config.schema import Config
+    from dpmix.runs.draws import Run
 
 Kind = Literal["mcmc", "bem"]
 Command = Callable[..., None]
@@ -62,8 +62,8 @@ def sample(
         raise click.UsageError(
             "--resume goes on with a run file and --overwrite replaces it: give one of them"
         )
-    from dpmix import draws, run, summaries
-    from dpmix.yaml_text import flow
+    from dpmix.config.yaml_text import flow
+    from dpmix.runs import diagnostics, draws, run
 
     from .progress import Reporter
     from .stop import Stop
@@ -74,9 +74,9 @@ def sample(
     if earlier is not None and earlier.complete and not adds_draws(kind, chosen, earlier):
         if not quiet:
             click.echo(f"dpmix: {chosen.output.path}: complete already, nothing to resume", err=True)
-            click.echo("\n".join(summaries.describe_run(earlier)))
+            click.echo("\n".join(diagnostics.describe_run(earlier)))
         if profile:
-            click.echo("\n".join(summaries.describe_profile(earlier)))
+            click.echo("\n".join(diagnostics.describe_profile(earlier)))
         return
 
     begin = {"mcmc": run.run_mcmc, "bem": run.run_bem}[kind]
@@ -100,7 +100,7 @@ def sample(
     else:
         click.echo("\n".join(result.summary))
     if profile:
-        click.echo("\n".join(summaries.describe_profile(draws.open_run(result.path))))
+        click.echo("\n".join(diagnostics.describe_profile(draws.open_run(result.path))))
     if not result.completed:
         _end_unfinished(kind, str(result.path), stop.exit_code)
 
@@ -115,8 +115,8 @@ def choose(kind: Kind, path: Path, overrides: list[str], resume: bool) -> tuple[
     """The config of a run, the folder that its data paths start from, and the run to go on with, if any."""
     import h5py
 
-    from dpmix.config import RESUMABLE, differences, load_config, parse_config, resets
-    from dpmix.yaml_text import flow
+    from dpmix.config.schema import RESUMABLE, differences, load_config, parse_config, resets
+    from dpmix.config.yaml_text import flow
 
     if not h5py.is_hdf5(path):
         config = load_config(path, overrides)
@@ -157,7 +157,7 @@ def adds_draws(kind: Kind, config: Config, earlier: Run) -> bool:
 
 def _earlier(kind: Kind, path: Path) -> Run:
     """The run that is to go on."""
-    from dpmix.draws import open_run
+    from dpmix.runs.draws import open_run
 
     if not path.exists():
         raise ConfigError([f"{path}: no such run file to resume; leave --resume out to begin it"])

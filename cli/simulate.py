@@ -49,7 +49,7 @@ def command(
         raise click.UsageError("--no-spill belongs to --kind cytometry")
     if kind == "cytometry" and (channels, components) != (None, None):
         raise click.UsageError("--channels and --components belong to --kind model")
-    from dpmix import simulate
+    from dpmix.inputs import simulate
 
     for path in (output, output.with_name(f"{output.stem}.truth.npz")):
         if path.exists() and not overwrite:

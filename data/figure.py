@@ -19,8 +19,8 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Ellipse
 
 import dpmix
-from dpmix import preprocess
-from dpmix.config import Config
+from dpmix.config.schema import Config
+from dpmix.inputs import preprocess
 
 CONTENT = 0.9  # probability inside an ellipse
 VISIBLE = 0.002  # weight of the smallest component drawn

@@ -24,8 +24,8 @@ from sphinx.util.docutils import SphinxDirective
 from sphinx.util.math import get_node_equation_number
 from sphinx.writers.html5 import HTML5Translator
 
-from dpmix import config
-from dpmix.config_problems import at
+from dpmix.config import schema
+from dpmix.config.problems import at
 
 project = "dpmix"
 author = "the dpmix developers"
@@ -79,11 +79,11 @@ class ConfigReference(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         lines: list[str] = []
         section = ""
-        for name, default, accepts, meaning in config.reference():
+        for name, default, accepts, meaning in schema.reference():
             if name.partition(".")[0] != section:
                 section = name.partition(".")[0]
                 lines += [f"## {section}", ""]
-                lines += [at(config.schema(), (section,))["description"], ""] if "." in name else []
+                lines += [at(schema.schema(), (section,))["description"], ""] if "." in name else []
             shown = "none, it has to be given" if default is None else f"`{default}`"
             lines += [
                 f"```{{confval}} {name}",

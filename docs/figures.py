@@ -28,15 +28,13 @@ from scipy.stats import gamma as gamma_distribution
 from scipy.stats import skewnorm
 from threadpoolctl import threadpool_limits
 
-from dpmix import alignment, classify, gibbs, initialise, open_run, proportions, split_merge, summaries, views
-from dpmix.config import Config, ModelConfig
+from dpmix import open_run
+from dpmix.config.schema import Config, ModelConfig
 from dpmix.engines import exact
-from dpmix.engines.base import Key
 from dpmix.engines.cpu import CpuEngine
-from dpmix.figures import STYLE
-from dpmix.gating import interval
 from dpmix.kernels.layout import Layout
-from dpmix.model import (
+from dpmix.model import gibbs, split_merge
+from dpmix.model.mixture import (
     LOG_2PI,
     Array,
     Floats,
@@ -50,9 +48,14 @@ from dpmix.model import (
     mixture_of,
     whiteners_of,
 )
-from dpmix.run import run_mcmc
-from dpmix.session import make_prior
-from dpmix.streams import Stream
+from dpmix.model.streams import Key, Stream
+from dpmix.populations import alignment, find, proportions
+from dpmix.populations.result import interval
+from dpmix.report import views
+from dpmix.report.figures import STYLE
+from dpmix.runs import diagnostics, initialise
+from dpmix.runs.run import run_mcmc
+from dpmix.runs.session import make_prior
 
 FOLDER = Path(__file__).parent / "explanation" / "figures"
 WEIGHT_FLOOR = 25.0  # the default of engine.weight_floor
@@ -182,7 +185,7 @@ def truncation_chosen() -> Figure:
         occupied.append([int((sweep.stats.counts > 0).sum()) for sweep in kept])
         density.append(predictive(held_out, [mixture_of(sweep.state) for sweep in kept[::20]]).mean())
         last = [sweep.state.weights[-1] for sweep in kept]
-        binds.append(summaries.truncation_warning(np.array(last), occupied[-1], K) is not None)
+        binds.append(diagnostics.truncation_warning(np.array(last), occupied[-1], K) is not None)
     figure, ((left, right),) = panels(1, 2, 7.0, 2.9)
     colours = [views.colour(1 if bound else 0) for bound in binds]
     left.plot(truncations, truncations, color=INK, linewidth=0.7, linestyle=DASHED)
@@ -290,7 +293,7 @@ def memberships() -> Figure:
         }
         run_mcmc(Config.model_validate(settings))
         run = open_run(path)
-        found = classify.find(run, lambda points: CpuEngine(points, threads=1), n_populations=2)
+        found = find.find_populations(run, lambda points: CpuEngine(points, threads=1), n_populations=2)
         line = np.column_stack((places, np.zeros_like(places)))
         scaled = (line - run.constants["channel_means"]) / run.constants["channel_sds"]
         engine = CpuEngine(np.ascontiguousarray(scaled, dtype=np.float32), threads=1)

@@ -2,7 +2,7 @@
 
 The project's own errors, one line per problem, are the right answer to nonsense and are caught here; every
 other exception goes through and is a finding. Nothing here needs a fuzzer, so that the tests replay the
-corpus (tests/test_fuzz_corpus.py).
+corpus (tests/faults/test_fuzz_corpus.py).
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from typing import Any
 import h5py
 import numpy as np
 
-from dpmix import channels, fcs, fcs_append, scaling
-from dpmix.config import Config, parse_config, to_yaml
-from dpmix.draws import Layout, Record, Run, RunWriter, open_run
+from dpmix.config.schema import Config, parse_config, to_yaml
 from dpmix.errors import ConfigError, DpmixError
-from dpmix.fcs import Channel
-from dpmix.model import Hyperparameters, State
-from dpmix.profile import SPANS
-from dpmix.scaling import Scaling
-from dpmix.sources import Source, open_source
-from dpmix.summaries import describe_profile, describe_run
+from dpmix.inputs import channels, fcs, transforms
+from dpmix.inputs.fcs import Channel
+from dpmix.inputs.sources import Source, open_source
+from dpmix.inputs.transforms import Scaling
+from dpmix.model.mixture import Hyperparameters, State
+from dpmix.report import fcs_export
+from dpmix.runs.diagnostics import describe_profile, describe_run
+from dpmix.runs.draws import Layout, Record, Run, RunWriter, open_run
+from dpmix.runs.profile import SPANS
 
 EVENTS = 1_000  # looked at of a file, however many it says it has
 
@@ -73,7 +74,7 @@ def fuzz_fcs(data: bytes) -> None:
         for suggestion, channel in zip(suggestions, source.details, strict=True):
             _transformed(suggestion.transform, channel, source, events[:, 0])
         if header.n_events <= EVENTS:
-            copy = fcs_append.Copy(header, path.with_suffix(".copy"), [fcs_append.Added("dpmix_x", "x", 7.0)])
+            copy = fcs_export.Copy(header, path.with_suffix(".copy"), [fcs_export.Added("dpmix_x", "x", 7.0)])
             try:
                 copy.write(np.arange(stop), [np.ones(stop)])
                 copy.close()
@@ -291,7 +292,7 @@ def _template(bem: bool) -> bytes:
     """A whole run file of two components in two channels, three draws of one chain."""
     k, names, learned = 2, ("CD3", "CD4"), ("m", "gamma", "nu", "phi")
     path, draws = _folder() / "template.h5", 1 if bem else 3
-    scale = Scaling(names, (scaling.Transform("arcsinh", 5.0), scaling.Transform("logicle", t=1024.0)),
+    scale = Scaling(names, (transforms.Transform("arcsinh", 5.0), transforms.Transform("logicle", t=1024.0)),
                     np.zeros(2), np.ones(2), ((), ()), 1)  # fmt: skip
     layout = Layout(
         kind="bem" if bem else "mcmc",

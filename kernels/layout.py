@@ -19,7 +19,14 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 Places = npt.NDArray[np.intp]
 
-CHUNK = 65_536
+CHUNK: int = 65_536
+"""Consecutive events of the grid on which every engine forms statistics.
+
+Statistics of one chunk are formed in one order; those of several chunks are added in a way that does not
+depend on their order (dpmix.engines.exact).
+"""
+MAX_CHANNELS: int = 64
+MAX_COMPONENTS: int = 4096
 THREADS = 128
 MOMENT_THREADS = 256
 PARTS = 8

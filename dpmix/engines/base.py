@@ -5,55 +5,14 @@ An engine holds the events and never sees a prior; the sampler holds the prior a
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from dpmix.model import Array, Mixture, Stats
-
-CHUNK = 65_536
-"""Consecutive events of the grid on which statistics are formed, whatever engine forms them.
-
-A chunk's are formed in one order; those of chunks are added in a way that does not depend on order
-(dpmix.engines.exact).
-"""
-
-
-class Key(NamedTuple):
-    """What the uniform behind every label of one sweep is keyed by, beside the event's own number.
-
-    The uniform of event i is ``((x >> 9) + 0.5) * 2**-23`` in float32, x the first word of Philox4x32-10
-    (Salmon et al. 2011) with counter ``(i mod 2**32, i div 2**32, iteration, chain)`` and key
-    ``(seed mod 2**32, seed div 2**32)``. The other three words are for the scans of `Engine.divide`.
-    """
-
-    seed: int
-    chain: int
-    iteration: int
-
-
-def chain_of(key: Key | None) -> int:
-    """The chain whose labels a pass leaves; an E step has no key, and leaves those of the first."""
-    return 0 if key is None else key.chain
-
-
-class Deal(NamedTuple):
-    """Which labelled events `Engine.divide` deals out, and how.
-
-    Attributes
-    ----------
-    pairs : int32 [K]
-        The pair, 0 to P - 1, to which the events of each component belong; -1 for those that are left alone.
-    sides : int8 [K]
-        The side of the pair, 0 or 1, that all events of a component are given; -1 where each draws its own.
-    word : int
-        Which of the words 1, 2 and 3 behind an event's uniform its side is drawn by.
-    """
-
-    pairs: npt.NDArray[np.int32]
-    sides: npt.NDArray[np.int8]
-    word: int
+from dpmix.model.mixture import Array, Mixture, Stats
+from dpmix.model.split_merge import SplitAssignment
+from dpmix.model.streams import Key
 
 
 class Engine(Protocol):
@@ -82,8 +41,8 @@ class Engine(Protocol):
         """Draw every label (Gibbs step 1) and sum the statistics of the events by label."""
         ...
 
-    def divide(self, deal: Deal, mixture: Mixture, key: Key) -> tuple[Stats, Array]:
-        """Deal the events of some components out to pairs of new ones, as a split-merge move asks.
+    def divide(self, split: SplitAssignment, mixture: Mixture, key: Key) -> tuple[Stats, Array]:
+        """Divide the events of some components among pairs of new ones, for a split-merge move.
 
         What an event gets depends on the event, its label in the latest draw of ``key.chain``, the mixture,
         the key and the word alone. Labels, and the statistics of later passes, are as if this had not been
@@ -91,7 +50,7 @@ class Engine(Protocol):
 
         Parameters
         ----------
-        deal : Deal
+        split : SplitAssignment
         mixture : Mixture
             2P components, 2p and 2p + 1 those of pair p. Of their weights, the ratio within a pair counts.
         key : Key
@@ -107,7 +66,7 @@ class Engine(Protocol):
         Raises
         ------
         ValueError
-            For a deal that is not as `Deal` says, or where the chain has no labels of K components.
+            The split does not fit `SplitAssignment`, or the chain has no labels of K components.
         """
         ...
 

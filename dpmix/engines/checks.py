@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from dpmix.engines.base import CHUNK, Deal
 from dpmix.engines.exact import MAX_ADDITIONS
-from dpmix.model import Array, Ints, Mixture
+from dpmix.kernels.layout import CHUNK, MAX_CHANNELS, MAX_COMPONENTS
+from dpmix.model.mixture import Array, Ints, Mixture
+from dpmix.model.split_merge import SplitAssignment
 
-MAX_CHANNELS = 64
-MAX_COMPONENTS = 4096
 MAX_EVENTS = MAX_ADDITIONS * CHUNK
 """Of all parts of the data: every chunk is an addition to each sum (dpmix.engines.exact)."""
 
@@ -109,27 +108,29 @@ def checked_populations(populations: Ints, n_components: int) -> npt.NDArray[np.
     return np.ascontiguousarray(populations, dtype=np.int32)
 
 
-def checked_deal(deal: Deal, n_components: int) -> Deal:
-    """A deal to the pairs of a mixture's components, as contiguous arrays, checked.
+def checked_split(split: SplitAssignment, n_components: int) -> SplitAssignment:
+    """A split to the pairs of a mixture's components, as contiguous arrays, checked.
 
     Raises
     ------
     ValueError
-        Unless it is as `dpmix.engines.base.Deal` says, and the components are an even number.
+        Unless it is as `dpmix.model.split_merge.SplitAssignment` says, and the components are an even number.
     """
     if n_components % 2:
-        raise ValueError(f"deal: got a mixture of {n_components} components, need 2 for each pair")
+        raise ValueError(f"split: got a mixture of {n_components} components, need 2 for each pair")
     n_pairs = n_components // 2
-    pairs, sides = np.asarray(deal.pairs), np.asarray(deal.sides)
+    pairs, sides = np.asarray(split.pairs), np.asarray(split.sides)
     if pairs.ndim != 1 or pairs.shape != sides.shape or not 1 <= len(pairs) <= MAX_COMPONENTS:
         raise ValueError(
-            f"deal: got pairs {list(pairs.shape)} and sides {list(sides.shape)}, need both for each component"
+            f"split: got pairs {list(pairs.shape)}, sides {list(sides.shape)}, need both for each component"
         )
     if pairs.min() < -1 or pairs.max() >= n_pairs or sides.min() < -1 or sides.max() > 1:
-        raise ValueError(f"deal: need pairs from -1 to {n_pairs - 1} and sides -1, 0 or 1")
-    if deal.word not in (1, 2, 3):
-        raise ValueError(f"deal: got word {deal.word}, need 1, 2 or 3")
-    return Deal(np.ascontiguousarray(pairs, np.int32), np.ascontiguousarray(sides, np.int8), deal.word)
+        raise ValueError(f"split: need pairs from -1 to {n_pairs - 1} and sides -1, 0 or 1")
+    if split.word not in (1, 2, 3):
+        raise ValueError(f"split: got word {split.word}, need 1, 2 or 3")
+    return SplitAssignment(
+        np.ascontiguousarray(pairs, np.int32), np.ascontiguousarray(sides, np.int8), split.word
+    )
 
 
 def check_range(start: int, stop: int, n_events: int) -> None:

@@ -27,21 +27,23 @@ import numpy.typing as npt
 from distributed import Client, Future, KilledWorker, LocalCluster
 
 import dpmix
-from dpmix.config import ClusterConfig, EngineConfig
+from dpmix.config.schema import ClusterConfig, EngineConfig
 from dpmix.engines import exact, part
-from dpmix.engines.base import CHUNK, Deal, Key, chain_of
 from dpmix.engines.checks import (
     check_events,
     check_options,
     check_range,
-    checked_deal,
     checked_parameters,
     checked_populations,
+    checked_split,
 )
 from dpmix.engines.part import About, Recipe, Sums
 from dpmix.engines.sums import division_of, stats_of
 from dpmix.errors import DpmixError
-from dpmix.model import Array, Ints, Mixture, Stats
+from dpmix.kernels.layout import CHUNK
+from dpmix.model.mixture import Array, Ints, Mixture, Stats
+from dpmix.model.split_merge import SplitAssignment
+from dpmix.model.streams import Key, chain_of
 
 log = logging.getLogger("dpmix")
 
@@ -223,16 +225,16 @@ class ClusterEngine:
         """Sum the statistics of the events weighted by their responsibilities."""
         return self._statistics(mixture, None)
 
-    def divide(self, deal: Deal, mixture: Mixture, key: Key) -> tuple[Stats, Array]:
-        """Deal events out to pairs of components; see `dpmix.engines.base.Engine.divide`."""
+    def divide(self, split: SplitAssignment, mixture: Mixture, key: Key) -> tuple[Stats, Array]:
+        """Divide events among pairs of components; see `dpmix.engines.base.Engine.divide`."""
         checked_parameters(mixture, self.n_channels)
-        deal = checked_deal(deal, len(mixture.means))
-        if self._components.get(key.chain) != len(deal.pairs):
-            raise ValueError(f"deal: chain {key.chain} has no labels of {len(deal.pairs)} components")
+        split = checked_split(split, len(mixture.means))
+        if self._components.get(key.chain) != len(split.pairs):
+            raise ValueError(f"split: chain {key.chain} has no labels of {len(split.pairs)} components")
         with self._told():
             before = self._latest[key.chain]
             values, _ = self._summed(
-                mixture, lambda held, sent: self._submit(part.divide, held, before, deal, sent, key)
+                mixture, lambda held, sent: self._submit(part.divide, held, before, split, sent, key)
             )
         return division_of(values, mixture)
 
@@ -398,7 +400,7 @@ class ClusterEngine:
     # ------------------------------------------------------------------------- which chunks a worker has
 
     def _look(self) -> None:
-        """Deal chunks anew where workers have come or gone, or are not as fast as was thought."""
+        """Redistribute chunks where workers joined or left, or differ from their expected speeds."""
         if time.monotonic() - self._looked > LOOK_SECONDS:
             threads = self._alike(self._workers())
             if threads and {*threads} != self._among:
@@ -506,7 +508,7 @@ class ClusterEngine:
         return {worker: workers[worker] for worker in answered}
 
     def _deal_among(self, threads: Mapping[str, int]) -> None:
-        """Deal chunks out to other workers than before, whose speeds nobody knows yet."""
+        """Distribute chunks to a new set of workers, whose speeds are not known yet."""
         self._among = {*threads}
         self._deal(threads)
 

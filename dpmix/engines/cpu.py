@@ -17,20 +17,22 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from dpmix.engines.base import CHUNK, Deal, Key
 from dpmix.engines.checks import (
     check_events,
     check_options,
     check_range,
-    checked_deal,
     checked_parameters,
     checked_populations,
+    checked_split,
     numbers_now,
 )
 from dpmix.engines.sums import SummingEngine, zeros
 from dpmix.errors import DataError
 from dpmix.kernels import _cpu
-from dpmix.model import Array, Ints, Mixture
+from dpmix.kernels.layout import CHUNK
+from dpmix.model.mixture import Array, Ints, Mixture
+from dpmix.model.split_merge import SplitAssignment
+from dpmix.model.streams import Key
 
 BATCH_BYTES = 64 << 20  # BUDGET of kernels/cpu/engine.cpp
 
@@ -57,9 +59,9 @@ def scratch_bytes(
     n_events: int, n_channels: int, n_components: int, threads: int | None, chunks_in_flight: int | None
 ) -> int:
     """Memory that passes work in, nearly (kernels/cpu/engine.cpp); the options are those of `CpuEngine`."""
-    chunks = -(-n_events // CHUNK)
+    chunks: int = -(-n_events // CHUNK)
     moments = 8 * (1 + n_channels * (n_channels + 3) // 2)
-    chunk = 8 * CHUNK + (n_components + 32) * moments
+    chunk: int = 8 * CHUNK + (n_components + 32) * moments
     threads = threads or usable_cores()
     in_flight = chunks_in_flight or max(1, min(BATCH_BYTES // chunk, 2 * threads))
     sums = (4 + 1 + 1) * n_components * moments  # their states and values; of a chunk so far
@@ -195,14 +197,14 @@ class CpuEngine(SummingEngine):
             self._native.memberships(*parameters, numbers, start, memberships, log_densities)
         return memberships, log_densities
 
-    def divide_sums(self, deal: Deal, mixture: Mixture, key: Key) -> Array:
+    def divide_sums(self, split: SplitAssignment, mixture: Mixture, key: Key) -> Array:
         parameters = checked_parameters(mixture, self._n_channels)
-        deal = checked_deal(deal, len(mixture.means))
+        split = checked_split(split, len(mixture.means))
         state = zeros(mixture, len(mixture.means) // 2)
         with self._timed():
-            done = self._native.divide(deal.pairs, deal.sides, *parameters, *key, deal.word, state)
+            done = self._native.divide(split.pairs, split.sides, *parameters, *key, split.word, state)
         if not done:
-            raise ValueError(f"deal: chain {key.chain} has no labels of {len(deal.pairs)} components")
+            raise ValueError(f"split: chain {key.chain} has no labels of {len(split.pairs)} components")
         return state
 
     def labels(self, chain: int = 0) -> npt.NDArray[np.int32]:

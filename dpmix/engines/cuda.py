@@ -21,20 +21,21 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmix.engines import exact
-from dpmix.engines.base import CHUNK, Deal, Key, chain_of
 from dpmix.engines.checks import (
     check_events,
     check_options,
     check_range,
-    checked_deal,
     checked_parameters,
     checked_populations,
+    checked_split,
 )
 from dpmix.engines.sums import SummingEngine, zeros
 from dpmix.errors import DpmixError
 from dpmix.kernels import build
-from dpmix.kernels.layout import Layout
-from dpmix.model import Array, Ints, Mixture
+from dpmix.kernels.layout import CHUNK, Layout
+from dpmix.model.mixture import Array, Ints, Mixture
+from dpmix.model.split_merge import SplitAssignment
+from dpmix.model.streams import Key, chain_of
 
 if TYPE_CHECKING:
     from dpmix.engines.cuda_device import Account, Deliver, Device, Labels, Pass
@@ -235,16 +236,16 @@ class CudaEngine(SummingEngine):
         self._run(work, keep, range(start // CHUNK, (stop - 1) // CHUNK + 1))
         return memberships, log_densities
 
-    def divide_sums(self, deal: Deal, mixture: Mixture, key: Key) -> Array:
+    def divide_sums(self, split: SplitAssignment, mixture: Mixture, key: Key) -> Array:
         from dpmix.engines.cuda_device import Division, Pass
 
         components = self._packed(mixture)
-        deal = checked_deal(deal, len(components))
+        split = checked_split(split, len(components))
         labelled = self._labelled.get(key.chain)
-        if labelled is None or labelled.n_components != len(deal.pairs):
-            raise ValueError(f"deal: chain {key.chain} has no labels of {len(deal.pairs)} components")
-        table = np.stack([deal.pairs, deal.sides.astype(np.int32)])
-        work = Pass(components, key, division=Division(table, deal.word, labelled.labels))
+        if labelled is None or labelled.n_components != len(split.pairs):
+            raise ValueError(f"split: chain {key.chain} has no labels of {len(split.pairs)} components")
+        table = np.stack([split.pairs, split.sides.astype(np.int32)])
+        work = Pass(components, key, division=Division(table, split.word, labelled.labels))
         return self._add_up(work, zeros(mixture, len(components) // 2))
 
     def labels(self, chain: int = 0) -> npt.NDArray[np.int32]:

@@ -19,11 +19,10 @@ import numpy as np
 import numpy.typing as npt
 import pycuda.driver as driver
 
-from dpmix.engines.base import CHUNK, Key
-from dpmix.engines.checks import MAX_COMPONENTS
 from dpmix.kernels import build
-from dpmix.kernels.layout import MOMENT_THREADS, PARTS, THREADS, Layout
-from dpmix.model import Array, Floats
+from dpmix.kernels.layout import CHUNK, MAX_COMPONENTS, MOMENT_THREADS, PARTS, THREADS, Layout
+from dpmix.model.mixture import Array, Floats
+from dpmix.model.streams import Key
 
 log = logging.getLogger("dpmix")
 
@@ -73,15 +72,15 @@ class Division:
 
     Attributes
     ----------
-    deal : int32 [2, components that labels are of]
-        The pair and the side of the events of each (`dpmix.engines.base.Deal`).
+    split : int32 [2, components that labels are of]
+        The pair and the side of the events of each (`dpmix.model.split_merge.SplitAssignment`).
     word : int
         Of the generator.
     labels : uint16 [chunks, CHUNK]
         Of all events.
     """
 
-    deal: npt.NDArray[np.int32]
+    split: npt.NDArray[np.int32]
     word: int
     labels: Labels
 
@@ -481,8 +480,8 @@ class Device:
             driver.memcpy_htod(self._ends, work.gates.ends)
             self._bytes_up += work.gates.ends.nbytes
         if work.division:
-            driver.memcpy_htod(self._deal, work.division.deal)
-            self._bytes_up += work.division.deal.nbytes
+            driver.memcpy_htod(self._deal, work.division.split)
+            self._bytes_up += work.division.split.nbytes
         rows, first = self._components_here[: len(work.components)], self._lanes[0].stream
         np.copyto(rows, work.components, casting="same_kind")
         self._origin.record(first)
@@ -559,7 +558,7 @@ class Device:
         self._launch(
             "divide", (n_components // 2 * PARTS, n_slots), lane.stream,
             events, self._components, self._exact_address, self._deal, lane.labels, numbers, n_events,
-            self._first_event, division.deal.shape[1], self._weight_floor, *key, division.word,
+            self._first_event, division.split.shape[1], self._weight_floor, *key, division.word,
             dealt, lane.sums, lane.far_counts,
         )  # fmt: skip
         self._launch_accumulation(lane, n_components, dealt)

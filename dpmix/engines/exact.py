@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from dpmix.kernels import _cpu
-from dpmix.model import Array
+from dpmix.model.mixture import Array
 
 MAX_ADDITIONS = 1 << 22
 """Numbers of a sum, all merged ones together, that are surely added without rounding (it is 2^24)."""

@@ -21,14 +21,15 @@ from dask.sizeof import sizeof
 from distributed import get_worker
 
 import dpmix
-from dpmix import memory
-from dpmix.config import EngineConfig
+from dpmix.config.schema import EngineConfig
 from dpmix.engines import cpu, cuda, exact
-from dpmix.engines.base import Deal, Key, chain_of
 from dpmix.engines.cpu import CpuEngine
 from dpmix.engines.cuda import CudaEngine
 from dpmix.errors import DataError
-from dpmix.model import Array, Floats, Ints, Mixture
+from dpmix.model.mixture import Array, Floats, Ints, Mixture
+from dpmix.model.split_merge import SplitAssignment
+from dpmix.model.streams import Key, chain_of
+from dpmix.system import memory
 
 FINGERPRINT_ROWS = 256
 SHARE_OF_MEMORY = 0.5  # of what is free to a worker: events that need more stay in their file
@@ -209,10 +210,10 @@ def sums(part: Part, before: Pass | None, work: Pass) -> Sums:
     return Sums(state, {part.recipe.chunks: time.perf_counter() - began})
 
 
-def divide(part: Part, before: Pass, deal: Deal, mixture: Mixture, key: Key) -> Sums:
+def divide(part: Part, before: Pass, split: SplitAssignment, mixture: Mixture, key: Key) -> Sums:
     """Statistics of the events of a part, dealt out to pairs."""
     began = time.perf_counter()
-    state = part.after(before).engine.divide_sums(deal, mixture, key)
+    state = part.after(before).engine.divide_sums(split, mixture, key)
     return Sums(state, {part.recipe.chunks: time.perf_counter() - began})
 
 

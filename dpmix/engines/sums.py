@@ -9,10 +9,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from dpmix.engines import exact
-from dpmix.engines.base import Deal, Key
 from dpmix.engines.checks import rounded
 from dpmix.kernels.layout import Layout
-from dpmix.model import Array, Mixture, Stats
+from dpmix.model.mixture import Array, Mixture, Stats
+from dpmix.model.split_merge import SplitAssignment
+from dpmix.model.streams import Key
 
 
 class SummingEngine(ABC):
@@ -31,8 +32,8 @@ class SummingEngine(ABC):
         """The E step; the state of the sums, float64 [4, K * N_MOMENTS + 1]."""
 
     @abstractmethod
-    def divide_sums(self, deal: Deal, mixture: Mixture, key: Key) -> Array:
-        """Deal events out to P pairs; the state of the sums, float64 [4, 2 * P * N_MOMENTS + P]."""
+    def divide_sums(self, split: SplitAssignment, mixture: Mixture, key: Key) -> Array:
+        """Divide events among P pairs; the state of the sums, float64 [4, 2 * P * N_MOMENTS + P]."""
 
     def draw_labels(self, mixture: Mixture, key: Key) -> Stats:
         """Draw every label given the mixture, and sum the statistics of the events by label.
@@ -45,9 +46,9 @@ class SummingEngine(ABC):
         """Sum the statistics of the events weighted by their responsibilities (see the class's notes)."""
         return stats_of(exact.values(self.expect_sums(mixture)), mixture)
 
-    def divide(self, deal: Deal, mixture: Mixture, key: Key) -> tuple[Stats, Array]:
-        """Deal events out to pairs of components; see `dpmix.engines.base.Engine.divide`."""
-        return division_of(exact.values(self.divide_sums(deal, mixture, key)), mixture)
+    def divide(self, split: SplitAssignment, mixture: Mixture, key: Key) -> tuple[Stats, Array]:
+        """Divide events among pairs of components; see `dpmix.engines.base.Engine.divide`."""
+        return division_of(exact.values(self.divide_sums(split, mixture, key)), mixture)
 
 
 def zeros(mixture: Mixture, n_log_densities: int = 1) -> Array:

@@ -103,7 +103,14 @@ def environment(name: str) -> dict[str, str]:
 def begin_tests(name: str, module: Path) -> subprocess.Popen[str]:
     """Run the tests on a module, beside those of the other sanitizer."""
     options = ["-q", "-p", "sanitized", "-k", SANITIZERS[name].tests, "--durations=5"]
-    command = [sys.executable, "-m", "pytest", *options, "tests/test_cpu_engine.py", "tests/test_exact.py"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        *options,
+        "tests/engines/test_cpu_engine.py",
+        "tests/engines/test_exact.py",
+    ]
     variables = {**environment(name), MODULE: str(module)}
     return subprocess.Popen(
         command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

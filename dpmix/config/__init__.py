@@ -1,0 +1,1 @@
+"""The configuration: one schema, its problems in words, and YAML."""

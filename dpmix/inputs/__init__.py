@@ -1,0 +1,1 @@
+"""From files to events: sources, channels, transforms, atoms and their preparation."""

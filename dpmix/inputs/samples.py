@@ -1,0 +1,122 @@
+"""Many samples: a table with a row for each, which says where its events are and what is known of it."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from dpmix.errors import ConfigError, printable
+from dpmix.inputs.sources import Place, Source, named_twice, open_places, open_sources
+from dpmix.inputs.storage import Storage
+
+FILE, NAME = "file", "sample"
+# Columns that the tables of a gating have beside those of the samples.
+TAKEN = ("population", "phenotype", "events", "proportion", "low", "high")
+NEED = f"need a CSV file with a row per sample and a column {FILE}"
+
+Columns = Mapping[str, Sequence[str]]
+
+
+def open_samples(
+    files: Sequence[str | Path], table: str | None, base: Path, storage: Storage | None = None
+) -> tuple[list[Source], Columns]:
+    """Open the samples of a run.
+
+    Parameters
+    ----------
+    files : sequence of str or Path
+        As `dpmix.inputs.sources.open_sources` takes them.
+    table : str or None
+        A CSV file, in place of `files`. Its column `file` names the file of each sample (a part of it after
+        `::`), relative to the folder of the table; a column `sample` the names to show; all others are kept.
+    base : Path
+        Folder that names are relative to.
+    storage : Storage, optional
+        For `open_sources`.
+
+    Returns
+    -------
+    sources : list of Source
+        S samples, by the names to show.
+    columns : mapping of str to S str
+        The other columns of the table; none without one.
+
+    Raises
+    ------
+    ConfigError
+        The table cannot be read or is not such a table, or a file is not there.
+    DataError
+        A file is of no known kind, or cannot be read.
+    """
+    if table is None:
+        return open_sources(files, base, storage), {}
+    path = base / Path(table).expanduser()
+    head, rows = _read(path)
+    places = [_place(path.parent, row[head.index(FILE)]) for row in rows]
+    columns = {
+        printable(name): [printable(row[k]) for row in rows] for k, name in enumerate(head) if name != FILE
+    }
+    names = columns.pop(NAME, None)
+    problems = [*_file_problems(places), *(_name_problems(names) if names is not None else ())]
+    if problems:
+        raise ConfigError([f"data.samples: {path}: {problem}" for problem in problems])
+    sources = open_places(places, storage)
+    if names is not None:
+        sources = [replace(source, name=name) for source, name in zip(sources, names, strict=True)]
+    return sources, columns
+
+
+def _read(path: Path) -> tuple[list[str], list[list[str]]]:
+    """The first line of a table and the others, which have as many cells; there is a column of files."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            delimiter = max(",\t;", key=file.readline().count)
+            file.seek(0)
+            lines = [
+                [printable(cell.strip()) for cell in line] for line in csv.reader(file, delimiter=delimiter)
+            ]
+    except (OSError, ValueError, csv.Error) as error:
+        reason = getattr(error, "strerror", None) or "no text in UTF-8"
+        raise ConfigError([f"data.samples: {path}: cannot be read ({reason}), {NEED}"]) from None
+    head, *rows = [line for line in lines if any(line)] or [[]]
+    problem = ""
+    if FILE not in head:
+        problem = f"found the columns {', '.join(head)}, {NEED}" if head else f"is empty, {NEED}"
+    elif len({*head}) < len(head) or "" in head:
+        problem = "found a column without a name, or two of one name, need a name of its own for each"
+    elif {*head} & {*TAKEN}:
+        problem = f"{', '.join(sorted({*head} & {*TAKEN}))} is a column of dpmix's tables, need another name"
+    elif not rows:
+        problem = "found no row under its first line, need one per sample"
+    elif odd := [row for row in rows if len(row) != len(head)]:
+        problem = (
+            f"row {rows.index(odd[0]) + 1} has {len(odd[0])} cells, need {len(head)} as in the first line"
+        )
+    if problem:
+        raise ConfigError([f"data.samples: {path}: {problem}"])
+    return head, rows
+
+
+def _place(folder: Path, cell: str) -> Place:
+    name, _, part = cell.partition("::")
+    return folder / Path(name).expanduser(), part
+
+
+def _file_problems(places: Sequence[Place]) -> list[str]:
+    missing = [
+        f"row {k}: no such file: {file}" for k, (file, _) in enumerate(places, 1) if not file.is_file()
+    ]
+    return missing + [f"{file} is named twice, need each file once" for file in named_twice(places)]
+
+
+def _name_problems(names: Sequence[str]) -> list[str]:
+    odd = [
+        f'row {k}: got the sample "{name}", need a name, without /'
+        for k, name in enumerate(names, 1)
+        if name in ("", ".", "..") or "/" in name
+    ]
+    twice = [name for name, count in Counter(names).items() if count > 1 and name]
+    return odd + [f"the sample {name} is named twice, need another name for each" for name in twice]

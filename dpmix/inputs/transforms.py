@@ -1,0 +1,228 @@
+"""The scales of a channel, and the ways between them.
+
+raw
+    As measured: in the file's units, amplification undone and compensated where that was asked.
+transformed
+    After the channel's transform (logicle, arcsinh, log, linear): the scale of plots; atoms are spread here,
+    where that was asked.
+standardised
+    Mean 0 and standard deviation 1 over the events: the scale that the sampler sees.
+
+Logicle: Moore and Parks (2012), Cytometry A 81A:273, by FlowUtils.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from flowutils.transforms import logicle, logicle_inverse
+
+from dpmix.errors import DataError
+from dpmix.inputs.atoms import Atom, spread
+from dpmix.model.mixture import Array, Floats, Ints
+
+Method = Literal["logicle", "arcsinh", "log", "linear"]
+
+
+@dataclass(frozen=True)
+class Transform:
+    """The transform of one channel, every parameter given.
+
+    Attributes
+    ----------
+    method : "logicle", "arcsinh", "log" or "linear"
+        arcsinh is arcsinh(x / cofactor), log the logarithm to base 10, logicle is 1 at x = t.
+    cofactor : float
+        For arcsinh.
+    t, w, m, a : float
+        For logicle: top of the scale, linear decades, all decades, further negative decades.
+
+    Raises
+    ------
+    ValueError
+        The parameters are outside what the method is defined for.
+    """
+
+    method: Method = "linear"
+    cofactor: float = 1.0
+    t: float = 1.0
+    w: float = 0.5
+    m: float = 4.5
+    a: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.method == "arcsinh" and not 0 < self.cofactor < math.inf:
+            raise ValueError(f"arcsinh: cofactor is {self.cofactor:g}, need a number above 0")
+        fits = (
+            math.isfinite(self.t + self.w + self.m + self.a)
+            and self.t > 0
+            and self.m > 0
+            and 0 <= 2 * self.w <= self.m
+            and -self.w <= self.a <= self.m - 2 * self.w
+        )
+        if self.method == "logicle" and not fits:  # FlowUtils would return the values as they are
+            found = f"t = {self.t:g}, w = {self.w:g}, m = {self.m:g}, a = {self.a:g}"
+            raise ValueError(f"logicle: {found}, need t > 0, m > 0, 0 <= w <= m / 2 and -w <= a <= m - 2 w")
+        if self.method == "logicle" and not self._can_be_computed():
+            raise ValueError(f"{self}: too extreme to be computed, need t, w, m and a nearer their defaults")
+
+    def _can_be_computed(self) -> bool:
+        """Whether FlowUtils finds this logicle scale increasing, and 1 at its top."""
+        scale = self.apply(self.t * np.array([-1.0, -1e-3, 0.0, 1e-3, 1.0]))
+        return bool((np.diff(scale) > 0).all() and abs(scale[-1] - 1.0) < 1e-6)
+
+    def apply(self, raw: Array) -> Array:
+        """Raw to transformed values, float64 of any shape; log needs values above 0.
+
+        NaN where a value is too far beyond a logicle scale for its equation to be solved.
+        """
+        match self.method:
+            case "logicle":
+                parameters = {"t": self.t, "m": self.m, "w": self.w, "a": self.a}
+                flat = logicle(np.ravel(raw), None, **parameters)
+                failed = flat == -1.0  # FlowUtils says so; it may be the value, too
+                if failed.any():
+                    there = logicle_inverse(np.array([-1.0]), None, **parameters)
+                    flat[failed & ~np.isclose(np.ravel(raw), there, rtol=1e-6)] = np.nan
+                return np.reshape(flat, np.shape(raw))
+            case "arcsinh":
+                return np.arcsinh(raw / self.cofactor)
+            case "log":
+                return np.log10(raw)
+            case "linear":
+                return np.asarray(raw, np.float64)
+
+    def invert(self, transformed: Array) -> Array:
+        """Transformed to raw values, float64 of any shape."""
+        match self.method:
+            case "logicle":
+                flat = logicle_inverse(np.ravel(transformed), None, t=self.t, m=self.m, w=self.w, a=self.a)
+                return np.reshape(flat, np.shape(transformed))
+            case "arcsinh":
+                return self.cofactor * np.sinh(transformed)
+            case "log":
+                return 10.0 ** np.asarray(transformed, np.float64)
+            case "linear":
+                return np.asarray(transformed, np.float64)
+
+    def parameters(self) -> dict[str, float]:
+        """The parameters that the method has."""
+        names = {"logicle": ("t", "w", "m", "a"), "arcsinh": ("cofactor",)}.get(self.method, ())
+        return {name: getattr(self, name) for name in names}
+
+    def __str__(self) -> str:
+        return " ".join([self.method, *(f"{name}={x:g}" for name, x in self.parameters().items())])
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """The scales of every channel of a run; standardised = (transformed - means) / sds.
+
+    Attributes
+    ----------
+    channels : tuple of str
+        D display names.
+    transforms : tuple of Transform
+        One per channel.
+    means, sds : float64 [D]
+        Of the transformed events; 0 and 1 where the run was not standardised.
+    atoms : tuple of tuples of Atom
+        Of each channel, with what is done to their events.
+    seed : int
+        Of the noise that atoms are spread by.
+    """
+
+    channels: tuple[str, ...]
+    transforms: tuple[Transform, ...]
+    means: Array
+    sds: Array
+    atoms: tuple[tuple[Atom, ...], ...] = ()
+    seed: int = 0
+
+    def spread_atoms(self, transformed: Floats, sample: str, rows: Ints) -> None:
+        """Move the events at the atoms as recorded, in place.
+
+        Parameters
+        ----------
+        transformed : float32 [M, D]
+        sample : str
+            Name of the sample that they are of.
+        rows : int64 [M]
+            Row of each event in its file.
+        """
+        for j, atoms in enumerate(self.atoms):
+            points = self.transforms[j].apply(np.array([atom.value for atom in atoms]))
+            spread(transformed[:, j], points, atoms, (self.seed, sample, self.channels[j]), rows)
+
+    def to_transformed(self, points: npt.ArrayLike) -> Array:
+        """Standardised points to the transformed scale, float64 [..., D]."""
+        return np.asarray(points, np.float64) * self.sds + self.means
+
+    def covariance_to_transformed(self, covariances: npt.ArrayLike) -> Array:
+        """Covariances on the standardised scale to the transformed scale, float64 [..., D, D]."""
+        return np.asarray(covariances, np.float64) * np.outer(self.sds, self.sds)
+
+    def to_raw(self, points: npt.ArrayLike) -> Array:
+        """Standardised points to raw values, float64 [..., D].
+
+        Of a component's mean this is where its middle lies, not the mean of its raw values.
+        """
+        transformed = self.to_transformed(points)
+        columns = [t.invert(transformed[..., j]) for j, t in enumerate(self.transforms)]
+        return np.stack(columns, axis=-1)
+
+    def as_attributes(self) -> dict[str, Any]:
+        """All of it in plain lists and numbers, for JSON."""
+        return {
+            "channels": list(self.channels),
+            "transforms": [{"method": t.method, **t.parameters()} for t in self.transforms],
+            "means": self.means.tolist(),
+            "sds": self.sds.tolist(),
+            "atoms": [[asdict(atom) for atom in atoms] for atoms in self.atoms],
+            "seed": self.seed,
+        }
+
+    @classmethod
+    def from_attributes(cls, attributes: Mapping[str, Any]) -> Scaling:
+        """What `as_attributes` gave.
+
+        Raises
+        ------
+        DataError
+            It is something else.
+        """
+        try:
+            scaling = cls._from_attributes(attributes)
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise DataError(f"the scaling that a run file holds cannot be read ({reason})") from None
+        return scaling
+
+    @classmethod
+    def _from_attributes(cls, attributes: Mapping[str, Any]) -> Scaling:
+        scaling = cls(
+            channels=tuple(attributes["channels"]),
+            transforms=tuple(Transform(**t) for t in attributes["transforms"]),
+            means=np.array(attributes["means"], np.float64),
+            sds=np.array(attributes["sds"], np.float64),
+            atoms=tuple(tuple(Atom(**atom) for atom in atoms) for atoms in attributes["atoms"]),
+            seed=attributes["seed"],
+        )
+        dim = len(scaling.channels)
+        lengths = {dim, len(scaling.transforms), scaling.means.size, scaling.sds.size}
+        if scaling.atoms:
+            lengths.add(len(scaling.atoms))
+        if lengths != {dim} or scaling.means.ndim != 1 or scaling.sds.ndim != 1:
+            raise ValueError("its parts are of different lengths")
+        if not (
+            np.isfinite(scaling.means).all() and (scaling.sds > 0).all() and (scaling.sds < np.inf).all()
+        ):
+            raise ValueError("means or standard deviations are no such")
+        if not all(isinstance(name, str) for name in scaling.channels) or type(scaling.seed) is not int:
+            raise ValueError("a name is no text, or the seed no integer")
+        return scaling

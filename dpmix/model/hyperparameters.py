@@ -1,0 +1,265 @@
+"""The hyperparameters m, gamma, nu and Phi given the components: draws from their conditionals, and modes.
+
+The hyperpriors are in the docstring of `dpmix.model.mixture`. Each conditional is exact given the
+others. It depends on the components only through the sums in `Components`: of drawn components, or of
+expected ones in Bayesian EM.
+
+D channels, J components. All functions are pure.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import multigammaln
+
+from dpmix.model.mixture import GAMMA_SHAPE, Array, Hyperparameters, Prior
+
+
+class Components(NamedTuple):
+    """Sums over J components, about the m of the hyperparameters that go with them.
+
+    Attributes
+    ----------
+    n_components : int
+        J.
+    precision : float64 [D, D]
+        sum_j Sigma_j^-1.
+    shift : float64 [D]
+        sum_j Sigma_j^-1 (mu_j - m).
+    spread : float
+        sum_j (mu_j - m)' Sigma_j^-1 (mu_j - m).
+    log_det : float
+        sum_j log det Sigma_j.
+    """
+
+    n_components: int
+    precision: Array
+    shift: Array
+    spread: float
+    log_det: float
+
+
+class Wishart(NamedTuple):
+    """Wishart distribution, by the inverse of its scale matrix, of matrices above `least`.
+
+    A matrix is above another where their difference is positive definite.
+
+    Attributes
+    ----------
+    dof : float
+        Degrees of freedom.
+    inverse : float64 [D, D]
+    least : float64 [D, D]
+    """
+
+    dof: float
+    inverse: Array
+    least: Array
+
+
+def summarise(means: Array, whiteners: Array, m: Array) -> Components:
+    """The sums of components, [J, D] and [J, D, D]."""
+    count, dim = means.shape
+    rows = whiteners.reshape(count * dim, dim)
+    whitened = np.einsum("kij,kj->ki", whiteners, means - m).ravel()
+    return Components(
+        n_components=count,
+        precision=rows.T @ rows,
+        shift=rows.T @ whitened,
+        spread=float(whitened @ whitened),
+        log_det=float(-2.0 * np.log(np.einsum("kii->ki", whiteners)).sum()),
+    )
+
+
+def draw(
+    components: Components, given: Hyperparameters, prior: Prior, rng: np.random.Generator
+) -> Hyperparameters:
+    """Draw what is learned, each from its conditional given the components and the others.
+
+    Parameters
+    ----------
+    components : Components
+        About given.m.
+    given : Hyperparameters
+    prior : Prior
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    Hyperparameters
+    """
+    m, gamma, nu, phi = given.m, given.gamma, given.nu, given.phi
+    if "gamma" in prior.learned:
+        shape, scale = gamma_conditional(components, prior)
+        gamma = scale / float(rng.standard_gamma(shape))
+    if "m" in prior.learned:
+        mean, precision = m_conditional(components, m, gamma, prior)
+        root = np.linalg.cholesky(precision)
+        m = mean + np.linalg.solve(root.T, rng.standard_normal(len(m)))
+    if "nu" in prior.learned:
+        log_density = nu_conditional(components, phi, prior)
+        nu = float(prior.nu_grid[np.argmax(log_density + rng.gumbel(size=len(log_density)))])
+    if "phi" in prior.learned:
+        phi = draw_wishart(phi_conditional(components, nu, prior), phi, rng)
+    return Hyperparameters(m, gamma, nu, phi)
+
+
+def draw_prior(prior: Prior, rng: np.random.Generator) -> Hyperparameters:
+    """Draw what is learned from the prior: the hyperparameters given no component."""
+    dim = len(prior.m)
+    nothing = Components(0, np.zeros((dim, dim)), np.zeros(dim), 0.0, 0.0)
+    return draw(nothing, prior.centre, prior, rng)
+
+
+def modes(components: Components, given: Hyperparameters, prior: Prior) -> Hyperparameters:
+    """What is learned, each at the mode of its conditional given the components and the others.
+
+    Parameters as of `draw`; none of these moves lowers the density that the conditionals share.
+    """
+    m, gamma, nu, phi = given.m, given.gamma, given.nu, given.phi
+    if "gamma" in prior.learned:
+        shape, scale = gamma_conditional(components, prior)
+        gamma = scale / (shape + 1.0)
+    if "m" in prior.learned:
+        m = m_conditional(components, m, gamma, prior)[0]
+    if "nu" in prior.learned:
+        nu = float(prior.nu_grid[np.argmax(nu_conditional(components, phi, prior))])
+    if "phi" in prior.learned:
+        phi = wishart_mode(phi_conditional(components, nu, prior))
+    return Hyperparameters(m, gamma, nu, phi)
+
+
+def gamma_conditional(components: Components, prior: Prior) -> tuple[float, float]:
+    """Shape and scale of the inverse gamma distribution of gamma: 1 / gamma ~ Gamma(shape, rate=scale)."""
+    n_numbers = components.n_components * len(prior.m)
+    return GAMMA_SHAPE + 0.5 * n_numbers, GAMMA_SHAPE * prior.gamma + 0.5 * components.spread
+
+
+def m_conditional(components: Components, m: Array, gamma: float, prior: Prior) -> tuple[Array, Array]:
+    """Mean [D] and precision [D, D] of the normal distribution of m; the components' sums are about `m`."""
+    weak = np.linalg.inv(prior.gamma * prior.phi)
+    precision = weak + components.precision / gamma
+    step = np.linalg.solve(precision, weak @ (prior.m - m) + components.shift / gamma)
+    return m + step, precision
+
+
+def nu_conditional(components: Components, phi: Array, prior: Prior) -> Array:
+    """Log probabilities of the values of `Prior.nu_grid`, but for a common constant."""
+    dim, nu = len(phi), prior.nu_grid
+    dof = nu + dim + 1
+    each = 0.5 * dof * (dim * np.log(0.5 * nu) + log_det(phi)) - multigammaln(0.5 * dof, dim)
+    trace = np.sum(components.precision * phi)
+    density: Array = components.n_components * each - 0.5 * dof * components.log_det - 0.5 * nu * trace
+    return density
+
+
+def phi_conditional(components: Components, nu: float, prior: Prior) -> Wishart:
+    """The restricted Wishart distribution of Phi."""
+    return Wishart(
+        dof=prior.phi_dof + components.n_components * (nu + len(prior.m) + 1),
+        inverse=prior.phi_dof * np.linalg.inv(prior.phi) + nu * components.precision,
+        least=prior.phi_least,
+    )
+
+
+def draw_wishart(wishart: Wishart, current: Array, rng: np.random.Generator) -> Array:
+    """A draw, float64 [D, D]; where few whole draws would be above `least`, one that depends on `current`."""
+    if not is_above(wishart.dof * np.linalg.inv(wishart.inverse), 2.0 * wishart.least):
+        # A mode, where Bayesian EM ends, may lie on the edge.
+        inside = current if is_above(current, wishart.least) else 2.0 * wishart.least
+        return redraw_channels(wishart, inside, rng)
+    while not is_above(phi := draw_whole(wishart, rng), wishart.least):
+        pass
+    return phi
+
+
+def draw_whole(wishart: Wishart, rng: np.random.Generator) -> Array:
+    """A draw without the restriction, float64 [D, D], by Bartlett's decomposition."""
+    dim = len(wishart.inverse)
+    # Factorised from the last row upwards, inverse = U U', U upper triangular: U'^-1 is the scale's factor.
+    upper = np.linalg.cholesky(wishart.inverse[::-1, ::-1])[::-1, ::-1]
+    bartlett = np.tril(rng.standard_normal((dim, dim)), -1)
+    np.fill_diagonal(bartlett, np.sqrt(2.0 * rng.standard_gamma(0.5 * (wishart.dof - np.arange(dim)))))
+    factor = np.linalg.solve(upper.T, bartlett)
+    return factor @ factor.T
+
+
+def redraw_channels(wishart: Wishart, current: Array, rng: np.random.Generator) -> Array:
+    """Moves that leave the restricted distribution as it is, channel by channel.
+
+    What Phi has beyond `least` is split, for one channel, into coefficients on the others and a variance
+    beyond them. Given the rest, the density of the coefficients is a normal one times a power of det Phi,
+    which is what elliptical slice sampling takes (Murray, Adams and MacKay 2010, AISTATS 9:541); det Phi is
+    linear in the variance, which is a gamma variate above a bound, less that bound.
+    """
+    dim, extra = len(current), current - wishart.least
+    power = 0.5 * (wishart.dof - dim - 1)
+    for i in range(dim):
+        others, rate = np.arange(dim) != i, 0.5 * wishart.inverse[i, i]
+        rest = extra[others][:, others]
+        mean = -0.5 * wishart.inverse[i, others] / rate
+        away = np.linalg.solve(rest, extra[i, others]) - mean
+        own = extra[i, i] - extra[i, others] @ (mean + away)
+        root = np.sqrt(2.0 * rate) * np.linalg.cholesky(rest)
+        noise = np.linalg.solve(root.T, rng.standard_normal(dim - 1))
+        level = log_det(wishart.least + extra) - rng.standard_exponential() / power
+        high = angle = rng.uniform(0.0, 2.0 * np.pi)
+        low = high - 2.0 * np.pi
+        while True:
+            extra = with_row(extra, others, mean + np.cos(angle) * away + np.sin(angle) * noise, own)
+            if log_det(wishart.least + extra) > level or angle == 0.0:
+                break
+            low, high = (angle, high) if angle < 0.0 else (low, angle)
+            angle = rng.uniform(low, high)
+        bound = 1.0 / np.linalg.inv(wishart.least + extra)[i, i] - own
+        extra[i, i] += gamma_above(rate * bound, power + 1.0, rng) / rate - bound - own
+    return wishart.least + extra
+
+
+def with_row(matrix: Array, others: npt.NDArray[np.bool_], coefficients: Array, own: float) -> Array:
+    """The matrix with the one channel not among `others` a combination of them and of `own` variance."""
+    changed = matrix.copy()
+    rest = matrix[others][:, others]
+    row = rest @ coefficients
+    changed[~others, others] = changed[others, ~others] = row
+    changed[~others, ~others] = own + row @ coefficients
+    return changed
+
+
+def wishart_mode(wishart: Wishart) -> Array:
+    """The mode, float64 [D, D], of more than D + 1 degrees of freedom."""
+    root = np.linalg.cholesky(wishart.least)
+    values, vectors = np.linalg.eigh(root.T @ wishart.inverse @ root)
+    axes = root @ vectors  # in which `least` is the identity and the scale matrix diagonal
+    mode: Array = (axes * np.maximum(1.0, (wishart.dof - len(root) - 1.0) / values)) @ axes.T
+    return mode
+
+
+def is_above(one: npt.NDArray[np.floating[Any]], other: Array) -> bool:
+    """Whether the difference of two symmetric matrices is positive definite."""
+    return bool(np.linalg.eigvalsh(one - other)[0] > 0.0)
+
+
+def log_det(matrix: Array) -> float:
+    """Of a positive definite matrix."""
+    return float(np.linalg.slogdet(matrix)[1])
+
+
+def gamma_above(least: float, shape: float, rng: np.random.Generator) -> float:
+    """A Gamma(shape, 1) variate given that it is at least `least`, by rejection; shape of at least 1.
+
+    Well above the mean its log density lies below its tangent at `least`: a shifted exponential is tried.
+    """
+    if least < shape + np.sqrt(shape):
+        while (value := float(rng.standard_gamma(shape))) < least:
+            pass
+        return value
+    rate = 1.0 - (shape - 1.0) / least
+    while True:
+        beyond = float(rng.standard_exponential()) / rate
+        # The logarithm of the density over its tangent, with its sign changed.
+        if rng.standard_exponential() >= (shape - 1.0) * (beyond / least - np.log1p(beyond / least)):
+            return least + beyond

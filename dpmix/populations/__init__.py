@@ -1,0 +1,1 @@
+"""From draws to populations: the tree of components, memberships, proportions, phenotypes."""

@@ -1,0 +1,148 @@
+"""Label switching undone: components of every draw numbered as those of one draw that they share events with.
+
+A component's number means nothing from draw to draw. Cron and West (2011), Am. Stat. 65:16, section 3: a draw
+and a reference classify the same events, and the components of the draw are renumbered so that as few events
+as can be change their number, an assignment problem (solved by scipy). T draws, M events, K components.
+
+The raw draws stay as they are; `write_aligned` writes another file.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5netcdf
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import linear_sum_assignment
+
+from dpmix.errors import ConfigError
+from dpmix.model.mixture import Array, Ints
+from dpmix.populations.partitions import contingency
+from dpmix.runs.draws import Run
+from dpmix.runs.run_file import coordinate, read_contents, write_coordinates
+from dpmix.system.files import replacing, writing
+
+PER_COMPONENT = ("weights", "means", "covariances")
+
+
+def align(labels: npt.ArrayLike, weights: npt.ArrayLike, reference: int) -> Ints:
+    """Which component of each draw takes the place of each component of the reference.
+
+    Components that no shared event ties to one another (those without events, first of all) take the places
+    that are left by weight, the heaviest the place of the heaviest; of equal ones the first.
+
+    Parameters
+    ----------
+    labels : int [T, M]
+        Component of each of the same events in each draw.
+    weights : float [T, K]
+        Of the components of each draw.
+    reference : int
+        Number of the draw whose numbers are kept.
+
+    Returns
+    -------
+    int64 [T, K]
+        order[t, k] is the component of draw t in the place of the reference's component k: a permutation of
+        0..K-1, 0, 1, ... of the reference itself. ``means[t][order[t]]`` are then aligned.
+    """
+    draws, weight = np.asarray(labels), np.asarray(weights, np.float64)
+    if draws.ndim != 2 or weight.ndim != 2 or len(draws) != len(weight) or draws.dtype.kind not in "iu":
+        raise ValueError(
+            f"labels of shape {draws.shape} and type {draws.dtype} and weights of shape {weight.shape}, need "
+            "int [draws, events] and float [draws, components]"
+        )
+    if draws.size and not (draws.min() >= 0 and draws.max() < weight.shape[1]):
+        raise ValueError(f"labels {draws.min()} to {draws.max()} of {weight.shape[1]} components")
+    return np.array(
+        [_order(draws[reference], weight[reference], *one) for one in zip(draws, weight, strict=True)]
+    )
+
+
+def _order(kept: Ints, kept_weights: Array, labels: Ints, weights: Array) -> Ints:
+    """For each component of the reference the one of a draw, int64 [K]."""
+    # The assignment is of components that have events: at most M of them, however many there are.
+    places, kept_numbers = np.unique(kept, return_inverse=True)
+    components, numbers = np.unique(labels, return_inverse=True)
+    shared = contingency(kept_numbers, numbers)
+    rows, columns = linear_sum_assignment(shared, maximize=True)
+    tied = shared[rows, columns] > 0
+    order = np.full(len(weights), -1)
+    order[places[rows[tied]]] = components[columns[tied]]
+
+    heaviest_places = np.argsort(-kept_weights, kind="stable")
+    heaviest = np.argsort(-weights, kind="stable")
+    order[heaviest_places[order[heaviest_places] < 0]] = heaviest[~np.isin(heaviest, order)]
+    return order
+
+
+def write_aligned(path: str | Path, run: Run, draws: npt.ArrayLike, order: npt.ArrayLike) -> None:
+    """Write draws with their components in order, as a file that ``arviz.from_netcdf`` and xarray open.
+
+    Its group ``posterior`` has weights, means, covariances, alpha and what else was learned, as the run file
+    has them and on the scale that the run was opened on, and ``component_order`` [chain, draw, component]:
+    the number in the run file. ``chain`` and ``draw`` are numbers in the run file, ``component`` those of the
+    reference. Draws are read and written one by one. An earlier file at the path is replaced when the new one
+    is whole.
+
+    Parameters
+    ----------
+    path : str or Path
+    run : Run
+    draws : int [T, 2]
+        Chain and draw, from 0, of each draw: the same draws of each chain, in any order.
+    order : int64 [T, K]
+        As `align` gives it.
+
+    Raises
+    ------
+    ConfigError
+        The path is that of the run file.
+    DataError
+        The file cannot be written.
+    """
+    path = Path(path)
+    if path.exists() and path.samefile(run.path):
+        raise ConfigError([f"{path}: is the run file itself, which stays as it is; give another name"])
+    pairs, orders = np.asarray(draws, np.int64), np.asarray(order, np.int64)
+    chains, numbers = np.unique(pairs[:, 0]), np.unique(pairs[:, 1])
+    if orders.shape != (len(pairs), run.n_components) or len(np.unique(pairs, axis=0)) != len(pairs):
+        raise ValueError(f"order of shape {orders.shape} for {len(pairs)} draws, each once")
+    if len(pairs) != len(chains) * len(numbers):
+        raise ValueError("not the same draws of each chain")
+    with writing(path), replacing(path) as temporary, h5netcdf.File(temporary, "w") as file:
+        file.attrs.update(_attributes(run))
+        _write_posterior(file.create_group("posterior"), run, chains, numbers, pairs, orders)
+
+
+def _attributes(run: Run) -> dict[str, str]:
+    """What the file says of itself; no run_id of its own, by which run files are known."""
+    return {
+        "title": f"aligned draws of {run.path.name}",
+        "source": str(run.path.resolve()),
+        "source_run_id": str(run.attributes["run_id"]),
+        "data_hash": str(run.attributes["data_hash"]),
+        "scale": "transformed" if run.transformed else "standardised",
+        "references": "Cron and West (2011), Am. Stat. 65:16",
+    }
+
+
+def _write_posterior(
+    group: h5netcdf.Group, run: Run, chains: Ints, numbers: Ints, pairs: Ints, orders: Ints
+) -> None:
+    drawn = {**{name: getattr(run, name) for name in (*PER_COMPONENT, "alpha")}, **run.hyperparameters}
+    slots = read_contents(run.path).slots
+    dims = {name: slots[f"posterior/{name}"].dims for name in drawn}
+    sizes = {dim: size for name in drawn for dim, size in zip(dims[name], drawn[name].shape, strict=True)}
+    own = {dim: coordinate(dim, size, run.channels) for dim, size in sizes.items()}
+    write_coordinates(group, {**own, "chain": chains, "draw": numbers})
+    for name in drawn:
+        group.create_variable(name, dims[name], np.float64)
+    group.create_variable("component_order", dims["weights"], np.int64)
+    for (chain, draw), order in zip(pairs, orders, strict=True):
+        at = int(np.searchsorted(chains, chain)), int(np.searchsorted(numbers, draw))
+        group["component_order"][at] = order
+        for name, values in drawn.items():
+            one = values[chain, draw]
+            group[name][at] = one[order] if name in PER_COMPONENT else one

@@ -1,0 +1,241 @@
+"""An FCS file again, with channels added: what was there stays as it is.
+
+The bytes of the old channels are copied, and so are all keywords but those that say where segments lie and
+how many channels there are. Added channels are stored as the file stores its own, because all channels of a
+file share one $DATATYPE (before FCS 3.2), and because FlowIO, FlowKit and others read no other files:
+
+- float32 among float32, float64 among float64;
+- integers among integers, of the widest of the old channels' widths (16 bits at least), a fraction as the
+  nearest whole number of its `Added.scale`-th parts. $PnG is that scale: readers that divide by the gain, as
+  FlowIO and FlowKit do unless told otherwise, give the fraction; DPMIX_SCALE says it in words. To make such
+  a file one of floats instead would change what it means: old instruments store logarithms as integers
+  ($PnE), which floats must not be.
+- float32 with its own $PnDATATYPE where types are mixed (FCS 3.2; FlowIO reads no such file).
+
+Changed where it must be: integers of 24 bits become 32 bits wide, the same numbers, because FlowIO and
+FlowKit do not read 24; a file that FCS 2.0 cannot describe, with events beyond byte 99,999,999, becomes FCS
+3.0; empty values, which the standards forbid, become a blank. Supplemental TEXT moves into TEXT. Other data
+sets of the file, and segments that only its vendor knows (OTHER), are left out.
+
+Standards: see `dpmix.inputs.fcs`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmix.errors import DataError
+from dpmix.inputs.fcs import HEADER_BYTES, Header, read_analysis, read_rows
+
+Bytes = npt.NDArray[np.uint8]
+
+IN_HEADER = 99_999_999  # the last byte that eight digits can name
+EVENTS = 32_768  # copied at a time
+DELIMITERS = (b"\x0c", b"|", b"/", b"\x1e", b"!", b"~", b"\x1f", b"\x1d", b"\x1c", b"\x01", b"\x02")
+CRC = b"00000000"  # the standard's way to say that none was computed
+
+
+@dataclass(frozen=True)
+class Added:
+    """A channel to add.
+
+    Attributes
+    ----------
+    name, label : str
+        $PnN and $PnS.
+    limit : float
+        Values lie between 0 and it.
+    scale : int
+        Parts of 1 that values are rounded to where the file stores integers.
+    """
+
+    name: str
+    label: str
+    limit: float
+    scale: int = 1
+
+
+class Copy:
+    """A copy of one data set, written front to back.
+
+    Parameters
+    ----------
+    header : Header
+        Of the data set.
+    path : Path
+        Where to write.
+    added : sequence of Added
+    """
+
+    def __init__(self, header: Header, path: Path, added: Sequence[Added]) -> None:
+        self._header = header
+        self._type, self._scales = _stored(header, added)
+        self._places, size = _places(header)
+        self._added_at = [size + k * self._type.itemsize for k in range(len(added))]
+        self._bytes = size + len(added) * self._type.itemsize
+        self._done = 0
+        analysis = read_analysis(header)
+        heading = _heading(header, added, self._type, self._bytes, len(analysis))
+        self._tail = analysis + (CRC if header.version != "FCS2.0" else b"")
+        self._file = path.open("wb")
+        self._file.write(heading)
+
+    def write(self, rows: npt.NDArray[np.int64], values: Sequence[npt.NDArray[Any]]) -> None:
+        """Write all events up to the last of some rows.
+
+        Parameters
+        ----------
+        rows : int64 [M]
+            Ascending, beyond those written before. Events between them have 0 in the added channels.
+        values : sequence of arrays [M]
+            Of the added channels.
+
+        Raises
+        ------
+        DataError
+            The file being copied cannot be read.
+        ValueError
+            Rows are not ascending, or not of the file.
+        """
+        if not len(rows):
+            return
+        if rows[0] < self._done or rows[-1] >= self._header.n_events or (np.diff(rows) <= 0).any():
+            raise ValueError(f"rows {rows[0]} to {rows[-1]} do not ascend from {self._done}")
+        self._advance(int(rows[-1]) + 1, rows, values)
+
+    def close(self) -> None:
+        """Write what is left of the file, and close it."""
+        none = np.empty(0, np.int64)
+        self._advance(self._header.n_events, none, [none] * len(self._added_at))
+        self._file.write(self._tail)
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+    def abandon(self) -> None:
+        """Close the file as it is."""
+        self._file.close()
+
+    def _advance(self, stop: int, rows: npt.NDArray[np.int64], values: Sequence[npt.NDArray[Any]]) -> None:
+        for start in range(self._done, stop, EVENTS):
+            end = min(start + EVENTS, stop)
+            first, last = np.searchsorted(rows, (start, end))
+            events: Bytes = np.zeros((end - start, self._bytes), np.uint8)
+            events[:, self._places] = read_rows(self._header, start, end)
+            for at, scale, column in zip(self._added_at, self._scales, values, strict=True):
+                part = column[first:last]  # multiplied in float64: float32 would round a second time
+                stored = part if scale == 1 else np.rint(part.astype(np.float64) * scale)
+                as_bytes = stored.astype(self._type).view(np.uint8).reshape(-1, self._type.itemsize)
+                events[rows[first:last] - start, at : at + self._type.itemsize] = as_bytes
+            self._file.write(events.tobytes())
+        self._done = max(self._done, stop)
+
+
+def _stored(header: Header, added: Sequence[Added]) -> tuple[np.dtype[np.generic], list[int]]:
+    """How added channels are stored, and the scale of each."""
+    if all(channel.integer for channel in header.channels):
+        size = max(2, *(_width(kind) for kind in _types(header)))
+        return np.dtype(f"{header.byte_order}u{size}"), [channel.scale for channel in added]
+    size = 8 if all(kind.kind == "f" and kind.itemsize == 8 for kind in _types(header)) else 4
+    return np.dtype(f"{header.byte_order}f{size}"), [1] * len(added)
+
+
+def _types(header: Header) -> list[np.dtype[np.generic]]:
+    return [header.row[k] for k in range(len(header.channels))]
+
+
+def _width(kind: np.dtype[np.generic]) -> int:
+    """Bytes that a channel has in the copy."""
+    return 4 if kind.itemsize == 3 else kind.itemsize
+
+
+def _places(header: Header) -> tuple[slice | npt.NDArray[np.int64], int]:
+    """Where each byte of an old event goes in a new one, and the bytes of the old channels there."""
+    size = sum(_width(kind) for kind in _types(header))
+    if size == header.row.itemsize:
+        return slice(size), size
+    places: list[int] = []
+    at = 0
+    for kind in _types(header):
+        padding = _width(kind) - kind.itemsize
+        first = at + (padding if header.byte_order == ">" else 0)
+        places += range(first, first + kind.itemsize)
+        at += _width(kind)
+    return np.array(places), size
+
+
+def _heading(
+    header: Header, added: Sequence[Added], kind: np.dtype[np.generic], row_bytes: int, analysis_bytes: int
+) -> bytes:
+    """HEADER and TEXT of the copy, up to the first byte of DATA."""
+    changes = _channel_keywords(header, added, kind)
+    # of one length whatever the numbers are, so that TEXT does not move what it points to
+    places = ("$BEGINDATA", "$ENDDATA", "$BEGINANALYSIS", "$ENDANALYSIS", "$BEGINSTEXT", "$ENDSTEXT")
+    changes |= dict.fromkeys(places, "0" * 12) | {"$NEXTDATA": "0"}
+    text_end = HEADER_BYTES + len(_text(header, changes)) - 1
+    first = text_end + 1
+    last = first + header.n_events * row_bytes - 1
+    segments = [(HEADER_BYTES, text_end), (first, last)]
+    segments.append((last + 1, last + analysis_bytes) if analysis_bytes else (0, 0))
+    numbers = [number for segment in segments[1:] for number in segment]
+    changes |= {name: f"{number:012d}" for name, number in zip(places[:4], numbers, strict=True)}
+    in_header = [segment if max(segment) <= IN_HEADER else (0, 0) for segment in segments]
+    too_far = segments != in_header
+    version = "FCS3.0" if header.version == "FCS2.0" and too_far else header.version
+    offsets = b"".join(b"%8d" % number for segment in in_header for number in segment)
+    return version.encode() + b"    " + offsets + _text(header, changes)
+
+
+def _channel_keywords(header: Header, added: Sequence[Added], kind: np.dtype[np.generic]) -> dict[str, str]:
+    """Keywords that are new in the copy or have to change, but for the places of segments."""
+    letter = {"u": "I", "f": "F" if kind.itemsize == 4 else "D"}[kind.kind]
+    keywords = {
+        f"$P{n}B": "32" for n, old in enumerate(_types(header), start=1) if old.itemsize != _width(old)
+    }
+    for n, channel in enumerate(added, start=len(header.channels) + 1):
+        scale = channel.scale if letter == "I" else 1
+        keywords |= {f"$P{n}N": channel.name, f"$P{n}S": channel.label, f"$P{n}B": f"{8 * kind.itemsize}"}
+        # values lie below $PnR; flowCore even cuts them off at one below it
+        keywords |= {f"$P{n}R": f"{max(math.ceil(channel.limit * scale), 1) + 1}", f"$P{n}E": "0,0"}
+        keywords |= {f"$P{n}G": f"{scale}"}
+        if letter != header.datatype:
+            keywords[f"$P{n}DATATYPE"] = letter
+    keywords["$PAR"] = f"{len(header.channels) + len(added)}"
+    if letter == "I":
+        parts = ", ".join(f"{channel.name} {channel.scale}" for channel in added if channel.scale > 1)
+        keywords["DPMIX_SCALE"] = f"integers that are so many times the value: {parts}"
+    if int(header.keywords["tot"]) < 0:  # FCS 2.0 does without
+        keywords["$TOT"] = f"{header.n_events}"
+    if "originality" in header.keywords:
+        keywords["$ORIGINALITY"] = "Appended"
+    return keywords
+
+
+def _text(header: Header, changes: dict[str, str]) -> bytes:
+    """TEXT, with a delimiter that is in no keyword and no value: FlowIO loses its place at some escaped ones.
+
+    Keywords are matched without their $, as FlowIO does.
+    """
+    new = {_bare(key.encode()): value.encode() for key, value in changes.items()}
+    there = {_bare(key) for key, _ in header.text}
+    pairs = [(key, new.get(_bare(key), value)) for key, value in header.text]
+    pairs += [
+        (key.encode(), value.encode()) for key, value in changes.items() if _bare(key.encode()) not in there
+    ]
+    words = b"".join(key + value for key, value in pairs)
+    delimiter = next((mark for mark in DELIMITERS if mark not in words), None)
+    if delimiter is None:
+        raise DataError(f"{header.path}: TEXT has every character that could part its keywords; use csv")
+    return delimiter + b"".join(key + delimiter + value + delimiter for key, value in pairs)
+
+
+def _bare(key: bytes) -> bytes:
+    return key.replace(b"$", b"").upper()

@@ -1,0 +1,167 @@
+"""Events counted on a grid of every pair of channels, block by block: what pictures of any N are drawn from.
+
+N events, D channels, B bins of a channel, P populations.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmix.model.mixture import Array, Ints
+from dpmix.populations.result import Rasters
+
+# All pairs together: two bytes each in a report are 4 MB, whatever N and D are.
+ALL_BINS = 2_000_000
+FEWEST_BINS, MOST_BINS = 24, 128
+# How far the grid reaches beyond what it is given, in the width of that.
+MARGIN = 0.05
+# Events that are kept as bins before they are counted: a pass over many at once is cheaper.
+BUFFER = 1 << 19
+# Codes up to which a count of each is faster than sorting a full buffer.
+DENSE = 1 << 21
+
+
+def bins_for(n_channels: int) -> int:
+    """Bins of each channel, B: fewer where there are many pairs."""
+    pairs = max(1, n_channels * (n_channels - 1) // 2)
+    return int(np.clip(np.sqrt(ALL_BINS / pairs), FEWEST_BINS, MOST_BINS))
+
+
+def grid(lows: npt.ArrayLike, highs: npt.ArrayLike) -> Array:
+    """Edges of the bins, equally wide in a channel, float64 [D, B + 1].
+
+    Parameters
+    ----------
+    lows, highs : float [D]
+        Transformed scale: where nearly all events lie between, as the 0.1% and 99.9% quantiles. The grid
+        reaches a little further; a channel whose ends coincide gets one unit.
+
+    Raises
+    ------
+    ValueError
+        They are not finite, of different length, or a low is above its high.
+    """
+    low, high = np.asarray(lows, float), np.asarray(highs, float)
+    if low.ndim != 1 or low.shape != high.shape or not np.all(np.isfinite(low) & np.isfinite(high)):
+        raise ValueError("need the finite ends of each channel")
+    if np.any(low > high):
+        raise ValueError("the low end of a channel is above its high end")
+    margin = np.where(high > low, MARGIN * (high - low), 0.5)
+    return np.linspace(low - margin, high + margin, bins_for(len(low)) + 1, axis=1)
+
+
+class Counter:
+    """Counts blocks of events, in any order and of any size, to the same `Rasters`.
+
+    Takes 12 bytes for every bin of a pair and population that holds an event, and a buffer.
+
+    Parameters
+    ----------
+    edges : float64 [D, B + 1]
+        As `grid` gives them: equally wide, B up to 256.
+    n_populations : int
+        P.
+    """
+
+    def __init__(self, edges: Array, n_populations: int) -> None:
+        n_channels, bins = len(edges), edges.shape[1] - 1
+        if not 1 <= bins <= 256:
+            raise ValueError(f"{bins} bins, need 1 to 256")
+        if not 1 <= n_populations <= np.iinfo(np.int16).max:
+            raise ValueError(f"{n_populations} populations, need 1 to {np.iinfo(np.int16).max}")
+        self._edges = edges
+        self._n_populations = n_populations
+        self._pairs = list(itertools.combinations(range(n_channels), 2))
+        self._bins = np.empty((n_channels, BUFFER), np.uint8)
+        self._populations = np.empty(BUFFER, np.uint32)
+        self._buffered = 0
+        nothing = np.empty(0, np.uint32), np.empty(0, np.int64)
+        self._counted = [nothing] * len(self._pairs)
+
+    def add(self, values: npt.NDArray[np.floating], populations: npt.NDArray[np.integer]) -> None:
+        """Count events.
+
+        Parameters
+        ----------
+        values : float [M, D]
+            Transformed scale; beyond the grid they count in the first or last bin.
+        populations : int [M]
+            0..P-1.
+
+        Raises
+        ------
+        ValueError
+            The shapes do not fit, a value is not finite, or there is no such population.
+        """
+        if values.shape != (len(populations), len(self._edges)):
+            raise ValueError(
+                f"values {values.shape} for {len(populations)} events, {len(self._edges)} channels"
+            )
+        if len(populations) and not 0 <= populations.min() <= populations.max() < self._n_populations:
+            raise ValueError(f"populations are 0 to {self._n_populations - 1}")
+        first = 0
+        while first < len(values):
+            last = first + min(BUFFER - self._buffered, len(values) - first)
+            place = slice(self._buffered, self._buffered + last - first)
+            self._bins[:, place] = self._bins_of(values[first:last])
+            self._populations[place] = populations[first:last]
+            self._buffered = place.stop
+            if self._buffered == BUFFER:
+                self._count()
+            first = last
+
+    def rasters(self) -> Rasters:
+        """What was counted so far."""
+        self._count()
+        bins = self._edges.shape[1] - 1
+        counts = np.zeros((len(self._pairs), bins * bins), np.int64)
+        populations = np.full(counts.shape, -1, np.int16)
+        for pair, (codes, events) in enumerate(self._counted):
+            places, of = np.divmod(codes, np.uint32(self._n_populations))
+            np.add.at(counts[pair], places, events)
+            # Written last, and so kept: most events, and of as many the lower number.
+            order = np.lexsort((-of.astype(np.int64), events))
+            populations[pair, places[order]] = of[order]
+        shape = (len(self._pairs), bins, bins)
+        pairs = np.array(self._pairs, np.int64).reshape(-1, 2)
+        return Rasters(self._edges, pairs, counts.reshape(shape), populations.reshape(shape))
+
+    def _bins_of(self, values: npt.NDArray[np.floating]) -> npt.NDArray[np.uint8]:
+        """Bin of each value, uint8 [D, M]."""
+        bins = self._edges.shape[1] - 1
+        lows, highs = self._edges[:, :1], self._edges[:, -1:]
+        places = (values.T - lows) * (bins / (highs - lows))
+        if not np.isfinite(places).all():
+            raise ValueError("a value is not finite")
+        clipped: npt.NDArray[np.uint8] = np.clip(places, 0, bins - 1).astype(np.uint8)
+        return clipped
+
+    def _count(self) -> None:
+        """Empty the buffer: codes of (bin, bin, population) and how often each was seen, of every pair."""
+        held = slice(0, self._buffered)
+        size, bins = np.uint32(self._n_populations), np.uint32(self._edges.shape[1] - 1)
+        rows = [channel[held] * (bins * size) for channel in self._bins]
+        columns = [channel[held] * size + self._populations[held] for channel in self._bins]
+        codes = int(bins) ** 2 * self._n_populations
+        for pair, (x, y) in enumerate(self._pairs):
+            self._counted[pair] = _counted(rows[x] + columns[y], codes, *self._counted[pair])
+        self._buffered = 0
+
+
+def _counted(
+    seen: npt.NDArray[np.uint32], n_codes: int, codes: npt.NDArray[np.uint32], events: Ints
+) -> tuple[npt.NDArray[np.uint32], Ints]:
+    """Codes, ascending, with the events of each, when those seen now are added; codes are below n_codes."""
+    if n_codes <= DENSE:
+        counts = np.bincount(seen, minlength=n_codes)
+        counts[codes] += events
+        found = np.flatnonzero(counts)
+        return found.astype(np.uint32), counts[found]
+    new_codes, new_events = np.unique_counts(seen)
+    found_codes, place = np.unique_inverse(np.append(codes, new_codes))
+    summed = np.zeros(len(found_codes), np.int64)
+    np.add.at(summed, place, np.append(events, new_events))
+    return found_codes, summed

@@ -1,0 +1,1 @@
+"""A run from start to file: starts, loops, the run file, its reader and writer, diagnostics."""

@@ -1,0 +1,85 @@
+"""The checkpoint: the states that a stopped or killed run goes on from, replaced as a whole or not at all."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmix.errors import DataError
+from dpmix.model.mixture import Hyperparameters, State
+from dpmix.system.files import replacing, sync_folder
+
+FIELDS = tuple(field.name for field in fields(State) if field.name != "hyperparameters")
+GIVEN = tuple(field.name for field in fields(Hyperparameters))
+
+
+class Checkpoint(NamedTuple):
+    """What a run goes on from: its states, the iteration they wait for, whatever else its caller keeps."""
+
+    states: list[State]
+    iteration: int
+    extra: dict[str, npt.NDArray[Any]]
+
+
+def save(
+    path: Path,
+    run_id: str,
+    states: Sequence[State],
+    iteration: int,
+    extra: Mapping[str, npt.ArrayLike],
+) -> None:
+    """Replace the checkpoint of a run; one that is interrupted leaves the old one.
+
+    Raises
+    ------
+    OSError
+        The file cannot be written.
+    """
+    arrays: dict[str, Any] = {
+        "run_id": np.array(run_id),
+        "iteration": np.array(iteration),
+        **{f"state.{name}": np.stack([getattr(state, name) for state in states]) for name in FIELDS},
+        **{f"given.{name}": np.stack([getattr(s.hyperparameters, name) for s in states]) for name in GIVEN},
+        **{f"extra.{name}": array for name, array in extra.items()},
+    }
+    with replacing(path) as temporary, temporary.open("wb") as file:  # savez would add its suffix to a name
+        np.savez(file, **arrays)
+    sync_folder(path.parent)
+
+
+def load(path: Path, run_id: str) -> Checkpoint | None:
+    """The checkpoint of a run, or None if it has none.
+
+    Raises
+    ------
+    DataError
+        The checkpoint cannot be read, or belongs to another run.
+    """
+    if not path.exists():
+        return None
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            if sum(member.file_size for member in file.zip.infolist()) > path.stat().st_size:
+                raise ValueError("it is compressed, which none of dpmix is, and could be of any size")
+            arrays = dict(file)
+        owner, iteration = str(arrays.pop("run_id")), int(arrays.pop("iteration"))
+        columns = [arrays.pop(f"state.{name}") for name in FIELDS]
+        values = [arrays.pop(f"given.{name}") for name in GIVEN]
+        given = [Hyperparameters(*map(_plain, row)) for row in zip(*values, strict=True)]
+        states = [State(*map(_plain, row)) for row in zip(*columns, given, strict=True)]
+    except (OSError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile):
+        raise DataError(f"{path}: not a whole checkpoint; --overwrite begins the run anew") from None
+    if owner != run_id:
+        raise DataError(f"{path}: checkpoint of another run; --overwrite begins this one anew")
+    return Checkpoint(states, iteration, {name.removeprefix("extra."): a for name, a in arrays.items()})
+
+
+def _plain(value: Any) -> Any:
+    """A number of a state as a Python number, an array as it is."""
+    return value.item() if isinstance(value, np.generic) else value

@@ -1,0 +1,210 @@
+"""Where a chain, or a start of Bayesian EM, begins: a state made from a subsample of the events."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+from scipy.cluster.vq import vq
+
+from dpmix.errors import DataError
+from dpmix.inputs.transforms import Scaling
+from dpmix.model import bem, gibbs
+from dpmix.model.mixture import Array, Floats, Prior, State, whiteners_of
+from dpmix.model.streams import Step, Stream
+
+if TYPE_CHECKING:
+    from dpmix.inputs.preprocess import Events
+    from dpmix.runs.draws import Run
+
+
+LLOYD_ITERATIONS = 5
+
+
+def subsample_size(n_events: int, n_components: int) -> int:
+    """Events that an initialisation looks at: enough for every component, few enough to be quick."""
+    return min(n_events, max(20_000, 20 * n_components))
+
+
+def alpha_start(prior: Prior) -> float:
+    """Where alpha starts, and stays unless it is learned: its prior mean e / f."""
+    return prior.alpha_shape / prior.alpha_rate
+
+
+def from_kmeans(values: Floats, n_events: int, n_components: int, prior: Prior, stream: Stream) -> State:
+    """The Bayesian EM update of a k-means partition, largest component first.
+
+    Seeds by k-means++ (Arthur and Vassilvitskii 2007), then a few Lloyd iterations.
+
+    Parameters
+    ----------
+    values : float32 [M, D]
+        A subsample of the events.
+    n_events : int
+        Events that the subsample stands for; its counts are scaled up to them.
+    n_components : int
+    prior : Prior
+    stream : Stream
+
+    Returns
+    -------
+    State
+    """
+    points = np.ascontiguousarray(values, dtype=np.float64)
+    centres = seed_centres(points, n_components, stream.step(Step.INITIAL))
+    for _ in range(LLOYD_ITERATIONS):
+        nearest = vq(points, centres, check_finite=False)[0]
+        counts = np.bincount(nearest, minlength=n_components)
+        sums = group_sums(points, nearest, n_components)
+        held = counts > 0
+        centres[held] = sums[held] / counts[held, None]
+    nearest = vq(points, centres, check_finite=False)[0]
+    order = np.argsort(-np.bincount(nearest, minlength=n_components), kind="stable")
+    place = np.empty_like(order)
+    place[order] = np.arange(n_components)
+    return _from_partition(points, place[nearest], centres[order], n_events, prior, stream.iteration)
+
+
+def from_random_events(
+    values: Floats, n_events: int, n_components: int, prior: Prior, stream: Stream
+) -> State:
+    """Means at random events (repeated where there are too few), prior mean covariances, equal weights.
+
+    Parameters and returns as of `from_kmeans`.
+    """
+    rng = stream.step(Step.INITIAL)
+    replace = len(values) < n_components
+    chosen = rng.choice(len(values), size=n_components, replace=replace)
+    covariances = np.broadcast_to(prior.phi, (n_components, *prior.phi.shape)).copy()
+    left = np.arange(n_components, 1, -1.0)
+    return State(
+        iteration=stream.iteration,
+        alpha=alpha_start(prior),
+        log_sticks=-np.log(left),
+        log_rests=np.log1p(-1.0 / left),
+        means=values[chosen].astype(np.float64),
+        covariances=covariances,
+        whiteners=whiteners_of(covariances),
+        hyperparameters=prior.centre,
+    )
+
+
+def from_run(run: Run, chain: int, n_components: int, events: Events, prior: Prior) -> State:
+    """The last draw of another run, taken from its standardised scale to that of these events.
+
+    Parameters
+    ----------
+    run : Run
+        Of the same channels, transforms and number of components.
+    chain : int
+        Taken modulo the chains of that run.
+    n_components : int
+    events : Events
+    prior : Prior
+        Where it learns alpha, that goes on too. Hyperparameters that it learns are at their values in it: the
+        first sweep draws them given the components.
+
+    Returns
+    -------
+    State
+        Iteration 0. A stick behind the last weight above 0 has no mass to divide; it is set to one half.
+
+    Raises
+    ------
+    DataError
+        The run has other channels, transforms or components, or no draw yet.
+    """
+    if run.committed == 0:
+        raise DataError(f"{run.path}: holds no draw to start from yet; wait, or give another mcmc.init")
+    if tuple(run.channels) != tuple(events.channels):
+        raise DataError(
+            f"{run.path}: its channels are {', '.join(run.channels)}, need {', '.join(events.channels)}"
+        )
+    theirs = Scaling.from_attributes(run.scaling).transforms
+    differ = [
+        f"{channel} is {there}, here {here}"
+        for channel, there, here in zip(run.channels, theirs, events.scaling.transforms, strict=True)
+        if there != here
+    ]
+    if differ:
+        raise DataError(f"{run.path}: in it {'; '.join(differ)}: need the same data.transform in both")
+    chain = chain % len(run.weights)
+    weights = run.weights[chain, -1]
+    if len(weights) != n_components:
+        raise DataError(f"{run.path}: has {len(weights)} components, need model.components = {n_components}")
+    ratio = run.constants["channel_sds"] / events.scaling.sds
+    shift = (run.constants["channel_means"] - events.scaling.means) / events.scaling.sds
+    covariances = run.covariances[chain, -1] * (ratio[:, None] * ratio)
+    left = np.cumsum(weights[::-1])[::-1]
+    live = left[:-1] > 0
+    whole = np.where(live, left[:-1], 1.0)
+    with np.errstate(divide="ignore"):
+        log_sticks = np.log(np.where(live, weights[:-1] / whole, 0.5))
+        log_rests = np.log(np.where(live, left[1:] / whole, 0.5))
+    return State(
+        iteration=0,
+        alpha=float(run.alpha[chain, -1]) if "alpha" in prior.learned else alpha_start(prior),
+        log_sticks=log_sticks,
+        log_rests=log_rests,
+        means=run.means[chain, -1] * ratio + shift,
+        covariances=covariances,
+        whiteners=whiteners_of(covariances),
+        hyperparameters=prior.centre,
+    )
+
+
+def seed_centres(points: Array, n_components: int, rng: np.random.Generator) -> Array:
+    """k-means++ seeds, float64 [K, D]; scipy's own costs K^2 rather than K passes over the points."""
+    centres = np.empty((n_components, points.shape[1]))
+    centres[0] = points[rng.integers(len(points))]
+    nearest = np.square(points - centres[0]).sum(axis=1)
+    for j in range(1, n_components):
+        total = nearest.sum()
+        chosen = rng.choice(len(points), p=nearest / total) if total > 0 else rng.integers(len(points))
+        centres[j] = points[chosen]
+        nearest = np.minimum(nearest, np.square(points - centres[j]).sum(axis=1))
+    return centres
+
+
+def group_sums(points: Array, groups: npt.NDArray[np.intp], n_groups: int) -> Array:
+    """Sum of the points of each group, float64 [n_groups, D]."""
+    columns = [np.bincount(groups, weights=column, minlength=n_groups) for column in points.T]
+    return np.stack(columns, axis=1)
+
+
+def _from_partition(
+    points: Array, labels: npt.NDArray[np.intp], centres: Array, n_events: int, prior: Prior, iteration: int
+) -> State:
+    """Posterior means given a hard partition of a subsample, its counts scaled to n_events.
+
+    The sticks are at their posterior means too, not their modes: no component starts without weight.
+    """
+    n_components, dim = centres.shape
+    stats = gibbs.no_events(n_components, dim)
+    scale = n_events / len(points)
+    for j, members in enumerate(np.split(np.argsort(labels, kind="stable"), _ends(labels, n_components))):
+        away = points[members] - centres[j]
+        stats.counts[j] = scale * len(members)
+        stats.sums[j] = scale * away.sum(axis=0)
+        stats.scatters[j] = scale * (away.T @ away)
+    stats.centres[:] = centres
+    means, covariances, whiteners = bem.expected_parameters(stats, prior)
+    alpha = alpha_start(prior)
+    held, rest = 1.0 + stats.counts[:-1], alpha + gibbs.later(stats.counts)[:-1]
+    log_total = np.log(held + rest)
+    return State(
+        iteration,
+        alpha,
+        np.log(held) - log_total,
+        np.log(rest) - log_total,
+        means,
+        covariances,
+        whiteners,
+        prior.centre,
+    )
+
+
+def _ends(labels: npt.NDArray[np.intp], n_groups: int) -> npt.NDArray[np.intp]:
+    """Where each group but the last ends once the labels are sorted."""
+    return np.cumsum(np.bincount(labels, minlength=n_groups))[:-1]

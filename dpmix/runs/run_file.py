@@ -1,0 +1,524 @@
+"""The run file's format: what is in it, how it is laid out before the first draw, where things lie.
+
+The file is HDF5 in the netCDF-4 layout; ``arviz.from_netcdf`` and ``xarray.open_datatree`` open it as it is::
+
+    posterior       weights [chain, draw, component], means [chain, draw, component, channel], covariances
+                    [chain, draw, component, channel, channel_bis], alpha [chain, draw]; where learned,
+                    m [chain, draw, channel], gamma, nu [chain, draw], phi [chain, draw, channel, channel_bis]
+    sample_stats    log_likelihood, log_posterior, occupied, seconds [chain, draw]
+    trace           the same and alpha, of every sweep: [chain, sweep], or [start, step] of Bayesian EM;
+                    sweep 0 is the initial state
+    profile         seconds [span]: wall time of the run so far by activity, see dpmix.runs.profile
+    constant_data   samples, scaling of the channels, ...: whatever the layout names
+    committed       number of draws that are whole, in every chain
+    synced          number of draws that have certainly reached the disk
+    attributes      kind, config, seed, versions, engine, scaling, data_hash, n_events, created, run_id,
+                    format_version
+
+A run may be killed at any instant and may be read while it goes on, so the file has to be whole at every
+moment: it is laid out at its final size, NaN (or -1) wherever nothing is drawn yet, and from then on draws
+are written to their places without the HDF5 library. Its metadata never changes again, and the only lock held
+is one that keeps other writers off
+(`dpmix.system.locks`). Where the power fails, writes since the last sync may be
+lost in any part; as a place is only ever written to one value, what is lost still reads NaN (or -1), which is
+how a reader knows.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import h5netcdf
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from dpmix.errors import DataError
+from dpmix.model.mixture import HYPERPARAMETERS
+from dpmix.runs.profile import SPANS
+
+FORMAT_VERSION = 1
+
+COUNTERS = ("committed", "synced")
+GROUPS = ("posterior", "sample_stats", "trace", "profile")
+DRAWN_GROUPS = ("posterior", "sample_stats")  # a row of a dataset for every draw
+
+REQUIRED_ATTRIBUTES = ("config", "seed", "engine", "scaling", "data_hash", "n_events")
+
+ATTRIBUTE_TYPES = {
+    **dict.fromkeys(
+        ("kind", "run_id", "created", "versions", "config", "engine", "scaling", "data_hash"), str
+    ),
+    **dict.fromkeys(("format_version", "seed", "n_events"), int),
+}
+
+AnyArray = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Record:
+    """What is kept of one sweep of one chain, or of one step of one start of Bayesian EM.
+
+    Attributes
+    ----------
+    log_likelihood, log_posterior : float
+        In nats, of the standardised events.
+    occupied : int
+        Components that hold an event.
+    alpha : float
+        Concentration of the Dirichlet process.
+    seconds : float
+        Wall time of the sweep.
+    """
+
+    log_likelihood: float
+    log_posterior: float
+    occupied: int
+    alpha: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Everything that fixes the size and the constant content of a run file.
+
+    Attributes
+    ----------
+    kind : str
+        ``mcmc`` or ``bem``.
+    chains : int
+        Chains, or starts of Bayesian EM.
+    draws : int
+        Draws to keep of each chain; 1 for Bayesian EM, the best start.
+    sweeps : int
+        Rows of the trace: the most sweeps of a chain (steps of a start), and one for the initial state.
+    n_components : int
+        The truncation K.
+    channels : sequence of str
+        D names.
+    constants : mapping of str to (dimension names, array)
+        Content of the group ``constant_data``, text or numbers. ``channel_means`` and ``channel_sds``,
+        float64 [D] over ``("channel",)``, take standardised values back to the transformed scale.
+    attributes : mapping
+        Attributes of the file, at least `REQUIRED_ATTRIBUTES`: text and numbers as they are, anything else
+        as JSON.
+    learned : sequence of str
+        Those of `dpmix.model.mixture.HYPERPARAMETERS` that are learned.
+    """
+
+    kind: str
+    chains: int
+    draws: int
+    sweeps: int
+    n_components: int
+    channels: Sequence[str]
+    constants: Mapping[str, tuple[Sequence[str], npt.ArrayLike]]
+    attributes: Mapping[str, object]
+    learned: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("mcmc", "bem"):
+            raise ValueError(f"kind must be mcmc or bem, not {self.kind}")
+        if self.kind == "bem" and self.draws != 1:
+            raise ValueError("Bayesian EM keeps one draw, the best start")
+        if missing := [name for name in REQUIRED_ATTRIBUTES if name not in self.attributes]:
+            raise ValueError(f"attributes missing: {', '.join(missing)}")
+        if missing := [name for name in ("channel_means", "channel_sds") if name not in self.constants]:
+            raise ValueError(f"constants missing: {', '.join(missing)}")
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Length of every dimension of what draws and sweeps fill."""
+        return {
+            "chain": self.chains if self.kind == "mcmc" else 1,
+            "draw": self.draws,
+            "sweep": self.sweeps,
+            "start": self.chains,
+            "step": self.sweeps,
+            "component": self.n_components,
+            "channel": len(self.channels),
+            "channel_bis": len(self.channels),
+            "span": len(SPANS),
+        }
+
+    @property
+    def variables(self) -> dict[str, tuple[tuple[str, ...], npt.DTypeLike]]:
+        """Dimensions and type of every dataset that draws and sweeps fill, by its path in the file."""
+        draw = ("chain", "draw")
+        sweep = ("chain", "sweep") if self.kind == "mcmc" else ("start", "step")
+        hyperparameters = {
+            "m": (*draw, "channel"),
+            "gamma": draw,
+            "nu": draw,
+            "phi": (*draw, "channel", "channel_bis"),
+        }
+        return {
+            "posterior/weights": ((*draw, "component"), np.float64),
+            "posterior/means": ((*draw, "component", "channel"), np.float64),
+            "posterior/covariances": ((*draw, "component", "channel", "channel_bis"), np.float64),
+            "posterior/alpha": (draw, np.float64),
+            **{f"posterior/{name}": (hyperparameters[name], np.float64) for name in self.learned},
+            "sample_stats/log_likelihood": (draw, np.float64),
+            "sample_stats/log_posterior": (draw, np.float64),
+            "sample_stats/occupied": (draw, np.int64),
+            "sample_stats/seconds": (draw, np.float64),
+            "trace/log_likelihood": (sweep, np.float64),
+            "trace/log_posterior": (sweep, np.float64),
+            "trace/occupied": (sweep, np.int64),
+            "trace/alpha": (sweep, np.float64),
+            "trace/seconds": (sweep, np.float64),
+            "profile/seconds": (("span",), np.float64),
+        }
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the file's data; what describes them takes a few hundred kB at most."""
+        drawn = sum(8 * math.prod(self.sizes[dim] for dim in dims) for dims, _ in self.variables.values())
+        return drawn + sum(np.asarray(values).nbytes for _, values in self.constants.values())
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """Bytes of the checkpoint and of the next one, which are on the disk side by side for a moment."""
+        states = self.chains if self.kind == "mcmc" else 3
+        dim = len(self.channels)
+        return 2 * states * (8 * self.n_components * (dim**2 + dim + 2) + 8 * dim**2 + 4096)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where a dataset lies in the file.
+
+    Attributes
+    ----------
+    offset : int
+        Byte at which it begins.
+    shape : tuple of int
+    dtype : dtype
+    dims : tuple of str
+        Names of its dimensions.
+    """
+
+    offset: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    dims: tuple[str, ...]
+
+    def row(self, index: tuple[int, ...], shape: tuple[int, ...]) -> int:
+        """Byte at which the row of the leading indices begins; `shape` is what is to be written there."""
+        rows, row = self.shape[: len(index)], self.shape[len(index) :]
+        if shape != row:
+            raise ValueError(f"shape {shape} for a row of shape {row}")
+        if not all(0 <= i < n for i, n in zip(index, rows, strict=True)):
+            raise IndexError(f"row {index} of {rows}")
+        before = sum(i * math.prod(self.shape[axis + 1 :]) for axis, i in enumerate(index))
+        return self.offset + before * self.dtype.itemsize
+
+    @property
+    def end(self) -> int:
+        """Byte behind its last one."""
+        return self.offset + math.prod(self.shape) * self.dtype.itemsize
+
+    def map(self, path: Path) -> AnyArray:
+        """The dataset as a read-only array on the file itself."""
+        return np.asarray(np.memmap(path, self.dtype, "r", self.offset, self.shape))
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a run file says of itself, and where its datasets lie.
+
+    Attributes
+    ----------
+    attributes : dict
+        Attributes of the file.
+    channels : tuple of str
+        D names.
+    slots : dict of str to Slot
+        The datasets of `Layout.variables` and the counters.
+    constants : dict of str to (dimension names, array)
+    """
+
+    attributes: dict[str, Any]
+    channels: tuple[str, ...]
+    slots: dict[str, Slot]
+    constants: dict[str, tuple[tuple[str, ...], AnyArray]]
+
+
+def lay_out(path: Path, layout: Layout) -> None:
+    """Write a run file with every dataset at its final shape and nothing drawn."""
+    # HDF5 writes whatever reaches it in an aligned word at once; 8 bytes that cross a page could be torn.
+    with h5netcdf.File(path, "w", alignment_threshold=1, alignment_interval=8, locking=False) as file:
+        file.attrs.update(_attributes(layout))
+        for name in COUNTERS:
+            file.create_variable(name, (), np.int64, data=np.int64(0))
+        for group_name in GROUPS:
+            _lay_out_group(file.create_group(group_name), layout)
+        _write_constants(file.create_group("constant_data"), layout)
+
+
+def is_drawn(values: AnyArray) -> bool:
+    """Whether every value has been written since the file was laid out."""
+    return not bool((np.isnan(values) if values.dtype.kind == "f" else values == -1).any())
+
+
+def coordinate(dim: str, size: int, channels: Sequence[str]) -> AnyArray:
+    """Values along a dimension: the names of channels and of spans of time, numbers of anything else."""
+    if dim == "span":
+        return np.array(list(SPANS))
+    return np.array(channels) if dim in ("channel", "channel_bis") else np.arange(size)
+
+
+def write_coordinates(group: h5netcdf.Group, coordinates: Mapping[str, AnyArray]) -> None:
+    """Make the dimensions of a group, with the values along each."""
+    for dim, values in coordinates.items():
+        group.dimensions[dim] = len(values)
+        _write(group, dim, (dim,), values)
+
+
+def is_run_file(path: Path) -> bool:
+    """Whether a file is what ``dpmix mcmc`` or ``dpmix bem`` wrote; False of one that is cut short."""
+    try:
+        with h5py.File(path, "r", locking=False) as file:
+            return "run_id" in file.attrs
+    except OSError:
+        return False
+
+
+def read_contents(path: Path) -> Contents:
+    """What a run file says of itself.
+
+    Raises
+    ------
+    DataError
+        The file is missing, is no run file, is cut short, or is of a newer format.
+    """
+    if not path.is_file():
+        raise DataError(f"{path}: no such run file")
+    try:
+        with h5py.File(path, "r", locking=False) as file:
+            attributes = _read_attributes(file)
+            found = attributes.get("format_version", 0)
+            if found > FORMAT_VERSION:
+                raise DataError(
+                    f"{path}: run file of format {found}, this dpmix reads up to {FORMAT_VERSION}: upgrade it"
+                )
+            names = [
+                f"{group}/{name}"
+                for group in GROUPS
+                for name, dataset in file[group].items()
+                if not dataset.is_scale
+            ]
+            contents = Contents(
+                attributes,
+                tuple(_texts(file["posterior/channel"])),
+                {name: _slot(_own(file, name)) for name in [*COUNTERS, *names]},
+                {name: (_dims(dataset), _values(dataset)) for name, dataset in file["constant_data"].items()},
+            )
+            _check(contents, path.stat().st_size)
+            return contents
+    except OSError as error:
+        raise DataError(f"{path}: not a run file of dpmix, or cut short: {error}") from None
+    except (LookupError, TypeError, AttributeError, ValueError, RuntimeError) as error:
+        reason = f" ({str(error).splitlines()[0]})" if isinstance(error, Wrong) else ""
+        raise DataError(f"{path}: HDF5, but not a run file of dpmix{reason}") from None
+
+
+def layout_found(contents: Contents) -> Layout:
+    """The layout that a run file was made with."""
+    slots = contents.slots
+    starts, sweeps = slots["trace/alpha"].shape
+    _, draws, n_components = slots["posterior/weights"].shape
+    return Layout(
+        kind=contents.attributes["kind"],
+        chains=starts,
+        draws=draws,
+        sweeps=sweeps,
+        n_components=n_components,
+        channels=contents.channels,
+        constants=contents.constants,
+        attributes=contents.attributes,
+        learned=[name for name in HYPERPARAMETERS if f"posterior/{name}" in slots],
+    )
+
+
+def copy_drawn(contents: Contents, path: Path, larger: Path) -> None:
+    """Copy everything that draws and sweeps have filled to a file that is laid out with room for more."""
+    slots = read_contents(larger).slots
+    for name, slot in contents.slots.items():
+        new = slots[name]
+        place = np.memmap(larger, new.dtype, "r+", new.offset, new.shape)
+        place[tuple(slice(size) for size in slot.shape)] = slot.map(path)
+        place.flush()
+
+
+class Wrong(ValueError):
+    """What a file has is not what a run file has."""
+
+
+def _check(contents: Contents, n_bytes: int) -> None:
+    """Raise `Wrong` where a file that any other program may have made could mislead its reader.
+
+    Shapes and types are those that a `Layout` of the sizes found would have, and all data lie in the file.
+    """
+    attributes, slots = contents.attributes, contents.slots
+    missing = [name for name, kind in ATTRIBUTE_TYPES.items() if not isinstance(attributes.get(name), kind)]
+    if missing:
+        raise Wrong(f"no attribute {', '.join(missing)} of the right type")
+    if attributes["n_events"] < 1:
+        raise Wrong(f"n_events is {attributes['n_events']}")
+    rows = "posterior/weights"
+    if len(slots[rows].shape) != 3 or len(slots["trace/alpha"].shape) != 2:
+        raise Wrong(f"{rows} or trace/alpha has another number of dimensions")
+    chains, draws, components = slots[rows].shape
+    sweeps = slots["trace/alpha"].shape[1]
+    layout = layout_found(contents)
+    sizes = layout.sizes
+    wanted = {**layout.variables, **dict.fromkeys(COUNTERS, ((), np.int64))}
+    for name, (dims, dtype) in wanted.items():
+        slot, shape = slots[name], tuple(sizes[dim] for dim in dims)
+        if (slot.shape, slot.dtype) != (shape, np.dtype(dtype)):
+            raise Wrong(f"{name} is {slot.dtype} {list(slot.shape)}, need {np.dtype(dtype)} {list(shape)}")
+        if slot.end > n_bytes:
+            raise Wrong(f"{name} lies beyond the end of the file")
+    if min(chains, draws, sweeps, components, len(contents.channels)) < 1:
+        raise Wrong("it has no chain, draw, sweep, component or channel")
+    if unknown := sorted({*slots} - {*wanted}):
+        raise Wrong(f"{unknown[0]} is none of its data sets")
+    for name in ("channel_means", "channel_sds"):
+        values = contents.constants[name][1]
+        if values.dtype != np.float64 or values.shape != (len(contents.channels),):
+            raise Wrong(f"{name} is not a number per channel")
+
+
+def _read_attributes(file: h5py.File) -> dict[str, Any]:
+    """Attributes of one text or number each, as the file's own are; others are nobody's business here."""
+    found = {}
+    for name in file.attrs:
+        shape = file.attrs.get_id(name).shape
+        if name[0] != "_" and shape is not None and math.prod(shape) == 1:
+            found[name] = _plain(file.attrs[name])
+    return found
+
+
+def _own(file: h5py.File, name: str) -> h5py.Dataset:
+    """A data set of the file itself: a link may lead to another file."""
+    dataset = file[name]
+    if dataset.file.id != file.id and dataset.file.filename != file.filename:
+        raise Wrong(f"{name} lies in another file")
+    return dataset
+
+
+def _attributes(layout: Layout) -> dict[str, str | int | float]:
+    """Attributes of the file: those of the layout and those that the file gives itself."""
+    given = {
+        name: value if isinstance(value, (str, int, float)) else json.dumps(value)
+        for name, value in layout.attributes.items()
+    }
+    versions = {"dpmix": version("dpmix"), "numpy": np.__version__, "python": platform.python_version()}
+    return {
+        "kind": layout.kind,
+        "format_version": FORMAT_VERSION,
+        "run_id": uuid.uuid4().hex,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": json.dumps(versions),
+        **given,
+    }
+
+
+def _lay_out_group(group: h5netcdf.Group, layout: Layout) -> None:
+    """Coordinates, and datasets with nothing drawn."""
+    prefix = f"{group.name.strip('/')}/"
+    variables = {
+        name.removeprefix(prefix): v for name, v in layout.variables.items() if name.startswith(prefix)
+    }
+    used = dict.fromkeys(dim for dims, _ in variables.values() for dim in dims)
+    write_coordinates(group, {dim: coordinate(dim, layout.sizes[dim], layout.channels) for dim in used})
+    for name, (dims, dtype) in variables.items():
+        group.create_variable(name, dims, dtype, dcpl=_filled(dtype))
+
+
+def _write_constants(group: h5netcdf.Group, layout: Layout) -> None:
+    """The constants; one that is named as its only dimension gives the values along that dimension."""
+    constants = {name: (tuple(dims), np.asarray(values)) for name, (dims, values) in layout.constants.items()}
+    sizes = {
+        dim: size for dims, array in constants.values() for dim, size in zip(dims, array.shape, strict=True)
+    }
+    numbered = {dim: coordinate(dim, size, layout.channels) for dim, size in sizes.items()}
+    given = {name: array for name, (dims, array) in constants.items() if dims == (name,)}
+    write_coordinates(group, numbered | given)
+    for name, (dims, array) in constants.items():
+        if name not in given:
+            _write(group, name, dims, array)
+
+
+def _write(group: h5netcdf.Group, name: str, dims: tuple[str, ...], array: AnyArray) -> None:
+    if array.dtype.kind in "OU":
+        group.create_variable(name, dims, h5py.string_dtype(), data=array.astype(object))
+    else:
+        group.create_variable(name, dims, array.dtype, data=array)
+
+
+def _filled(dtype: npt.DTypeLike) -> h5py.h5p.PropDCID:
+    """Creation properties of a dataset that is on disk from the start, filled with NaN or -1."""
+    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    properties.set_fill_time(h5py.h5d.FILL_TIME_ALLOC)
+    properties.set_fill_value(np.array(np.nan if dtype is np.float64 else -1, dtype))
+    return properties
+
+
+def _slot(dataset: h5py.Dataset) -> Slot:
+    offset = dataset.id.get_offset()
+    if offset is None:
+        raise DataError(
+            f"{dataset.file.filename}: repacked by another program, which ArviZ and xarray can read; dpmix "
+            "needs the file as it wrote it"
+        )
+    return Slot(offset, dataset.shape, dataset.dtype, _dims(dataset))
+
+
+def _dims(dataset: h5py.Dataset) -> tuple[str, ...]:
+    if dataset.is_scale:
+        return (dataset.name.split("/")[-1],)
+    return tuple(dim[0].name.split("/")[-1] for dim in dataset.dims)
+
+
+def _values(dataset: h5py.Dataset) -> AnyArray:
+    """All of it, no more than the file has bytes: what is compressed or elsewhere could be of any size."""
+    if dataset.size and dataset.id.get_offset() is None:
+        raise Wrong(f"{dataset.name} is compressed, or not in the file")
+    if h5py.check_string_dtype(dataset.dtype) is not None:
+        return np.array(_texts(dataset), object).reshape(dataset.shape)
+    if dataset.dtype.kind not in "fiu":
+        raise Wrong(f"{dataset.name} holds no numbers or texts")
+    return np.asarray(dataset[()])
+
+
+def _texts(dataset: h5py.Dataset) -> list[str]:
+    """Its texts, read one by one: any number of them may be one and the same long one in the file."""
+    left = os.path.getsize(dataset.file.filename)
+    too_long = Wrong(f"the texts of {dataset.name} are longer than the file")
+    if dataset.size > left:
+        raise too_long
+    found: list[str] = []
+    for place in np.ndindex(dataset.shape):
+        found.append(dataset.asstr()[place])
+        left -= len(found[-1])
+        if left < 0:
+            raise too_long
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """An attribute as a Python value; netCDF keeps a number as an array of one."""
+    return value.item() if isinstance(value, (np.ndarray, np.generic)) and value.size == 1 else value

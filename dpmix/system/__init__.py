@@ -1,0 +1,1 @@
+"""What dpmix needs of the machine: memory, locks, whole files, and progress of long work."""

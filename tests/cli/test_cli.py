@@ -1,0 +1,611 @@
+"""The commands: what they pass on, what they show, how they end."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from rich.console import Console
+
+from dpmix.cli import main
+from dpmix.cli.progress import BarDisplay, LineDisplay, describe, duration
+from dpmix.config.schema import Config, load_config
+from dpmix.engines import cuda
+from dpmix.engines.cuda import DeviceInfo
+from dpmix.errors import DataError, DpmixError, EngineError
+from dpmix.inputs import channels
+from dpmix.inputs.sources import open_sources
+from dpmix.runs import draws, run
+from dpmix.runs.profile import SPANS
+
+COMMANDS = ("init", "mcmc", "bem", "gate", "predict", "info", "simulate", "devices")
+CONFIG = """\
+data: {files: [events.csv]}
+model: {components: 6}
+mcmc: {burn_in: 5, draws: 10}
+bem: {starts: 2}
+engine: {backend: cpu}
+"""
+ON_CPU = ["--set", "engine.backend=cpu"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A current folder that has a folder `in` with a config and its events."""
+    rng = np.random.default_rng(0)
+    (tmp_path / "in").mkdir()
+    events = np.concatenate([rng.normal(size=(300, 3)), 4 + rng.normal(size=(200, 3))])
+    np.savetxt(tmp_path / "in" / "events.csv", events, delimiter=",", header="a,b,c", comments="")
+    (tmp_path / "in" / "run.yaml").write_text(CONFIG)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def dpmix(*arguments: str | Path, code: int = 0) -> Result:
+    result = CliRunner().invoke(main, list(map(str, arguments)), catch_exceptions=False)
+    assert result.exit_code == code, result.output
+    return result
+
+
+def progress(iteration: int = 1, total: int = 100, kind: str = "mcmc", chain: int = 0) -> run.Progress:
+    return run.Progress(kind, "burn-in", iteration, total, chain, -1234567.0, -1234600.0, 7, 1.5, 0.25, 0)
+
+
+class FakeRun:
+    """In place of the sampler: keeps what it was given, and does what a test wants."""
+
+    def __init__(self, body: Callable[[dict[str, Any]], bool] = lambda given: True) -> None:
+        self.body = body
+        self.given: dict[str, Any] = {}
+
+    def __call__(self, config: Config, **given: Any) -> run.Result:
+        self.given = {"config": config, **given}
+        return run.Result(Path(config.output.path), self.body(self.given), ["a summary"])
+
+
+# Help
+
+
+def test_help_imports_nothing_heavy() -> None:
+    check = (
+        "import sys, dpmix.cli; print([m for m in ('numpy', 'pydantic', 'rich', 'h5py') if m in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_shows_an_example(name: str) -> None:
+    text = dpmix(name, "--help").stdout
+    assert "Example" in text
+    assert f"dpmix {name}" in text.split("Example")[1]
+    assert name in dpmix("--help").stdout
+
+
+def test_version() -> None:
+    assert dpmix("--version").stdout.startswith("dpmix, version ")
+
+
+# Sampling: what is passed on
+
+
+@pytest.mark.parametrize("kind", ["mcmc", "bem"])
+def test_options_reach_the_run(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeRun()
+    monkeypatch.setattr(run, f"run_{kind}", fake)
+    arguments = [kind, "in/run.yaml", "--output", "x: 1.h5", "--seed", "7", "--threads", "2", "--overwrite"]
+    result = dpmix(*arguments, "--set", "model.components=9", "--set", "mcmc.thin=3")
+    config = fake.given["config"]
+    assert (config.output.path, config.seed, config.engine.threads) == ("x: 1.h5", 7, 2)
+    assert (config.model.components, config.mcmc.thin, config.mcmc.draws) == (9, 3, 10)
+    assert (fake.given["base"], fake.given["resume"], fake.given["overwrite"]) == (Path("in"), False, True)
+    assert result.stdout == "a summary\n"
+
+
+def test_problems_are_lines_without_a_traceback(folder: Path) -> None:
+    result = dpmix("mcmc", "in/run.yaml", "--set", "model.components=0", "--set", "mcmc.thn=1", code=2)
+    assert result.stderr.splitlines() == [
+        "dpmix: --set model.components=0: got 0, need an integer from 1 to 4096",
+        "dpmix: --set mcmc.thn=1: unknown key; did you mean mcmc.thin?",
+    ]
+
+
+def test_a_failed_run_exits_with_1(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(given: dict[str, Any]) -> bool:
+        raise DataError("events.csv: channel a is constant")
+
+    monkeypatch.setattr(run, "run_mcmc", FakeRun(fail))
+    assert dpmix("mcmc", "in/run.yaml", code=1).stderr == "dpmix: events.csv: channel a is constant\n"
+
+
+def test_a_bug_keeps_its_traceback(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(given: dict[str, Any]) -> bool:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(run, "run_mcmc", FakeRun(fail))
+    with pytest.raises(ZeroDivisionError):
+        dpmix("mcmc", "in/run.yaml")
+
+
+def test_a_failed_engine_is_told_with_how_to_go_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(given: dict[str, Any]) -> bool:
+        raise EngineError("every device has failed")
+
+    monkeypatch.setattr(run, "run_bem", FakeRun(fail))
+    assert dpmix("bem", "in/run.yaml", "--output", "my run.h5", code=1).stderr.splitlines() == [
+        "dpmix: every device has failed",
+        "dpmix: stopped; go on with: dpmix bem 'my run.h5' --resume",
+    ]
+
+
+def test_too_little_memory_is_a_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(given: dict[str, Any]) -> bool:
+        raise MemoryError("Unable to allocate 1.2 TiB")
+
+    monkeypatch.setattr(run, "run_mcmc", FakeRun(fail))
+    said = dpmix("mcmc", "in/run.yaml", code=1).stderr
+    assert said.startswith("dpmix: not enough memory: Unable to allocate 1.2 TiB; take fewer events")
+
+
+def test_a_binding_truncation_is_told_even_quietly(folder: Path) -> None:
+    result = dpmix("mcmc", "in/run.yaml", "--quiet", "--set", "model.components=2")
+    assert result.stdout == ""
+    assert result.stderr.startswith("warning: the truncation binds")
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_data_are_not_overwritten_by_a_run(folder: Path) -> None:
+    before = Path("in/events.csv").read_bytes()
+    for output in ("in/events.csv", "in/run.yaml"):
+        said = dpmix("mcmc", "in/run.yaml", "--output", output, "--overwrite", code=2).stderr
+        assert "is no run file" in said
+    assert "is a folder" in dpmix("mcmc", "in/run.yaml", "--output", ".", "--overwrite", code=2).stderr
+    assert Path("in/events.csv").read_bytes() == before
+
+
+def test_a_complete_run_goes_on_to_more_draws_and_never_to_fewer(folder: Path) -> None:
+    dpmix("mcmc", "in/run.yaml")
+    began = draws.open_run("run.h5").draws
+    assert "complete already" in dpmix("mcmc", "run.h5", "--resume").stderr
+    dpmix("mcmc", "run.h5", "--resume", "--set", f"mcmc.draws={began + 3}", "--quiet")
+    grown = draws.open_run("run.h5")
+    assert (grown.draws, grown.complete) == (began + 3, True)
+    fewer = dpmix("mcmc", "run.h5", "--resume", "--set", f"mcmc.draws={began}", code=2)
+    assert fewer.stderr.startswith("dpmix: run.h5: mcmc.draws: not what run.h5 began with")
+
+
+def test_a_run_without_its_checkpoint_says_that_it_begins_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop_after(2, monkeypatch)
+    dpmix("mcmc", "in/run.yaml", code=130)
+    Path("run.h5.checkpoint").unlink()
+    monkeypatch.undo()
+    monkeypatch.chdir(folder)
+    assert "no checkpoint beside run.h5" in dpmix("mcmc", "run.h5", "--resume", "--quiet").stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["none.yaml"], "dpmix: none.yaml: cannot be read: No such file or directory"),
+        (["in/run.yaml", "--seed", "-1"], "Invalid value for '--seed'"),
+        (["in/run.yaml", "--threads", "0"], "Invalid value for '--threads'"),
+        (["in/run.yaml", "--resume", "--overwrite"], "give one of them"),
+        (
+            ["in/run.yaml", "--resume"],
+            "dpmix: run.h5: no such run file to resume; leave --resume out to begin it",
+        ),
+        (["in/run.yaml", "--resum"], "Did you mean"),
+    ],
+)
+def test_wrong_usage_exits_with_2(folder: Path, arguments: list[str], expected: str) -> None:
+    assert expected in dpmix("mcmc", *arguments, code=2).stderr
+
+
+# Sampling: what is shown
+
+
+def test_quiet_shows_warnings_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def talk(given: dict[str, Any]) -> bool:
+        logging.getLogger("dpmix").info("the engine is cpu")
+        logging.getLogger("dpmix").warning("the truncation binds")
+        given["on_sweep"](progress())
+        return True
+
+    monkeypatch.setattr(run, "run_mcmc", FakeRun(talk))
+    loud, quiet = dpmix("mcmc", "in/run.yaml"), dpmix("mcmc", "in/run.yaml", "--quiet")
+    assert loud.stderr.splitlines() == [
+        "the engine is cpu",
+        "warning: the truncation binds",
+        "burn-in: sweep 1 of 100, log likelihood -1.23457e+06, 7 occupied",
+    ]
+    assert (quiet.stdout, quiet.stderr) == ("", "warning: the truncation binds\n")
+    assert logging.getLogger("dpmix").handlers == []
+
+
+def test_lines_come_at_a_sensible_interval() -> None:
+    lines: list[str] = []
+    now = 0.0
+    display = LineDisplay(lines.append, lambda: now)
+    for iteration in range(101):
+        now = 0.25 * iteration
+        display.show(progress(iteration))
+    now += 60  # what comes after the last sweep is not part of its rate
+    display.close()
+    display.close()
+    assert [line.split(",")[0] for line in lines] == [
+        f"burn-in: sweep {i} of 100" for i in (0, 4, 44, 84, 100)
+    ]
+    assert lines[2].split(", ")[1:3] == ["4 sweeps/s", "0:14 left"]
+    assert lines[-1].split(", ")[1:3] == ["4 sweeps/s", "0:00 left"]
+
+
+def test_the_rate_of_a_new_start_is_not_that_of_the_last() -> None:
+    lines: list[str] = []
+    now = 0.0
+    display = LineDisplay(lines.append, lambda: now)
+    for iteration in (50, 1, 41):
+        display.show(progress(iteration, kind="bem"))
+        now += 20.0
+    assert ["steps/s" in line for line in lines] == [False, False, True]
+    assert "2 steps/s, at most 0:30 left" in lines[-1]
+
+
+def test_durations() -> None:
+    assert [duration(s) for s in (0.4, 61, 3599.7, 90061)] == ["0:00", "1:01", "1:00:00", "25:01:01"]
+    assert "of 100, log" in describe(progress(), None)
+
+
+def test_the_bar_shows_rate_likelihood_and_occupied_components() -> None:
+    file = io.StringIO()
+    display = BarDisplay(Console(file=file, force_terminal=True, width=150))
+    for iteration in (1, 2, 30):
+        display.show(progress(iteration, kind="bem"))
+    time.sleep(0.3)  # it is drawn ten times a second
+    display.show(progress(1, kind="bem"))
+    display.close()
+    text = file.getvalue()
+    assert "30/100" in text
+    assert "1/100" in text.split("30/100")[-1]
+    assert "log likelihood -1.23457e+06, 7 occupied" in text
+
+
+# Sampling: being stopped
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_stops_the_run_after_its_sweep(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, code: int
+) -> None:
+    asked = []
+
+    def stop(given: dict[str, Any]) -> bool:
+        asked.append(given["should_stop"]())
+        os.kill(os.getpid(), number)
+        asked.append(given["should_stop"]())
+        return False
+
+    before = signal.getsignal(number)
+    monkeypatch.setattr(run, "run_mcmc", FakeRun(stop))
+    result = dpmix("mcmc", "in/run.yaml", "--output", "my run.h5", code=code)
+    assert asked == [False, True]
+    assert "dpmix: stopped; go on with: dpmix mcmc 'my run.h5' --resume" in result.stderr
+    assert signal.getsignal(number) is before
+
+
+def test_a_second_interrupt_ends_it_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(given: dict[str, Any]) -> bool:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+        raise AssertionError("still here")
+
+    monkeypatch.setattr(run, "run_mcmc", FakeRun(stop))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # may have been ignored
+    try:
+        dpmix("mcmc", "in/run.yaml", code=130)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+# Sampling: whole runs
+
+
+def stop_after(sweeps: int, monkeypatch: pytest.MonkeyPatch, kind: str = "mcmc") -> None:
+    """Have the next run stopped by an interrupt after some sweeps."""
+    original = getattr(run, f"run_{kind}")
+
+    def stopped(config: Config, **given: Any) -> run.Result:
+        def on_sweep(progress: run.Progress) -> None:
+            given["on_sweep"](progress)
+            if (progress.iteration, progress.chain) == (sweeps, 0):
+                os.kill(os.getpid(), signal.SIGINT)
+
+        return original(config, **{**given, "on_sweep": on_sweep})
+
+    monkeypatch.setattr(run, f"run_{kind}", stopped)
+
+
+@pytest.mark.parametrize("kind", ["mcmc", "bem"])
+def test_a_run_from_its_config(folder: Path, kind: str) -> None:
+    result = dpmix(kind, "in/run.yaml")
+    found = draws.open_run("run.h5")
+    assert (found.kind, found.complete) == (kind, True)
+    assert result.stdout.startswith("run.h5:")
+    again = dpmix(kind, "in/run.yaml", code=2)
+    assert again.stderr.startswith("dpmix: run.h5: exists already; --resume goes on with it, --overwrite")
+    dpmix(kind, "in/run.yaml", "--overwrite")
+    assert "complete already" in dpmix(kind, "in/run.yaml", "--resume").stderr
+
+
+@pytest.mark.parametrize("by", ["in/run.yaml", "run.h5"])
+def test_a_stopped_run_goes_on_to_the_same_draws(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    dpmix("mcmc", "in/run.yaml", "--output", "whole.h5")
+    with monkeypatch.context() as patch:
+        stop_after(9, patch)
+        dpmix("mcmc", "in/run.yaml", code=130)
+    assert 0 < draws.open_run("run.h5").committed < 10
+    monkeypatch.chdir(folder)
+    dpmix("mcmc", by, "--resume", "--threads", "1")
+    whole, resumed = draws.open_run("whole.h5"), draws.open_run("run.h5")
+    assert resumed.complete
+    np.testing.assert_array_equal(whole.means, resumed.means)
+
+
+@pytest.mark.parametrize("kind", ["mcmc", "bem"])
+def test_the_profile_is_printed_when_asked_and_told_by_info(folder: Path, kind: str) -> None:
+    asked = dpmix(kind, "in/run.yaml", "--profile", "--quiet").stdout.splitlines()
+    assert asked[0].startswith("time: ")
+    assert [line.split("  ")[1] for line in asked[1:]] == list(SPANS.values())
+    assert "\n".join(asked) in dpmix("info", "run.h5").stdout
+    assert dpmix(kind, "run.h5", "--resume", "--profile", "--quiet").stdout.splitlines() == asked
+    assert "kernels" not in dpmix(kind, "in/run.yaml", "--overwrite").stdout
+
+
+def test_a_run_goes_on_with_another_backend(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    no_cuda = SimpleNamespace(available=lambda: (False, "no driver"))
+    monkeypatch.setattr("dpmix.engines.cuda", no_cuda)
+    dpmix("mcmc", "in/run.yaml", "--output", "whole.h5")
+    with monkeypatch.context() as patch:
+        stop_after(9, patch)
+        dpmix("mcmc", "in/run.yaml", "--set", "engine.backend=auto", code=130)
+    refused = dpmix("mcmc", "run.h5", "--resume", "--set", "engine.backend=cuda", code=2)
+    assert refused.stderr == (
+        "dpmix: engine.backend: cuda is not available here: no driver; or take --set engine.backend=cpu\n"
+    )
+    dpmix("mcmc", "run.h5", "--resume", "--set", "engine.backend=cpu")
+    whole, resumed = draws.open_run("whole.h5"), draws.open_run("run.h5")
+    np.testing.assert_array_equal(whole.means, resumed.means)
+
+
+def test_a_run_goes_on_only_as_it_began(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop_after(2, monkeypatch)
+    dpmix("mcmc", "in/run.yaml", code=130)
+    for path in ("in/run.yaml", "run.h5"):
+        result = dpmix("mcmc", path, "--resume", "--seed", "9", "--set", "model.components=7", code=2)
+        assert result.stderr.splitlines() == [
+            f"dpmix: {path}: {key}: not what run.h5 began with; go on as it began with dpmix mcmc run.h5 "
+            "--resume, or begin anew with --overwrite"
+            for key in ("model.components", "seed")
+        ]
+    for arguments, expected in (
+        (("bem", "run.h5", "--resume"), "made by dpmix mcmc; go on with dpmix mcmc --resume"),
+        (("mcmc", "run.h5"), "HDF5, need a config in YAML; a run file goes on with --resume"),
+        (("mcmc", "run.h5", "--resume", "--output", "x.h5"), "run.h5 goes on in place; leave it out"),
+    ):
+        assert expected in dpmix(*arguments, code=2).stderr
+
+
+# Init
+
+
+def test_init_writes_a_config_that_runs(folder: Path) -> None:
+    dpmix("init", "in/events.csv", "--output", "in/new.yaml")
+    config = load_config("in/new.yaml")
+    assert config.data.files == ["events.csv"]
+    assert config.data.channels == ["a", "b", "c"]
+    assert {name: t.method for name, t in config.data.transform.items()} == {
+        "default": "auto",
+        "a": "linear",
+        "b": "linear",
+        "c": "linear",
+    }
+    settings = ["--set", "mcmc.burn_in=1", "--set", "mcmc.draws=2", "--set", "model.components=4"]
+    dpmix("mcmc", "in/new.yaml", *settings, *ON_CPU)
+    assert draws.open_run("run.h5").complete
+
+
+def test_init_of_a_folder(folder: Path) -> None:
+    (folder / "week").mkdir()
+    for name in ("a.csv", "b.csv"):
+        (folder / "week" / name).write_text("x,y\n1,2\n3,5\n")
+        text = dpmix("init", "week").stdout
+        assert "files:\n    - week\n" in text
+        assert f"{name}: 2 events" in text
+
+
+def test_init_of_odd_names(folder: Path) -> None:
+    """A channel that is named as the default transform is, a file name of two lines."""
+    rows = ["default,CD[3]*,no,12:30", "1,2,3,4", "3,1,5,2", "5,6,3,1", "6,5,4,3", "1,5,2,9"]
+    Path("two\nlines.csv").write_text("\n".join(rows))
+    dpmix("init", "two\nlines.csv", "--output", "run.yaml")
+    config = load_config("run.yaml")
+    assert config.data.files == ["two\nlines.csv"]
+    assert config.data.channels == ["default", "CD[3]*", "no", "12:30"]
+    dpmix("mcmc", "run.yaml", "--quiet", "--set", "mcmc.draws=2", "--set", "mcmc.burn_in=0", *ON_CPU)
+
+
+def test_init_prints_without_output_and_never_overwrites_unasked(folder: Path) -> None:
+    printed = dpmix("init", "in/events.csv").stdout
+    assert "files:\n    - in/events.csv\n" in printed
+    refused = dpmix("init", "in/events.csv", "--output", "in/run.yaml", code=2)
+    assert refused.stderr == "dpmix: in/run.yaml: exists already; --overwrite replaces it\n"
+    assert (folder / "in/run.yaml").read_text() == CONFIG
+    dpmix("init", "in/events.csv", "--output", "in/run.yaml", "--overwrite")
+    assert load_config("in/run.yaml").data.channels == ["a", "b", "c"]
+
+
+def test_init_of_what_is_not_there(folder: Path) -> None:
+    assert "none.fcs" in dpmix("init", "none.fcs", code=2).stderr
+    assert "cannot be written" in dpmix("init", "in/events.csv", "--output", "no/run.yaml", code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("files", "n_taken", "method"),
+    [
+        (["fcs/100715.fcs"], 13, "logicle"),
+        (["fcs/3FITC_4PE_004.fcs"], 2, "logicle"),
+        (["fcs/G69019FF_CMVpp65_CD4.fcs", "fcs/G69019FF_SEB_CD4.fcs"], 11, "logicle"),
+        (["labelled/flowsom_68983.fcs"], 11, "logicle"),
+        (["fcs_odd/coulter.lmd::2"], None, None),
+    ],
+)
+def test_init_of_real_files(
+    shared_data: Path, tmp_path: Path, files: list[str], n_taken: int | None, method: str | None
+) -> None:
+    output = tmp_path / "run.yaml"
+    dpmix("init", *(shared_data / file for file in files), "--output", output)
+    config = load_config(output)
+    (first, *_) = open_sources(config.data.files, tmp_path)
+    taken = config.data.channels
+    assert taken is not None
+    if n_taken is not None:
+        assert len(taken) == n_taken
+        assert {config.data.transform[name].method for name in taken} == {method}
+    assert all(len(channels.match(name, first.details)) == 1 for name in taken), "a name means one channel"
+    text = output.read_text()
+    for channel in first.details:
+        assert channel.detector in text
+        assert channel.marker in text
+    assert (first.spillover is not None) == ("it has a spillover matrix" in text)
+
+
+# Info and devices
+
+
+def test_info_of_data_and_of_a_run(folder: Path) -> None:
+    data = dpmix("info", "in/events.csv").stdout
+    assert data.startswith("events.csv: 500 events, 3 channels")
+    assert "3  c" in data
+    dpmix("bem", "in/run.yaml", "--quiet")
+    about = dpmix("info", "run.h5").stdout
+    assert about.startswith("run.h5:")
+    assert "    components: 6\n" in about
+    assert "nowhere.fcs" in dpmix("info", "nowhere.fcs", code=1).stderr
+
+
+def test_info_of_one_data_set_of_several(shared_data: Path) -> None:
+    path = shared_data / "fcs_odd" / "coulter.lmd"
+    for part, version in ((1, "FCS2.0"), (2, "FCS3.0")):
+        said = dpmix("info", f"{path}::{part}").stdout
+        assert version in said
+        assert f", data set {part} of 2\n" in said
+
+
+def test_info_of_a_broken_run_file(folder: Path) -> None:
+    dpmix("bem", "in/run.yaml", "--quiet")
+    whole = Path("run.h5").read_bytes()
+    Path("cut.h5").write_bytes(whole[: len(whole) // 2])
+    dpmix("info", "cut.h5", code=1)
+
+
+def test_devices_are_listed_with_why_any_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_found() -> list[DeviceInfo]:
+        raise DpmixError("no driver: install one")
+
+    found = [DeviceInfo(0, "NVIDIA A", 80 << 30, "9.0"), DeviceInfo(1, "NVIDIA B", 3 << 29, "12.0")]
+    listed = [
+        "  0  NVIDIA A, 80.0 GiB, compute capability 9.0",
+        "  1  NVIDIA B, 1.5 GiB, compute capability 12.0",
+    ]
+    for available, devices, expected in (
+        ((False, "no driver: install one"), none_found, ["cuda  not available: no driver: install one"]),
+        ((False, "no nvcc"), lambda: found, ["cuda  not available: no nvcc", *listed]),
+        ((True, "two"), lambda: found, ["cuda  available", *listed]),
+    ):
+        monkeypatch.setattr(cuda, "available", lambda: available)  # noqa: B023
+        monkeypatch.setattr(cuda, "devices", devices)
+        cpu, *lines = dpmix("devices").stdout.splitlines()
+        assert cpu.startswith("cpu   available: ")
+        assert lines == expected
+
+
+# Simulate
+
+
+@pytest.mark.parametrize("name", ["sample.fcs", "sample.csv", "sample.npy"])
+def test_simulate_writes_events_and_the_truth_beside_them(folder: Path, name: str) -> None:
+    said = dpmix("simulate", name, "--events", "300", "--seed", "3").stdout
+    assert said.startswith(f"{name}: 300 events, 14 channels; ")
+    (source,) = open_sources([name])
+    assert (source.n_events, len(source.channels)) == (300, 14)
+    with np.load("sample.truth.npz") as truth:
+        assert truth["labels"].shape == (300,)
+    first = Path(name).read_bytes()
+    refused = dpmix("simulate", name, "--events", "300", code=2)
+    assert refused.stderr == f"dpmix: {name}: exists already; --overwrite replaces it\n"
+    dpmix("simulate", name, "--events", "300", "--seed", "3", "--overwrite")
+    assert Path(name).read_bytes() == first, "the same seed gives the same data"
+
+
+def test_simulate_from_the_model(folder: Path) -> None:
+    options = ["--kind", "model", "--events", "200", "--channels", "3", "--components", "5"]
+    dpmix("simulate", "small.csv", *options)
+    (source,) = open_sources(["small.csv"])
+    assert (source.n_events, len(source.channels)) == (200, 3)
+    with np.load("small.truth.npz") as truth:
+        assert truth["means"].shape == (5, 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "expected"),
+    [
+        (["x.xls"], 2, "need one of .fcs, .csv, .npy"),
+        (["no/x.fcs"], 1, "dpmix: no/x.fcs: cannot be written: No such file or directory"),
+        (["x.csv", "--channels", "3"], 2, "--channels and --components belong to --kind model"),
+        (["x.csv", "--kind", "model", "--no-spill"], 2, "--no-spill belongs to --kind cytometry"),
+        (["x.csv", "--events", "0"], 2, "Invalid value for '--events'"),
+    ],
+)
+def test_simulate_refuses(folder: Path, arguments: list[str], code: int, expected: str) -> None:
+    assert expected in dpmix("simulate", *arguments, code=code).stderr
+
+
+# The configs that come with the project
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+SMALL = ["model.components=12", "mcmc.burn_in=3", "mcmc.draws=4", "bem.max_steps=5", "engine.backend=cpu"]
+
+
+def test_no_config_is_left_out() -> None:
+    assert {path.stem for path in CONFIGS.glob("*")} == {"demo", "table", "modes", "samples"}
+
+
+@pytest.mark.parametrize("name", ["demo", "table", "modes", "samples"])
+def test_a_config_runs_as_it_says(folder: Path, name: str) -> None:
+    """The commands in the comment at its top, on fewer events and for fewer sweeps."""
+    shutil.copytree(CONFIGS, folder / "configs")
+    (folder / "demo").mkdir()
+    text = (CONFIGS / f"{name}.yaml").read_text()
+    *simulate, sample = [line.split()[2:] for line in text.splitlines() if line.startswith("#   dpmix ")]
+    assert {command[0] for command in simulate} == {"simulate"}
+    assert sample[0] in ("mcmc", "bem")
+    for command in simulate:
+        dpmix(*command, "--events", "2000")
+    dpmix(*sample, *(word for setting in SMALL for word in ("--set", setting)))
+    assert draws.open_run(load_config(f"configs/{name}.yaml").output.path).complete

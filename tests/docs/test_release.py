@@ -1,0 +1,63 @@
+"""What a release says of itself: one version, a changelog, a citation, types for those who import it."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from importlib.metadata import version
+from importlib.resources import files
+from pathlib import Path
+
+import yaml
+
+import dpmix
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    stated = PROJECT["project"]["version"]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    releases = re.findall(r"^## (\d+\.\d+\.\d+) - (\d{4}-\d\d-\d\d)$", changelog, flags=re.MULTILINE)
+    assert {dpmix.__version__, version("dpmix"), citation["version"], releases[0][0]} == {stated}
+    assert str(citation["date-released"]) == releases[0][1]
+    assert changelog.index("## Unreleased") < changelog.index(f"## {releases[0][0]}")
+
+
+def test_the_paper_is_cited() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    (paper,) = citation["references"]
+    names = [author["family-names"] for author in paper["authors"]]
+    assert names == ["Suchard", "Wang", "Chan", "Frelinger", "Cron", "West"]
+    assert paper["doi"] == "10.1198/jcgs.2010.10016"
+
+
+def test_types_come_with_the_package() -> None:
+    assert files("dpmix").joinpath("py.typed").is_file()
+    assert "Typing :: Typed" in PROJECT["project"]["classifiers"]
+
+
+def test_wheels_are_for_the_versions_of_python_that_the_project_names() -> None:
+    named = {
+        line.rpartition(" ")[2]
+        for line in PROJECT["project"]["classifiers"]
+        if line.startswith("Programming Language :: Python :: 3.")
+    }
+    built = {tag[2:-2] for tag in PROJECT["tool"]["cibuildwheel"]["build"]}
+    assert built == {name.replace(".", "") for name in named}
+
+
+def test_links_and_files_named_in_the_project_s_own_pages_are_there() -> None:
+    for name in ("CONTRIBUTING.md", "README.md"):
+        text = (ROOT / name).read_text(encoding="utf-8")
+        links = [link.partition("#")[0] for link in re.findall(r"\]\(([^)]*)\)", text)]
+        assert [link for link in links if not link.startswith("http") and not (ROOT / link).exists()] == []
+    rooms = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## The house")[2]
+    rooms = rooms.partition("## Style")[0]
+    modules = {path.name for path in ROOT.glob("dpmix/**/*.py")} - {"__init__.py"}
+    assert sorted(module for module in modules if f"`{module}`" not in rooms) == []
+    named = set(re.findall(r"`(\w+\.py)`", rooms))
+    there = {path.name for path in ROOT.glob("*/**/*.py") if ".venv" not in path.parts}
+    assert named <= there

@@ -1,0 +1,123 @@
+"""The walk in docs/tutorial.md, followed to the letter but with fewer events, sweeps and draws."""
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "tutorial.md"
+COMMANDS = os.environ.get("DPMIX_COMMANDS", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+"""Where the commands of dpmix are looked for: .ci/run names the folder where the wheel is, and no other."""
+
+# What makes it quick: appended to the commands that begin so.
+SMALLER = {
+    "dpmix simulate": "--events 3000",
+    "dpmix mcmc": "--set mcmc.burn_in=40 --set mcmc.draws=20 --set model.components=24",
+    "dpmix gate": "--draws 10",
+    "dpmix predict": "--draws 10",
+}
+
+
+def blocks(text: str) -> list[tuple[str, str]]:
+    """Language and text of the blocks of a page behind the installation."""
+    walk = text.partition("## A sample")[2]
+    return re.findall(r"^```(sh|python|r)\n(.*?)^```$", walk, flags=re.MULTILINE | re.DOTALL)
+
+
+def smaller(commands: str) -> str:
+    return "\n".join(
+        line + "".join(f" {options}" for begin, options in SMALLER.items() if line.startswith(begin))
+        for line in commands.splitlines()
+    )
+
+
+@pytest.fixture(scope="module")
+def walked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which every block has been run."""
+    folder = tmp_path_factory.mktemp("walk")
+    bash, r = shutil.which("bash"), shutil.which("Rscript")
+    path = {"sh": COMMANDS, "r": os.environ["PATH"]}
+    run = {
+        "sh": lambda text: [bash, "-euo", "pipefail", "-c", smaller(text)],
+        "r": lambda text: [r, "-e", text],
+    }
+    for language, text in blocks(PAGE.read_text(encoding="utf-8")):
+        if language == "r" and r is None:
+            continue
+        if language == "python":
+            # Here, not in a process of its own: one that ends just after it has read Parquet is aborted by
+            # Arrow now and then, once all is done (apache/arrow, issue 34314).
+            with contextlib.chdir(folder):
+                exec(compile(text, str(PAGE), "exec"), {})
+            continue
+        done = subprocess.run(
+            run[language](text),
+            cwd=folder,
+            env={**os.environ, "PATH": path[language]},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
+    return folder
+
+
+def test_the_environment_of_the_walk_is_made(tmp_path: Path) -> None:
+    """As it stands, up to where pip would build and download: .ci/run does that with the wheel."""
+    install = PAGE.read_text(encoding="utf-8").partition("## Install")[2].partition("\n## ")[0]
+    root, user = re.findall(r"^```sh\n(.*?)^```$", install, flags=re.MULTILINE | re.DOTALL)
+    assert root == "sudo apt-get install python3-venv python3-dev g++\n"
+    assert user.endswith("\npip install .\n")
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", user.replace("pip install .", "command -v pip")],
+        env={**os.environ, "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == f"{tmp_path}/dpmix/bin/pip\n", done.stderr
+
+
+def test_there_is_a_walk() -> None:
+    shell = [text for language, text in blocks(PAGE.read_text(encoding="utf-8")) if language == "sh"]
+    assert {line.split()[1] for text in shell for line in text.splitlines()} == {
+        "simulate",
+        "info",
+        "init",
+        "mcmc",
+        "gate",
+        "predict",
+    }
+
+
+def test_every_block_works_and_the_files_that_the_page_names_are_there(walked: Path) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    for section in page.split("| file in `gated/` |")[1:]:
+        names = re.findall(r"^\| `([^`]+)` \|", section.partition("\n\n")[0], flags=re.MULTILINE)
+        assert len(names) == 7
+        assert [name for name in names if not (walked / "gated" / name).exists()] == []
+    named = set(re.findall(r"`((?:gated|new|both|figures)/[\w.-]+\.\w+)`", page))
+    assert "gated/sample.gated.fcs" in named
+    places = {name: walked / ("gated" if name.startswith("figures/") else "") / name for name in named}
+    assert [name for name, path in places.items() if not path.is_file()] == []
+
+
+def test_the_columns_of_the_events_are_those_of_the_page(walked: Path) -> None:
+    import flowio
+    import pandas
+
+    page = PAGE.read_text(encoding="utf-8")
+    table = page.partition("| column of the events |")[2].partition("\n\n")[0]
+    columns = re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE)
+    events = pandas.read_parquet(walked / "gated" / "events.parquet")
+    assert list(events.columns) == columns
+    predicted = pandas.read_parquet(walked / "new" / "events.parquet")
+    assert list(predicted.columns[: len(columns) + 1]) == [*columns, "p1"]
+    table = page.partition("| channel |")[2].partition("\n\n")[0]
+    channels = re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE)
+    assert flowio.FlowData(walked / "gated" / "sample.gated.fcs").pnn_labels[-4:] == channels

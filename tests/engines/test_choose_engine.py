@@ -1,0 +1,191 @@
+"""Which backend a run takes, what it says about it, and what it stores."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from dpmix import open_run
+from dpmix.config.schema import Config, EngineConfig
+from dpmix.engines.choose import Choice, choose_backend, make_engine
+from dpmix.engines.cpu import CpuEngine
+from dpmix.errors import ConfigError, DpmixError
+from dpmix.runs import run
+
+
+class FakeCudaEngine(CpuEngine):
+    """The CPU's engine under another name, that keeps what it was made with."""
+
+    def __init__(
+        self,
+        events: npt.NDArray[np.float32],
+        *,
+        devices: str | list[int],
+        weight_floor: float,
+        chunks_in_flight: int | None,
+    ) -> None:
+        super().__init__(events, weight_floor=weight_floor, chunks_in_flight=chunks_in_flight)
+        self.given = (devices, weight_floor, chunks_in_flight)
+
+    @property
+    def info(self) -> dict[str, str | int | float | bool]:
+        return {"backend": "cuda", "devices": "0: a fake"}
+
+
+class FakeCuda:
+    """In place of the module `dpmix.engines.cuda`."""
+
+    CudaEngine = FakeCudaEngine
+
+    def __init__(self, found: bool) -> None:
+        self.found = found
+
+    def available(self) -> tuple[bool, str]:
+        return (True, "1 device") if self.found else (False, "no driver; install one")
+
+    def chosen(self, numbers: str | list[int]) -> None:
+        if numbers == [5]:
+            raise DpmixError("engine.devices: got 5")
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
+    fake = FakeCuda(True)
+    monkeypatch.setattr("dpmix.engines.cuda", fake)
+    return fake
+
+
+@pytest.mark.parametrize(
+    ("backend", "began", "found", "expected"),
+    [
+        ("auto", None, True, Choice("cuda", "auto: 1 device")),
+        ("auto", None, False, Choice("cpu", "auto: no driver; install one")),
+        ("cpu", None, True, Choice("cpu", "as the config says")),
+        ("cuda", None, True, Choice("cuda", "as the config says")),
+        ("auto", "cpu", True, Choice("cpu", "auto: the run began on it")),
+        ("auto", "cuda", True, Choice("cuda", "auto: the run began on it")),
+        ("cpu", "cuda", False, Choice("cpu", "as the config says")),
+        ("cuda", "cpu", True, Choice("cuda", "as the config says")),
+    ],
+)
+def test_the_backend_of_a_run(
+    cuda: FakeCuda, backend: str, began: str | None, found: bool, expected: Choice
+) -> None:
+    cuda.found = found
+    assert choose_backend(EngineConfig.model_validate({"backend": backend}), began) == expected
+
+
+@pytest.mark.parametrize(
+    ("backend", "began", "problem"),
+    [
+        ("cuda", None, "engine.backend: cuda is not available here: no driver; install one; "),
+        ("cuda", "cpu", "engine.backend: cuda is not available here: no driver; install one; "),
+        ("auto", "cuda", "engine.backend: the run began on cuda, which is not available here: no driver; "),
+    ],
+)
+def test_a_backend_that_is_not_there(cuda: FakeCuda, backend: str, began: str | None, problem: str) -> None:
+    cuda.found = False
+    with pytest.raises(ConfigError) as caught:
+        choose_backend(EngineConfig.model_validate({"backend": backend}), began)
+    (line,) = caught.value.problems
+    assert line.startswith(problem)
+    assert line.endswith("; or take --set engine.backend=cpu")
+
+
+@pytest.mark.parametrize(
+    ("found", "options", "said"),
+    [
+        (True, {"threads": 2, "devices": [0]}, ["engine.threads: of no use to the cuda engine"]),
+        (False, {"threads": 2, "devices": [0]}, ["engine.devices: of no use to the cpu engine"]),
+        (True, {"devices": [0], "chunks_in_flight": 2}, []),
+        (False, {"threads": 2, "pruning": False}, []),
+    ],
+)
+def test_options_that_auto_has_no_use_for_are_told(
+    cuda: FakeCuda,
+    caplog: pytest.LogCaptureFixture,
+    found: bool,
+    options: dict[str, object],
+    said: list[str],
+) -> None:
+    cuda.found = found
+    choose_backend(EngineConfig.model_validate(options))
+    assert [record.getMessage() for record in caplog.records] == said
+
+
+def test_options_reach_the_cuda_engine(cuda: FakeCuda) -> None:
+    config = EngineConfig(devices=[1, 0], weight_floor=30.0, chunks_in_flight=3)
+    engine = make_engine("cuda", config, np.zeros((5, 2), np.float32))
+    assert isinstance(engine, FakeCudaEngine)
+    assert engine.given == ([1, 0], 30.0, 3)
+
+
+def test_options_reach_the_cpu_engine() -> None:
+    config = EngineConfig(threads=3, pruning=False)
+    engine = make_engine("cpu", config, np.zeros((5, 2), np.float32))
+    assert (engine.info["backend"], engine.info["threads"], engine.info["pruning"]) == ("cpu", 3, False)
+
+
+# Whole runs
+
+
+def a_config(folder: Path, **engine: object) -> Config:
+    np.save(folder / "events.npy", np.random.default_rng(0).normal(size=(300, 2)).astype(np.float32))
+    return Config.model_validate(
+        {
+            "data": {"files": [str(folder / "events.npy")]},
+            "model": {"components": 4},
+            "mcmc": {"burn_in": 2, "draws": 3},
+            "engine": engine,
+            "output": {"path": str(folder / "run.h5")},
+        }
+    )
+
+
+def test_what_was_chosen_and_why_is_logged_and_stored(
+    cuda: FakeCuda, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "dpmix")
+    path = run.run_mcmc(a_config(tmp_path)).path
+    assert open_run(path).engine == {"backend": "cuda", "devices": "0: a fake", "chosen": "auto: 1 device"}
+    assert "engine: cuda (auto: 1 device), devices 0: a fake" in caplog.messages
+
+
+@pytest.mark.parametrize(("began", "other"), [("cpu", "cuda"), ("cuda", "cpu")])
+def test_a_run_goes_on_with_the_backend_that_it_began_on(
+    cuda: FakeCuda, tmp_path: Path, caplog: pytest.LogCaptureFixture, began: str, other: str
+) -> None:
+    caplog.set_level(logging.INFO, "dpmix")
+
+    def stopped_after_a_sweep() -> None:
+        cuda.found = began == "cuda"
+        run.run_mcmc(a_config(tmp_path), overwrite=True, should_stop=lambda: True)
+        cuda.found = True
+        caplog.clear()
+
+    stopped_after_a_sweep()
+    assert run.run_mcmc(a_config(tmp_path), resume=True).completed
+    assert any(line.startswith(f"engine: {began} (auto: the run began on it)") for line in caplog.messages)
+    assert open_run(tmp_path / "run.h5").engine["backend"] == began
+
+    stopped_after_a_sweep()
+    assert run.run_mcmc(a_config(tmp_path, backend=other), resume=True).completed
+    assert any(line.startswith(f"engine: {other} (as the config says)") for line in caplog.messages)
+    (warning,) = (record for record in caplog.records if record.levelno == logging.WARNING)
+    assert warning.getMessage().startswith(f"engine: {other}, but the run began on {began}: ")
+
+
+def test_a_missing_gpu_is_told_before_the_data_are_read(cuda: FakeCuda, tmp_path: Path) -> None:
+    config = a_config(tmp_path, backend="cuda")
+    (tmp_path / "events.npy").write_text("no events")
+    cuda.found = False
+    with pytest.raises(ConfigError, match="cuda is not available here"):
+        run.run_mcmc(config)
+    cuda.found = True
+    with pytest.raises(DpmixError, match=r"engine\.devices: got 5"):
+        run.run_mcmc(a_config(tmp_path, devices=[5]))
+    assert not (tmp_path / "run.h5").exists()

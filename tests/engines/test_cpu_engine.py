@@ -1,0 +1,369 @@
+"""The CPU engine: the contract of all engines for every instruction set, and what is its own."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from engine_contract import (
+    AnyEngine,
+    EngineContract,
+    Floats,
+    PruningContract,
+    assert_parts_have_the_bits_of_the_whole,
+    assert_right_memberships,
+    assert_same_stats,
+    mixture_of,
+    problem,
+)
+from reference import log_densities
+
+from dpmix.engines.cpu import CpuEngine, available, instruction_sets
+from dpmix.errors import DataError
+from dpmix.kernels import _cpu
+from dpmix.kernels.layout import CHUNK, MAX_CHANNELS, MAX_COMPONENTS
+from dpmix.model.mixture import Ints, Mixture
+from dpmix.model.streams import Key
+
+ISAS = instruction_sets()
+
+
+def needs(isa: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(isa not in ISAS, reason=f"this processor does not have {isa}")
+
+
+class TestBest(PruningContract):
+    def make(self, events: Floats, **options: object) -> AnyEngine:
+        return CpuEngine(events, threads=2, **options)  # type: ignore[arg-type]
+
+
+@needs("v3")
+class TestV3(PruningContract):
+    def make(self, events: Floats, **options: object) -> AnyEngine:
+        return CpuEngine(events, threads=1, isa="v3", **options)  # type: ignore[arg-type]
+
+
+@needs("v2")
+class TestV2(PruningContract):
+    def make(self, events: Floats, **options: object) -> AnyEngine:
+        return CpuEngine(events, threads=1, isa="v2", **options)  # type: ignore[arg-type]
+
+
+def in_file(events: Floats) -> Floats:
+    """The same events in a file that is gone when they are."""
+    with tempfile.TemporaryFile() as file:
+        file.write(events.tobytes())
+        file.flush()
+        return np.memmap(file, np.float32, "r", 0, events.shape)
+
+
+class TestStreaming(EngineContract):
+    """Events and all that is kept of them in files."""
+
+    def make(self, events: Floats, **options: object) -> AnyEngine:
+        return CpuEngine(in_file(events), threads=2, scratch=Path(tempfile.gettempdir()), **options)  # type: ignore[arg-type]
+
+
+def test_grid_and_limits_are_the_same_in_python_and_in_native_code() -> None:
+    assert (_cpu.CHUNK, _cpu.MAX_CHANNELS, _cpu.MAX_COMPONENTS) == (CHUNK, MAX_CHANNELS, MAX_COMPONENTS)
+
+
+def test_it_says_what_it_runs_on() -> None:
+    usable, why = available()
+    assert usable
+    assert ISAS[0] in why
+    engine = CpuEngine(np.zeros((1, 1), np.float32), threads=3)
+    assert engine.info == {"backend": "cpu", "isa": ISAS[0], "threads": 3, "pruning": True}
+
+
+@pytest.mark.parametrize(("dim", "n_components"), [(2, 6), (14, 40)])
+@pytest.mark.parametrize(
+    ("threads", "chunks", "files"),
+    [(2, None, False), (3, None, False), (1, 1, False), (2, 2, False), (2, 1, True)],
+)
+def test_threads_and_batches_do_not_change_a_bit(
+    dim: int, n_components: int, threads: int, chunks: int | None, files: bool
+) -> None:
+    """Nor the thread that reads ahead, where there are files."""
+    events, mixture = problem(2 * CHUNK + 5000, dim, n_components)
+    one = CpuEngine(events, threads=1)
+    held, scratch = (in_file(events), Path(tempfile.gettempdir())) if files else (events, None)
+    other = CpuEngine(held, threads=threads, chunks_in_flight=chunks, scratch=scratch)
+    for iteration in range(2):
+        key = Key(3, 0, iteration)
+        assert_same_stats(one.draw_labels(mixture, key), other.draw_labels(mixture, key))
+        np.testing.assert_array_equal(one.labels(), other.labels())
+    for _ in range(2):
+        assert_same_stats(one.expect_labels(mixture), other.expect_labels(mixture))
+    np.testing.assert_array_equal(one.labels(), other.labels())
+    populations = np.arange(n_components) % 4
+    made = [engine.memberships(mixture, populations, 100, len(events)) for engine in (one, other)]
+    for mine, theirs in zip(*made, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+@cache
+def ten_chunks() -> tuple[Floats, tuple[Mixture, Mixture]]:
+    events, mixture = problem(9 * CHUNK + 5000, 5, 20, spread=2.0)
+    return events, (mixture, problem(100, 5, 20, spread=2.0, seed=1)[1])
+
+
+@pytest.mark.parametrize("pruning", [True, False])
+@pytest.mark.parametrize("cuts", [[0, 10], [0, 3, 10], [0, 1, 8, 10], [0, 1, 2, 4, 5, 6, 9, 10]])
+def test_parts_of_the_chunks_have_the_bits_of_the_whole(cuts: list[int], pruning: bool) -> None:
+    events, mixtures = ten_chunks()
+    parts = [
+        CpuEngine(
+            events[first * CHUNK : end * CHUNK],
+            first_event=first * CHUNK,
+            threads=1 + first % 2,
+            chunks_in_flight=(None, 1, 3)[end % 3],
+            pruning=pruning,
+        )
+        for first, end in pairwise(cuts)
+    ]
+    assert_parts_have_the_bits_of_the_whole(CpuEngine(events, threads=2), parts, mixtures, seed=len(cuts))
+
+
+def test_parts_that_cut_a_chunk_have_other_bits() -> None:
+    """Or the test above would prove nothing."""
+    events, mixtures = ten_chunks()
+    cut = CHUNK // 2
+    parts = [CpuEngine(events[:cut]), CpuEngine(events[cut : 2 * CHUNK], first_event=cut)]
+    with pytest.raises(AssertionError, match="Arrays are not equal"):
+        assert_parts_have_the_bits_of_the_whole(CpuEngine(events[: 2 * CHUNK]), parts, mixtures, seed=0)
+
+
+@pytest.mark.parametrize("mode", ["r", "r+", "c", None])
+def test_files_do_not_change_a_bit(mode: str | None, tmp_path: Path) -> None:
+    """Of so many channels that every chunk is a window of its own. What is in no file cannot be let go."""
+    rng = np.random.default_rng(0)
+    events = rng.normal(size=(3 * CHUNK + 777, 64)).astype(np.float32)
+    mixture, other = (problem(100, 64, 4, seed=seed)[1] for seed in (0, 1))
+    np.save(tmp_path / "events.npy", events)
+    held = events.copy() if mode is None else np.load(tmp_path / "events.npy", mmap_mode=mode)
+    if mode == "c":  # changes that are in no file
+        events[::7] = held[::7] = 0.5
+    streaming, resident = CpuEngine(held, threads=1, scratch=tmp_path), CpuEngine(events, threads=2)
+    assert_parts_have_the_bits_of_the_whole(resident, [streaming], (mixture, other), seed=0)
+    made = [
+        engine.memberships(mixture, np.arange(4), 100, len(events) - 5) for engine in (resident, streaming)
+    ]
+    for mine, theirs in zip(*made, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    np.testing.assert_array_equal(held, events)
+
+
+@needs("v3")
+@needs("v4")
+@pytest.mark.parametrize("dim", [1, 2, 7, 8, 14, 16, 17, 30, 33, 64])
+def test_instruction_sets_with_a_fused_multiply_add_give_the_same_bits(dim: int) -> None:
+    events, mixture = problem(2000, dim, 48)
+    v3, v4 = CpuEngine(events, isa="v3"), CpuEngine(events, isa="v4")
+    np.testing.assert_array_equal(v3.log_densities(events, mixture), v4.log_densities(events, mixture))
+    for iteration in range(3):
+        key = Key(3, 0, iteration)
+        assert_same_stats(v3.draw_labels(mixture, key), v4.draw_labels(mixture, key))
+        np.testing.assert_array_equal(v3.labels(), v4.labels())
+    for _ in range(2):
+        assert_same_stats(v3.expect_labels(mixture), v4.expect_labels(mixture))
+    made = [engine.memberships(mixture, np.arange(48) % 9, 0, 2000) for engine in (v3, v4)]
+    for mine, theirs in zip(*made, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dim", [1, 5, 14, 30, 50])
+def test_log_densities_are_within_rounding_of_float64(isa: str, dim: int) -> None:
+    events, mixture = problem(500, dim, 30)
+    got = CpuEngine(events, isa=isa).log_densities(events, mixture)
+    want = log_densities(events, mixture)
+    near = want > want.max(axis=1, keepdims=True) - 30.0
+    assert np.abs(got - want)[near].max() < 1e-4
+    np.testing.assert_allclose(got, want, rtol=5e-6, atol=1e-4)
+
+
+def test_pruning_is_measured_and_switches_itself_off() -> None:
+    events, apart = problem(40_000, 14, 64, spread=3.0)
+    engine = CpuEngine(events)
+    kept = []
+    for iteration in range(4):
+        engine.draw_labels(apart, Key(1, 0, iteration))
+        kept.append(engine.kept)
+    assert kept[0] == 1.0  # no labels to go by
+    assert kept[-1] < 0.5
+
+    alike, overlapping = problem(40_000, 14, 64, spread=0.0)
+    engine = CpuEngine(alike)
+    for iteration in range(4):
+        engine.draw_labels(overlapping, Key(1, 0, iteration))
+    assert engine.kept == pytest.approx(1.0, abs=0.02)
+
+
+def test_pruning_follows_components_that_are_renumbered() -> None:
+    """As label swaps renumber them in every sweep: without their order, the last labels are of other ones."""
+    events, mixture = problem(40_000, 14, 64, spread=3.0)
+    told, untold, dense = CpuEngine(events), CpuEngine(events), CpuEngine(events, pruning=False)
+    rng = np.random.default_rng(5)
+    kept = {}
+    for iteration in range(4):
+        key, order = Key(1, 0, iteration), rng.permutation(64)
+        mixture = renumbered(mixture, order)
+        want = dense.draw_labels(mixture, key)
+        for name, engine, now in (("told", told, replace(mixture, order=order)), ("untold", untold, mixture)):
+            assert_same_stats(engine.draw_labels(now, key), want)
+            kept[name] = engine.kept
+    assert kept["told"] < 0.5
+    assert kept["untold"] > 0.9
+
+    for order in (np.zeros(64, np.int64), np.arange(63)):
+        with pytest.raises(ValueError, match="each of 0 to 63 once"):
+            told.draw_labels(replace(mixture, order=order), Key(1, 0, 9))
+
+
+def renumbered(mixture: Mixture, order: Ints) -> Mixture:
+    """Component order[j] as component j."""
+    return Mixture(
+        *(
+            values[order]
+            for values in (mixture.log_weights, mixture.means, mixture.whiteners, mixture.log_norms)
+        )
+    )
+
+
+def test_one_component_holds_everything() -> None:
+    events = np.random.default_rng(0).normal(size=(70_000, 2)).astype(np.float32)
+    mixture = mixture_of(np.ones(1), np.zeros((1, 2)), np.eye(2)[None])
+    stats = CpuEngine(events).draw_labels(mixture, Key(1, 0, 0))
+    wide = events.astype(np.float64)
+    assert stats.counts[0] == 70_000
+    np.testing.assert_allclose(stats.sums[0], wide.sum(axis=0), rtol=1e-5)
+    np.testing.assert_allclose(stats.scatters[0], wide.T @ wide, rtol=1e-6, atol=1e-2)
+
+
+def test_many_components() -> None:
+    events, mixture = problem(3000, 3, 4096)
+    stats = CpuEngine(events).draw_labels(mixture, Key(1, 0, 0))
+    assert stats.counts.sum() == 3000
+    assert_right_memberships(CpuEngine(events), events, mixture, np.arange(4096)[::-1])
+
+
+def with_log_weight(mixture: Mixture, value: float) -> Mixture:
+    log_weights = mixture.log_weights.copy()
+    log_weights[:] = value
+    return Mixture(log_weights, mixture.means, mixture.whiteners, mixture.log_norms)
+
+
+def test_what_is_wrong_with_events_is_said() -> None:
+    good = np.zeros((10, 3), np.float32)
+    for bad in (good.astype(np.float64), good[:, ::2], good[0], good[:0], np.zeros((4, 65), np.float32)):
+        with pytest.raises(ValueError, match=r"^events: got"):
+            CpuEngine(bad)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"threads": 0}, {"chunks_in_flight": 0}, {"weight_floor": 0.0}, {"weight_floor": 100.0}, {"isa": "mmx"}],
+)
+def test_what_is_wrong_with_options_is_said(options: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=f"^{next(iter(options))}: got"):
+        CpuEngine(np.zeros((10, 3), np.float32), **options)  # type: ignore[arg-type]
+
+
+def test_what_is_wrong_with_a_mixture_is_said() -> None:
+    events, mixture = problem(100, 3, 4)
+    engine = CpuEngine(events)
+    _, wrong_dim = problem(100, 2, 4)
+    not_finite = Mixture(mixture.log_weights, mixture.means * np.nan, mixture.whiteners, mixture.log_norms)
+    for bad in (wrong_dim, with_log_weight(mixture, -np.inf), with_log_weight(mixture, np.nan), not_finite):
+        with pytest.raises(ValueError, match=r"^mixture: "):
+            engine.draw_labels(bad, Key(1, 0, 0))
+
+
+PEAK = """
+import sys
+import numpy as np
+from pathlib import Path
+from dpmix.model.split_merge import SplitAssignment
+from dpmix.model.streams import Key
+from dpmix.engines.cpu import CpuEngine
+from dpmix.model.mixture import Ints, Mixture
+
+def status(key):
+    return int(next(line for line in open("/proc/self/status") if line.startswith(key)).split()[1])
+
+events = np.load(sys.argv[1], mmap_mode="r")
+dim = events.shape[1]
+mixture = Mixture(np.log([0.3, 0.7]), np.zeros((2, dim)), np.stack([np.eye(dim)] * 2), np.zeros(2))
+before = status("VmRSS:")
+engine = CpuEngine(events, threads=2, scratch=Path(sys.argv[2]) if sys.argv[2:] else None)
+for iteration in range(2):
+    engine.draw_labels(mixture, Key(1, 0, iteration))
+engine.expect_labels(mixture)
+engine.divide(SplitAssignment(np.zeros(2, np.int32), np.full(2, -1, np.int8), 1), mixture, Key(1, 0, 1))
+for start in range(0, len(events), 1_000_000):
+    engine.memberships(mixture, np.arange(2), start, min(start + 1_000_000, len(events)))
+engine.labels()
+print(status("VmHWM:") - before)
+"""
+
+
+def test_memory_does_not_grow_with_events_in_a_file(tmp_path: Path) -> None:
+    """Of 400 MB of events, and 30 MB that are kept of them; beside 20 MB of labels and 12 of memberships."""
+    path, block = tmp_path / "events.npy", np.random.default_rng(0).normal(size=(100_000, 20))
+    events = np.lib.format.open_memmap(path, "w+", np.float32, (5_000_000, 20))
+    for start in range(0, len(events), len(block)):
+        events[start : start + len(block)] = block
+    del events
+    peaks = []
+    for options in ([str(tmp_path)], []):
+        command = [sys.executable, "-c", PEAK, str(path), *options]
+        peaks.append(int(subprocess.run(command, check=True, capture_output=True, text=True).stdout) / 1000)
+    streaming, resident = peaks
+    assert streaming < 150.0
+    assert resident > 430.0  # or this would prove nothing
+    assert sorted(tmp_path.iterdir()) == [path]
+
+
+@contextmanager
+def files_end_at(size: int) -> Iterator[None]:
+    """No file of this process can grow beyond so many bytes, as if the disk were full."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_full_disk_is_a_line_and_no_end(tmp_path: Path) -> None:
+    events, mixture = problem(10_000, 2, 4)
+    said = f"^{tmp_path}: cannot hold 2 bytes for each of 10000 events .File too large.; give another folder"
+    with files_end_at(19_999), pytest.raises(DataError, match=said):
+        CpuEngine(events, scratch=tmp_path)
+    engine = CpuEngine(events, scratch=tmp_path)
+    with files_end_at(19_999), pytest.raises(DataError, match=said):
+        engine.draw_labels(mixture, Key(1, 0, 0))
+    with files_end_at(20_000):
+        got = engine.draw_labels(mixture, Key(1, 0, 0))
+    assert_same_stats(got, CpuEngine(events).draw_labels(mixture, Key(1, 0, 0)))
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(DataError, match=r"nowhere: cannot hold .* \(No such file or directory\)"):
+        CpuEngine(events, scratch=tmp_path / "nowhere")
+
+
+def test_a_closed_engine_is_closed() -> None:
+    engine = CpuEngine(np.zeros((10, 3), np.float32))
+    engine.close()
+    with pytest.raises(AttributeError):
+        engine.labels()

@@ -1,0 +1,201 @@
+"""From .cu files to code for a device: finding the compiler, the cache; shapes as the kernels have them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from dpmix.errors import DpmixError
+from dpmix.kernels import build, layout
+from dpmix.kernels.layout import CHUNK, Layout
+
+# Counts its runs; what it makes are its arguments, so that these can be seen.
+COMPILER = """#!/bin/sh
+[ "$1" = --version ] && { cat "$0.version"; exit; }
+echo run >> "$0.runs"
+grep -q '#error' kernel.cu && echo "kernel.cu(3): error: no such thing" >&2 && exit 2
+for last; do :; done
+echo "$@" > "${last%.cu}.cubin"
+"""
+
+
+@pytest.fixture
+def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A compiler of our own on PATH, kernels of our own, and an empty cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    kernels = tmp_path / "kernels"
+    kernels.mkdir()
+    (kernels / "some.cu").write_text("one\n")
+    (kernels / "shared.cuh").write_text("two\n")
+    monkeypatch.setattr(build, "FOLDER", kernels)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    build._version.cache_clear()
+    return place_compiler(tmp_path)
+
+
+def place_compiler(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    nvcc = folder / "nvcc"
+    nvcc.write_text(COMPILER)
+    nvcc.chmod(0o755)
+    (folder / "nvcc.version").write_text("version 1\n")
+    return nvcc
+
+
+def runs(nvcc: Path) -> int:
+    path = nvcc.with_name("nvcc.runs")
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def test_the_compiler_is_looked_for_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    packages = SimpleNamespace(submodule_search_locations=[str(tmp_path / "nvidia")])
+    monkeypatch.setattr(build, "find_spec", lambda name: packages if name == "nvidia" else None)
+    monkeypatch.setenv("PATH", str(tmp_path / "path"))
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "home"))
+    of_old_package = place_compiler(tmp_path / "nvidia" / "cu12" / "bin")
+    of_package = place_compiler(tmp_path / "nvidia" / "cu13" / "bin")
+    of_home = place_compiler(tmp_path / "home" / "bin")
+    on_path = place_compiler(tmp_path / "path")
+    for nvcc in (on_path, of_home, of_package, of_old_package):
+        assert build.find_nvcc() == nvcc
+        nvcc.unlink()
+    with pytest.raises(DpmixError, match=r"^no CUDA compiler: .*; install the CUDA toolkit, or pip install "):
+        build.find_nvcc()
+
+
+def test_kernels_are_compiled_for_their_channels_and_device(compiler: Path) -> None:
+    arguments = build.cubin("some", 14, "sm_90").decode().split()
+    folder = build.FOLDER
+    for option in ("-DN_CHANNELS=14", "-arch=sm_90", f"-I{folder}", "-fmad=false", "-std=c++17", "--cubin"):
+        assert option in arguments
+
+
+def test_what_was_compiled_is_kept(compiler: Path) -> None:
+    code = build.cubin("some", 14, "sm_90")
+    assert build.cubin("some", 14, "sm_90") == code
+    assert runs(compiler) == 1
+    assert not [path for path in build._cache_folder().iterdir() if path.suffix != ".cubin"]
+
+
+def test_kernels_are_compiled_anew_where_anything_changes(compiler: Path) -> None:
+    build.cubin("some", 14, "sm_90")
+    changes: list[Callable[[], object]] = [
+        lambda: (build.FOLDER / "some.cu").write_text("one and a half\n"),
+        lambda: (build.FOLDER / "shared.cuh").write_text("three\n"),
+        lambda: (build.FOLDER / "more.cuh").write_text("four\n"),
+        lambda: (compiler.with_name("nvcc.version").write_text("version 2\n"), build._version.cache_clear()),
+    ]
+    for n, change in enumerate(changes, start=2):
+        change()
+        build.cubin("some", 14, "sm_90")
+        assert runs(compiler) == n
+    build.cubin("some", 15, "sm_90")
+    build.cubin("some", 14, "sm_80")
+    assert runs(compiler) == len(changes) + 3
+
+
+@pytest.mark.parametrize("entry", [b"", b"short", b"x" * 500])
+def test_a_corrupt_entry_is_made_anew(compiler: Path, entry: bytes) -> None:
+    code = build.cubin("some", 14, "sm_90")
+    (path,) = build._cache_folder().iterdir()
+    whole = path.read_bytes()
+    for damaged in (entry, whole[:-1], whole[:40] + b"?" + whole[41:]):
+        path.write_bytes(damaged)
+        assert build.cubin("some", 14, "sm_90") == code
+        assert path.read_bytes() == whole
+    assert runs(compiler) == 4
+
+
+def test_a_cache_that_cannot_be_written_is_told(compiler: Path, caplog: pytest.LogCaptureFixture) -> None:
+    build._cache_folder().parent.parent.write_text("a file in its place")
+    with caplog.at_level(logging.WARNING, "dpmix"):
+        assert build.cubin("some", 14, "sm_90")
+    assert "cannot be written" in caplog.text
+
+
+def test_an_error_of_the_compiler_is_one_line(compiler: Path) -> None:
+    (build.FOLDER / "some.cu").write_text("#error\n")
+    message = r"^\S*nvcc cannot compile some.cu: kernel.cu\(3\): error: no such thing$"
+    for _ in range(2):  # nothing of it is kept
+        with pytest.raises(DpmixError, match=message):
+            build.cubin("some", 14, "sm_90")
+
+
+def test_a_compiler_that_does_not_run_is_named(compiler: Path) -> None:
+    compiler.with_name("nvcc.version").unlink()
+    with pytest.raises(DpmixError, match="nvcc does not run: "):
+        build.cubin("some", 14, "sm_90")
+
+
+# ---- Shapes and layouts
+
+SHAPES_OF_KERNELS = """
+#include "moments.cuh"
+extern "C" __global__ void shapes(int* out) {
+    const int all[] = {PADDED_DIM, PACK_DIM, EVENTS_PER_BLOCK, N_MOMENTS, THREADS, MOMENT_THREADS, CHUNK};
+    for (int i = 0; i < 7; i++) out[i] = all[i];
+}
+"""
+
+
+@pytest.mark.usefixtures("cuda_devices")
+@pytest.mark.parametrize("dim", [1, 14, 17, 33, 64])
+def test_shapes_are_those_of_the_kernels(dim: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pycuda.driver as driver
+
+    for header in build.FOLDER.glob("*.cuh"):
+        shutil.copy(header, tmp_path)
+    (tmp_path / "shapes.cu").write_text(SHAPES_OF_KERNELS)
+    monkeypatch.setattr(build, "FOLDER", tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    build._version.cache_clear()
+    driver.init()
+    device = driver.Device(0)
+    context = device.make_context()
+    try:
+        code = build.cubin("shapes", dim, "sm_{}{}".format(*device.compute_capability()))
+        out = np.zeros(7, np.int32)
+        driver.module_from_buffer(code).get_function("shapes")(driver.Out(out), block=(1, 1, 1))
+    finally:
+        context.pop()
+        context.detach()
+    ours = Layout(dim)
+    shapes = [ours.padded_dim, ours.pack_dim, ours.events_per_block, ours.n_moments]
+    assert out.tolist() == [*shapes, layout.THREADS, layout.MOMENT_THREADS, layout.CHUNK]
+    assert ours.blocks_per_chunk * ours.events_per_block == CHUNK == layout.CHUNK
+
+
+@pytest.mark.parametrize("dim", [1, 2, 5, 64])
+def test_a_packed_row_goes_by_columns_of_the_whitener(dim: int) -> None:
+    rng = np.random.default_rng(dim)
+    constants, means = rng.normal(size=3), rng.normal(size=(3, dim))
+    whiteners = np.tril(rng.normal(size=(3, dim, dim)))
+    rows = Layout(dim).pack(constants, means, whiteners)
+    assert rows.dtype == np.float64
+    for row, constant, mean, whitener in zip(rows, constants, means, whiteners, strict=True):
+        want = [constant]
+        for i in range(dim):
+            want += [mean[i], *(whitener[i:, i] * np.sqrt(0.5))]
+        np.testing.assert_array_equal(row[: len(want)], want)
+        assert (row[len(want) :] == 0).all()
+
+
+@pytest.mark.parametrize("dim", [1, 2, 5, 64])
+def test_moments_are_a_triangle_by_rows(dim: int) -> None:
+    z = np.random.default_rng(dim).normal(size=(3, 10, dim + 1))
+    z[:, :, -1] = 1.0
+    products = np.einsum("kni,knj->kij", z, z)
+    moments = products[:, *np.tril_indices(dim + 1)]
+    counts, sums, scatters = Layout(dim).unpack_moments(moments)
+    np.testing.assert_array_equal(counts, [10.0] * 3)
+    np.testing.assert_array_equal(sums, products[:, dim, :dim])
+    lower = np.tril(products[:, :dim, :dim])
+    np.testing.assert_array_equal(scatters, lower + np.tril(lower, -1).transpose(0, 2, 1))
+    assert all(array.flags.c_contiguous for array in (counts, sums, scatters))

@@ -1,0 +1,649 @@
+"""The emulated CUDA devices report what they should, and every kernel of dpmix passes under them."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from cuda_on_cpu import emulator, nvcc, sanitized
+from engine_contract import deal_of, problem
+
+from dpmix.kernels.build import FOLDER
+from dpmix.kernels.layout import CHUNK, MOMENT_THREADS, PARTS, THREADS, Layout
+
+BROKEN = Path(nvcc.__file__).with_name("broken.cu")
+Emulate = Callable[..., None]
+
+pytestmark = pytest.mark.usefixtures("emulated_devices")
+
+
+@contextmanager
+def device(number: int = 0) -> Iterator[Any]:
+    """A context on a device, current for the time of a with statement; yields pycuda.driver."""
+    import pycuda.driver as cuda
+
+    cuda.init()
+    context = cuda.Device(number).make_context()
+    try:
+        yield cuda
+    finally:
+        context.pop()
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The kernels of broken.cu, as a module."""
+    path = tmp_path_factory.mktemp("broken") / "broken.cubin"
+    nvcc.compile_kernels(BROKEN, path, [])
+    return path.read_bytes()
+
+
+class Edit(NamedTuple):
+    """A change of one place in a file of kernels/."""
+
+    file: str
+    was: str
+    becomes: str
+
+
+X = np.arange(1, 257, dtype=np.float32)
+
+
+def run(cuda: Any, module: bytes, name: str, x: np.ndarray = X) -> np.ndarray:
+    """What a kernel of broken.cu makes of x."""
+    y = np.zeros_like(x)
+    loaded = cuda.module_from_buffer(module)  # its kernels last as long as it does
+    loaded.get_function(name)(cuda.In(x), cuda.Out(y), grid=(1, 1), block=(256, 1, 1))
+    return y
+
+
+# Kernels that are wrong, under the emulation alone.
+
+
+@pytest.mark.parametrize(
+    ("name", "reported"),
+    [
+        ("divergent_barrier", "threads of one block wait at different __syncthreads"),
+        ("barrier_against_warp", "deadlock"),
+        ("shuffle_after_exit", "deadlock"),
+        ("mask_without_caller", "a lane calls a *_sync operation whose mask leaves it out"),
+        ("mask_without_source", "a shuffle reads a lane that its mask leaves out"),
+        ("two_masks", "lanes of one warp wait in different *_sync operations or masks"),
+        ("past_global", "wrote outside of its arrays"),
+    ],
+)
+def test_wrong_kernels_are_reported(
+    broken: bytes, capfd: pytest.CaptureFixture[str], name: str, reported: str
+) -> None:
+    with device() as cuda:
+        with pytest.raises(cuda.LaunchError):
+            run(cuda, broken, name)
+        with pytest.raises(cuda.LaunchError):  # nothing more can be had of that context
+            cuda.mem_get_info()
+    assert f"{name}: {reported}" in capfd.readouterr().err
+    with device() as cuda:
+        np.testing.assert_array_equal(run(cuda, broken, "reversed"), X[::-1])
+
+
+@pytest.mark.parametrize("order", [0, 1, 7])
+def test_right_kernels_are_right_in_any_order(emulated_devices: Emulate, broken: bytes, order: int) -> None:
+    emulated_devices(order=order)
+    lane = np.arange(256) % 32
+    with device() as cuda:
+        np.testing.assert_array_equal(run(cuda, broken, "reversed"), X[::-1])
+        np.testing.assert_array_equal(run(cuda, broken, "reversed_in_warps"), X[np.arange(256) ^ 31])
+        np.testing.assert_array_equal(run(cuda, broken, "barrier_after_exit")[:37], X[:37])
+        before, after = X - (lane > 0), X + 8 * (lane % 16 < 8)
+        np.testing.assert_array_equal(
+            run(cuda, broken, "warp_operations"), before + 3 + 16 + (lane + 1) + after
+        )
+
+
+def test_shared_memory_starts_as_nan_in_every_block(broken: bytes) -> None:
+    with device() as cuda:
+        for _ in range(2):
+            y = run(cuda, broken, "reads_shared_before_writing")
+            assert np.isnan(y[7])
+            np.testing.assert_array_equal(np.delete(y, 7), np.delete(X, 7))
+
+
+def test_missing_barriers_show_in_one_order_or_the_other(emulated_devices: Emulate, broken: bytes) -> None:
+    for order in (0, 1, 7):
+        emulated_devices(order=order)
+        with device() as cuda:
+            assert np.isnan(run(cuda, broken, "reversed_without_barrier")).any()
+
+
+def test_threads_run_in_the_order_asked_for(emulated_devices: Emulate, broken: bytes) -> None:
+    ranks = {}
+    for order in (0, 1, 7, 8):
+        emulated_devices(order=order)
+        with device() as cuda:
+            ranks[order] = run(cuda, broken, "rank") - X[0]
+    np.testing.assert_array_equal(ranks[0], np.arange(256))
+    np.testing.assert_array_equal(ranks[1], np.arange(256)[::-1])
+    for order in (7, 8):
+        np.testing.assert_array_equal(np.sort(ranks[order]), np.arange(256))
+    assert len({tuple(rank) for rank in ranks.values()}) == 4
+
+
+def test_blocks_give_the_same_on_any_number_of_threads(emulated_devices: Emulate, broken: bytes) -> None:
+    for threads in (1, 3):
+        emulated_devices(threads=threads)
+        with device() as cuda:
+            y = np.zeros_like(X)
+            module = cuda.module_from_buffer(broken)
+            kernel = module.get_function("reversed")
+            kernel(cuda.In(X), cuda.Out(y), grid=(50, 4), block=(256, 1, 1))
+            np.testing.assert_array_equal(y, X[::-1])
+
+
+# Calls that are wrong.
+
+
+def test_copies_and_kernels_wait_for_somebody_to_synchronise(broken: bytes) -> None:
+    with device() as cuda:
+        module = cuda.module_from_buffer(broken)
+        kernel = module.get_function("reversed")
+        on_device, back = cuda.mem_alloc(1024), cuda.mem_alloc(1024)
+        up, down = cuda.pagelocked_empty(256, np.float32), cuda.pagelocked_empty(256, np.float32)
+        stream, event = cuda.Stream(), cuda.Event()
+
+        def begin() -> None:
+            up[:], down[:] = X, -1
+            cuda.memcpy_htod_async(on_device, up, stream)
+            kernel(on_device, back, grid=(1, 1), block=(256, 1, 1), stream=stream)
+            cuda.memcpy_dtoh_async(down, back, stream)
+            event.record(stream)
+
+        begin()
+        np.testing.assert_array_equal(down, -1)
+        assert not stream.is_done()
+        stream.synchronize()
+        assert stream.is_done()
+        np.testing.assert_array_equal(down, X[::-1])
+
+        begin()
+        event.synchronize()
+        np.testing.assert_array_equal(down, X[::-1])
+
+        begin()
+        while not event.query():
+            pass
+        np.testing.assert_array_equal(down, X[::-1])
+
+        begin()
+        cuda.Context.synchronize()
+        np.testing.assert_array_equal(down, X[::-1])
+
+        begin()
+        up[:] = 0  # while it is being copied
+        stream.synchronize()
+        np.testing.assert_array_equal(down, 0)
+
+
+def test_streams_wait_for_each_others_events_and_for_nothing_else(broken: bytes) -> None:
+    with device() as cuda:
+        module = cuda.module_from_buffer(broken)
+        kernel = module.get_function("reversed")
+        on_device, back = cuda.mem_alloc(1024), cuda.mem_alloc(1024)
+        up = cuda.pagelocked_empty(256, np.float32)
+        up[:] = X
+        y = cuda.pagelocked_empty(256, np.float32)
+        copies, kernels, event = cuda.Stream(), cuda.Stream(), cuda.Event()
+        for waits in (False, True):
+            cuda.memset_d8_async(on_device, 0xFF, 1024, copies)
+            cuda.memcpy_htod_async(on_device, up, copies)
+            event.record(copies)
+            if waits:
+                kernels.wait_for_event(event)
+            kernel(on_device, back, grid=(1, 1), block=(256, 1, 1), stream=kernels)
+            cuda.memcpy_dtoh_async(y, back, kernels)
+            kernels.synchronize()
+            assert np.array_equal(y, X[::-1]) == waits
+
+
+def test_the_default_stream_waits_for_the_others(broken: bytes) -> None:
+    with device() as cuda:
+        on_device, stream = cuda.mem_alloc(1024), cuda.Stream()
+        up, y = cuda.pagelocked_empty(256, np.float32), np.empty_like(X)
+        up[:] = X
+        cuda.memcpy_htod_async(on_device, up, stream)
+        cuda.memcpy_dtoh(y, on_device)
+        np.testing.assert_array_equal(y, X)
+
+
+def test_ordinary_memory_is_copied_before_the_call_returns() -> None:
+    with device() as cuda:
+        on_device, stream = cuda.mem_alloc(1024), cuda.Stream()
+        x, y = X.copy(), np.empty_like(X)
+        cuda.memcpy_htod_async(on_device, x, stream)
+        x[:] = 0
+        cuda.memcpy_dtoh_async(y, on_device, stream)
+        np.testing.assert_array_equal(y, X)
+
+
+def test_in_random_order_streams_get_on_by_themselves(emulated_devices: Emulate) -> None:
+    emulated_devices(order=7)
+    with device() as cuda:
+        on_device, stream = cuda.mem_alloc(4), cuda.Stream()
+        cuda.memcpy_htod(on_device, np.float32([3]))
+        down = cuda.pagelocked_empty(50, np.float32)
+        down[:] = -1
+        for i in range(50):
+            cuda.memcpy_dtoh_async(down[i : i + 1], on_device, stream)
+        assert (down == 3).any()
+        stream.synchronize()
+        assert (down == 3).all()
+
+
+def test_events_time_what_lies_between_them(broken: bytes) -> None:
+    with device() as cuda:
+        module = cuda.module_from_buffer(broken)
+        kernel = module.get_function("reversed")
+        memory, start, end, stream = cuda.mem_alloc(2048), cuda.Event(), cuda.Event(), cuda.Stream()
+        start.record(stream)
+        kernel(memory, np.uintp(int(memory) + 1024), grid=(1, 1), block=(256, 1, 1), stream=stream)
+        end.record(stream)
+        with pytest.raises(cuda.Error, match="not ready"):
+            start.time_till(end)
+        end.synchronize()
+        assert start.time_till(end) > 0
+
+
+def test_memory_has_its_limit(emulated_devices: Emulate) -> None:
+    emulated_devices(3, memory=[3000, 1000])
+    for number, total in ((0, 3000), (1, 1000), (2, 1000)):
+        with device(number) as cuda:
+            assert cuda.Device(number).total_memory() == total
+            assert cuda.mem_get_info() == (total, total)
+            first = cuda.mem_alloc(total - 400)
+            assert cuda.mem_get_info() == (400, total)
+            with pytest.raises(cuda.MemoryError):
+                cuda.mem_alloc(401)
+            second = cuda.mem_alloc(400)
+            first.free()
+            assert cuda.mem_get_info() == (total - 400, total)
+            second.free()
+    with device() as cuda:  # what a context had is free once it is gone
+        cuda.mem_alloc(3000)
+    with device() as cuda:
+        assert cuda.mem_get_info() == (3000, 3000)
+
+
+def test_memory_starts_as_nan_and_freed_memory_is_refused() -> None:
+    with device() as cuda:
+        memory, y = cuda.mem_alloc(1024), np.zeros_like(X)
+        cuda.memcpy_dtoh(y, memory)
+        assert np.isnan(y).all()
+        with pytest.raises(cuda.LogicError, match="invalid argument"):
+            cuda.memcpy_dtoh(y, int(memory) + 4)
+        address = int(memory)
+        memory.free()
+        with pytest.raises(cuda.LogicError, match="invalid argument"):
+            cuda.memcpy_dtoh(y, address)
+
+
+def test_one_devices_memory_is_nothing_to_another(
+    emulated_devices: Emulate, broken: bytes, capfd: pytest.CaptureFixture[str]
+) -> None:
+    emulated_devices(2)
+    with device(0) as cuda:
+        foreign, stream = cuda.mem_alloc(1024), cuda.Stream()
+        with device(1) as cuda:
+            own = cuda.mem_alloc(1024)
+            with pytest.raises(cuda.LogicError, match="invalid argument"):
+                cuda.memcpy_htod(foreign, X)
+            with pytest.raises(cuda.LogicError, match="invalid resource handle"):
+                cuda.memcpy_dtoh_async(X.copy(), own, stream)
+            module = cuda.module_from_buffer(broken)
+            kernel = module.get_function("reversed")
+            kernel(foreign, own, grid=(1, 1), block=(256, 1, 1))
+            with pytest.raises(cuda.LaunchError):
+                cuda.Context.synchronize()
+    assert "a pointer argument is no address of this device" in capfd.readouterr().err
+
+
+def test_a_context_is_current_in_its_own_thread_only() -> None:
+    with device() as cuda, concurrent.futures.ThreadPoolExecutor(1) as other:
+        assert cuda.mem_get_info()
+        with pytest.raises(cuda.LogicError, match="invalid device context"):
+            other.submit(cuda.mem_get_info).result()
+
+
+def test_arguments_must_be_as_many_bytes_as_the_kernel_takes(
+    broken: bytes, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with device() as cuda:
+        memory = cuda.mem_alloc(1024)
+        module = cuda.module_from_buffer(broken)
+        kernel = module.get_function("reversed")
+        kernel(memory, memory, np.int32(1), grid=(1, 1), block=(256, 1, 1))
+        with pytest.raises(cuda.LaunchError):
+            cuda.Context.synchronize()
+    assert "the arguments are not as many bytes as the kernel takes" in capfd.readouterr().err
+
+
+def test_a_device_dies_at_the_call_named(emulated_devices: Emulate) -> None:
+    emulated_devices(2, fail="1:cuMemcpyHtoD:3")
+    for number in (0, 1):
+        with device(number) as cuda:
+            memory = cuda.mem_alloc(1024)
+            for _ in range(2):
+                cuda.memcpy_htod(memory, X)
+            if number == 0:
+                cuda.memcpy_htod(memory, X)
+                continue
+            for _ in range(2):
+                with pytest.raises(cuda.Error, match="ECC"):
+                    cuda.memcpy_htod(memory, X)
+            with pytest.raises(cuda.Error, match="ECC"):
+                cuda.mem_get_info()
+    del memory  # and with it the context
+    emulated_devices(2)
+    with device(1) as cuda:  # a new one in its place
+        free, total = cuda.mem_get_info()
+        assert free == total
+
+
+def test_calls_are_counted_anew_whenever_a_failure_is_asked_for(emulated_devices: Emulate) -> None:
+    for _ in range(2):
+        emulated_devices(fail="0:cuMemGetInfo:2")
+        with device() as cuda:
+            assert cuda.mem_get_info()
+            with pytest.raises(cuda.Error, match="ECC"):
+                cuda.mem_get_info()
+
+
+def test_bytes_are_counted() -> None:
+    with device() as cuda:
+        memory, y = cuda.mem_alloc(1024), np.empty_like(X)
+        up, down = emulator.bytes_moved(0)
+        cuda.memcpy_htod(memory, X)
+        cuda.memcpy_dtoh(y[:3], memory)
+        assert emulator.bytes_moved(0) == (up + 1024, down + 12)
+
+
+def test_code_for_real_devices_is_refused() -> None:
+    header = bytearray(64)
+    header[:4] = b"\x7fELF"
+    header[18:20] = struct.pack("<H", 190)
+    with device() as cuda, pytest.raises(cuda.RuntimeError, match="cuModuleLoadData"):
+        cuda.module_from_buffer(bytes(header))
+
+
+def test_no_devices_is_an_error_of_its_own(emulated_devices: Emulate) -> None:
+    import pycuda.driver as cuda
+
+    emulated_devices(0)
+    with pytest.raises(cuda.RuntimeError, match="no CUDA-capable device"):
+        cuda.init()
+
+
+# Sanitizers.
+
+
+@pytest.fixture(scope="module", params=["address", "thread"])
+def sanitizer(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def broken_libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The kernels of broken.cu, by sanitizer."""
+    folder = tmp_path_factory.mktemp("sanitized")
+    libraries = {name: folder / f"{name}.so" for name in sanitized.LIBRARIES}
+    for name, path in libraries.items():
+        nvcc.compile_kernels(BROKEN, path, [], name)
+    return libraries
+
+
+@pytest.mark.parametrize(
+    ("sanitizer", "name", "reported"),
+    [
+        ("address", "past_shared", "global-buffer-overflow"),
+        ("address", "past_global", "heap-buffer-overflow"),
+        ("address", "reads_past_global", "heap-buffer-overflow"),
+        ("thread", "reversed_without_barrier", "data race"),
+        ("thread", "reversed_behind_warp_barrier", "data race"),
+    ],
+)
+def test_sanitizers_report_wrong_kernels(
+    broken_libraries: dict[str, Path], sanitizer: str, name: str, reported: str
+) -> None:
+    launch = sanitized.Launch(name, (1, 1), 256, [X.tobytes(), X.tobytes()])
+    report = sanitized.run(broken_libraries[sanitizer], sanitizer, [launch])
+    assert reported in report
+    assert name in report
+
+
+def test_sanitizers_pass_right_kernels(broken_libraries: dict[str, Path], sanitizer: str) -> None:
+    names = ("reversed", "reversed_in_warps", "barrier_after_exit", "warp_operations", "rank")
+    launches = [sanitized.Launch(name, (3, 2), 256, [X.tobytes(), X.tobytes()]) for name in names]
+    if sanitizer == "thread":  # nothing orders the writes of one block after those of another
+        launches = [launch._replace(grid=(1, 1)) for launch in launches]
+    assert sanitized.run(broken_libraries[sanitizer], sanitizer, launches) == ""
+
+
+def launches_of_all_kernels(
+    n_events: int, n_channels: int, n_components: int
+) -> dict[str, list[sanitized.Launch]]:
+    """Launches of every kernel, by source; arrays exactly as large as the kernels' cards say."""
+    layout = Layout(n_channels)
+    events, mixture = problem(n_events, n_channels, n_components)
+    events[-1] += 1e6  # far from every component
+    chunk = np.zeros((1, CHUNK, layout.padded_dim), np.float32)
+    chunk[0, :n_events, :n_channels] = events
+    exact = layout.pack(mixture.log_weights + mixture.log_norms, mixture.means, mixture.whiteners)
+    rows, chunks = exact.astype(np.float32).tobytes(), np.zeros(1, np.uint32).tobytes()
+    labels = np.zeros((1, CHUNK), np.uint16)
+    labels[0, :n_events] = np.arange(n_events) * 7919 % n_components
+    largest = np.zeros((1, CHUNK, 2), np.float32)
+    largest[0, n_events - 1, 0] = -1e9
+    normalisers = largest.tobytes()
+    sums = bytes(8 * layout.blocks_per_chunk)
+    moments = bytes(8 * n_components * layout.n_moments)
+    densities = np.random.default_rng(0).normal(size=(n_components, n_events)).astype(np.float32)
+    n, k, floor = ("Q", n_events), ("i", n_components), ("f", 25.0)
+    key = [("Q", 1), ("I", 0), ("I", 3)]
+    padded, used = chunk.tobytes(), chunk[0, :n_events].tobytes()
+    far_counts = bytes(4)
+    split, n_pairs = deal_of(n_components)
+    table = np.stack([split.pairs, split.sides.astype(np.int32)])
+    ends = np.array([0, n_components // 3, n_components // 3, n_components, n_components], np.int32)
+
+    def blocks(count: int, threads: int) -> tuple[int, int]:
+        return -(-count // threads), 1
+
+    return {
+        "draw_labels": [
+            sanitized.Launch(
+                "draw_labels",
+                (layout.blocks_per_chunk, 1),
+                THREADS,
+                [padded, rows, far, chunks, n, ("Q", 0), k, floor, *key, labels.tobytes(), sums, far_counts],
+            )
+            for far in (None, exact.tobytes())
+        ],
+        "accumulate": [
+            sanitized.Launch(
+                "accumulate",
+                (n_components, 1),
+                MOMENT_THREADS,
+                [padded, rows, labels.tobytes(), chunks, n, k, moments],
+            )
+        ],
+        "expect_labels": [
+            sanitized.Launch(
+                "expect_totals",
+                (layout.blocks_per_chunk, 1),
+                THREADS,
+                [padded, rows, far, chunks, n, k, floor, normalisers, labels.tobytes(), sums, far_counts],
+            )
+            for far in (None, exact.tobytes())
+        ]
+        + [
+            sanitized.Launch(
+                "expect_moments",
+                (n_components, 1),
+                MOMENT_THREADS,
+                [
+                    padded,
+                    rows,
+                    exact.tobytes(),
+                    chunks,
+                    n,
+                    k,
+                    floor,
+                    normalisers,
+                    labels.tobytes(),
+                    moments,
+                ],
+            )
+        ],
+        "memberships": [
+            sanitized.Launch(
+                "memberships",
+                (layout.blocks_per_chunk, 1),
+                THREADS,
+                [
+                    *(padded, rows, far, ends.tobytes(), chunks, ("Q", 600), n, k, ("i", len(ends)), floor),
+                    *(bytes(4 * CHUNK * len(ends)), bytes(8 * CHUNK), far_counts),
+                ],
+            )
+            for far in (None, exact.tobytes())
+        ],
+        "divide": [
+            sanitized.Launch(
+                "divide",
+                (n_pairs * PARTS, 1),
+                MOMENT_THREADS,
+                [
+                    *(padded, exact[: 2 * n_pairs].astype(np.float32).tobytes(), far, table.tobytes()),
+                    *(labels.tobytes(), chunks, n, ("Q", 0), k, floor, *key, ("i", 2)),
+                    *(bytes(2 * CHUNK), bytes(8 * n_pairs * PARTS), far_counts),
+                ],
+            )
+            for far in (None, exact[: 2 * n_pairs].tobytes())
+        ],
+        "mvn_log_density": [
+            sanitized.Launch(
+                "mvn_log_density",
+                blocks(n_events, layout.events_per_block),
+                THREADS,
+                [used, rows, ("i", n_events), k, bytes(densities.nbytes)],
+            )
+        ],
+        "sample_indicators": [
+            sanitized.Launch(
+                "sample_indicators",
+                blocks(n_events, THREADS),
+                THREADS,
+                [
+                    densities.tobytes(),
+                    ("i", n_events),
+                    ("Q", 0),
+                    k,
+                    floor,
+                    *key,
+                    bytes(2 * n_events),
+                    bytes(4 * n_events),
+                ],
+            )
+        ],
+    }
+
+
+def report_on(source: str, n_channels: int, sanitizer: str, folder: Path, edit: Edit | None = None) -> str:
+    """What a sanitizer says of the kernels of a .cu file, maybe after an edit of it or of a header."""
+    for path in [*FOLDER.glob("*.cu"), *FOLDER.glob("*.cuh")]:
+        text = path.read_text()
+        if edit is not None and path.name == edit.file:
+            assert edit.was in text, f"{path.name} has changed: no {edit.was!r} in it"
+            text = text.replace(edit.was, edit.becomes, 1)
+        (folder / path.name).write_text(text)
+    library = folder / f"{source}.so"
+    nvcc.compile_kernels(folder / f"{source}.cu", library, [f"-DN_CHANNELS={n_channels}"], sanitizer)
+    return sanitized.run(library, sanitizer, launches_of_all_kernels(1500, n_channels, 19)[source])
+
+
+@pytest.mark.parametrize(
+    ("source", "n_channels"),
+    [
+        ("draw_labels", 5),
+        ("accumulate", 5),
+        ("accumulate", 33),
+        ("expect_labels", 5),
+        ("memberships", 5),
+        ("divide", 5),
+        ("divide", 33),
+        ("mvn_log_density", 5),
+        ("mvn_log_density", 18),
+        ("sample_indicators", 5),
+    ],
+)
+def test_sanitizers_pass_every_kernel(source: str, n_channels: int, sanitizer: str, tmp_path: Path) -> None:
+    assert report_on(source, n_channels, sanitizer, tmp_path) == ""
+
+
+def test_every_kernel_is_among_those_that_sanitizers_pass() -> None:
+    kernels = {path.stem: set(nvcc.KERNEL.findall(path.read_text())) for path in FOLDER.glob("*.cu")}
+    launched = launches_of_all_kernels(20, 2, 2)
+    assert {
+        source: {launch.kernel for launch in launches} for source, launches in launched.items()
+    } == kernels
+
+
+BARRIER = "    __syncthreads();\n"
+WITHOUT_BARRIER = [
+    ("draw_labels", "draw_labels.cu", BARRIER + "#pragma unroll", "#pragma unroll"),
+    ("draw_labels", "draw_labels.cu", BARRIER + "\n    // 3.", "\n    // 3."),
+    ("draw_labels", "mixture.cuh", "        __syncthreads();  // the rows before", "// the rows before"),
+    ("memberships", "mixture.cuh", "        __syncthreads();  // the rows before", "// the rows before"),
+    ("mvn_log_density", "mixture.cuh", "        __syncthreads();\n        for (int c", "        for (int c"),
+    ("expect_labels", "mixture.cuh", BARRIER + "    double sum", "    double sum"),
+    ("expect_labels", "expect_labels.cu", BARRIER + "    Moments sums", "    Moments sums"),
+    ("expect_labels", "expect_labels.cu", "    " + BARRIER + "        for (; tail", "        for (; tail"),
+    ("accumulate", "accumulate.cu", "    " + BARRIER + "        for (; tail", "        for (; tail"),
+    ("divide", "divide.cu", BARRIER + "    int n_places", "    int n_places"),
+    ("divide", "divide.cu", "    " + BARRIER + "    }\n\n    // 2.", "    }\n\n    // 2."),
+    ("accumulate", "moments.cuh", BARRIER + "    int before", "    int before"),
+    ("accumulate", "moments.cuh", "    " + BARRIER + "        const int lane", "        const int lane"),
+    ("accumulate", "moments.cuh", "        __syncthreads();  // z is no", "// z is no"),
+]
+OUT_OF_BOUNDS = [
+    ("mvn_log_density", "mvn_log_density.cu", "i < n_events", "i <= n_events"),
+    ("mvn_log_density", "mixture.cuh", "count - 1);", "count);"),
+    ("memberships", "memberships.cu", "population < n_populations &&", "population <= n_populations &&"),
+    ("memberships", "memberships.cu", "j < ends[p]", "j <= ends[p]"),
+    ("divide", "divide.cu", "j < n_components", "j <= n_components"),
+    ("divide", "divide.cu", "q < 2 * PACK_QUADS", "q <= 2 * PACK_QUADS"),
+    ("divide", "divide.cu", "places[at++]", "places[at++ + PART]"),
+    ("draw_labels", "mixture.cuh", "q < count * PACK_QUADS", "q <= count * PACK_QUADS"),
+    ("draw_labels", "draw_labels.cu", "+ rank[e]]", "+ rank[e] + 1]"),
+    ("expect_labels", "expect_labels.cu", "q < PACK_QUADS", "q <= PACK_QUADS"),
+    ("accumulate", "accumulate.cu", "i < CAPACITY", "i <= CAPACITY"),
+    ("accumulate", "moments.cuh", "column <= row", "column <= row + 1"),
+    ("sample_indicators", "sample_indicators.cu", "i >= n_events", "i > n_events"),
+]
+
+
+@pytest.mark.parametrize(("source", "file", "was", "becomes"), WITHOUT_BARRIER)
+def test_a_barrier_taken_out_is_reported(
+    source: str, file: str, was: str, becomes: str, tmp_path: Path
+) -> None:
+    report = report_on(source, 5, "thread", tmp_path, Edit(file, was, becomes))
+    assert "data race" in report or "SEGV" in report  # an index read before it was written may lie anywhere
+
+
+@pytest.mark.parametrize(("source", "file", "was", "becomes"), OUT_OF_BOUNDS)
+def test_an_index_off_by_one_is_out_of_bounds(
+    source: str, file: str, was: str, becomes: str, tmp_path: Path
+) -> None:
+    assert "buffer-overflow" in report_on(source, 5, "address", tmp_path, Edit(file, was, becomes))

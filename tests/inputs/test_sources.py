@@ -1,0 +1,295 @@
+"""Data files of every kind give the same events, and refuse what is no table of numbers."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from dpmix.errors import ConfigError, DataError
+from dpmix.inputs.fcs import write_fcs
+from dpmix.inputs.sources import TEXT_BLOCK, open_source, open_sources
+from dpmix.inputs.storage import Storage
+from dpmix.system import progress
+
+NAMES = ["CD3", "CD4", "CD8"]
+Values = npt.NDArray[np.float32]
+
+
+@pytest.fixture
+def values() -> Values:
+    return np.random.default_rng(3).normal(0, 100, (500, 3)).astype(np.float32)
+
+
+def write_csv(path: Path, values: Values, header: str = "CD3,CD4,CD8", delimiter: str = ",") -> None:
+    np.savetxt(path, values, fmt="%.9g", delimiter=delimiter, header=header, comments="")
+
+
+def write_hdf5(path: Path, values: Values) -> None:
+    with h5py.File(path, "w") as file:
+        file["a/names"] = ["x", "y"]
+        file["b/events"] = values
+        file["b/channels"] = NAMES
+        file["c/other"] = values[:, :2] * 2
+        file["c/other"].attrs["channels"] = ["left", "right"]
+
+
+def write_h5ad(path: Path, values: Values, sparse: bool = False) -> None:
+    import anndata
+    import pandas as pd
+    from scipy.sparse import csr_matrix
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        table = anndata.AnnData(
+            csr_matrix(values) if sparse else values,
+            var=pd.DataFrame({"marker": ["CD3", None, "CD8"]}, index=["PE-A", "APC-A", "FITC-A"]),
+        )
+        table.write_h5ad(path)
+
+
+def write_parquet(path: Path, values: Values) -> None:
+    columns = {name: values[:, k] for k, name in enumerate(NAMES)} | {"word": ["a"] * len(values)}
+    pyarrow.parquet.write_table(pyarrow.table(columns), path, row_group_size=64)
+
+
+WRITERS: dict[str, Callable[[Path, Values], None]] = {
+    "a.fcs": lambda path, x: write_fcs(path, x, NAMES),
+    "a.lmd": lambda path, x: write_fcs(path, x, NAMES),
+    "a.csv": write_csv,
+    "semicolons.csv": lambda path, x: write_csv(path, x, "CD3;CD4;CD8", ";"),
+    "quoted.csv": lambda path, x: write_csv(path, x, '"CD3","CD4","CD8"'),
+    "a.tsv": lambda path, x: write_csv(path, x, "CD3\tCD4\tCD8", "\t"),
+    "a.npz": lambda path, x: np.savez(path, events=x, channels=NAMES, labels=np.zeros(len(x))),
+    "a.h5": write_hdf5,
+    "a.parquet": write_parquet,
+    "suffix.wrong": write_parquet,
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_each_kind_gives_names_and_events(tmp_path: Path, values: Values, name: str) -> None:
+    WRITERS[name](tmp_path / name, values)
+    source = open_source(tmp_path / name)
+    assert list(source.channels[:3]) == NAMES
+    assert source.n_events == 500
+    assert source.name == name
+    everything = source.read(0, 500, [0, 1, 2])
+    assert everything.dtype == np.float32
+    np.testing.assert_array_equal(everything, values)
+    np.testing.assert_array_equal(source.read(60, 300, [2, 0]), values[60:300, [2, 0]])
+    assert source.read(7, 7, [0, 1]).shape == (0, 2)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_anndata_has_markers(tmp_path: Path, values: Values, sparse: bool) -> None:
+    write_h5ad(tmp_path / "a.h5ad", values, sparse)
+    source = open_source(tmp_path / "a.h5ad")
+    assert source.channels == ("PE-A", "APC-A", "FITC-A")
+    assert [c.marker for c in source.details] == ["CD3", "", "CD8"]
+    np.testing.assert_array_equal(source.read(3, 9), values[3:9])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", ">f4", "int16", "uint8"])
+def test_npy_of_any_number_type(tmp_path: Path, values: Values, dtype: str) -> None:
+    stored = np.abs(values).astype(dtype)
+    np.save(tmp_path / "a.npy", np.asfortranarray(stored))
+    source = open_source(tmp_path / "a.npy")
+    assert source.channels == ("ch0", "ch1", "ch2")
+    np.testing.assert_array_equal(source.read(0, 500), stored.astype(np.float32))
+
+
+def test_a_table_without_a_header(tmp_path: Path, values: Values) -> None:
+    np.savetxt(tmp_path / "a.csv", values, fmt="%.9g", delimiter=",")
+    source = open_source(tmp_path / "a.csv")
+    assert source.channels == ("ch0", "ch1", "ch2")
+    np.testing.assert_array_equal(source.read(0, 500), values)
+
+
+def test_an_empty_cell_is_not_a_number_but_nan(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a,b\n1,2\n,3\n")
+    read = open_source(tmp_path / "a.csv").read(0, 2)
+    np.testing.assert_array_equal(read, [[1, 2], [np.nan, 3]])
+
+
+def test_words_are_refused_only_where_they_are_read(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a,kind,b\n1,x,2\n3,y,4\n")
+    source = open_source(tmp_path / "a.csv")
+    assert [c.numeric for c in source.details] == [True, False, True]
+    np.testing.assert_array_equal(source.read(0, 2, [2, 0]), [[2, 1], [4, 3]])
+    with pytest.raises(
+        DataError, match=r"a.csv: kind is not numbers; name the channels to take in data.channels"
+    ):
+        source.read(0, 2)
+
+
+def test_parts_of_a_file(tmp_path: Path, values: Values) -> None:
+    write_hdf5(tmp_path / "a.h5", values)
+    np.savez(tmp_path / "a.npz", left=values, right=values * 2)
+    sources = open_sources(["a.h5::/c/other", "a.npz::right"], tmp_path)
+    assert [s.name for s in sources] == ["a.h5::/c/other", "a.npz::right"]
+    assert sources[0].channels == ("left", "right")
+    np.testing.assert_array_equal(sources[1].read(0, 500), values * 2)
+    with pytest.raises(DataError, match="left, right, need one named events"):
+        open_source(tmp_path / "a.npz")
+    for file, part in (("a.h5", "nowhere"), ("a.npz", "middle")):
+        with pytest.raises(ConfigError, match=part):
+            open_source(tmp_path / file, part)
+
+
+def test_globs_in_sorted_order_and_names_that_differ(tmp_path: Path, values: Values) -> None:
+    for folder in ("x", "y"):
+        (tmp_path / folder).mkdir()
+        for name in ("b.npy", "a.npy"):
+            np.save(tmp_path / folder / name, values)
+    assert [s.name for s in open_sources(["y/*.npy"], tmp_path)] == ["a.npy", "b.npy"]
+    assert [s.name for s in open_sources(["y/b.npy", "x/*.npy"], tmp_path)] == [
+        "y/b.npy",
+        "x/a.npy",
+        "x/b.npy",
+    ]
+
+
+def test_a_name_with_brackets_is_a_name(tmp_path: Path, values: Values) -> None:
+    np.save(tmp_path / "a[1].npy", values)
+    assert open_sources(["a[1].npy"], tmp_path)[0].n_events == 500
+
+
+def test_all_wrong_names_are_reported_together(tmp_path: Path, values: Values) -> None:
+    np.save(tmp_path / "a.npy", values)
+    with pytest.raises(ConfigError) as caught:
+        open_sources(["a.npy", "no*.fcs", "*.npy"], tmp_path)
+    assert len(caught.value.problems) == 2
+    assert "no*.fcs matches no file" in caught.value.problems[0]
+    assert "named twice" in caught.value.problems[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.fcs", b"oi21j08cn\n", "is named FCS but does not begin as such a file does"),
+        ("a.xlsx", b"abcdefgh", "is of no known kind"),
+        ("a.npz", b"PK\x03\x04 broken", "cannot be read"),
+        ("a.h5", b"\x89HDF\r\n\x1a\n broken", "cannot be read"),
+        ("a.parquet", b"PAR1 broken", "cannot be read"),
+        ("a.npy", b"\x93NUMPY\x01\x00", "cannot be read"),
+        ("a.csv", b"", "empty first line"),
+        ("a.csv", b"a,b\nx,y\n", "no column of numbers"),
+        ("a.csv", b"a,a\n1,2\n", "a is the name of several channels"),
+        ("a.csv", b"a,b\n1,2\n3\n", "cannot be read"),
+        ("a.csv", b"\xff\xfe\x00a,\n", "cannot be read"),
+    ],
+)
+def test_what_is_no_data_file_is_refused_in_one_line(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=message) as caught:
+        open_source(tmp_path / name)
+    assert "\n" not in str(caught.value)
+    assert name in str(caught.value)
+
+
+def test_arrays_that_are_no_table(tmp_path: Path) -> None:
+    for array in (np.zeros(5), np.zeros((2, 2, 2)), np.array([["a", "b"]])):
+        np.save(tmp_path / "a.npy", array)
+        with pytest.raises(DataError, match=r"need numbers \[events, channels\]"):
+            open_source(tmp_path / "a.npy")
+    np.savez(tmp_path / "a.npz", events=np.zeros((3, 2)), channels=["a"])
+    with pytest.raises(DataError, match="found 1 channel names and 2 columns"):
+        open_source(tmp_path / "a.npz")
+
+
+def test_pickles_are_not_opened(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    with pytest.raises(DataError, match="cannot be read"):
+        open_source(tmp_path / "a.npy")
+
+
+def test_a_folder_is_the_data_files_in_it(tmp_path: Path, values: Values) -> None:
+    folder = tmp_path / "data"
+    (folder / "inner.npy").mkdir(parents=True)
+    with pytest.raises(
+        ConfigError, match=r"data.files: .*data: has no data file, need a folder with .fcs, .lmd, "
+    ):
+        open_sources(["data"], tmp_path)
+    for name in ("b.CSV", "a.fcs", "c.tsv", "d.parquet"):
+        WRITERS[f"a.{name[2:].lower()}"](folder / name, values)
+    for name in (".hidden.npy", "notes.txt", "a.xlsx"):
+        np.save(folder / "x.npy", values)
+        (folder / "x.npy").rename(folder / name)
+    write_hdf5(folder / "run.h5", values)
+    with h5py.File(folder / "run.h5", "a") as file:
+        file.attrs["run_id"] = "x"  # of a run that has its output there
+    assert [s.name for s in open_sources(["data"], tmp_path)] == ["a.fcs", "b.CSV", "c.tsv", "d.parquet"]
+    assert [s.name for s in open_sources([folder / ""])] == ["a.fcs", "b.CSV", "c.tsv", "d.parquet"]
+    with pytest.raises(ConfigError, match=r"a.fcs is named twice"):
+        open_sources(["data", "data/a.fcs"], tmp_path)
+    (folder / "broken.h5").write_bytes(b"\x89HDF broken")
+    with pytest.raises(DataError, match=r"broken.h5: cannot be read"):
+        open_sources(["data"], tmp_path)
+
+
+@pytest.mark.parametrize("limit", [None, 20_000, 10**9])
+def test_a_text_file_is_the_same_table_in_memory_and_in_a_file(
+    tmp_path: Path, values: Values, limit: int | None
+) -> None:
+    """Of two files together the numbers are 14 kB, of which an eighth of 20,000 bytes stays in memory."""
+    write_csv(tmp_path / "a.csv", values)
+    write_csv(tmp_path / "b.csv", values[:, ::-1] * 2, "a;word;b", ";")
+    lines = (tmp_path / "b.csv").read_text().splitlines()
+    lines[1:] = [f"{line.split(';')[0]};x;{line.split(';')[2]}" for line in lines[1:]]
+    (tmp_path / "b.csv").write_text("\n".join(lines))
+    storage = Storage(tmp_path, limit)
+    one, two = open_sources(["a.csv", "b.csv"], tmp_path, storage)
+    assert storage.table(1)._spool._rolled == (limit == 20_000)  # type: ignore[attr-defined]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "b.csv"]
+    np.testing.assert_array_equal(two.read(60, 300, [2, 0]), values[60:300, [0, 2]] * 2)
+    np.testing.assert_array_equal(one.read(0, 500), values)
+    np.testing.assert_array_equal(one.read(499, 500, [1]), values[499:, [1]])
+    assert (two.n_events, two.read(7, 7, [0]).shape) == (500, (0, 1))
+
+
+def test_how_far_the_reading_of_a_text_file_is_is_told(
+    tmp_path: Path, values: Values, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_csv(tmp_path / "a.csv", np.tile(values, (400, 1)))
+    monkeypatch.setattr(progress, "LINES", 0.0)
+    caplog.set_level("INFO", "dpmix")
+    open_source(tmp_path / "a.csv")
+    shares = [record.share for record in caplog.records]  # type: ignore[attr-defined]
+    blocks = (tmp_path / "a.csv").stat().st_size / TEXT_BLOCK
+    assert shares == pytest.approx([min(k / blocks, 1.0) for k in range(1, math.ceil(blocks) + 1)])
+    assert len(shares) > 3
+    assert caplog.messages[-1] == "reading a.csv: 100%"
+
+
+def test_real_tables(shared_data: Path) -> None:
+    gvhd = open_source(shared_data / "labelled" / "gvhd_flowcap1.npz")
+    assert (gvhd.n_events, gvhd.channels[2]) == (207_171, "FL1.H")
+    dlbcl = open_source(shared_data / "labelled" / "dlbcl_flowcap1.csv")
+    assert dlbcl.channels == ("CD3", "CD5", "CD19", "label")
+    np.testing.assert_array_equal(dlbcl.read(0, 1), [[171, 387, 118, 4]])
+
+
+def test_a_run_file_is_no_data_file(tmp_path: Path, values: Values) -> None:
+    write_hdf5(tmp_path / "run.h5", values)
+    with h5py.File(tmp_path / "run.h5", "a") as file:
+        file.attrs["run_id"] = "x"
+    with pytest.raises(DataError, match="is a run file of dpmix"):
+        open_source(tmp_path / "run.h5")
+
+
+def test_a_folder_with_brackets_in_its_name(tmp_path: Path, values: Values) -> None:
+    folder = tmp_path / "[panel]"
+    folder.mkdir()
+    np.save(folder / "a.npy", values)
+    assert [s.name for s in open_sources(["*.npy"], folder)] == ["a.npy"]

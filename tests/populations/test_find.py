@@ -1,0 +1,480 @@
+"""Populations from draws: runs of known mixtures, whose components have another order in every draw."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.special import logsumexp
+from scipy.stats import multivariate_normal
+from sklearn.metrics import adjusted_rand_score
+
+from dpmix.engines.cpu import CpuEngine
+from dpmix.errors import DataError
+from dpmix.populations import find
+from dpmix.populations.find import Populations, find_populations, mixture_of_draw
+from dpmix.populations.tree import LEVEL, Tree
+from dpmix.runs.draws import Layout, Record, Run, RunWriter, open_run
+
+Array = np.ndarray
+
+N_EVENTS = 4_000
+
+
+@dataclass(frozen=True)
+class Normals:
+    """A mixture, with what a draw in a run file has."""
+
+    weights: Array
+    means: Array
+    covariances: Array
+    alpha: float = 1.0
+
+    def shuffled(self, rng: np.random.Generator) -> Normals:
+        order = rng.permutation(len(self.weights))
+        return Normals(self.weights[order], self.means[order], self.covariances[order])
+
+    def __add__(self, other: Normals) -> Normals:
+        """The other's components take their weights from all."""
+        return Normals(
+            np.append(self.weights * (1.0 - other.weights.sum()), other.weights),
+            np.concatenate([self.means, other.means]),
+            np.concatenate([self.covariances, other.covariances]),
+        )
+
+
+def normals(*parts: tuple[float, Sequence[float], float]) -> Normals:
+    """Of (weight, mean, standard deviation) each."""
+    weights, means, sds = zip(*parts, strict=True)
+    eye = np.eye(len(means[0]))
+    return Normals(np.array(weights), np.array(means, float), np.array([sd**2 * eye for sd in sds]))
+
+
+# Three populations, of which the second is two components; 4, then some 9 standard deviations apart.
+POPULATIONS = normals(
+    (0.15, (4.0, 0.0), 1.0),
+    (0.30, (0.0, 10.0), 1.0),
+    (0.20, (0.0, 11.0), 1.0),
+    (0.35, (0.0, 0.0), 1.0),
+)
+OF_COMPONENT = np.array([2, 0, 0, 1])
+
+
+def write_run(
+    path: Path, chains: Sequence[Sequence[Normals]], kind: str = "mcmc", n_events: int = N_EVENTS
+) -> Run:
+    """A run file of these draws of each chain."""
+    n_draws, first = len(chains[0]), chains[0][0]
+    channels = tuple(f"CD{k}" for k in range(first.means.shape[1]))
+    zeros = np.zeros(len(channels))
+    layout = Layout(
+        kind=kind,
+        chains=len(chains),
+        draws=max(n_draws, 1),
+        sweeps=n_draws + 1,
+        n_components=len(first.weights),
+        channels=channels,
+        constants={"channel_means": (("channel",), zeros), "channel_sds": (("channel",), zeros + 1.0)},
+        attributes={
+            "config": "data: {files: [a.fcs]}\n",
+            "seed": 5,
+            "engine": {"backend": "cpu"},
+            "scaling": {},
+            "data_hash": "ab12",
+            "n_events": n_events,
+        },
+    )
+    record = Record(-1.0, -1.0, len(first.weights), 1.0, 0.1)
+    with RunWriter.create(path, layout) as writer:
+        for draw, states in enumerate(zip(*chains, strict=True)):
+            writer.write_draw(draw, states, [record] * len(states))  # type: ignore[arg-type]
+    return open_run(path)
+
+
+def switched(mixture: Normals, n_draws: int, seed: int = 1) -> list[Normals]:
+    """The same mixture again and again, under other numbers."""
+    rng = np.random.default_rng(seed)
+    return [mixture.shuffled(rng) for _ in range(n_draws)]
+
+
+def cpu(events: Array) -> CpuEngine:
+    return CpuEngine(events, threads=1)
+
+
+def truth(found: Populations, t: int) -> Array:
+    """Population of each component of a draw, known by its mean."""
+    chain, draw = found.draws[t]
+    away = np.abs(found.run.means[chain, draw][:, None] - POPULATIONS.means).sum(axis=2)
+    return OF_COMPONENT[away.argmin(axis=1)]
+
+
+def assert_same(one: Populations, other: Populations) -> None:
+    for name in ("modes", "components", "order", "numbers", "support", "agreement"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
+    np.testing.assert_array_equal(one.tree.levels, other.tree.levels)
+    np.testing.assert_array_equal(one.tree.points, other.tree.points)
+    assert (one.level, one.why, one.reference) == (other.level, other.why, other.reference)
+    assert one.least_density == other.least_density
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def found(folder: Path) -> Populations:
+    run = write_run(folder / "switched.h5", [switched(POPULATIONS, 8, 1), switched(POPULATIONS, 8, 2)])
+    return find_populations(run, cpu)
+
+
+# ---------------------------------------------------------------------------- populations of all draws
+
+
+def test_switched_labels_give_the_same_populations(found: Populations) -> None:
+    """Numbered by weight: 0.50, 0.35 and 0.15."""
+    assert (found.n_populations, found.level, found.why) == (3, LEVEL, "the default")
+    orders = set()
+    for t in range(16):
+        np.testing.assert_array_equal(found.components[t], truth(found, t))
+        orders.add(tuple(found.components[t]))
+    assert len(orders) > 6  # labels were switched
+    np.testing.assert_array_equal(found.numbers, 3)
+    np.testing.assert_array_equal(found.support, 1.0)
+    np.testing.assert_array_equal(found.agreement, np.ones((2, 2)))
+
+
+def test_populations_are_numbered_by_weight_and_not_by_height(folder: Path) -> None:
+    high, heavy = (0.4, (0.0, 0.0), 0.5), (0.6, (20.0, 0.0), 3.0)
+    found = find_populations(write_run(folder / "broad.h5", [[normals(high, heavy)] * 3]), cpu)
+    assert found.tree.heights[found.modes == 1].max() > found.tree.heights[found.modes == 0].max()
+    np.testing.assert_array_equal(found.components, [[1, 0]] * 3)
+
+
+def test_modes_are_of_the_pooled_draws(found: Populations) -> None:
+    assert np.bincount(found.draws[found.pooled, 0]).tolist() == [2, 2]  # as many of both chains
+    modes = found.tree.modes.reshape(len(found.pooled), -1)
+    np.testing.assert_array_equal(found.modes[modes], found.components[found.pooled])
+    np.testing.assert_array_equal(np.bincount(found.modes, minlength=3) > 0, np.ones(3, bool))
+
+
+def test_components_in_the_order_of_the_reference(found: Populations) -> None:
+    run = found.run
+    aligned = [
+        run.means[chain, draw][order] for (chain, draw), order in zip(found.draws, found.order, strict=True)
+    ]
+    np.testing.assert_array_equal(aligned, np.broadcast_to(aligned[found.reference], np.shape(aligned)))
+    np.testing.assert_array_equal(found.order[found.reference], np.arange(4))
+
+
+def test_the_same_draws_of_each_chain_the_last_among_them(found: Populations) -> None:
+    few = find_populations(found.run, cpu, n_draws=9).draws
+    assert [list(few[few[:, 0] == chain, 1]) for chain in (0, 1)] == [[0, 2, 5, 7]] * 2
+    assert find_populations(found.run, cpu, n_draws=1).draws.tolist() == [[0, 7], [1, 7]]
+    np.testing.assert_array_equal(found.draws, [(chain, draw) for chain in (0, 1) for draw in range(8)])
+
+
+def test_a_run_half_way(folder: Path) -> None:
+    run = write_run(folder / "half.h5", [switched(POPULATIONS, 6)])
+    run.committed = 3
+    assert find_populations(run, cpu).draws[:, 1].tolist() == [0, 1, 2]
+    run.committed = 0
+    with pytest.raises(DataError, match=r"half\.h5: no draw is committed yet"):
+        find_populations(run, cpu)
+
+
+def test_the_threads_of_the_engine_change_nothing(found: Populations) -> None:
+    assert_same(find_populations(found.run, lambda events: CpuEngine(events, threads=3)), found)
+    assert_same(
+        find_populations(found.run, lambda events: CpuEngine(events, threads=1, chunks_in_flight=2)), found
+    )
+
+
+def test_the_engine_is_closed(found: Populations) -> None:
+    made = []
+
+    def make(events: Array) -> CpuEngine:
+        made.append(CpuEngine(events))
+        return made[-1]
+
+    find_populations(found.run, make, n_draws=2)
+    (engine,) = made
+    with pytest.raises(AttributeError):
+        engine.labels()
+
+
+# ---------------------------------------------------------------------------- what draws disagree on
+
+
+def test_a_component_without_points_is_where_its_mean_lies(folder: Path) -> None:
+    """Of every place, in a draw that is not pooled; its weight alone would give it to the heaviest."""
+    empty = normals((1e-9, (4.0, 0.5), 1.0), (1e-9, (0.3, 0.0), 1.0), (1e-9, (0.0, 12.0), 1.0))
+    run = write_run(folder / "empty.h5", [[POPULATIONS + empty] * 12])
+    found = find_populations(run, cpu)
+    other = np.setdiff1d(np.arange(12), found.pooled)
+    assert len(other)
+    np.testing.assert_array_equal(found.components[other], [[*OF_COMPONENT, 2, 1, 0]] * len(other))
+
+
+def test_what_one_of_the_pooled_draws_splits_is_one_population(folder: Path) -> None:
+    """Four of five have one broad normal where the fifth has two, 4 standard deviations apart."""
+    a_pair = normals((0.3, (-1.2, 0.0), 0.6), (0.3, (1.2, 0.0), 0.6), (0.4, (0.0, 20.0), 1.0))
+    broad = np.diag([0.36 + 1.44, 0.36])
+    one = replace(
+        a_pair,
+        means=np.array([(0.0, 0.0), (0.0, 0.0), (0.0, 20.0)]),
+        covariances=np.array([broad, broad, np.eye(2)]),
+    )
+    run = write_run(folder / "one_splits.h5", [[one, one, a_pair, one, one]])
+    found = find_populations(run, cpu)
+    np.testing.assert_array_equal(found.pooled, np.arange(5))
+    assert found.n_populations == 2
+    np.testing.assert_array_equal(found.components, [[0, 0, 1]] * 5)
+    np.testing.assert_array_equal(found.numbers, [2, 2, 3, 2, 2])
+    assert found.reference != 2
+    assert found.agreement[0, 0] < 1.0
+    # Where all split it, it is two.
+    assert find_populations(write_run(folder / "all_split.h5", [[a_pair] * 5]), cpu).n_populations == 3
+
+
+@pytest.mark.parametrize(("draws_with_it", "n_found"), [(1, 3), (5, 4)])
+def test_forty_events_apart_are_a_population_where_all_draws_have_them(
+    folder: Path, draws_with_it: int, n_found: int
+) -> None:
+    """In one of five draws they are worth eight."""
+    found = find_populations(apart_in(folder, (10.0, 0.0), draws_with_it), cpu)
+    assert found.n_populations == n_found
+    assert found.numbers.tolist() == [4] * draws_with_it + [3] * (5 - draws_with_it)
+
+
+def test_forty_events_of_one_draw_far_away_do_not_merge_others(folder: Path) -> None:
+    """The wide covariance of what they join would make its neighbour seem near: 1.7 where it is 4."""
+    assert find_populations(apart_in(folder, (30.0, 0.0), 1), cpu).n_populations == 3
+
+
+def apart_in(folder: Path, place: tuple[float, float], n_draws: int) -> Run:
+    """Five draws, of which so many have 40 events more at a place, and the others among the rest."""
+    apart = POPULATIONS + normals((0.01, place, 1.0))
+    without = POPULATIONS + normals((0.01, (0.0, 0.0), 1.0))
+    return write_run(
+        folder / f"apart{n_draws}_{place[0]}.h5", [[apart] * n_draws + [without] * (5 - n_draws)]
+    )
+
+
+def test_a_draw_that_merges_two_populations_supports_the_larger_alone(folder: Path) -> None:
+    """Jaccard similarity 0.35 / 0.5 of the one, 0.15 / 0.5 of the other."""
+    across = np.array([[4.36, 0.0], [0.0, 1.0]])  # moments of the two together
+    merged = replace(
+        POPULATIONS,
+        means=np.array([(1.2, 0.0), (0.0, 10.0), (0.0, 11.0), (1.2, 0.0)]),
+        covariances=np.array([across, np.eye(2), np.eye(2), across]),
+    )
+    draws = switched(POPULATIONS, 20)
+    draws[3] = merged
+    found = find_populations(write_run(folder / "merges.h5", [draws]), cpu)
+    assert 3 not in found.pooled
+    assert found.n_populations == 3
+    assert found.numbers.tolist() == [2 if t == 3 else 3 for t in range(20)]
+    np.testing.assert_allclose(found.support, [1.0, 1.0, 0.95])
+    # Its components are of what most of their points are of.
+    np.testing.assert_array_equal(found.components[3], [1, 0, 0, 1])
+    assert found.reference != 3
+
+
+def test_agreement_between_chains_that_found_other_populations(folder: Path) -> None:
+    """Against scikit-learn's index, of events drawn here from the mixture."""
+    moved = replace(POPULATIONS, means=POPULATIONS.means[[0, 1, 2, 0]])  # half of it gone to another place
+    run = write_run(folder / "apart.h5", [switched(POPULATIONS, 4), switched(moved, 4)])
+    found = find_populations(run, cpu)
+    assert found.agreement[0, 0] == found.agreement[1, 1] == 1.0
+    assert found.agreement[0, 1] == found.agreement[1, 0] < 0.95
+    events = sample(found.run, found.draws[found.pooled], 20_000)
+    own = [nearest_population(one, events) for one in (POPULATIONS, moved)]
+    assert found.agreement[0, 1] == pytest.approx(adjusted_rand_score(*own), abs=0.02)
+    assert set(found.numbers[:4]) == {3}
+    assert set(found.numbers[4:]) == {2}
+
+
+def nearest_population(mixture: Normals, events: Array) -> Array:
+    """By the most probable component; populations are the same where the means are."""
+    terms = [
+        multivariate_normal(mean, cov).logpdf(events) + np.log(weight)
+        for weight, mean, cov in zip(mixture.weights, mixture.means, mixture.covariances, strict=True)
+    ]
+    places = np.unique(np.where(mixture.means[:, 1] > 5.0, 1, mixture.means[:, 0]), return_inverse=True)[1]
+    return places[np.argmax(terms, axis=0)]
+
+
+# ---------------------------------------------------------------------------- another cut
+
+
+def test_another_level(found: Populations) -> None:
+    coarse = find_populations(found.run, cpu, level=5.0)
+    assert (coarse.n_populations, coarse.level, coarse.why) == (2, 5.0, "as asked for")
+    for t in range(16):  # the upper two components, 0.50, and 0.35 + 0.15: equal weights, numbers by chance
+        upper = truth(found, t) == 0
+        assert len(set(coarse.components[t][upper])) == len(set(coarse.components[t][~upper])) == 1
+        assert set(coarse.components[t]) == {0, 1}
+    np.testing.assert_array_equal(coarse.numbers, 2)
+    assert find_populations(found.run, cpu, level=100.0).n_populations == 1
+    assert (np.diff(found.tree.levels) >= 0).all()
+
+
+@pytest.mark.parametrize("n_asked", [1, 2, 3])
+def test_a_number_of_populations(found: Populations, n_asked: int) -> None:
+    asked = find_populations(found.run, cpu, n_populations=n_asked)
+    assert asked.n_populations == n_asked
+    assert asked.why == f"{n_asked} populations asked for"
+    np.testing.assert_array_equal(asked.numbers, n_asked)
+    # The level is one that gives the same, between two levels of the tree.
+    np.testing.assert_array_equal(asked.tree.levels, found.tree.levels)
+    assert len(np.unique(asked.tree.cut(asked.level))) == n_asked
+    assert (asked.tree.levels < asked.level).sum() == len(asked.tree.levels) + 1 - n_asked
+    again = find_populations(found.run, cpu, level=asked.level)
+    np.testing.assert_array_equal(again.components, asked.components)
+
+
+def test_more_populations_than_there_are_modes(found: Populations) -> None:
+    asked = find_populations(found.run, cpu, n_populations=50)
+    n_modes = len(asked.tree.heights)
+    assert asked.n_populations == n_modes < 50
+    assert asked.why == f"50 populations asked for, and the density has {n_modes} modes"
+
+
+def test_a_number_between_merges_at_one_level() -> None:
+    """It is given, and it is told that the level alone would not give it."""
+    merges = np.array([[3, 2], [2, 1], [1, 0]])
+    tree = Tree(np.arange(4), np.zeros((4, 1)), np.zeros(4), merges, np.array([1.0, 1.0, 3.0]))
+    assert [tree.cut_to(n).max() + 1 for n in (1, 2, 3, 4, 5)] == [1, 2, 3, 4, 4]
+    assert [tree.level_of(n) for n in (1, 2, 3, 4, 5)] == [4.0, 2.0, 1.0, 0.5, 0.5]
+    why = [find._why(tree, None, n, min(n, 4)) for n in (2, 3, 4, 5)]
+    assert why == [
+        "2 populations asked for",
+        "3 populations asked for, not all merges at this level made",
+        "4 populations asked for",
+        "5 populations asked for, and the density has 4 modes",
+    ]
+
+
+def test_mixtures_are_the_same_whether_they_are_held_or_not(
+    found: Populations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = sample(found.run, found.draws, 100)
+    held = memberships(found, events)
+    assert found.mixture(*found.draws[0]) is found.mixture(*found.draws[0])
+    monkeypatch.setattr(find, "HELD_BYTES", 0)
+    anew = find_populations(found.run, cpu)
+    assert anew.mixture(*anew.draws[0]) is not anew.mixture(*anew.draws[0])
+    for one, other in zip(memberships(anew, events), held, strict=True):
+        np.testing.assert_array_equal(one[0], other[0])
+        np.testing.assert_array_equal(one[1], other[1])
+
+
+def test_weights_of_the_populations_in_every_draw(found: Populations) -> None:
+    assert found.weights.shape == (16, 3)
+    np.testing.assert_allclose(found.weights, [[0.5, 0.35, 0.15]] * 16)
+
+
+def test_one_normal_is_one_population(folder: Path) -> None:
+    run = write_run(folder / "one.h5", [[normals((1.0, (0.0, 0.0), 1.0))] * 3])
+    for asked in ({}, {"n_populations": 1}, {"n_populations": 4}, {"level": 0.0}):
+        one = find_populations(run, cpu, **asked)
+        assert one.n_populations == 1
+        assert np.isfinite(one.level)
+        np.testing.assert_array_equal(one.components, 0)
+
+
+# ---------------------------------------------------------------------------- Bayesian EM
+
+
+def test_bayesian_em_has_one_draw_and_components_of_no_weight(folder: Path) -> None:
+    mixture = POPULATIONS + normals((0.0, (4.2, 0.0), 0.1), (0.0, (0.0, 9.0), 1.0), (0.0, (0.2, 0.1), 3.0))
+    run = write_run(folder / "bem.h5", [[mixture]], kind="bem")
+    found = find_populations(run, cpu)
+    assert found.draws.tolist() == [[0, 0]]
+    assert found.n_populations == 3
+    np.testing.assert_array_equal(found.components, [[*OF_COMPONENT, 2, 0, 1]])
+    np.testing.assert_array_equal(found.support, 1.0)
+    np.testing.assert_array_equal(found.agreement, [[np.nan]])
+    assert np.isneginf(mixture_of_draw(run, 0, 0).log_weights[4:]).all()
+    ((shares, log_density),) = memberships(found, sample(run, found.draws, 500))
+    assert np.isfinite(log_density).all()
+    assert shares.shape == (500, 3)
+
+
+# ---------------------------------------------------------------------------- events
+
+
+def sample(run: Run, draws: Array, n: int, seed: int = 3) -> Array:
+    """Events of the mean density of some draws, float64."""
+    rng = np.random.default_rng(seed)
+    places = np.column_stack([draws[rng.integers(0, len(draws), n)], np.zeros(n, np.int64)])
+    for chain, draw in draws:
+        own = (places[:, :2] == (chain, draw)).all(axis=1)
+        places[own, 2] = rng.choice(run.n_components, own.sum(), p=run.weights[chain, draw])
+    means, roots = run.means[*places.T], np.linalg.cholesky(run.covariances)[*places.T]
+    return np.asarray(means + (roots @ rng.standard_normal((*means.shape, 1)))[..., 0])
+
+
+def memberships(found: Populations, events: Array) -> list[tuple[Array, Array]]:
+    engine = CpuEngine(events.astype(np.float32))
+    return list(found.memberships(engine, 0, len(events)))
+
+
+def terms_of(run: Run, draw: Array, events: Array) -> Array:
+    """log w_j N(x | mu_j, Sigma_j), float64 [M, K]."""
+    w, m, c = (np.asarray(part[tuple(draw)]) for part in (run.weights, run.means, run.covariances))
+    return np.transpose(
+        [multivariate_normal(m[j], c[j]).logpdf(events) + np.log(w[j]) for j in range(len(w))]
+    )
+
+
+def test_memberships_are_sums_over_the_components_of_each_population(found: Populations) -> None:
+    events = sample(found.run, found.draws, 300).astype(np.float32)
+    given = memberships(found, events)
+    assert len(given) == 16
+    for t, (shares, log_density) in enumerate(given):
+        terms = terms_of(found.run, found.draws[t], events.astype(float))
+        np.testing.assert_allclose(log_density, logsumexp(terms, axis=1), rtol=1e-5)
+        responsibilities = np.exp(terms - logsumexp(terms, axis=1, keepdims=True))
+        wanted = responsibilities @ np.eye(3)[truth(found, t)]
+        np.testing.assert_allclose(shares, wanted, atol=1e-5)
+
+
+def test_one_in_1000_of_the_models_own_events_is_implausible(found: Populations) -> None:
+    """Standard error 0.14 in 1,000 of the level itself and 0.1 of the events here."""
+    events = sample(found.run, found.draws, 100_000)
+    log_densities = [logsumexp(terms_of(found.run, draw, events), axis=1) for draw in found.draws[:2]]
+    np.testing.assert_allclose(*log_densities, rtol=1e-12)  # every draw is the same mixture
+    share = (log_densities[0] < found.least_density).mean()
+    assert 0.0005 < share < 0.0015
+
+
+def test_the_least_density_is_of_the_mean_over_all_draws(folder: Path) -> None:
+    """Two draws that are far apart: the mean density is half of either, everywhere."""
+    one, other = normals((1.0, (0.0, 0.0), 1.0)), normals((1.0, (50.0, 0.0), 1.0))
+    far = find_populations(write_run(folder / "far.h5", [[one, other]]), cpu).least_density
+    near = find_populations(write_run(folder / "near.h5", [[one, one]]), cpu).least_density
+    # In two channels -2 log(1,000 u) is the square of the distance that a share u is beyond.
+    assert near == pytest.approx(np.log(0.001) - np.log(2.0 * np.pi), abs=0.5)
+    assert far == pytest.approx(near - np.log(2.0), abs=0.5)
+    assert far < near
+
+
+def test_points_depend_on_the_seed_alone(folder: Path, found: Populations) -> None:
+    seen: list[Array] = []
+
+    def make(events: Array) -> CpuEngine:
+        seen.append(events)
+        return CpuEngine(events)
+
+    assert_same(find_populations(found.run, make), found)
+    find_populations(found.run, make)
+    np.testing.assert_array_equal(seen[0], seen[1])
+    assert seen[0].shape == (find.POINTS, 2)
+    assert seen[0].dtype == np.float32
+    shares = np.bincount((seen[0][:, 1] > 5.0).astype(int)) / find.POINTS
+    np.testing.assert_allclose(shares, 0.5, atol=0.01)

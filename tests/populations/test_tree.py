@@ -1,0 +1,172 @@
+"""The tree of populations of a mixture."""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from scipy.stats import multivariate_normal, norm
+
+from dpmix.populations import tree
+from dpmix.populations.tree import LEVEL, Tree, nearest_components, tree_of, valley_tolerance
+
+Array = NDArray[np.float64]
+MANY = 10_000_000  # events: chance plays no part
+
+
+def normals(means: Array, sds: float | Array = 1.0) -> tuple[Array, Array]:
+    means = np.asarray(means, float)
+    return means, np.eye(means.shape[1]) * np.square(np.broadcast_to(sds, len(means)))[:, None, None]
+
+
+def random_mixture(n_components: int, dim: int, seed: int) -> tuple[Array, Array, Array]:
+    random = np.random.default_rng(seed)
+    roots = random.normal(size=(n_components, dim, dim)) / np.sqrt(dim) + np.eye(dim)
+    return (
+        random.dirichlet(np.ones(n_components)),
+        2.5 * random.normal(size=(n_components, dim)),
+        roots @ np.swapaxes(roots, 1, 2),
+    )
+
+
+def log_density(mixture: tuple[Array, Array, Array], points: Array) -> Array:
+    """By scipy."""
+    terms = [np.log(w) + multivariate_normal(m, c).logpdf(points) for w, m, c in zip(*mixture, strict=True)]
+    return np.logaddexp.reduce(np.array(terms), axis=0)
+
+
+@pytest.mark.parametrize(("gap", "count"), [(1.9, 1), (2.3, 1), (2.5, 2), (4.0, 2)])
+def test_two_equal_normals_are_two_populations_from_the_level_on(gap: float, count: int) -> None:
+    tree = tree_of(np.full(2, 0.5), *normals([[0.0, 0.0], [gap, 0.0]]), MANY)
+    assert tree.cut(LEVEL).max() + 1 == count
+    if len(tree.levels) and tree.levels[0] > 0:
+        assert tree.levels[0] == pytest.approx(gap, rel=1e-9)
+
+
+def test_the_level_does_not_change_with_a_linear_map_of_the_channels() -> None:
+    weights, means, covariances = random_mixture(6, 4, seed=3)
+    means = 3 * means
+    tree = tree_of(weights, means, covariances, MANY)
+    turn = np.random.default_rng(1).normal(size=(4, 4))
+    turned = tree_of(weights, means @ turn.T, turn @ covariances @ turn.T, MANY)
+    np.testing.assert_allclose(turned.levels, tree.levels, rtol=1e-6)
+    np.testing.assert_array_equal(turned.cut(LEVEL), tree.cut(LEVEL))
+    assert len(np.unique(tree.levels)) > 1
+
+
+def test_modes_are_where_the_density_has_its_peaks() -> None:
+    mixture = random_mixture(8, 3, seed=5)
+    tree = tree_of(*mixture, MANY)
+    np.testing.assert_allclose(log_density(mixture, tree.points), tree.heights, rtol=5e-6)
+    for point in tree.points:
+        peak = minimize(lambda x: -np.sum(log_density(mixture, np.array([x, x]))) / 2, point, tol=1e-12)
+        np.testing.assert_allclose(peak.x, point, atol=5e-3)
+    assert (np.diff(tree.heights) <= 0).all()
+    for mean, mode in zip(mixture[1], tree.modes, strict=True):
+        assert log_density(mixture, np.array([mean, mean]))[0] <= tree.heights[mode] + 1e-4
+
+
+def test_the_saddle_of_two_normals_is_the_lowest_point_between_them() -> None:
+    weights, sds, gap = np.array([0.3, 0.7]), np.array([1.0, 1.5]), 6.0
+    means, covariances = normals([[0.0], [gap]], sds)
+    mixture = tree._Mixture(weights, means, covariances)
+    own, points, heights = tree._modes(mixture)
+    (saddle,) = tree._saddles(mixture, own, points, heights, 100)
+    x = np.linspace(points.min(), points.max(), 20_001)
+    lowest = np.log(weights @ norm.pdf(x, means, sds[:, None])).min()
+    assert heights.min() - saddle.prominence == pytest.approx(lowest, abs=0.02)
+    lesser = own[np.argmin([heights[m] for m in own])]
+    assert saddle.child == lesser
+    assert saddle.events == pytest.approx(100 * weights[own == lesser].sum())
+
+
+def test_a_chain_of_normals_is_one_population_though_its_ends_lie_far_apart() -> None:
+    means, covariances = normals([[1.5 * k, 0.0] for k in range(8)])
+    tree = tree_of(np.full(8, 1 / 8), means, covariances, MANY)
+    assert tree.cut(LEVEL).max() == 0
+
+
+def test_few_events_are_not_enough_for_what_many_show() -> None:
+    means, covariances = normals([[0.0] * 4, [4.7] + [0.0] * 3])
+    weights = np.array([0.99, 0.01])
+    assert tree_of(weights, means, covariances, 1_000_000).cut(LEVEL).tolist() == [0, 1]
+    assert tree_of(weights, means, covariances, 1_200).cut(LEVEL).tolist() == [0, 0]
+
+
+def test_a_mode_of_a_handful_of_events_is_no_population() -> None:
+    means, covariances = normals([[0.0, 0.0], [50.0, 0.0]])
+    weights = np.array([0.999, 0.001])
+    assert tree_of(weights, means, covariances, 9_000).cut(LEVEL).tolist() == [0, 0]
+    assert tree_of(weights, means, covariances, 20_000).cut(LEVEL).tolist() == [0, 1]
+
+
+def test_components_without_events_belong_where_their_mean_lies() -> None:
+    means, covariances = normals([[0.0, 0.0], [9.0, 0.0], [8.0, 0.5], [0.5, 0.5]])
+    tree = tree_of(np.array([0.5, 0.5, 1e-9, 0.0]), means, covariances, 10_000)
+    assert tree.modes.tolist() == [0, 1, 1, 0]
+    assert tree.cut(LEVEL).tolist() == [0, 1, 1, 0]
+
+
+def test_copies_of_a_component_in_several_draws_have_the_events_of_one() -> None:
+    means, covariances = normals([[0.0, 0.0], [0.1, 0.0], [9.0, 0.0], [9.1, 0.0]])
+    weights = np.array([0.495, 0.495, 0.005, 0.005])
+    tree = tree_of(weights, means, covariances, 1_200, 2)  # 6 events in each copy
+    assert tree.cut(LEVEL).tolist() == [0, 0, 1, 1]
+
+
+def test_the_tolerance_is_the_height_a_fitted_peak_varies_by() -> None:
+    """Peaks of normals fitted to 50 events: the part of the tolerance that chance is given."""
+    random = np.random.default_rng(4)
+    events, dim = 50, 6
+    heights = []
+    for _ in range(4000):
+        x = random.normal(size=(events, dim))
+        weight = random.poisson(events) / 1000.0
+        heights.append(np.log(weight) - 0.5 * np.linalg.slogdet(np.cov(x.T))[1])
+    assert valley_tolerance(events, dim) == pytest.approx(tree.CHANCE * np.std(heights), rel=0.1)
+
+
+def test_levels_ascend_and_the_tree_is_cut_anywhere() -> None:
+    for seed in range(8):
+        weights, means, covariances = random_mixture(20, 3, seed)
+        tree = tree_of(weights, 2 * means, covariances, 100_000)
+        assert (np.diff(tree.levels) >= 0).all()
+        children = tree.merges[:, 0].tolist()
+        assert len(set(children)) == len(children) == len(tree.heights) - 1
+        counts = [tree.cut(level).max() + 1 for level in (0.0, 1.0, 2.5, 4.0, np.inf)]
+        assert counts[0] == len(tree.heights)
+        assert counts[-1] == 1
+        assert counts == sorted(counts, reverse=True)
+        for wanted in range(1, len(tree.heights) + 3):
+            assert tree.cut_to(wanted).max() + 1 == min(wanted, len(tree.heights))
+
+
+def test_merges_name_what_becomes_part_of_what() -> None:
+    tree = Tree(
+        np.array([0, 1, 2, 2]),
+        np.zeros((3, 1)),
+        np.zeros(3),
+        np.array([[2, 1], [1, 0]]),
+        np.array([1.0, 3.0]),
+    )
+    assert tree.cut(0.5).tolist() == [0, 1, 2, 2]
+    assert tree.cut(2.0).tolist() == [0, 1, 1, 1]
+    assert tree.cut(3.5).tolist() == [0, 0, 0, 0]
+    assert tree.cut_to(2).tolist() == [0, 1, 1, 1]
+
+
+def test_one_component_is_one_population() -> None:
+    tree = tree_of(np.ones(1), *normals([[0.0, 1.0]]), 10)
+    assert tree.cut(LEVEL).tolist() == [0]
+    assert len(tree.levels) == 0
+
+
+def test_the_density_is_that_of_scipy() -> None:
+    mixture = random_mixture(7, 5, seed=2)
+    points = 2 * np.random.default_rng(3).normal(size=(200, 5))
+    np.testing.assert_allclose(
+        tree._Mixture(*mixture).log_density(points), log_density(mixture, points), rtol=5e-6
+    )
+    terms = np.array(
+        [np.log(w) + multivariate_normal(m, c).logpdf(points) for w, m, c in zip(*mixture, strict=True)]
+    )
+    np.testing.assert_array_equal(nearest_components(*mixture, points), terms.argmax(axis=0))

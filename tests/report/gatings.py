@@ -1,0 +1,201 @@
+"""Gatings and runs of simulated populations, for what draws and tells them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from dpmix.model.mixture import Hyperparameters, State
+from dpmix.populations.result import QUANTILES, Gating, Map
+from dpmix.populations.tree import Tree
+from dpmix.report.rasters import Counter, grid
+from dpmix.runs.draws import Layout, Record, Run, RunWriter, open_run
+
+Array = np.ndarray
+
+
+def make_gating(
+    n_populations: int = 5,
+    n_channels: int = 4,
+    *,
+    samples: tuple[str, ...] = ("a.fcs",),
+    n_events: int = 4_000,
+    draws: int = 40,
+    parts: int = 3,
+    kind: str = "mcmc",
+    chains: int = 2,
+    channels: tuple[str, ...] = (),
+    empty: bool = False,
+    seed: int = 1,
+) -> Gating:
+    """Populations of 1 to `parts` normals each, on two levels of every channel.
+
+    empty: the last population has no event.
+    """
+    rng = np.random.default_rng(seed)
+    channels = channels or tuple(f"CD{k + 1}" for k in range(n_channels))
+    high = rng.random((n_populations, n_channels)) < 0.4
+    for p in range(n_populations):  # no two alike
+        high[p, : min(n_channels, 6)] ^= np.array([(p >> k) & 1 for k in range(min(n_channels, 6))], bool)
+    sizes = np.sort(rng.dirichlet(np.full(n_populations, 0.7)))[::-1]
+    sizes = (sizes + 2e-3) / (sizes + 2e-3).sum()
+
+    components = np.repeat(np.arange(n_populations), rng.integers(1, parts + 1, n_populations))
+    weights = sizes[components] * rng.uniform(0.5, 1.5, len(components))
+    weights /= weights.sum()
+    by_size = np.argsort(np.argsort(-np.bincount(components, weights)))
+    components = by_size[components]
+    means = 4.0 * high[components] + rng.normal(0.0, 0.35, (len(components), n_channels))
+    turned = rng.normal(0.0, 0.12, (len(components), n_channels, n_channels))
+    roots = 0.45 * (np.eye(n_channels) + turned)
+    covariances = roots @ roots.transpose(0, 2, 1) + 0.05 * np.eye(n_channels)
+
+    label = rng.choice(len(components), n_events, p=weights)
+    factors = np.linalg.cholesky(covariances)[label]
+    values = means[label] + np.einsum("nij,nj->ni", factors, rng.normal(size=(n_events, n_channels)))
+    values = values.astype(np.float32)
+    population = components[label]
+    if empty:
+        population = np.where(population == n_populations - 1, 0, population)
+    sample = np.sort(rng.integers(0, len(samples), n_events))
+    counts = np.zeros((len(samples), n_populations), np.int64)
+    np.add.at(counts, (sample, population), 1)
+
+    counter = Counter(grid(*np.quantile(values, (0.001, 0.999), axis=0)), n_populations)
+    counter.add(values, population)
+    quantiles = np.full((len(QUANTILES), n_populations, n_channels), np.nan)
+    for p in np.unique(population):
+        quantiles[:, p] = np.quantile(values[population == p], QUANTILES, axis=0)
+    used = np.array([(chain, draw) for chain in range(chains) for draw in range(draws)])
+    if kind == "bem":
+        used, chains = np.zeros((1, 2), np.int64), 1
+    proportions = np.stack([rng.dirichlet(row + 0.5, len(used)) for row in counts], axis=1)
+    return Gating(
+        run="run.h5",
+        kind=kind,
+        channels=channels,
+        samples=samples,
+        n_events=counts.sum(axis=1),
+        n_chains=chains,
+        draws=used,
+        reference=0,
+        pooled=np.array([0]),
+        tree=make_tree(components, rng),
+        modes=components,
+        level=0.9,
+        why="valleys that the events at them make certain",
+        components=components,
+        weights=weights,
+        means=means,
+        covariances=covariances,
+        numbers=n_populations + rng.integers(-2, 3, len(used)) * (kind == "mcmc"),
+        support=np.append(rng.uniform(0.8, 1.0, n_populations - 1), 0.4),
+        agreement=np.full((chains, chains), 0.93),
+        sizes=counts,
+        proportions=proportions,
+        certainty=rng.uniform(0.8, 1.0, n_populations),
+        n_implausible=rng.integers(0, 5, len(samples)),
+        quantiles=quantiles,
+        thresholds=np.full(n_channels, 2.0),
+        phenotypes=tuple(
+            " ".join(f"{name}{'+' if up else '-'}" for name, up in zip(channels, row, strict=True))
+            for row in high
+        ),
+        rasters=counter.rasters(),
+    )
+
+
+def with_map(gating: Gating, n_events: int = 1_000) -> Gating:
+    """With a map on which every population is an island."""
+    rng = np.random.default_rng(3)
+    populations = rng.choice(gating.n_populations, n_events, p=gating.sizes.sum(axis=0) / gating.sizes.sum())
+    turn = 2.4 * populations
+    islands = 12.0 * np.sqrt(populations + 0.5)[:, None] * np.stack((np.cos(turn), np.sin(turn)), axis=1)
+    places = (islands + 4.0 * rng.normal(size=(n_events, 2))).astype(np.float32)
+    return replace(gating, map=Map(places, populations))
+
+
+def make_tree(components: Array, rng: np.random.Generator) -> Tree:
+    """Each component a mode: those of a population merge below 0.9, populations above."""
+    first = [int(np.flatnonzero(components == p)[0]) for p in range(components.max() + 1)]
+    within = [(k, first[p]) for k, p in enumerate(components) if k != first[p]]
+    between = [(first[p], first[int(rng.integers(0, p))]) for p in range(len(first) - 1, 0, -1)]
+    low = np.sort(rng.uniform(0.001, 0.85, len(within)))
+    levels = np.append(low, np.sort(0.95 * np.exp(rng.uniform(0, 4, len(between)))))
+    merges = np.array([*within, *between], np.int64).reshape(-1, 2)
+    points = rng.normal(size=(len(components), 2))
+    return Tree(np.arange(len(components)), points, rng.normal(size=len(components)), merges, levels)
+
+
+def make_run(
+    path: Path,
+    *,
+    kind: str = "mcmc",
+    chains: int = 2,
+    draws: int = 40,
+    burn_in: int = 20,
+    n_components: int = 8,
+    channels: tuple[str, ...] = ("CD1", "CD2"),
+    committed: int | None = None,
+    apart: float = 0.0,
+    stick: float = 0.7,
+    gating: Gating | None = None,
+) -> Run:
+    """A run whose log posterior climbs and then varies about a level, `apart` from chain to chain.
+
+    With a gating its weights are those of each draw.
+    """
+    rng = np.random.default_rng(7)
+    size, dim = n_components if gating is None else len(gating.weights), len(channels)
+    sweeps = burn_in + draws + 1 if kind == "mcmc" else 31
+    layout = Layout(
+        kind=kind,
+        chains=chains,
+        draws=draws if kind == "mcmc" else 1,
+        sweeps=sweeps,
+        n_components=size,
+        channels=channels,
+        constants={
+            "channel_means": (("channel",), np.zeros(dim)),
+            "channel_sds": (("channel",), np.ones(dim)),
+        },
+        attributes={
+            "config": f"data: {{files: [a.fcs]}}\nmcmc: {{burn_in: {burn_in}}}\nseed: 5\n",
+            "seed": 5,
+            "engine": {"backend": "cpu", "threads": 2, "chosen": "auto: no CUDA"},
+            "scaling": {},
+            "data_hash": "ab12",
+            "n_events": 4_000,
+        },
+    )
+    sticks = np.full(size - 1, stick)
+    if gating is not None:
+        left = np.append(1.0, 1.0 - np.cumsum(gating.weights)[:-1])
+        sticks = (gating.weights / left)[:-1]
+    eyes = np.tile(np.eye(dim), (size, 1, 1))
+    given = Hyperparameters(np.zeros(dim), 5.0, 2.0, np.eye(dim))
+
+    def state(alpha: float) -> State:
+        return State(0, alpha, np.log(sticks), np.log1p(-sticks), np.zeros((size, dim)), eyes, eyes, given)
+
+    def record(sweep: int, chain: int) -> Record:
+        value = -10_000.0 - 5_000.0 * np.exp(-sweep / 3.0) + rng.normal(0, 5.0) + apart * chain
+        return Record(value - 1.0, value, int(rng.integers(5, 8)), float(rng.gamma(20.0, 0.1)), 0.02)
+
+    made = draws if committed is None else committed
+    with RunWriter.create(path, layout) as writer:
+        if kind == "bem":
+            for start in range(chains):
+                for step in range(31 - 3 * start):
+                    writer.write_sweep(start, step, record(step, start))
+            writer.write_draw(0, [state(1.5)], [record(30, 0)])
+            return open_run(path, transformed=True)
+        for sweep in range(burn_in + 1 + made):
+            records = [record(sweep, chain) for chain in range(chains)]
+            for chain in range(chains):
+                writer.write_sweep(chain, sweep, records[chain])
+            if sweep > burn_in:
+                writer.write_draw(sweep - burn_in - 1, [state(r.alpha) for r in records], records)
+    return open_run(path, transformed=True)

@@ -1,0 +1,794 @@
+"""Gating from end to end: a run of simulated blood, its events and others, all files that come of it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import arviz
+import flowio
+import numpy as np
+import pandas
+import pytest
+from click.testing import CliRunner, Result
+from scipy.special import logsumexp
+from scipy.stats import multivariate_normal
+from sklearn.metrics import adjusted_rand_score
+from test_find import POPULATIONS, Normals, cpu, normals, sample, write_run
+
+from dpmix import open_run
+from dpmix.cli import main
+from dpmix.config.schema import Config
+from dpmix.engines.cpu import CpuEngine
+from dpmix.errors import ConfigError, DataError
+from dpmix.inputs import channels, simulate
+from dpmix.inputs.fcs import write_fcs
+from dpmix.inputs.sources import open_source
+from dpmix.populations import find, proportions
+from dpmix.populations.find import Populations, find_populations
+from dpmix.populations.result import Gating, interval
+from dpmix.report import embedding, figures, gate, page
+from dpmix.report.gate import Task
+from dpmix.runs import run
+
+Array = np.ndarray
+Emulate = Callable[..., None]
+
+MARKERS = ["CD3", "CD4", "CD8", "CD19", "CD14"]
+SIZES = (2_500, 1_500)
+TAKEN = 3_000  # of these events the run takes so many
+FIGURES = ("heatmap", "pairs", "proportions", "tree", "traces")
+EVERYTHING = {
+    *("events.parquet", "events.csv", "events.h5ad", "a.gated.fcs", "b.gated.fcs"),
+    *("populations.csv", "proportions.csv", "tree.json", "aligned.nc", "report.html"),
+    *(f"figures/{name}.{suffix}" for name in FIGURES for suffix in ("png", "pdf")),
+}
+ADDED = ("population", "probability", "entropy", "implausible")
+ON_CPU = ("engine.backend=cpu", "engine.threads=1")
+
+
+def config(folder: Path, output: str, **sections: dict[str, Any]) -> Config:
+    files = [str(folder / f"{name}.fcs") for name in "ab"]
+    settings: dict[str, Any] = {
+        "data": {"files": files, "channels": MARKERS, "max_events": TAKEN},
+        "model": {"components": 24},
+        "mcmc": {"chains": 2, "burn_in": 60, "draws": 8},
+        "bem": {"starts": 1, "max_steps": 50},
+        "engine": {"backend": "cpu"},
+        "output": {"path": str(folder / output)},
+        "seed": 5,
+    }
+    return Config.model_validate({**settings, **sections})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two FCS files; `run.h5`, 16 draws of two chains from a part of their events."""
+    folder = tmp_path_factory.mktemp("blood")
+    for name, n_events, seed in zip("ab", SIZES, (1, 2), strict=True):
+        simulate.cytometry_like(n_events, seed=seed).write(folder / f"{name}.fcs")
+    assert run.run_mcmc(config(folder, "run.h5")).completed
+    return folder
+
+
+@pytest.fixture(scope="module")
+def task(folder: Path) -> Task:
+    return gate.prepare(folder / "run.h5", engine=ON_CPU)
+
+
+@pytest.fixture(scope="module")
+def found(task: Task) -> Populations:
+    return gate.find_populations(task, find.DRAWS, None, None)
+
+
+@pytest.fixture(scope="module")
+def gated(folder: Path) -> Gating:
+    """Of the run's own events, in the folder `all`, in all formats."""
+    formats = ("parquet", "csv", "h5ad", "fcs")
+    return gate.gate(folder / "run.h5", folder / "all", formats=formats, memberships=True, engine=ON_CPU)
+
+
+@pytest.fixture(scope="module")
+def predicted(folder: Path) -> Gating:
+    """Of all events of the two files, in the folder `new`."""
+    files = [folder / "a.fcs", folder / "b.fcs"]
+    return gate.predict(folder / "run.h5", files, folder / "new", engine=ON_CPU)
+
+
+@pytest.fixture
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a test is about something else: they take longer than all the rest."""
+    monkeypatch.setattr(figures, "write_figures", lambda *given: None)
+    monkeypatch.setattr(page, "write_report", lambda *given: None)
+
+
+def events(folder: Path) -> pandas.DataFrame:
+    return pandas.read_parquet(folder / "events.parquet")
+
+
+def listed(table: pandas.DataFrame) -> Array:
+    """The memberships in a table of events, float64 [N, P]."""
+    return table[[name for name in table if name[0] == "p" and name[1:].isdigit()]].to_numpy(float)
+
+
+def files_of(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+# ---------------------------------------------------------------------------- what is written
+
+
+def test_all_files_are_written(folder: Path, gated: Gating, predicted: Gating) -> None:
+    assert files_of(folder / "all") == EVERYTHING
+    assert files_of(folder / "new") == {"events.parquet"}
+    assert gated.samples == predicted.samples == ("a.fcs", "b.fcs")
+    assert gated.channels == tuple(MARKERS)
+    assert gated.n_events.sum() == TAKEN
+    assert predicted.n_events.tolist() == list(SIZES)
+    assert 5 <= gated.n_populations <= 12  # of the five markers' levels
+    assert (np.diff(gated.proportions.mean(axis=(0, 1)))[:2] < 0.05).all()  # by weight, roughly
+
+
+def mean_of_draws(found: Populations, values: Array, ratios: Array) -> tuple[Array, Array]:
+    """Memberships [N, P] and log densities [N] averaged over the draws, in float64 by scipy.
+
+    ratios [T, P]: the weights of the populations in the sample over those in the run.
+    """
+    total, log_densities = np.zeros((len(values), found.n_populations)), []
+    for (chain, draw), populations, ratio in zip(found.draws, found.components, ratios, strict=True):
+        mixture = (part[chain, draw] for part in (found.run.weights, found.run.means, found.run.covariances))
+        terms = np.transpose(
+            [multivariate_normal(m, c).logpdf(values) + np.log(w) for w, m, c in zip(*mixture, strict=True)]
+        )
+        log_densities.append(logsumexp(terms, axis=1))
+        terms += np.log(ratio.astype(float))[populations]
+        responsibilities = np.exp(terms - logsumexp(terms, axis=1)[:, None])
+        for k, p in enumerate(populations):
+            total[:, p] += responsibilities[:, k]
+    n_draws = len(found.draws)
+    return total / n_draws, logsumexp(log_densities, axis=0) - np.log(n_draws)
+
+
+def test_events_are_means_over_the_draws(
+    folder: Path, task: Task, found: Populations, gated: Gating, predicted: Gating
+) -> None:
+    new = gate.prepare(folder / "run.h5", [folder / "a.fcs", folder / "b.fcs"], ON_CPU)
+    assert len(found.draws) == 16
+    for name, own in (("all", task), ("new", new)):
+        values, starts = own.events.values, own.events.sample_starts
+        table = events(folder / name)
+        assert len(table) == len(values)
+        engine = CpuEngine(values, threads=1)
+        parts = [
+            mean_of_draws(
+                found,
+                values[starts[s] : starts[s + 1]].astype(float),
+                gate._ratios(own, found, found.weights, engine, s),
+            )
+            for s in range(2)
+        ]
+        wanted, log_density = (np.concatenate(both) for both in zip(*parts, strict=True))
+        np.testing.assert_allclose(listed(table), wanted, atol=2e-5)
+        np.testing.assert_allclose(table.log_density, log_density, rtol=1e-5, atol=1e-4)
+        assert (table.population == listed(table).argmax(axis=1) + 1).all()
+        np.testing.assert_allclose(table.probability, wanted.max(axis=1), atol=2e-5)
+        logs = np.log(wanted, out=np.zeros_like(wanted), where=wanted > 0.0)
+        np.testing.assert_allclose(table.entropy, -(wanted * logs).sum(axis=1), atol=5e-4)
+        assert (table.implausible == (table.log_density < found.least_density)).all()
+        assert 0 < table.implausible.sum() < 0.05 * len(table)
+
+
+def test_the_summary_is_of_the_events_in_the_table(folder: Path, gated: Gating, predicted: Gating) -> None:
+    for name, gating in (("all", gated), ("new", predicted)):
+        table = events(folder / name)
+        populations = range(1, gating.n_populations + 1)
+        counts = pandas.crosstab(table["sample"], table.population).reindex(columns=populations, fill_value=0)
+        np.testing.assert_array_equal(gating.sizes, counts)
+        np.testing.assert_array_equal(gating.n_events, counts.sum(axis=1))
+        certainty = table.groupby("population").probability.mean().reindex(populations)
+        np.testing.assert_allclose(gating.certainty, certainty, rtol=1e-5)
+        implausible = table.groupby("sample", observed=True).implausible.sum()
+        np.testing.assert_array_equal(gating.n_implausible, implausible)
+
+
+def test_medians_are_those_of_the_events(folder: Path, gated: Gating) -> None:
+    """AnnData has the values of each event beside its population."""
+    import anndata
+
+    table = anndata.read_h5ad(folder / "all" / "events.h5ad")
+    np.testing.assert_array_equal(table.obs.population.astype(int), events(folder / "all").population)
+    np.testing.assert_allclose(table.obsm["memberships"], listed(events(folder / "all")))
+    values = pandas.DataFrame(np.asarray(table.X), columns=MARKERS)
+    medians = values.groupby(table.obs.population.to_numpy(), observed=True).median()
+    np.testing.assert_allclose(gated.quantiles[2], medians, atol=1e-4)
+    shown = pandas.read_csv(folder / "all" / "populations.csv")
+    np.testing.assert_allclose(shown[[f"{m} median" for m in MARKERS]], medians, atol=1e-4)
+    assert list(shown.events) == list(gated.sizes.sum(axis=0))
+
+
+def test_populations_are_those_that_were_simulated(folder: Path, predicted: Gating) -> None:
+    """CD4 T cells, CD8 T cells, B cells and monocytes: the populations of each are of no other."""
+    kinds = {"CD4": "CD3+ CD4+ CD8-", "CD8": "CD3+ CD4- CD8+", "B": "CD19+", "monocytes": "CD14+"}
+    names = np.concatenate(
+        [np.array([*simulate.POPULATIONS])[np.load(folder / f"{x}.truth.npz")["labels"]] for x in "ab"]
+    )
+    table = events(folder / "new")
+    for kind, signs in kinds.items():
+        own = np.char.startswith(names, kind) if kind.startswith("CD") else names == kind
+        shares = np.bincount(table.population, own) / np.maximum(np.bincount(table.population), 1)
+        mine = np.flatnonzero(shares > 0.5)
+        gathered = np.isin(table.population, mine)
+        assert own[gathered].mean() > 0.9
+        assert gathered[own].mean() > 0.9
+        assert set(signs.split()) <= set(predicted.phenotypes[mine.min() - 1].split())  # the largest
+
+
+def test_fcs_files_have_the_old_channels_and_population_0_where_not_gated(
+    folder: Path, task: Task, gated: Gating
+) -> None:
+    table = events(folder / "all")
+    assert task.events.rows is not None
+    for name, n_events in zip("ab", SIZES, strict=True):
+        old = flowio.FlowData(folder / f"{name}.fcs")
+        new = flowio.FlowData(folder / "all" / f"{name}.gated.fcs")
+        n_old = old.channel_count
+        assert new.pnn_labels[n_old:] == [f"dpmix_{what}" for what in ADDED]
+        assert new.pnn_labels[:n_old] == old.pnn_labels
+        assert new.pns_labels[:n_old] == old.pns_labels
+        np.testing.assert_array_equal(
+            new.as_array(preprocess=False)[:, :n_old], old.as_array(preprocess=False)
+        )
+        own = table[table["sample"] == f"{name}.fcs"]
+        added = np.zeros((n_events, 4))
+        added[own.event] = own[["population", "probability", "entropy", "implausible"]]
+        assert 0 < (added[:, 0] == 0).sum() == n_events - len(own)
+        np.testing.assert_allclose(new.as_array(preprocess=False)[:, n_old:], added, rtol=1e-6)
+
+
+def test_aligned_draws_open_in_arviz(folder: Path, found: Populations, gated: Gating) -> None:
+    aligned = arviz.from_netcdf(folder / "all" / "aligned.nc").posterior
+    raw = open_run(folder / "run.h5", transformed=True)
+    assert aligned.means.shape == (2, 8, 24, 5)
+    for (chain, draw), order in zip(found.draws, found.order, strict=True):
+        np.testing.assert_allclose(aligned.means[chain, draw], raw.means[chain, draw][order])
+        np.testing.assert_allclose(aligned.weights[chain, draw], raw.weights[chain, draw][order])
+    # Heavy components are in their places: much nearer to the reference's than under their own numbers.
+    reference = raw.means[tuple(found.draws[found.reference])]
+    heavy = raw.weights[tuple(found.draws[found.reference])] > 0.05
+    moved = np.median(np.abs(aligned.means.values - reference)[:, :, heavy])
+    assert moved < 0.5 * np.median(np.abs(raw.means - reference)[:, :, heavy])
+
+
+def test_the_tree_names_its_draws(folder: Path, gated: Gating) -> None:
+    tree = json.loads((folder / "all" / "tree.json").read_text())
+    assert tree["draws"] == [{"chain": c, "draw": d} for c, d in gated.draws[gated.pooled]]
+    assert tree["phenotypes"] == list(gated.phenotypes)
+
+
+# ---------------------------------------------------------------------------- the same, another way
+
+
+def test_what_a_run_took_is_much_the_same_among_all_events(
+    folder: Path, gated: Gating, predicted: Gating
+) -> None:
+    own, all_events = (events(folder / name).set_index(["sample", "event"]) for name in ("all", "new"))
+    assert len(own) == TAKEN < len(all_events) == sum(SIZES)
+    assert list(own) == list(all_events)
+    there = all_events.loc[own.index]
+    for name in ("log_density", "implausible"):
+        np.testing.assert_allclose(own[name], there[name], rtol=0, atol=1e-6)
+    # But for what the sample's proportions have to say of events in doubt.
+    away = np.abs(listed(own) - listed(there))
+    assert away.mean() < 1e-3
+    assert away.max() < 0.1
+    assert gated.phenotypes[0] == predicted.phenotypes[0]
+    np.testing.assert_array_equal(gated.components, predicted.components)
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_gate_of_other_files_is_predict(folder: Path, predicted: Gating, tmp_path: Path) -> None:
+    given = {"data": [folder / "*.fcs"], "memberships": True, "engine": ON_CPU}
+    again = gate.gate(folder / "run.h5", tmp_path / "again", **given)
+    pandas.testing.assert_frame_equal(events(tmp_path / "again"), events(folder / "new"))
+    for name in ("sizes", "proportions", "quantiles", "thresholds", "certainty", "numbers", "support"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(predicted, name), err_msg=name)
+
+
+def test_a_sample_alone_is_as_among_others(folder: Path, predicted: Gating, tmp_path: Path) -> None:
+    alone = gate.predict(folder / "run.h5", [folder / "b.fcs"], tmp_path, engine=ON_CPU)
+    together = events(folder / "new")
+    columns = [name for name in together if name != "sample"]
+    there = together[together["sample"] == "b.fcs"][columns].reset_index(drop=True)
+    pandas.testing.assert_frame_equal(events(tmp_path)[columns], there, rtol=0, atol=1e-6)
+    assert alone.samples == ("b.fcs",)
+    np.testing.assert_array_equal(alone.sizes[0], predicted.sizes[1])
+    assert (alone.sizes[0] != predicted.sizes[0]).any()
+    assert alone.proportions.shape == (16, 1, predicted.n_populations)
+
+
+def test_memberships_do_not_depend_on_the_blocks(
+    folder: Path, predicted: Gating, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate, "BLOCK", 997)
+    files = [folder / "a.fcs", folder / "b.fcs"]
+    again = gate.predict(folder / "run.h5", files, tmp_path, engine=("engine.threads=3", *ON_CPU[:1]))
+    pandas.testing.assert_frame_equal(events(tmp_path), events(folder / "new"))
+    np.testing.assert_array_equal(again.proportions, predicted.proportions)
+    np.testing.assert_array_equal(again.rasters.counts, predicted.rasters.counts)
+
+
+def test_the_cuda_engine_gives_the_same(
+    folder: Path,
+    predicted: Gating,
+    tmp_path: Path,
+    emulated_devices: Emulate,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    emulated_devices(2)
+    files = [folder / "a.fcs", folder / "b.fcs"]
+    monkeypatch.setattr(gate, "BLOCK", 2_000)
+    again = gate.predict(folder / "run.h5", files, tmp_path, n_draws=4, engine=("engine.backend=cuda",))
+    gate.predict(folder / "run.h5", files, tmp_path / "cpu", n_draws=4, engine=ON_CPU)
+    one, other = events(tmp_path), events(tmp_path / "cpu")
+    np.testing.assert_allclose(listed(one), listed(other), atol=1e-5)
+    np.testing.assert_allclose(one.log_density, other.log_density, rtol=1e-6, atol=1e-5)
+    first, second = np.sort(listed(other), axis=1)[:, :-3:-1].T
+    certain = first - second > 2e-5
+    assert certain.mean() > 0.999
+    assert (one.population == other.population)[certain].all()
+    assert len(again.draws) == 4
+
+
+@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.parametrize("asked", [{"level": 4.0}, {"n_populations": 3}, {"n_populations": 1}])
+def test_another_cut(folder: Path, gated: Gating, tmp_path: Path, asked: dict[str, Any]) -> None:
+    formats = ("parquet", "fcs")
+    coarse = gate.gate(
+        folder / "run.h5", tmp_path, formats=formats, memberships=True, n_draws=4, engine=ON_CPU, **asked
+    )
+    assert coarse.n_populations == asked.get("n_populations", coarse.n_populations) < gated.n_populations
+    if "level" in asked:
+        assert (coarse.level, coarse.why) == (4.0, "as asked for")
+    table = events(tmp_path)
+    assert listed(table).shape == (TAKEN, coarse.n_populations)
+    new = flowio.FlowData(tmp_path / "a.gated.fcs").as_array(preprocess=False)
+    assert new[:, -4].max() == table.population[table["sample"] == "a.fcs"].max()
+    if coarse.n_populations == 1:
+        assert (table.entropy == 0.0).all()
+        np.testing.assert_array_equal(coarse.proportions, 1.0)
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_the_map_is_of_standardised_events_and_their_populations(
+    folder: Path, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedding, "MOST_EVENTS", 500)
+    monkeypatch.setattr(embedding, "_embed", lambda values, random: values)
+    mapped = gate.gate(folder / "run.h5", tmp_path, with_map=True, n_draws=4, engine=ON_CPU).map
+    assert mapped is not None
+    values, population = task.events.values, events(tmp_path).population.to_numpy() - 1
+    of_event = {row.tobytes(): p for row, p in zip(values, population, strict=True)}
+    assert len(of_event) == len(values)
+    assert [of_event[row.tobytes()] for row in mapped.places] == mapped.populations.tolist()
+    assert len(mapped.places) == 500
+
+
+# ---------------------------------------------------------------------------- what is refused
+
+
+def test_a_map_without_its_package_is_refused_before_the_work(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "openTSNE", None)
+    monkeypatch.setattr(gate, "prepare", lambda *given: pytest.fail("began to work"))
+    refused = dpmix("gate", folder / "run.h5", "--output", tmp_path / "out", "--map", code=2)
+    assert refused.stderr.startswith("dpmix: a map needs openTSNE (")
+    assert refused.stderr.endswith("): pip install 'dpmix[map]'\n")
+    assert len(refused.stderr.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_without_a_map_nothing_of_it_is_needed_or_in_the_way(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures" / "map.png").write_text("mine")
+    with pytest.raises(ConfigError, match=r"map\.png: exists already"):
+        gate.gate(folder / "run.h5", tmp_path, with_map=True, engine=ON_CPU)
+    monkeypatch.setitem(sys.modules, "openTSNE", None)
+    assert gate.gate(folder / "run.h5", tmp_path, n_draws=2, engine=ON_CPU).map is None
+    assert (tmp_path / "figures" / "map.png").read_text() == "mine"
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_files_that_are_there_are_not_replaced_unasked(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "populations.csv").write_text("mine")
+    with pytest.raises(ConfigError, match=r"populations\.csv: exists already; .*--overwrite"):
+        gate.gate(folder / "run.h5", tmp_path, engine=ON_CPU)
+    assert files_of(tmp_path) == {"populations.csv"}
+    gate.gate(folder / "run.h5", tmp_path, n_draws=2, engine=ON_CPU, overwrite=True)
+    assert (tmp_path / "populations.csv").read_text() != "mine"
+    with pytest.raises(ConfigError, match=r"events\.parquet: exists already"):
+        gate.predict(folder / "run.h5", [folder / "a.fcs"], tmp_path, engine=ON_CPU)
+
+
+def test_a_folder_to_write_to_is_no_file(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    for write in (gate.gate, lambda *given: gate.predict(given[0], [folder / "a.fcs"], given[1])):
+        with pytest.raises(ConfigError, match=r"mine: is a file, need a folder to write to"):
+            write(folder / "run.h5", tmp_path / "mine")
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
+def test_a_place_that_cannot_be_made_is_refused_before_the_work(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(find, "find_populations", lambda *given, **options: pytest.fail("began to work"))
+    (tmp_path / "mine").write_text("mine")
+    for output in (tmp_path / "mine" / "out", tmp_path / "mine" / "far" / "out"):
+        for command in (("gate", folder / "run.h5"), ("predict", folder / "run.h5", folder / "a.fcs")):
+            refused = dpmix(*command, "--output", output, code=2)
+            assert refused.stderr == (
+                f"dpmix: {tmp_path}/mine: is a file, need a folder to write to; give another --output\n"
+            )
+    (tmp_path / "kept").mkdir()
+    allowed = os.access
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: Path(path) != tmp_path / "kept" and allowed(path, mode)
+    )
+    refused = dpmix("gate", folder / "run.h5", "--output", tmp_path / "kept" / "out", code=2)
+    assert refused.stderr == (
+        f"dpmix: {tmp_path}/kept: no permission to write to this folder; give another --output\n"
+    )
+
+
+def test_a_backend_that_is_not_there_is_told_with_an_option_that_is(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dpmix.engines.cuda.available", lambda: (False, "no driver"))
+    options = dpmix("gate", "--help").stdout
+    refused = dpmix("gate", folder / "run.h5", "--output", tmp_path, "--backend", "cuda", code=2)
+    assert refused.stderr == (
+        "dpmix: engine.backend: cuda is not available here: no driver; or take --backend cpu\n"
+    )
+    assert "--backend" in options
+    assert "--set" not in options
+
+
+def test_a_run_of_files_that_were_gated_leaves_out_what_was_added(
+    folder: Path, gated: Gating, tmp_path: Path
+) -> None:
+    shutil.copy(folder / "all" / "a.gated.fcs", tmp_path / "a.fcs")
+    shutil.copy(folder / "all" / "b.gated.fcs", tmp_path / "b.fcs")
+    markers = open_source(folder / "a.fcs")
+    wanted = channels.choose(None, markers)
+    for name in "ab":
+        source = open_source(tmp_path / f"{name}.fcs")
+        assert [c.detector for c in source.details[-4:]] == [f"dpmix_{what}" for what in ADDED]
+        assert channels.choose(None, source) == wanted
+        assert channels.choose(["dpmix_entropy"], source) == [len(source.details) - 2]
+
+
+def test_a_file_that_is_read_is_never_replaced(folder: Path, tmp_path: Path) -> None:
+    source = tmp_path / "a.gated.fcs"
+    shutil.copy(folder / "a.fcs", source)
+    shutil.copy(folder / "a.fcs", tmp_path / "a.fcs")
+    before = source.read_bytes()
+    given = {"formats": ("fcs",), "engine": ON_CPU, "overwrite": True}
+    for write in (
+        gate.predict,
+        lambda run, data, output, **options: gate.gate(run, output, data=data, **options),
+    ):
+        with pytest.raises(ConfigError, match=r"a\.gated\.fcs: would replace a file that is read"):
+            write(folder / "run.h5", [tmp_path / "a.fcs", source], tmp_path, **given)
+    assert source.read_bytes() == before
+
+
+def test_changed_data_are_refused(folder: Path, tmp_path: Path) -> None:
+    for name in ("a.fcs", "b.fcs"):
+        shutil.copy(folder / name, tmp_path / name)
+    settings = config(tmp_path, "run.h5", mcmc={"burn_in": 0, "draws": 1})
+    run.run_mcmc(settings)
+    simulate.cytometry_like(SIZES[1], seed=3).write(tmp_path / "b.fcs")
+    with pytest.raises(
+        DataError, match=r"run\.h5: the data have changed since this run began: .* with --data$"
+    ):
+        gate.gate(tmp_path / "run.h5", tmp_path / "out", engine=ON_CPU)
+    (tmp_path / "b.fcs").unlink()
+    with pytest.raises(ConfigError, match=r"b\.fcs"):
+        gate.gate(tmp_path / "run.h5", tmp_path / "out", engine=ON_CPU)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_without_the_channels_of_the_run(folder: Path, tmp_path: Path) -> None:
+    np.savetxt(tmp_path / "x.csv", np.ones((5, 2)), delimiter=",", header="CD3,CD4", comments="")
+    with pytest.raises(DataError, match=r"x\.csv: found no channel .*, which the run has"):
+        gate.predict(folder / "run.h5", [tmp_path / "x.csv"], tmp_path / "out", engine=ON_CPU)
+
+
+# ---------------------------------------------------------------------------- proportions
+
+
+def test_proportions_have_the_mean_of_the_memberships(folder: Path, gated: Gating) -> None:
+    table = events(folder / "all")
+    n_populations = gated.n_populations
+    for s, name in enumerate(gated.samples):
+        shares = listed(table[table["sample"] == name])
+        n_events = len(shares)
+        wanted = (shares.sum(axis=0) + 1.0 / n_populations) / (n_events + 1.0)  # with the prior's one event
+        draws = gated.proportions[:, s]
+        error = draws.std(axis=0, ddof=1) / np.sqrt(len(draws))
+        assert (np.abs(draws.mean(axis=0) - wanted) < 4.5 * error).all()
+        np.testing.assert_allclose(draws.sum(axis=1), 1.0)
+    assert np.abs(gated.proportions[:, 0] - gated.proportions[:, 1]).mean() > 0.005  # each its own
+
+
+def test_labels_are_drawn_and_not_the_most_probable(tmp_path: Path) -> None:
+    """Of a population of 15% that runs into another, 14.5% are most probably of it."""
+    base = normals((0.85, (0.0, 0.0), 1.0), (0.15, (3.5, 0.0), 1.0))
+    found = find_populations(write_run(tmp_path / "run.h5", [[base] * 10]), cpu, n_populations=2)
+    assert found.n_populations == 2
+    n_events = 50_000
+    engine = CpuEngine(sample(found.run, found.draws, n_events).astype(np.float32), threads=1)
+    counts = np.zeros((10, 2), np.int64)
+    ratios = np.ones((10, 2), np.float32)
+    shares, _ = gate._averaged(found, engine, 0, n_events, ratios, counts, np.random.default_rng(1))
+    wanted = shares.mean(axis=0, dtype=float)
+    assert (shares.argmax(axis=1) == 1).mean() < wanted[1] - 0.004
+    error = np.sqrt((shares[:, 1] * shares[:, 0]).sum()) / n_events  # of one draw's labels
+    assert (np.abs(counts[:, 1] / n_events - wanted[1]) < 4.0 * error).all()
+    assert counts[:, 1].std() > 0.3 * error * n_events
+
+
+def posterior_draws(n_draws: int, n_events: int, seed: int = 4) -> list[Normals]:
+    """Draws about the truth as n_events would make them, under other numbers each."""
+    rng = np.random.default_rng(seed)
+    draws = []
+    for _ in range(n_draws):
+        weights = rng.dirichlet(n_events * POPULATIONS.weights)
+        scale = 1.0 / np.sqrt(n_events * POPULATIONS.weights)[:, None]
+        means = POPULATIONS.means + scale * rng.standard_normal(POPULATIONS.means.shape)
+        draws.append(Normals(weights, means, POPULATIONS.covariances).shuffled(rng))
+    return draws
+
+
+def counted(found: Populations, values: Array, n_samples: int, *, as_the_run: bool = False) -> Array:
+    """Events drawn to each population in every draw, of samples of equally many events, int64 [T, S, P]."""
+    engine, random = CpuEngine(values.astype(np.float32), threads=1), np.random.default_rng(6)
+    n_events, weights = len(values) // n_samples, found.weights
+    counts = np.zeros((len(found.draws), n_samples, found.n_populations), np.int64)
+    for s in range(n_samples):
+        start, stop = s * n_events, (s + 1) * n_events
+        ratios = np.ones(weights.shape, np.float32)
+        if not as_the_run:
+            memberships = [one for one, _ in found.memberships(engine, start, stop)]
+            own = proportions.sample_weights(memberships, weights, np.ones(n_events), random)
+            ratios = proportions.ratios(own, weights)
+        gate._averaged(found, engine, start, stop, ratios, counts[:, s], random)
+    assert (counts.sum(axis=2) == n_events).all()
+    return counts
+
+
+def coverage(draws: Array, truth: Array | float) -> float:
+    _, low, high = interval(draws)
+    return float(((low < truth) & (truth < high)).mean())
+
+
+@pytest.mark.parametrize("n_draws", [20, 40, 100, 400])
+def test_nine_in_ten_further_draws_lie_in_an_interval(n_draws: int) -> None:
+    """Uniform ones, of which an interval takes in its width; those of numpy's default are narrower."""
+    draws = np.random.default_rng(n_draws).random((n_draws, 20_000))
+    mean, low, high = interval(draws)
+    np.testing.assert_array_equal(mean, draws.mean(axis=0))
+    assert (high - low).mean() == pytest.approx(0.9, abs=0.002)
+    narrow = np.quantile(draws, (0.05, 0.95), axis=0)
+    assert (narrow[1] - narrow[0]).mean() < 0.9 - 1.5 / n_draws
+
+
+def test_intervals_cover_known_proportions(tmp_path: Path) -> None:
+    """120 samples of 60 cells. Intervals of the draws' counts alone have nowhere near that."""
+    n_samples, n_events = 120, 60
+    made = write_run(tmp_path / "run.h5", [posterior_draws(40, 4_000)])
+    found = find_populations(made, cpu)
+    assert (found.n_populations, len(found.draws)) == (3, 40)
+    truth = np.array([0.5, 0.35, 0.15])
+    counts = counted(found, sample(made, found.draws, n_samples * n_events), n_samples)
+    assert 0.85 < coverage(proportions.posterior(counts, seed=1), truth) < 0.95  # 3 standard errors
+    assert coverage(counts / n_events, truth) < 0.6
+
+
+def test_intervals_cover_proportions_that_are_not_those_of_the_run(tmp_path: Path) -> None:
+    """A population of 40% of the run and 5% of a sample, 4 standard deviations from the next.
+
+    By the run's proportions it seems to be near 8%.
+    """
+    n_samples, n_events = 120, 300
+    base = normals((0.6, (0.0, 0.0), 1.0), (0.4, (4.0, 0.0), 1.0))
+    found = find_populations(write_run(tmp_path / "run.h5", [[base] * 40]), cpu)
+    assert found.n_populations == 2
+    rng = np.random.default_rng(8)
+    rare = rng.random(n_samples * n_events) < 0.05
+    values = base.means[rare.astype(int)] + rng.standard_normal((len(rare), 2))
+    draws = proportions.posterior(counted(found, values, n_samples), seed=1)[..., 1]
+    assert draws.mean() == pytest.approx(0.05, abs=0.005)
+    assert 0.82 < coverage(draws, 0.05) < 0.97  # 3 standard errors
+    as_the_run = proportions.posterior(counted(found, values, n_samples, as_the_run=True), seed=1)[..., 1]
+    assert as_the_run.mean() > 0.07
+    assert coverage(as_the_run, 0.05) < 0.6
+
+
+def test_samples_of_one_and_of_three_events(folder: Path, predicted: Gating, tmp_path: Path) -> None:
+    """Each is of the population that it is of among others, or in doubt."""
+    together = events(folder / "new")
+    b = together[together["sample"] == "b.fcs"].reset_index(drop=True)
+    raw = flowio.FlowData(folder / "b.fcs")
+    values = raw.as_array(preprocess=False)[:3]
+    for n_events in (1, 3):
+        name = tmp_path / f"few{n_events}.fcs"
+        write_fcs(name, values[:n_events].astype(np.float32), raw.pnn_labels, raw.pns_labels)
+        few = gate.predict(folder / "run.h5", [name], tmp_path / f"{n_events}", engine=ON_CPU)
+        assert few.n_events.tolist() == [n_events]
+        table = events(tmp_path / f"{n_events}")
+        np.testing.assert_allclose(listed(table).sum(axis=1), 1.0, atol=1e-6)
+        same = (table.population == b.population[:n_events]) | (b.probability[:n_events] < 0.9)
+        assert same.all()
+        np.testing.assert_allclose(few.proportions.sum(axis=2), 1.0)
+        assert (interval(few.overall)[2] - interval(few.overall)[1]).max() > 0.2  # hardly anything is known
+
+
+def test_a_large_sample_is_gated_by_some_of_its_events(
+    folder: Path, predicted: Gating, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proportions, "MOST_EVENTS", 500)
+    monkeypatch.setattr(gate, "BLOCK", 997)
+    files = [folder / "a.fcs", folder / "b.fcs"]
+    again = gate.predict(folder / "run.h5", files, tmp_path, engine=ON_CPU)
+    one, other = events(tmp_path), events(folder / "new")
+    np.testing.assert_array_equal(one.log_density, other.log_density)
+    assert np.abs(listed(one) - listed(other)).mean() < 2e-3
+    assert (listed(one) != listed(other)).any()
+    np.testing.assert_allclose(again.proportions.mean(axis=0), predicted.proportions.mean(axis=0), atol=0.01)
+
+
+# ---------------------------------------------------------------------------- the commands
+
+
+def dpmix(*arguments: str | Path, code: int = 0) -> Result:
+    result = CliRunner().invoke(main, list(map(str, arguments)), catch_exceptions=False)
+    assert result.exit_code == code, result.output
+    return result
+
+
+def test_gate_says_what_it_found(folder: Path) -> None:
+    """Of Bayesian EM, whose one draw has no intervals."""
+    assert run.run_bem(config(folder, "bem.h5")).completed
+    result = dpmix(
+        "gate", folder / "bem.h5", "--output", folder / "bem", "--backend", "cpu", "--threads", "1"
+    )
+    first, *populations, implausible, written = result.stdout.splitlines()
+    n_populations = len(populations)
+    assert first == (
+        f"3,000 events in 2 samples, {n_populations} populations at level 2.4 (the default); draws have "
+        f"{n_populations} to {n_populations} each"
+    )
+    table = pandas.read_csv(folder / "bem" / "populations.csv")
+    for row, line in zip(table.itertuples(), populations, strict=True):
+        assert line == f"  {row.population:3d}  {row.proportion:7.2%}  {row.phenotype}"
+    assert table.low.isna().all()
+    n_implausible = events(folder / "bem").implausible.sum()
+    assert implausible == f"implausible events: {n_implausible:,} ({n_implausible / TAKEN:.2%})"
+    assert written == f"written: {folder}/bem/report.html and what it is made of"
+    assert f"{n_populations} populations at level 2.4 (the default), from 1 draws" in result.stderr
+    assert files_of(folder / "bem") == EVERYTHING - {
+        "events.csv",
+        "events.h5ad",
+        "a.gated.fcs",
+        "b.gated.fcs",
+    }
+
+
+def test_gate_draws_a_map_when_asked(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedding, "MOST_EVENTS", 300)
+    options = ["--data", folder / "b.fcs", "--draws", "2", "--backend", "cpu", "--map"]
+    dpmix("gate", folder / "run.h5", "--output", tmp_path, *options)
+    assert {"figures/map.png", "figures/map.pdf"} < files_of(tmp_path)
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert 'id="plot-map"' in page
+    assert "300 of 1,500 events" in page
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_options_of_gate(folder: Path, tmp_path: Path) -> None:
+    options = ["--draws", "4", "--populations", "2", "--format", "csv", "--format", "fcs", "--memberships"]
+    run_file, out = folder / "run.h5", tmp_path / "out"
+    result = dpmix(
+        "gate", run_file, "--output", out, "--data", folder / "b.fcs", *options, "--backend", "cpu"
+    )
+    assert result.stdout.startswith("1,500 events in 1 sample, 2 populations at level ")
+    assert (
+        "(2 populations asked for, not all merges at this level made); draws have 2 to 2 each"
+        in result.stdout
+    )
+    assert " to " in result.stdout.splitlines()[1]  # an interval
+    assert {"events.csv", "b.gated.fcs"} < files_of(out)
+    assert not (out / "events.parquet").exists()
+    assert list(pandas.read_csv(out / "events.csv"))[-2:] == ["p1", "p2"]
+    again = dpmix("gate", run_file, "--output", out, "--data", folder / "b.fcs", *options, code=2)
+    assert again.stdout == ""
+    assert "--overwrite to replace" in again.stderr
+    quiet = dpmix("gate", run_file, "--output", out, *options, "--overwrite", "--quiet", "--backend", "cpu")
+    assert (quiet.stdout, quiet.stderr) == ("", "")
+
+
+def test_predict_says_how_much_is_implausible(folder: Path, tmp_path: Path) -> None:
+    files = [folder / "b.fcs", folder / "a.fcs"]
+    result = dpmix(
+        "predict", folder / "run.h5", *files, "--output", tmp_path, "--draws", "4", "--backend", "cpu"
+    )
+    table = events(tmp_path)
+    lines = []
+    for name, n_events in (("b.fcs", 1_500), ("a.fcs", 2_500)):
+        n = table.implausible[table["sample"] == name].sum()
+        lines.append(f"{name}: {n_events:,} events, {n} implausible ({n / n_events:.2%})")
+    assert result.stdout.splitlines() == [*lines, f"written: {tmp_path}"]
+    assert files_of(tmp_path) == {"events.parquet"}
+
+
+@pytest.mark.parametrize("command", ["gate", "predict"])
+def test_help_and_usage(folder: Path, tmp_path: Path, command: str) -> None:
+    text = dpmix(command, "--help").stdout
+    assert f"dpmix {command} run.h5" in text.split("Examples:")[1]
+    given = [command, folder / "run.h5", *([folder / "a.fcs"] if command == "predict" else [])]
+    both = dpmix(*given, "--output", tmp_path / "out", "--level", "3", "--populations", "4", code=2)
+    assert "--level and --populations both say where the tree is cut" in both.stderr
+    for wrong in (["--draws", "0"], ["--level", "-1"], ["--populations", "0"], ["--format", "xlsx"]):
+        assert wrong[0] in dpmix(*given, "--output", tmp_path / "out", *wrong, code=2).stderr
+    assert "--output" in dpmix(*given, code=2).stderr
+    given[1] = tmp_path / "none.h5"
+    missing = dpmix(*given, "--output", tmp_path / "out", code=1)
+    assert missing.stderr.startswith(f"dpmix: {tmp_path}/none.h5: ")
+    assert len(missing.stderr.splitlines()) == 1
+    given[1] = folder / "a.fcs"
+    assert "dpmix: " in dpmix(*given, "--output", tmp_path / "out", code=1).stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_predict_needs_files(folder: Path, tmp_path: Path) -> None:
+    assert "FILES" in dpmix("predict", folder / "run.h5", "--output", tmp_path, code=2).stderr
+    lacking = dpmix("predict", folder / "run.h5", tmp_path / "x.fcs", "--output", tmp_path / "out", code=2)
+    assert lacking.stderr.startswith("dpmix: ")
+    assert "x.fcs" in lacking.stderr
+
+
+# ---------------------------------------------------------------------------- real events
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_mouse_cells_beside_manual_gates(shared_data: Path, tmp_path: Path) -> None:
+    """Markers and gates of Van Gassen et al. (2015), Cytometry A 87:636, in a short run."""
+    path = shared_data / "labelled" / "flowsom_68983.fcs"
+    markers = ["CD8", "l/d", "TCRyd", "CD45", "TCRb", "NK1/1", "CD4", "CD19", "CD3"]
+    settings = {
+        "data": {"files": [str(path)], "channels": markers},
+        "model": {"components": 64},
+        "mcmc": {"burn_in": 150, "draws": 10},
+        "engine": {"backend": "cpu"},
+        "output": {"path": str(tmp_path / "run.h5")},
+    }
+    run.run_mcmc(Config.model_validate(settings))
+    gating = gate.gate(tmp_path / "run.h5", tmp_path / "out", engine=ON_CPU[:1])
+    with path.with_name("flowsom_68983_labels.csv").open(newline="") as file:
+        gates = np.array([row[-1] for row in csv.reader(file) if row])
+    population = events(tmp_path / "out").population.to_numpy()
+    inside = gates != "Unlabeled"
+    assert adjusted_rand_score(gates[inside], population[inside]) > 0.5
+    helpers = np.bincount(population[gates == "CD4 T cells"]).argmax()
+    signs = set(gating.phenotypes[helpers - 1].split())
+    assert {"CD3+", "CD4+", "CD8-", "CD19-", "NK1/1-"} <= signs

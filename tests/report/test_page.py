@@ -1,0 +1,518 @@
+"""The report: what it says, and what a browser makes of it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gatings import make_gating, make_run, with_map
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.ui import Select, WebDriverWait
+
+from dpmix.errors import DataError
+from dpmix.populations.result import Gating, Map, interval
+from dpmix.report import page, views
+from dpmix.runs.diagnostics import convergence
+
+NASTY = (
+    "<b>CD3</b>",
+    "</script><script>alert(1)</script>",
+    "$$x^2$$",
+    "&lt;i&gt; \"q\" 'a'",
+    "\\(y\\) {{ 7 * 7 }}",
+)
+SECTIONS = ("populations", "markers", "heatmap", "proportions", "tree", "traces", "gated")
+PLOTS = ("markers", "heatmap", "proportions", "tree", "traces")
+
+
+class Page(HTMLParser):
+    """Headings, table cells and addresses of a page, and whether its elements are closed in order."""
+
+    VOID = ("meta", "input", "br", "link", "img")
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.rows: list[list[str]] = []
+        self.ids: list[str] = []
+        self.addresses: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        given = dict(attributes)
+        if tag not in self.VOID:
+            self.open.append(tag)
+        if "id" in given:
+            self.ids.append(str(given["id"]))
+        self.addresses += [str(given[name]) for name in ("src", "href") if name in given]
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if ("td" in self.open or "th" in self.open) and self.rows:
+            self.rows[-1][-1] += data.strip()
+
+
+def page_of(tmp_path: Path, gating: Gating, **options: Any) -> str:
+    run = make_run(tmp_path / "run.h5", kind=gating.kind, gating=gating, **options)
+    page.write_report(tmp_path / "report.html", gating, run, convergence(run))
+    return (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_the_page_is_whole_and_asks_for_nothing_outside(tmp_path: Path) -> None:
+    page = Page(page_of(tmp_path, make_gating(samples=("a.fcs", "b.fcs"))))
+    assert page.open == []
+    assert len(page.ids) == len(set(page.ids))
+    assert {*SECTIONS, *(f"plot-{name}" for name in PLOTS), "plot-samples"} <= set(page.ids)
+    assert "map" not in page.ids
+    assert page.addresses
+    assert all(address.startswith("#") and address[1:] in page.ids for address in page.addresses)
+
+
+def test_a_map_has_a_place_where_there_is_one(tmp_path: Path) -> None:
+    text = page_of(tmp_path, with_map(make_gating()))
+    page = Page(text)
+    assert page.open == []
+    assert {"map", "plot-map"} <= set(page.ids)
+    assert "#map" in page.addresses
+    assert "1,000 of 4,000 events, drawn at random, by t-SNE" in text
+    assert all(sentence in text for sentence in views.MAP_NOTE)
+
+
+def test_the_table_has_the_numbers_of_the_gating(tmp_path: Path) -> None:
+    gating = make_gating(5, 4)
+    page = Page(page_of(tmp_path, gating))
+    rows = [row for row in page.rows if len(row) == 7][1:]
+    mean, low, high = interval(gating.overall)
+    assert len(rows) == 5
+    for p, row in enumerate(rows):
+        assert row == [
+            str(p + 1),
+            gating.phenotypes[p],
+            f"{gating.sizes[:, p].sum():,}",
+            views.percent(mean[p]),
+            f"{views.percent(low[p])} to {views.percent(high[p])}",
+            f"{gating.support[p]:.0%}",
+            f"{gating.certainty[p]:.1%}",
+        ]
+
+
+def test_one_estimate_has_no_interval_and_no_support(tmp_path: Path) -> None:
+    text = page_of(tmp_path, make_gating(3, 3, kind="bem"), chains=3)
+    assert "it has no intervals" in text
+    assert "one estimate, no interval" in text
+    assert ">Support<" not in text
+    assert "90% interval</th>" not in text
+    assert "R-hat near" not in text
+
+
+def test_the_summary_says_how_many_and_how_sure() -> None:
+    gating = replace(make_gating(5, 4, draws=20), numbers=np.repeat([4, 5, 6, 7], [1, 18, 18, 3]))
+    found, sure, cut = page.summary(gating)
+    assert found.startswith("5 populations in 4,000 events of 1 sample, 4 channels.")
+    assert "their number is 5 to 7 with probability 90% (40 draws of 2 chains" in found
+    weighted = float(np.average(gating.certainty, weights=gating.sizes[0]))
+    assert f"{weighted:.1%}" in sure
+    assert views.percent(gating.overall.mean(axis=0).max()) in sure
+    assert gating.why in cut
+
+
+def test_warnings_are_given_where_they_are_due_and_only_there(tmp_path: Path) -> None:
+    good = replace(make_gating(4, 3, n_events=8_000), support=np.full(4, 0.9))
+    run = make_run(tmp_path / "good.h5", draws=600)
+    assert page.warnings(good, run, [row for row in convergence(run) if row.good]) == []
+
+    def one(gating: Gating = good, of: Any = run, mixing: Any = ()) -> str:
+        (line,) = page.warnings(gating, of, list(mixing))
+        return line
+
+    apart = replace(good, agreement=np.array([[0.93, 0.7], [0.7, 0.91]]))
+    assert "Chains disagree" in one(apart)
+    assert "0.70" in one(apart)
+    assert "0.92" in one(apart)
+    slightly = replace(good, agreement=np.array([[0.93, 0.9], [0.9, 0.91]]))
+    assert page.warnings(slightly, run, []) == []
+    assert "low support" in one(replace(good, support=np.array([0.9, 0.4, 0.9, 0.1])))
+    assert one(replace(good, support=np.array([0.9, 0.4, 0.9, 0.1]))).endswith(": 2, 4.")
+    assert "2.0%" not in one(replace(good, n_implausible=np.array([480])))
+    assert "6.0% of the events of a.fcs implausible" in one(replace(good, n_implausible=np.array([480])))
+    empty = make_gating(4, 3, empty=True, n_events=8_000)
+    assert "No event is most probably of 1 population: 4." in one(replace(empty, support=np.ones(4)))
+    bound = make_run(tmp_path / "bound.h5", draws=20, stick=0.2)
+    assert "The truncation binds" in one(of=bound)
+    climbed = make_run(tmp_path / "climbed.h5", kind="bem", stick=0.2)
+    assert "the lightest component holds" in one(of=climbed)
+    part = make_run(tmp_path / "part.h5", draws=20, committed=12)
+    assert "not complete: 12 of 20" in one(of=part)
+    slow = make_run(tmp_path / "slow.h5", draws=40, apart=200.0)
+    mixing = convergence(slow)
+    worst = min((row for row in mixing if row.sd > 0), key=lambda row: row.ess_bulk)
+    assert f"the slowest is {worst.quantity}" in one(of=slow, mixing=mixing)
+
+
+@pytest.mark.parametrize("n_channels", [2, 14, 30, 64])
+def test_the_page_is_small_whatever_there_is_to_show(tmp_path: Path, n_channels: int) -> None:
+    gating = make_gating(8, n_channels)
+    rng = np.random.default_rng(1)
+    shape = gating.rasters.counts.shape
+    crowded = replace(
+        gating.rasters,  # every bin is filled, without any order: nothing that packing could use
+        counts=rng.integers(1, 1_000_000_000, shape),
+        populations=rng.integers(0, 8, shape).astype(np.int16),
+    )
+    text = page_of(tmp_path, with_map(replace(gating, rasters=crowded), 20_000), draws=20)
+    assert len(text.encode()) <= 10_000_000
+
+
+def test_rasters_are_packed_so_that_they_can_be_read_again(tmp_path: Path) -> None:
+    import base64
+    import zlib
+
+    gating = make_gating(300, 3, parts=1, n_events=20_000)
+    rasters = gating.rasters
+    full = np.log1p(rasters.counts.reshape(3, -1).max(axis=1))
+    for pair, packed in enumerate(page._packed(rasters, full)):
+        planes = np.frombuffer(zlib.decompress(base64.b64decode(packed)), np.uint8).reshape(
+            3, *rasters.counts[0].shape
+        )
+        np.testing.assert_array_equal(planes[1] + 256 * planes[2].astype(int) - 1, rasters.populations[pair])
+        events = np.expm1(planes[0] / 255 * full[pair])
+        np.testing.assert_array_equal(events > 0.5, rasters.counts[pair] > 0)
+        np.testing.assert_allclose(events, rasters.counts[pair], rtol=0.05, atol=0.5)
+
+
+def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    gating = make_gating()
+    run = make_run(tmp_path / "run.h5", gating=gating)
+    with pytest.raises(DataError, match=r"missing.*cannot be written: No such file"):
+        page.write_report(tmp_path / "missing" / "report.html", gating, run, [])
+
+
+# ------------------------------------------------------------------------------------- in a browser
+
+
+TOOLTIPS = """
+const texts = [];
+const walk = (node, within) => {
+  const tip = within || [...(node.classList || [])].some((c) => c.includes("tooltip"));
+  if (node.shadowRoot) for (const child of node.shadowRoot.children) walk(child, tip);
+  for (const child of node.children || []) walk(child, tip);
+  const seen = tip && node.tagName === "DIV" && getComputedStyle(node).display !== "none";
+  if (seen && node.innerText) texts.push(node.innerText);
+};
+walk(document.documentElement, false);
+return texts.join(" | ");
+"""
+
+
+class Browser:
+    """A headless Chromium with what it logs and asks for."""
+
+    def __init__(self, driver: webdriver.Chrome) -> None:
+        self.driver = driver
+
+    def open(self, path: Path) -> None:
+        self.driver.get("about:blank")
+        for kind in ("browser", "performance"):
+            self.driver.get_log(kind)
+        self.driver.get(path.as_uri())
+        WebDriverWait(self.driver, 60).until(
+            lambda d: self.attribute("html", "data-ready") == "true" or self.failed
+        )
+        assert not self.failed
+
+    @property
+    def failed(self) -> str:
+        return self.driver.find_element(By.ID, "failed").text
+
+    def attribute(self, selector: str, name: str) -> str | None:
+        return self.driver.find_element(By.CSS_SELECTOR, selector).get_attribute(name)
+
+    def wait(self, selector: str, name: str, value: str) -> None:
+        WebDriverWait(self.driver, 30).until(lambda d: self.attribute(selector, name) == value)
+
+    def complaints(self) -> list[str]:
+        """What went wrong in the page, and what it asked for outside itself."""
+        logged = [
+            entry["message"]
+            for entry in self.driver.get_log("browser")
+            if entry["level"] in ("SEVERE", "WARNING")
+        ]
+        messages = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
+        asked = [
+            m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"
+        ]
+        return logged + [url for url in asked if not url.startswith(("file:", "data:", "blob:"))]
+
+    def canvas(self, plot: str) -> str:
+        """What a plot looks like: its largest canvas, as text."""
+        found: str = self.driver.execute_script(
+            """
+            const canvases = [];
+            const walk = (node) => {
+              if (node.tagName === "CANVAS") canvases.push(node);
+              for (const child of node.children || []) walk(child);
+              if (node.shadowRoot) for (const child of node.shadowRoot.children) walk(child);
+            };
+            walk(document.getElementById(arguments[0]));
+            return canvases.map((c) => c.toDataURL()).sort((a, b) => b.length - a.length)[0] || "";
+            """,
+            f"plot-{plot}",
+        )
+        return found
+
+    def hover(self, plot: str, across: float, up: float) -> str:
+        """Text of what appears where the mouse points, at shares of a plot's width and height."""
+        place = self.driver.find_element(By.ID, f"plot-{plot}")
+        self.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", place)
+        size = place.size
+        x, y = int((across - 0.5) * size["width"]), int((0.5 - up) * size["height"])
+        ActionChains(self.driver).move_to_element_with_offset(place, x + 3, y).move_by_offset(-3, 0).perform()
+        until = time.monotonic() + 5.0
+        found = ""
+        while not found and time.monotonic() < until:
+            time.sleep(0.4)
+            found = self.driver.execute_script(TOOLTIPS)
+        return found
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    chromedriver = shutil.which("chromedriver")
+    if chromium is None or chromedriver is None:
+        pytest.skip("needs chromium and chromedriver (Debian: chromium, chromium-driver)")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for flag in (
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        f"--user-data-dir={tmp_path_factory.mktemp('browser')}",
+        "--window-size=1200,1000",
+    ):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(chromedriver))
+    yield Browser(driver)
+    driver.quit()
+
+
+def test_a_browser_shows_the_page(tmp_path: Path, browser: Browser) -> None:
+    gating = with_map(make_gating(6, 4, samples=("a.fcs", "b.fcs", "c.fcs")), 20_000)
+    page_of(tmp_path, gating)
+    browser.open(tmp_path / "report.html")
+    for plot in (*PLOTS, "samples", "map"):
+        assert len(browser.canvas(plot)) > 3_000, f"{plot} is blank"
+    table = browser.driver.find_element(By.CSS_SELECTOR, "#populations ~ .wide table")
+    assert len(table.find_elements(By.CSS_SELECTOR, "tbody tr")) == 6
+    headings = [h.text for h in browser.driver.find_elements(By.CSS_SELECTOR, "h1, h2")]
+    assert headings[0] == "Cell populations of run.h5"
+    assert {
+        "Populations",
+        "Two markers",
+        "Heatmap",
+        "Proportions",
+        "Tree",
+        "Traces",
+        "What was gated",
+    } <= set(headings)
+    for plot in browser.driver.find_elements(By.CSS_SELECTOR, ".plot"):
+        assert plot.get_attribute("aria-label")
+    assert browser.complaints() == []
+
+
+def test_the_map_tells_the_population_of_one_event_where_many_lie(tmp_path: Path, browser: Browser) -> None:
+    gating = replace(make_gating(1, 2, parts=1), phenotypes=("<b>CD3</b>+",))
+    places = 0.05 * np.random.default_rng(1).normal(size=(20_000, 2)).astype(np.float32)
+    places[:2] = [[-1.0, -1.0], [1.0, 1.0]]
+    page_of(tmp_path, replace(gating, map=Map(places, np.zeros(20_000, np.int64))))
+    browser.open(tmp_path / "report.html")
+    told = "1 <b>CD3</b>+"
+    assert set(browser.hover("map", 0.5, 0.5).split(" | ")) == {"population:", told, f"population:\t{told}"}
+    assert browser.complaints() == []
+
+
+def test_the_reader_picks_markers_and_populations(tmp_path: Path, browser: Browser) -> None:
+    gating = make_gating(6, 4, samples=("a.fcs", "b.fcs"))
+    page_of(tmp_path, gating)
+    browser.open(tmp_path / "report.html")
+    first = gating.rasters.pairs[views.separating_pairs(gating)[0]].tolist()
+    shown = "#plot-markers"
+    browser.wait(shown, "data-shown", f"{first[0]},{first[1]},-1,population")
+    seen = {browser.canvas("markers")}
+
+    def changed(plot: str) -> None:
+        WebDriverWait(browser.driver, 20).until(
+            lambda d: browser.canvas(plot) not in seen, f"{plot} looks like what was there before"
+        )
+        time.sleep(0.3)  # what is drawn in two steps
+        seen.add(browser.canvas(plot))
+
+    def expect(state: str) -> None:
+        browser.wait(shown, "data-shown", state)
+        changed("markers")
+
+    across = Select(browser.driver.find_element(By.ID, "across"))
+    other = next(c for c in range(4) if c not in first)
+    across.select_by_value(str(other))
+    expect(f"{other},{first[1]},-1,population")
+    across.select_by_value(str(first[1]))  # the same as up: they change places
+    expect(f"{first[1]},{other},-1,population")
+    browser.driver.find_element(By.CSS_SELECTOR, "input[value=density]").click()
+    expect(f"{first[1]},{other},-1,density")
+    browser.driver.find_element(By.ID, "outlines").click()
+    changed("markers")
+    browser.driver.find_element(By.CSS_SELECTOR, "button[data-population='3']").click()
+    best = page._best_pairs(gating)[3]
+    expect(f"{best[0]},{best[1]},3,density")
+
+    seen.add(browser.canvas("samples"))
+    Select(browser.driver.find_element(By.ID, "sampled")).select_by_value("4")
+    browser.wait("#plot-samples", "data-shown", "4")
+    changed("samples")
+    assert browser.complaints() == []
+
+
+def test_pointing_tells_what_is_there(tmp_path: Path, browser: Browser) -> None:
+    gating = make_gating(3, 2, parts=1, n_events=20_000)
+    page_of(tmp_path, gating)
+    browser.open(tmp_path / "report.html")
+    centre = gating.quantiles[2, 0]
+    ranges = gating.rasters.edges[:, [0, -1]]
+    at = (centre - ranges[:, 0]) / (ranges[:, 1] - ranges[:, 0])
+    told = [
+        browser.hover("markers", 0.08 + 0.82 * at[0] + dx, 0.09 + 0.9 * at[1]) for dx in (0.0, 0.01, -0.01)
+    ]
+    assert any(f"1 {gating.phenotypes[0]}" in text for text in told), told
+    assert any(re.search(r"events here:?\s*(about )?[\d,]+", text) for text in told), told
+    heat = browser.hover("heatmap", 0.2, 0.7)
+    assert "marker" in heat
+    assert "median" in heat
+    assert any(name in heat for name in gating.channels)
+    assert browser.complaints() == []
+
+
+@pytest.mark.parametrize("turn", range(2))
+def test_names_are_shown_as_they_are(tmp_path: Path, browser: Browser, turn: int) -> None:
+    channels = NASTY[turn:] + NASTY[:turn]
+    gating = make_gating(
+        3, 5, channels=channels, samples=("<img src=x onerror=alert(2)>.fcs", "$$s$$"), parts=1
+    )
+    gating = replace(gating, why="<u>because</u>", run="</title><b>.h5")
+    page_of(tmp_path, gating)
+    browser.open(tmp_path / "report.html")
+    body = browser.driver.find_element(By.TAG_NAME, "body").text
+    for text in (*gating.phenotypes, *gating.samples, "<u>because</u>"):
+        assert " ".join(text.split()) in " ".join(body.split())
+    options = [o.text for o in Select(browser.driver.find_element(By.ID, "across")).options]
+    assert options == [" ".join(name.split()) for name in channels]
+    assert browser.driver.title == "Cell populations of " + Path(gating.run).name
+    assert not browser.driver.find_elements(By.CSS_SELECTOR, "body b, body u, body img")
+    told = " ".join(browser.hover("heatmap", 0.1 + 0.1 * k, 0.8) for k in range(5))
+    assert any(name in told for name in channels), told
+    assert all(len(browser.canvas(plot)) > 3_000 for plot in PLOTS)
+    assert browser.complaints() == []
+
+
+@pytest.mark.parametrize(
+    "gating",
+    [
+        make_gating(3, 1),
+        make_gating(1, 2, parts=1),
+        make_gating(3, 3, kind="bem"),
+        make_gating(70, 5, parts=1, n_events=20_000),
+        make_gating(4, 3, empty=True, draws=1, chains=1),
+        replace(
+            make_gating(3, 3, parts=1), components=np.array([0, 1, 1]), certainty=np.array([0.9, 0.8, np.nan])
+        ),
+    ],
+    ids=[
+        "one channel",
+        "one population",
+        "bem",
+        "more than are drawn",
+        "one draw, an empty population",
+        "one that the reference lacks",
+    ],
+)
+def test_other_gatings_are_shown_too(tmp_path: Path, browser: Browser, gating: Gating) -> None:
+    page_of(tmp_path, gating, draws=8)
+    browser.open(tmp_path / "report.html")
+    assert all(len(browser.canvas(plot)) > 2_000 for plot in PLOTS)
+    assert browser.complaints() == []
+
+
+def test_the_page_fits_a_narrow_screen(tmp_path: Path, browser: Browser) -> None:
+    page_of(tmp_path, make_gating(6, 12, samples=("a" * 80 + ".fcs", "b")))
+    size = browser.driver.get_window_size()
+    browser.driver.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": False},
+    )
+    try:
+        browser.open(tmp_path / "report.html")
+        wide, screen = browser.driver.execute_script(
+            "return [document.documentElement.scrollWidth, document.documentElement.clientWidth]"
+        )
+        assert wide <= screen + 1
+    finally:
+        browser.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        browser.driver.set_window_size(size["width"], size["height"])
+
+
+def await_complaints(browser: Browser, *words: str) -> None:
+    heard: list[str] = []
+
+    def all_heard(_: object) -> bool:
+        heard.extend(browser.complaints())
+        return all(word in " ".join(heard) for word in words)
+
+    WebDriverWait(browser.driver, 20).until(all_heard, f"{words}")
+
+
+def test_what_goes_wrong_is_seen_by_these_tests(tmp_path: Path, browser: Browser) -> None:
+    text = page_of(tmp_path, make_gating(3, 2))
+    tail = "<script>console.error('wrong')</script><img src='http://example.invalid/x.png' alt=''></body>"
+    bad = tmp_path / "bad.html"
+    bad.write_text(
+        text.replace("</body>", tail).replace("img-src data: blob:", "img-src *"), encoding="utf-8"
+    )
+    browser.open(bad)
+    await_complaints(browser, "wrong", "example.invalid")
+    bad.write_text(text.replace("</body>", tail), encoding="utf-8")
+    browser.open(bad)
+    await_complaints(browser, "Content Security Policy")  # the page itself forbids what is outside
+
+
+def test_a_browser_that_cannot_unpack_is_told_so(tmp_path: Path, browser: Browser) -> None:
+    text = page_of(tmp_path, make_gating(3, 2))
+    old = tmp_path / "old.html"
+    old.write_text(
+        text.replace("<body>", "<body><script>delete window.DecompressionStream</script>"), encoding="utf-8"
+    )
+    browser.driver.get(old.as_uri())
+    WebDriverWait(browser.driver, 30).until(lambda d: browser.failed)
+    assert "figures" in browser.failed

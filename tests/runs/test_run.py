@@ -1,0 +1,472 @@
+"""Whole runs: the same seed gives the same draws, whatever happens to the run on its way."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from whole_runs import StopAfter, a_config, assert_identical, write_events
+
+from dpmix import open_run
+from dpmix.engines.base import Engine
+from dpmix.engines.cpu import CpuEngine
+from dpmix.errors import ConfigError, DataError, DpmixError, EngineError
+from dpmix.inputs import preprocess
+from dpmix.model.mixture import Mixture, Stats
+from dpmix.model.streams import Key
+from dpmix.runs import draws, initialise, run, session
+from dpmix.runs.draws import Record, RunWriter
+from dpmix.runs.profile import SPANS
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Events in several chunks, the last one short."""
+    folder = tmp_path_factory.mktemp("many")
+    write_events(folder / "events.npy", 3 * 65_536 + 4_321)
+    return folder
+
+
+SHORT = {"chains": 2, "burn_in": 2, "draws": 3, "thin": 2, "split_merge": 2}
+
+
+@pytest.fixture(scope="module")
+def plain(many: Path) -> Path:
+    """One thread, no pruning, one chunk at a time: what every other way of running must repeat."""
+    engine = {"threads": 1, "chunks_in_flight": 1, "pruning": False}
+    return run.run_mcmc(a_config(many, "plain.h5", mcmc=SHORT, engine=engine)).path
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        {"threads": 2},
+        {"threads": 3, "chunks_in_flight": 2},
+        {"threads": 1, "chunks_in_flight": 4, "pruning": False},
+    ],
+)
+def test_draws_do_not_depend_on_threads_chunks_in_flight_or_pruning(
+    many: Path, plain: Path, engine: dict[str, object], tmp_path: Path
+) -> None:
+    config = a_config(many, str(tmp_path / "run.h5"), mcmc=SHORT, engine=engine)
+    assert_identical(plain, run.run_mcmc(config).path)
+
+
+def test_the_engine_is_told_how_label_swaps_renumbered_the_components(
+    many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or none of its passes would prune: with swaps, in the order of the means, and without, in none."""
+    seen: list[Mixture] = []
+    draw_sums = CpuEngine.draw_sums
+    monkeypatch.setattr(CpuEngine, "draw_sums", lambda *given: (seen.append(given[1]), draw_sums(*given))[1])
+    for label_swaps in (True, False):
+        mcmc = {"burn_in": 2, "draws": 3, "label_swaps": label_swaps}
+        run.run_mcmc(a_config(many, str(tmp_path / f"{label_swaps}.h5"), mcmc=mcmc))
+    orders = [mixture.order for mixture in seen]
+    assert orders[0] is None
+    assert all(order is not None and order.tolist() != list(range(12)) for order in orders[1:6])
+    assert orders[6:] == [None] * 6
+
+
+LEARNED = {"components": 12, "learn": ["alpha", "m", "gamma", "nu", "phi"]}
+
+
+def test_another_seed_gives_other_draws(many: Path, plain: Path, tmp_path: Path) -> None:
+    config = a_config(many, str(tmp_path / "run.h5"), mcmc=SHORT).model_copy(update={"seed": 6})
+    other = open_run(run.run_mcmc(config).path)
+    assert not np.array_equal(other.weights, open_run(plain).weights)
+
+
+def test_chains_differ_and_thinning_thins(many: Path, plain: Path, tmp_path: Path) -> None:
+    drawn = open_run(plain)
+    assert drawn.complete
+    assert drawn.weights.shape == (2, 3, 12)
+    assert not np.array_equal(drawn.weights[0], drawn.weights[1])
+    dense = {"chains": 2, "burn_in": 2, "draws": 6, "thin": 1}
+    every = open_run(run.run_mcmc(a_config(many, str(tmp_path / "run.h5"), mcmc=dense)).path)
+    assert np.array_equal(drawn.weights, every.weights[:, 1::2])
+    assert np.array_equal(drawn.trace["log_posterior"], every.trace["log_posterior"])
+    assert np.array_equal(drawn.sample_stats["log_likelihood"], drawn.trace["log_likelihood"][:, 4::2])
+
+
+@pytest.mark.parametrize("questions", [1, 4, 7])
+def test_mcmc_stopped_and_resumed_is_one_run(many: Path, plain: Path, questions: int, tmp_path: Path) -> None:
+    config = a_config(many, str(tmp_path / "run.h5"), mcmc=SHORT)
+    assert not run.run_mcmc(config, should_stop=StopAfter(questions)).completed
+    assert run.run_mcmc(config, resume=True).completed
+    assert_identical(plain, Path(config.output.path))
+    assert run.run_mcmc(config, resume=True).completed  # and again, with nothing left to do
+    assert_identical(plain, Path(config.output.path))
+
+
+@pytest.mark.parametrize("questions", [None, 4])
+def test_a_run_goes_on_to_more_draws(tmp_path: Path, questions: int | None) -> None:
+    """Whether it was finished or stopped before, it is the run that had so many from the start."""
+    write_events(tmp_path / "events.npy", 3000)
+    many = SHORT | {"draws": 7}
+    plain = run.run_mcmc(a_config(tmp_path, "plain.h5", mcmc=many)).path
+    stop = {} if questions is None else {"should_stop": StopAfter(questions)}
+    grown = run.run_mcmc(a_config(tmp_path, "grown.h5", mcmc=SHORT), **stop).path
+    assert open_run(grown).complete == (questions is None)
+    run_id = open_run(grown).attributes["run_id"]
+    assert run.run_mcmc(a_config(tmp_path, "grown.h5", mcmc=many), resume=True).completed
+    assert_identical(plain, grown)
+    assert open_run(grown).attributes["run_id"] == run_id
+    assert open_run(grown).config["mcmc"]["draws"] == 7
+    assert sorted(path.name for path in tmp_path.glob("grown*")) == ["grown.h5", "grown.h5.checkpoint"]
+
+
+def test_a_run_that_finds_no_room_for_more_draws_stays_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_events(tmp_path / "events.npy", 3000)
+    path = run.run_mcmc(a_config(tmp_path, "run.h5", mcmc=SHORT)).path
+    before = path.read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    more = a_config(tmp_path, "run.h5", mcmc=SHORT | {"draws": 7})
+    with monkeypatch.context() as patch:
+        patch.setattr(draws, "copy_drawn", full)
+        with pytest.raises(DpmixError, match="No space left"):
+            run.run_mcmc(more, resume=True)
+    assert path.read_bytes() == before
+    assert not path.with_name("run.h5.partial").exists()
+    assert run.run_mcmc(more, resume=True).completed
+    assert open_run(path).draws == 7
+
+
+def test_mcmc_that_learns_is_one_run_too(many: Path, tmp_path: Path) -> None:
+    engine = {"threads": 1, "chunks_in_flight": 1, "pruning": False}
+    whole = run.run_mcmc(a_config(many, str(tmp_path / "whole.h5"), mcmc=SHORT, model=LEARNED, engine=engine))
+    config = a_config(many, str(tmp_path / "run.h5"), mcmc=SHORT, model=LEARNED, engine={"threads": 2})
+    stops = 0
+    while not run.run_mcmc(config, resume=stops > 0, should_stop=StopAfter(2)).completed:
+        stops += 1
+    assert stops > 2
+    assert_identical(whole.path, Path(config.output.path))
+
+
+BEM = {"starts": 3, "max_steps": 12, "tolerance": 1e-13}
+
+
+@pytest.mark.parametrize(
+    ("pruning", "model"), [(True, {"components": 12}), (False, {"components": 12}), (True, LEARNED)]
+)
+def test_bayesian_em_stopped_and_resumed_is_one_run(
+    many: Path, pruning: bool, model: dict[str, object], tmp_path: Path
+) -> None:
+    engine = {"threads": 2, "pruning": pruning}
+    whole = run.run_bem(a_config(many, str(tmp_path / "whole.h5"), bem=BEM, model=model, engine=engine)).path
+    engine = {"threads": 3, "pruning": pruning, "chunks_in_flight": 1}
+    config = a_config(many, str(tmp_path / "run.h5"), bem=BEM, model=model, engine=engine)
+    stops = 0
+    while not run.run_bem(config, resume=stops > 0, should_stop=StopAfter(5)).completed:
+        stops += 1
+    assert stops > 3
+    assert_identical(whole, Path(config.output.path))
+    best = open_run(whole)
+    last = [path[np.isfinite(path)][-1] for path in best.trace["log_posterior"]]
+    assert best.sample_stats["log_posterior"][0, 0] == max(last)
+    assert len(last) == 3
+    assert (best.sweeps_made == 12).all()
+
+
+# An engine that fails
+
+
+class Failing:
+    """An engine that fails at its n-th pass, as one does whose devices are gone."""
+
+    def __init__(self, engine: Engine, n: int) -> None:
+        self.engine = engine
+        self.left = n
+
+    def draw_labels(self, mixture: Mixture, key: Key) -> Stats:
+        self.count()
+        return self.engine.draw_labels(mixture, key)
+
+    def expect_labels(self, mixture: Mixture) -> Stats:
+        self.count()
+        return self.engine.expect_labels(mixture)
+
+    def count(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise DpmixError("every device has failed")
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.engine, name)
+
+
+def fail_at_pass(n: int, patch: pytest.MonkeyPatch) -> None:
+    """Have the engine of the next run fail at its n-th pass."""
+    make = session.make_engine
+    patch.setattr(session, "make_engine", lambda *given: Failing(make(*given), n))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 10, 13])
+def test_mcmc_goes_on_after_its_engine_failed(
+    many: Path, plain: Path, n: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = a_config(many, str(tmp_path / "run.h5"), mcmc=SHORT)
+    with monkeypatch.context() as patch:
+        fail_at_pass(n, patch)
+        with pytest.raises(EngineError, match="every device has failed"):
+            run.run_mcmc(config)
+    whole_sweeps = (n - 1) // 2  # of two chains
+    stopped = RunWriter.reopen(tmp_path / "run.h5")
+    assert stopped.committed == max(0, (whole_sweeps - 3) // 2)
+    checkpoint = stopped.load_checkpoint()
+    assert (0 if checkpoint is None else checkpoint.iteration) == whole_sweeps
+    stopped.close()
+    assert run.run_mcmc(config, resume=True).completed
+    assert_identical(plain, tmp_path / "run.h5")
+
+
+@pytest.mark.parametrize("n", [1, 5, 13, 14, 20])
+def test_bayesian_em_goes_on_after_its_engine_failed(
+    tmp_path: Path, n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_events(tmp_path / "events.npy", 5_000)
+    whole = run.run_bem(a_config(tmp_path, "whole.h5", bem=BEM)).path
+    config = a_config(tmp_path, "run.h5", bem=BEM)
+    with monkeypatch.context() as patch:
+        fail_at_pass(n, patch)
+        with pytest.raises(EngineError, match="every device has failed"):
+            run.run_bem(config)
+    stopped = RunWriter.reopen(tmp_path / "run.h5")
+    assert (stopped.load_checkpoint() is None) == (n == 1)
+    stopped.close()
+    assert run.run_bem(config, resume=True).completed
+    assert_identical(whole, tmp_path / "run.h5")
+
+
+def test_the_failure_of_an_engine_is_told_where_the_disk_fails_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*given: object) -> None:
+        raise DataError("run.h5: cannot be written: disk full")
+
+    write_events(tmp_path / "events.npy", 500)
+    fail_at_pass(5, monkeypatch)
+    monkeypatch.setattr(RunWriter, "save_checkpoint", refuse)
+    with pytest.raises(EngineError, match="every device has failed"):
+        run.run_mcmc(a_config(tmp_path, "run.h5", mcmc=SHORT))
+
+
+# The engine and the host at once
+
+
+@pytest.mark.parametrize("chains", [1, 2])
+def test_the_next_pass_begins_before_a_sweep_is_recorded(
+    many: Path, chains: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host draws parameters while other chains' passes are made, and writes while the chain's own is."""
+    begun = {key: threading.Event() for key in itertools.product(range(chains), range(1, 6))}
+    make, write_sweep = session.make_engine, RunWriter.write_sweep
+
+    class Telling(Failing):
+        def draw_labels(self, mixture: Mixture, key: Key) -> Stats:
+            begun[key.chain, key.iteration].set()
+            return self.engine.draw_labels(mixture, key)
+
+    def write_when_the_next_has_begun(writer: RunWriter, chain: int, sweep: int, record: Record) -> None:
+        if sweep < 4:
+            last_of_this_sweep = chain == chains - 1
+            ahead = (0, sweep + 2) if last_of_this_sweep else (chain + 1, sweep + 1)
+            assert begun[ahead].wait(timeout=60.0)
+        write_sweep(writer, chain, sweep, record)
+
+    monkeypatch.setattr(session, "make_engine", lambda *given: Telling(make(*given), 0))
+    monkeypatch.setattr(RunWriter, "write_sweep", write_when_the_next_has_begun)
+    run.run_mcmc(a_config(many, str(tmp_path / "run.h5"), mcmc={"burn_in": 0, "draws": 4, "chains": chains}))
+
+
+# The profile
+
+
+def test_where_the_time_went_adds_up_over_a_stop(tmp_path: Path) -> None:
+    write_events(tmp_path / "events.npy", 20_000)
+    config = a_config(tmp_path, "run.h5", mcmc={"burn_in": 10, "draws": 20})
+    began = time.perf_counter()
+    run.run_mcmc(config, should_stop=StopAfter(15))
+    first = open_run(tmp_path / "run.h5").profile
+    assert tuple(first) == tuple(SPANS)
+    run.run_mcmc(config, resume=True)
+    both = open_run(tmp_path / "run.h5").profile
+    assert 0 < sum(both.values()) <= time.perf_counter() - began
+    for span in ("kernels", "parameters", "writing", "other"):
+        assert 0 < first[span] < both[span]
+    assert first["start"] == both["start"] > 0
+    assert first["copies"] == both["copies"] == 0
+
+
+def test_the_profile_of_bayesian_em(tmp_path: Path) -> None:
+    write_events(tmp_path / "events.npy", 5_000)
+    spent = open_run(run.run_bem(a_config(tmp_path, "run.h5", bem=BEM)).path).profile
+    assert all(spent[span] > 0 for span in SPANS if span != "copies")
+
+
+def test_data_that_changed_are_refused_on_resume(tmp_path: Path) -> None:
+    write_events(tmp_path / "events.npy", 2_000)
+    config = a_config(tmp_path, "run.h5", mcmc=SHORT)
+    run.run_mcmc(config, should_stop=StopAfter(2))
+    write_events(tmp_path / "events.npy", 2_000, seed=1)
+    with pytest.raises(DataError, match="data have changed"):
+        run.run_mcmc(config, resume=True)
+
+
+def test_an_existing_run_is_refused_before_the_data_are_read(tmp_path: Path) -> None:
+    (tmp_path / "run.h5").write_text("precious")
+    with pytest.raises(ConfigError, match="exists already"):
+        run.run_mcmc(a_config(tmp_path, "run.h5"))
+    assert (tmp_path / "run.h5").read_text() == "precious"
+
+
+def test_prior_lists_must_fit_the_channels(tmp_path: Path) -> None:
+    write_events(tmp_path / "events.npy", 500)
+    model = {"components": 4, "prior": {"m": [0.0, 1.0], "phi": [1.0, 1.0, 1.0, 1.0]}}
+    with pytest.raises(ConfigError) as caught:
+        run.run_mcmc(a_config(tmp_path, "run.h5", model=model))
+    assert len(caught.value.problems) == 2
+    assert "model.prior.phi: got 4 numbers, need one or 3" in str(caught.value)
+
+
+def test_every_start_reaches_the_same_posterior(tmp_path: Path) -> None:
+    write_events(tmp_path / "events.npy", 3_000)
+    reached = {}
+    for init in ("random", "prior", "bem", "kmeans"):
+        mcmc = {"burn_in": 300, "draws": 150, "init": init}
+        config = a_config(tmp_path, f"{init}.h5", mcmc=mcmc, bem={"starts": 2})
+        drawn = open_run(run.run_mcmc(config).path)
+        reached[init] = drawn.sample_stats["log_posterior"].mean()
+    # a chain's mean over these draws varies by some 10 nats; they start up to 17,000 nats apart
+    assert max(reached.values()) - min(reached.values()) < 50, reached
+
+
+def test_a_run_may_begin_where_another_ended(tmp_path: Path) -> None:
+    write_events(tmp_path / "events.npy", 3_000)
+    first = run.run_mcmc(a_config(tmp_path, "first.h5", mcmc={"burn_in": 100, "draws": 5})).path
+    mcmc = {"burn_in": 0, "draws": 5, "init": str(first)}
+    second = open_run(run.run_mcmc(a_config(tmp_path, "second.h5", mcmc=mcmc)).path)
+    before = open_run(first).sample_stats["log_likelihood"][0, -1]
+    assert second.trace["log_likelihood"][0, 0] == pytest.approx(before, rel=1e-6)
+    with pytest.raises(DataError, match=r"model\.components"):
+        run.run_mcmc(a_config(tmp_path, "third.h5", mcmc=mcmc, model={"components": 5}))
+
+
+def test_what_is_wrong_with_the_origin_is_said_before_a_file_is_made(tmp_path: Path) -> None:
+    write_events(tmp_path / "events.npy", 500)
+    first = a_config(tmp_path, "first.h5", mcmc={"burn_in": 1, "draws": 2})
+    run.run_mcmc(first)
+    drawn = (tmp_path / "first.h5").read_bytes()
+    begin = {"burn_in": 1, "draws": 2, "init": str(tmp_path / "first.h5")}
+    arcsinh = {"files": first.data.files, "transform": {"default": {"method": "arcsinh"}}}
+    cases: list[tuple[str, dict[str, dict[str, object]], str]] = [
+        ("second.h5", {"mcmc": begin | {"init": "nowhere.h5"}}, "no such run file"),
+        ("second.h5", {"mcmc": begin, "model": {"components": 5}}, "model.components = 5"),
+        ("second.h5", {"mcmc": begin, "data": arcsinh}, r"ch0 is linear, here arcsinh cofactor=150"),
+        ("first.h5", {"mcmc": begin}, "give another --output"),
+    ]
+    for output, sections, problem in cases:
+        with pytest.raises((ConfigError, DataError), match=problem):
+            run.run_mcmc(a_config(tmp_path, output, **sections), overwrite=True)
+        assert not (tmp_path / "second.h5").exists()
+    assert (tmp_path / "first.h5").read_bytes() == drawn
+
+
+def test_alpha_that_is_not_learned_is_the_prior_mean_from_any_start(tmp_path: Path) -> None:
+    write_events(tmp_path / "events.npy", 500)
+    first = run.run_mcmc(a_config(tmp_path, "first.h5", mcmc={"burn_in": 1, "draws": 2})).path
+    model = {"components": 12, "learn": [], "prior": {"alpha_shape": 3.0, "alpha_rate": 2.0}}
+    for init in (str(first), "bem", "prior", "kmeans", "random"):
+        config = a_config(tmp_path, "run.h5", mcmc={"burn_in": 1, "draws": 2, "init": init}, model=model)
+        assert (open_run(run.run_mcmc(config, overwrite=True).path).trace["alpha"] == 1.5).all(), init
+
+
+def test_learned_hyperparameters_reach_the_same_posterior_from_any_start(tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    roots = rng.normal(size=(5, 3, 3)) * rng.uniform(0.2, 2.0, size=(5, 1, 1))
+    centres, labels = 6.0 * rng.normal(size=(5, 3)), rng.integers(5, size=2_000)
+    events = centres[labels] + np.einsum("nij,nj->ni", roots[labels], rng.normal(size=(2_000, 3)))
+    np.save(tmp_path / "events.npy", events.astype(np.float32))
+    first = a_config(tmp_path, "first.h5", mcmc={"burn_in": 1, "draws": 2})
+    run.run_mcmc(first)
+    reached = {}
+    for init in ("kmeans", "random", "prior", "bem", str(tmp_path / "first.h5")):
+        mcmc = {"burn_in": 400, "draws": 600, "init": init}
+        config = a_config(tmp_path, "run.h5", mcmc=mcmc, model=LEARNED, bem={"starts": 1})
+        given = open_run(run.run_mcmc(config, overwrite=True).path).hyperparameters
+        reached[init] = [
+            np.log(given["gamma"]).mean(),
+            np.log(given["nu"]).mean(),
+            *given["m"].mean(axis=(0, 1)),
+            np.linalg.slogdet(given["phi"])[1].mean() / 3,
+        ]
+    spread = np.ptp(list(reached.values()), axis=0)
+    assert (spread < 1.0).all(), reached
+
+
+@pytest.mark.parametrize("atoms", ["report", "dither"])
+def test_events_piled_at_one_value_do_not_end_a_run_that_learns(tmp_path: Path, atoms: str) -> None:
+    """Left as they are they draw phi to nothing, as far as its floor; dithered they do not."""
+    write_events(tmp_path / "events.npy", 5_000)
+    events = np.load(tmp_path / "events.npy")
+    events[:, 0] = np.maximum(events[:, 0], np.quantile(events[:, 0], 0.4))
+    np.save(tmp_path / "events.npy", events)
+    runs: list[tuple[Callable[..., run.Result], dict[str, object]]] = [
+        (run.run_mcmc, {"burn_in": 100, "draws": 50}),
+        (run.run_bem, {}),
+        (run.run_mcmc, {"burn_in": 0, "draws": 20, "init": "bem"}),
+    ]
+    data = {"files": [str(tmp_path / "events.npy")], "atoms": atoms}
+    bem: dict[str, object] = {"starts": 1, "max_steps": 50}
+    for command, mcmc in runs:
+        config = a_config(tmp_path, "run.h5", data=data, model=LEARNED, mcmc=mcmc, bem=bem)
+        drawn = open_run(command(config, overwrite=True).path)
+        phi = drawn.hyperparameters["phi"]
+        assert (phi[:, -1, 0, 0] < 1e-3) == (atoms == "report")
+        assert np.linalg.eigvalsh(phi)[..., 0].min() >= 0.99e-4 * config.model.prior.phi
+        assert (phi[:, -1, 1, 1] > 0.01).all()
+
+
+def test_a_run_begins_where_weights_were_zero(tmp_path: Path) -> None:
+    """Bayesian EM empties components, and small weights round to 0: no stick may come out as NaN."""
+    write_events(tmp_path / "events.npy", 500)
+    config = a_config(tmp_path, "first.h5", mcmc={"burn_in": 1, "draws": 1})
+    drawn = open_run(run.run_mcmc(config).path)
+    weights = np.array([0.5, 0.0, 0.3, 0.2] + 8 * [0.0])
+    with h5py.File(tmp_path / "first.h5", "r+") as file:
+        file["posterior/weights"][0, 0] = weights
+    events = preprocess.prepare(config.data, tmp_path, config.seed)
+    state = initialise.from_run(
+        open_run(tmp_path / "first.h5"), 0, 12, events, session.make_prior(config.model, events.channels)
+    )
+    assert np.allclose(state.weights, weights, rtol=1e-14)
+    assert not np.isnan(state.log_rests).any()
+    assert np.array_equal(state.means, drawn.means[0, 0])
+
+
+def test_a_stop_while_a_start_is_sought_is_heeded(tmp_path: Path) -> None:
+    write_events(tmp_path / "events.npy", 500)
+    config = a_config(tmp_path, "run.h5", mcmc={"burn_in": 1, "draws": 2, "init": "bem"}, bem={"starts": 3})
+    assert not run.run_mcmc(config, should_stop=StopAfter(2)).completed
+    assert open_run(tmp_path / "run.h5").sweeps_made[0] == -1
+    assert run.run_mcmc(config, resume=True).completed
+
+
+def test_a_prior_far_from_the_data_is_told(tmp_path: Path) -> None:
+    write_events(tmp_path / "events.npy", 500)
+    model = {"components": 12, "prior": {"m": 1e9, "phi": 1e-12}}
+    for command in (run.run_mcmc, run.run_bem):
+        with pytest.raises(DataError, match="not positive definite"):
+            command(a_config(tmp_path, "run.h5", model=model), overwrite=True)

@@ -1,0 +1,104 @@
+"""Whole runs in tests: their events and config, being stopped, and whether two came out the same."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from dpmix import open_run
+from dpmix.config.schema import Config
+from dpmix.errors import DataError
+
+# Attributes that say when and with what a run was made, not what it drew.
+VARYING = {"created", "run_id", "config", "base", "engine"}
+
+
+def write_events(path: Path, n_events: int, dim: int = 3, seed: int = 0) -> None:
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(scale=3.0, size=(5, dim))
+    labels = rng.choice(5, size=n_events, p=[0.4, 0.3, 0.15, 0.1, 0.05])
+    np.save(path, (centres[labels] + rng.normal(size=(n_events, dim))).astype(np.float32))
+
+
+def a_config(folder: Path, output: str, **sections: dict[str, object]) -> Config:
+    settings: dict[str, object] = {
+        "data": {"files": [str(folder / "events.npy")]},
+        "model": {"components": 12},
+        "output": {"path": str(folder / output)},
+        "seed": 5,
+    }
+    engine = {"backend": "cpu"} | sections.pop("engine", {})
+    mcmc = {"chains": 1} | sections.pop("mcmc", {})
+    return Config.model_validate(settings | sections | {"engine": engine, "mcmc": mcmc})
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    """Every array and attribute of a run file that must not differ between runs of one config."""
+    found: dict[str, bytes] = {}
+    with h5py.File(path) as file:
+
+        def take(name: str, item: object) -> None:
+            if isinstance(item, h5py.Dataset) and not name.endswith("seconds"):
+                found[name] = (
+                    np.asarray(item).tobytes() if item.dtype.kind != "O" else bytes(str(item[()]), "utf8")
+                )
+
+        file.visititems(take)
+        for name, value in file.attrs.items():
+            if name not in VARYING:
+                found[f"@{name}"] = bytes(str(value), "utf8")
+    return found
+
+
+def assert_identical(one: Path, other: Path) -> None:
+    ours, theirs = contents(one), contents(other)
+    assert ours.keys() == theirs.keys()
+    assert [name for name in ours if ours[name] != theirs[name]] == []
+
+
+class StopAfter:
+    """Says stop once, after so many questions."""
+
+    def __init__(self, questions: int) -> None:
+        self.left = questions
+
+    def __call__(self) -> bool:
+        self.left -= 1
+        return self.left == 0
+
+
+def assert_draws_of(whole: Path, path: Path) -> int:
+    """The draws that a run file has are those of a whole run, bit for bit; their number."""
+    theirs, ours = open_run(whole), open_run(path)
+    n = ours.committed
+    for name in ("weights", "means", "covariances", "alpha"):
+        assert getattr(ours, name).tobytes() == getattr(theirs, name)[:, :n].tobytes(), f"{name} of {n} draws"
+    for name, values in ours.sample_stats.items():
+        if name != "seconds":
+            assert values.tobytes() == theirs.sample_stats[name][:, :n].tobytes(), f"{name} of {n} draws"
+    return n
+
+
+def dpmix(*arguments: str | Path, checkpoint_seconds: float = 0.02) -> list[str]:
+    """A command line of dpmix, in which a run saves its checkpoint more often than a user's does."""
+    code = (
+        f"from dpmix import run; run.CHECKPOINT_SECONDS = {checkpoint_seconds}; from dpmix.cli import main; "
+        "main(prog_name='dpmix')"
+    )
+    return [sys.executable, "-c", code, *map(str, arguments)]
+
+
+def wait_for_draws(path: Path, n: int, process: subprocess.Popen[str]) -> None:
+    """Wait until so many draws are committed by a process that goes on."""
+    while process.poll() is None:
+        with suppress(DataError):
+            if open_run(path).committed >= n:
+                return
+        time.sleep(0.01)
+    raise AssertionError(f"ended before its draw {n}, with {process.returncode}: {process.communicate()}")

@@ -1,0 +1,151 @@
+"""Labels near and far, label swaps one by one, and densities, against SciPy in float64.
+
+The conditionals of parameters, sticks and alpha are in test_gibbs.py, of hyperparameters in
+test_hyperparameters.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import permutations
+
+import numpy as np
+import pytest
+from exact_cases import frequencies, log_label_prior
+from scipy import stats as st
+from scipy.special import logsumexp
+from whole_chain import FAMILY, GIVEN, Array, Floats, Ints, MakeEngine, cpu_engine, family_wise, worst
+
+from dpmix.engines.cuda import CudaEngine
+from dpmix.model import gibbs
+from dpmix.model.mixture import Mixture, log_norms, mixture_of
+from dpmix.model.streams import Key, Stream
+
+# Labels
+
+
+def along_a_line(distance: float) -> tuple[Array, Array, Array, Floats]:
+    """Weights, means and covariances of four normals, and an event so many standard deviations from all.
+
+    Far out only normals of one covariance leave a label to chance.
+    """
+    covariance = np.array([[1.0, 0.5, 0.2], [0.5, 2.0, -0.3], [0.2, -0.3, 0.6]])
+    root = np.linalg.cholesky(covariance)
+    across = np.array([[0.0, 0.0, 0.0], [0.0, 0.7, 0.3], [0.0, -0.5, 0.4], [0.0, 0.2, -0.8]])
+    event = root @ np.array([distance, 0.1, 0.1])
+    scales = np.array([1.0, 1.3, 0.8, 1.1]) if distance < 100.0 else np.ones(4)
+    covariances = scales[:, None, None] * covariance
+    return np.array([0.2, 0.1, 0.4, 0.3]), across @ root.T, covariances, event.astype(np.float32)
+
+
+def label_frequencies(make_engine: MakeEngine, distance: float, seed: int = 1) -> float:
+    """P-value of 20,000 labels of one event against their exact probabilities: chi-square."""
+    weights, means, covariances, event = along_a_line(distance)
+    rounded = means.astype(np.float32).astype(float)  # as engines hold them
+    each = [
+        st.multivariate_normal(mean, covariance).logpdf(event.astype(float))
+        for mean, covariance in zip(rounded, covariances, strict=True)
+    ]
+    log_joint = np.log(weights) + each
+    exact = np.exp(log_joint - logsumexp(log_joint))
+    assert exact.min() > 0.01
+    whiteners = np.linalg.inv(np.linalg.cholesky(covariances))
+    mixture = Mixture(np.log(weights), means, whiteners, log_norms(whiteners))
+    counts = make_engine(np.tile(event, (20_000, 1))).draw_labels(mixture, Key(seed, 0, 1)).counts
+    return float(st.chisquare(counts, 20_000 * exact).pvalue)
+
+
+DISTANCES = (0.5, 4.0, 1000.0)
+
+
+@pytest.mark.parametrize("distance", DISTANCES)
+def test_labels_near_and_far_have_their_probabilities(distance: float) -> None:
+    assert label_frequencies(cpu_engine, distance) > FAMILY
+
+
+@pytest.mark.parametrize("distance", DISTANCES)
+def test_labels_near_and_far_have_their_probabilities_on_cuda(
+    cuda_devices: Callable[[int], None], distance: float
+) -> None:
+    assert label_frequencies(lambda events: CudaEngine(events, devices=[0]), distance) > FAMILY
+
+
+def test_the_log_likelihood_is_that_of_the_mixture() -> None:
+    state = gibbs.draw_prior(GIVEN.prior, 4, 2.0, Stream(2, 0, 0))
+    events = np.random.default_rng(3).normal(size=(200, 2)).astype(np.float32)
+    each = [
+        log_weight + st.multivariate_normal(mean, covariance).logpdf(events.astype(float))
+        for log_weight, mean, covariance in zip(
+            state.log_weights, state.means, state.covariances, strict=True
+        )
+    ]
+    expected = logsumexp(each, axis=0)
+    engine = cpu_engine(events)
+    stats = engine.draw_labels(mixture_of(state), Key(1, 0, 1))
+    assert stats.log_likelihood == pytest.approx(expected.sum(), rel=1e-6)
+    _, log_densities = engine.memberships(mixture_of(state), np.zeros(4, int), 0, 200)
+    assert log_densities == pytest.approx(expected, abs=1e-5)
+
+
+# Label swaps (step 5), each move alone: counts and sticks given, the order of components is discrete
+
+COUNTS = [3.0, 1.0, 0.0, 2.0]
+ALPHA = 1.3
+STICKS = np.array([0.3, 0.6, 0.45])
+
+
+def number(arrangements: Array) -> Ints:
+    return np.asarray(arrangements @ 4.0 ** np.arange(4)).astype(int)
+
+
+def arrangements(move: Callable[[list[int], list[float]], object], count: int) -> Ints:
+    """Of the counts, after each of so many moves."""
+    order, n, passed = list(range(4)), list(COUNTS), []
+    for _ in range(count):
+        move(order, n)
+        passed.append(list(n))
+    assert [COUNTS[j] for j in order] == n
+    return number(np.array(passed))
+
+
+def swap_moves(count: int = 6000, seed: int = 1) -> dict[str, float]:
+    """P-values of the orders that each kind of move visits against all orders' exact probabilities."""
+    rng = np.random.default_rng(seed)
+    rows = np.array(list(permutations(range(4))))
+    counts = np.array(COUNTS)[rows]
+    log_sticks, log_rests = np.log(STICKS), np.log1p(-STICKS)
+    weights = gibbs.log_weights(log_sticks, log_rests)
+
+    # the second move takes sticks along: a component keeps its own, and the last keeps its place
+    inner = rows[rows[:, 3] == 3]
+    moved_weights = np.array([gibbs.log_weights(log_sticks[r[:3]], log_rests[r[:3]]) for r in inner])
+    sticks, rests = log_sticks.tolist(), log_rests.tolist()
+
+    moves: dict[str, tuple[Callable[[list[int], list[float]], object], Array, Array]] = {
+        "first swap": (
+            lambda order, n: gibbs.exchange_any(order, n, weights.tolist(), rng),
+            counts,
+            counts @ weights,
+        ),
+        "second swap": (
+            lambda order, n: gibbs.exchange_with_sticks(order, n, sticks, rests, rng),
+            counts[rows[:, 3] == 3],
+            (counts[rows[:, 3] == 3] * moved_weights).sum(axis=1),
+        ),
+        "third swap": (
+            lambda order, n: gibbs.exchange_collapsed(order, n, ALPHA, rng),
+            counts,
+            log_label_prior(counts, np.array([ALPHA]))[0],
+        ),
+    }
+    return {
+        name: frequencies(
+            arrangements(move, count), number(exact), np.exp(log_exact - logsumexp(log_exact)), 100
+        )
+        for name, (move, exact, log_exact) in moves.items()
+    }
+
+
+def test_each_label_swap_visits_orders_as_often_as_they_are_probable() -> None:
+    p_values = swap_moves()
+    assert family_wise(p_values) > FAMILY, worst(p_values)

@@ -1,0 +1,85 @@
+"""Sweeps and simulated events, by turns, leave the model's joint distribution as it is (`whole_chain`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from scipy import stats as st
+from whole_chain import (
+    FAMILY,
+    GIVEN,
+    LEARNED,
+    Case,
+    Sampler,
+    family_wise,
+    joint_distribution,
+    learning,
+    prior_draws,
+    same_distribution,
+    worst,
+)
+
+from dpmix.engines.cuda import CudaEngine
+from dpmix.model import gibbs
+from dpmix.model.mixture import HYPERPARAMETERS, Hyperparameters, Stats
+
+
+@pytest.mark.parametrize("sampler", [Sampler(), Sampler(split_merge=False), Sampler(False, False)])
+def test_the_joint_distribution_is_kept(sampler: Sampler) -> None:
+    p_values = joint_distribution(GIVEN, 60, 25, sampler)
+    assert family_wise(p_values) > FAMILY, worst(p_values)
+
+
+@pytest.mark.parametrize("split_merge", [True, False])
+def test_the_joint_distribution_is_kept_where_all_is_learned(split_merge: bool) -> None:
+    p_values = joint_distribution(LEARNED, 250, 6, Sampler(split_merge=split_merge))
+    assert family_wise(p_values) > FAMILY, worst(p_values)
+
+
+@pytest.mark.parametrize("name", HYPERPARAMETERS)
+def test_the_joint_distribution_is_kept_where_one_is_learned(name: str) -> None:
+    p_values = joint_distribution(learning(name), 120, 6, Sampler(split_merge=False))
+    assert family_wise(p_values) > FAMILY, worst(p_values)
+
+
+def test_the_joint_distribution_is_kept_on_cuda(cuda_devices: Callable[[int], None]) -> None:
+    def on_device(events: np.ndarray) -> CudaEngine:
+        return CudaEngine(events, devices=[0])
+
+    p_values = joint_distribution(GIVEN, 20, 6, Sampler(make_engine=on_device))
+    assert family_wise(p_values) > FAMILY, worst(p_values)
+
+
+@pytest.mark.parametrize("case", [GIVEN, LEARNED])
+def test_draws_from_the_prior_are_those_of_scipy(case: Case) -> None:
+    p_values = prior_draws(case, 600)
+    assert family_wise(p_values) > FAMILY, worst(p_values)
+
+
+def test_a_sweep_that_forgets_the_events_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It leaves all parameters distributed as they are, but has none that go with the events it was given."""
+    right = gibbs.posterior
+
+    def of_nothing(stats: Stats, given: Hyperparameters) -> gibbs.Posterior:
+        return right(gibbs.no_events(len(stats.counts), len(given.m)), given)
+
+    monkeypatch.setattr(gibbs, "posterior", of_nothing)
+    p_values = joint_distribution(GIVEN, 20, 10, Sampler(split_merge=False))
+    assert p_values["log likelihood, shift"] < FAMILY / len(p_values)
+
+
+def test_ranks_see_a_shift_and_a_spread_through_autocorrelation() -> None:
+    """Of Cauchy variates, which have no mean: p-values are uniform, and small where they are to be."""
+    rng = np.random.default_rng(4)
+
+    def chains() -> np.ndarray:
+        normal = rng.standard_normal((50, 1)) * np.sqrt(0.9) + rng.standard_normal((50, 20)) * np.sqrt(0.1)
+        return np.asarray(st.cauchy.ppf(st.norm.cdf(normal)))
+
+    found = [same_distribution(rng.standard_cauchy(2000), chains()) for _ in range(400)]
+    for score in ("shift", "spread"):
+        assert st.kstest([p_values[score] for p_values in found], "uniform").pvalue > 1e-4
+    assert same_distribution(rng.standard_cauchy(2000), chains() + 1.5)["shift"] < 1e-4
+    assert same_distribution(rng.standard_cauchy(2000), chains() * 4.0)["spread"] < 1e-4

@@ -1,0 +1,251 @@
+"""Deliberately wrong samplers: what the statistical tests have to catch.
+
+Each is one slip in one function of the sampler or the engine, made by `with WRONG[name]():`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from scipy.special import multigammaln
+
+from dpmix.engines.cpu import CpuEngine
+from dpmix.model import gibbs, hyperparameters, split_merge
+
+Function = Callable[..., Any]
+WRONG: dict[str, Callable[[], AbstractContextManager[object]]] = {}
+
+
+def instead_of(owner: Any, name: str, slip: str) -> Callable[[Function], Function]:
+    """Register a wrong function, which is handed the right one first."""
+
+    def register(wrong: Function) -> Function:
+        @contextmanager
+        def patched() -> Iterator[None]:
+            right = getattr(owner, name)
+
+            def method(*arguments: Any, **options: Any) -> Any:
+                return wrong(right, *arguments, **options)
+
+            with mock.patch.object(owner, name, method):
+                yield
+
+        WRONG[slip] = patched
+        return wrong
+
+    return register
+
+
+# Labels
+
+
+@instead_of(CpuEngine, "draw_labels", "every sweep draws labels with the same uniforms")
+def _(right, self, mixture, key):
+    return right(self, mixture, key._replace(iteration=1))
+
+
+@instead_of(CpuEngine, "draw_labels", "labels without the weights")
+def _(right, self, mixture, key):
+    return right(self, replace(mixture, log_weights=np.zeros(len(mixture.means))), key)
+
+
+@instead_of(CpuEngine, "draw_labels", "labels without the determinants")
+def _(right, self, mixture, key):
+    return right(self, replace(mixture, log_norms=np.zeros(len(mixture.means))), key)
+
+
+@instead_of(CpuEngine, "__init__", "weights below a third of the best one's are taken for 0")
+def _(right, self, events, **options):
+    right(self, events, **options | {"weight_floor": 1.0})
+
+
+# Parameters
+
+
+@instead_of(gibbs, "posterior", "nu + 2 for nu + D + 1 degrees of freedom")
+def _(right, stats, given):
+    conditional = right(stats, given)
+    return conditional._replace(dofs=conditional.dofs - len(given.m) + 1)
+
+
+@instead_of(gibbs, "posterior", "gamma for 1 / gamma")
+def _(right, stats, given):
+    return right(stats, replace(given, gamma=1.0 / given.gamma))
+
+
+@instead_of(gibbs, "posterior", "scatter about the old means for scatter about the average")
+def _(right, stats, given):
+    conditional = right(stats, given)
+    counts = np.maximum(stats.counts, 1.0)[:, None, None]
+    extra = stats.sums[:, :, None] * stats.sums[:, None, :] / counts
+    return conditional._replace(scales=conditional.scales + extra)
+
+
+@instead_of(gibbs, "posterior", "no pull of the scale towards m")
+def _(right, stats, given):
+    conditional = right(stats, given)
+    away = conditional.means - given.m
+    counts = np.where(stats.counts > 0, stats.counts, np.inf)
+    pull = conditional.precisions / (given.gamma * counts)
+    extra = pull[:, None, None] * away[:, :, None] * away[:, None, :]
+    return conditional._replace(scales=conditional.scales - extra)
+
+
+@instead_of(gibbs, "draw_parameters", "Bartlett's degrees of freedom in the wrong order")
+def _(right, conditional, rng):
+    class Reversed:
+        standard_normal = rng.standard_normal
+
+        @staticmethod
+        def standard_gamma(shapes):
+            return rng.standard_gamma(shapes[:, ::-1])
+
+    return right(conditional, Reversed)
+
+
+@contextmanager
+def _stale() -> Iterator[None]:
+    right, latest = gibbs.sweep, {}
+
+    def sweep(state, stats, prior, stream, **options):
+        used, latest[stream.chain] = latest.get(stream.chain, stats), stats
+        return right(state, used, prior, stream, **options)
+
+    with mock.patch.object(gibbs, "sweep", sweep):
+        yield
+
+
+WRONG["statistics of the labels before"] = _stale
+
+
+@contextmanager
+def _kept() -> Iterator[None]:
+    """No error where hyperparameters are given; learned ones are drawn with the empty ones integrated out."""
+    right_sweep, right_draw, now = gibbs.sweep, gibbs.draw_parameters, {}
+
+    def sweep(state, stats, prior, stream, **options):
+        now["state"], now["empty"] = state, stats.counts == 0
+        following = right_sweep(state, stats, prior, stream, **options)
+        now.clear()
+        return following
+
+    def draw_parameters(conditional, rng):
+        drawn = right_draw(conditional, rng)
+        if now:
+            for values, name in zip(drawn, ("means", "covariances", "whiteners"), strict=True):
+                values[now["empty"]] = getattr(now["state"], name)[now["empty"]]
+        return drawn
+
+    with mock.patch.multiple(gibbs, sweep=sweep, draw_parameters=draw_parameters):
+        yield
+
+
+WRONG["an empty component is not drawn anew"] = _kept
+
+
+# Sticks and alpha
+
+
+@instead_of(gibbs, "later", "sticks off by one: sum over r >= j for r > j")
+def _(right, counts):
+    return right(counts) + counts
+
+
+@instead_of(gibbs, "draw_alpha", "a rate for a scale in alpha")
+def _(right, rests, prior, rng):
+    return float(rng.gamma(prior.alpha_shape + len(rests), prior.alpha_rate - rests.sum()))
+
+
+@instead_of(gibbs, "draw_alpha", "K for K - 1 sticks in alpha")
+def _(right, rests, prior, rng):
+    return right(rests, replace(prior, alpha_shape=prior.alpha_shape + 1.0), rng)
+
+
+# Label swaps
+
+
+@instead_of(gibbs, "exchange_any", "first swap: the ratio inverted")
+def _(right, order, n, weights, rng):
+    return right(order, n, [-weight for weight in weights], rng)
+
+
+@instead_of(gibbs, "exchange_with_sticks", "second swap: always accepted")
+def _(right, order, n, sticks, rests, rng):
+    return right(order, n, sticks, [0.0] * len(rests), rng)
+
+
+@instead_of(gibbs, "exchange_collapsed", "third swap: alpha forgotten")
+def _(right, order, n, alpha, rng):
+    return right(order, n, 1e-3, rng)
+
+
+@instead_of(gibbs, "swap_labels", "swaps leave the components behind")
+def _(right, counts, sticks, alpha, rng):
+    order, sticks, swaps = right(counts, sticks, alpha, rng)
+    return np.arange(len(order)), sticks, swaps
+
+
+# Split-merge moves
+
+
+@instead_of(split_merge, "_propose", "split-merge: the probability of the proposal forgotten")
+def _(right, *arguments):
+    return [proposal._replace(log_probability=0.0) for proposal in right(*arguments)]
+
+
+@instead_of(split_merge, "log_labels", "split-merge: the prior of the labels forgotten")
+def _(right, *arguments):
+    return 0.0
+
+
+@instead_of(split_merge, "SplitAssignment", "split-merge: a proposal drawn with the launch's uniforms")
+def _(right, pairs, sides, word):
+    return right(pairs, sides, 1)
+
+
+@contextmanager
+def _halved() -> Iterator[None]:
+    with mock.patch.object(split_merge, "LOG_2", 0.0):
+        yield
+
+
+WRONG["split-merge: the two ways to merge taken for one"] = _halved
+
+
+# Hyperparameters
+
+
+@instead_of(hyperparameters, "m_conditional", "m: gamma forgotten")
+def _(right, components, m, gamma, prior):
+    return right(components, m, 1.0, prior)
+
+
+@instead_of(hyperparameters, "gamma_conditional", "gamma: a rate for a scale")
+def _(right, components, prior):
+    shape, scale = right(components, prior)
+    return shape, 1.0 / scale
+
+
+@instead_of(hyperparameters, "nu_conditional", "nu: nu + 2 for nu + D + 1")
+def _(right, components, phi, prior):
+    dim, nu = len(phi), prior.nu_grid
+    dof = nu + 2.0
+    each = 0.5 * dof * (dim * np.log(0.5 * nu) + np.linalg.slogdet(phi)[1]) - multigammaln(0.5 * dof, dim)
+    trace = np.sum(components.precision * phi)
+    return components.n_components * each - 0.5 * (dof * components.log_det + nu * trace)
+
+
+@instead_of(hyperparameters, "phi_conditional", "Phi: nu + 2 for nu + D + 1")
+def _(right, components, nu, prior):
+    wishart = right(components, nu, prior)
+    return wishart._replace(dof=wishart.dof - components.n_components * (len(prior.m) - 1))
+
+
+@instead_of(hyperparameters, "summarise", "the components' sums about the m given, not the latest")
+def _(right, means, whiteners, m):
+    return right(means, whiteners, np.zeros_like(m))
