@@ -107,9 +107,9 @@ def sweeps(
 def timed(regroup: gibbs.Regroup, seconds: list[float], clock: Callable[[], float]) -> gibbs.Regroup:
     """The same moves; the seconds that they take are added to the list."""
 
-    def moves(stats: Stats, given: Hyperparameters, alpha: float) -> Stats:
+    def moves(stats: Stats, hyper: Hyperparameters, alpha: float) -> Stats:
         began = clock()
-        stats = regroup(stats, given, alpha)
+        stats = regroup(stats, hyper, alpha)
         seconds.append(clock() - began)
         return stats
 

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests" / room) for room in ("statistics", "engines", "model", "runs")]
 
 from short_tests import SHORT, p_value  # noqa: E402
-from whole_chain import FAMILY, GIVEN, LEARNED, Schedule, calibration, family_wise, worst  # noqa: E402
+from whole_chain import FAMILY, FIXED, LEARNED, Schedule, calibration, family_wise, worst  # noqa: E402
 from wrong_samplers import WRONG  # noqa: E402
 
 PAGE = ROOT / "docs" / "explanation" / "validation.md"
@@ -30,7 +30,7 @@ MARKS = ("<!-- wrong samplers -->", "<!-- end of wrong samplers -->")
 RIGHT = "**the sampler as it is**"
 
 LONG = {
-    "alpha learned": (GIVEN, 320, Schedule(burn_in=50, draws=31, thin=6)),
+    "alpha learned": (FIXED, 320, Schedule(burn_in=50, draws=31, thin=6)),
     # a learned nu has an autocorrelation time of some 60 sweeps, measured
     "all learned": (LEARNED, 128, Schedule(burn_in=600, draws=7, thin=120)),
 }

@@ -27,7 +27,7 @@ from dpmix.model.mixture import (
     Prior,
     State,
     Stats,
-    live_rests,
+    live_log1m_sticks,
     whiteners_of,
 )
 
@@ -80,43 +80,43 @@ def step(state: State, stats: Stats, prior: Prior, update: Update = "mean") -> t
     numpy.linalg.LinAlgError
         If a component's scatter is not positive definite to float64 (collinear channels).
     """
-    given = state.hyperparameters
+    hyper = state.hyperparameters
     if prior.learned.intersection(HYPERPARAMETERS):
         if update == "mean":
-            components = expected_components(posterior(stats, given), stats.counts > 0, given.m)
+            components = expected_components(posterior(stats, hyper), stats.counts > 0, hyper.m)
         else:
-            components = hyperparameters.summarise(state.means, state.whiteners, given.m)
-        given = hyperparameters.modes(components, given, prior)
+            components = hyperparameters.summarise(state.means, state.whiteners, hyper.m)
+        hyper = hyperparameters.modes(components, hyper, prior)
     to_parameters = expected_parameters if update == "mean" else modal_parameters
-    means, covariances, whiteners = to_parameters(stats, given)
-    sticks = modal_sticks(stats.counts, state.alpha, np.isneginf(state.log_rests))
-    alpha = modal_alpha(sticks.log_rests, prior, state.alpha) if "alpha" in prior.learned else state.alpha
+    means, covariances, whiteners = to_parameters(stats, hyper)
+    sticks = modal_sticks(stats.counts, state.alpha, np.isneginf(state.log1m_sticks))
+    alpha = modal_alpha(sticks.log1m_sticks, prior, state.alpha) if "alpha" in prior.learned else state.alpha
     return (
         State(
             iteration=state.iteration + 1,
             alpha=alpha,
             log_sticks=sticks.log_sticks,
-            log_rests=sticks.log_rests,
+            log1m_sticks=sticks.log1m_sticks,
             means=means,
             covariances=covariances,
             whiteners=whiteners,
-            hyperparameters=given,
+            hyperparameters=hyper,
         ),
         Info(emptied=int((stats.counts == 0).sum())),
     )
 
 
-def expected_parameters(stats: Stats, given: Hyperparameters) -> tuple[Array, Array, Array]:
+def expected_parameters(stats: Stats, hyper: Hyperparameters) -> tuple[Array, Array, Array]:
     """Posterior means of (mu_j, Sigma_j), and the whiteners of the latter: [K, D], [K, D, D], [K, D, D]."""
-    conditional = posterior(stats, given)
+    conditional = posterior(stats, hyper)
     covariances = mean_covariances(conditional)
     return conditional.means, covariances, whiteners_of(covariances)
 
 
-def modal_parameters(stats: Stats, given: Hyperparameters) -> tuple[Array, Array, Array]:
+def modal_parameters(stats: Stats, hyper: Hyperparameters) -> tuple[Array, Array, Array]:
     """The joint mode of (mu_j, Sigma_j), and the whiteners of the latter: [K, D], [K, D, D], [K, D, D]."""
-    conditional = posterior(stats, given)
-    covariances = conditional.scales / (conditional.dofs + len(given.m) + 2)[:, None, None]
+    conditional = posterior(stats, hyper)
+    covariances = conditional.scales / (conditional.dofs + len(hyper.m) + 2)[:, None, None]
     return conditional.means, covariances, whiteners_of(covariances)
 
 
@@ -140,19 +140,19 @@ def modal_sticks(counts: Array, alpha: float, ended: npt.NDArray[np.bool_]) -> S
     events at j puts the stick at 1; without one it is put at 0. Where a stick has `ended` the mixture, a
     mask [K - 1], it stays at 1.
     """
-    held, rest = counts[:-1], np.maximum(0.0, alpha - 1.0 + later(counts)[:-1])
-    rest = np.where(held + rest > 0, rest, 1.0)
-    sticks = np.where(ended, 1.0, held / (held + rest))
-    rests = np.where(ended, 0.0, rest / (held + rest))
+    held, after = counts[:-1], np.maximum(0.0, alpha - 1.0 + later(counts)[:-1])
+    after = np.where(held + after > 0, after, 1.0)
+    sticks = np.where(ended, 1.0, held / (held + after))
+    remaining = np.where(ended, 0.0, after / (held + after))
     with np.errstate(divide="ignore"):
-        return Sticks(np.log(sticks), np.log(rests))
+        return Sticks(np.log(sticks), np.log(remaining))
 
 
-def modal_alpha(log_rests: Array, prior: Prior, alpha: float) -> float:
+def modal_alpha(log1m_sticks: Array, prior: Prior, alpha: float) -> float:
     """The mode of Gamma(e + K - 1, f - sum_{j<K} log(1 - v_j)); kept where that has no mode above 0.
 
     A stick that reaches 1 ends the sum: K - 1 is then the number of sticks before it.
     """
-    rests = live_rests(log_rests)
-    shape = prior.alpha_shape + len(rests) - 1.0
-    return float(shape / (prior.alpha_rate - rests.sum())) if shape > 0 else alpha
+    live = live_log1m_sticks(log1m_sticks)
+    shape = prior.alpha_shape + len(live) - 1.0
+    return float(shape / (prior.alpha_rate - live.sum())) if shape > 0 else alpha

@@ -24,7 +24,7 @@ from dpmix.model.mixture import (
     Prior,
     State,
     Stats,
-    live_rests,
+    live_log1m_sticks,
     log_weights,
 )
 from dpmix.model.streams import Step, Stream
@@ -78,7 +78,7 @@ class Sticks:
     """log v_j and log(1 - v_j), float64 [K - 1] each."""
 
     log_sticks: Array
-    log_rests: Array
+    log1m_sticks: Array
 
 
 def sweep(
@@ -124,49 +124,49 @@ def sweep(
     numpy.linalg.LinAlgError
         If a component's scatter is not positive definite to float64 (collinear channels).
     """
-    given = state.hyperparameters
+    hyper = state.hyperparameters
     if prior.learned.intersection(HYPERPARAMETERS):
         held = stats.counts > 0
-        components = hyperparameters.summarise(state.means[held], state.whiteners[held], given.m)
-        given = hyperparameters.draw(components, given, prior, stream.step(Step.HYPERPARAMETERS))
+        components = hyperparameters.summarise(state.means[held], state.whiteners[held], hyper.m)
+        hyper = hyperparameters.draw(components, hyper, prior, stream.step(Step.HYPERPARAMETERS))
     if regroup is not None:
-        stats = regroup(stats, given, state.alpha)
-    conditional = posterior(stats, given)
+        stats = regroup(stats, hyper, state.alpha)
+    conditional = posterior(stats, hyper)
     means, covariances, whiteners = draw_parameters(conditional, stream.step(Step.PARAMETERS))
     sticks = draw_sticks(stats.counts, state.alpha, stream.step(Step.STICKS))
     alpha = state.alpha
     if "alpha" in prior.learned:
-        alpha = draw_alpha(sticks.log_rests, prior, stream.step(Step.ALPHA))
+        alpha = draw_alpha(sticks.log1m_sticks, prior, stream.step(Step.ALPHA))
     swaps, order = 0, None
     if label_swaps:
         rng = stream.step(Step.SWAPS)
         order, sticks, swaps = swap_labels(stats.counts, sticks, alpha, rng)
         means, covariances, whiteners = means[order], covariances[order], whiteners[order]
     following = State(
-        stream.iteration, alpha, sticks.log_sticks, sticks.log_rests, means, covariances, whiteners, given
+        stream.iteration, alpha, sticks.log_sticks, sticks.log1m_sticks, means, covariances, whiteners, hyper
     )
     return following, Info(swaps, order)
 
 
-def posterior(stats: Stats, given: Hyperparameters) -> Posterior:
+def posterior(stats: Stats, hyper: Hyperparameters) -> Posterior:
     """Normal inverse Wishart conditionals of all components (the paper, Appendix A.1, step 2).
 
     Of a component without events, the prior.
     """
-    dim = len(given.m)
+    dim = len(hyper.m)
     counts = stats.counts
     weight = np.where(counts > 0, counts, 1.0)
     shift = stats.sums / weight[:, None]
     scatter = stats.scatters - counts[:, None, None] * shift[:, :, None] * shift[:, None, :]
-    average = np.where(counts[:, None] > 0, stats.centres + shift, given.m)
-    precisions = 1.0 / given.gamma + counts
-    away = average - given.m
-    pull = counts / (1.0 + given.gamma * counts)
+    average = np.where(counts[:, None] > 0, stats.centres + shift, hyper.m)
+    precisions = 1.0 / hyper.gamma + counts
+    away = average - hyper.m
+    pull = counts / (1.0 + hyper.gamma * counts)
     return Posterior(
-        means=given.m + (counts / precisions)[:, None] * away,
+        means=hyper.m + (counts / precisions)[:, None] * away,
         precisions=precisions,
-        dofs=given.nu + dim + 1 + counts,
-        scales=given.nu * given.phi + scatter + pull[:, None, None] * away[:, :, None] * away[:, None, :],
+        dofs=hyper.nu + dim + 1 + counts,
+        scales=hyper.nu * hyper.phi + scatter + pull[:, None, None] * away[:, :, None] * away[:, None, :],
     )
 
 
@@ -177,13 +177,13 @@ def mean_covariances(conditional: Posterior) -> Array:
     return means
 
 
-def log_marginals(stats: Stats, given: Hyperparameters) -> Array:
+def log_marginals(stats: Stats, hyper: Hyperparameters) -> Array:
     """Log marginal likelihood of each component's events, float64 [K]: 0 where it has none.
 
     The normal inverse Wishart prior integrated out (Murphy 2007, "Conjugate Bayesian analysis of the Gaussian
     distribution", eq. 266).
     """
-    dim = len(given.m)
+    dim = len(hyper.m)
 
     def log_constants(precisions: Array, dofs: Array, scales: Array) -> Array:
         log_dets = 2.0 * np.log(np.einsum("kii->ki", np.linalg.cholesky(scales))).sum(axis=1)
@@ -191,8 +191,8 @@ def log_marginals(stats: Stats, given: Hyperparameters) -> Array:
         constants: Array = log_gammas - 0.5 * dofs * log_dets - 0.5 * dim * np.log(precisions)
         return constants
 
-    _, *of_posterior = posterior(stats, given)
-    _, *of_prior = posterior(no_events(1, dim), given)
+    _, *of_posterior = posterior(stats, hyper)
+    _, *of_prior = posterior(no_events(1, dim), hyper)
     ratios = log_constants(*of_posterior) - log_constants(*of_prior)
     marginals: Array = ratios - 0.5 * dim * np.log(np.pi) * stats.counts
     return marginals
@@ -246,10 +246,10 @@ def log_gamma_variates(shapes: Array, rng: np.random.Generator) -> Array:
     return np.log(rng.standard_gamma(shapes + 1.0)) - rng.standard_exponential(shapes.shape) / shapes
 
 
-def draw_alpha(log_rests: Array, prior: Prior, rng: np.random.Generator) -> float:
+def draw_alpha(log1m_sticks: Array, prior: Prior, rng: np.random.Generator) -> float:
     """alpha ~ Gamma(e + K - 1, f - sum_{j<K} log(1 - v_j)) (the paper, Appendix A.1, step 4)."""
-    rests = live_rests(log_rests)
-    return gamma_variate(prior.alpha_shape + len(rests), prior.alpha_rate - rests.sum(), rng)
+    live = live_log1m_sticks(log1m_sticks)
+    return gamma_variate(prior.alpha_shape + len(live), prior.alpha_rate - live.sum(), rng)
 
 
 def gamma_variate(shape: float, rate: float, rng: np.random.Generator) -> float:
@@ -295,9 +295,9 @@ def swap_labels(
     if n_components == 1:
         return np.array(order), sticks, 0
     n = counts.tolist()
-    swaps = exchange_any(order, n, log_weights(sticks.log_sticks, sticks.log_rests).tolist(), rng)
-    log_sticks, log_rests = sticks.log_sticks.tolist(), sticks.log_rests.tolist()
-    swaps += exchange_with_sticks(order, n, log_sticks, log_rests, rng)
+    swaps = exchange_any(order, n, log_weights(sticks.log_sticks, sticks.log1m_sticks).tolist(), rng)
+    log_sticks, log1m_sticks = sticks.log_sticks.tolist(), sticks.log1m_sticks.tolist()
+    swaps += exchange_with_sticks(order, n, log_sticks, log1m_sticks, rng)
     swaps += exchange_collapsed(order, n, alpha, rng)
     return np.array(order), draw_sticks(np.array(n), alpha, rng), swaps
 
@@ -324,15 +324,19 @@ def exchange_any(order: list[int], n: list[float], weights: list[float], rng: np
 
 
 def exchange_with_sticks(
-    order: list[int], n: list[float], sticks: list[float], rests: list[float], rng: np.random.Generator
+    order: list[int],
+    n: list[float],
+    log_sticks: list[float],
+    log1m_sticks: list[float],
+    rng: np.random.Generator,
 ) -> int:
     """One pass of the second move over all neighbours that both have a stick, in place."""
     swaps = 0
     for j, level in enumerate(rng.standard_exponential(max(len(order) - 2, 0)).tolist()):
-        if n[j] * rests[j + 1] - n[j + 1] * rests[j] >= -level:
+        if n[j] * log1m_sticks[j + 1] - n[j + 1] * log1m_sticks[j] >= -level:
             swaps += n[j] + n[j + 1] > 0
             order[j], order[j + 1] = order[j + 1], order[j]
-            for values in (n, sticks, rests):
+            for values in (n, log_sticks, log1m_sticks):
                 values[j], values[j + 1] = values[j + 1], values[j]
     return swaps
 
@@ -340,12 +344,12 @@ def exchange_with_sticks(
 def exchange_collapsed(order: list[int], n: list[float], alpha: float, rng: np.random.Generator) -> int:
     """One pass of the third move over all neighbours, in place."""
     swaps, last = 0, len(order) - 2
-    rest = sum(n[2:])
+    after = sum(n[2:])  # events of the components after both neighbours
     for j, uniform in enumerate(rng.random(len(order) - 1).tolist()):
         a, b = n[j], n[j + 1]
         if j < last:
-            ratio = (alpha + b + rest) / (alpha + a + rest)
-            rest -= n[j + 2]
+            ratio = (alpha + b + after) / (alpha + a + after)
+            after -= n[j + 2]
         else:  # the last component has no stick of its own
             ratio = np.exp(gammaln(1 + b) + gammaln(alpha + a) - gammaln(1 + a) - gammaln(alpha + b))
         if uniform < ratio:
@@ -375,12 +379,12 @@ def draw_prior(prior: Prior, n_components: int, alpha: float | None, stream: Str
     """
     if alpha is None:
         alpha = gamma_variate(prior.alpha_shape, prior.alpha_rate, stream.step(Step.ALPHA))
-    given = hyperparameters.draw_prior(prior, stream.step(Step.HYPERPARAMETERS))
+    hyper = hyperparameters.draw_prior(prior, stream.step(Step.HYPERPARAMETERS))
     empty = no_events(n_components, len(prior.m))
-    means, covariances, whiteners = draw_parameters(posterior(empty, given), stream.step(Step.PARAMETERS))
+    means, covariances, whiteners = draw_parameters(posterior(empty, hyper), stream.step(Step.PARAMETERS))
     sticks = draw_sticks(empty.counts, alpha, stream.step(Step.STICKS))
     return State(
-        stream.iteration, alpha, sticks.log_sticks, sticks.log_rests, means, covariances, whiteners, given
+        stream.iteration, alpha, sticks.log_sticks, sticks.log1m_sticks, means, covariances, whiteners, hyper
     )
 
 

@@ -75,15 +75,15 @@ def summarise(means: Array, whiteners: Array, m: Array) -> Components:
 
 
 def draw(
-    components: Components, given: Hyperparameters, prior: Prior, rng: np.random.Generator
+    components: Components, hyper: Hyperparameters, prior: Prior, rng: np.random.Generator
 ) -> Hyperparameters:
     """Draw what is learned, each from its conditional given the components and the others.
 
     Parameters
     ----------
     components : Components
-        About given.m.
-    given : Hyperparameters
+        About hyper.m.
+    hyper : Hyperparameters
     prior : Prior
     rng : numpy.random.Generator
 
@@ -91,7 +91,7 @@ def draw(
     -------
     Hyperparameters
     """
-    m, gamma, nu, phi = given.m, given.gamma, given.nu, given.phi
+    m, gamma, nu, phi = hyper.m, hyper.gamma, hyper.nu, hyper.phi
     if "gamma" in prior.learned:
         shape, scale = gamma_conditional(components, prior)
         gamma = scale / float(rng.standard_gamma(shape))
@@ -114,12 +114,12 @@ def draw_prior(prior: Prior, rng: np.random.Generator) -> Hyperparameters:
     return draw(nothing, prior.centre, prior, rng)
 
 
-def modes(components: Components, given: Hyperparameters, prior: Prior) -> Hyperparameters:
+def modes(components: Components, hyper: Hyperparameters, prior: Prior) -> Hyperparameters:
     """What is learned, each at the mode of its conditional given the components and the others.
 
     Parameters as of `draw`; none of these moves lowers the density that the conditionals share.
     """
-    m, gamma, nu, phi = given.m, given.gamma, given.nu, given.phi
+    m, gamma, nu, phi = hyper.m, hyper.gamma, hyper.nu, hyper.phi
     if "gamma" in prior.learned:
         shape, scale = gamma_conditional(components, prior)
         gamma = scale / (shape + 1.0)

@@ -183,7 +183,7 @@ class State:
         Sweeps (or EM steps) made to reach this state.
     alpha : float
         Concentration of the Dirichlet process.
-    log_sticks, log_rests : float64 [K - 1]
+    log_sticks, log1m_sticks : float64 [K - 1]
         log v_j and log(1 - v_j), kept apart because v_j may round to 1; -inf where Bayesian EM puts a
         stick at exactly 0 or 1.
     means : float64 [K, D]
@@ -198,7 +198,7 @@ class State:
     iteration: int
     alpha: float
     log_sticks: Array
-    log_rests: Array
+    log1m_sticks: Array
     means: Array
     covariances: Array
     whiteners: Array
@@ -216,7 +216,7 @@ class State:
     @property
     def log_weights(self) -> Array:
         """log pi_j, float64 [K]."""
-        return log_weights(self.log_sticks, self.log_rests)
+        return log_weights(self.log_sticks, self.log1m_sticks)
 
     @property
     def weights(self) -> Array:
@@ -224,9 +224,9 @@ class State:
         return np.exp(self.log_weights)
 
 
-def log_weights(log_sticks: Array, log_rests: Array) -> Array:
+def log_weights(log_sticks: Array, log1m_sticks: Array) -> Array:
     """log pi_j from the stick proportions (the paper, section 2), float64 [K]."""
-    before = np.concatenate(([0.0], np.cumsum(log_rests)))
+    before = np.concatenate(([0.0], np.cumsum(log1m_sticks)))
     return np.concatenate((log_sticks, [0.0])) + before
 
 
@@ -282,12 +282,12 @@ def log_prior(state: State, prior: Prior) -> float:
         In nats.
     """
     n_components, dim = state.means.shape
-    given = state.hyperparameters
-    dof = given.nu + dim + 1
+    hyper = state.hyperparameters
+    dof = hyper.nu + dim + 1
     log_det = -2.0 * np.log(np.einsum("kii->ki", state.whiteners)).sum()
-    scale = np.linalg.cholesky(given.nu * given.phi)
+    scale = np.linalg.cholesky(hyper.nu * hyper.phi)
     traces = np.square(state.whiteners @ scale).sum()
-    shifts = np.einsum("kij,kj->ki", state.whiteners, state.means - given.m)
+    shifts = np.einsum("kij,kj->ki", state.whiteners, state.means - hyper.m)
     covariances = (
         n_components
         * (dof * np.log(np.diag(scale)).sum() - 0.5 * dof * dim * np.log(2.0) - multigammaln(0.5 * dof, dim))
@@ -295,18 +295,18 @@ def log_prior(state: State, prior: Prior) -> float:
         - 0.5 * traces
     )
     means = (
-        -0.5 * n_components * dim * (LOG_2PI + np.log(given.gamma))
+        -0.5 * n_components * dim * (LOG_2PI + np.log(hyper.gamma))
         - 0.5 * log_det
-        - 0.5 * np.square(shifts).sum() / given.gamma
+        - 0.5 * np.square(shifts).sum() / hyper.gamma
     )
-    rests = live_rests(state.log_rests)
-    sticks = len(rests) * np.log(state.alpha) + (state.alpha - 1.0) * rests.sum()
+    live = live_log1m_sticks(state.log1m_sticks)
+    sticks = len(live) * np.log(state.alpha) + (state.alpha - 1.0) * live.sum()
     shape, rate = prior.alpha_shape, prior.alpha_rate
     alpha = shape * np.log(rate) - gammaln(shape) + (shape - 1.0) * np.log(state.alpha) - rate * state.alpha
-    return float(covariances + means + sticks + alpha) + log_hyperprior(given, prior)
+    return float(covariances + means + sticks + alpha) + log_hyperprior(hyper, prior)
 
 
-def log_hyperprior(given: Hyperparameters, prior: Prior) -> float:
+def log_hyperprior(hyper: Hyperparameters, prior: Prior) -> float:
     """Log prior density of the hyperparameters that are learned (of nu, its probability), with every
     normalising constant; 0.0 where none is.
     """
@@ -315,26 +315,26 @@ def log_hyperprior(given: Hyperparameters, prior: Prior) -> float:
     log_det = 2.0 * np.log(np.diag(root)).sum()
     density = 0.0
     if "m" in prior.learned:
-        away = np.square(np.linalg.solve(root, given.m - prior.m)).sum()
+        away = np.square(np.linalg.solve(root, hyper.m - prior.m)).sum()
         density -= 0.5 * (dim * (LOG_2PI + np.log(prior.gamma)) + log_det + away / prior.gamma)
     if "gamma" in prior.learned:  # inverse gamma
         scale = GAMMA_SHAPE * prior.gamma
         density += GAMMA_SHAPE * np.log(scale) - gammaln(GAMMA_SHAPE)
-        density -= (GAMMA_SHAPE + 1.0) * np.log(given.gamma) + scale / given.gamma
+        density -= (GAMMA_SHAPE + 1.0) * np.log(hyper.gamma) + scale / hyper.gamma
     if "nu" in prior.learned:
         density -= np.log(len(prior.nu_grid))
     if "phi" in prior.learned:
         dof = prior.phi_dof
-        trace = dof * np.trace(np.linalg.solve(prior.phi, given.phi))
-        density += 0.5 * (dof - dim - 1) * np.linalg.slogdet(given.phi)[1] - 0.5 * trace
+        trace = dof * np.trace(np.linalg.solve(prior.phi, hyper.phi))
+        density += 0.5 * (dof - dim - 1) * np.linalg.slogdet(hyper.phi)[1] - 0.5 * trace
         density -= 0.5 * dof * (dim * np.log(2.0 / dof) + log_det) + multigammaln(0.5 * dof, dim)
     return float(density)
 
 
-def live_rests(log_rests: Array) -> Array:
+def live_log1m_sticks(log1m_sticks: Array) -> Array:
     """log(1 - v_j) of the sticks before the first that is exactly 1, float64 [at most K - 1]."""
-    ends = np.flatnonzero(np.isneginf(log_rests))
-    return log_rests[: ends[0]] if len(ends) else log_rests
+    ends = np.flatnonzero(np.isneginf(log1m_sticks))
+    return log1m_sticks[: ends[0]] if len(ends) else log1m_sticks
 
 
 def occupied(counts: Array) -> int:

@@ -114,14 +114,14 @@ def round_of(
     """
     rng = Stream(*key).step(Step.SPLIT_MERGE)
 
-    def of_sweep(stats: Stats, given: Hyperparameters, alpha: float) -> Stats:
-        return regroup(stats, given, alpha, lambda split, mixture: divide(split, mixture, key), rng)[0]
+    def of_sweep(stats: Stats, hyper: Hyperparameters, alpha: float) -> Stats:
+        return regroup(stats, hyper, alpha, lambda split, mixture: divide(split, mixture, key), rng)[0]
 
     return of_sweep
 
 
 def regroup(
-    stats: Stats, given: Hyperparameters, alpha: float, divide: Divide, rng: np.random.Generator
+    stats: Stats, hyper: Hyperparameters, alpha: float, divide: Divide, rng: np.random.Generator
 ) -> tuple[Stats, Moves]:
     """One round of split-merge moves over all components, which leaves the posterior of the labels as it is.
 
@@ -129,7 +129,7 @@ def regroup(
     ----------
     stats : Stats
         Statistics of the labelled events.
-    given : Hyperparameters
+    hyper : Hyperparameters
     alpha : float
     divide : callable
         Deals out the events that these are the statistics of.
@@ -149,8 +149,8 @@ def regroup(
     n_components = len(stats.counts)
     pairs = _pairs(stats, rng)
     levels = -rng.standard_exponential(len(pairs.first))  # a move is accepted if its log ratio is above
-    of_both = gibbs.log_marginals(pairs.both, given)
-    apart = gibbs.log_marginals(stats, given)
+    of_both = gibbs.log_marginals(pairs.both, hyper)
+    apart = gibbs.log_marginals(stats, hyper)
     of_parts = apart[pairs.first] + apart[pairs.second]
     of_labels = log_labels(stats.counts, alpha)
     each, sizes = np.arange(len(levels)), pairs.both.counts
@@ -165,14 +165,14 @@ def regroup(
     may = promises()
     promising = np.flatnonzero(may).tolist()
     proposals = dict(
-        zip(promising, _propose(pairs.some(promising), n_components, given, divide, rng), strict=True)
+        zip(promising, _propose(pairs.some(promising), n_components, hyper, divide, rng), strict=True)
     )
     splits = merges = 0
     for m, level in enumerate(levels):
         if not may[m]:
             continue
         if m not in proposals:  # a move made before it has changed that
-            (proposals[m],) = _propose(pairs.some([m]), n_components, given, divide, rng)
+            (proposals[m],) = _propose(pairs.some([m]), n_components, hyper, divide, rng)
         sides, of_sides, log_q = proposals[m]
         if pairs.is_split[m]:
             after = sides
@@ -218,12 +218,12 @@ def _pairs(stats: Stats, rng: np.random.Generator) -> _Pairs:
     held = stats.counts[pairs] > 0
     pairs = np.where(held[:, :1], pairs, pairs[:, ::-1])[held.any(axis=1)]
     first, second = pairs.T
-    both = _together(_rows(stats, first), _rows(stats, second))
+    both = merge_components(_rows(stats, first), _rows(stats, second))
     return _Pairs(first, second, stats.counts[second] == 0.0, both)
 
 
 def _propose(
-    pairs: _Pairs, n_components: int, given: Hyperparameters, divide: Divide, rng: np.random.Generator
+    pairs: _Pairs, n_components: int, hyper: Hyperparameters, divide: Divide, rng: np.random.Generator
 ) -> list[_Proposal]:
     """Sides for the events of each pair: drawn for a split, those they are on for a merge."""
     n_pairs = len(pairs.first)
@@ -232,30 +232,30 @@ def _propose(
     of_component = np.full(n_components, -1, np.int32)
     of_component[pairs.first] = of_component[pairs.second] = np.arange(n_pairs)
     sides = np.full(n_components, -1, np.int8)
-    mixture = _laid_in(pairs.both, given, rng)
+    mixture = init_split(pairs.both, hyper, rng)
     for word in range(1, LAUNCH_SCANS + 1):
-        mixture = _refitted(divide(SplitAssignment(of_component, sides, word), mixture)[0], given)
+        mixture = _refitted(divide(SplitAssignment(of_component, sides, word), mixture)[0], hyper)
     sides[pairs.first[~pairs.is_split]] = 0
     sides[pairs.second[~pairs.is_split]] = 1
     stats, log_probabilities = divide(SplitAssignment(of_component, sides, LAUNCH_SCANS + 1), mixture)
-    marginals = gibbs.log_marginals(stats, given).reshape(-1, 2).sum(axis=1)
+    marginals = gibbs.log_marginals(stats, hyper).reshape(-1, 2).sum(axis=1)
     numbers = zip(marginals.tolist(), log_probabilities.tolist(), strict=True)
     return [_Proposal(_rows(stats, slice(2 * m, 2 * m + 2)), *found) for m, found in enumerate(numbers)]
 
 
-def _laid_in(both: Stats, given: Hyperparameters, rng: np.random.Generator) -> Mixture:
+def init_split(both: Stats, hyper: Hyperparameters, rng: np.random.Generator) -> Mixture:
     """Two normals of the prior's mean covariance, on either side of each mean, [2M]."""
-    posterior = gibbs.posterior(both, given)
+    posterior = gibbs.posterior(both, hyper)
     roots = np.linalg.cholesky(gibbs.mean_covariances(posterior))
     away = SPREAD * np.einsum("mij,mj->mi", roots, rng.standard_normal(posterior.means.shape))
     means = np.stack((posterior.means - away, posterior.means + away), axis=1).reshape(-1, away.shape[1])
-    covariances = np.broadcast_to(given.phi, (len(means), *given.phi.shape))
+    covariances = np.broadcast_to(hyper.phi, (len(means), *hyper.phi.shape))
     return mixture_from(np.zeros(len(means)), means, covariances)
 
 
-def _refitted(sides: Stats, given: Hyperparameters) -> Mixture:
+def _refitted(sides: Stats, hyper: Hyperparameters) -> Mixture:
     """The normals of the posterior means of all sides, [2M], weighted by their events within a pair."""
-    posterior = gibbs.posterior(sides, given)
+    posterior = gibbs.posterior(sides, hyper)
     return mixture_from(np.log1p(sides.counts), posterior.means, gibbs.mean_covariances(posterior))
 
 
@@ -265,7 +265,7 @@ def _rows(stats: Stats, rows: Ints | list[int] | slice) -> Stats:
     return Stats(*parts, log_likelihood=0.0)
 
 
-def _together(one: Stats, other: Stats) -> Stats:
+def merge_components(one: Stats, other: Stats) -> Stats:
     """Statistics of the events of two, component by component, about the centres of the first."""
     gaps = other.centres - one.centres
     counts = other.counts[:, None]

@@ -15,8 +15,14 @@ from dpmix.errors import DataError
 from dpmix.model.mixture import Hyperparameters, State
 from dpmix.system.files import replacing, sync_folder
 
-FIELDS = tuple(field.name for field in fields(State) if field.name != "hyperparameters")
-GIVEN = tuple(field.name for field in fields(Hyperparameters))
+# The array of the file that holds each field. These names never change: files of every version must load.
+OLDER_NAMES = {"log1m_sticks": "log_rests"}
+STATE_ARRAYS = {
+    field.name: f"state.{OLDER_NAMES.get(field.name, field.name)}"
+    for field in fields(State)
+    if field.name != "hyperparameters"
+}
+HYPER_ARRAYS = {field.name: f"given.{field.name}" for field in fields(Hyperparameters)}
 
 
 class Checkpoint(NamedTuple):
@@ -44,8 +50,11 @@ def save(
     arrays: dict[str, Any] = {
         "run_id": np.array(run_id),
         "iteration": np.array(iteration),
-        **{f"state.{name}": np.stack([getattr(state, name) for state in states]) for name in FIELDS},
-        **{f"given.{name}": np.stack([getattr(s.hyperparameters, name) for s in states]) for name in GIVEN},
+        **{array: np.stack([getattr(s, name) for s in states]) for name, array in STATE_ARRAYS.items()},
+        **{
+            array: np.stack([getattr(s.hyperparameters, name) for s in states])
+            for name, array in HYPER_ARRAYS.items()
+        },
         **{f"extra.{name}": array for name, array in extra.items()},
     }
     with replacing(path) as temporary, temporary.open("wb") as file:  # savez would add its suffix to a name
@@ -69,10 +78,10 @@ def load(path: Path, run_id: str) -> Checkpoint | None:
                 raise ValueError("it is compressed, which none of dpmix is, and could be of any size")
             arrays = dict(file)
         owner, iteration = str(arrays.pop("run_id")), int(arrays.pop("iteration"))
-        columns = [arrays.pop(f"state.{name}") for name in FIELDS]
-        values = [arrays.pop(f"given.{name}") for name in GIVEN]
-        given = [Hyperparameters(*map(_plain, row)) for row in zip(*values, strict=True)]
-        states = [State(*map(_plain, row)) for row in zip(*columns, given, strict=True)]
+        columns = [arrays.pop(array) for array in STATE_ARRAYS.values()]
+        values = [arrays.pop(array) for array in HYPER_ARRAYS.values()]
+        hyper = [Hyperparameters(*map(_plain, row)) for row in zip(*values, strict=True)]
+        states = [State(*map(_plain, row)) for row in zip(*columns, hyper, strict=True)]
     except (OSError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile):
         raise DataError(f"{path}: not a whole checkpoint; --overwrite begins the run anew") from None
     if owner != run_id:

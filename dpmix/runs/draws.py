@@ -233,7 +233,7 @@ class RunWriter:
             return None
         k, dim = slots["posterior/means"].shape[2:]
         shapes = {"means": (k, dim), "covariances": (k, dim, dim), "whiteners": (k, dim, dim)}
-        shapes |= {"log_sticks": (k - 1,), "log_rests": (k - 1,)}
+        shapes |= {"log_sticks": (k - 1,), "log1m_sticks": (k - 1,)}
         fit = all(getattr(state, name).shape == shapes[name] for state in found.states for name in shapes)
         if not fit or not 0 <= found.iteration < max(slots["trace/alpha"].shape):
             raise DataError(f"{path}: does not fit the run; --overwrite begins the run anew")

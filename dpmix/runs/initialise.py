@@ -82,7 +82,7 @@ def from_random_events(
         iteration=stream.iteration,
         alpha=alpha_start(prior),
         log_sticks=-np.log(left),
-        log_rests=np.log1p(-1.0 / left),
+        log1m_sticks=np.log1p(-1.0 / left),
         means=values[chosen].astype(np.float64),
         covariances=covariances,
         whiteners=whiteners_of(covariances),
@@ -141,12 +141,12 @@ def from_run(run: Run, chain: int, n_components: int, events: Events, prior: Pri
     whole = np.where(live, left[:-1], 1.0)
     with np.errstate(divide="ignore"):
         log_sticks = np.log(np.where(live, weights[:-1] / whole, 0.5))
-        log_rests = np.log(np.where(live, left[1:] / whole, 0.5))
+        log1m_sticks = np.log(np.where(live, left[1:] / whole, 0.5))
     return State(
         iteration=0,
         alpha=float(run.alpha[chain, -1]) if "alpha" in prior.learned else alpha_start(prior),
         log_sticks=log_sticks,
-        log_rests=log_rests,
+        log1m_sticks=log1m_sticks,
         means=run.means[chain, -1] * ratio + shift,
         covariances=covariances,
         whiteners=whiteners_of(covariances),

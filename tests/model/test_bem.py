@@ -15,7 +15,7 @@ from whole_runs import a_config, write_events
 
 from dpmix import open_run
 from dpmix.model import bem, gibbs
-from dpmix.model.mixture import HYPERPARAMETERS, Prior, State, Stats, live_rests, log_prior, mixture_of
+from dpmix.model.mixture import HYPERPARAMETERS, Prior, State, Stats, live_log1m_sticks, log_prior, mixture_of
 from dpmix.model.streams import Stream
 from dpmix.runs import initialise, run
 
@@ -60,7 +60,7 @@ def climb(
             copies * seen.log_likelihood,
         )
         values.append(stats.log_likelihood + log_prior(states[-1], prior))
-        live.append(len(live_rests(states[-1].log_rests)))
+        live.append(len(live_log1m_sticks(states[-1].log1m_sticks)))
         following, info = bem.step(states[-1], stats, prior, update)
         emptied.append(info.emptied)
         states.append(following)
@@ -96,9 +96,9 @@ def test_sticks_and_alpha_go_to_their_modes() -> None:
         beta = st.beta(1 + counts[j], alpha + counts[j + 1 :].sum())
         mode = optimize.minimize_scalar(lambda v: -beta.logpdf(v), bounds=(0, 1), method="bounded").x  # noqa: B023
         assert np.exp(sticks.log_sticks[j]) == pytest.approx(mode, abs=1e-5)
-    gamma = st.gamma(PRIOR.alpha_shape + 3, scale=1 / (PRIOR.alpha_rate - sticks.log_rests.sum()))
+    gamma = st.gamma(PRIOR.alpha_shape + 3, scale=1 / (PRIOR.alpha_rate - sticks.log1m_sticks.sum()))
     mode = optimize.minimize_scalar(lambda a: -gamma.logpdf(a), bounds=(0, 50), method="bounded").x
-    assert bem.modal_alpha(sticks.log_rests, PRIOR, 9.0) == pytest.approx(mode, abs=1e-4)
+    assert bem.modal_alpha(sticks.log1m_sticks, PRIOR, 9.0) == pytest.approx(mode, abs=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -114,8 +114,8 @@ def test_sticks_and_alpha_go_to_their_modes() -> None:
 def test_sticks_at_the_ends(counts: list[float], alpha: float, expected: list[float]) -> None:
     sticks = bem.modal_sticks(np.array(counts), alpha, np.zeros(2, bool))
     assert np.exp(sticks.log_sticks) == pytest.approx(expected)
-    assert not np.isnan(sticks.log_rests).any()
-    assert np.isfinite(bem.modal_alpha(sticks.log_rests, PRIOR, 1.0))
+    assert not np.isnan(sticks.log1m_sticks).any()
+    assert np.isfinite(bem.modal_alpha(sticks.log1m_sticks, PRIOR, 1.0))
 
 
 def test_alpha_stays_where_its_conditional_has_no_mode() -> None:
@@ -265,7 +265,7 @@ def test_a_stick_that_has_reached_1_stays_there() -> None:
     prior = replace(PRIOR, learned=frozenset())
     state = initialise.from_kmeans(three_groups(), 600, 4, prior, Stream(1, 0, 0))
     sticks = bem.modal_sticks(np.array([300.0, 300.0, 0.0, 0.0]), 0.5, np.zeros(3, bool))
-    ended = replace(state, alpha=5.0, log_sticks=sticks.log_sticks, log_rests=sticks.log_rests)
+    ended = replace(state, alpha=5.0, log_sticks=sticks.log_sticks, log1m_sticks=sticks.log1m_sticks)
     way = climb(three_groups(), ended, prior, 60, "mode")
     assert (way.live == 1).all()
     assert way.rises.min() > -1e-12
@@ -273,7 +273,7 @@ def test_a_stick_that_has_reached_1_stays_there() -> None:
     end = way.states[-1]
     counts = np.append(600 * end.weights[:2], [0.0, 0.0])
     come_back = bem.modal_sticks(counts, 5.0, np.zeros(3, bool))
-    other = replace(end, log_sticks=come_back.log_sticks, log_rests=come_back.log_rests)
+    other = replace(end, log_sticks=come_back.log_sticks, log1m_sticks=come_back.log1m_sticks)
     assert climb(three_groups(), other, prior, 1, "mode").values[0] < way.values[-1] - 5
 
 

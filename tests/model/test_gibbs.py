@@ -66,14 +66,14 @@ def test_label_swaps_leave_labels_and_sticks_as_they_are() -> None:
     for _ in range(6000):
         alpha = float(rng.gamma(2.0, 0.7))
         sticks = gibbs.draw_sticks(np.zeros(COMPONENTS), alpha, rng)
-        weights = np.exp(gibbs.log_weights(sticks.log_sticks, sticks.log_rests))
+        weights = np.exp(gibbs.log_weights(sticks.log_sticks, sticks.log1m_sticks))
         counts = rng.multinomial(5, weights / weights.sum()).astype(float)
         order, moved, _ = gibbs.swap_labels(counts, sticks, alpha, rng)
         after = counts[order]
         counts_after.append(int(after @ [216, 36, 6, 1]))
         first_after.append(moved.log_sticks[1] * (1 + after[1]))
         sticks = gibbs.draw_sticks(np.zeros(COMPONENTS), alpha, rng)
-        weights = np.exp(gibbs.log_weights(sticks.log_sticks, sticks.log_rests))
+        weights = np.exp(gibbs.log_weights(sticks.log_sticks, sticks.log1m_sticks))
         counts = rng.multinomial(5, weights / weights.sum()).astype(float)
         counts_before.append(int(counts @ [216, 36, 6, 1]))
         first_before.append(sticks.log_sticks[1] * (1 + counts[1]))
@@ -142,10 +142,10 @@ def test_sticks_and_alpha_have_their_conditionals() -> None:
     draws = [gibbs.draw_sticks(counts, alpha, rng) for _ in range(4000)]
     for j, (a, b) in enumerate([(6, 3.3), (1, 3.3), (3, 1.3)]):
         assert st.kstest([np.exp(d.log_sticks[j]) for d in draws], st.beta(a, b).cdf).pvalue > SMALL
-        assert np.allclose([np.exp(d.log_sticks[j]) + np.exp(d.log_rests[j]) for d in draws], 1.0)
-    rests = np.log([0.5, 0.9, 0.2])
-    alphas = [gibbs.draw_alpha(rests, PRIOR, rng) for _ in range(4000)]
-    exact = st.gamma(PRIOR.alpha_shape + 3, scale=1 / (PRIOR.alpha_rate - rests.sum()))
+        assert np.allclose([np.exp(d.log_sticks[j]) + np.exp(d.log1m_sticks[j]) for d in draws], 1.0)
+    log1m_sticks = np.log([0.5, 0.9, 0.2])
+    alphas = [gibbs.draw_alpha(log1m_sticks, PRIOR, rng) for _ in range(4000)]
+    exact = st.gamma(PRIOR.alpha_shape + 3, scale=1 / (PRIOR.alpha_rate - log1m_sticks.sum()))
     assert st.kstest(alphas, exact.cdf).pvalue > SMALL
 
 
@@ -154,8 +154,8 @@ def test_sticks_stay_finite_where_a_stick_rounds_to_one() -> None:
     counts[0] = 1e9
     sticks = gibbs.draw_sticks(counts, 1e-3, np.random.default_rng(1))
     assert np.isfinite(sticks.log_sticks).all()
-    assert np.isfinite(sticks.log_rests).all()
-    assert np.isfinite(gibbs.log_weights(sticks.log_sticks, sticks.log_rests)).all()
+    assert np.isfinite(sticks.log1m_sticks).all()
+    assert np.isfinite(gibbs.log_weights(sticks.log_sticks, sticks.log1m_sticks)).all()
 
 
 def test_a_component_alone_takes_everything() -> None:

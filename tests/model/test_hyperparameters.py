@@ -35,7 +35,7 @@ PRIOR = Prior(
     1.0,
     frozenset({"alpha", *HYPERPARAMETERS}),
 )
-GIVEN = Hyperparameters(
+HYPER = Hyperparameters(
     np.array([0.3, 0.1, -0.4]), 4.0, 6.0, np.array([[0.7, 0.1, 0.2], [0.1, 0.5, 0.0], [0.2, 0.0, 0.9]])
 )
 
@@ -43,9 +43,9 @@ GIVEN = Hyperparameters(
 def a_state(n_components: int = 7) -> State:
     """Components of the model, under hyperparameters that are not the prior's own."""
     state = gibbs.draw_prior(PRIOR, n_components, None, Stream(3, 0, 0))
-    empty = gibbs.posterior(gibbs.no_events(n_components, 3), GIVEN)
+    empty = gibbs.posterior(gibbs.no_events(n_components, 3), HYPER)
     means, covariances, whiteners = gibbs.draw_parameters(empty, Stream(4, 0, 0).step(Step.PARAMETERS))
-    return replace(state, means=means, covariances=covariances, whiteners=whiteners, hyperparameters=GIVEN)
+    return replace(state, means=means, covariances=covariances, whiteners=whiteners, hyperparameters=HYPER)
 
 
 def learning(*names: str) -> Prior:
@@ -55,16 +55,16 @@ def learning(*names: str) -> Prior:
 def drawn(name: str, count: int, state: State | None = None) -> Array:
     """Draws of one hyperparameter given a state's components and the others, [count, ...]."""
     state = state or a_state()
-    components = hyperparameters.summarise(state.means, state.whiteners, GIVEN.m)
+    components = hyperparameters.summarise(state.means, state.whiteners, HYPER.m)
     rng, prior = np.random.default_rng(7), learning(name)
     return np.array(
-        [getattr(hyperparameters.draw(components, GIVEN, prior, rng), name) for _ in range(count)]
+        [getattr(hyperparameters.draw(components, HYPER, prior, rng), name) for _ in range(count)]
     )
 
 
-def log_joint(given: Hyperparameters, state: State | None = None) -> float:
+def log_joint(hyper: Hyperparameters, state: State | None = None) -> float:
     """Log density of everything, as a function of the hyperparameters."""
-    return log_prior(replace(state or a_state(), hyperparameters=given), PRIOR)
+    return log_prior(replace(state or a_state(), hyperparameters=hyper), PRIOR)
 
 
 def z_scores(sample: Array, mean: Array, variance: Array) -> Array:
@@ -82,13 +82,13 @@ def cdf_on_a_grid(values: Array, log_density: Array) -> tuple[Array, Array]:
 
 def test_gamma_has_its_conditional() -> None:
     grid = np.geomspace(0.3, 100.0, 4000)
-    log_density = np.array([log_joint(replace(GIVEN, gamma=value)) for value in grid])
+    log_density = np.array([log_joint(replace(HYPER, gamma=value)) for value in grid])
     values, cumulative = cdf_on_a_grid(grid, log_density)
     gammas = drawn("gamma", 4000)
     assert st.kstest(gammas, lambda x: np.interp(x, values, cumulative)).pvalue > SMALL
     state = a_state()
     spread = sum(
-        (m - GIVEN.m) @ np.linalg.inv(c) @ (m - GIVEN.m)
+        (m - HYPER.m) @ np.linalg.inv(c) @ (m - HYPER.m)
         for m, c in zip(state.means, state.covariances, strict=True)
     )
     exact = st.gamma(0.5 + 0.5 * 7 * 3, scale=1 / (0.5 * PRIOR.gamma + 0.5 * spread))
@@ -97,7 +97,7 @@ def test_gamma_has_its_conditional() -> None:
 
 def test_m_has_its_conditional() -> None:
     state = a_state()
-    precisions = np.linalg.inv(state.covariances) / GIVEN.gamma
+    precisions = np.linalg.inv(state.covariances) / HYPER.gamma
     weak = np.linalg.inv(PRIOR.gamma * PRIOR.phi)
     covariance = np.linalg.inv(weak + precisions.sum(axis=0))
     mean = covariance @ (weak @ PRIOR.m + np.einsum("kij,kj->i", precisions, state.means))
@@ -112,7 +112,7 @@ def test_nu_has_its_conditional() -> None:
     state = a_state()
     log_density = np.array(
         [
-            sum(st.invwishart(nu + 4, nu * GIVEN.phi).logpdf(c) for c in state.covariances)
+            sum(st.invwishart(nu + 4, nu * HYPER.phi).logpdf(c) for c in state.covariances)
             for nu in PRIOR.nu_grid
         ]
     )
@@ -131,8 +131,8 @@ def test_nu_has_its_conditional() -> None:
 def test_phi_has_its_conditional() -> None:
     state = a_state()
     total = np.linalg.inv(state.covariances).sum(axis=0)
-    scale = np.linalg.inv(5 * np.linalg.inv(PRIOR.phi) + GIVEN.nu * total)
-    exact = st.wishart(5 + 7 * (GIVEN.nu + 4), scale)
+    scale = np.linalg.inv(5 * np.linalg.inv(PRIOR.phi) + HYPER.nu * total)
+    exact = st.wishart(5 + 7 * (HYPER.nu + 4), scale)
     draws = drawn("phi", 6000)
     assert np.abs(z_scores(draws, exact.mean(), exact.var())).max() < 4.5
     assert st.kstest(draws[:, 2, 2] / scale[2, 2], st.chi2(exact.df).cdf).pvalue > SMALL
@@ -151,7 +151,7 @@ def test_each_is_switched_on_its_own(name: str) -> None:
         bem.step(state, stats, learning(name))[0],
     ):
         for other in HYPERPARAMETERS:
-            same = np.array_equal(getattr(following.hyperparameters, other), getattr(GIVEN, other))
+            same = np.array_equal(getattr(following.hyperparameters, other), getattr(HYPER, other))
             assert same == (other != name)
         assert following.alpha == state.alpha
 
@@ -278,15 +278,15 @@ def test_the_mode_of_a_restricted_wishart(least: float) -> None:
 
 def test_the_hyperprior_is_the_sum_of_its_densities() -> None:
     parts = {
-        "m": st.multivariate_normal(PRIOR.m, PRIOR.gamma * PRIOR.phi).logpdf(GIVEN.m),
-        "gamma": st.invgamma(0.5, scale=0.5 * PRIOR.gamma).logpdf(GIVEN.gamma),
+        "m": st.multivariate_normal(PRIOR.m, PRIOR.gamma * PRIOR.phi).logpdf(HYPER.m),
+        "gamma": st.invgamma(0.5, scale=0.5 * PRIOR.gamma).logpdf(HYPER.gamma),
         "nu": -np.log(97),
-        "phi": st.wishart(5, PRIOR.phi / 5).logpdf(GIVEN.phi),
+        "phi": st.wishart(5, PRIOR.phi / 5).logpdf(HYPER.phi),
     }
     for name, expected in parts.items():
-        assert log_hyperprior(GIVEN, learning(name)) == pytest.approx(expected, rel=1e-10)
-    assert log_hyperprior(GIVEN, PRIOR) == pytest.approx(sum(parts.values()), rel=1e-10)
-    assert log_hyperprior(GIVEN, learning("alpha")) == 0.0
+        assert log_hyperprior(HYPER, learning(name)) == pytest.approx(expected, rel=1e-10)
+    assert log_hyperprior(HYPER, PRIOR) == pytest.approx(sum(parts.values()), rel=1e-10)
+    assert log_hyperprior(HYPER, learning("alpha")) == 0.0
     state = a_state()
     fixed = log_prior(state, learning("alpha"))
     assert log_prior(state, PRIOR) == pytest.approx(fixed + sum(parts.values()), rel=1e-10)
@@ -322,37 +322,37 @@ def some_stats() -> Stats:
     return stats
 
 
-def objective(given: Hyperparameters, stats: Stats) -> float:
+def objective(hyper: Hyperparameters, stats: Stats) -> float:
     """log p(hyperparameters) and the log density of the weighted events, components integrated out (Gelman et
     al. 2013, Bayesian Data Analysis, 3rd edition, section 3.6), but for a constant."""
-    dim, dof = 3, given.nu + 4
-    conditional = gibbs.posterior(stats, given)
-    value = log_hyperprior(given, PRIOR)
+    dim, dof = 3, hyper.nu + 4
+    conditional = gibbs.posterior(stats, hyper)
+    value = log_hyperprior(hyper, PRIOR)
     for j in range(len(stats.counts)):
-        value += 0.5 * dof * np.linalg.slogdet(given.nu * given.phi)[1] - multigammaln(0.5 * dof, dim)
+        value += 0.5 * dof * np.linalg.slogdet(hyper.nu * hyper.phi)[1] - multigammaln(0.5 * dof, dim)
         value -= 0.5 * conditional.dofs[j] * np.linalg.slogdet(conditional.scales[j])[1]
         value += multigammaln(0.5 * conditional.dofs[j], dim)
-        value -= 0.5 * dim * np.log(given.gamma * conditional.precisions[j])
+        value -= 0.5 * dim * np.log(hyper.gamma * conditional.precisions[j])
     return float(value)
 
 
 @pytest.mark.parametrize("learned", [HYPERPARAMETERS, *((name,) for name in HYPERPARAMETERS)])
 def test_bayesian_em_climbs_to_the_top_of_its_objective(learned: tuple[str, ...]) -> None:
     stats, prior = some_stats(), learning(*learned)
-    given = replace(PRIOR.centre, nu=float(PRIOR.nu_grid[80]))
-    values = [objective(given, stats)]
+    hyper = replace(PRIOR.centre, nu=float(PRIOR.nu_grid[80]))
+    values = [objective(hyper, stats)]
     for _ in range(400):
-        components = bem.expected_components(gibbs.posterior(stats, given), stats.counts > 0, given.m)
-        given = hyperparameters.modes(components, given, prior)
-        values.append(objective(given, stats))
+        components = bem.expected_components(gibbs.posterior(stats, hyper), stats.counts > 0, hyper.m)
+        hyper = hyperparameters.modes(components, hyper, prior)
+        values.append(objective(hyper, stats))
     assert np.diff(values).min() > -1e-9
     assert values[-1] > values[0] + 0.1
     if "nu" in learned:
-        ways = [objective(replace(given, nu=float(nu)), stats) for nu in prior.nu_grid]
-        assert abs(int(np.argmax(ways)) - int(np.flatnonzero(prior.nu_grid == given.nu)[0])) <= 4
+        ways = [objective(replace(hyper, nu=float(nu)), stats) for nu in prior.nu_grid]
+        assert abs(int(np.argmax(ways)) - int(np.flatnonzero(prior.nu_grid == hyper.nu)[0])) <= 4
     for name in set(learned) - {"nu"}:
-        here = getattr(given, name)
+        here = getattr(hyper, name)
         for change in np.atleast_1d(np.eye(3)) if name == "m" else (1.0,):
             for step in (0.02, -0.02):
                 there = here * (1 + step) if name != "m" else here + step * change
-                assert objective(replace(given, **{name: there}), stats) < values[-1], name
+                assert objective(replace(hyper, **{name: there}), stats) < values[-1], name

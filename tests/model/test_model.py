@@ -7,7 +7,7 @@ import pytest
 from scipy import stats as st
 
 from dpmix.model import gibbs
-from dpmix.model.mixture import Prior, Stats, live_rests, log_prior, log_weights, mixture_of
+from dpmix.model.mixture import Prior, Stats, live_log1m_sticks, log_prior, log_weights, mixture_of
 from dpmix.model.streams import Step, Stream
 
 
@@ -50,8 +50,8 @@ def test_weights_are_the_broken_stick() -> None:
 
 def test_a_stick_at_one_ends_the_sum_over_sticks() -> None:
     with np.errstate(divide="ignore"):
-        rests = np.log1p(-np.array([0.5, 1.0, 0.3]))
-    assert live_rests(rests).tolist() == [np.log(0.5)]
+        log1m_sticks = np.log1p(-np.array([0.5, 1.0, 0.3]))
+    assert live_log1m_sticks(log1m_sticks).tolist() == [np.log(0.5)]
 
 
 def test_statistics_add_only_about_the_same_centre() -> None:

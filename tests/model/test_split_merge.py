@@ -47,7 +47,7 @@ def test_statistics_of_two_together_are_those_of_their_events() -> None:
     events, labels = rng.normal(size=(50, 2)).astype(np.float32), rng.integers(2, size=50)
     centres = np.array([[3.0, 1.0], [-2.0, 7.0]])
     apart = stats_of(events, labels, centres)
-    both = split_merge._together(split_merge._rows(apart, [0]), split_merge._rows(apart, [1]))
+    both = split_merge.merge_components(split_merge._rows(apart, [0]), split_merge._rows(apart, [1]))
     want = stats_of(events, np.zeros(50, int), centres[:1])
     for name in ("counts", "sums", "scatters", "centres"):
         np.testing.assert_allclose(getattr(both, name), getattr(want, name), rtol=1e-12, err_msg=name)
@@ -129,7 +129,7 @@ def test_a_round_is_due_when_the_config_says(tmp_path: Path, monkeypatch: pytest
 
     def round_of(divide: object, key: Key) -> gibbs.Regroup:
         due.append((key.chain, key.iteration))
-        return lambda stats, given, alpha: stats
+        return lambda stats, hyper, alpha: stats
 
     monkeypatch.setattr(split_merge, "round_of", round_of)
     for every, expected in ((0, []), (3, [(chain, t) for t in (3, 6, 9) for chain in (0, 1)])):

@@ -372,7 +372,7 @@ def test_the_quantities_do_not_depend_on_the_numbers_of_the_components(path: Pat
             for d in range(draws):
                 left = 1.0 - np.cumsum(own[:, d], axis=-1) + own[:, d]
                 sticks = np.minimum(own[:, d] / left, 1.0)[:, :-1]
-                states = [replace(state(), log_sticks=np.log(v), log_rests=np.log1p(-v)) for v in sticks]
+                states = [replace(state(), log_sticks=np.log(v), log1m_sticks=np.log1p(-v)) for v in sticks]
                 writer.write_draw(d, states, [Record(0.0, 0.0, 3, 1.0, 0.1)] * chains)
         found.append({row.quantity: row for row in convergence(open_run(path))})
     one, other = found

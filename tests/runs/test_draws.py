@@ -73,7 +73,7 @@ def state(draw: int, chain: int = 0) -> State:
         iteration=draw,
         alpha=float(rng.gamma(2.0)),
         log_sticks=np.log(rng.uniform(0.1, 0.9, K - 1)),
-        log_rests=np.log(rng.uniform(0.1, 0.9, K - 1)),
+        log1m_sticks=np.log(rng.uniform(0.1, 0.9, K - 1)),
         means=rng.normal(size=(K, D)),
         covariances=rng.normal(size=(K, D, D)),
         whiteners=rng.normal(size=(K, D, D)),

@@ -452,7 +452,7 @@ def test_a_run_begins_where_weights_were_zero(tmp_path: Path) -> None:
         open_run(tmp_path / "first.h5"), 0, 12, events, session.make_prior(config.model, events.channels)
     )
     assert np.allclose(state.weights, weights, rtol=1e-14)
-    assert not np.isnan(state.log_rests).any()
+    assert not np.isnan(state.log1m_sticks).any()
     assert np.array_equal(state.means, drawn.means[0, 0])
 
 

@@ -66,16 +66,16 @@ def log_predictive(point: Array, events: Array, prior: Prior) -> float:
 def log_label_prior(counts: Array, alpha: Array) -> Array:
     """log P(labels | alpha), [G, Z], of counts [Z, K], the sticks integrated out."""
     later = np.cumsum(counts[:, ::-1], axis=1)[:, ::-1] - counts
-    given = alpha[:, None, None]
-    own = betaln(1.0 + counts[:, :-1], given + later[:, :-1]) - betaln(1.0, given)
+    alphas = alpha[:, None, None]
+    own = betaln(1.0 + counts[:, :-1], alphas + later[:, :-1]) - betaln(1.0, alphas)
     return np.asarray(own.sum(axis=2))
 
 
 def expected_weights(counts: Array, alpha: Array) -> Array:
     """E[pi_j | labels, alpha], [G, Z, K]."""
     later = np.cumsum(counts[:, ::-1], axis=1)[:, ::-1] - counts
-    given = alpha[:, None, None]
-    sticks = (1.0 + counts) / (1.0 + given + counts + later)
+    alphas = alpha[:, None, None]
+    sticks = (1.0 + counts) / (1.0 + alphas + counts + later)
     sticks[..., -1] = 1.0
     before = np.cumprod(1.0 - sticks[..., :-1], axis=2)
     return np.asarray(sticks * np.concatenate((np.ones_like(sticks[..., :1]), before), axis=2))

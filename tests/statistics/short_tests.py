@@ -9,7 +9,7 @@ import test_gibbs
 from exact_cases import exact_posterior, split_merge_alone
 from test_conditionals import DISTANCES, label_frequencies, swap_moves
 from whole_chain import (
-    GIVEN,
+    FIXED,
     LEARNED,
     Sampler,
     Schedule,
@@ -47,11 +47,11 @@ SHORT: Mapping[str, Callable[[], dict[str, float]]] = {
         test_gibbs.test_parameters_have_the_moments_of_the_normal_inverse_wishart,
         test_gibbs.test_sticks_and_alpha_have_their_conditionals,
     ),
-    "joint": lambda: joint_distribution(GIVEN, 40, 20, PLAIN),
+    "joint": lambda: joint_distribution(FIXED, 40, 20, PLAIN),
     "joint, learned": lambda: joint_distribution(LEARNED, 150, 6, PLAIN),
     "exact": lambda: exact_posterior(1.0, 2000, PLAIN, batches=40),
     "split-merge": lambda: split_merge_alone(1000),
-    "calibration": lambda: calibration(GIVEN, 60, Schedule(burn_in=20, draws=15, thin=4), PLAIN),
+    "calibration": lambda: calibration(FIXED, 60, Schedule(burn_in=20, draws=15, thin=4), PLAIN),
 }
 
 

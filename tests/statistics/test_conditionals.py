@@ -14,7 +14,7 @@ import pytest
 from exact_cases import frequencies, log_label_prior
 from scipy import stats as st
 from scipy.special import logsumexp
-from whole_chain import FAMILY, GIVEN, Array, Floats, Ints, MakeEngine, cpu_engine, family_wise, worst
+from whole_chain import FAMILY, FIXED, Array, Floats, Ints, MakeEngine, cpu_engine, family_wise, worst
 
 from dpmix.engines.cuda import CudaEngine
 from dpmix.model import gibbs
@@ -71,7 +71,7 @@ def test_labels_near_and_far_have_their_probabilities_on_cuda(
 
 
 def test_the_log_likelihood_is_that_of_the_mixture() -> None:
-    state = gibbs.draw_prior(GIVEN.prior, 4, 2.0, Stream(2, 0, 0))
+    state = gibbs.draw_prior(FIXED.prior, 4, 2.0, Stream(2, 0, 0))
     events = np.random.default_rng(3).normal(size=(200, 2)).astype(np.float32)
     each = [
         log_weight + st.multivariate_normal(mean, covariance).logpdf(events.astype(float))
@@ -113,13 +113,13 @@ def swap_moves(count: int = 6000, seed: int = 1) -> dict[str, float]:
     rng = np.random.default_rng(seed)
     rows = np.array(list(permutations(range(4))))
     counts = np.array(COUNTS)[rows]
-    log_sticks, log_rests = np.log(STICKS), np.log1p(-STICKS)
-    weights = gibbs.log_weights(log_sticks, log_rests)
+    log_sticks, log1m_sticks = np.log(STICKS), np.log1p(-STICKS)
+    weights = gibbs.log_weights(log_sticks, log1m_sticks)
 
     # the second move takes sticks along: a component keeps its own, and the last keeps its place
     inner = rows[rows[:, 3] == 3]
-    moved_weights = np.array([gibbs.log_weights(log_sticks[r[:3]], log_rests[r[:3]]) for r in inner])
-    sticks, rests = log_sticks.tolist(), log_rests.tolist()
+    moved_weights = np.array([gibbs.log_weights(log_sticks[r[:3]], log1m_sticks[r[:3]]) for r in inner])
+    sticks = log_sticks.tolist(), log1m_sticks.tolist()
 
     moves: dict[str, tuple[Callable[[list[int], list[float]], object], Array, Array]] = {
         "first swap": (
@@ -128,7 +128,7 @@ def swap_moves(count: int = 6000, seed: int = 1) -> dict[str, float]:
             counts @ weights,
         ),
         "second swap": (
-            lambda order, n: gibbs.exchange_with_sticks(order, n, sticks, rests, rng),
+            lambda order, n: gibbs.exchange_with_sticks(order, n, *sticks, rng),
             counts[rows[:, 3] == 3],
             (counts[rows[:, 3] == 3] * moved_weights).sum(axis=1),
         ),

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats as st
 from whole_chain import (
     FAMILY,
-    GIVEN,
+    FIXED,
     LEARNED,
     Case,
     Sampler,
@@ -28,7 +28,7 @@ from dpmix.model.mixture import HYPERPARAMETERS, Hyperparameters, Stats
 
 @pytest.mark.parametrize("sampler", [Sampler(), Sampler(split_merge=False), Sampler(False, False)])
 def test_the_joint_distribution_is_kept(sampler: Sampler) -> None:
-    p_values = joint_distribution(GIVEN, 60, 25, sampler)
+    p_values = joint_distribution(FIXED, 60, 25, sampler)
     assert family_wise(p_values) > FAMILY, worst(p_values)
 
 
@@ -48,11 +48,11 @@ def test_the_joint_distribution_is_kept_on_cuda(cuda_devices: Callable[[int], No
     def on_device(events: np.ndarray) -> CudaEngine:
         return CudaEngine(events, devices=[0])
 
-    p_values = joint_distribution(GIVEN, 20, 6, Sampler(make_engine=on_device))
+    p_values = joint_distribution(FIXED, 20, 6, Sampler(make_engine=on_device))
     assert family_wise(p_values) > FAMILY, worst(p_values)
 
 
-@pytest.mark.parametrize("case", [GIVEN, LEARNED])
+@pytest.mark.parametrize("case", [FIXED, LEARNED])
 def test_draws_from_the_prior_are_those_of_scipy(case: Case) -> None:
     p_values = prior_draws(case, 600)
     assert family_wise(p_values) > FAMILY, worst(p_values)
@@ -62,11 +62,11 @@ def test_a_sweep_that_forgets_the_events_is_caught(monkeypatch: pytest.MonkeyPat
     """It leaves all parameters distributed as they are, but has none that go with the events it was given."""
     right = gibbs.posterior
 
-    def of_nothing(stats: Stats, given: Hyperparameters) -> gibbs.Posterior:
-        return right(gibbs.no_events(len(stats.counts), len(given.m)), given)
+    def of_nothing(stats: Stats, hyper: Hyperparameters) -> gibbs.Posterior:
+        return right(gibbs.no_events(len(stats.counts), len(hyper.m)), hyper)
 
     monkeypatch.setattr(gibbs, "posterior", of_nothing)
-    p_values = joint_distribution(GIVEN, 20, 10, Sampler(split_merge=False))
+    p_values = joint_distribution(FIXED, 20, 10, Sampler(split_merge=False))
     assert p_values["log likelihood, shift"] < FAMILY / len(p_values)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from whole_chain import FAMILY, GIVEN, Schedule, calibration, family_wise, rank_p_values, worst
+from whole_chain import FAMILY, FIXED, Schedule, calibration, family_wise, rank_p_values, worst
 
 
 def test_ranks_of_truths_are_uniform() -> None:
-    p_values = calibration(GIVEN, 80, Schedule(burn_in=20, draws=15, thin=4))
+    p_values = calibration(FIXED, 80, Schedule(burn_in=20, draws=15, thin=4))
     assert family_wise(p_values) > FAMILY, worst(p_values)
 
 

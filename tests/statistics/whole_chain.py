@@ -50,7 +50,7 @@ class Case:
 
 
 PHI = np.array([[1.0, 0.4, 0.0], [0.4, 0.8, -0.1], [0.0, -0.1, 0.5]])
-GIVEN = Case(Prior(np.array([0.5, -0.5]), 2.0, 3.0, PHI[:2, :2], 2.0, 1.0), 4, 12)
+FIXED = Case(Prior(np.array([0.5, -0.5]), 2.0, 3.0, PHI[:2, :2], 2.0, 1.0), 4, 12)
 """Hyperparameters given, two channels."""
 
 
@@ -123,10 +123,10 @@ def from_prior(case: Case, count: int, rng: np.random.Generator) -> Trace:
         assert len(phi) == count
     alpha = st.gamma(prior.alpha_shape, scale=1.0 / prior.alpha_rate).rvs(count, random_state=rng)
     # Beta(1, alpha): 1 - v is U^(1/alpha)
-    log_rests = np.log(rng.random((count, n_components - 1))) / alpha[:, None]
+    log1m_sticks = np.log(rng.random((count, n_components - 1))) / alpha[:, None]
     ends = np.zeros((count, 1))
-    log_weights = np.hstack((np.log(-np.expm1(log_rests)), ends)) + np.hstack(
-        (ends, np.cumsum(log_rests, axis=1))
+    log_weights = np.hstack((np.log(-np.expm1(log1m_sticks)), ends)) + np.hstack(
+        (ends, np.cumsum(log1m_sticks, axis=1))
     )
     standard = np.empty((count, n_components, dim, dim))
     for value in np.unique(nu):  # of scale matrix 1

@@ -68,30 +68,30 @@ def _(right, self, events, **options):
 
 
 @instead_of(gibbs, "posterior", "nu + 2 for nu + D + 1 degrees of freedom")
-def _(right, stats, given):
-    conditional = right(stats, given)
-    return conditional._replace(dofs=conditional.dofs - len(given.m) + 1)
+def _(right, stats, hyper):
+    conditional = right(stats, hyper)
+    return conditional._replace(dofs=conditional.dofs - len(hyper.m) + 1)
 
 
 @instead_of(gibbs, "posterior", "gamma for 1 / gamma")
-def _(right, stats, given):
-    return right(stats, replace(given, gamma=1.0 / given.gamma))
+def _(right, stats, hyper):
+    return right(stats, replace(hyper, gamma=1.0 / hyper.gamma))
 
 
 @instead_of(gibbs, "posterior", "scatter about the old means for scatter about the average")
-def _(right, stats, given):
-    conditional = right(stats, given)
+def _(right, stats, hyper):
+    conditional = right(stats, hyper)
     counts = np.maximum(stats.counts, 1.0)[:, None, None]
     extra = stats.sums[:, :, None] * stats.sums[:, None, :] / counts
     return conditional._replace(scales=conditional.scales + extra)
 
 
 @instead_of(gibbs, "posterior", "no pull of the scale towards m")
-def _(right, stats, given):
-    conditional = right(stats, given)
-    away = conditional.means - given.m
+def _(right, stats, hyper):
+    conditional = right(stats, hyper)
+    away = conditional.means - hyper.m
     counts = np.where(stats.counts > 0, stats.counts, np.inf)
-    pull = conditional.precisions / (given.gamma * counts)
+    pull = conditional.precisions / (hyper.gamma * counts)
     extra = pull[:, None, None] * away[:, :, None] * away[:, None, :]
     return conditional._replace(scales=conditional.scales - extra)
 
@@ -157,13 +157,13 @@ def _(right, counts):
 
 
 @instead_of(gibbs, "draw_alpha", "a rate for a scale in alpha")
-def _(right, rests, prior, rng):
-    return float(rng.gamma(prior.alpha_shape + len(rests), prior.alpha_rate - rests.sum()))
+def _(right, log1m_sticks, prior, rng):
+    return float(rng.gamma(prior.alpha_shape + len(log1m_sticks), prior.alpha_rate - log1m_sticks.sum()))
 
 
 @instead_of(gibbs, "draw_alpha", "K for K - 1 sticks in alpha")
-def _(right, rests, prior, rng):
-    return right(rests, replace(prior, alpha_shape=prior.alpha_shape + 1.0), rng)
+def _(right, log1m_sticks, prior, rng):
+    return right(log1m_sticks, replace(prior, alpha_shape=prior.alpha_shape + 1.0), rng)
 
 
 # Label swaps
@@ -175,8 +175,8 @@ def _(right, order, n, weights, rng):
 
 
 @instead_of(gibbs, "exchange_with_sticks", "second swap: always accepted")
-def _(right, order, n, sticks, rests, rng):
-    return right(order, n, sticks, [0.0] * len(rests), rng)
+def _(right, order, n, log_sticks, log1m_sticks, rng):
+    return right(order, n, log_sticks, [0.0] * len(log1m_sticks), rng)
 
 
 @instead_of(gibbs, "exchange_collapsed", "third swap: alpha forgotten")
