@@ -24,7 +24,7 @@ def command(file: str) -> None:
       dpmix info run.h5
     """
     from dpmix.errors import printable
-    from dpmix.runs.run_file import is_run_file
+    from dpmix.system.run_marker import is_run_file
 
     about = _about_run if is_run_file(Path(file)) else _about_data
     click.echo("\n".join(map(printable, about(file))))

@@ -32,7 +32,7 @@ from typing import Literal
 import numpy as np
 from scipy.special import ndtri
 
-from dpmix.inputs.storage import let_go
+from dpmix.inputs.storage import release_pages
 from dpmix.model.mixture import Array, Floats, Ints
 
 Treatment = Literal["kept", "dithered", "tail below", "tail above"]
@@ -105,7 +105,7 @@ def counted(atoms: Sequence[Sequence[Atom]], values: Floats) -> tuple[tuple[Atom
         piece = values[start : start + PIECE]
         for j, k, point in points:
             events[j][k] += int((piece[:, j] == point).sum())
-        let_go(values, start, start + len(piece))
+        release_pages(values, start, start + len(piece))
     return tuple(
         tuple(replace(atom, events=n) for atom, n in zip(own, numbers, strict=True))
         for own, numbers in zip(atoms, events, strict=True)
@@ -119,7 +119,7 @@ def _evenly_spaced(values: Floats) -> Floats:
     for start in range(0, len(values), rows):
         stop = min(start + rows, len(values))
         found.append(np.array(values[start:stop:step]))
-        let_go(values, start, stop)
+        release_pages(values, start, stop)
     return np.concatenate(found)
 
 

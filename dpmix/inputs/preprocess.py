@@ -38,7 +38,7 @@ from dpmix.inputs.channels import (
 from dpmix.inputs.fcs import Channel, Spillover
 from dpmix.inputs.samples import Columns, open_samples
 from dpmix.inputs.sources import Source, open_sources
-from dpmix.inputs.storage import Storage, let_go
+from dpmix.inputs.storage import Storage, release_pages
 from dpmix.inputs.transforms import Scaling, Transform
 from dpmix.kernels.layout import MAX_CHANNELS
 from dpmix.model.mixture import Array, Floats, Ints
@@ -537,7 +537,7 @@ def _chunks_of(values: Floats, told: Telling) -> Iterator[tuple[int, int]]:
     """Chunks of the events that are held."""
     for start, stop in _chunks(len(values), told):
         yield start, stop
-        let_go(values, start, stop)
+        release_pages(values, start, stop)
 
 
 def _scan(plan: _Plan, told: Telling) -> _Scan:
@@ -663,7 +663,7 @@ def _gather(
             values[filled : filled + len(raw)] = raw
             if rows is not None:
                 rows[filled : filled + len(raw)] = numbers
-            let_go(values, filled, filled + len(raw))
+            release_pages(values, filled, filled + len(raw))
             filled += len(raw)
         starts.append(filled)
         plan.source.require_unchanged()

@@ -44,9 +44,9 @@ from dpmix.errors import ConfigError, DataError, DpmixError, printable
 from dpmix.inputs import fcs
 from dpmix.inputs.fcs import Channel, Spillover
 from dpmix.inputs.storage import Storage
-from dpmix.runs.run_file import is_run_file
 from dpmix.system import memory
 from dpmix.system.progress import Telling
+from dpmix.system.run_marker import is_run_file
 
 Place = tuple[Path, str]
 Fetch = Callable[[int, int, Sequence[int]], npt.NDArray[Any]]

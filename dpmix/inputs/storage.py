@@ -230,7 +230,7 @@ def is_in_file(values: Floats) -> bool:
     return isinstance(values, np.memmap)
 
 
-def let_go(values: Floats, start: int, stop: int) -> None:
+def release_pages(values: Floats, start: int, stop: int) -> None:
     """Tell the system that a pass over events is through with some, now and then, where they are in a file.
 
     It would keep all pages of the file for this process until others want them, and count them as its memory.

@@ -40,7 +40,6 @@ from dpmix.runs.run_file import (
     coordinate,
     copy_drawn,
     is_drawn,
-    is_run_file,
     lay_out,
     layout_found,
     read_contents,
@@ -48,6 +47,7 @@ from dpmix.runs.run_file import (
 from dpmix.system.files import partial_path, sync_folder, writing
 from dpmix.system.locks import open_alone
 from dpmix.system.memory import shown
+from dpmix.system.run_marker import is_run_file
 
 if TYPE_CHECKING:
     import arviz

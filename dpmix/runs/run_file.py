@@ -285,15 +285,6 @@ def write_coordinates(group: h5netcdf.Group, coordinates: Mapping[str, AnyArray]
         _write(group, dim, (dim,), values)
 
 
-def is_run_file(path: Path) -> bool:
-    """Whether a file is what ``dpmix mcmc`` or ``dpmix bem`` wrote; False of one that is cut short."""
-    try:
-        with h5py.File(path, "r", locking=False) as file:
-            return "run_id" in file.attrs
-    except OSError:
-        return False
-
-
 def read_contents(path: Path) -> Contents:
     """What a run file says of itself.
 

@@ -18,7 +18,7 @@ from dpmix.engines.base import Engine
 from dpmix.engines.choose import choose_backend, make_engine, warn_of_other_arithmetic
 from dpmix.errors import ConfigError, DataError
 from dpmix.inputs import preprocess
-from dpmix.inputs.storage import Storage, is_in_file, let_go
+from dpmix.inputs.storage import Storage, is_in_file, release_pages
 from dpmix.model import gibbs
 from dpmix.model.mixture import HYPERPARAMETERS, Prior, State
 from dpmix.model.streams import Step, Stream
@@ -177,7 +177,7 @@ def initial_state(session: Session, chain: int, method: str = "kmeans") -> State
         len(values), size=initialise.subsample_size(len(values), count), replace=False, shuffle=False
     )
     some = values[np.sort(rows)]
-    let_go(values, 0, len(values))
+    release_pages(values, 0, len(values))
     make = initialise.from_kmeans if method == "kmeans" else initialise.from_random_events
     return make(some, len(values), count, session.prior, stream)
 

@@ -26,7 +26,7 @@ from dpmix.config.schema import DataConfig, EngineConfig, to_yaml
 from dpmix.errors import ConfigError, DataError
 from dpmix.inputs import preprocess
 from dpmix.inputs.preprocess import Events
-from dpmix.inputs.storage import Storage, is_in_file, let_go
+from dpmix.inputs.storage import Storage, is_in_file, release_pages
 from dpmix.runs import run, session
 from dpmix.system import memory
 from dpmix.system.progress import Telling
@@ -311,9 +311,9 @@ def test_what_a_pass_is_through_with_is_memory_of_the_process_no_longer(tmp_path
     values = Storage(tmp_path, 0).hold(2_000_000, 4, "events")  # 32 MB
     values[:] = 3
     assert mapped() - before > 30e6
-    let_go(values, 0, 1)
+    release_pages(values, 0, 1)
     assert mapped() - before > 30e6
-    let_go(values, 1, len(values))
+    release_pages(values, 1, len(values))
     assert mapped() - before < 2e6
     assert (values == 3).all()
 

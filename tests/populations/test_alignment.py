@@ -21,7 +21,7 @@ from dpmix.populations.alignment import align, write_aligned
 from dpmix.populations.partitions import contingency
 from dpmix.runs.draws import Run, import_arviz
 from dpmix.runs.run import run_mcmc
-from dpmix.runs.run_file import is_run_file
+from dpmix.system.run_marker import is_run_file
 
 Ints = npt.NDArray[np.int64]
 Array = npt.NDArray[np.float64]
