@@ -42,7 +42,7 @@ from dpmix.inputs.storage import Storage, release_pages
 from dpmix.inputs.transforms import Scaling, Transform
 from dpmix.kernels.layout import MAX_CHANNELS
 from dpmix.model.mixture import Array, Floats, Ints
-from dpmix.system.progress import Telling
+from dpmix.system.progress import ProgressLog
 
 CHUNK = 65_536  # events read and worked on at a time
 FLOAT_LIMIT = 1.0 - 2.0**-18  # of $PnR: 262143 of 262144, where instruments with float values saturate
@@ -257,9 +257,9 @@ def prepare_like(
     notes += [note for _, differences in found for note in differences]
     plans = _plan(settings, sources, [chosen for chosen, _ in found], base, notes)
     total = sum(source.n_events for source in sources)
-    told = Telling("preparing the events", 4 * total)
+    progress = ProgressLog("preparing the events", 4 * total)
     with threadpool_limits(1, "blas"):
-        gathered = _gather(plans, total, False, 0, storage, told)
+        gathered = _gather(plans, total, False, 0, storage, progress)
     if len(gathered.values) == 0:
         raise DataError(f"{_names(plans)}: found no events, need at least one")
     recorded = scaling.atoms or ((),) * len(scaling.channels)
@@ -267,8 +267,8 @@ def prepare_like(
         tuple(atom for atom in own if atom.events) for own in atoms.counted(recorded, gathered.values)
     )
     _check_logarithms(scaling.transforms, gathered.not_positive, scaling.channels)
-    seen = _transform(gathered, scaling, [source.name for source in sources], told)
-    data_hash = _standardise(gathered.values, scaling, told)
+    seen = _transform(gathered, scaling, [source.name for source in sources], progress)
+    data_hash = _standardise(gathered.values, scaling, progress)
     events = _events(plans, gathered, replace(scaling, atoms=here), seen.beyond, notes, data_hash, storage)
     return replace(events, scaling=scaling)
 
@@ -288,8 +288,8 @@ def _prepare(settings: DataConfig, base: Path, seed: int, storage: Storage) -> E
 
     total = sum(source.n_events for source in sources)
     n_take = min(total, settings.max_events or total)
-    told = Telling("preparing the events", 2 * total + 3 * n_take)
-    gathered = _gather(plans, n_take, settings.margin_events == "drop", seed, storage, told)
+    progress = ProgressLog("preparing the events", 2 * total + 3 * n_take)
+    gathered = _gather(plans, n_take, settings.margin_events == "drop", seed, storage, progress)
     values = gathered.values
     if len(values) < len(names):
         raise DataError(
@@ -311,12 +311,12 @@ def _prepare(settings: DataConfig, base: Path, seed: int, storage: Storage) -> E
     no_limits = (0.0,) if sources[0].kind == "mass" else ()
     found = atoms.find(values, settings.atoms, [transform.apply for transform in transforms], no_limits)
     scaling = Scaling(names, transforms, np.zeros(len(names)), np.ones(len(names)), found, seed)
-    seen = _transform(gathered, scaling, [source.name for source in sources], told)
+    seen = _transform(gathered, scaling, [source.name for source in sources], progress)
     _check(seen, names, len(values))
     if settings.standardize:
         means = seen.totals / len(values)
-        scaling = replace(scaling, means=means, sds=_deviations(values, means, told))
-    data_hash = _standardise(values, scaling, told)
+        scaling = replace(scaling, means=means, sds=_deviations(values, means, progress))
+    data_hash = _standardise(values, scaling, progress)
     if n_take < total:
         notes.append(f"{n_take} of {total} events drawn at random (data.max_events)")
     events = _events(plans, gathered, scaling, seen.beyond, notes, data_hash, storage)
@@ -525,28 +525,28 @@ class _Scan:
     high: Array
 
 
-def _chunks(n_events: int, told: Telling | None = None) -> Iterator[tuple[int, int]]:
+def _chunks(n_events: int, progress: ProgressLog | None = None) -> Iterator[tuple[int, int]]:
     for start in range(0, n_events, CHUNK):
         stop = min(start + CHUNK, n_events)
         yield start, stop
-        if told is not None:
-            told.add(stop - start)
+        if progress is not None:
+            progress.add(stop - start)
 
 
-def _chunks_of(values: Floats, told: Telling) -> Iterator[tuple[int, int]]:
+def _chunks_of(values: Floats, progress: ProgressLog) -> Iterator[tuple[int, int]]:
     """Chunks of the events that are held."""
-    for start, stop in _chunks(len(values), told):
+    for start, stop in _chunks(len(values), progress):
         yield start, stop
         release_pages(values, start, stop)
 
 
-def _scan(plan: _Plan, told: Telling) -> _Scan:
+def _scan(plan: _Plan, progress: ProgressLog) -> _Scan:
     """Read a file once: refuse values that are not finite, and find the limits of its channels."""
     n = len(plan.columns)
     lowest, highest = np.full(n, np.inf), np.full(n, -np.inf)
     at_lowest, at_highest = np.zeros(n, np.int64), np.zeros(n, np.int64)
     not_numbers, infinite, first = np.zeros(n, np.int64), np.zeros(n, np.int64), np.full(n, -1)
-    for start, stop in _chunks(plan.source.n_events, told):
+    for start, stop in _chunks(plan.source.n_events, progress):
         block = plan.source.read(start, stop, plan.columns)
         finite = np.isfinite(block)
         not_numbers += np.isnan(block).sum(0)
@@ -629,20 +629,20 @@ def _names(plans: Sequence[_Plan]) -> str:
 
 
 def _gather(
-    plans: Sequence[_Plan], n_read: int, drop: bool, seed: int, storage: Storage, told: Telling
+    plans: Sequence[_Plan], n_read: int, drop: bool, seed: int, storage: Storage, progress: ProgressLog
 ) -> _Gathered:
     """Read files twice: for what cannot be used and for limits, then `n_read` events into one array."""
     sizes = [plan.source.n_events for plan in plans]
     dim = len(plans[0].chosen)
     values = storage.hold(n_read, dim, _names(plans))
-    scans = [_scan(plan, told) for plan in plans]
+    scans = [_scan(plan, progress) for plan in plans]
     rows = np.empty(n_read, np.int64) if drop or n_read < sum(sizes) else None
     low, high, negative, not_positive = np.zeros((4, dim), np.int64)
     lowest, highest = np.full(dim, np.inf), np.full(dim, -np.inf)
     starts, filled = [0], 0
     selection = _select(sizes, n_read, seed)
     for plan, scan in zip(plans, scans, strict=True):
-        for start, stop in _chunks(plan.source.n_events, told):
+        for start, stop in _chunks(plan.source.n_events, progress):
             picked = next(selection)
             if picked is not None and len(picked) == 0:
                 continue
@@ -739,13 +739,13 @@ class _Seen:
     totals: Array
 
 
-def _transform(gathered: _Gathered, scaling: Scaling, samples: Sequence[str], told: Telling) -> _Seen:
+def _transform(gathered: _Gathered, scaling: Scaling, samples: Sequence[str], progress: ProgressLog) -> _Seen:
     """Transform events and spread their atoms, in place."""
     values, dim = gathered.values, len(scaling.channels)
     beyond, totals = np.zeros(dim, np.int64), np.zeros(dim)
     lowest, highest = np.full(dim, np.inf), np.full(dim, -np.inf)
     alike, finite = list(itertools.combinations(range(dim), 2)), np.ones(dim, bool)
-    for start, stop in _chunks_of(values, told):
+    for start, stop in _chunks_of(values, progress):
         block = values[start:stop]
         for j, transform in enumerate(scaling.transforms):
             raw = block[:, j].astype(np.float64)
@@ -804,19 +804,19 @@ def _check_finite(finite: npt.NDArray[np.bool_], names: Sequence[str]) -> None:
         )
 
 
-def _deviations(values: Floats, means: Array, told: Telling) -> Array:
+def _deviations(values: Floats, means: Array, progress: ProgressLog) -> Array:
     """Standard deviations, float64 [D], added chunk by chunk in order."""
     squares = np.zeros(len(means))
-    for start, stop in _chunks_of(values, told):
+    for start, stop in _chunks_of(values, progress):
         squares += np.square(values[start:stop] - means).sum(0)
     return np.sqrt(squares / len(values))
 
 
-def _standardise(values: Floats, scaling: Scaling, told: Telling) -> str:
+def _standardise(values: Floats, scaling: Scaling, progress: ProgressLog) -> str:
     """Standardise in place; SHA-256 of the names of the channels and the events as they then are."""
     digest = hashlib.sha256("\0".join(scaling.channels).encode())
     finite = np.ones(len(scaling.channels), bool)
-    for start, stop in _chunks_of(values, told):
+    for start, stop in _chunks_of(values, progress):
         with np.errstate(over="ignore"):  # told below, by the channel
             values[start:stop] = (values[start:stop] - scaling.means) / scaling.sds
         finite &= np.isfinite(values[start:stop]).all(0)

@@ -45,7 +45,7 @@ from dpmix.inputs import fcs
 from dpmix.inputs.fcs import Channel, Spillover
 from dpmix.inputs.storage import Storage
 from dpmix.system import memory
-from dpmix.system.progress import Telling
+from dpmix.system.progress import ProgressLog
 from dpmix.system.run_marker import is_run_file
 
 Place = tuple[Path, str]
@@ -501,11 +501,11 @@ def _text(path: Path, part: str, storage: Storage) -> Source:
     convert = pyarrow.csv.ConvertOptions(
         column_types=dict.fromkeys(numeric, pyarrow.float32()), include_columns=numeric
     )
-    told = Telling(f"reading {path.name}", path.stat().st_size)
+    progress = ProgressLog(f"reading {path.name}", path.stat().st_size)
     with pyarrow.csv.open_csv(path, reading, parsing, convert) as batches:
         for batch in batches:
             table.append(np.column_stack([c.to_numpy(zero_copy_only=False) for c in batch.columns]))
-            told.add(TEXT_BLOCK)
+            progress.add(TEXT_BLOCK)
     place = {int(key): k for k, key in enumerate(numeric)}
     return Source(
         path.name,

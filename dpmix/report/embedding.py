@@ -10,11 +10,11 @@ from dpmix.errors import ConfigError
 from dpmix.model.mixture import Array, Floats
 from dpmix.model.streams import Step, Stream
 from dpmix.populations.result import Map
-from dpmix.system.progress import Telling
+from dpmix.system.progress import ProgressLog
 
 MOST_EVENTS = 20_000
 PERPLEXITY = 30.0
-EARLY, LATE, TOLD = 250, 500, 10  # steps: with exaggeration, without, and until it is told how far they are
+EARLY, LATE, REPORT_EVERY = 250, 500, 10  # steps: with exaggeration, without, between two reports
 
 
 def need() -> None:
@@ -60,7 +60,7 @@ def _embed(values: Floats, random: np.random.Generator) -> Floats:
     start = _principal(values, random)
     if len(values) <= 3:
         return start.astype(np.float32)
-    told = Telling("drawing the map", EARLY + LATE)
+    progress = ProgressLog("drawing the map", EARLY + LATE)
     tsne = TSNE(
         perplexity=min(PERPLEXITY, (len(values) - 1) / 3),  # that of three times as many neighbours
         early_exaggeration_iter=EARLY,
@@ -68,8 +68,8 @@ def _embed(values: Floats, random: np.random.Generator) -> Floats:
         initialization=start,
         random_state=int(random.integers(2**31)),
         n_jobs=1,  # its neighbours and its sums depend on the number of threads
-        callbacks=lambda *_: told.add(TOLD),
-        callbacks_every_iters=TOLD,
+        callbacks=lambda *_: progress.add(REPORT_EVERY),
+        callbacks_every_iters=REPORT_EVERY,
     )
     with threadpool_limits(1):
         return np.asarray(tsne.fit(values), np.float32)

@@ -30,7 +30,7 @@ from dpmix.runs.diagnostics import convergence
 from dpmix.runs.draws import Run, open_run
 from dpmix.runs.session import check_same_data
 from dpmix.system.files import nearest_there, refuse
-from dpmix.system.progress import Telling
+from dpmix.system.progress import ProgressLog
 
 log = logging.getLogger("dpmix")
 
@@ -279,7 +279,7 @@ def blocks(task: Task, found: Populations, summary: _Summary) -> Iterator[Block]
     """
     events, scaling = task.events, task.events.scaling
     random = Stream(task.config.seed, 0, 0).step(Step.PROPORTIONS)
-    told = Telling("gating", len(events.values))
+    progress = ProgressLog("gating", len(events.values))
     weights = found.weights
     with closing(task.engine(events.values)) as engine:
         for sample, (first, end) in enumerate(
@@ -303,7 +303,7 @@ def blocks(task: Task, found: Populations, summary: _Summary) -> Iterator[Block]
                 )
                 summary.add(block, start)
                 yield block
-                told.add(stop - start)
+                progress.add(stop - start)
 
 
 def _ratios(task: Task, found: Populations, weights: Array, engine: Engine, sample: int) -> Floats:

@@ -24,7 +24,7 @@ from dpmix.cli import main
 from dpmix.inputs import preprocess
 from dpmix.inputs.fcs import write_fcs
 from dpmix.runs.draws import open_run
-from dpmix.system.progress import Telling
+from dpmix.system.progress import ProgressLog
 
 RNG = np.random.default_rng(1)
 GOOD = RNG.normal(0, 100, (300, 3)).astype(np.float32)
@@ -293,8 +293,8 @@ def test_a_file_that_changes_between_two_passes(
     else:
         SAVE[name](path, GOOD)
 
-    def scanned(plan: preprocess._Plan, told: Telling) -> preprocess._Scan:
-        found = scan(plan, told)
+    def scanned(plan: preprocess._Plan, progress: ProgressLog) -> preprocess._Scan:
+        found = scan(plan, progress)
         change(path)
         return found
 

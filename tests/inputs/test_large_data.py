@@ -29,7 +29,7 @@ from dpmix.inputs.preprocess import Events
 from dpmix.inputs.storage import Storage, is_in_file, release_pages
 from dpmix.runs import run, session
 from dpmix.system import memory
-from dpmix.system.progress import Telling
+from dpmix.system.progress import ProgressLog
 
 N, D = 100_000, 4
 MCMC = {"chains": 2, "burn_in": 2, "draws": 3, "split_merge": 2}
@@ -318,16 +318,16 @@ def test_what_a_pass_is_through_with_is_memory_of_the_process_no_longer(tmp_path
     assert (values == 3).all()
 
 
-# ------------------------------------------------------------------------------------------ told
+# ------------------------------------------------------------------------------------------ progress
 
 
-def test_how_far_a_piece_of_work_is_is_told_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_progress_of_long_work_is_logged_at_intervals(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "dpmix")
     now = 0.0
-    told = Telling("preparing", 1000, lambda: now)
+    progress = ProgressLog("preparing", 1000, lambda: now)
     for _ in range(250):
         now += 0.1
-        told.add(4)
+        progress.add(4)
     lines = [record for record in caplog.records if record.levelno == logging.INFO]
     assert [record.getMessage() for record in lines] == ["preparing: 40%", "preparing: 80%"]
     assert 80 < len(caplog.records) < 130

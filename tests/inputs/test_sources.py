@@ -258,7 +258,7 @@ def test_a_text_file_is_the_same_table_in_memory_and_in_a_file(
     assert (two.n_events, two.read(7, 7, [0]).shape) == (500, (0, 1))
 
 
-def test_how_far_the_reading_of_a_text_file_is_is_told(
+def test_progress_of_reading_a_text_file_is_logged(
     tmp_path: Path, values: Values, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_csv(tmp_path / "a.csv", np.tile(values, (400, 1)))
