@@ -8,6 +8,7 @@ EMULATOR := build/cuda_on_cpu/libcuda.so.1
 FUZZ_SECONDS ?= 1200
 COG := $(BIN)/cog -r -I benchmarks
 PAGES := README.md docs/tutorial.md docs/benchmarks/*.md
+EDITED := README.md docs/index.md
 
 .PHONY: help demo test test-gpu faults fuzz sanitize sbc lint warnings docs links bench guard bench-cpu bench-gpu clean
 
@@ -19,7 +20,7 @@ help:
 	@echo "make sanitize   the tests of the CPU engine under address, undefined behaviour and thread sanitizers"
 	@echo "make faults     60 kills, power cuts, full disks, too little memory: the table of docs/explanation/validation.md"
 	@echo "make sbc        simulation-based calibration of the sampler, at length (some 10 minutes on an idle core)"
-	@echo "make lint       ruff, mypy, clang-format, and that the tables in pages are those of the results"
+	@echo "make lint       ruff, mypy, clang-format, tables in pages match the results, words that are always wrong"
 	@echo "make docs       these pages as a site in build/docs, any warning or broken link an error"
 	@echo "make links      the pages' links to other sites, on a machine with a network; CI has none"
 	@echo "make warnings   the native code by g++ and clang++, any warning an error"
@@ -82,6 +83,7 @@ lint: $(VENV)/installed
 	$(BIN)/python -m mypy dpmix cli kernels tests/cuda_on_cpu
 	$(BIN)/clang-format --dry-run -Werror $(CPP)
 	$(COG) --check $(PAGES)
+	$(BIN)/python docs/words.py $(EDITED)
 
 # Built apart, so that a warning of a newer compiler stops this target and no user's installation.
 warnings: $(VENV)/installed

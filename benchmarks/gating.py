@@ -12,7 +12,7 @@ The sets and the scores are those of ../shared/tools beside the checkout (labell
 are no part of this project: mean F1 after matching clusters and gates one to one (Weber and Robinson 2016,
 Cytometry A 89:1084), the F-measure of FlowCAP-I (Aghaeepour et al. 2013, Nat. Methods 10:228) and the
 adjusted Rand index, of the gated events, sample by sample and averaged over the samples of a set. All tools
-have the same standardised events of one sample at a time. Some of the peers are told the number of gates;
+have the same standardised events of one sample at a time. Some of the peers get the number of gates as input;
 dpmix is not, has one config for all, its defaults, and is run as a user would run it, by its commands.
 """
 
@@ -69,7 +69,7 @@ def _flowsom(events: Events, clusters: int, seed: int) -> Ints:
     return np.asarray(flowsom.FlowSOM(table, n_clusters=clusters, seed=seed).metacluster_labels).astype(int)
 
 
-def flowsom_told(events: Events, gates: int, seed: int) -> Ints:
+def flowsom_gates(events: Events, gates: int, seed: int) -> Ints:
     return _flowsom(events, gates + 1, seed)
 
 
@@ -152,23 +152,28 @@ def dpmix_populations(events: Events, workdir: Path, seed: int) -> tuple[Ints, f
 
 @dataclass(frozen=True)
 class Method:
-    """A contender: how it is shown, what it is told, the function, the distribution it comes from."""
+    """A contender: its name in tables, the input it is given, its function and its distribution."""
 
     title: str
-    told: str
+    given: str
     cluster: Callable[[Events, int, int], Ints] | None
     distribution: str
 
 
+SKLEARN = "scikit-learn"
 METHODS = {
-    "kmeans": Method("k-means", "k = gates + 1, told", kmeans, "scikit-learn"),
-    "flowsom": Method("FlowSOM, told", "n_clusters = gates + 1, told", flowsom_told, "flowsom"),
+    "kmeans": Method("k-means", "k = gates + 1 (true number of gates)", kmeans, SKLEARN),
+    "flowsom": Method(
+        "FlowSOM, gates + 1", "n_clusters = gates + 1 (true number of gates)", flowsom_gates, "flowsom"
+    ),
     "flowsom20": Method("FlowSOM, 20", "n_clusters = 20", flowsom_20, "flowsom"),
     "phenograph": Method("PhenoGraph", "k = 30 neighbours, leiden", phenograph, "phenograph"),
-    "gmm": Method("GMM, told", "gates + 5, told; fitted to at most 20,000 events", gmm, "scikit-learn"),
-    "bgmm": Method("BGMM", "40 components, at most 8,000 events, 100 iterations", bgmm, "scikit-learn"),
-    "dpmix": Method("**dpmix**", "nothing: the default config", None, "dpmix"),
-}  # fmt: skip
+    "gmm": Method("GMM, gates + 5", "gates + 5 (true number); at most 20,000 events", gmm, SKLEARN),
+    "bgmm": Method(
+        "BGMM (scikit-learn)", "40 components, at most 8,000 events, 100 iterations", bgmm, SKLEARN
+    ),
+    "dpmix": Method("**dpmix**", "none (default config)", None, "dpmix"),
+}
 
 
 # -------------------------------------------------------------------------------------- measuring
@@ -235,8 +240,8 @@ def earlier() -> dict[int, Scores]:
 def write(scores: dict[int, Scores]) -> None:
     """Keep everything in benchmarks/results/gating.json."""
     others = {seed: {m: by_set for m, by_set in scores[seed].items() if by_set} for seed in sorted(scores)}
-    told = {method: METHODS[method].told for method in METHODS}
-    write_results("gating", {"methods": told, "scores": others.pop(SEED), "other seeds": others})
+    given = {method: METHODS[method].given for method in METHODS}
+    write_results("gating", {"methods": given, "scores": others.pop(SEED), "other seeds": others})
 
 
 # ---------------------------------------------------------------------------------------- showing

@@ -176,10 +176,10 @@ def in_brief() -> str:
     mcmc, em = ({name: row[largest]["seconds"] for name, row in results[kind].items()} for kind in KINDS)
     threads = "dpmix, 2 threads"
     text = (
-        f"{ITERATIONS} iterations with {int(largest):,} events, D = {D} and K = {K} take "
-        f"{significant(mcmc[threads])} s of MCMC and {significant(em[threads])} s of Bayesian EM on two "
-        f"threads; a serial program in plain NumPy takes {significant(mcmc[SERIAL])} and "
-        f"{significant(em[SERIAL])} s ([the paper's tables](docs/benchmarks/paper.md))."
+        f"{ITERATIONS} iterations for {int(largest):,} events, {D} channels and {K} components take "
+        f"{significant(mcmc[threads])} s (MCMC) or {significant(em[threads])} s (Bayesian EM) on two "
+        f"threads; a serial program in NumPy takes {significant(mcmc[SERIAL])} s or "
+        f"{significant(em[SERIAL])} s ([all sizes](docs/benchmarks/paper.md))."
     )
     return textwrap.fill(text, 115, break_on_hyphens=False) + "\n"
 

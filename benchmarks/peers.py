@@ -408,7 +408,7 @@ def gated(method: str, events: Events, gates: Ints) -> dict[str, Any]:
         "seconds": round(seconds, 1),
         "processor seconds": round(processor, 1),
         **scores(gates, labels),
-        "told": about.told,
+        "input given": about.given,
         "version": version(about.distribution),
     }
 
@@ -514,10 +514,10 @@ def table_gates() -> str:
         f"{name}: {one['events'][0]:,} x {one['events'][1]}, {one['gates']} populations"
         for name, one in measured.items()
     ]
-    lines = [f"| | is told | {' | '.join(heads)} |", "| --- " * (len(heads) + 2) + "|"]
+    lines = [f"| | input given | {' | '.join(heads)} |", "| --- " * (len(heads) + 2) + "|"]
     for method, about in METHODS.items():
         rows = [one["methods"][method] for one in measured.values()]
-        lines.append(f"| {about.title} | {about.told} | {' | '.join(map(_gates_cell, rows))} |")
+        lines.append(f"| {about.title} | {about.given} | {' | '.join(map(_gates_cell, rows))} |")
     missing = [f"{name}: {one['reason']}." for name, one in results.items() if "methods" not in one]
     return "\n".join([*lines, "", *missing]).rstrip() + "\n"
 
@@ -545,16 +545,16 @@ def headline() -> str:
         if method in METHODS
     }
     lines = [
-        f"| | is told | seven gated sets: mean F1 / ARI | {n_events:,} events x {dim} to populations |",
+        f"| | input given | mean F1 / ARI, seven gated sets | time for {n_events:,} events, {dim} channels |",
         "| --- | --- | ---: | ---: |",
     ]
     for method, (f1, ari) in sorted(means.items(), key=lambda item: -item[1][0]):
         about, seconds = METHODS[method], brief(simulated["methods"][method]["seconds"])
-        lines.append(f"| {about.title} | {about.told} | {f1:.2f} / {ari:.2f} | {seconds} s |")
+        lines.append(f"| {about.title} | {about.given} | {f1:.2f} / {ari:.2f} | {seconds} s |")
     packages = ("dpmix", "scikit-learn", "flowsom", "phenograph")
     record = said("peers", "benchmarks/results", packages)
-    seven_of = "Gated sets: [gating.json](benchmarks/results/gating.json), with the date of every figure."
-    sources = f"Seconds: {record} {seven_of}"
+    agreement = "Agreement: [gating.json](benchmarks/results/gating.json), with the date of each value."
+    sources = f"Time: {record} {agreement}"
     return "\n".join([*lines, "", textwrap.fill(sources, 115, break_on_hyphens=False)]) + "\n"
 
 

@@ -1,7 +1,7 @@
-"""How long the walk in docs/tutorial.md takes, from an empty home to a gated sample, as a user follows it.
+"""Time the steps of docs/tutorial.md, from an empty home to a gated sample.
 
-Every shell command of the page down to the first `dpmix gate`, as it stands there, in a folder of its own;
-only what needs to be root is left out. Downloads count: they are as fast as the network.
+Runs every shell command of the page, unchanged, up to the first `dpmix gate`, in its own folder; `sudo`
+commands are left out. Downloads are included.
 """
 
 from __future__ import annotations
@@ -62,17 +62,15 @@ def table() -> str:
         for name, step in steps.items()
     ]
     total = sum(step["seconds"] for step in steps.values())
-    return "\n".join(
-        ["| step | time |", "| --- | --- |", *rows, f"| together | {total / 60:.1f} minutes |", ""]
-    )
+    return "\n".join(["| step | time |", "| --- | --- |", *rows, f"| total | {total / 60:.1f} minutes |", ""])
 
 
 def said() -> str:
-    """Where and when that was, Markdown; without versions, as those are of another environment."""
+    """Machine and date of the measurement, Markdown. Versions belong to another environment."""
     made = record.read_results("walk")
     return (
         f"`{made['command']}` on {record.in_words(made['machine'])}, {made['date'][:10]}: "
-        "[walk.json](../benchmarks/results/walk.json). Downloads are in it, what needs to be root is not."
+        "[walk.json](../benchmarks/results/walk.json). Times include downloads but not the `sudo` command."
     )
 
 
