@@ -379,7 +379,7 @@ def test_the_profile_is_printed_when_asked_and_told_by_info(folder: Path, kind: 
 
 def test_a_run_goes_on_with_another_backend(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     no_cuda = SimpleNamespace(available=lambda: (False, "no driver"))
-    monkeypatch.setattr("dpmix.engines.cuda", no_cuda)
+    monkeypatch.setattr("dpmix.engines.choose.cuda", no_cuda)
     dpmix("mcmc", "in/run.yaml", "--output", "whole.h5")
     with monkeypatch.context() as patch:
         stop_after(9, patch)

@@ -18,9 +18,8 @@ from scipy import stats as st
 from sklearn.mixture import BayesianGaussianMixture
 
 from dpmix.cli import main
-from dpmix.config import schema
 from dpmix.config.problems import keys
-from dpmix.config.schema import parse_config
+from dpmix.config.schema import parse_config, schema
 from dpmix.model.gibbs import posterior
 from dpmix.model.mixture import Hyperparameters, Prior, State, Stats, log_prior, whiteners_of
 from dpmix.runs.session import make_prior

@@ -55,7 +55,7 @@ class FakeCuda:
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     fake = FakeCuda(True)
-    monkeypatch.setattr("dpmix.engines.cuda", fake)
+    monkeypatch.setattr("dpmix.engines.choose.cuda", fake)
     return fake
 
 
