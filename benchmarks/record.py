@@ -7,6 +7,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import sys
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -82,9 +83,20 @@ def write_results(name: str, results: dict[str, Any], *, quick: bool = False) ->
         "machine": machine(),
         "results": results,
     }
-    path.write_text(json.dumps(record, indent=2) + "\n")
+    path.write_text(as_text(record))
     print(f"written to {os.path.relpath(path)}")
     return path
+
+
+def as_text(record: dict[str, Any]) -> str:
+    """Return indented JSON with each list or object of scalars on one line, so that diffs stay readable."""
+    text = json.dumps(record, indent=1)
+    return re.sub(r"([\[{])\s+([^\[\]{}]*?)\s+([\]}])", _on_one_line, text) + "\n"
+
+
+def _on_one_line(found: re.Match[str]) -> str:
+    opening, inner, closing = found.groups()
+    return opening + re.sub(r"\n\s+", " ", inner) + closing
 
 
 def read_results(name: str, *, quick: bool = False) -> dict[str, Any]:
