@@ -1,19 +1,15 @@
-"""What `dpmix mcmc` and `dpmix bem` share: their options, the config that results, the run, its end."""
+"""What `dpmix mcmc` and `dpmix bem` share: their options, the run, its end."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NoReturn
+from typing import Literal, NoReturn
 
 import click
 
-from dpmix.errors import ConfigError, EngineError, OutputError
-
-if TYPE_CHECKING:
-    from dpmix.config.schema import Config
-    from dpmix.runs.draws import Run
+from dpmix.errors import EngineError, OutputError
 
 Kind = Literal["mcmc", "bem"]
 Command = Callable[..., None]
@@ -64,27 +60,28 @@ def sample(
         )
     from dpmix.config.yaml_text import flow
     from dpmix.runs import diagnostics, draws, run
+    from dpmix.runs.resume import choose
+    from dpmix.system.stop import Stop
 
     from .progress import Reporter
-    from .stop import Stop
 
     given = {"output.path": output, "seed": seed, "engine.threads": threads}
     overrides = [*settings, *(f"{key}={flow(value)}" for key, value in given.items() if value is not None)]
-    chosen, base, earlier = choose(kind, config, overrides, resume)
-    if earlier is not None and earlier.complete and not adds_draws(kind, chosen, earlier):
+    chosen = choose(kind, config, overrides, resume)
+    if chosen.finished is not None:
         if not quiet:
-            click.echo(f"dpmix: {chosen.output.path}: complete already, nothing to resume", err=True)
-            click.echo("\n".join(diagnostics.describe_run(earlier)))
+            click.echo(f"dpmix: {chosen.output}: complete already, nothing to resume", err=True)
+            click.echo("\n".join(diagnostics.describe_run(chosen.finished)))
         if profile:
-            click.echo("\n".join(diagnostics.describe_profile(earlier)))
+            click.echo("\n".join(diagnostics.describe_profile(chosen.finished)))
         return
 
     begin = {"mcmc": run.run_mcmc, "bem": run.run_bem}[kind]
     try:
         with Stop() as stop, Reporter(quiet) as reporter:
             result = begin(
-                chosen,
-                base=base,
+                chosen.config,
+                base=chosen.base,
                 resume=resume,
                 overwrite=overwrite,
                 on_sweep=reporter.on_sweep,
@@ -92,7 +89,7 @@ def sample(
             )
     except (EngineError, OutputError) as error:
         click.echo(f"dpmix: {error}", err=True)
-        _end_unfinished(kind, chosen.output.path, error.exit_code)
+        _end_unfinished(kind, str(chosen.output), error.exit_code)
     if quiet:
         for line in result.summary:
             if line.startswith("warning: "):
@@ -109,59 +106,3 @@ def _end_unfinished(kind: Kind, path: str, exit_code: int) -> NoReturn:
     """Say how the run goes on, and end the command."""
     click.echo(f"dpmix: stopped; go on with: dpmix {kind} {shlex.quote(path)} --resume", err=True)
     click.get_current_context().exit(exit_code)
-
-
-def choose(kind: Kind, path: Path, overrides: list[str], resume: bool) -> tuple[Config, Path, Run | None]:
-    """The config of a run, the folder that its data paths start from, and the run to go on with, if any."""
-    import h5py
-
-    from dpmix.config.schema import RESUMABLE, differences, load_config, parse_config, resets
-    from dpmix.config.yaml_text import flow
-
-    if not h5py.is_hdf5(path):
-        config = load_config(path, overrides)
-        base = path.parent
-        if not resume:
-            return config, base, None
-        earlier = _earlier(kind, Path(config.output.path))
-    else:
-        if not resume:
-            raise ConfigError([f"{path}: HDF5, need a config in YAML; a run file goes on with --resume"])
-        earlier = _earlier(kind, path)
-        # Keys of the backend that it began with are in nobody's way where it goes to another.
-        own = [f"output.path={flow(str(path))}", *resets(overrides)]
-        config = parse_config(earlier.config_text, str(path), [*own, *overrides])
-        base = earlier.base
-        if Path(config.output.path) != path:
-            raise ConfigError(
-                [f"--output: got {config.output.path}, but {path} goes on in place; leave it out"]
-            )
-    began = parse_config(earlier.config_text, str(earlier.path))
-    allowed = RESUMABLE | ({"mcmc.draws"} if adds_draws(kind, config, earlier) else set())
-    changed = [key for key in differences(config, began) if key not in allowed]
-    if changed:
-        raise ConfigError(
-            [
-                f"{path}: {key}: not what {earlier.path} began with; go on as it began with "
-                f"dpmix {earlier.kind} {earlier.path} --resume, or begin anew with --overwrite"
-                for key in changed
-            ]
-        )
-    return config, base, earlier
-
-
-def adds_draws(kind: Kind, config: Config, earlier: Run) -> bool:
-    """Whether a run is to go on to more draws than it began with."""
-    return kind == "mcmc" and config.mcmc.draws > earlier.draws
-
-
-def _earlier(kind: Kind, path: Path) -> Run:
-    """The run that is to go on."""
-    from dpmix.runs.draws import open_run
-
-    if not path.exists():
-        raise ConfigError([f"{path}: no such run file to resume; leave --resume out to begin it"])
-    earlier = open_run(path)
-    if earlier.kind != kind:
-        raise ConfigError([f"{path}: made by dpmix {earlier.kind}; go on with dpmix {earlier.kind} --resume"])
-    return earlier

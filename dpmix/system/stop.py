@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+from collections.abc import Sequence
 from typing import Any, Self
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stop:
-    """Whether a run was asked to stop, from SIGINT or SIGTERM, while it is open (a context manager)."""
+    """Remember that a signal has asked a run to stop, while it is open (a context manager).
 
-    def __init__(self) -> None:
+    Calling it returns True once a signal has come. Python handles signals in the main thread only: in another
+    thread it never returns True.
+
+    Parameters
+    ----------
+    signals : sequence of signal.Signals
+        Signals to handle.
+    """
+
+    def __init__(self, signals: Sequence[signal.Signals] = SIGNALS) -> None:
+        self._signals = signals
         self._signal: int | None = None
         self._handlers: dict[int, Any] = {}
 
@@ -21,11 +33,13 @@ class Stop:
 
     @property
     def exit_code(self) -> int:
-        """What a shell expects of a process that a signal has ended."""
+        """Exit code that a shell expects of a process that a signal has ended."""
         return 128 + (self._signal or signal.SIGINT)
 
     def __enter__(self) -> Self:
-        self._handlers = {number: signal.signal(number, self._ask) for number in SIGNALS}
+        if threading.current_thread() is threading.main_thread():
+            for number in self._signals:
+                self._handlers[number] = signal.signal(number, self._ask)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -33,8 +47,8 @@ class Stop:
 
     def _ask(self, number: int, _: object) -> None:
         self._signal = number
-        self._restore()  # the next one does what it always does
-        # Not through Python's stderr, in the middle of whose writing the signal may have come.
+        self._restore()  # the next signal has its usual effect
+        # os.write, because the signal may have interrupted a write to Python's stderr.
         os.write(2, b"\ndpmix: stopping after this sweep; once more ends it at once\n")
 
     def _restore(self) -> None:

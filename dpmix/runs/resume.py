@@ -1,0 +1,154 @@
+"""The config of a run, from what a user gives, and the earlier run that it resumes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import h5py
+import numpy as np
+
+from dpmix.config.schema import (
+    RESUMABLE,
+    Config,
+    Section,
+    differences,
+    load_config,
+    parse_config,
+    resets,
+    to_yaml,
+)
+from dpmix.config.yaml_text import flow
+from dpmix.errors import ConfigError
+from dpmix.runs.draws import Run, open_run
+
+Kind = Literal["mcmc", "bem"]
+ConfigLike = Config | Mapping[str, Any] | str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A run that is about to start or to resume, as `choose` returns it.
+
+    Attributes
+    ----------
+    config : Config
+    base : Path
+        Folder that relative data paths of the config start from.
+    earlier : Run or None
+        Run to resume.
+    adds_draws : bool
+        The config asks for more draws than the earlier run.
+    """
+
+    config: Config
+    base: Path
+    earlier: Run | None = None
+    adds_draws: bool = False
+
+    @property
+    def output(self) -> Path:
+        """The run file."""
+        return Path(self.config.output.path)
+
+    @property
+    def finished(self) -> Run | None:
+        """The earlier run, where nothing is left to resume."""
+        done = self.earlier is not None and self.earlier.complete and not self.adds_draws
+        return self.earlier if done else None
+
+
+def choose(kind: Kind, source: ConfigLike, settings: Sequence[str] = (), resume: bool = False) -> Chosen:
+    """Return the config of a run, with the earlier run if it resumes one.
+
+    Parameters
+    ----------
+    kind : str
+        "mcmc" or "bem".
+    source : Config, mapping or path
+        A config, its sections as a mapping, or a YAML file. To resume a run, also its run file.
+    settings : sequence of str
+        ``key=value``, as of `dpmix.config.schema.load_config`.
+    resume : bool
+        Resume the run in the run file of the config.
+
+    Raises
+    ------
+    ConfigError
+        The config is wrong, there is no such run, or the config differs from that of the run in a key that
+        changes its draws.
+    DataError
+        The run file cannot be read.
+    """
+    if isinstance(source, Config | Mapping):
+        name, base, config = "config", Path(), _config_of(source, settings)
+    elif not h5py.is_hdf5(path := Path(source)):
+        name, base, config = str(path), path.parent, load_config(path, settings)
+    elif resume:
+        return _resumed_in_place(kind, path, settings)
+    else:
+        raise ConfigError([f"{path}: HDF5, need a config in YAML; a run file goes on with --resume"])
+    if not resume:
+        return Chosen(config, base)
+    return _resumed(kind, config, base, name, _earlier(kind, Path(config.output.path)))
+
+
+def _config_of(source: Config | Mapping[str, Any], settings: Sequence[str]) -> Config:
+    """A config or its sections, with settings. They are read as YAML: errors have the same words."""
+    if isinstance(source, Config):
+        return parse_config(to_yaml(source), "config", settings) if settings else source
+    return parse_config(flow(_plain(source)), "config", settings)
+
+
+def _plain(value: Any) -> Any:
+    """A value in the types that YAML has."""
+    if isinstance(value, Section):
+        return value.model_dump()
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item) for item in value]
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+def _resumed_in_place(kind: Kind, path: Path, settings: Sequence[str]) -> Chosen:
+    """Resume the run in a run file by its own config, with settings."""
+    earlier = _earlier(kind, path)
+    # The settings may name another backend, to which keys of the earlier backend do not apply.
+    own = [f"output.path={flow(str(path))}", *resets(settings)]
+    config = parse_config(earlier.config_text, str(path), [*own, *settings])
+    if Path(config.output.path) != path:
+        raise ConfigError([f"--output: got {config.output.path}, but {path} goes on in place; leave it out"])
+    return _resumed(kind, config, earlier.base, str(path), earlier)
+
+
+def _resumed(kind: Kind, config: Config, base: Path, name: str, earlier: Run) -> Chosen:
+    """The run of a config, where it draws what the earlier run does."""
+    began = parse_config(earlier.config_text, str(earlier.path))
+    adds_draws = kind == "mcmc" and config.mcmc.draws > earlier.draws
+    allowed = RESUMABLE | ({"mcmc.draws"} if adds_draws else set())
+    changed = [key for key in differences(config, began) if key not in allowed]
+    if changed:
+        raise ConfigError(
+            [
+                f"{name}: {key}: not what {earlier.path} began with; go on as it began with "
+                f"dpmix {earlier.kind} {earlier.path} --resume, or begin anew with --overwrite"
+                for key in changed
+            ]
+        )
+    return Chosen(config, base, earlier, adds_draws)
+
+
+def _earlier(kind: Kind, path: Path) -> Run:
+    """The run to resume."""
+    if not path.exists():
+        raise ConfigError([f"{path}: no such run file to resume; leave --resume out to begin it"])
+    earlier = open_run(path)
+    if earlier.kind != kind:
+        raise ConfigError([f"{path}: made by dpmix {earlier.kind}; go on with dpmix {earlier.kind} --resume"])
+    return earlier
