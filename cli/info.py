@@ -41,7 +41,7 @@ def _about_run(file: str) -> list[str]:
 
 def _about_data(file: str) -> list[str]:
     from dpmix.inputs import channels
-    from dpmix.inputs.sources import open_source
+    from dpmix.inputs.opening import open_source
     from dpmix.inputs.storage import Storage
 
     name, _, part = file.partition("::")

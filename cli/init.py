@@ -54,7 +54,7 @@ def write_config(files: Sequence[str], folder: Path) -> str:
     from dpmix.config.schema import to_yaml
     from dpmix.config.yaml_text import flow
     from dpmix.inputs import channels
-    from dpmix.inputs.sources import open_sources
+    from dpmix.inputs.opening import open_sources
     from dpmix.inputs.storage import Storage
 
     sources = open_sources(files, storage=Storage.temporary())

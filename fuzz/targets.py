@@ -22,9 +22,10 @@ import numpy as np
 
 from dpmix.config.schema import Config, parse_config, to_yaml
 from dpmix.errors import ConfigError, DpmixError
-from dpmix.inputs import channels, fcs, transforms
+from dpmix.inputs import channels, fcs, fcs_data, transforms
 from dpmix.inputs.fcs import Channel
-from dpmix.inputs.sources import Source, open_source
+from dpmix.inputs.opening import open_source
+from dpmix.inputs.sources import Source
 from dpmix.inputs.transforms import Scaling
 from dpmix.model.mixture import Hyperparameters, State
 from dpmix.report import fcs_export
@@ -66,9 +67,9 @@ def fuzz_fcs(data: bytes) -> None:
     with refusals():
         header = fcs.read_header(path)
         stop = min(header.n_events, EVENTS)
-        events = fcs.read_events(header, 0, stop)
+        events = fcs_data.read_events(header, 0, stop)
         assert events.shape == (stop, len(header.channels))
-        assert fcs.read_rows(header, 0, stop).shape == (stop, header.row.itemsize)
+        assert fcs_data.read_rows(header, 0, stop).shape == (stop, header.row.itemsize)
         source = open_source(path)
         suggestions = channels.suggest(source)
         for suggestion, channel in zip(suggestions, source.details, strict=True):

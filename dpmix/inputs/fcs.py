@@ -20,29 +20,21 @@ from __future__ import annotations
 import io
 import math
 import re
-from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NamedTuple
+from typing import Any, BinaryIO, Literal
 
-import flowio
 import flowutils.compensate
 import numpy as np
 import numpy.typing as npt
 
-from dpmix.errors import DataError, printable
+from dpmix.errors import DataError
+from dpmix.inputs.fcs_text import AGAIN, HEADER_BYTES, data_set_offsets, read_text, whole_number
 
-HEADER_BYTES = 58
-MARK = b"\x1e"  # delimiter of keywords and values in the TEXT that FlowIO is given
-PART = re.compile(rb"(?<=[^\x1e])\x1e(?!\x1e)")  # where FlowIO parts it
 SPILLOVER_KEYWORDS = ("spillover", "spill", "comp")  # FlowIO gives keywords in lower case without their $
 MASS_INSTRUMENT = re.compile(r"cytof|helios|dvs|xt ?mass|mass cyto", re.IGNORECASE)
 MASS_DETECTOR = re.compile(r"^\(?[A-Z][a-z]?\d{2,3}\)?D[id]$|\(([A-Z][a-z]?\d{2,3})\)D[id]$")
-MOST_TEXT = 16 * 2**20  # bytes; a long one takes FlowIO some hundred times as much memory
-MOST_CHANNELS = 4096
-MOST_DATA_SETS = 256
-AGAIN = "get the file again from the instrument or from where it was copied"
 
 
 @dataclass(frozen=True)
@@ -143,9 +135,6 @@ class Header:
     row: np.dtype[np.void] = field(repr=False)
 
 
-# ------------------------------------------------------------------------------------------ reading
-
-
 def read_header(path: str | Path, data_set: int = 1) -> Header:
     """Read what a data set of an FCS file contains, without its events.
 
@@ -163,7 +152,7 @@ def read_header(path: str | Path, data_set: int = 1) -> Header:
     path = Path(path)
     try:
         with path.open("rb") as file:
-            offsets = _data_set_offsets(file, path)
+            offsets = data_set_offsets(file, path)
             if not 1 <= data_set <= len(offsets):
                 raise DataError(f"{path}: found {len(offsets)} data sets, need one of them, got {data_set}")
             return _read_data_set(file, path, data_set, offsets)
@@ -171,210 +160,9 @@ def read_header(path: str | Path, data_set: int = 1) -> Header:
         raise DataError(f"{path}: {error.strerror or error}, need a readable FCS file") from error
 
 
-def read_events(
-    header: Header, start: int = 0, stop: int | None = None, columns: Sequence[int] | None = None
-) -> npt.NDArray[np.float32]:
-    """Read a range of events, as stored (integers masked to $PnR); only those rows are touched in the file.
-
-    Parameters
-    ----------
-    header : Header
-    start, stop : int
-        Rows [start, stop) of the data set; stop None for all.
-    columns : sequence of int, optional
-        Channels by number from 0, in the order wanted; all by default.
-
-    Returns
-    -------
-    float32 [stop - start, len(columns)]
-        Integers up to 2^24 are exact; wider integers and float64 are rounded to float32 (infinite beyond its
-        range).
-
-    Raises
-    ------
-    DataError
-        The file cannot be read, or is shorter than when its header was read.
-    """
-    stop = header.n_events if stop is None else min(stop, header.n_events)
-    rows = read_rows(header, start, max(start, stop)).view(header.row)[:, 0]
-    wanted = range(len(header.channels)) if columns is None else columns
-    events = np.empty((len(rows), len(wanted)), np.float32)
-    with np.errstate(over="ignore"):
-        for k, column in enumerate(wanted):
-            events[:, k] = _unpacked(rows[f"c{column}"], header.channels[column], header.byte_order)
-    return events
-
-
-def read_rows(header: Header, start: int, stop: int) -> npt.NDArray[np.uint8]:
-    """Read a range of events as the bytes that they are in the file, uint8 [stop - start, bytes of an event].
-
-    Raises
-    ------
-    DataError
-        The file cannot be read, or has changed since its header was read.
-    """
-    size = header.row.itemsize
-    try:
-        with header.path.open("rb") as file:
-            file.seek(header.data_start + start * size)
-            found = file.read((stop - start) * size)
-    except OSError as error:
-        raise DataError(f"{header.path}: the events cannot be read ({error.strerror}); {AGAIN}") from error
-    if len(found) < (stop - start) * size:
-        raise DataError(f"{header.path}: found {len(found) // size} of events {start} to {stop}; {AGAIN}")
-    return np.frombuffer(found, np.uint8).reshape(stop - start, size)
-
-
-def read_analysis(header: Header) -> bytes:
-    """The ANALYSIS segment as it is in the file, empty where there is none."""
-    first, length = header.analysis
-    with header.path.open("rb") as file:
-        file.seek(first)
-        return file.read(length)
-
-
-def _unpacked(stored: npt.NDArray[Any], channel: Channel, byte_order: str) -> npt.NDArray[Any]:
-    """Three-byte integers put together; integers without the bits above $PnR, rounded up to a power of 2."""
-    if stored.ndim == 2:
-        bytes_ = stored.astype(np.uint32)
-        low, high = (0, 2) if byte_order == "<" else (2, 0)
-        stored = bytes_[:, low] | bytes_[:, 1] << 8 | bytes_[:, high] << 16
-    if channel.integer and channel.range is not None:
-        mask = (1 << (math.ceil(channel.range) - 1).bit_length()) - 1
-        if mask < np.iinfo(stored.dtype).max:
-            stored = stored & stored.dtype.type(mask)
-    return stored
-
-
-# ------------------------------------------------------------------------------- HEADER and TEXT
-
-
-def _data_set_offsets(file: BinaryIO, path: Path) -> list[int]:
-    """Where each data set begins; $NEXTDATA counts from the beginning of its own data set."""
-    offsets = [0]
-    while True:
-        keywords = _text(file, path, offsets[-1]).keywords
-        step = _whole(keywords.get("nextdata", ""), 0)
-        file.seek(offsets[-1] + max(step, 0))
-        if step <= 0 or file.read(3) != b"FCS":  # many files give nonsense for the last data set
-            return offsets
-        offsets.append(offsets[-1] + step)
-        if len(offsets) > MOST_DATA_SETS:
-            raise DataError(f"{path}: found more than {MOST_DATA_SETS} data sets; {AGAIN}")
-
-
-def _segment(file: BinaryIO, path: Path, offset: int, first: int, last: int) -> bytes:
-    """Bytes first to last, last included, of the data set at an offset: of its TEXT."""
-    if last - first >= MOST_TEXT:
-        raise DataError(f"{path}: TEXT is said to have {last - first + 1} bytes, need {MOST_TEXT} at most")
-    file.seek(offset + first)
-    return file.read(last - first + 1)
-
-
-def _whole(text: str | bytes, default: int) -> int:
-    """An integer in blanks that could be a place in a file; the default where there is none."""
-    try:
-        number = int(text)
-    except ValueError:
-        return default
-    return number if abs(number) < 2**62 else default
-
-
-class _Text(NamedTuple):
-    """HEADER and TEXT of one data set."""
-
-    header: bytes
-    keywords: dict[str, str]
-    pairs: tuple[tuple[bytes, bytes], ...]
-    analysis: tuple[int, int]  # the first and last byte that TEXT gives, 0 where it gives none
-
-
-def _text(file: BinaryIO, path: Path, offset: int) -> _Text:
-    """HEADER and the keywords of TEXT, by FlowIO, of the data set at an offset of the file.
-
-    FlowIO is given HEADER and TEXT alone, repaired where it would stumble, and neither DATA nor ANALYSIS.
-    """
-    file.seek(offset)
-    header = file.read(HEADER_BYTES)
-    if not re.match(rb"FCS\d\.\d", header):
-        raise DataError(f"{path}: found no FCS header, need an FCS file of version 2.0 to 3.2; {AGAIN}")
-    first, last = _whole(header[10:18], -1), _whole(header[18:26], -1)
-    text = _segment(file, path, offset, first, last) if HEADER_BYTES <= first < last else b""
-    if len(text) < max(last - first + 1, 3):
-        raise DataError(
-            f"{path}: TEXT is said to be in bytes {first} to {last}, which are not there; {AGAIN}"
-        )
-    keywords, pairs = _parsed(header, text, path)
-    extra = _segment_of_keywords(keywords, "stext")
-    if extra and extra != (first, last):
-        text = text.rstrip(text[:1]) + _segment(file, path, offset, *extra)
-        keywords, pairs = _parsed(header, text, path)
-    found = (
-        re.search(rb"(?i)\$%bANALYSIS%b\s*(\d+)" % (end, re.escape(text[:1])), text)
-        for end in (b"BEGIN", b"END")
-    )
-    first, last = (0 if match is None else _whole(match[1], 0) for match in found)
-    return _Text(header, keywords, pairs, (first, last))
-
-
-def _segment_of_keywords(keywords: Mapping[str, str], name: str) -> tuple[int, int] | None:
-    """First and last byte of the segment that $BEGINname and $ENDname give, None where they give none."""
-    first, last = (_whole(keywords.get(end + name, ""), 0) for end in ("begin", "end"))
-    return (first, last) if HEADER_BYTES <= first < last else None
-
-
-def _repaired(text: bytes) -> bytes:
-    """TEXT as FlowIO can split it: a delimiter that means nothing to `re`, one at the end, no ANALYSIS.
-
-    $TOT, optional in FCS 2.0 and required by FlowIO, is -1 where it is absent.
-    """
-    delimiter = text[:1]
-    if delimiter != MARK:
-        text = text.replace(MARK, b" ").replace(delimiter, MARK)
-    text = text.rstrip(b" \r\n\0")
-    text = text if text.endswith(MARK) and len(text) > 1 else text + MARK
-    text = re.sub(rb"(?i)(\$(?:BEGIN|END)ANALYSIS\x1e)[^\x1e]+", rb"\g<1>0", text)
-    return text if re.search(rb"(?i)\x1e\$TOT\x1e", text) else text + b"$TOT" + MARK + b"-1" + MARK
-
-
-def _parsed(header: bytes, text: bytes, path: Path) -> tuple[dict[str, str], tuple[tuple[bytes, bytes], ...]]:
-    """Keywords of TEXT by FlowIO; read again, empty values filled, where those made it lose its place.
-
-    Also the pairs that FlowIO made them of, as they are in the file.
-    """
-    mark = text[:1]
-    delimiter = chr(text[0])
-    text = _repaired(text)
-    problem = "no keywords"
-    for attempt in (text, text.replace(MARK * 2, MARK + b" " + MARK)):
-        offsets = (HEADER_BYTES, HEADER_BYTES + len(attempt) - 1, 0, 0, 0, 0)
-        stream = io.BytesIO(header[:10] + b"".join(b"%8d" % x for x in offsets) + attempt)
-        try:
-            flow = flowio.FlowData(stream, only_text=True, use_header_offsets=True, nextdata_offset=0)
-        except KeyError as error:
-            problem = f"keyword ${str(error.args[0]).upper()} is missing"
-        except Exception as error:  # corrupt bytes end in FlowIO in any of a dozen kinds of exception
-            problem = f"{error}"
-        else:
-            channels, lost = sorted(flow.channels), any("\x1e" in key for key in flow.text)
-            problem = f"$PAR is {flow.channel_count}, the channels named are {channels}"
-            if (
-                MOST_CHANNELS >= len(channels) == flow.channel_count > 0
-                and channels[-1] == len(channels)
-                and not lost
-            ):
-                parts = [part.replace(MARK * 2, mark) for part in PART.split(attempt[1:-1])]
-                keywords = {k: printable(v.replace("\x1e", delimiter)) for k, v in flow.text.items()}
-                return keywords, tuple(zip(parts[::2], parts[1::2], strict=False))
-    raise DataError(f"{path}: TEXT cannot be read: {printable(problem[:200])}; {AGAIN}")
-
-
-# ---------------------------------------------------------------------------------- one data set
-
-
 def _read_data_set(file: BinaryIO, path: Path, data_set: int, offsets: list[int]) -> Header:
     offset = offsets[data_set - 1]
-    raw, keywords, pairs, analysis = _text(file, path, offset)
+    raw, keywords, pairs, analysis = read_text(file, path, offset)
     version = raw[:6].decode()
     mode = keywords.get("mode", "L").strip().upper()
     if mode != "L":
@@ -434,7 +222,7 @@ def _byte_order(keywords: Mapping[str, str], path: Path) -> Literal["<", ">"]:
 def _channel_type(keywords: Mapping[str, str], n: int, order: str, path: Path) -> np.dtype[Any]:
     """How channel n is stored: $PnDATATYPE (FCS 3.2) or $DATATYPE, and $PnB."""
     letter = keywords.get(f"p{n}datatype", keywords["datatype"]).strip().upper()
-    bits = _whole(keywords.get(f"p{n}b", ""), 0)
+    bits = whole_number(keywords.get(f"p{n}b", ""), 0)
     types = {("F", 32): "f4", ("D", 64): "f8"} | {("I", 8 * size): f"u{size}" for size in (1, 2, 4, 8)}
     if (letter, bits) == ("I", 24):
         return np.dtype(("u1", (3,)))
@@ -485,8 +273,8 @@ def _place_data(
     HEADER and TEXT both say where DATA is. Taken is the one whose length fits $TOT, TEXT before HEADER from
     FCS 3.0 on; an end that is one byte too far is a common slip.
     """
-    in_header = _whole(raw[26:34], 0), _whole(raw[34:42], 0)
-    in_text = _whole(keywords.get("begindata", ""), 0), _whole(keywords.get("enddata", ""), 0)
+    in_header = whole_number(raw[26:34], 0), whole_number(raw[34:42], 0)
+    in_text = whole_number(keywords.get("begindata", ""), 0), whole_number(keywords.get("enddata", ""), 0)
     places = [in_header, in_text] if raw[:6] == b"FCS2.0" else [in_text, in_header]
     places = [(first, last - first + 1) for first, last in places if HEADER_BYTES <= first <= last]
     n_events = int(keywords["tot"])
@@ -510,7 +298,7 @@ def _place_data(
 
 def _place_analysis(raw: bytes, in_text: tuple[int, int], offset: int, size: int) -> tuple[int, int]:
     """First byte of ANALYSIS in the file, and its length; nothing where what is said is not there."""
-    for first, last in (in_text, (_whole(raw[42:50], 0), _whole(raw[50:58], 0))):
+    for first, last in (in_text, (whole_number(raw[42:50], 0), whole_number(raw[50:58], 0))):
         if HEADER_BYTES <= first < last < size:
             return offset + first, last - first + 1
     return 0, 0
@@ -528,39 +316,3 @@ def _spillover(keywords: Mapping[str, str]) -> tuple[Spillover | None, str]:
     except (ValueError, IndexError) as error:
         return None, f"${name.upper()} is not a square matrix with channel names ({error})"
     return (Spillover(tuple(detectors), matrix), "") if detectors else (None, "")
-
-
-# ---------------------------------------------------------------------------------------- writing
-
-
-def write_fcs(
-    path: str | Path,
-    events: npt.NDArray[np.float32],
-    channels: Sequence[str],
-    markers: Sequence[str] | None = None,
-    keywords: Mapping[str, str] | None = None,
-) -> None:
-    """Write events as FCS 3.1, float32.
-
-    Parameters
-    ----------
-    path : str or Path
-    events : float32 [N, D]
-    channels : sequence of str
-        Detector names ($PnN).
-    markers : sequence of str, optional
-        What was stained ($PnS), "" where nothing.
-    keywords : mapping, optional
-        Further keywords, as {"$CYT": "simulated", "$P1R": "1024"}; $PnR is 262144 unless given.
-
-    Raises
-    ------
-    ValueError
-        Names and columns differ in number.
-    """
-    if events.ndim != 2 or events.shape[1] != len(channels):
-        raise ValueError(f"events of shape {events.shape} need {len(channels)} columns, one per name")
-    values = array("f")
-    values.frombytes(np.ascontiguousarray(events, np.float32).tobytes())
-    with Path(path).open("wb") as file:
-        flowio.create_fcs(file, values, list(channels), opt_channel_names=markers, metadata_dict=keywords)

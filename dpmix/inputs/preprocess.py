@@ -26,7 +26,6 @@ from threadpoolctl import threadpool_limits
 from dpmix.config.schema import DataConfig
 from dpmix.errors import ConfigError, DataError
 from dpmix.inputs import atoms
-from dpmix.inputs.atoms import Atom
 from dpmix.inputs.channels import (
     Panel,
     choose,
@@ -35,9 +34,11 @@ from dpmix.inputs.channels import (
     settings_of,
     transform_of,
 )
+from dpmix.inputs.events import ChannelReport, Events, Report
 from dpmix.inputs.fcs import Channel, Spillover
-from dpmix.inputs.samples import Columns, open_samples
-from dpmix.inputs.sources import Source, open_sources
+from dpmix.inputs.opening import open_sources
+from dpmix.inputs.samples import open_samples
+from dpmix.inputs.sources import Source
 from dpmix.inputs.storage import Storage, release_pages
 from dpmix.inputs.transforms import Scaling, Transform
 from dpmix.kernels.layout import MAX_CHANNELS
@@ -48,140 +49,7 @@ CHUNK = 65_536  # events read and worked on at a time
 FLOAT_LIMIT = 1.0 - 2.0**-18  # of $PnR: 262143 of 262144, where instruments with float values saturate
 PILE_SHARE, PILE_EVENTS = 0.001, 10  # events at one extreme value that make it a limit of the channel
 WORST_CONDITION = 1e8  # of a spillover matrix
-ATOM_FATES: dict[atoms.Treatment, str] = {
-    "kept": "kept as they are (data.atoms: dither or tail spreads them)",
-    "dithered": f"dithered by {atoms.DITHER:g} standard deviations",
-    "tail below": "given a tail below the limit",
-    "tail above": "given a tail above the limit",
-}
 NO_COMPENSATION = "data.compensation: none takes the values as they are, or give a CSV file"
-
-
-@dataclass(frozen=True)
-class ChannelReport:
-    """What was seen of one channel; counts are of events.
-
-    Attributes
-    ----------
-    channel, detector, transform : str
-    low, high : int
-        Margin events: at the bottom and at the top of the range of the instrument, before compensation.
-    share : float
-        Of the events read, those at either margin.
-    atoms : tuple of Atom
-        Raw values that many of the events that are used share, and what was done to these.
-    minimum, maximum : float
-        Raw values of the events that are used, compensated where that was asked.
-    negative : int
-        Raw values below 0.
-    beyond_top : int
-        Raw values above the top t of a logicle scale; the transform goes on there.
-    """
-
-    channel: str
-    detector: str
-    transform: str
-    low: int
-    high: int
-    share: float
-    atoms: tuple[Atom, ...]
-    minimum: float
-    maximum: float
-    negative: int
-    beyond_top: int
-
-
-@dataclass(frozen=True)
-class Report:
-    """What was done to the data: a line for each thing, and a summary of each channel.
-
-    Attributes
-    ----------
-    n_read : int
-        Events drawn from the files.
-    n_dropped : int
-        Of those, margin events left out because the config asks for it.
-    channels : tuple of ChannelReport
-    notes : tuple of str
-    """
-
-    n_read: int
-    n_dropped: int
-    channels: tuple[ChannelReport, ...]
-    notes: tuple[str, ...]
-
-    def lines(self) -> list[str]:
-        """What a user should know before the first sweep: what was done, and what piles up where."""
-        lines = [*self.notes]
-        transforms: dict[str, list[str]] = {}
-        for channel in self.channels:
-            transforms.setdefault(channel.transform, []).append(channel.channel)
-        lines += [f"{transform}: {', '.join(names)}" for transform, names in transforms.items()]
-        margin = [
-            f"{channel.channel} {channel.low:,} low, {channel.high:,} high ({channel.share:.2%})"
-            for channel in self.channels
-            if channel.low or channel.high
-        ]
-        fate = f"{self.n_dropped:,} events dropped" if self.n_dropped else "kept"
-        lines.append(f"margin events ({fate}): {'; '.join(margin)}" if margin else "margin events: none")
-        beyond = [
-            f"{channel.channel} {channel.beyond_top:,}" for channel in self.channels if channel.beyond_top
-        ]
-        if beyond:
-            lines.append(f"events above the top t of their logicle scale (kept): {', '.join(beyond)}")
-        lines += self._atom_lines()
-        return lines
-
-    def _atom_lines(self) -> list[str]:
-        used = self.n_read - self.n_dropped
-        by_fate: dict[str, list[str]] = {}
-        for channel in self.channels:
-            for atom in channel.atoms:
-                share = f"{atom.events:,} at {atom.value:g} ({atom.events / used:.2%})"
-                by_fate.setdefault(ATOM_FATES[atom.treatment], []).append(f"{channel.channel} {share}")
-        return [f"atoms (events at one value), {fate}: {'; '.join(found)}" for fate, found in by_fate.items()]
-
-
-@dataclass(frozen=True)
-class Events:
-    """The events of a run, as the sampler sees them.
-
-    Attributes
-    ----------
-    values : float32 [N, D]
-        C-contiguous, read-only; transformed, and standardised unless the config says not to. An np.memmap
-        where they are held in a file.
-    channels : tuple of str
-        D names to show: the marker where it names one channel, else the detector.
-    detectors : tuple of str
-        D names in the file.
-    samples : tuple of str
-        S names.
-    sample_columns : mapping of str to S str
-        What the table of samples says beside their names and files.
-    sources : tuple of Source
-        Their files, of which no more events can be read.
-    sample_starts : int64 [S + 1]
-        Events sample_starts[s] to sample_starts[s + 1] are of sample s.
-    rows : int64 [N] or None
-        Row of each event in its file; None where every row is here.
-    scaling : Scaling
-    report : Report
-    data_hash : str
-        SHA-256 of the values and the channel names.
-    """
-
-    values: Floats
-    channels: tuple[str, ...]
-    detectors: tuple[str, ...]
-    samples: tuple[str, ...]
-    sample_columns: Columns
-    sources: tuple[Source, ...]
-    sample_starts: Ints
-    rows: Ints | None
-    scaling: Scaling
-    report: Report
-    data_hash: str
 
 
 def prepare(settings: DataConfig, base: Path, seed: int, storage: Storage | None = None) -> Events:
@@ -371,9 +239,6 @@ def _read_already(start: int, stop: int, columns: Sequence[int]) -> Any:
     raise ValueError("its events were read already")
 
 
-# --------------------------------------------------------------------------- what to do, per file
-
-
 @dataclass(frozen=True)
 class _Plan:
     """What to read of one file and what to do to it.
@@ -514,9 +379,6 @@ def _numbers(name: str, source: Source) -> list[int]:
     return detectors or [k for k, channel in enumerate(source.details) if channel.marker == name]
 
 
-# ---------------------------------------------------------------------------------- first pass
-
-
 @dataclass(frozen=True)
 class _Scan:
     """Limits of the chosen channels of one file: margin events lie at or beyond them (inf: no limit)."""
@@ -601,9 +463,6 @@ def _limits(
     if highest >= declared:
         return low, declared
     return low, highest if at_highest >= pile and highest > lowest else np.inf
-
-
-# --------------------------------------------------------------------------------- second pass
 
 
 @dataclass(frozen=True)
@@ -705,9 +564,6 @@ def _raw(plan: _Plan, block: Floats) -> tuple[Floats, Array]:
         raw = compensate(raw, plan.matrix, plan.places(plan.spill))
     chosen = plan.places(plan.chosen)
     return block[:, chosen], raw[:, chosen]
-
-
-# ---------------------------------------------------------------------- raw values to the sampler's
 
 
 def _check_logarithms(transforms: Sequence[Transform], not_positive: Ints, names: Sequence[str]) -> None:

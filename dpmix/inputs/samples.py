@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from dpmix.errors import ConfigError, printable
-from dpmix.inputs.sources import Place, Source, named_twice, open_places, open_sources
+from dpmix.inputs.opening import Place, named_twice, open_places, open_sources
+from dpmix.inputs.sources import Source
 from dpmix.inputs.storage import Storage
 
 FILE, NAME = "file", "sample"
@@ -28,7 +29,7 @@ def open_samples(
     Parameters
     ----------
     files : sequence of str or Path
-        As `dpmix.inputs.sources.open_sources` takes them.
+        As `dpmix.inputs.opening.open_sources` takes them.
     table : str or None
         A CSV file, in place of `files`. Its column `file` names the file of each sample (a part of it after
         `::`), relative to the folder of the table; a column `sample` the names to show; all others are kept.

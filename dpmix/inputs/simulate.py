@@ -14,7 +14,8 @@ import numpy.typing as npt
 from scipy.stats import invwishart
 
 from dpmix.errors import ConfigError
-from dpmix.inputs.fcs import Spillover, write_fcs
+from dpmix.inputs.fcs import Spillover
+from dpmix.inputs.fcs_data import write_fcs
 from dpmix.model.mixture import Array, Floats, Prior
 
 COFACTOR = 150.0  # of the arcsinh scale that the populations are described on

@@ -33,7 +33,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmix.errors import DataError
-from dpmix.inputs.fcs import HEADER_BYTES, Header, read_analysis, read_rows
+from dpmix.inputs.fcs import Header
+from dpmix.inputs.fcs_data import read_analysis, read_rows
+from dpmix.inputs.fcs_text import HEADER_BYTES
 
 Bytes = npt.NDArray[np.uint8]
 

@@ -17,7 +17,7 @@ from dpmix.engines.base import Engine
 from dpmix.engines.choose import choose_backend, make_engine
 from dpmix.errors import ConfigError
 from dpmix.inputs import preprocess
-from dpmix.inputs.preprocess import Events
+from dpmix.inputs.events import Events
 from dpmix.inputs.storage import Storage
 from dpmix.inputs.transforms import Scaling
 from dpmix.model.mixture import Array, Floats, Ints

@@ -15,7 +15,7 @@ from dpmix.model.mixture import Array, Floats, Prior, State, whiteners_of
 from dpmix.model.streams import Step, Stream
 
 if TYPE_CHECKING:
-    from dpmix.inputs.preprocess import Events
+    from dpmix.inputs.events import Events
     from dpmix.runs.draws import Run
 
 

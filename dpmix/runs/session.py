@@ -18,6 +18,7 @@ from dpmix.engines.base import Engine
 from dpmix.engines.choose import choose_backend, make_engine, warn_of_other_arithmetic
 from dpmix.errors import ConfigError, DataError
 from dpmix.inputs import preprocess
+from dpmix.inputs.events import Events
 from dpmix.inputs.storage import Storage, is_in_file, release_pages
 from dpmix.model import gibbs
 from dpmix.model.mixture import HYPERPARAMETERS, Prior, State
@@ -39,7 +40,7 @@ class Session:
 
     config: Config
     origin: Path | None
-    events: preprocess.Events
+    events: Events
     engine: Engine
     prior: Prior
     writer: RunWriter
@@ -128,7 +129,7 @@ def memory_beside(kind: str, config: Config, backend: str, n: int, dim: int, in_
     return labels + scratch + states
 
 
-def require_memory(kind: str, config: Config, events: preprocess.Events, backend: str) -> None:
+def require_memory(kind: str, config: Config, events: Events, backend: str) -> None:
     """Raise `DataError` where the memory that a run takes beside its events is not there."""
     n, dim, count = len(events.values), len(events.channels), config.model.components
     chains, drawn = _chains(kind, config), config.mcmc.draws if kind == "mcmc" else 1
@@ -211,9 +212,7 @@ def make_prior(model: ModelConfig, channels: Sequence[str]) -> Prior:
     )
 
 
-def layout_of(
-    kind: str, config: Config, base: Path, events: preprocess.Events, engine: Mapping[str, object]
-) -> Layout:
+def layout_of(kind: str, config: Config, base: Path, events: Events, engine: Mapping[str, object]) -> Layout:
     """The frame of the run file: its size, and everything about the run that does not change."""
     scaling = events.scaling
     is_mcmc = kind == "mcmc"
@@ -248,9 +247,7 @@ def layout_of(
     )
 
 
-def check_same_data(
-    earlier: Run, events: preprocess.Events, remedy: str = "begin anew with --overwrite"
-) -> None:
+def check_same_data(earlier: Run, events: Events, remedy: str = "begin anew with --overwrite") -> None:
     """Refuse to work with a run whose events are no longer what they were."""
     began, channels = earlier.attributes, ", ".join(earlier.channels)
     now = ", ".join(events.channels)

@@ -27,7 +27,7 @@ from dpmix.engines import cuda
 from dpmix.engines.cuda import DeviceInfo
 from dpmix.errors import DataError, DpmixError, EngineError
 from dpmix.inputs import channels
-from dpmix.inputs.sources import open_sources
+from dpmix.inputs.opening import open_sources
 from dpmix.runs import draws, run
 from dpmix.runs.profile import SPANS
 

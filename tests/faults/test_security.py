@@ -24,8 +24,8 @@ from test_draws import layout, state
 from dpmix.cli import main
 from dpmix.config.schema import parse_config
 from dpmix.errors import ConfigError, DataError
-from dpmix.inputs.fcs import write_fcs
-from dpmix.inputs.sources import open_source
+from dpmix.inputs.fcs_data import write_fcs
+from dpmix.inputs.opening import open_source
 from dpmix.report.event_files import event_paths
 from dpmix.runs.draws import RunWriter, checkpoint_path, open_run
 from dpmix.system import memory

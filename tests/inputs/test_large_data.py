@@ -25,7 +25,7 @@ from dpmix.cli.progress import LogLines, WorkBar
 from dpmix.config.schema import DataConfig, EngineConfig, to_yaml
 from dpmix.errors import ConfigError, DataError
 from dpmix.inputs import preprocess
-from dpmix.inputs.preprocess import Events
+from dpmix.inputs.events import Events
 from dpmix.inputs.storage import Storage, is_in_file, release_pages
 from dpmix.runs import run, session
 from dpmix.system import memory

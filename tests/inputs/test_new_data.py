@@ -15,8 +15,9 @@ from test_preprocess import LINEAR, MATRIX, events_of, normal, save, write_spill
 
 from dpmix.config.schema import DataConfig
 from dpmix.errors import ConfigError, DataError
-from dpmix.inputs.fcs import write_fcs
-from dpmix.inputs.preprocess import Events, prepare_like
+from dpmix.inputs.events import Events
+from dpmix.inputs.fcs_data import write_fcs
+from dpmix.inputs.preprocess import prepare_like
 from dpmix.inputs.transforms import Scaling
 
 MODES = ("report", "dither", "tail")

@@ -21,10 +21,12 @@ from dpmix.errors import ConfigError, DataError
 from dpmix.inputs import preprocess
 from dpmix.inputs.atoms import Atom
 from dpmix.inputs.channels import match, suggest
-from dpmix.inputs.fcs import Channel, write_fcs
-from dpmix.inputs.preprocess import Events, prepare
+from dpmix.inputs.events import Events
+from dpmix.inputs.fcs import Channel
+from dpmix.inputs.fcs_data import write_fcs
+from dpmix.inputs.opening import open_source
+from dpmix.inputs.preprocess import prepare
 from dpmix.inputs.simulate import cytometry_like
-from dpmix.inputs.sources import open_source
 from dpmix.inputs.transforms import Scaling, Transform
 
 LINEAR = {"default": {"method": "linear"}}

@@ -9,8 +9,8 @@ import pytest
 from scipy import stats
 
 from dpmix.errors import ConfigError
+from dpmix.inputs.opening import open_source
 from dpmix.inputs.simulate import cytometry_like, from_model
-from dpmix.inputs.sources import open_source
 from dpmix.model.mixture import Prior
 
 

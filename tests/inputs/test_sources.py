@@ -15,9 +15,10 @@ import pyarrow.parquet
 import pytest
 
 from dpmix.errors import ConfigError, DataError
-from dpmix.inputs.fcs import write_fcs
-from dpmix.inputs.sources import TEXT_BLOCK, open_source, open_sources
+from dpmix.inputs.fcs_data import write_fcs
+from dpmix.inputs.opening import open_source, open_sources
 from dpmix.inputs.storage import Storage
+from dpmix.inputs.table_files import TEXT_BLOCK
 from dpmix.system import progress
 
 NAMES = ["CD3", "CD4", "CD8"]

@@ -13,8 +13,9 @@ from test_tables import small_gating
 
 from dpmix.errors import ConfigError, DataError
 from dpmix.inputs import simulate
-from dpmix.inputs.fcs import write_fcs
-from dpmix.inputs.sources import Source, open_sources
+from dpmix.inputs.fcs_data import write_fcs
+from dpmix.inputs.opening import open_sources
+from dpmix.inputs.sources import Source
 from dpmix.populations.result import Block
 from dpmix.report import event_files
 from dpmix.report.event_files import FORMATS, event_paths, open_writers

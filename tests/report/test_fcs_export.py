@@ -14,7 +14,8 @@ import pytest
 from test_fcs import channel_keywords, make_fcs
 
 from dpmix.inputs import simulate
-from dpmix.inputs.fcs import Header, read_analysis, read_events, read_header, read_rows
+from dpmix.inputs.fcs import Header, read_header
+from dpmix.inputs.fcs_data import read_analysis, read_events, read_rows
 from dpmix.report import fcs_export
 from dpmix.report.fcs_export import Added, Copy
 

@@ -28,8 +28,8 @@ from dpmix.config.schema import Config
 from dpmix.engines.cpu import CpuEngine
 from dpmix.errors import ConfigError, DataError
 from dpmix.inputs import channels, simulate
-from dpmix.inputs.fcs import write_fcs
-from dpmix.inputs.sources import open_source
+from dpmix.inputs.fcs_data import write_fcs
+from dpmix.inputs.opening import open_source
 from dpmix.populations import find, proportions
 from dpmix.populations.find import Populations, find_populations
 from dpmix.populations.result import Gating, interval

@@ -1,0 +1,143 @@
+"""Open NPY, NPZ, HDF5 and AnnData files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from dpmix.errors import ConfigError, DataError
+from dpmix.inputs.sources import (
+    Source,
+    named_channels,
+    refuse_part,
+    require_columns,
+    require_memory,
+    source_of_array,
+)
+from dpmix.system.run_marker import is_run_file
+
+
+def open_npy(path: Path, part: str) -> Source:
+    refuse_part(path, part)
+
+    mapped = np.load(path, mmap_mode="r", allow_pickle=False)
+    source = source_of_array(path, mapped)
+    offset, dtype, (n_events, dim) = mapped.offset, mapped.dtype, mapped.shape
+    by_column = mapped.flags.f_contiguous and not mapped.flags.c_contiguous
+
+    def values(first: int, count: int) -> npt.NDArray[Any]:
+        """Read, not mapped: a file that is cut short meanwhile would end the process."""
+        found = np.fromfile(path, dtype, count, offset=offset + first * dtype.itemsize)
+        if len(found) < count:
+            raise ValueError(f"{count - len(found)} numbers are missing")
+        return found
+
+    def fetch(start: int, stop: int, columns: Sequence[int]) -> npt.NDArray[Any]:
+        if not by_column:
+            return values(start * dim, (stop - start) * dim).reshape(-1, dim)[:, list(columns)]
+        return np.column_stack([values(column * n_events + start, stop - start) for column in columns])
+
+    return replace(source, fetch=fetch)
+
+
+def open_npz(path: Path, part: str) -> Source:
+    with np.load(path, allow_pickle=False) as arrays:
+        name = part or ("events" if "events" in arrays.files else "")
+        shapes = {n: _npz_shape(arrays, n) for n in arrays.files}
+        if not name:
+            tables = [n for n, (shape, dtype) in shapes.items() if len(shape) == 2 and dtype.kind in "fiu"]
+            if len(tables) != 1:
+                raise DataError(f"{path}: found the arrays {', '.join(arrays.files)}, need one named events")
+            name = tables[0]
+        if name not in arrays.files:
+            raise ConfigError([f"data.files: {path} has no array {name}, it has {', '.join(arrays.files)}"])
+        for needed in {name, "channels"} & {*arrays.files}:
+            require_memory(path, *shapes[needed])
+        names = [str(n) for n in arrays["channels"]] if "channels" in arrays.files else None
+        return source_of_array(path, arrays[name], names)
+
+
+def _npz_shape(arrays: Any, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Shape and type of an array, of which nothing else is unpacked."""
+    with arrays.zip.open(name if name in arrays.zip.namelist() else f"{name}.npy") as file:
+        version = np.lib.format.read_magic(file)
+        read = (
+            np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        )
+        shape, _, dtype = read(file)
+    return shape, dtype
+
+
+def open_hdf5(path: Path, part: str) -> Source:
+    if is_run_file(path):
+        raise DataError(f"{path}: is a run file of dpmix, need a file of events")
+    with h5py.File(path, "r") as file:
+        if file.attrs.get("encoding-type") == "anndata":
+            return _anndata(path, part)
+        tables: list[str] = []
+        file.visititems(lambda name, item: tables.append(name) if _is_table(item) else None)
+        name = part.strip("/") or (tables[0] if tables else "")
+        if name not in tables:
+            found = f"its 2-D data sets of numbers are {', '.join(tables)}" if tables else "it has none"
+            raise ConfigError([f"data.files: {path}: no data set {part} of events: {found}"])
+        data = file[name]
+        require_columns(path, data.shape[1])
+        require_memory(path, data.chunks or (1,), data.dtype)
+        names = data.attrs.get("channels")
+        beside = data.parent.get("channels")
+        if names is None and isinstance(beside, h5py.Dataset):
+            require_columns(path, beside.size)
+            names = beside.asstr()[:]
+        details = named_channels(path, None if names is None else [_word(n) for n in names], data.shape[1])
+
+        def fetch(start: int, stop: int, columns: Sequence[int]) -> npt.NDArray[Any]:
+            with h5py.File(path, "r") as file:
+                return np.asarray(file[name][start:stop])[:, list(columns)]
+
+        return Source(path.name, details, data.shape[0], fetch)
+
+
+def _anndata(path: Path, part: str) -> Source:
+    from anndata.io import read_elem  # takes a second to import, for one kind of file
+
+    refuse_part(path, part)
+    with h5py.File(path, "r") as file:
+        if "X" not in file:
+            raise DataError(f"{path}: found no X, need the events in X")
+        stored = file["X"]
+        shape = stored.shape if isinstance(stored, h5py.Dataset) else stored.attrs["shape"]
+        require_columns(path, int(shape[1]))
+        require_memory(path, [int(size) for size in shape], np.dtype(np.float64))
+        for group in (stored, file["var"]):
+            _require_memory_of_parts(path, group)
+        values, var = read_elem(stored), read_elem(file["var"])
+    values = values.toarray() if hasattr(values, "toarray") else np.asarray(values)
+    source = source_of_array(path, values, [str(name) for name in var.index])
+    if "marker" not in var:
+        return source
+    markers = ["" if m is None or m != m else str(m) for m in var["marker"]]
+    details = [replace(d, marker=m) for d, m in zip(source.details, markers, strict=True)]
+    return replace(source, details=tuple(details))
+
+
+def _require_memory_of_parts(path: Path, item: Any) -> None:
+    parts = [item]
+    if isinstance(item, h5py.Group):
+        item.visititems(lambda name, part: parts.append(part))
+    for part in parts:
+        if isinstance(part, h5py.Dataset):
+            require_memory(path, part.shape, part.dtype)
+
+
+def _is_table(item: Any) -> bool:
+    return isinstance(item, h5py.Dataset) and item.ndim == 2 and item.dtype.kind in "fiu"
+
+
+def _word(name: str | bytes) -> str:
+    return name.decode() if isinstance(name, bytes) else str(name)

@@ -1,0 +1,125 @@
+"""Read and write the events of FCS files."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import flowio
+import numpy as np
+import numpy.typing as npt
+
+from dpmix.errors import DataError
+from dpmix.inputs.fcs import Channel, Header
+from dpmix.inputs.fcs_text import AGAIN
+
+
+def read_events(
+    header: Header, start: int = 0, stop: int | None = None, columns: Sequence[int] | None = None
+) -> npt.NDArray[np.float32]:
+    """Read a range of events, as stored (integers masked to $PnR); only those rows are touched in the file.
+
+    Parameters
+    ----------
+    header : Header
+    start, stop : int
+        Rows [start, stop) of the data set; stop None for all.
+    columns : sequence of int, optional
+        Channels by number from 0, in the order wanted; all by default.
+
+    Returns
+    -------
+    float32 [stop - start, len(columns)]
+        Integers up to 2^24 are exact; wider integers and float64 are rounded to float32 (infinite beyond its
+        range).
+
+    Raises
+    ------
+    DataError
+        The file cannot be read, or is shorter than when its header was read.
+    """
+    stop = header.n_events if stop is None else min(stop, header.n_events)
+    rows = read_rows(header, start, max(start, stop)).view(header.row)[:, 0]
+    wanted = range(len(header.channels)) if columns is None else columns
+    events = np.empty((len(rows), len(wanted)), np.float32)
+    with np.errstate(over="ignore"):
+        for k, column in enumerate(wanted):
+            events[:, k] = _unpacked(rows[f"c{column}"], header.channels[column], header.byte_order)
+    return events
+
+
+def read_rows(header: Header, start: int, stop: int) -> npt.NDArray[np.uint8]:
+    """Read a range of events as the bytes that they are in the file, uint8 [stop - start, bytes of an event].
+
+    Raises
+    ------
+    DataError
+        The file cannot be read, or has changed since its header was read.
+    """
+    size = header.row.itemsize
+    try:
+        with header.path.open("rb") as file:
+            file.seek(header.data_start + start * size)
+            found = file.read((stop - start) * size)
+    except OSError as error:
+        raise DataError(f"{header.path}: the events cannot be read ({error.strerror}); {AGAIN}") from error
+    if len(found) < (stop - start) * size:
+        raise DataError(f"{header.path}: found {len(found) // size} of events {start} to {stop}; {AGAIN}")
+    return np.frombuffer(found, np.uint8).reshape(stop - start, size)
+
+
+def read_analysis(header: Header) -> bytes:
+    """The ANALYSIS segment as it is in the file, empty where there is none."""
+    first, length = header.analysis
+    with header.path.open("rb") as file:
+        file.seek(first)
+        return file.read(length)
+
+
+def _unpacked(stored: npt.NDArray[Any], channel: Channel, byte_order: str) -> npt.NDArray[Any]:
+    """Three-byte integers put together; integers without the bits above $PnR, rounded up to a power of 2."""
+    if stored.ndim == 2:
+        bytes_ = stored.astype(np.uint32)
+        low, high = (0, 2) if byte_order == "<" else (2, 0)
+        stored = bytes_[:, low] | bytes_[:, 1] << 8 | bytes_[:, high] << 16
+    if channel.integer and channel.range is not None:
+        mask = (1 << (math.ceil(channel.range) - 1).bit_length()) - 1
+        if mask < np.iinfo(stored.dtype).max:
+            stored = stored & stored.dtype.type(mask)
+    return stored
+
+
+def write_fcs(
+    path: str | Path,
+    events: npt.NDArray[np.float32],
+    channels: Sequence[str],
+    markers: Sequence[str] | None = None,
+    keywords: Mapping[str, str] | None = None,
+) -> None:
+    """Write events as FCS 3.1, float32.
+
+    Parameters
+    ----------
+    path : str or Path
+    events : float32 [N, D]
+    channels : sequence of str
+        Detector names ($PnN).
+    markers : sequence of str, optional
+        What was stained ($PnS), "" where nothing.
+    keywords : mapping, optional
+        Further keywords, as {"$CYT": "simulated", "$P1R": "1024"}; $PnR is 262144 unless given.
+
+    Raises
+    ------
+    ValueError
+        Names and columns differ in number.
+    """
+    if events.ndim != 2 or events.shape[1] != len(channels):
+        raise ValueError(f"events of shape {events.shape} need {len(channels)} columns, one per name")
+    values = array("f")
+    values.frombytes(np.ascontiguousarray(events, np.float32).tobytes())
+    with Path(path).open("wb") as file:
+        flowio.create_fcs(file, values, list(channels), opt_channel_names=markers, metadata_dict=keywords)

@@ -1,0 +1,222 @@
+"""Data files of every kind, opened as rows of events that are read a range at a time.
+
+The kind of a file is told by its content, not by its suffix (an .lmd file is FCS); text is CSV or TSV.
+
+| kind | channels | part, after `::` in its name |
+| --- | --- | --- |
+| FCS | $PnN, markers $PnS | number of the data set, from 1: `sample.lmd::2` |
+| CSV, TSV | first line, unless it is all numbers: ch0, ch1, ... | |
+| NPY, float or integer [N, D] | ch0, ch1, ... | |
+| NPZ | array `channels`, else ch0, ch1, ... | name of the array; `events`, or the only 2-D one |
+| HDF5 | attribute `channels` of the data set, else a data set `channels` beside it, else ch0, ... | path of \
+the data set; the first 2-D one in the order of names |
+| AnnData (h5ad) | names of the variables, markers from the column `marker` of `var` | |
+| Parquet | names of the columns | |
+
+NPZ and AnnData files are held in memory while they are read; of all others only the rows asked for are (of
+Parquet, a row group). A CSV or TSV file is read once, when it is opened, into a table of float32 numbers: in
+memory within a share of the run's limit, beyond it in a file
+(`dpmix.inputs.storage`). What a file says of its size
+is compared with the memory that there is before any of it is taken: a few bytes can say that they stand for
+terabytes, truthfully or not. No file is trusted otherwise: no pickle is opened, and names are shown in one
+line without a terminal's commands.
+"""
+
+from __future__ import annotations
+
+import errno
+import glob
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from dpmix.errors import ConfigError, DataError, DpmixError, printable
+from dpmix.inputs import fcs
+from dpmix.inputs.array_files import open_hdf5, open_npy, open_npz
+from dpmix.inputs.fcs_data import read_events
+from dpmix.inputs.fcs_text import AGAIN
+from dpmix.inputs.sources import Source, file_stamp, names_with_verb
+from dpmix.inputs.storage import Storage
+from dpmix.inputs.table_files import open_parquet, open_text
+from dpmix.system.run_marker import is_run_file
+
+Place = tuple[Path, str]
+TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".tab")
+FOLDER_SUFFIXES = (".fcs", ".lmd", ".csv", ".tsv", ".npy", ".npz", ".h5", ".h5ad", ".hdf5", ".parquet")
+KNOWN = "FCS, CSV, TSV, NPY, NPZ, HDF5, h5ad or Parquet"
+
+
+def open_sources(
+    files: Sequence[str | Path], base: Path = Path(), storage: Storage | None = None
+) -> list[Source]:
+    """Open the files of a run.
+
+    Parameters
+    ----------
+    files : sequence of str or Path
+        Names, globs or folders, relative to `base`, in the order of the run; of a glob or a folder the files
+        in sorted order, of a folder those of known suffixes. A part of a file may be named after `::`.
+    base : Path
+        Folder that names are relative to: that of the config.
+    storage : Storage, optional
+        Where the numbers of text files are kept; default: in memory.
+
+    Returns
+    -------
+    list of Source
+        Their names differ.
+
+    Raises
+    ------
+    ConfigError
+        A name matches no file, a folder has none, or a file is named twice.
+    DataError
+        A file is of no known kind, or cannot be read.
+    """
+    places: list[Place] = []
+    problems = []
+    for given in map(str, files):
+        name, _, part = given.partition("::")
+        pattern = Path(name).expanduser()
+        found = [base / p for p in sorted(glob.glob(str(pattern), root_dir=base, recursive=True))]
+        if (base / pattern).exists():  # a name in full, whatever brackets it has
+            found = [base / pattern]
+        if not found:
+            problems.append(
+                f"data.files: {given} matches no file in {base.resolve()}, need a file name or a glob"
+            )
+        if (base / pattern).is_dir():
+            try:
+                found = _files_of(base / pattern)
+                problem = "" if found else "has no data file"
+            except OSError as error:
+                problem = f"cannot be read ({error.strerror})"
+            if problem:
+                suffixes = ", ".join(FOLDER_SUFFIXES)
+                problems.append(f"data.files: {base / pattern}: {problem}, need a folder with {suffixes}")
+        places += [(file, part) for file in found]
+    problems += [f"data.files: {file} is named twice, need each file once" for file in named_twice(places)]
+    if problems:
+        raise ConfigError(problems)
+    return open_places(places, storage)
+
+
+def open_places(places: Sequence[Place], storage: Storage | None = None) -> list[Source]:
+    """Open files by their paths and parts; their names differ, by as much of the path as that takes."""
+    storage = Storage() if storage is None else storage
+    sources = [open_source(path, part, storage) for path, part in places]
+    if len({source.name for source in sources}) == len(sources):
+        return sources
+    folder = os.path.commonpath([path.resolve().parent for path, _ in places])
+    names = [_joined(str(path.resolve().relative_to(folder)), part) for path, part in places]
+    return [replace(source, name=name) for source, name in zip(sources, names, strict=True)]
+
+
+def named_twice(places: Sequence[Place]) -> list[Path]:
+    """Files that are there more than once, with the same part."""
+    return [file for (file, _), count in Counter(places).items() if count > 1]
+
+
+def _files_of(folder: Path) -> list[Path]:
+    """The data files of a folder, by their suffixes; a run may have its run file beside them."""
+    return sorted(
+        file
+        for file in folder.iterdir()
+        if file.suffix.lower() in FOLDER_SUFFIXES
+        and not file.name.startswith(".")
+        and file.is_file()
+        and not is_run_file(file)
+    )
+
+
+def open_source(path: str | Path, part: str = "", storage: Storage | None = None) -> Source:
+    """Open one data file, by its content; see the table at the top of this module.
+
+    Raises
+    ------
+    ConfigError
+        The file has no such part, or its kind has no parts.
+    DataError
+        The file is of no known kind, or cannot be read.
+    """
+    path = Path(path)
+    try:
+        stamp = file_stamp(path)
+        reader = _reader(path, Storage() if storage is None else storage)
+        source = reader(path, part)
+    except (DpmixError, MemoryError):
+        raise
+    except Exception as error:  # every library has its own exceptions for a corrupt file
+        if getattr(error, "errno", None) == errno.ENOMEM:
+            size = f"{path.stat().st_size / 1e9:.1f} GB"
+            raise DataError(f"{path}: needs {size} of addresses, more than ulimit -v leaves") from error
+        reason = getattr(error, "strerror", None) or _line(error)
+        raise DataError(f"{path}: cannot be read ({reason}), need {KNOWN}") from error
+    if not source.details:
+        raise DataError(
+            f"{path}: found no channels, need a table with a row per event and a column per channel"
+        )
+    details = tuple(
+        replace(channel, detector=printable(channel.detector), marker=printable(channel.marker))
+        for channel in source.details
+    )
+    twice = sorted(name for name, count in Counter(d.detector for d in details).items() if count > 1)
+    if twice:
+        raise DataError(
+            f"{path}: {names_with_verb(twice)} the name of several channels, need different names"
+        )
+    return replace(source, name=printable(_joined(path.name, part)), details=details, path=path, stamp=stamp)
+
+
+def _reader(path: Path, storage: Storage) -> Callable[[Path, str], Source]:
+    """What reads a file, told by its first bytes."""
+    if path.is_dir():
+        raise DataError(f"{path}: is a folder, need files, as {path / '*.fcs'}")
+    with path.open("rb") as file:
+        start = file.read(8)
+    if start.startswith(b"FCS"):
+        return _fcs
+    if start.startswith(b"\x93NUMPY"):
+        return open_npy
+    if start.startswith(b"PK"):
+        return open_npz
+    if start.startswith(b"\x89HDF"):
+        return open_hdf5
+    if start.startswith(b"PAR1"):
+        return open_parquet
+    if path.suffix.lower() in TEXT_SUFFIXES:
+        return partial(open_text, storage=storage)
+    suffix = path.suffix.lower().lstrip(".")
+    claim = suffix.upper() if suffix in ("fcs", "lmd", "npy", "npz", "h5", "h5ad", "hdf5", "parquet") else ""
+    found = f"is named {claim} but does not begin as such a file does" if claim else "is of no known kind"
+    raise DataError(f"{path}: {found}, need {KNOWN}; {AGAIN}")
+
+
+def _fcs(path: Path, part: str) -> Source:
+    if part and not part.isdigit():
+        raise ConfigError(
+            [f"data.files: {path}::{part}: need the number of a data set of an FCS file, as ::1"]
+        )
+    header = fcs.read_header(path, int(part or 1))
+    return Source(
+        name=path.name,
+        details=header.channels,
+        n_events=header.n_events,
+        fetch=lambda start, stop, columns: read_events(header, start, stop, columns),
+        spillover=header.spillover,
+        spillover_problem=header.spillover_problem,
+        kind=header.kind,
+        notes=header.notes,
+        header=header,
+    )
+
+
+def _joined(name: str, part: str) -> str:
+    return f"{name}::{part}" if part else name
+
+
+def _line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
