@@ -1,24 +1,60 @@
-"""Bayesian sampler for truncated Dirichlet process mixtures of multivariate normals.
+"""Bayesian Gaussian mixture models for large cytometry data: the Python API.
 
-`dpmix.open_run` reads what the command ``dpmix mcmc`` or ``dpmix bem`` wrote.
+Names are imported on first use: ``import dpmix`` is fast.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dpmix.runs.draws import open_run
+    from dpmix.api.sampling import run_bem, run_mcmc
+    from dpmix.api.simulate import simulate
+    from dpmix.config.schema import Config, load_config
+    from dpmix.errors import ConfigError, DataError, DpmixError, EngineError, OutputError
+    from dpmix.report.gate import gate, predict
+    from dpmix.runs.draws import Run, open_run
 
 __version__ = version("dpmix")
-__all__ = ["__version__", "open_run"]
+__all__ = [
+    "Config",
+    "ConfigError",
+    "DataError",
+    "DpmixError",
+    "EngineError",
+    "OutputError",
+    "Run",
+    "__version__",
+    "gate",
+    "load_config",
+    "open_run",
+    "predict",
+    "run_bem",
+    "run_mcmc",
+    "simulate",
+]
+
+_MODULES = {
+    "dpmix.api.sampling": ("run_bem", "run_mcmc"),
+    "dpmix.api.simulate": ("simulate",),
+    "dpmix.config.schema": ("Config", "load_config"),
+    "dpmix.errors": ("ConfigError", "DataError", "DpmixError", "EngineError", "OutputError"),
+    "dpmix.report.gate": ("gate", "predict"),
+    "dpmix.runs.draws": ("Run", "open_run"),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 
-def __getattr__(name: str) -> object:
-    """Import on first use: the commands start at once, and nothing works at import."""
-    if name == "open_run":
-        from dpmix.runs.draws import open_run
+if not TYPE_CHECKING:  # a type checker would accept any name
 
-        return open_run
-    raise AttributeError(f"module 'dpmix' has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        """Import a name of the API on first use."""
+        if name in _MODULE_OF:
+            return getattr(import_module(_MODULE_OF[name]), name)
+        raise AttributeError(f"module 'dpmix' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -241,7 +241,7 @@ def run_bem(
 
 
 class _Checkpoints:
-    """Saves what a run goes on from: now and then, when asked, and when its engine fails.
+    """Saves what a run resumes from: every few seconds, when asked, and after an error or Ctrl-C.
 
     A context manager, around everything that the engine does.
     """
@@ -269,8 +269,9 @@ class _Checkpoints:
         return self
 
     def __exit__(self, _: object, error: object, __: object) -> None:
-        if isinstance(error, EngineError):
-            with suppress(DataError):  # the engine's failure is what a user has to hear of
+        # Not after a DataError: the data or the disk failed, and the checkpoint on disk is the better one.
+        if error is not None and not isinstance(error, DataError):
+            with suppress(DataError):  # the first error is the one to report
                 self.save()
 
 

@@ -1,0 +1,53 @@
+"""`dpmix simulate` as a function."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from dpmix.inputs.simulate import Simulation, cytometry_like, from_model
+
+
+def simulate(
+    n_events: int = 50_000,
+    *,
+    kind: Literal["cytometry", "model"] = "cytometry",
+    channels: int | None = None,
+    components: int | None = None,
+    spill: bool = True,
+    seed: int = 1,
+) -> Simulation:
+    """Simulate events with known populations, as ``dpmix simulate`` does.
+
+    Parameters
+    ----------
+    n_events : int
+    kind : str
+        "cytometry": like the data of a ten-colour flow cytometer, with 14 populations. "model": drawn from
+        the model.
+    channels, components : int, optional
+        For kind "model": channels (default 8) and truncation (default 32).
+    spill : bool
+        For kind "cytometry": spillover between dyes.
+    seed : int
+        The same arguments and seed give the same data.
+
+    Returns
+    -------
+    Simulation
+
+    Raises
+    ------
+    ValueError
+        A number is below 1, or an argument does not belong to this kind.
+    """
+    if kind == "cytometry":
+        if (channels, components) != (None, None):
+            raise ValueError('channels and components apply to kind="model" only')
+        return cytometry_like(n_events, seed=seed, spill=spill)
+    if kind != "model":
+        raise ValueError(f'kind is {kind!r}; it must be "cytometry" or "model"')
+    if not spill:
+        raise ValueError('spill applies to kind="cytometry" only')
+    if channels == 0 or components == 0:
+        raise ValueError("channels and components must be at least 1")
+    return from_model(n_events, channels or 8, components or 32, seed=seed)

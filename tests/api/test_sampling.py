@@ -1,0 +1,195 @@
+"""Runs from Python: what they take, what they return, and Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from whole_runs import assert_identical, wait_for_draws, write_events
+
+import dpmix
+from dpmix.cli import main
+from dpmix.config.schema import to_yaml
+from dpmix.runs.run import Progress
+
+SAMPLERS = {"mcmc": dpmix.run_mcmc, "bem": dpmix.run_bem}
+SECTIONS: dict[str, Any] = {
+    "data": {"files": ["events.npy"]},
+    "model": {"components": 12},
+    "mcmc": {"chains": 2, "burn_in": 2, "draws": 6},
+    "bem": {"starts": 2, "max_steps": 12},
+    "engine": {"backend": "cpu"},
+    "seed": 5,
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    write_events(tmp_path / "events.npy", 3000)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def plain(folder: Path) -> Path:
+    """A run by the command line."""
+    (folder / "run.yaml").write_text(to_yaml(dpmix.Config.model_validate(SECTIONS)))
+    main(["mcmc", "run.yaml", "--output", "plain.h5", "--quiet"], standalone_mode=False)
+    return folder / "plain.h5"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        lambda: "run.yaml",
+        lambda: Path("run.yaml").absolute(),
+        lambda: SECTIONS,
+        lambda: dpmix.Config.model_validate(SECTIONS),
+        lambda: dpmix.load_config("run.yaml"),
+        lambda: SECTIONS | {"data": {"files": (Path("events.npy"),)}, "seed": np.int64(5)},
+    ],
+)
+def test_a_config_is_a_file_a_mapping_or_a_config(plain: Path, source: Callable[[], Any]) -> None:
+    run = dpmix.run_mcmc(source())
+    assert run.complete
+    assert run.weights.shape == (2, 6, 12)
+    assert_identical(plain, run.path)
+
+
+@pytest.mark.parametrize("settings", [{"model.components": 5, "seed": 7}, ["model.components=5", "seed=7"]])
+@pytest.mark.parametrize("source", ["run.yaml", SECTIONS, dpmix.Config.model_validate(SECTIONS)])
+def test_settings_change_keys(plain: Path, source: Any, settings: Any) -> None:
+    run = dpmix.run_mcmc(source, settings=settings)
+    assert run.n_components == 5
+    assert run.attributes["seed"] == 7
+
+
+def test_bayesian_em_gives_one_draw(folder: Path) -> None:
+    run = dpmix.run_bem(SECTIONS)
+    assert (run.kind, run.weights.shape) == ("bem", (1, 1, 12))
+
+
+def test_base_is_the_folder_of_the_data(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    with pytest.raises(dpmix.ConfigError, match=r"events\.npy matches no file"):
+        dpmix.run_mcmc(SECTIONS)
+    assert dpmix.run_mcmc(SECTIONS, base="..").complete
+
+
+def test_problems_have_the_words_of_the_command_line(folder: Path) -> None:
+    wrong = {"data": {"files": ["events.npy"]}, "model": {"component": 3}, "mcmc": {"draws": 0}}
+    with pytest.raises(dpmix.ConfigError) as error:
+        dpmix.run_mcmc(wrong)
+    assert error.value.problems == [
+        "config: model.component: unknown key; did you mean model.components?",
+        "config: mcmc.draws: got 0, need an integer from 1 to 2147483648",
+    ]
+    with pytest.raises(ValueError, match="use one of them"):
+        dpmix.run_mcmc(SECTIONS, resume=True, overwrite=True)
+    dpmix.run_mcmc(SECTIONS)
+    with pytest.raises(dpmix.ConfigError, match="exists already"):
+        dpmix.run_mcmc(SECTIONS)
+    with pytest.raises(dpmix.ConfigError, match=r"config: model\.components: not what run\.h5"):
+        dpmix.run_mcmc(SECTIONS, settings={"model.components": 9}, resume=True)
+
+
+def test_a_finished_run_is_returned_and_may_get_more_draws(plain: Path) -> None:
+    few = dpmix.run_mcmc("run.yaml", settings={"mcmc.draws": 4})
+    assert dpmix.run_mcmc("run.yaml", settings={"mcmc.draws": 4}, resume=True).path == few.path
+    assert_identical(plain, dpmix.run_mcmc("run.h5", settings={"mcmc.draws": 6}, resume=True).path)
+
+
+def test_a_stopped_run_is_returned(plain: Path) -> None:
+    seen: list[Progress] = []
+    run = dpmix.run_mcmc("run.yaml", on_sweep=seen.append, should_stop=lambda: len(seen) >= 8)
+    assert (run.complete, run.committed) == (False, 2)
+    assert_identical(plain, dpmix.run_mcmc("run.yaml", resume=True).path)
+
+
+# Ctrl-C
+
+
+@pytest.mark.parametrize("kind", SAMPLERS)
+@pytest.mark.parametrize("sweeps", [1, 9, 12])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
+def test_an_error_in_a_callback_keeps_the_draws(
+    folder: Path, kind: str, sweeps: int, error: type[BaseException]
+) -> None:
+    whole = SAMPLERS[kind](SECTIONS, settings={"output.path": "whole.h5"})
+    seen: list[Progress] = []
+
+    def interrupt(progress: Progress) -> None:
+        seen.append(progress)
+        if len(seen) == sweeps:
+            raise error
+
+    with pytest.raises(error):
+        SAMPLERS[kind](SECTIONS, on_sweep=interrupt)
+    assert dpmix.open_run("run.h5").committed == seen[-1].draws
+    assert Path("run.h5.checkpoint").exists() == (sweeps > 1)
+    assert_identical(whole.path, SAMPLERS[kind](SECTIONS, resume=True).path)
+
+
+@pytest.mark.parametrize("kind", SAMPLERS)
+def test_ctrl_c_keeps_the_draws(folder: Path, kind: str) -> None:
+    """The first Ctrl-C, sent from inside: the sweep ends, then Python's own handler is back."""
+    whole = SAMPLERS[kind](SECTIONS, settings={"output.path": "whole.h5"})
+    before = signal.getsignal(signal.SIGINT)
+    seen: list[Progress] = []
+
+    def interrupt(progress: Progress) -> None:
+        seen.append(progress)
+        if len(seen) == 9:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt, match="resume=True continues"):
+        SAMPLERS[kind](SECTIONS, on_sweep=interrupt)
+    assert signal.getsignal(signal.SIGINT) is before
+    assert 9 <= len(seen) <= 12
+    assert_identical(whole.path, SAMPLERS[kind](SECTIONS, resume=True).path)
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_ctrl_c_in_another_process_keeps_the_draws(plain: Path, signals: int) -> None:
+    """Once, and twice at any moment: the run resumes to the draws of an uninterrupted run."""
+    long = {"mcmc.draws": 2000}
+    script = f"import dpmix\ndpmix.run_mcmc('run.yaml', settings={long})\nprint('not here')\n"
+    process = subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    wait_for_draws(Path("run.h5"), 5, process)
+    for _ in range(signals):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.02)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode in (130, -signal.SIGINT), err
+    assert out == ""
+    assert "KeyboardInterrupt" in err
+    assert "stopping after this sweep" in err
+    stopped = dpmix.open_run("run.h5")
+    assert 5 <= stopped.committed < 2000
+    assert Path("run.h5.checkpoint").exists()
+    more = {"mcmc.draws": stopped.committed + 3, "output.path": "whole.h5"}
+    whole = dpmix.run_mcmc("run.yaml", settings=more)
+    resumed = dpmix.run_mcmc(
+        "run.yaml",
+        settings=long,
+        resume=True,
+        should_stop=lambda: dpmix.open_run("run.h5").committed >= whole.draws,
+    )
+    for name in ("weights", "means", "covariances", "alpha"):
+        ours, theirs = getattr(resumed, name), getattr(whole, name)
+        np.testing.assert_array_equal(ours[:, : whole.draws], theirs)
