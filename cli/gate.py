@@ -56,10 +56,9 @@ def command(
       dpmix gate run.h5 --output week2 --data 'week2/*.fcs'
     """
     from dpmix.report import gate
+    from dpmix.runs.display import ProgressDisplay
 
-    from .progress import Reporter
-
-    with Reporter(quiet):
+    with ProgressDisplay(quiet):
         found = gate.gate(
             run, output, data=data, memberships=memberships, with_map=with_map, **gating.arguments(options)
         )

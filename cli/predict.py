@@ -28,10 +28,9 @@ def command(run: Path, files: tuple[str, ...], output: Path, quiet: bool, **opti
       dpmix predict run.h5 'week2/*.fcs' --output predicted --format csv
     """
     from dpmix.report import gate
+    from dpmix.runs.display import ProgressDisplay
 
-    from .progress import Reporter
-
-    with Reporter(quiet):
+    with ProgressDisplay(quiet):
         found = gate.predict(run, files, output, **gating.arguments(options))
     if not quiet:
         for sample, n_events, implausible in zip(

@@ -60,10 +60,9 @@ def sample(
         )
     from dpmix.config.yaml_text import flow
     from dpmix.runs import diagnostics, draws, run
+    from dpmix.runs.display import ProgressDisplay
     from dpmix.runs.resume import choose
     from dpmix.system.stop import Stop
-
-    from .progress import Reporter
 
     given = {"output.path": output, "seed": seed, "engine.threads": threads}
     overrides = [*settings, *(f"{key}={flow(value)}" for key, value in given.items() if value is not None)]
@@ -78,13 +77,13 @@ def sample(
 
     begin = {"mcmc": run.run_mcmc, "bem": run.run_bem}[kind]
     try:
-        with Stop() as stop, Reporter(quiet) as reporter:
+        with Stop() as stop, ProgressDisplay(quiet) as display:
             result = begin(
                 chosen.config,
                 base=chosen.base,
                 resume=resume,
                 overwrite=overwrite,
-                on_sweep=reporter.on_sweep,
+                on_sweep=display.on_sweep,
                 should_stop=stop,
             )
     except (EngineError, OutputError) as error:

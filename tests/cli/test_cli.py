@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,10 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from rich.console import Console
 
 from dpmix.cli import main
-from dpmix.cli.progress import BarDisplay, LineDisplay, describe, duration
 from dpmix.config.schema import Config, load_config
 from dpmix.engines import cuda
 from dpmix.engines.cuda import DeviceInfo
@@ -235,53 +231,6 @@ def test_quiet_shows_warnings_only(folder: Path, monkeypatch: pytest.MonkeyPatch
     ]
     assert (quiet.stdout, quiet.stderr) == ("", "warning: the truncation binds\n")
     assert logging.getLogger("dpmix").handlers == []
-
-
-def test_lines_come_at_a_sensible_interval() -> None:
-    lines: list[str] = []
-    now = 0.0
-    display = LineDisplay(lines.append, lambda: now)
-    for iteration in range(101):
-        now = 0.25 * iteration
-        display.show(progress(iteration))
-    now += 60  # what comes after the last sweep is not part of its rate
-    display.close()
-    display.close()
-    assert [line.split(",")[0] for line in lines] == [
-        f"burn-in: sweep {i} of 100" for i in (0, 4, 44, 84, 100)
-    ]
-    assert lines[2].split(", ")[1:3] == ["4 sweeps/s", "0:14 left"]
-    assert lines[-1].split(", ")[1:3] == ["4 sweeps/s", "0:00 left"]
-
-
-def test_the_rate_of_a_new_start_is_not_that_of_the_last() -> None:
-    lines: list[str] = []
-    now = 0.0
-    display = LineDisplay(lines.append, lambda: now)
-    for iteration in (50, 1, 41):
-        display.show(progress(iteration, kind="bem"))
-        now += 20.0
-    assert ["steps/s" in line for line in lines] == [False, False, True]
-    assert "2 steps/s, at most 0:30 left" in lines[-1]
-
-
-def test_durations() -> None:
-    assert [duration(s) for s in (0.4, 61, 3599.7, 90061)] == ["0:00", "1:01", "1:00:00", "25:01:01"]
-    assert "of 100, log" in describe(progress(), None)
-
-
-def test_the_bar_shows_rate_likelihood_and_occupied_components() -> None:
-    file = io.StringIO()
-    display = BarDisplay(Console(file=file, force_terminal=True, width=150))
-    for iteration in (1, 2, 30):
-        display.show(progress(iteration, kind="bem"))
-    time.sleep(0.3)  # it is drawn ten times a second
-    display.show(progress(1, kind="bem"))
-    display.close()
-    text = file.getvalue()
-    assert "30/100" in text
-    assert "1/100" in text.split("30/100")[-1]
-    assert "log likelihood -1.23457e+06, 7 occupied" in text
 
 
 # Sampling: being stopped

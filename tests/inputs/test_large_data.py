@@ -8,7 +8,6 @@ import signal
 import subprocess
 import tracemalloc
 from collections.abc import Callable
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,10 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 from click.testing import CliRunner
-from rich.console import Console
 from test_faults import in_namespace
 from whole_runs import StopAfter, a_config, assert_identical, contents, dpmix, wait_for_draws, write_events
 
 from dpmix.cli import main
-from dpmix.cli.progress import LogLines, WorkBar
 from dpmix.config.schema import DataConfig, EngineConfig, to_yaml
 from dpmix.errors import ConfigError, DataError
 from dpmix.inputs import preprocess
@@ -331,24 +328,3 @@ def test_the_progress_of_long_work_is_logged_at_intervals(caplog: pytest.LogCapt
     lines = [record for record in caplog.records if record.levelno == logging.INFO]
     assert [record.getMessage() for record in lines] == ["preparing: 40%", "preparing: 80%"]
     assert 80 < len(caplog.records) < 130
-
-
-def test_a_terminal_shows_a_bar_that_goes_away() -> None:
-    out = StringIO()
-    console = Console(file=out, force_terminal=True, width=80)
-    bar = WorkBar(console)
-    logger = logging.Logger("test", logging.DEBUG)
-    logger.addHandler(LogLines(console, bar))
-    logger.debug("", extra={"work": "reading a.csv", "share": 0.25})
-    logger.debug("", extra={"work": "preparing the events", "share": 0.5})
-    logger.info("margin events: none")
-    said = out.getvalue()
-    assert "reading a.csv" in said
-    assert re.search(r"preparing the events .*50%", said)
-    assert said.splitlines()[-1].endswith("margin events: none")
-    assert "\x1b[2K" in said  # erased
-    plain = StringIO()
-    logger = logging.Logger("test", logging.DEBUG)
-    logger.addHandler(LogLines(Console(file=plain)))
-    logger.info("reading: 40%%", extra={"work": "reading", "share": 0.4})
-    assert plain.getvalue() == "reading: 40%%\n"
