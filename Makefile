@@ -8,7 +8,8 @@ EMULATOR := build/cuda_on_cpu/libcuda.so.1
 FUZZ_SECONDS ?= 1200
 COG := $(BIN)/cog -r -I benchmarks
 PAGES := README.md docs/tutorial.md docs/benchmarks/*.md
-EDITED := README.md docs/index.md docs/tutorial.md docs/how-to/install.md docs/how-to/large-data.md
+EDITED := README.md docs/index.md docs/tutorial.md $(addprefix docs/how-to/,install.md large-data.md \
+    priors-and-truncation.md read-draws.md)
 
 .PHONY: help demo test test-gpu faults fuzz sanitize sbc lint warnings docs links bench guard bench-cpu bench-gpu clean
 
