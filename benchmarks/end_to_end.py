@@ -31,7 +31,7 @@ from plots import COLOURS, panels, significant
 from record import ROOT, arguments, read_results, said, write_results
 
 from dpmix.config.schema import load_config
-from dpmix.runs.draws import open_run
+from dpmix.runs.reader import open_run
 
 REAL = ROOT.parent / "shared" / "data" / "fcs" / "100715.fcs"
 SIZES = (100_000, 1_000_000)

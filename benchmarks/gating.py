@@ -123,7 +123,7 @@ def dpmix_populations(events: Events, workdir: Path, seed: int) -> tuple[Ints, f
     import pyarrow.parquet
 
     from dpmix.config.schema import differences, parse_config
-    from dpmix.runs.draws import open_run
+    from dpmix.runs.reader import open_run
 
     command = [sys.executable, "-c", "from dpmix.cli import main; main()"]
     data, run, gated = workdir / "events.npy", workdir / "run.h5", workdir / "gated"

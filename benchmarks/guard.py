@@ -34,7 +34,7 @@ from dpmix.model import bem, gibbs
 from dpmix.model.mixture import Prior, mixture_of
 from dpmix.model.streams import Stream
 from dpmix.report import gate
-from dpmix.runs import run
+from dpmix.runs.mcmc import run_mcmc
 
 N, D, K = 200_000, 14, 256
 THREADS = min(2, usable_cores())
@@ -84,7 +84,7 @@ def files(minima: cpu.Minima, folder: Path) -> None:
     }
     (folder / "run.yaml").write_text(yaml.safe_dump(config))
     small = load_config(folder / "run.yaml")
-    minima.time("run", lambda: run.run_mcmc(small, base=folder))
+    minima.time("run", lambda: run_mcmc(small, base=folder))
     minima.time("gate", lambda: gate.gate(folder / "run.h5", folder / "gated"))
 
 

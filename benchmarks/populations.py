@@ -27,8 +27,8 @@ import yaml
 from dpmix.config.schema import differences, parse_config
 from dpmix.errors import DpmixError
 from dpmix.inputs import simulate
-from dpmix.runs.draws import open_run
-from dpmix.runs.run import run_mcmc
+from dpmix.runs.mcmc import run_mcmc
+from dpmix.runs.reader import open_run
 
 Array = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

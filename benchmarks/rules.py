@@ -31,7 +31,7 @@ from dpmix.inputs import preprocess
 from dpmix.model.mixture import Array
 from dpmix.populations import find, tree
 from dpmix.populations.tree import LEAST_EVENTS, Tree
-from dpmix.runs.draws import Run, open_run
+from dpmix.runs.reader import Run, open_run
 
 MOST = 4_000  # events scored
 SEED = 1

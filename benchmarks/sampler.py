@@ -20,7 +20,8 @@ from threadpoolctl import threadpool_limits
 from dpmix.model import gibbs
 from dpmix.model.mixture import Prior, State, Stats, log_prior, mixture_of
 from dpmix.model.streams import Stream
-from dpmix.runs.draws import Layout, Record, RunWriter
+from dpmix.runs.layout import Layout, Record
+from dpmix.runs.writer import RunWriter
 
 BAR_MS = 6.0
 SHAPES = ((256, 14), (128, 14), (64, 8), (1024, 14), (4096, 30))

@@ -27,8 +27,8 @@ BEGIN: dict[str, list[tuple[str, str, str, str | None]]] = {
     "mcmc": [
         ("dpmix.inputs.preprocess", "prepare", PREPARE, "engine and run file"),
         ("dpmix.runs.initialise", "from_kmeans", KMEANS, BURN_IN),
-        ("dpmix.runs.draws", "RunWriter.write_draw", DRAWS, None),
-        ("dpmix.runs.diagnostics", "describe_run", "summary", None),
+        ("dpmix.runs.writer", "RunWriter.write_draw", DRAWS, None),
+        ("dpmix.runs.describe", "describe_run", "summary", None),
     ],
     "gate": [
         ("dpmix.inputs.preprocess", "prepare", PREPARE, None),

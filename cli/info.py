@@ -31,8 +31,8 @@ def command(file: str) -> None:
 
 
 def _about_run(file: str) -> list[str]:
-    from dpmix.runs.diagnostics import describe_profile, describe_run
-    from dpmix.runs.draws import open_run
+    from dpmix.runs.describe import describe_profile, describe_run
+    from dpmix.runs.reader import open_run
 
     run = open_run(file)
     config = [f"  {line}" for line in run.config_text.splitlines()]

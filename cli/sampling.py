@@ -59,8 +59,11 @@ def sample(
             "--resume goes on with a run file and --overwrite replaces it: give one of them"
         )
     from dpmix.config.yaml_text import flow
-    from dpmix.runs import diagnostics, draws, run
+    from dpmix.runs.bem import run_bem
+    from dpmix.runs.describe import describe_profile, describe_run
     from dpmix.runs.display import ProgressDisplay
+    from dpmix.runs.mcmc import run_mcmc
+    from dpmix.runs.reader import open_run
     from dpmix.runs.resume import choose
     from dpmix.system.stop import Stop
 
@@ -70,12 +73,12 @@ def sample(
     if chosen.finished is not None:
         if not quiet:
             click.echo(f"dpmix: {chosen.output}: complete already, nothing to resume", err=True)
-            click.echo("\n".join(diagnostics.describe_run(chosen.finished)))
+            click.echo("\n".join(describe_run(chosen.finished)))
         if profile:
-            click.echo("\n".join(diagnostics.describe_profile(chosen.finished)))
+            click.echo("\n".join(describe_profile(chosen.finished)))
         return
 
-    begin = {"mcmc": run.run_mcmc, "bem": run.run_bem}[kind]
+    begin = {"mcmc": run_mcmc, "bem": run_bem}[kind]
     try:
         with Stop() as stop, ProgressDisplay(quiet) as display:
             result = begin(
@@ -96,7 +99,7 @@ def sample(
     else:
         click.echo("\n".join(result.summary))
     if profile:
-        click.echo("\n".join(diagnostics.describe_profile(draws.open_run(result.path))))
+        click.echo("\n".join(describe_profile(open_run(result.path))))
     if not result.completed:
         _end_unfinished(kind, str(result.path), stop.exit_code)
 

@@ -54,7 +54,7 @@ from dpmix.populations.result import interval
 from dpmix.report import views
 from dpmix.report.figures import STYLE
 from dpmix.runs import diagnostics, initialise
-from dpmix.runs.run import run_mcmc
+from dpmix.runs.mcmc import run_mcmc
 from dpmix.runs.session import make_prior
 
 FOLDER = Path(__file__).parent / "explanation" / "figures"

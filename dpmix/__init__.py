@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dpmix.config.schema import Config, load_config
     from dpmix.errors import ConfigError, DataError, DpmixError, EngineError, OutputError
     from dpmix.report.gate import gate, predict
-    from dpmix.runs.draws import Run, open_run
+    from dpmix.runs.reader import Run, open_run
 
 __version__ = version("dpmix")
 __all__ = [
@@ -42,7 +42,7 @@ _MODULES = {
     "dpmix.config.schema": ("Config", "load_config"),
     "dpmix.errors": ("ConfigError", "DataError", "DpmixError", "EngineError", "OutputError"),
     "dpmix.report.gate": ("gate", "predict"),
-    "dpmix.runs.draws": ("Run", "open_run"),
+    "dpmix.runs.reader": ("Run", "open_run"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -29,9 +29,11 @@ from dpmix.inputs.sources import Source
 from dpmix.inputs.transforms import Scaling
 from dpmix.model.mixture import Hyperparameters, State
 from dpmix.report import fcs_export
-from dpmix.runs.diagnostics import describe_profile, describe_run
-from dpmix.runs.draws import Layout, Record, Run, RunWriter, open_run
+from dpmix.runs.describe import describe_profile, describe_run
+from dpmix.runs.layout import Layout, Record
 from dpmix.runs.profile import SPANS
+from dpmix.runs.reader import Run, open_run
+from dpmix.runs.writer import RunWriter
 
 EVENTS = 1_000  # looked at of a file, however many it says it has
 

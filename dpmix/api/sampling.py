@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from dpmix.config.yaml_text import flow
-from dpmix.runs import run
-from dpmix.runs.draws import Run, open_run
+from dpmix.runs.bem import run_bem as bem_loop
+from dpmix.runs.loop import SweepReport
+from dpmix.runs.mcmc import run_mcmc as mcmc_loop
+from dpmix.runs.reader import Run, open_run
 from dpmix.runs.resume import ConfigLike, Kind, choose
-from dpmix.runs.run import Progress
 from dpmix.system.stop import Stop
 
 log = logging.getLogger("dpmix")
@@ -27,7 +28,7 @@ def run_mcmc(
     base: str | Path | None = None,
     resume: bool = False,
     overwrite: bool = False,
-    on_sweep: Callable[[Progress], None] | None = None,
+    on_sweep: Callable[[SweepReport], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> Run:
     """Draw from the posterior by block Gibbs sampling, as ``dpmix mcmc`` does.
@@ -52,7 +53,7 @@ def run_mcmc(
     overwrite : bool
         Replace an existing run file.
     on_sweep : callable, optional
-        Called with a `Progress` after each sweep of each chain.
+        Called with a `SweepReport` after each sweep of each chain.
     should_stop : callable, optional
         Called after each sweep. The run stops when it returns True, and the function returns the draws made
         so far.
@@ -83,7 +84,7 @@ def run_bem(
     base: str | Path | None = None,
     resume: bool = False,
     overwrite: bool = False,
-    on_sweep: Callable[[Progress], None] | None = None,
+    on_sweep: Callable[[SweepReport], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> Run:
     """Find a mode of the posterior by Bayesian EM, as ``dpmix bem`` does.
@@ -101,7 +102,7 @@ def _sample(
     base: str | Path | None,
     resume: bool,
     overwrite: bool,
-    on_sweep: Callable[[Progress], None] | None,
+    on_sweep: Callable[[SweepReport], None] | None,
     should_stop: Callable[[], bool] | None,
 ) -> Run:
     if resume and overwrite:
@@ -109,7 +110,7 @@ def _sample(
     chosen = choose(kind, config, overrides_of(settings), resume)
     if chosen.finished is not None:
         return chosen.finished
-    sampler = run.run_mcmc if kind == "mcmc" else run.run_bem
+    sampler = mcmc_loop if kind == "mcmc" else bem_loop
     with Stop([signal.SIGINT]) as stop:
         result = sampler(
             chosen.config,

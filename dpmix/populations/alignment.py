@@ -19,8 +19,9 @@ from scipy.optimize import linear_sum_assignment
 from dpmix.errors import ConfigError
 from dpmix.model.mixture import Array, Ints
 from dpmix.populations.partitions import contingency
-from dpmix.runs.draws import Run
-from dpmix.runs.run_file import coordinate, read_contents, write_coordinates
+from dpmix.runs.layout import coordinate, write_coordinates
+from dpmix.runs.reader import Run
+from dpmix.runs.run_file import read_contents
 from dpmix.system.files import replacing, writing
 
 PER_COMPONENT = ("weights", "means", "covariances")

@@ -31,7 +31,7 @@ from dpmix.model.mixture import Array, Floats, Ints, Mixture, mixture_from
 from dpmix.model.streams import Step, Stream
 from dpmix.populations import alignment, partitions
 from dpmix.populations.tree import LEAST_EVENTS, LEVEL, Tree, nearest_components, tree_of
-from dpmix.runs.draws import Run
+from dpmix.runs.reader import Run
 
 MakeEngine = Callable[[Floats], Engine]
 

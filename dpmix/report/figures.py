@@ -14,7 +14,7 @@ from dpmix.model.mixture import Array, Ints
 from dpmix.populations.result import Gating, Map, interval
 from dpmix.report import views
 from dpmix.runs.diagnostics import Mixing
-from dpmix.runs.draws import Run
+from dpmix.runs.reader import Run
 from dpmix.system.files import writing
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from dpmix.populations.find import Populations
 from dpmix.populations.result import QUANTILES, Block, Gating
 from dpmix.report import embedding, event_files, figures, page, rasters, tables
 from dpmix.runs.diagnostics import convergence
-from dpmix.runs.draws import Run, open_run
+from dpmix.runs.reader import Run, open_run
 from dpmix.runs.session import check_same_data
 from dpmix.system.files import nearest_there, refuse
 from dpmix.system.progress import ProgressLog

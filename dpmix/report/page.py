@@ -15,8 +15,9 @@ import numpy as np
 from dpmix.model.mixture import Array
 from dpmix.populations.result import INTERVAL, Gating, Map, Rasters, interval
 from dpmix.report import views
-from dpmix.runs.diagnostics import GOOD_ESS, GOOD_R_HAT, Mixing, describe_engine, truncation_warning_of
-from dpmix.runs.draws import Run
+from dpmix.runs.describe import describe_engine
+from dpmix.runs.diagnostics import GOOD_ESS, GOOD_R_HAT, Mixing, truncation_warning_of
+from dpmix.runs.reader import Run
 from dpmix.system.files import write_text
 
 if TYPE_CHECKING:

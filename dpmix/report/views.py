@@ -15,7 +15,7 @@ from scipy.cluster.hierarchy import leaves_list, linkage
 from dpmix.model.mixture import Array, Ints
 from dpmix.populations.result import Gating, Map, Rasters, interval
 from dpmix.runs.diagnostics import Mixing
-from dpmix.runs.draws import Run
+from dpmix.runs.reader import Run
 
 # Of Okabe and Ito (2008), "Color Universal Design", the six that stand out from white and from black; then
 # each time the colour whose least distance (Oklab) from those before it is the largest, as seen with normal

@@ -33,6 +33,11 @@ class Checkpoint(NamedTuple):
     extra: dict[str, npt.NDArray[Any]]
 
 
+def checkpoint_path(path: Path) -> Path:
+    """Return where the checkpoint of a run file lies."""
+    return path.with_name(path.name + ".checkpoint")
+
+
 def save(
     path: Path,
     run_id: str,

@@ -15,7 +15,7 @@ from rich.progress import Progress as Bars
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from dpmix.runs.run import Progress
+    from dpmix.runs.loop import SweepReport
 
 FIRST_INTERVAL, INTERVAL = 1.0, 10.0  # seconds from the first line to the second, and between later ones
 TIME_REMAINING = TimeRemainingColumn(compact=True)
@@ -70,7 +70,7 @@ class ProgressDisplay(logging.Handler):
         self._next_line: float | None = None
         self._unprinted = ""
 
-    def on_sweep(self, progress: Progress) -> None:
+    def on_sweep(self, progress: SweepReport) -> None:
         """Show a sweep, or a step of Bayesian EM; of chains run in lockstep, the first."""
         if self._quiet or (progress.kind == "mcmc" and progress.chain > 0):
             return

@@ -16,7 +16,7 @@ from dpmix.model.streams import Step, Stream
 
 if TYPE_CHECKING:
     from dpmix.inputs.events import Events
-    from dpmix.runs.draws import Run
+    from dpmix.runs.reader import Run
 
 
 LLOYD_ITERATIONS = 5

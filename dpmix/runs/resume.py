@@ -23,7 +23,7 @@ from dpmix.config.schema import (
 )
 from dpmix.config.yaml_text import flow
 from dpmix.errors import ConfigError
-from dpmix.runs.draws import Run, open_run
+from dpmix.runs.reader import Run, open_run
 
 Kind = Literal["mcmc", "bem"]
 ConfigLike = Config | Mapping[str, Any] | str | os.PathLike[str]

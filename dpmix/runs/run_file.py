@@ -26,34 +26,18 @@ how a reader knows.
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import platform
-import uuid
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import h5netcdf
 import h5py
 import numpy as np
-import numpy.typing as npt
 
 from dpmix.errors import DataError
 from dpmix.model.mixture import HYPERPARAMETERS
-from dpmix.runs.profile import SPANS
-
-FORMAT_VERSION = 1
-
-COUNTERS = ("committed", "synced")
-GROUPS = ("posterior", "sample_stats", "trace", "profile")
-DRAWN_GROUPS = ("posterior", "sample_stats")  # a row of a dataset for every draw
-
-REQUIRED_ATTRIBUTES = ("config", "seed", "engine", "scaling", "data_hash", "n_events")
+from dpmix.runs.layout import COUNTERS, DRAWN_GROUPS, FORMAT_VERSION, GROUPS, AnyArray, Layout
 
 ATTRIBUTE_TYPES = {
     **dict.fromkeys(
@@ -61,137 +45,6 @@ ATTRIBUTE_TYPES = {
     ),
     **dict.fromkeys(("format_version", "seed", "n_events"), int),
 }
-
-AnyArray = npt.NDArray[Any]
-
-
-@dataclass(frozen=True)
-class Record:
-    """What is kept of one sweep of one chain, or of one step of one start of Bayesian EM.
-
-    Attributes
-    ----------
-    log_likelihood, log_posterior : float
-        In nats, of the standardised events.
-    occupied : int
-        Components that hold an event.
-    alpha : float
-        Concentration of the Dirichlet process.
-    seconds : float
-        Wall time of the sweep.
-    """
-
-    log_likelihood: float
-    log_posterior: float
-    occupied: int
-    alpha: float
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Everything that fixes the size and the constant content of a run file.
-
-    Attributes
-    ----------
-    kind : str
-        ``mcmc`` or ``bem``.
-    chains : int
-        Chains, or starts of Bayesian EM.
-    draws : int
-        Draws to keep of each chain; 1 for Bayesian EM, the best start.
-    sweeps : int
-        Rows of the trace: the most sweeps of a chain (steps of a start), and one for the initial state.
-    n_components : int
-        The truncation K.
-    channels : sequence of str
-        D names.
-    constants : mapping of str to (dimension names, array)
-        Content of the group ``constant_data``, text or numbers. ``channel_means`` and ``channel_sds``,
-        float64 [D] over ``("channel",)``, take standardised values back to the transformed scale.
-    attributes : mapping
-        Attributes of the file, at least `REQUIRED_ATTRIBUTES`: text and numbers as they are, anything else
-        as JSON.
-    learned : sequence of str
-        Those of `dpmix.model.mixture.HYPERPARAMETERS` that are learned.
-    """
-
-    kind: str
-    chains: int
-    draws: int
-    sweeps: int
-    n_components: int
-    channels: Sequence[str]
-    constants: Mapping[str, tuple[Sequence[str], npt.ArrayLike]]
-    attributes: Mapping[str, object]
-    learned: Sequence[str] = ()
-
-    def __post_init__(self) -> None:
-        if self.kind not in ("mcmc", "bem"):
-            raise ValueError(f"kind must be mcmc or bem, not {self.kind}")
-        if self.kind == "bem" and self.draws != 1:
-            raise ValueError("Bayesian EM keeps one draw, the best start")
-        if missing := [name for name in REQUIRED_ATTRIBUTES if name not in self.attributes]:
-            raise ValueError(f"attributes missing: {', '.join(missing)}")
-        if missing := [name for name in ("channel_means", "channel_sds") if name not in self.constants]:
-            raise ValueError(f"constants missing: {', '.join(missing)}")
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """Length of every dimension of what draws and sweeps fill."""
-        return {
-            "chain": self.chains if self.kind == "mcmc" else 1,
-            "draw": self.draws,
-            "sweep": self.sweeps,
-            "start": self.chains,
-            "step": self.sweeps,
-            "component": self.n_components,
-            "channel": len(self.channels),
-            "channel_bis": len(self.channels),
-            "span": len(SPANS),
-        }
-
-    @property
-    def variables(self) -> dict[str, tuple[tuple[str, ...], npt.DTypeLike]]:
-        """Dimensions and type of every dataset that draws and sweeps fill, by its path in the file."""
-        draw = ("chain", "draw")
-        sweep = ("chain", "sweep") if self.kind == "mcmc" else ("start", "step")
-        hyperparameters = {
-            "m": (*draw, "channel"),
-            "gamma": draw,
-            "nu": draw,
-            "phi": (*draw, "channel", "channel_bis"),
-        }
-        return {
-            "posterior/weights": ((*draw, "component"), np.float64),
-            "posterior/means": ((*draw, "component", "channel"), np.float64),
-            "posterior/covariances": ((*draw, "component", "channel", "channel_bis"), np.float64),
-            "posterior/alpha": (draw, np.float64),
-            **{f"posterior/{name}": (hyperparameters[name], np.float64) for name in self.learned},
-            "sample_stats/log_likelihood": (draw, np.float64),
-            "sample_stats/log_posterior": (draw, np.float64),
-            "sample_stats/occupied": (draw, np.int64),
-            "sample_stats/seconds": (draw, np.float64),
-            "trace/log_likelihood": (sweep, np.float64),
-            "trace/log_posterior": (sweep, np.float64),
-            "trace/occupied": (sweep, np.int64),
-            "trace/alpha": (sweep, np.float64),
-            "trace/seconds": (sweep, np.float64),
-            "profile/seconds": (("span",), np.float64),
-        }
-
-    @property
-    def n_bytes(self) -> int:
-        """Bytes of the file's data; what describes them takes a few hundred kB at most."""
-        drawn = sum(8 * math.prod(self.sizes[dim] for dim in dims) for dims, _ in self.variables.values())
-        return drawn + sum(np.asarray(values).nbytes for _, values in self.constants.values())
-
-    @property
-    def checkpoint_bytes(self) -> int:
-        """Bytes of the checkpoint and of the next one, which are on the disk side by side for a moment."""
-        states = self.chains if self.kind == "mcmc" else 3
-        dim = len(self.channels)
-        return 2 * states * (8 * self.n_components * (dim**2 + dim + 2) + 8 * dim**2 + 4096)
 
 
 @dataclass(frozen=True)
@@ -254,35 +107,9 @@ class Contents:
     constants: dict[str, tuple[tuple[str, ...], AnyArray]]
 
 
-def lay_out(path: Path, layout: Layout) -> None:
-    """Write a run file with every dataset at its final shape and nothing drawn."""
-    # HDF5 writes whatever reaches it in an aligned word at once; 8 bytes that cross a page could be torn.
-    with h5netcdf.File(path, "w", alignment_threshold=1, alignment_interval=8, locking=False) as file:
-        file.attrs.update(_attributes(layout))
-        for name in COUNTERS:
-            file.create_variable(name, (), np.int64, data=np.int64(0))
-        for group_name in GROUPS:
-            _lay_out_group(file.create_group(group_name), layout)
-        _write_constants(file.create_group("constant_data"), layout)
-
-
 def is_drawn(values: AnyArray) -> bool:
     """Whether every value has been written since the file was laid out."""
     return not bool((np.isnan(values) if values.dtype.kind == "f" else values == -1).any())
-
-
-def coordinate(dim: str, size: int, channels: Sequence[str]) -> AnyArray:
-    """Values along a dimension: the names of channels and of spans of time, numbers of anything else."""
-    if dim == "span":
-        return np.array(list(SPANS))
-    return np.array(channels) if dim in ("channel", "channel_bis") else np.arange(size)
-
-
-def write_coordinates(group: h5netcdf.Group, coordinates: Mapping[str, AnyArray]) -> None:
-    """Make the dimensions of a group, with the values along each."""
-    for dim, values in coordinates.items():
-        group.dimensions[dim] = len(values)
-        _write(group, dim, (dim,), values)
 
 
 def read_contents(path: Path) -> Contents:
@@ -352,6 +179,23 @@ def copy_drawn(contents: Contents, path: Path, larger: Path) -> None:
         place.flush()
 
 
+def committed_draws(path: Path, contents: Contents) -> int:
+    """Number of draws that are whole.
+
+    The machine may have lost power when the count had reached the disk and a draw had not, or parts of it: of
+    draws that are counted but not known to be on the disk, those from the first with a gap on do not count.
+    """
+    slots = contents.slots
+    counted, most = int(slots["committed"].map(path)), slots["posterior/alpha"].shape[1]
+    if not 0 <= counted <= most:
+        raise DataError(f"{path}: says that {counted} of {most} draws are committed; it is damaged")
+    drawn = [slot.map(path) for name, slot in slots.items() if name.split("/")[0] in DRAWN_GROUPS]
+    for draw in range(max(int(slots["synced"].map(path)), 0), counted):
+        if not all(is_drawn(array[:, draw]) for array in drawn):
+            return draw
+    return counted
+
+
 class Wrong(ValueError):
     """What a file has is not what a run file has."""
 
@@ -407,65 +251,6 @@ def _own(file: h5py.File, name: str) -> h5py.Dataset:
     if dataset.file.id != file.id and dataset.file.filename != file.filename:
         raise Wrong(f"{name} lies in another file")
     return dataset
-
-
-def _attributes(layout: Layout) -> dict[str, str | int | float]:
-    """Attributes of the file: those of the layout and those that the file gives itself."""
-    given = {
-        name: value if isinstance(value, (str, int, float)) else json.dumps(value)
-        for name, value in layout.attributes.items()
-    }
-    versions = {"dpmix": version("dpmix"), "numpy": np.__version__, "python": platform.python_version()}
-    return {
-        "kind": layout.kind,
-        "format_version": FORMAT_VERSION,
-        "run_id": uuid.uuid4().hex,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": json.dumps(versions),
-        **given,
-    }
-
-
-def _lay_out_group(group: h5netcdf.Group, layout: Layout) -> None:
-    """Coordinates, and datasets with nothing drawn."""
-    prefix = f"{group.name.strip('/')}/"
-    variables = {
-        name.removeprefix(prefix): v for name, v in layout.variables.items() if name.startswith(prefix)
-    }
-    used = dict.fromkeys(dim for dims, _ in variables.values() for dim in dims)
-    write_coordinates(group, {dim: coordinate(dim, layout.sizes[dim], layout.channels) for dim in used})
-    for name, (dims, dtype) in variables.items():
-        group.create_variable(name, dims, dtype, dcpl=_filled(dtype))
-
-
-def _write_constants(group: h5netcdf.Group, layout: Layout) -> None:
-    """The constants; one that is named as its only dimension gives the values along that dimension."""
-    constants = {name: (tuple(dims), np.asarray(values)) for name, (dims, values) in layout.constants.items()}
-    sizes = {
-        dim: size for dims, array in constants.values() for dim, size in zip(dims, array.shape, strict=True)
-    }
-    numbered = {dim: coordinate(dim, size, layout.channels) for dim, size in sizes.items()}
-    given = {name: array for name, (dims, array) in constants.items() if dims == (name,)}
-    write_coordinates(group, numbered | given)
-    for name, (dims, array) in constants.items():
-        if name not in given:
-            _write(group, name, dims, array)
-
-
-def _write(group: h5netcdf.Group, name: str, dims: tuple[str, ...], array: AnyArray) -> None:
-    if array.dtype.kind in "OU":
-        group.create_variable(name, dims, h5py.string_dtype(), data=array.astype(object))
-    else:
-        group.create_variable(name, dims, array.dtype, data=array)
-
-
-def _filled(dtype: npt.DTypeLike) -> h5py.h5p.PropDCID:
-    """Creation properties of a dataset that is on disk from the start, filled with NaN or -1."""
-    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-    properties.set_fill_time(h5py.h5d.FILL_TIME_ALLOC)
-    properties.set_fill_value(np.array(np.nan if dtype is np.float64 else -1, dtype))
-    return properties
 
 
 def _slot(dataset: h5py.Dataset) -> Slot:

@@ -23,9 +23,12 @@ from dpmix.inputs.storage import Storage, is_in_file, release_pages
 from dpmix.model import gibbs
 from dpmix.model.mixture import HYPERPARAMETERS, Prior, State
 from dpmix.model.streams import Step, Stream
-from dpmix.runs import diagnostics, initialise
-from dpmix.runs.draws import Layout, Run, RunWriter, open_run
+from dpmix.runs import initialise
+from dpmix.runs.describe import describe_engine
+from dpmix.runs.layout import Layout
 from dpmix.runs.profile import Profile
+from dpmix.runs.reader import Run, open_run
+from dpmix.runs.writer import RunWriter
 from dpmix.system import memory
 
 log = logging.getLogger("dpmix")
@@ -101,7 +104,7 @@ def open_session(kind: str, config: Config, base: Path, resume: bool, overwrite:
             closing(make_engine(choice.backend, config.engine, events.values, scratch))
         )
         engine_attributes = {**engine.info, "chosen": choice.why}
-        log.info("engine: %s", diagnostics.describe_engine(engine_attributes))
+        log.info("engine: %s", describe_engine(engine_attributes))
         # One thread for the batched linear algebra: its matrices are small, its results then do not depend
         # on the number of cores, and an idle pool of spinning threads would slow the engine's own.
         stack.enter_context(threadpool_limits(1, "blas"))

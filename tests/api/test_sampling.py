@@ -18,7 +18,7 @@ from whole_runs import assert_identical, wait_for_draws, write_events
 import dpmix
 from dpmix.cli import main
 from dpmix.config.schema import to_yaml
-from dpmix.runs.run import Progress
+from dpmix.runs.loop import SweepReport
 
 SAMPLERS = {"mcmc": dpmix.run_mcmc, "bem": dpmix.run_bem}
 SECTIONS: dict[str, Any] = {
@@ -109,7 +109,7 @@ def test_a_finished_run_is_returned_and_may_get_more_draws(plain: Path) -> None:
 
 
 def test_a_stopped_run_is_returned(plain: Path) -> None:
-    seen: list[Progress] = []
+    seen: list[SweepReport] = []
     run = dpmix.run_mcmc("run.yaml", on_sweep=seen.append, should_stop=lambda: len(seen) >= 8)
     assert (run.complete, run.committed) == (False, 2)
     assert_identical(plain, dpmix.run_mcmc("run.yaml", resume=True).path)
@@ -125,9 +125,9 @@ def test_an_error_in_a_callback_keeps_the_draws(
     folder: Path, kind: str, sweeps: int, error: type[BaseException]
 ) -> None:
     whole = SAMPLERS[kind](SECTIONS, settings={"output.path": "whole.h5"})
-    seen: list[Progress] = []
+    seen: list[SweepReport] = []
 
-    def interrupt(progress: Progress) -> None:
+    def interrupt(progress: SweepReport) -> None:
         seen.append(progress)
         if len(seen) == sweeps:
             raise error
@@ -144,9 +144,9 @@ def test_ctrl_c_keeps_the_draws(folder: Path, kind: str) -> None:
     """The first Ctrl-C, sent from inside: the sweep ends, then Python's own handler is back."""
     whole = SAMPLERS[kind](SECTIONS, settings={"output.path": "whole.h5"})
     before = signal.getsignal(signal.SIGINT)
-    seen: list[Progress] = []
+    seen: list[SweepReport] = []
 
-    def interrupt(progress: Progress) -> None:
+    def interrupt(progress: SweepReport) -> None:
         seen.append(progress)
         if len(seen) == 9:
             os.kill(os.getpid(), signal.SIGINT)

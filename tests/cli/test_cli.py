@@ -24,8 +24,10 @@ from dpmix.engines.cuda import DeviceInfo
 from dpmix.errors import DataError, DpmixError, EngineError
 from dpmix.inputs import channels
 from dpmix.inputs.opening import open_sources
-from dpmix.runs import draws, run
+from dpmix.runs import bem, loop, mcmc
+from dpmix.runs.loop import SweepReport
 from dpmix.runs.profile import SPANS
+from dpmix.runs.reader import open_run
 
 COMMANDS = ("init", "mcmc", "bem", "gate", "predict", "info", "simulate", "devices")
 CONFIG = """\
@@ -56,8 +58,11 @@ def dpmix(*arguments: str | Path, code: int = 0) -> Result:
     return result
 
 
-def progress(iteration: int = 1, total: int = 100, kind: str = "mcmc", chain: int = 0) -> run.Progress:
-    return run.Progress(kind, "burn-in", iteration, total, chain, -1234567.0, -1234600.0, 7, 1.5, 0.25, 0)
+LOOPS = {"mcmc": mcmc, "bem": bem}
+
+
+def progress(iteration: int = 1, total: int = 100, kind: str = "mcmc", chain: int = 0) -> SweepReport:
+    return SweepReport(kind, "burn-in", iteration, total, chain, -1234567.0, -1234600.0, 7, 1.5, 0.25, 0)
 
 
 class FakeRun:
@@ -67,9 +72,9 @@ class FakeRun:
         self.body = body
         self.given: dict[str, Any] = {}
 
-    def __call__(self, config: Config, **given: Any) -> run.Result:
+    def __call__(self, config: Config, **given: Any) -> loop.Result:
         self.given = {"config": config, **given}
-        return run.Result(Path(config.output.path), self.body(self.given), ["a summary"])
+        return loop.Result(Path(config.output.path), self.body(self.given), ["a summary"])
 
 
 # Help
@@ -101,7 +106,7 @@ def test_version() -> None:
 @pytest.mark.parametrize("kind", ["mcmc", "bem"])
 def test_options_reach_the_run(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeRun()
-    monkeypatch.setattr(run, f"run_{kind}", fake)
+    monkeypatch.setattr(LOOPS[kind], f"run_{kind}", fake)
     arguments = [kind, "in/run.yaml", "--output", "x: 1.h5", "--seed", "7", "--threads", "2", "--overwrite"]
     result = dpmix(*arguments, "--set", "model.components=9", "--set", "mcmc.thin=3")
     config = fake.given["config"]
@@ -123,7 +128,7 @@ def test_a_failed_run_exits_with_1(folder: Path, monkeypatch: pytest.MonkeyPatch
     def fail(given: dict[str, Any]) -> bool:
         raise DataError("events.csv: channel a is constant")
 
-    monkeypatch.setattr(run, "run_mcmc", FakeRun(fail))
+    monkeypatch.setattr(mcmc, "run_mcmc", FakeRun(fail))
     assert dpmix("mcmc", "in/run.yaml", code=1).stderr == "dpmix: events.csv: channel a is constant\n"
 
 
@@ -131,7 +136,7 @@ def test_a_bug_keeps_its_traceback(folder: Path, monkeypatch: pytest.MonkeyPatch
     def fail(given: dict[str, Any]) -> bool:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(run, "run_mcmc", FakeRun(fail))
+    monkeypatch.setattr(mcmc, "run_mcmc", FakeRun(fail))
     with pytest.raises(ZeroDivisionError):
         dpmix("mcmc", "in/run.yaml")
 
@@ -140,7 +145,7 @@ def test_a_failed_engine_is_told_with_how_to_go_on(folder: Path, monkeypatch: py
     def fail(given: dict[str, Any]) -> bool:
         raise EngineError("every device has failed")
 
-    monkeypatch.setattr(run, "run_bem", FakeRun(fail))
+    monkeypatch.setattr(bem, "run_bem", FakeRun(fail))
     assert dpmix("bem", "in/run.yaml", "--output", "my run.h5", code=1).stderr.splitlines() == [
         "dpmix: every device has failed",
         "dpmix: stopped; go on with: dpmix bem 'my run.h5' --resume",
@@ -151,7 +156,7 @@ def test_too_little_memory_is_a_line(folder: Path, monkeypatch: pytest.MonkeyPat
     def fail(given: dict[str, Any]) -> bool:
         raise MemoryError("Unable to allocate 1.2 TiB")
 
-    monkeypatch.setattr(run, "run_mcmc", FakeRun(fail))
+    monkeypatch.setattr(mcmc, "run_mcmc", FakeRun(fail))
     said = dpmix("mcmc", "in/run.yaml", code=1).stderr
     assert said.startswith("dpmix: not enough memory: Unable to allocate 1.2 TiB; take fewer events")
 
@@ -174,10 +179,10 @@ def test_data_are_not_overwritten_by_a_run(folder: Path) -> None:
 
 def test_a_complete_run_goes_on_to_more_draws_and_never_to_fewer(folder: Path) -> None:
     dpmix("mcmc", "in/run.yaml")
-    began = draws.open_run("run.h5").draws
+    began = open_run("run.h5").draws
     assert "complete already" in dpmix("mcmc", "run.h5", "--resume").stderr
     dpmix("mcmc", "run.h5", "--resume", "--set", f"mcmc.draws={began + 3}", "--quiet")
-    grown = draws.open_run("run.h5")
+    grown = open_run("run.h5")
     assert (grown.draws, grown.complete) == (began + 3, True)
     fewer = dpmix("mcmc", "run.h5", "--resume", "--set", f"mcmc.draws={began}", code=2)
     assert fewer.stderr.startswith("dpmix: run.h5: mcmc.draws: not what run.h5 began with")
@@ -222,7 +227,7 @@ def test_quiet_shows_warnings_only(folder: Path, monkeypatch: pytest.MonkeyPatch
         given["on_sweep"](progress())
         return True
 
-    monkeypatch.setattr(run, "run_mcmc", FakeRun(talk))
+    monkeypatch.setattr(mcmc, "run_mcmc", FakeRun(talk))
     loud, quiet = dpmix("mcmc", "in/run.yaml"), dpmix("mcmc", "in/run.yaml", "--quiet")
     assert loud.stderr.splitlines() == [
         "the engine is cpu",
@@ -249,7 +254,7 @@ def test_a_signal_stops_the_run_after_its_sweep(
         return False
 
     before = signal.getsignal(number)
-    monkeypatch.setattr(run, "run_mcmc", FakeRun(stop))
+    monkeypatch.setattr(mcmc, "run_mcmc", FakeRun(stop))
     result = dpmix("mcmc", "in/run.yaml", "--output", "my run.h5", code=code)
     assert asked == [False, True]
     assert "dpmix: stopped; go on with: dpmix mcmc 'my run.h5' --resume" in result.stderr
@@ -262,7 +267,7 @@ def test_a_second_interrupt_ends_it_at_once(folder: Path, monkeypatch: pytest.Mo
         os.kill(os.getpid(), signal.SIGINT)
         raise AssertionError("still here")
 
-    monkeypatch.setattr(run, "run_mcmc", FakeRun(stop))
+    monkeypatch.setattr(mcmc, "run_mcmc", FakeRun(stop))
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # may have been ignored
     try:
         dpmix("mcmc", "in/run.yaml", code=130)
@@ -275,23 +280,23 @@ def test_a_second_interrupt_ends_it_at_once(folder: Path, monkeypatch: pytest.Mo
 
 def stop_after(sweeps: int, monkeypatch: pytest.MonkeyPatch, kind: str = "mcmc") -> None:
     """Have the next run stopped by an interrupt after some sweeps."""
-    original = getattr(run, f"run_{kind}")
+    original = getattr(LOOPS[kind], f"run_{kind}")
 
-    def stopped(config: Config, **given: Any) -> run.Result:
-        def on_sweep(progress: run.Progress) -> None:
+    def stopped(config: Config, **given: Any) -> loop.Result:
+        def on_sweep(progress: SweepReport) -> None:
             given["on_sweep"](progress)
             if (progress.iteration, progress.chain) == (sweeps, 0):
                 os.kill(os.getpid(), signal.SIGINT)
 
         return original(config, **{**given, "on_sweep": on_sweep})
 
-    monkeypatch.setattr(run, f"run_{kind}", stopped)
+    monkeypatch.setattr(LOOPS[kind], f"run_{kind}", stopped)
 
 
 @pytest.mark.parametrize("kind", ["mcmc", "bem"])
 def test_a_run_from_its_config(folder: Path, kind: str) -> None:
     result = dpmix(kind, "in/run.yaml")
-    found = draws.open_run("run.h5")
+    found = open_run("run.h5")
     assert (found.kind, found.complete) == (kind, True)
     assert result.stdout.startswith("run.h5:")
     again = dpmix(kind, "in/run.yaml", code=2)
@@ -308,10 +313,10 @@ def test_a_stopped_run_goes_on_to_the_same_draws(
     with monkeypatch.context() as patch:
         stop_after(9, patch)
         dpmix("mcmc", "in/run.yaml", code=130)
-    assert 0 < draws.open_run("run.h5").committed < 10
+    assert 0 < open_run("run.h5").committed < 10
     monkeypatch.chdir(folder)
     dpmix("mcmc", by, "--resume", "--threads", "1")
-    whole, resumed = draws.open_run("whole.h5"), draws.open_run("run.h5")
+    whole, resumed = open_run("whole.h5"), open_run("run.h5")
     assert resumed.complete
     np.testing.assert_array_equal(whole.means, resumed.means)
 
@@ -338,7 +343,7 @@ def test_a_run_goes_on_with_another_backend(folder: Path, monkeypatch: pytest.Mo
         "dpmix: engine.backend: cuda is not available here: no driver; or take --set engine.backend=cpu\n"
     )
     dpmix("mcmc", "run.h5", "--resume", "--set", "engine.backend=cpu")
-    whole, resumed = draws.open_run("whole.h5"), draws.open_run("run.h5")
+    whole, resumed = open_run("whole.h5"), open_run("run.h5")
     np.testing.assert_array_equal(whole.means, resumed.means)
 
 
@@ -376,7 +381,7 @@ def test_init_writes_a_config_that_runs(folder: Path) -> None:
     }
     settings = ["--set", "mcmc.burn_in=1", "--set", "mcmc.draws=2", "--set", "model.components=4"]
     dpmix("mcmc", "in/new.yaml", *settings, *ON_CPU)
-    assert draws.open_run("run.h5").complete
+    assert open_run("run.h5").complete
 
 
 def test_init_of_a_folder(folder: Path) -> None:
@@ -557,4 +562,4 @@ def test_a_config_runs_as_it_says(folder: Path, name: str) -> None:
     for command in simulate:
         dpmix(*command, "--events", "2000")
     dpmix(*sample, *(word for setting in SMALL for word in ("--set", setting)))
-    assert draws.open_run(load_config(f"configs/{name}.yaml").output.path).complete
+    assert open_run(load_config(f"configs/{name}.yaml").output.path).complete

@@ -14,7 +14,7 @@ from dpmix.config.schema import Config, EngineConfig
 from dpmix.engines.choose import Choice, choose_backend, make_engine
 from dpmix.engines.cpu import CpuEngine
 from dpmix.errors import ConfigError, DpmixError
-from dpmix.runs import run
+from dpmix.runs.mcmc import run_mcmc
 
 
 class FakeCudaEngine(CpuEngine):
@@ -150,7 +150,7 @@ def test_what_was_chosen_and_why_is_logged_and_stored(
     cuda: FakeCuda, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "dpmix")
-    path = run.run_mcmc(a_config(tmp_path)).path
+    path = run_mcmc(a_config(tmp_path)).path
     assert open_run(path).engine == {"backend": "cuda", "devices": "0: a fake", "chosen": "auto: 1 device"}
     assert "engine: cuda (auto: 1 device), devices 0: a fake" in caplog.messages
 
@@ -163,17 +163,17 @@ def test_a_run_goes_on_with_the_backend_that_it_began_on(
 
     def stopped_after_a_sweep() -> None:
         cuda.found = began == "cuda"
-        run.run_mcmc(a_config(tmp_path), overwrite=True, should_stop=lambda: True)
+        run_mcmc(a_config(tmp_path), overwrite=True, should_stop=lambda: True)
         cuda.found = True
         caplog.clear()
 
     stopped_after_a_sweep()
-    assert run.run_mcmc(a_config(tmp_path), resume=True).completed
+    assert run_mcmc(a_config(tmp_path), resume=True).completed
     assert any(line.startswith(f"engine: {began} (auto: the run began on it)") for line in caplog.messages)
     assert open_run(tmp_path / "run.h5").engine["backend"] == began
 
     stopped_after_a_sweep()
-    assert run.run_mcmc(a_config(tmp_path, backend=other), resume=True).completed
+    assert run_mcmc(a_config(tmp_path, backend=other), resume=True).completed
     assert any(line.startswith(f"engine: {other} (as the config says)") for line in caplog.messages)
     (warning,) = (record for record in caplog.records if record.levelno == logging.WARNING)
     assert warning.getMessage().startswith(f"engine: {other}, but the run began on {began}: ")
@@ -184,8 +184,8 @@ def test_a_missing_gpu_is_told_before_the_data_are_read(cuda: FakeCuda, tmp_path
     (tmp_path / "events.npy").write_text("no events")
     cuda.found = False
     with pytest.raises(ConfigError, match="cuda is not available here"):
-        run.run_mcmc(config)
+        run_mcmc(config)
     cuda.found = True
     with pytest.raises(DpmixError, match=r"engine\.devices: got 5"):
-        run.run_mcmc(a_config(tmp_path, devices=[5]))
+        run_mcmc(a_config(tmp_path, devices=[5]))
     assert not (tmp_path / "run.h5").exists()

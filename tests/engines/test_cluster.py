@@ -43,7 +43,8 @@ from dpmix.model.mixture import Mixture
 from dpmix.model.split_merge import SplitAssignment
 from dpmix.model.streams import Key
 from dpmix.report.gate import gate
-from dpmix.runs import run
+from dpmix.runs.loop import SweepReport
+from dpmix.runs.mcmc import run_mcmc
 
 N_CHUNKS = 7
 N = (N_CHUNKS - 1) * CHUNK + 1234
@@ -400,7 +401,7 @@ def test_a_run_whose_scheduler_dies_goes_on_elsewhere_to_the_same_draws(
     folder = processes.folder
     write_events(folder / "events.npy", 2 * CHUNK + 99)
     mcmc = {"burn_in": 2, "draws": 40}
-    run.run_mcmc(a_config(folder, "whole.h5", mcmc=mcmc))
+    run_mcmc(a_config(folder, "whole.h5", mcmc=mcmc))
     processes.add()
     processes.await_workers(1)
     config = a_config(
@@ -408,15 +409,15 @@ def test_a_run_whose_scheduler_dies_goes_on_elsewhere_to_the_same_draws(
     )
     made = []
 
-    def kill_the_scheduler(progress: run.Progress) -> None:
+    def kill_the_scheduler(progress: SweepReport) -> None:
         made.append(progress.iteration)
         if len(made) == 10:
             processes.scheduler.kill()
 
     with pytest.raises(DpmixError, match=r"^cluster .*: the scheduler is gone"):
-        run.run_mcmc(config, on_sweep=kill_the_scheduler)
+        run_mcmc(config, on_sweep=kill_the_scheduler)
     here = a_config(folder, "run.h5", mcmc=mcmc)
-    run.run_mcmc(here, resume=True, on_sweep=lambda progress: made.append(progress.iteration))
+    run_mcmc(here, resume=True, on_sweep=lambda progress: made.append(progress.iteration))
     assert made.count(0) == 1, "it began anew"
     assert_identical(folder / "run.h5", folder / "whole.h5")
 
@@ -424,9 +425,9 @@ def test_a_run_whose_scheduler_dies_goes_on_elsewhere_to_the_same_draws(
 def test_a_run_on_a_cluster_of_this_machine_is_the_run_of_one_process(tmp_path: Path) -> None:
     write_events(tmp_path / "events.npy", 2 * CHUNK + 99)
     sections = {"mcmc": {"burn_in": 3, "draws": 10, "split_merge": 2, "chains": 2}}
-    run.run_mcmc(a_config(tmp_path, "one.h5", **sections))
+    run_mcmc(a_config(tmp_path, "one.h5", **sections))
     engine = {"backend": "cluster", "cluster": {"workers": 2, "threads_per_worker": 1}}
-    run.run_mcmc(a_config(tmp_path, "many.h5", engine=engine, **sections))
+    run_mcmc(a_config(tmp_path, "many.h5", engine=engine, **sections))
     assert_identical(tmp_path / "one.h5", tmp_path / "many.h5")
     assert not list(tmp_path.glob("*.events")), "a file of events is left"
 
@@ -456,7 +457,7 @@ def test_ctrl_c_ends_a_run_on_a_cluster_of_this_machine_as_any_other(
     options = ["--resume", "--set", "engine.backend=cpu"]
     found = CliRunner().invoke(main, ["mcmc", str(tmp_path / "run.h5"), *options])
     assert found.exit_code == 0, found.output
-    run.run_mcmc(a_config(tmp_path, "whole.h5", mcmc=mcmc))
+    run_mcmc(a_config(tmp_path, "whole.h5", mcmc=mcmc))
     assert_identical(tmp_path / "run.h5", tmp_path / "whole.h5")
 
 
@@ -464,7 +465,7 @@ def test_a_run_made_on_a_cluster_is_gated_by_one_process(tmp_path: Path) -> None
     write_events(tmp_path / "events.npy", 3000)
     engine = {"backend": "cluster", "cluster": {"workers": 1, "threads_per_worker": 1}}
     path = tmp_path / "run.h5"
-    run.run_mcmc(a_config(tmp_path, "run.h5", mcmc={"burn_in": 20, "draws": 5}, engine=engine))
+    run_mcmc(a_config(tmp_path, "run.h5", mcmc={"burn_in": 20, "draws": 5}, engine=engine))
     for options in ([], ["--backend", "cpu"]):
         output = ["--output", str(tmp_path / "gated"), "--overwrite"]
         found = CliRunner().invoke(main, ["gate", str(path), *output, *options])
@@ -706,10 +707,10 @@ def test_the_recipe_of_slurm_on_a_queue_of_this_machine(
         assert address.startswith("tcp://")
         mcmc = {"burn_in": 2, "draws": 4}
         engine = {"backend": "cluster", "scheduler": address}
-        run.run_mcmc(a_config(tmp_path, "many.h5", mcmc=mcmc, engine=engine))
+        run_mcmc(a_config(tmp_path, "many.h5", mcmc=mcmc, engine=engine))
     finally:
         cluster_process.communicate("\n", timeout=60)
-    run.run_mcmc(a_config(tmp_path, "one.h5", mcmc=mcmc))
+    run_mcmc(a_config(tmp_path, "one.h5", mcmc=mcmc))
     assert_identical(tmp_path / "one.h5", tmp_path / "many.h5")
 
 

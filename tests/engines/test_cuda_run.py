@@ -15,7 +15,8 @@ from dpmix import open_run
 from dpmix.cli import main
 from dpmix.config.schema import Config, to_yaml
 from dpmix.errors import EngineError
-from dpmix.runs import run
+from dpmix.runs.bem import run_bem
+from dpmix.runs.mcmc import run_mcmc
 
 Devices = Callable[..., None]
 
@@ -24,7 +25,7 @@ SECTIONS: dict[str, dict[str, object]] = {
     "mcmc": {"chains": 2, "burn_in": 1, "draws": 2},
     "bem": {"starts": 2, "max_steps": 2, "tolerance": 1e-13},
 }
-RUNS = {"mcmc": run.run_mcmc, "bem": run.run_bem}
+RUNS = {"mcmc": run_mcmc, "bem": run_bem}
 
 
 def on_cuda(folder: Path, output: Path, *devices: int) -> Config:

@@ -41,8 +41,10 @@ from dpmix.cli import main
 from dpmix.config.schema import to_yaml
 from dpmix.engines.cpu import CpuEngine
 from dpmix.errors import ConfigError, DataError
-from dpmix.runs import draws, run
-from dpmix.runs.draws import RunWriter
+from dpmix.runs import loop, mcmc, run_file
+from dpmix.runs.bem import run_bem
+from dpmix.runs.mcmc import run_mcmc
+from dpmix.runs.writer import RunWriter
 from dpmix.system import memory
 from dpmix.system.locks import open_alone
 
@@ -64,9 +66,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Events, and what runs that nothing happened to made of them: mcmc.h5, bem.h5, short.h5."""
     folder = tmp_path_factory.mktemp("data")
     write_events(folder / "events.npy", N)
-    run.run_mcmc(a_config(folder, "mcmc.h5", **SECTIONS))
-    run.run_bem(a_config(folder, "bem.h5", **SECTIONS))
-    run.run_mcmc(a_config(folder, "short.h5", **SHORT))
+    run_mcmc(a_config(folder, "mcmc.h5", **SECTIONS))
+    run_bem(a_config(folder, "bem.h5", **SECTIONS))
+    run_mcmc(a_config(folder, "short.h5", **SHORT))
     return folder
 
 
@@ -181,10 +183,10 @@ def run_with_power_cuts(
     clock = SimpleNamespace(monotonic=itertools.count().__next__, perf_counter=time.perf_counter)
     disk = Disk(written, cuts, 0.016, heeds_syncs)
     with patch.context() as patched:
-        patched.setattr(run, "time", clock)
-        patched.setattr(run, "CHECKPOINT_SECONDS", 7)
+        patched.setattr(loop, "time", clock)
+        patched.setattr(loop, "CHECKPOINT_SECONDS", 7)
         disk.watch(patched)
-        run.run_mcmc(a_config(data, str(written / "run.h5"), **SHORT))
+        run_mcmc(a_config(data, str(written / "run.h5"), **SHORT))
     disk.close()
     return disk.made
 
@@ -200,7 +202,7 @@ def resume_after_power_cuts(cuts: list[Path], data: Path) -> tuple[int, int]:
             with h5py.File(path) as file:
                 counted = int(file["committed"][()])
             fewer += assert_draws_of(data / "short.h5", path) < counted
-        run.run_mcmc(a_config(data, str(path), **SHORT), resume=resume)
+        run_mcmc(a_config(data, str(path), **SHORT), resume=resume)
         assert_identical(data / "short.h5", path)
     return found, fewer
 
@@ -229,7 +231,7 @@ def test_without_syncs_or_without_a_look_at_the_draws_a_power_cut_would_show(
     with pytest.raises(Exception, match=r"truncated|cut short|not a whole checkpoint|draws"):
         resume_after_power_cuts(cuts, data)
     cuts = run_with_power_cuts(tmp_path, data, monkeypatch)
-    monkeypatch.setattr(draws, "is_drawn", lambda values: True)
+    monkeypatch.setattr(run_file, "is_drawn", lambda values: True)
     with pytest.raises(AssertionError, match="draws"):
         resume_after_power_cuts(cuts, data)
 
@@ -266,14 +268,14 @@ def test_the_counter_is_written_last(
     """A kill at any write shows whole draws; with a counter that is written first it would not."""
     if counter == "first":
         monkeypatch.setattr(RunWriter, "write_draw", committed_first)
-    monkeypatch.setattr(draws, "is_drawn", lambda values: True)  # which would hide it
+    monkeypatch.setattr(run_file, "is_drawn", lambda values: True)  # which would hide it
     wrong = 0
     for n in range(300, 330, 3):  # more than the writes of a sweep and its draw
         path = tmp_path / f"{n}.h5"
         with monkeypatch.context() as patch:
             killed_at_write(n, patch)
             with pytest.raises(Killed):
-                run.run_mcmc(a_config(data, str(path), **SHORT))
+                run_mcmc(a_config(data, str(path), **SHORT))
         try:
             assert assert_draws_of(data / "short.h5", path) > 0
         except AssertionError:
@@ -308,7 +310,7 @@ def test_a_write_that_the_system_refuses_is_told_and_loses_nothing(
     data: Path, folder: Path, name: str, n: int, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = folder / "run.h5"
-    monkeypatch.setattr(run, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
     with monkeypatch.context() as patch:
         refuse_at(name, n, number, patch)
         result = CliRunner().invoke(main, ["mcmc", str(folder / "run.yaml"), "--quiet"])
@@ -481,9 +483,9 @@ def test_two_new_runs_cannot_lay_out_one_file(data: Path, tmp_path: Path) -> Non
     config = a_config(data, str(tmp_path / "run.h5"), **SHORT)
     file = open_alone(tmp_path / "run.h5.partial", create=True)
     with pytest.raises(ConfigError, match=r"run\.h5: another run is writing to it"):
-        run.run_mcmc(config)
+        run_mcmc(config)
     os.close(file)
-    run.run_mcmc(config)
+    run_mcmc(config)
     assert_identical(data / "short.h5", tmp_path / "run.h5")
 
 
@@ -603,7 +605,9 @@ def test_the_memory_that_is_asked_for_is_what_a_run_takes(folder: Path) -> None:
     code = f"""
 import sys
 from pathlib import Path
-from dpmix.runs import run
+from dpmix.runs import loop, mcmc, run_file
+from dpmix.runs.bem import run_bem
+from dpmix.runs.mcmc import run_mcmc
 from dpmix.system import memory
 from dpmix.config.schema import load_config
 def peak():  # of this program alone: the maximum of getrusage goes back before its start
@@ -612,7 +616,7 @@ def peak():  # of this program alone: the maximum of getrusage goes back before 
 def require(n_bytes, what, *_, **__):
     asked.append((what, n_bytes, peak()))
 asked, memory.require = [], require
-run.run_mcmc(load_config(Path({str(folder / "run.yaml")!r}), sys.argv[1:]))
+run_mcmc(load_config(Path({str(folder / "run.yaml")!r}), sys.argv[1:]))
 _, n_bytes, before = next(each for each in asked if "mcmc run of" in each[0])
 print(n_bytes, peak() - before)
 """
@@ -684,7 +688,7 @@ def test_lack_of_memory_is_a_line_however_it_is_said(
     def fail(*given: object, **named: object) -> None:
         raise error
 
-    monkeypatch.setattr(run, "run_mcmc", fail)
+    monkeypatch.setattr(mcmc, "run_mcmc", fail)
     result = CliRunner().invoke(main, ["mcmc", str(folder / "run.yaml")])
     assert result.exit_code == 1
     assert result.stderr.splitlines()[-1].startswith(f"dpmix: not enough memory: {error}; take fewer events")

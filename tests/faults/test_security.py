@@ -27,7 +27,9 @@ from dpmix.errors import ConfigError, DataError
 from dpmix.inputs.fcs_data import write_fcs
 from dpmix.inputs.opening import open_source
 from dpmix.report.event_files import event_paths
-from dpmix.runs.draws import RunWriter, checkpoint_path, open_run
+from dpmix.runs.checkpoint import checkpoint_path
+from dpmix.runs.reader import open_run
+from dpmix.runs.writer import RunWriter
 from dpmix.system import memory
 
 EVENTS = np.random.default_rng(0).normal(size=(400, 3)).astype(np.float32)

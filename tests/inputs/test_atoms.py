@@ -22,7 +22,7 @@ from dpmix.inputs import atoms, preprocess
 from dpmix.inputs.atoms import Atom, find, normals, spread
 from dpmix.inputs.fcs_data import write_fcs
 from dpmix.inputs.transforms import Scaling, Transform
-from dpmix.runs import run
+from dpmix.runs.mcmc import run_mcmc
 
 Array = npt.NDArray[np.float64]
 RAW = {"standardize": False, "transform": LINEAR}
@@ -415,7 +415,7 @@ def clipped_run(folder: Path, output: str, mode: str) -> Any:
 
 
 def test_a_run_keeps_what_was_done_and_goes_on_with_nothing_else(tmp_path: Path) -> None:
-    whole = run.run_mcmc(clipped_run(tmp_path, "whole.h5", "tail")).path
+    whole = run_mcmc(clipped_run(tmp_path, "whole.h5", "tail")).path
     record = open_run(whole)
     scaling = Scaling.from_attributes(record.scaling)
     assert [a.treatment for channel in scaling.atoms for a in channel] == ["tail below"] * 3
@@ -425,11 +425,11 @@ def test_a_run_keeps_what_was_done_and_goes_on_with_nothing_else(tmp_path: Path)
     assert [channel["atoms"] for channel in told["channels"]] == record.scaling["atoms"]
 
     config = clipped_run(tmp_path, "part.h5", "tail")
-    part = run.run_mcmc(config, should_stop=StopAfter(2)).path
+    part = run_mcmc(config, should_stop=StopAfter(2)).path
     for mode in ("report", "dither"):
         with pytest.raises(DataError, match="the data have changed since this run began"):
-            run.run_mcmc(clipped_run(tmp_path, "part.h5", mode), resume=True)
-    run.run_mcmc(config, resume=True)
+            run_mcmc(clipped_run(tmp_path, "part.h5", mode), resume=True)
+    run_mcmc(config, resume=True)
     assert_identical(whole, part)
 
 

@@ -23,7 +23,7 @@ from test_fcs import channel_keywords, make_fcs
 from dpmix.cli import main
 from dpmix.inputs import preprocess
 from dpmix.inputs.fcs_data import write_fcs
-from dpmix.runs.draws import open_run
+from dpmix.runs.reader import open_run
 from dpmix.system.progress import ProgressLog
 
 RNG = np.random.default_rng(1)

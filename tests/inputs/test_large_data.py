@@ -24,7 +24,9 @@ from dpmix.errors import ConfigError, DataError
 from dpmix.inputs import preprocess
 from dpmix.inputs.events import Events
 from dpmix.inputs.storage import Storage, is_in_file, release_pages
-from dpmix.runs import run, session
+from dpmix.runs import session
+from dpmix.runs.bem import run_bem
+from dpmix.runs.mcmc import run_mcmc
 from dpmix.system import memory
 from dpmix.system.progress import ProgressLog
 
@@ -38,7 +40,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Events of 1.6 MB, and what a run in memory makes of them."""
     folder = tmp_path_factory.mktemp("large")
     write_events(folder / "events.npy", N, D)
-    run.run_mcmc(a_config(folder, "plain.h5", mcmc=MCMC))
+    run_mcmc(a_config(folder, "plain.h5", mcmc=MCMC))
     return folder
 
 
@@ -62,15 +64,15 @@ def test_events_in_a_file_give_the_same_draws(
         return make(backend, config, events, scratch)
 
     monkeypatch.setattr(session, "make_engine", making)
-    run.run_mcmc(a_config(data, str(tmp_path / "run.h5"), mcmc=MCMC, engine=SMALL))
+    run_mcmc(a_config(data, str(tmp_path / "run.h5"), mcmc=MCMC, engine=SMALL))
     assert_identical(data / "plain.h5", tmp_path / "run.h5")
     assert f"events: 1.6 MB in a file in {tmp_path} (memory limit 1.0 MB)" in caplog.messages
     (tmp_path / "elsewhere").mkdir()
     scratch = SMALL | {"scratch": str(tmp_path / "elsewhere")}
-    run.run_mcmc(a_config(data, str(tmp_path / "other.h5"), mcmc=MCMC, engine=scratch))
+    run_mcmc(a_config(data, str(tmp_path / "other.h5"), mcmc=MCMC, engine=scratch))
     assert_identical(data / "plain.h5", tmp_path / "other.h5")
     roomy = {"memory_limit": "1 GB"}
-    run.run_mcmc(a_config(data, str(tmp_path / "third.h5"), mcmc=MCMC | {"draws": 1}, engine=roomy))
+    run_mcmc(a_config(data, str(tmp_path / "third.h5"), mcmc=MCMC | {"draws": 1}, engine=roomy))
     assert [(file, folder) for file, folder, _ in held] == [
         (True, tmp_path),
         (True, tmp_path / "elsewhere"),
@@ -79,10 +81,7 @@ def test_events_in_a_file_give_the_same_draws(
     assert held[0][2] == []  # the file has no name
     write_events(tmp_path / "events.npy", N, D, seed=1)  # other events would be seen
     other = a_config(tmp_path, "fourth.h5", mcmc=MCMC, engine=SMALL)
-    assert (
-        contents(run.run_mcmc(other).path)["posterior/means"]
-        != contents(data / "plain.h5")["posterior/means"]
-    )
+    assert contents(run_mcmc(other).path)["posterior/means"] != contents(data / "plain.h5")["posterior/means"]
 
 
 def test_events_in_a_file_pass_through_devices_too(
@@ -92,16 +91,16 @@ def test_events_in_a_file_pass_through_devices_too(
     few = {"model": {"components": 4}, "mcmc": {"chains": 1, "burn_in": 0, "draws": 1}}
     for name, limit in (("memory", "1 GB"), ("file", "1 MB")):
         engine = {"backend": "cuda", "chunks_in_flight": 1, "memory_limit": limit}
-        run.run_mcmc(a_config(data, str(tmp_path / name), engine=engine, **few))
+        run_mcmc(a_config(data, str(tmp_path / name), engine=engine, **few))
     assert_identical(tmp_path / "memory", tmp_path / "file")
 
 
 def test_bayesian_em_of_events_in_a_file_stopped_and_resumed_is_one_run(data: Path, tmp_path: Path) -> None:
     bem = {"starts": 2, "max_steps": 4}
-    run.run_bem(a_config(data, str(tmp_path / "plain.h5"), bem=bem))
+    run_bem(a_config(data, str(tmp_path / "plain.h5"), bem=bem))
     config = a_config(data, str(tmp_path / "run.h5"), bem=bem, engine=SMALL)
-    assert not run.run_bem(config, should_stop=StopAfter(3)).completed
-    run.run_bem(config, resume=True)
+    assert not run_bem(config, should_stop=StopAfter(3)).completed
+    run_bem(config, resume=True)
     assert_identical(tmp_path / "plain.h5", tmp_path / "run.h5")
 
 
@@ -122,7 +121,7 @@ def test_a_killed_run_leaves_its_own_files_only_and_goes_on(data: Path, tmp_path
         "run.h5",
         "run.yaml",
     }
-    run.run_mcmc(a_config(data, str(tmp_path / "run.h5"), mcmc=MCMC | {"draws": 60}), resume=True)
+    run_mcmc(a_config(data, str(tmp_path / "run.h5"), mcmc=MCMC | {"draws": 60}), resume=True)
 
 
 FULL = """

@@ -17,7 +17,8 @@ from dpmix import open_run
 from dpmix.model import bem, gibbs
 from dpmix.model.mixture import HYPERPARAMETERS, Prior, State, Stats, live_log1m_sticks, log_prior, mixture_of
 from dpmix.model.streams import Stream
-from dpmix.runs import initialise, run
+from dpmix.runs import initialise
+from dpmix.runs.bem import run_bem
 
 PRIOR = Prior(np.zeros(2), 4.0, 3.0, 0.5 * np.eye(2), 1.5, 1.0)
 
@@ -284,7 +285,7 @@ def test_a_run_climbs_as_its_config_says(tmp_path: Path, learn: list[str]) -> No
     for update in ("mean", "mode"):
         settings = {"starts": 2, "max_steps": 40, "tolerance": 1e-13, "update": update}
         config = a_config(tmp_path, f"{update}.h5", bem=settings, model={"components": 12, "learn": learn})
-        found = open_run(run.run_bem(config).path)
+        found = open_run(run_bem(config).path)
         assert found.config["bem"]["update"] == update
         traces[update] = found.trace["log_posterior"]
     falls = {update: np.nanmin(np.diff(trace) / np.abs(trace[:, 1:])) for update, trace in traces.items()}

@@ -15,7 +15,7 @@ from dpmix.engines.cpu import CpuEngine
 from dpmix.model import gibbs, split_merge
 from dpmix.model.mixture import Array, Floats, Ints, Prior, State, Stats, log_prior, mixture_of, occupied
 from dpmix.model.streams import Key, Step, Stream
-from dpmix.runs import run
+from dpmix.runs.mcmc import run_mcmc
 
 PRIOR = Prior(np.array([0.2, -0.1]), 5.0, 2.0, np.array([[0.4, 0.1], [0.1, 0.3]]), 1.0, 1.0)
 
@@ -134,7 +134,7 @@ def test_a_round_is_due_when_the_config_says(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(split_merge, "round_of", round_of)
     for every, expected in ((0, []), (3, [(chain, t) for t in (3, 6, 9) for chain in (0, 1)])):
         lengths = {"burn_in": 4, "draws": 3, "thin": 2, "chains": 2, "split_merge": every}
-        run.run_mcmc(a_config(tmp_path, f"{every}.h5", mcmc=lengths))
+        run_mcmc(a_config(tmp_path, f"{every}.h5", mcmc=lengths))
         assert due == expected
 
 
@@ -148,10 +148,10 @@ def test_a_run_with_moves_is_the_same_stopped_and_on_other_threads(tmp_path: Pat
         mcmc = lengths | {"split_merge": every}
         return a_config(tmp_path, name, mcmc=mcmc, model=model, engine=engine)
 
-    plain = run.run_mcmc(config("plain.h5", 1)).path
-    assert_identical(plain, run.run_mcmc(config("threads.h5", 3, 1)).path)
+    plain = run_mcmc(config("plain.h5", 1)).path
+    assert_identical(plain, run_mcmc(config("threads.h5", 3, 1)).path)
     stopped = config("stopped.h5", 2)
-    assert not run.run_mcmc(stopped, should_stop=StopAfter(5)).completed
-    assert_identical(plain, run.run_mcmc(stopped, resume=True).path)
-    without = run.run_mcmc(config("without.h5", 2, every=0)).path
+    assert not run_mcmc(stopped, should_stop=StopAfter(5)).completed
+    assert_identical(plain, run_mcmc(stopped, resume=True).path)
+    without = run_mcmc(config("without.h5", 2, every=0)).path
     assert (np.asarray(open_run(without).alpha) != np.asarray(open_run(plain).alpha)).all()

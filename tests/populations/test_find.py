@@ -17,7 +17,9 @@ from dpmix.errors import DataError
 from dpmix.populations import find
 from dpmix.populations.find import Populations, find_populations, mixture_of_draw
 from dpmix.populations.tree import LEVEL, Tree
-from dpmix.runs.draws import Layout, Record, Run, RunWriter, open_run
+from dpmix.runs.layout import Layout, Record
+from dpmix.runs.reader import Run, open_run
+from dpmix.runs.writer import RunWriter
 
 Array = np.ndarray
 

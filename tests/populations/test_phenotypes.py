@@ -16,7 +16,7 @@ from dpmix.config.schema import Config, DataConfig
 from dpmix.inputs.preprocess import prepare
 from dpmix.populations import phenotypes
 from dpmix.populations.phenotypes import thresholds
-from dpmix.runs.run import run_mcmc
+from dpmix.runs.mcmc import run_mcmc
 
 Array = npt.NDArray[np.float64]
 Component = tuple[float, float, float, int]  # weight, mean, standard deviation, population

@@ -11,7 +11,9 @@ from dpmix.model.mixture import Hyperparameters, State
 from dpmix.populations.result import QUANTILES, Gating, Map
 from dpmix.populations.tree import Tree
 from dpmix.report.rasters import Counter, grid
-from dpmix.runs.draws import Layout, Record, Run, RunWriter, open_run
+from dpmix.runs.layout import Layout, Record
+from dpmix.runs.reader import Run, open_run
+from dpmix.runs.writer import RunWriter
 
 Array = np.ndarray
 

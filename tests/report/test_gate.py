@@ -35,7 +35,8 @@ from dpmix.populations.find import Populations, find_populations
 from dpmix.populations.result import Gating, interval
 from dpmix.report import embedding, figures, gate, page
 from dpmix.report.gate import Task
-from dpmix.runs import run
+from dpmix.runs.bem import run_bem
+from dpmix.runs.mcmc import run_mcmc
 
 Array = np.ndarray
 Emulate = Callable[..., None]
@@ -73,7 +74,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("blood")
     for name, n_events, seed in zip("ab", SIZES, (1, 2), strict=True):
         simulate.cytometry_like(n_events, seed=seed).write(folder / f"{name}.fcs")
-    assert run.run_mcmc(config(folder, "run.h5")).completed
+    assert run_mcmc(config(folder, "run.h5")).completed
     return folder
 
 
@@ -495,7 +496,7 @@ def test_changed_data_are_refused(folder: Path, tmp_path: Path) -> None:
     for name in ("a.fcs", "b.fcs"):
         shutil.copy(folder / name, tmp_path / name)
     settings = config(tmp_path, "run.h5", mcmc={"burn_in": 0, "draws": 1})
-    run.run_mcmc(settings)
+    run_mcmc(settings)
     simulate.cytometry_like(SIZES[1], seed=3).write(tmp_path / "b.fcs")
     with pytest.raises(
         DataError, match=r"run\.h5: the data have changed since this run began: .* with --data$"
@@ -668,7 +669,7 @@ def dpmix(*arguments: str | Path, code: int = 0) -> Result:
 
 def test_gate_says_what_it_found(folder: Path) -> None:
     """Of Bayesian EM, whose one draw has no intervals."""
-    assert run.run_bem(config(folder, "bem.h5")).completed
+    assert run_bem(config(folder, "bem.h5")).completed
     result = dpmix(
         "gate", folder / "bem.h5", "--output", folder / "bem", "--backend", "cpu", "--threads", "1"
     )
@@ -782,7 +783,7 @@ def test_mouse_cells_beside_manual_gates(shared_data: Path, tmp_path: Path) -> N
         "engine": {"backend": "cpu"},
         "output": {"path": str(tmp_path / "run.h5")},
     }
-    run.run_mcmc(Config.model_validate(settings))
+    run_mcmc(Config.model_validate(settings))
     gating = gate.gate(tmp_path / "run.h5", tmp_path / "out", engine=ON_CPU[:1])
     with path.with_name("flowsom_68983_labels.csv").open(newline="") as file:
         gates = np.array([row[-1] for row in csv.reader(file) if row])

@@ -12,16 +12,12 @@ import numpy.typing as npt
 import pytest
 
 from dpmix.model.mixture import HYPERPARAMETERS, Hyperparameters, State
-from dpmix.runs.diagnostics import (
-    ROUGH_DRAWS,
-    convergence,
-    describe_profile,
-    describe_run,
-    floor_warning,
-    truncation_warning,
-)
-from dpmix.runs.draws import Layout, Record, Run, RunWriter, open_run
+from dpmix.runs.describe import describe_profile, describe_run
+from dpmix.runs.diagnostics import ROUGH_DRAWS, convergence, floor_warning, truncation_warning
+from dpmix.runs.layout import Layout, Record
 from dpmix.runs.profile import SPANS
+from dpmix.runs.reader import Run, open_run
+from dpmix.runs.writer import RunWriter
 
 K, D = 8, 2
 CONFIG = """

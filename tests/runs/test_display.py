@@ -13,20 +13,20 @@ from rich.console import Console
 
 from dpmix.runs import display
 from dpmix.runs.display import ProgressDisplay
-from dpmix.runs.run import Progress
+from dpmix.runs.loop import SweepReport
 
 log = logging.getLogger("dpmix")
 
 
-def sweep(iteration: int = 1, total: int = 100, kind: str = "mcmc", chain: int = 0) -> Progress:
-    return Progress(kind, "burn-in", iteration, total, chain, -1234567.0, -1234600.0, 7, 1.5, 0.25, 0)
+def sweep(iteration: int = 1, total: int = 100, kind: str = "mcmc", chain: int = 0) -> SweepReport:
+    return SweepReport(kind, "burn-in", iteration, total, chain, -1234567.0, -1234600.0, 7, 1.5, 0.25, 0)
 
 
 def terminal(file: io.StringIO) -> Console:
     return Console(file=file, force_terminal=True, width=80, _environ={"TERM": "xterm"})
 
 
-def lines_of(sweeps: list[tuple[float, Progress]], end: float = 0.0) -> list[str]:
+def lines_of(sweeps: list[tuple[float, SweepReport]], end: float = 0.0) -> list[str]:
     """The lines that a display prints of sweeps at given times (seconds)."""
     file, now = io.StringIO(), [0.0]
     with ProgressDisplay(console=Console(file=file, width=200), clock=lambda: now[-1]) as shown:

@@ -25,9 +25,12 @@ import xarray
 
 from dpmix.errors import ConfigError, DataError
 from dpmix.model.mixture import HYPERPARAMETERS, Array, Hyperparameters, State
-from dpmix.runs.draws import Layout, Record, RunWriter, checkpoint_path, import_arviz, open_run
+from dpmix.runs.checkpoint import checkpoint_path
+from dpmix.runs.layout import Layout, Record
 from dpmix.runs.profile import SPANS
+from dpmix.runs.reader import import_arviz, open_run
 from dpmix.runs.run_file import read_contents
+from dpmix.runs.writer import RunWriter
 
 CHAINS, K, CHANNELS = 2, 32, ("CD3", "CD4é", "side scatter", "CD8", "CD19")
 D = len(CHANNELS)

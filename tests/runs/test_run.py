@@ -21,9 +21,13 @@ from dpmix.errors import ConfigError, DataError, DpmixError, EngineError
 from dpmix.inputs import preprocess
 from dpmix.model.mixture import Mixture, Stats
 from dpmix.model.streams import Key
-from dpmix.runs import draws, initialise, run, session
-from dpmix.runs.draws import Record, RunWriter
+from dpmix.runs import initialise, session, writer
+from dpmix.runs.bem import run_bem
+from dpmix.runs.layout import Record
+from dpmix.runs.loop import Result
+from dpmix.runs.mcmc import run_mcmc
 from dpmix.runs.profile import SPANS
+from dpmix.runs.writer import RunWriter
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +45,7 @@ SHORT = {"chains": 2, "burn_in": 2, "draws": 3, "thin": 2, "split_merge": 2}
 def plain(many: Path) -> Path:
     """One thread, no pruning, one chunk at a time: what every other way of running must repeat."""
     engine = {"threads": 1, "chunks_in_flight": 1, "pruning": False}
-    return run.run_mcmc(a_config(many, "plain.h5", mcmc=SHORT, engine=engine)).path
+    return run_mcmc(a_config(many, "plain.h5", mcmc=SHORT, engine=engine)).path
 
 
 @pytest.mark.parametrize(
@@ -56,7 +60,7 @@ def test_draws_do_not_depend_on_threads_chunks_in_flight_or_pruning(
     many: Path, plain: Path, engine: dict[str, object], tmp_path: Path
 ) -> None:
     config = a_config(many, str(tmp_path / "run.h5"), mcmc=SHORT, engine=engine)
-    assert_identical(plain, run.run_mcmc(config).path)
+    assert_identical(plain, run_mcmc(config).path)
 
 
 def test_the_engine_is_told_how_label_swaps_renumbered_the_components(
@@ -68,7 +72,7 @@ def test_the_engine_is_told_how_label_swaps_renumbered_the_components(
     monkeypatch.setattr(CpuEngine, "draw_sums", lambda *given: (seen.append(given[1]), draw_sums(*given))[1])
     for label_swaps in (True, False):
         mcmc = {"burn_in": 2, "draws": 3, "label_swaps": label_swaps}
-        run.run_mcmc(a_config(many, str(tmp_path / f"{label_swaps}.h5"), mcmc=mcmc))
+        run_mcmc(a_config(many, str(tmp_path / f"{label_swaps}.h5"), mcmc=mcmc))
     orders = [mixture.order for mixture in seen]
     assert orders[0] is None
     assert all(order is not None and order.tolist() != list(range(12)) for order in orders[1:6])
@@ -80,7 +84,7 @@ LEARNED = {"components": 12, "learn": ["alpha", "m", "gamma", "nu", "phi"]}
 
 def test_another_seed_gives_other_draws(many: Path, plain: Path, tmp_path: Path) -> None:
     config = a_config(many, str(tmp_path / "run.h5"), mcmc=SHORT).model_copy(update={"seed": 6})
-    other = open_run(run.run_mcmc(config).path)
+    other = open_run(run_mcmc(config).path)
     assert not np.array_equal(other.weights, open_run(plain).weights)
 
 
@@ -90,7 +94,7 @@ def test_chains_differ_and_thinning_thins(many: Path, plain: Path, tmp_path: Pat
     assert drawn.weights.shape == (2, 3, 12)
     assert not np.array_equal(drawn.weights[0], drawn.weights[1])
     dense = {"chains": 2, "burn_in": 2, "draws": 6, "thin": 1}
-    every = open_run(run.run_mcmc(a_config(many, str(tmp_path / "run.h5"), mcmc=dense)).path)
+    every = open_run(run_mcmc(a_config(many, str(tmp_path / "run.h5"), mcmc=dense)).path)
     assert np.array_equal(drawn.weights, every.weights[:, 1::2])
     assert np.array_equal(drawn.trace["log_posterior"], every.trace["log_posterior"])
     assert np.array_equal(drawn.sample_stats["log_likelihood"], drawn.trace["log_likelihood"][:, 4::2])
@@ -99,10 +103,10 @@ def test_chains_differ_and_thinning_thins(many: Path, plain: Path, tmp_path: Pat
 @pytest.mark.parametrize("questions", [1, 4, 7])
 def test_mcmc_stopped_and_resumed_is_one_run(many: Path, plain: Path, questions: int, tmp_path: Path) -> None:
     config = a_config(many, str(tmp_path / "run.h5"), mcmc=SHORT)
-    assert not run.run_mcmc(config, should_stop=StopAfter(questions)).completed
-    assert run.run_mcmc(config, resume=True).completed
+    assert not run_mcmc(config, should_stop=StopAfter(questions)).completed
+    assert run_mcmc(config, resume=True).completed
     assert_identical(plain, Path(config.output.path))
-    assert run.run_mcmc(config, resume=True).completed  # and again, with nothing left to do
+    assert run_mcmc(config, resume=True).completed  # and again, with nothing left to do
     assert_identical(plain, Path(config.output.path))
 
 
@@ -111,12 +115,12 @@ def test_a_run_goes_on_to_more_draws(tmp_path: Path, questions: int | None) -> N
     """Whether it was finished or stopped before, it is the run that had so many from the start."""
     write_events(tmp_path / "events.npy", 3000)
     many = SHORT | {"draws": 7}
-    plain = run.run_mcmc(a_config(tmp_path, "plain.h5", mcmc=many)).path
+    plain = run_mcmc(a_config(tmp_path, "plain.h5", mcmc=many)).path
     stop = {} if questions is None else {"should_stop": StopAfter(questions)}
-    grown = run.run_mcmc(a_config(tmp_path, "grown.h5", mcmc=SHORT), **stop).path
+    grown = run_mcmc(a_config(tmp_path, "grown.h5", mcmc=SHORT), **stop).path
     assert open_run(grown).complete == (questions is None)
     run_id = open_run(grown).attributes["run_id"]
-    assert run.run_mcmc(a_config(tmp_path, "grown.h5", mcmc=many), resume=True).completed
+    assert run_mcmc(a_config(tmp_path, "grown.h5", mcmc=many), resume=True).completed
     assert_identical(plain, grown)
     assert open_run(grown).attributes["run_id"] == run_id
     assert open_run(grown).config["mcmc"]["draws"] == 7
@@ -127,7 +131,7 @@ def test_a_run_that_finds_no_room_for_more_draws_stays_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_events(tmp_path / "events.npy", 3000)
-    path = run.run_mcmc(a_config(tmp_path, "run.h5", mcmc=SHORT)).path
+    path = run_mcmc(a_config(tmp_path, "run.h5", mcmc=SHORT)).path
     before = path.read_bytes()
 
     def full(*_: object) -> None:
@@ -135,21 +139,21 @@ def test_a_run_that_finds_no_room_for_more_draws_stays_as_it_is(
 
     more = a_config(tmp_path, "run.h5", mcmc=SHORT | {"draws": 7})
     with monkeypatch.context() as patch:
-        patch.setattr(draws, "copy_drawn", full)
+        patch.setattr(writer, "copy_drawn", full)
         with pytest.raises(DpmixError, match="No space left"):
-            run.run_mcmc(more, resume=True)
+            run_mcmc(more, resume=True)
     assert path.read_bytes() == before
     assert not path.with_name("run.h5.partial").exists()
-    assert run.run_mcmc(more, resume=True).completed
+    assert run_mcmc(more, resume=True).completed
     assert open_run(path).draws == 7
 
 
 def test_mcmc_that_learns_is_one_run_too(many: Path, tmp_path: Path) -> None:
     engine = {"threads": 1, "chunks_in_flight": 1, "pruning": False}
-    whole = run.run_mcmc(a_config(many, str(tmp_path / "whole.h5"), mcmc=SHORT, model=LEARNED, engine=engine))
+    whole = run_mcmc(a_config(many, str(tmp_path / "whole.h5"), mcmc=SHORT, model=LEARNED, engine=engine))
     config = a_config(many, str(tmp_path / "run.h5"), mcmc=SHORT, model=LEARNED, engine={"threads": 2})
     stops = 0
-    while not run.run_mcmc(config, resume=stops > 0, should_stop=StopAfter(2)).completed:
+    while not run_mcmc(config, resume=stops > 0, should_stop=StopAfter(2)).completed:
         stops += 1
     assert stops > 2
     assert_identical(whole.path, Path(config.output.path))
@@ -165,11 +169,11 @@ def test_bayesian_em_stopped_and_resumed_is_one_run(
     many: Path, pruning: bool, model: dict[str, object], tmp_path: Path
 ) -> None:
     engine = {"threads": 2, "pruning": pruning}
-    whole = run.run_bem(a_config(many, str(tmp_path / "whole.h5"), bem=BEM, model=model, engine=engine)).path
+    whole = run_bem(a_config(many, str(tmp_path / "whole.h5"), bem=BEM, model=model, engine=engine)).path
     engine = {"threads": 3, "pruning": pruning, "chunks_in_flight": 1}
     config = a_config(many, str(tmp_path / "run.h5"), bem=BEM, model=model, engine=engine)
     stops = 0
-    while not run.run_bem(config, resume=stops > 0, should_stop=StopAfter(5)).completed:
+    while not run_bem(config, resume=stops > 0, should_stop=StopAfter(5)).completed:
         stops += 1
     assert stops > 3
     assert_identical(whole, Path(config.output.path))
@@ -221,14 +225,14 @@ def test_mcmc_goes_on_after_its_engine_failed(
     with monkeypatch.context() as patch:
         fail_at_pass(n, patch)
         with pytest.raises(EngineError, match="every device has failed"):
-            run.run_mcmc(config)
+            run_mcmc(config)
     whole_sweeps = (n - 1) // 2  # of two chains
     stopped = RunWriter.reopen(tmp_path / "run.h5")
     assert stopped.committed == max(0, (whole_sweeps - 3) // 2)
     checkpoint = stopped.load_checkpoint()
     assert (0 if checkpoint is None else checkpoint.iteration) == whole_sweeps
     stopped.close()
-    assert run.run_mcmc(config, resume=True).completed
+    assert run_mcmc(config, resume=True).completed
     assert_identical(plain, tmp_path / "run.h5")
 
 
@@ -237,16 +241,16 @@ def test_bayesian_em_goes_on_after_its_engine_failed(
     tmp_path: Path, n: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_events(tmp_path / "events.npy", 5_000)
-    whole = run.run_bem(a_config(tmp_path, "whole.h5", bem=BEM)).path
+    whole = run_bem(a_config(tmp_path, "whole.h5", bem=BEM)).path
     config = a_config(tmp_path, "run.h5", bem=BEM)
     with monkeypatch.context() as patch:
         fail_at_pass(n, patch)
         with pytest.raises(EngineError, match="every device has failed"):
-            run.run_bem(config)
+            run_bem(config)
     stopped = RunWriter.reopen(tmp_path / "run.h5")
     assert (stopped.load_checkpoint() is None) == (n == 1)
     stopped.close()
-    assert run.run_bem(config, resume=True).completed
+    assert run_bem(config, resume=True).completed
     assert_identical(whole, tmp_path / "run.h5")
 
 
@@ -260,7 +264,7 @@ def test_the_failure_of_an_engine_is_told_where_the_disk_fails_too(
     fail_at_pass(5, monkeypatch)
     monkeypatch.setattr(RunWriter, "save_checkpoint", refuse)
     with pytest.raises(EngineError, match="every device has failed"):
-        run.run_mcmc(a_config(tmp_path, "run.h5", mcmc=SHORT))
+        run_mcmc(a_config(tmp_path, "run.h5", mcmc=SHORT))
 
 
 # The engine and the host at once
@@ -288,7 +292,7 @@ def test_the_next_pass_begins_before_a_sweep_is_recorded(
 
     monkeypatch.setattr(session, "make_engine", lambda *given: Telling(make(*given), 0))
     monkeypatch.setattr(RunWriter, "write_sweep", write_when_the_next_has_begun)
-    run.run_mcmc(a_config(many, str(tmp_path / "run.h5"), mcmc={"burn_in": 0, "draws": 4, "chains": chains}))
+    run_mcmc(a_config(many, str(tmp_path / "run.h5"), mcmc={"burn_in": 0, "draws": 4, "chains": chains}))
 
 
 # The profile
@@ -298,10 +302,10 @@ def test_where_the_time_went_adds_up_over_a_stop(tmp_path: Path) -> None:
     write_events(tmp_path / "events.npy", 20_000)
     config = a_config(tmp_path, "run.h5", mcmc={"burn_in": 10, "draws": 20})
     began = time.perf_counter()
-    run.run_mcmc(config, should_stop=StopAfter(15))
+    run_mcmc(config, should_stop=StopAfter(15))
     first = open_run(tmp_path / "run.h5").profile
     assert tuple(first) == tuple(SPANS)
-    run.run_mcmc(config, resume=True)
+    run_mcmc(config, resume=True)
     both = open_run(tmp_path / "run.h5").profile
     assert 0 < sum(both.values()) <= time.perf_counter() - began
     for span in ("kernels", "parameters", "writing", "other"):
@@ -312,23 +316,23 @@ def test_where_the_time_went_adds_up_over_a_stop(tmp_path: Path) -> None:
 
 def test_the_profile_of_bayesian_em(tmp_path: Path) -> None:
     write_events(tmp_path / "events.npy", 5_000)
-    spent = open_run(run.run_bem(a_config(tmp_path, "run.h5", bem=BEM)).path).profile
+    spent = open_run(run_bem(a_config(tmp_path, "run.h5", bem=BEM)).path).profile
     assert all(spent[span] > 0 for span in SPANS if span != "copies")
 
 
 def test_data_that_changed_are_refused_on_resume(tmp_path: Path) -> None:
     write_events(tmp_path / "events.npy", 2_000)
     config = a_config(tmp_path, "run.h5", mcmc=SHORT)
-    run.run_mcmc(config, should_stop=StopAfter(2))
+    run_mcmc(config, should_stop=StopAfter(2))
     write_events(tmp_path / "events.npy", 2_000, seed=1)
     with pytest.raises(DataError, match="data have changed"):
-        run.run_mcmc(config, resume=True)
+        run_mcmc(config, resume=True)
 
 
 def test_an_existing_run_is_refused_before_the_data_are_read(tmp_path: Path) -> None:
     (tmp_path / "run.h5").write_text("precious")
     with pytest.raises(ConfigError, match="exists already"):
-        run.run_mcmc(a_config(tmp_path, "run.h5"))
+        run_mcmc(a_config(tmp_path, "run.h5"))
     assert (tmp_path / "run.h5").read_text() == "precious"
 
 
@@ -336,7 +340,7 @@ def test_prior_lists_must_fit_the_channels(tmp_path: Path) -> None:
     write_events(tmp_path / "events.npy", 500)
     model = {"components": 4, "prior": {"m": [0.0, 1.0], "phi": [1.0, 1.0, 1.0, 1.0]}}
     with pytest.raises(ConfigError) as caught:
-        run.run_mcmc(a_config(tmp_path, "run.h5", model=model))
+        run_mcmc(a_config(tmp_path, "run.h5", model=model))
     assert len(caught.value.problems) == 2
     assert "model.prior.phi: got 4 numbers, need one or 3" in str(caught.value)
 
@@ -347,7 +351,7 @@ def test_every_start_reaches_the_same_posterior(tmp_path: Path) -> None:
     for init in ("random", "prior", "bem", "kmeans"):
         mcmc = {"burn_in": 300, "draws": 150, "init": init}
         config = a_config(tmp_path, f"{init}.h5", mcmc=mcmc, bem={"starts": 2})
-        drawn = open_run(run.run_mcmc(config).path)
+        drawn = open_run(run_mcmc(config).path)
         reached[init] = drawn.sample_stats["log_posterior"].mean()
     # a chain's mean over these draws varies by some 10 nats; they start up to 17,000 nats apart
     assert max(reached.values()) - min(reached.values()) < 50, reached
@@ -355,19 +359,19 @@ def test_every_start_reaches_the_same_posterior(tmp_path: Path) -> None:
 
 def test_a_run_may_begin_where_another_ended(tmp_path: Path) -> None:
     write_events(tmp_path / "events.npy", 3_000)
-    first = run.run_mcmc(a_config(tmp_path, "first.h5", mcmc={"burn_in": 100, "draws": 5})).path
+    first = run_mcmc(a_config(tmp_path, "first.h5", mcmc={"burn_in": 100, "draws": 5})).path
     mcmc = {"burn_in": 0, "draws": 5, "init": str(first)}
-    second = open_run(run.run_mcmc(a_config(tmp_path, "second.h5", mcmc=mcmc)).path)
+    second = open_run(run_mcmc(a_config(tmp_path, "second.h5", mcmc=mcmc)).path)
     before = open_run(first).sample_stats["log_likelihood"][0, -1]
     assert second.trace["log_likelihood"][0, 0] == pytest.approx(before, rel=1e-6)
     with pytest.raises(DataError, match=r"model\.components"):
-        run.run_mcmc(a_config(tmp_path, "third.h5", mcmc=mcmc, model={"components": 5}))
+        run_mcmc(a_config(tmp_path, "third.h5", mcmc=mcmc, model={"components": 5}))
 
 
 def test_what_is_wrong_with_the_origin_is_said_before_a_file_is_made(tmp_path: Path) -> None:
     write_events(tmp_path / "events.npy", 500)
     first = a_config(tmp_path, "first.h5", mcmc={"burn_in": 1, "draws": 2})
-    run.run_mcmc(first)
+    run_mcmc(first)
     drawn = (tmp_path / "first.h5").read_bytes()
     begin = {"burn_in": 1, "draws": 2, "init": str(tmp_path / "first.h5")}
     arcsinh = {"files": first.data.files, "transform": {"default": {"method": "arcsinh"}}}
@@ -379,18 +383,18 @@ def test_what_is_wrong_with_the_origin_is_said_before_a_file_is_made(tmp_path: P
     ]
     for output, sections, problem in cases:
         with pytest.raises((ConfigError, DataError), match=problem):
-            run.run_mcmc(a_config(tmp_path, output, **sections), overwrite=True)
+            run_mcmc(a_config(tmp_path, output, **sections), overwrite=True)
         assert not (tmp_path / "second.h5").exists()
     assert (tmp_path / "first.h5").read_bytes() == drawn
 
 
 def test_alpha_that_is_not_learned_is_the_prior_mean_from_any_start(tmp_path: Path) -> None:
     write_events(tmp_path / "events.npy", 500)
-    first = run.run_mcmc(a_config(tmp_path, "first.h5", mcmc={"burn_in": 1, "draws": 2})).path
+    first = run_mcmc(a_config(tmp_path, "first.h5", mcmc={"burn_in": 1, "draws": 2})).path
     model = {"components": 12, "learn": [], "prior": {"alpha_shape": 3.0, "alpha_rate": 2.0}}
     for init in (str(first), "bem", "prior", "kmeans", "random"):
         config = a_config(tmp_path, "run.h5", mcmc={"burn_in": 1, "draws": 2, "init": init}, model=model)
-        assert (open_run(run.run_mcmc(config, overwrite=True).path).trace["alpha"] == 1.5).all(), init
+        assert (open_run(run_mcmc(config, overwrite=True).path).trace["alpha"] == 1.5).all(), init
 
 
 def test_learned_hyperparameters_reach_the_same_posterior_from_any_start(tmp_path: Path) -> None:
@@ -400,12 +404,12 @@ def test_learned_hyperparameters_reach_the_same_posterior_from_any_start(tmp_pat
     events = centres[labels] + np.einsum("nij,nj->ni", roots[labels], rng.normal(size=(2_000, 3)))
     np.save(tmp_path / "events.npy", events.astype(np.float32))
     first = a_config(tmp_path, "first.h5", mcmc={"burn_in": 1, "draws": 2})
-    run.run_mcmc(first)
+    run_mcmc(first)
     reached = {}
     for init in ("kmeans", "random", "prior", "bem", str(tmp_path / "first.h5")):
         mcmc = {"burn_in": 400, "draws": 600, "init": init}
         config = a_config(tmp_path, "run.h5", mcmc=mcmc, model=LEARNED, bem={"starts": 1})
-        given = open_run(run.run_mcmc(config, overwrite=True).path).hyperparameters
+        given = open_run(run_mcmc(config, overwrite=True).path).hyperparameters
         reached[init] = [
             np.log(given["gamma"]).mean(),
             np.log(given["nu"]).mean(),
@@ -423,10 +427,10 @@ def test_events_piled_at_one_value_do_not_end_a_run_that_learns(tmp_path: Path, 
     events = np.load(tmp_path / "events.npy")
     events[:, 0] = np.maximum(events[:, 0], np.quantile(events[:, 0], 0.4))
     np.save(tmp_path / "events.npy", events)
-    runs: list[tuple[Callable[..., run.Result], dict[str, object]]] = [
-        (run.run_mcmc, {"burn_in": 100, "draws": 50}),
-        (run.run_bem, {}),
-        (run.run_mcmc, {"burn_in": 0, "draws": 20, "init": "bem"}),
+    runs: list[tuple[Callable[..., Result], dict[str, object]]] = [
+        (run_mcmc, {"burn_in": 100, "draws": 50}),
+        (run_bem, {}),
+        (run_mcmc, {"burn_in": 0, "draws": 20, "init": "bem"}),
     ]
     data = {"files": [str(tmp_path / "events.npy")], "atoms": atoms}
     bem: dict[str, object] = {"starts": 1, "max_steps": 50}
@@ -443,7 +447,7 @@ def test_a_run_begins_where_weights_were_zero(tmp_path: Path) -> None:
     """Bayesian EM empties components, and small weights round to 0: no stick may come out as NaN."""
     write_events(tmp_path / "events.npy", 500)
     config = a_config(tmp_path, "first.h5", mcmc={"burn_in": 1, "draws": 1})
-    drawn = open_run(run.run_mcmc(config).path)
+    drawn = open_run(run_mcmc(config).path)
     weights = np.array([0.5, 0.0, 0.3, 0.2] + 8 * [0.0])
     with h5py.File(tmp_path / "first.h5", "r+") as file:
         file["posterior/weights"][0, 0] = weights
@@ -459,14 +463,14 @@ def test_a_run_begins_where_weights_were_zero(tmp_path: Path) -> None:
 def test_a_stop_while_a_start_is_sought_is_heeded(tmp_path: Path) -> None:
     write_events(tmp_path / "events.npy", 500)
     config = a_config(tmp_path, "run.h5", mcmc={"burn_in": 1, "draws": 2, "init": "bem"}, bem={"starts": 3})
-    assert not run.run_mcmc(config, should_stop=StopAfter(2)).completed
+    assert not run_mcmc(config, should_stop=StopAfter(2)).completed
     assert open_run(tmp_path / "run.h5").sweeps_made[0] == -1
-    assert run.run_mcmc(config, resume=True).completed
+    assert run_mcmc(config, resume=True).completed
 
 
 def test_a_prior_far_from_the_data_is_told(tmp_path: Path) -> None:
     write_events(tmp_path / "events.npy", 500)
     model = {"components": 12, "prior": {"m": 1e9, "phi": 1e-12}}
-    for command in (run.run_mcmc, run.run_bem):
+    for command in (run_mcmc, run_bem):
         with pytest.raises(DataError, match="not positive definite"):
             command(a_config(tmp_path, "run.h5", model=model), overwrite=True)

@@ -88,7 +88,7 @@ def assert_draws_of(whole: Path, path: Path) -> int:
 def dpmix(*arguments: str | Path, checkpoint_seconds: float = 0.02) -> list[str]:
     """A command line of dpmix, in which a run saves its checkpoint more often than a user's does."""
     code = (
-        f"from dpmix.runs import run; run.CHECKPOINT_SECONDS = {checkpoint_seconds}; "
+        f"from dpmix.runs import loop; loop.CHECKPOINT_SECONDS = {checkpoint_seconds}; "
         "from dpmix.cli import main; main(prog_name='dpmix')"
     )
     return [sys.executable, "-c", code, *map(str, arguments)]

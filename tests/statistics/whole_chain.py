@@ -173,7 +173,7 @@ WHOLE = Sampler()
 def one_sweep(
     state: State, engine: Engine, prior: Prior, seed: int, chain: int, sampler: Sampler
 ) -> tuple[State, npt.NDArray[np.int32]]:
-    """The state that follows, and the labels drawn on the way there, as `dpmix.runs.run` makes them.
+    """The state that follows, and the labels drawn on the way there, as `dpmix.runs.mcmc` makes them.
 
     With split-merge moves in every sweep, where a run has them in some.
     """

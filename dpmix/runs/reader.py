@@ -1,0 +1,282 @@
+"""Read the draws of a run."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmix.config.schema import parse_config
+from dpmix.errors import DataError
+from dpmix.model.mixture import HYPERPARAMETERS, Array
+from dpmix.runs.layout import COUNTERS, AnyArray, coordinate
+from dpmix.runs.profile import SPANS
+from dpmix.runs.run_file import Slot, committed_draws, read_contents
+
+if TYPE_CHECKING:
+    import arviz
+
+
+def open_run(path: str | Path, *, transformed: bool = False) -> Run:
+    """Open a run file, of a run that is finished, stopped, killed or still going on.
+
+    Parameters
+    ----------
+    path : str or Path
+        What ``dpmix mcmc`` or ``dpmix bem`` wrote.
+    transformed : bool
+        Give means and covariances, and m and phi, on the transformed scale (logicle, arcsinh, ...) instead of
+        the standardised one, which the chain lives on. Log likelihoods stay those of the standardised events.
+
+    Returns
+    -------
+    Run
+
+    Raises
+    ------
+    DataError
+        The file is missing, is no run file, is cut short, or is of a newer format.
+    """
+    return Run(Path(path), transformed)
+
+
+class Run:
+    """A run file, as `open_run` gives it: the draws that were committed at that moment.
+
+    Arrays are read-only views of the file, so that nothing is read before it is used; only rescaled ones are
+    held in memory.
+
+    Attributes
+    ----------
+    path : Path
+    transformed : bool
+        Whether means and covariances, m and phi are on the transformed scale.
+    attributes : dict
+        Attributes of the file, as they are stored.
+    channels : tuple of str
+        D names.
+    committed : int
+        Draws that are whole, in every chain.
+    constants : dict of str to array
+        What does not change in a run: samples, scaling of the channels, ...
+    """
+
+    def __init__(self, path: Path, transformed: bool) -> None:
+        self.path = path
+        self.transformed = transformed
+        self._contents = read_contents(path)
+        self.attributes = self._contents.attributes
+        self.channels = self._contents.channels
+        self.constants = {name: array for name, (_, array) in self._contents.constants.items()}
+        self.committed = committed_draws(path, self._contents)
+        self._arrays = {name: slot.map(path) for name, slot in self._datasets.items()}
+
+    @property
+    def kind(self) -> str:
+        """``mcmc`` or ``bem``."""
+        return str(self.attributes["kind"])
+
+    @property
+    def config_text(self) -> str:
+        """The whole config, YAML."""
+        return str(self.attributes["config"])
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The whole config, plain values; `ConfigError` where it is none."""
+        return parse_config(self.config_text, str(self.path)).model_dump()
+
+    @property
+    def base(self) -> Path:
+        """Folder that the files of the config are relative to."""
+        base = self.attributes.get("base")
+        if not isinstance(base, str):
+            raise self._wrong("base")
+        return Path(base)
+
+    @property
+    def detectors(self) -> list[str]:
+        """Names of the channels in the first data file, D of them."""
+        names = self._json("detectors")
+        if not isinstance(names, list) or len(names) != len(self.channels) or not _are_texts(names):
+            raise self._wrong("detectors")
+        return names
+
+    @property
+    def engine(self) -> dict[str, Any]:
+        """What held and labelled the events; at least the name of its backend."""
+        engine = self._mapping("engine")
+        if not isinstance(engine.get("backend"), str):
+            raise self._wrong("engine")
+        return engine
+
+    @property
+    def scaling(self) -> dict[str, Any]:
+        """Transform and standardisation of the channels."""
+        return self._mapping("scaling")
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Versions of the programs that wrote the file."""
+        return self._mapping("versions")
+
+    @property
+    def n_components(self) -> int:
+        """The truncation K."""
+        return self._contents.slots["posterior/weights"].shape[2]
+
+    @property
+    def draws(self) -> int:
+        """Draws that the finished run keeps, of each chain."""
+        return self._contents.slots["posterior/alpha"].shape[1]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every draw is committed."""
+        return self.committed == self.draws
+
+    @property
+    def weights(self) -> Array:
+        """Component weights, float64 [chain, draw, K]."""
+        return self._drawn("posterior/weights")
+
+    @cached_property
+    def means(self) -> Array:
+        """Component means, float64 [chain, draw, K, D]."""
+        means: Array = self._drawn("posterior/means")
+        if not self.transformed:
+            return means
+        sds: Array = self.constants["channel_sds"]
+        return means * sds + self.constants["channel_means"]
+
+    @cached_property
+    def covariances(self) -> Array:
+        """Component covariances, float64 [chain, draw, K, D, D]."""
+        covariances: Array = self._drawn("posterior/covariances")
+        if not self.transformed:
+            return covariances
+        sds: Array = self.constants["channel_sds"]
+        return covariances * (sds[:, None] * sds)
+
+    @property
+    def alpha(self) -> Array:
+        """Concentration of the Dirichlet process, float64 [chain, draw]."""
+        return self._drawn("posterior/alpha")
+
+    @cached_property
+    def hyperparameters(self) -> dict[str, Array]:
+        """Those that were learned of m, float64 [chain, draw, D], gamma and nu, [chain, draw], and phi,
+        [chain, draw, D, D].
+        """
+        drawn: dict[str, Array] = {
+            name: self._drawn(f"posterior/{name}")
+            for name in HYPERPARAMETERS
+            if f"posterior/{name}" in self._arrays
+        }
+        if self.transformed:
+            sds: Array = self.constants["channel_sds"]
+            if "m" in drawn:
+                drawn["m"] = drawn["m"] * sds + self.constants["channel_means"]
+            if "phi" in drawn:
+                drawn["phi"] = drawn["phi"] * (sds[:, None] * sds)
+        return drawn
+
+    @property
+    def sample_stats(self) -> dict[str, AnyArray]:
+        """log_likelihood, log_posterior, occupied and seconds of the draws, each [chain, draw]."""
+        return {name: self._drawn(f"sample_stats/{name}") for name in self._names("sample_stats")}
+
+    @property
+    def trace(self) -> dict[str, AnyArray]:
+        """log_likelihood, log_posterior, occupied, alpha and seconds of every state from the initial one on,
+        burn-in too: each [chain, sweep], or [start, step] of Bayesian EM.
+
+        Sweeps not made, or not made yet, read NaN, and -1 in ``occupied``.
+        """
+        return {name: self._arrays[f"trace/{name}"] for name in self._names("trace")}
+
+    @property
+    def sweeps_made(self) -> npt.NDArray[np.int64]:
+        """Sweeps that each chain (steps that each start) has made, int64 [chain]; -1 before its initial state
+        is recorded."""
+        made: npt.NDArray[np.int64] = np.isfinite(self.trace["seconds"]).sum(axis=1) - 1
+        return made
+
+    @property
+    def profile(self) -> dict[str, float]:
+        """Wall seconds of the run by what they were spent on, a span each of `dpmix.runs.profile.SPANS`.
+
+        They are written with every checkpoint and at the end; empty before.
+        """
+        seconds = self._arrays["profile/seconds"]
+        return {} if np.isnan(seconds).any() else dict(zip(SPANS, seconds.tolist(), strict=True))
+
+    def arviz(self) -> arviz.InferenceData:
+        """The committed draws as an ArviZ object, with the groups of the file."""
+        import xarray
+
+        learned = self.hyperparameters
+        drawn: dict[str, AnyArray] = {
+            **{f"posterior/{name}": values for name, values in learned.items()},
+            **{f"posterior/{n}": getattr(self, n) for n in self._names("posterior") if n not in learned},
+            **{f"sample_stats/{name}": array for name, array in self.sample_stats.items()},
+        }
+        groups: dict[str, dict[str, tuple[Sequence[str], AnyArray]]] = {
+            "constant_data": dict(self._contents.constants)
+        }
+        for name, slot in self._datasets.items():
+            group, variable = name.split("/")
+            groups.setdefault(group, {})[variable] = (slot.dims, drawn.get(name, self._arrays[name]))
+        datasets = {}
+        for group, variables in groups.items():
+            dataset = xarray.Dataset(variables)
+            missing = [str(dim) for dim in dataset.dims if dim not in dataset.coords]
+            datasets[group] = dataset.assign_coords(
+                {dim: coordinate(dim, dataset.sizes[dim], self.channels) for dim in missing}
+            )
+        data: arviz.InferenceData = import_arviz().InferenceData(attrs=self.attributes, **datasets)
+        return data
+
+    @property
+    def _datasets(self) -> dict[str, Slot]:
+        return {name: slot for name, slot in self._contents.slots.items() if name not in COUNTERS}
+
+    def _names(self, group: str) -> list[str]:
+        return [name.split("/")[1] for name in self._datasets if name.split("/")[0] == group]
+
+    def _drawn(self, name: str) -> AnyArray:
+        return self._arrays[name][:, : self.committed]
+
+    def _mapping(self, name: str) -> dict[str, Any]:
+        value = self._json(name)
+        if not isinstance(value, dict):
+            raise self._wrong(name)
+        return value
+
+    def _json(self, name: str) -> Any:
+        try:
+            return json.loads(self.attributes[name])
+        except (KeyError, TypeError, ValueError, RecursionError):
+            raise self._wrong(name) from None
+
+    def _wrong(self, name: str) -> DataError:
+        return DataError(f"{self.path}: the attribute {name} is not what dpmix writes")
+
+
+def _are_texts(values: list[Any]) -> bool:
+    return all(isinstance(value, str) for value in values)
+
+
+def import_arviz() -> ModuleType:
+    """ArviZ, imported only where it is needed: it takes a second, and announces its next version daily."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        import arviz
+    return arviz
