@@ -27,9 +27,12 @@ from populations import cases
 from record import FOLDER, write_results
 
 from dpmix.config.schema import parse_config
+from dpmix.engines.cpu import CpuEngine
 from dpmix.inputs import preprocess
 from dpmix.model.mixture import Array
 from dpmix.populations import find, tree
+from dpmix.populations.modes import Density as Mixture
+from dpmix.populations.modes import Saddle, find_modes, find_saddles
 from dpmix.populations.tree import LEAST_EVENTS, Tree
 from dpmix.runs.reader import Run, open_run
 
@@ -43,28 +46,28 @@ class Density:
 
     Attributes
     ----------
-    mixture : populations._Mixture
+    mixture : Mixture
     n_events : int
     events : float64 [M, D]
         That are scored.
     """
 
-    mixture: tree._Mixture
+    mixture: Mixture
     n_events: int
     events: Array
 
     @cached_property
     def modes(self) -> tuple[Ints, Array, Array]:
-        return tree._modes(self.mixture)
+        return find_modes(self.mixture)
 
     @cached_property
-    def saddles(self) -> list[tree._Saddle]:
-        return tree._saddles(self.mixture, *self.modes, self.n_events)
+    def saddles(self) -> list[Saddle]:
+        return find_saddles(self.mixture, *self.modes, self.n_events)
 
     @cached_property
     def responsibilities(self) -> Array:
         """Float64 [M, J]."""
-        terms = np.concatenate(list(self.mixture._blocks(self.events)))
+        terms = self.mixture.log_terms(self.events)
         weights: Array = np.exp(terms - terms.max(axis=1, keepdims=True))
         return weights / weights.sum(axis=1, keepdims=True)
 
@@ -72,7 +75,7 @@ class Density:
         """The tree, another tolerance of valleys in place of that of chance."""
         kept, tree.valley_tolerance = tree.valley_tolerance, tolerance
         try:
-            return Tree(*self.modes, *tree._merge(self.mixture, self.modes[0], self.saddles))
+            return Tree(*self.modes, *tree.merge_modes(self.mixture, self.modes[0], self.saddles))
         finally:
             tree.valley_tolerance = kept
 
@@ -151,7 +154,7 @@ def _density(run: Run, draws: Ints, events: Array) -> Density:
     weights, means, covariances = find._density(run, draws)
     n_events = int(run.attributes["n_events"])
     heavy = weights * n_events * len(draws) >= LEAST_EVENTS
-    mixture = tree._Mixture(weights[heavy], means[heavy], covariances[heavy])
+    mixture = Mixture(weights[heavy], means[heavy], covariances[heavy], CpuEngine)
     return Density(mixture, n_events, events.astype(np.float64))
 
 

@@ -1,15 +1,15 @@
 """Populations from the draws of a run, and the membership of any events in them.
 
-The populations are those of the **posterior mean density**: draws spread over the run are taken together as
-one mixture, whose tree (`dpmix.populations.tree`) is cut. A ripple that one draw shows and the next
-does not is not a population. Every other draw assigns its components to
-populations by the events they share, so memberships, proportions and their uncertainty come from all draws.
+The populations are those of the **posterior mean density**: the tree (`dpmix.populations.tree`) of a mixture
+of several draws spread over the run, cut at one height. A ripple that appears in one draw and not in the next
+is not a population. Each other draw assigns its components to populations by the events they share, so
+memberships, proportions and their uncertainty come from all draws.
 
-Which events? Not the run's: points drawn from the posterior mean density itself, as many as are needed. So a
-run file is all it takes, what is found does not depend on which events are gated with it, and the same points
-say below which density the model finds an event implausible.
+The shared events are points drawn from the posterior mean density, not the events of the run. So the run file
+is all that is needed, and the result does not depend on which events are gated. The same points give the log
+density below which an event is implausible.
 
-T draws, of which some are pooled; J pooled components, K components, P populations, M points, D channels.
+T draws, some of which are pooled; J pooled components, K components, P populations, M points, D channels.
 """
 
 from __future__ import annotations
@@ -30,24 +30,23 @@ from dpmix.errors import DataError
 from dpmix.model.mixture import Array, Floats, Ints, Mixture, mixture_from
 from dpmix.model.streams import Step, Stream
 from dpmix.populations import alignment, partitions
-from dpmix.populations.tree import LEAST_EVENTS, LEVEL, Tree, nearest_components, tree_of
+from dpmix.populations.modes import MakeEngine, nearest_components
+from dpmix.populations.tree import LEAST_EVENTS, LEVEL, Tree, tree_of
 from dpmix.runs.reader import Run
 
-MakeEngine = Callable[[Floats], Engine]
-
 DRAWS = 100
-"""Draws of a run that are used unless a user asks for another number: more hardly change a probability."""
+"""Default number of draws to use; more hardly change a probability."""
 
-POOLED_DRAWS = 5  # whose densities are averaged; docs/explanation/populations.md
-POOLED_COMPONENTS = 520  # at most, where one draw has fewer: the tree's work grows with their cube
+POOLED_DRAWS = 5  # draws in the mean density; see docs/explanation/populations.md
+POOLED_COMPONENTS = 520  # at most, unless one draw has more: the tree's cost grows with their cube
 POINTS = 50_000  # drawn from the posterior mean density
-IMPLAUSIBLE = 0.001  # of the model's own events are as implausible as those that are flagged
-HELD_BYTES = 2**28  # of mixtures that are held; those beyond are made anew whenever they are needed
+IMPLAUSIBLE = 0.001  # share of the model's own events that would be flagged as implausible
+HELD_BYTES = 2**28  # of mixtures kept in memory; others are computed when needed
 
 
 @dataclass(frozen=True)
 class Populations:
-    """The populations of a run and what is known of them, as `find_populations` gives it.
+    """The populations of a run, their support and their uncertainty; result of `find_populations`.
 
     Attributes
     ----------
@@ -56,28 +55,28 @@ class Populations:
     draws : int64 [T, 2]
         Chain and draw of each draw used.
     pooled : int64 [pooled draws]
-        Which of them gave the density; component j of it is component j mod K of the (j div K)th.
+        Draws in the mean density. Component j of it is component j mod K of the (j div K)th of them.
     tree : Tree
-        Of that density.
+        Tree of the mean density.
     modes : int64 [L]
-        Population of each of its modes.
+        Population of each mode of the tree.
     level : float
-        Where it is cut.
+        Cut height.
     why : str
-        What chose the level, for a reader.
+        Reason for the cut height, for a reader.
     components : int64 [T, K]
         Population of every component of every draw: 0..P-1, by weight, the heaviest first.
     mixture : callable
-        The mixture of a draw of the run, by its chain and draw.
+        Returns the mixture of a draw of the run, given its chain and draw.
     n_populations : int
     reference : int
-        The draw whose own populations are most like these.
+        The draw whose own populations are most similar to these.
     order : int64 [T, K]
         Components of every draw in the places of the reference's (`dpmix.populations.alignment`).
     numbers : int64 [T]
-        Populations of each draw's own density, cut in the same way.
+        Number of populations in each draw's own density, cut by the same rule.
     support : float64 [P]
-        Share of the draws whose own density has this population again.
+        Share of the draws whose own density has this population.
     agreement : float64 [C, C]
         Mean adjusted Rand index of the draws' own populations within and between chains.
     least_density : float64
@@ -112,17 +111,47 @@ class Populations:
         )
 
     def memberships(self, engine: Engine, start: int, stop: int) -> Iterator[tuple[Floats, Array]]:
-        """Of events start..stop-1 of an engine, draw by draw: memberships [M, P] and log densities [M].
+        """Yield memberships and log densities of events start..stop-1 of an engine, draw by draw.
 
-        Memberships are float32 and by the run's weights, log densities float64; standardised scale.
+        Memberships, float32 [M, P], use the weights of the run. Log densities are float64 [M], on the
+        standardised scale.
         """
         for t in range(len(self.draws)):
             yield self.memberships_in(t, engine, start, stop)
 
     def memberships_in(self, t: int, engine: Engine, start: int, stop: int) -> tuple[Floats, Array]:
-        """The same in one draw."""
+        """Return memberships and log densities in draw t."""
         mixture = self.mixture(*self.draws[t])
         return _memberships(engine, mixture, self.components[t], self.n_populations, start, stop)
+
+
+@dataclass(frozen=True)
+class _CutRule:
+    """Where to cut a tree: at a height, or so that a number of populations results; by default at `LEVEL`."""
+
+    level: float | None
+    n_populations: int | None
+
+    def cut(self, tree: Tree) -> Ints:
+        """Return the population of each component, int64 [K]."""
+        if self.n_populations is not None:
+            return tree.cut_to(self.n_populations)
+        return tree.cut(LEVEL if self.level is None else self.level)
+
+    def level_in(self, tree: Tree) -> float:
+        if self.n_populations is not None:
+            return tree.level_of(self.n_populations)
+        return LEVEL if self.level is None else self.level
+
+    def why(self, tree: Tree, n_found: int) -> str:
+        """Return the reason for the cut height, for a reader."""
+        if self.n_populations is None:
+            return "the default" if self.level is None else "requested"
+        if n_found < self.n_populations:
+            return f"{self.n_populations} populations requested, but the density has {n_found} modes"
+        tied = int(tree.cut(tree.level_of(self.n_populations)).max()) + 1 != n_found
+        some = ", with only some of the merges at this height" if tied else ""
+        return f"{self.n_populations} populations requested{some}"
 
 
 def find_populations(
@@ -140,11 +169,13 @@ def find_populations(
     run : Run
         Standardised scale, with at least one committed draw.
     make_engine : callable
-        An engine for events float32 [M, D].
+        Returns an engine for events float32 [M, D]. All densities come from such engines. The result is
+        bit-identical for any number of threads. CPU and CUDA engines may differ in the last bits, so two
+        merges of the tree at nearly the same height, or a point between two components, may differ.
     n_draws : int
-        Draws to use, spread evenly over each chain; all where there are fewer.
+        Draws to use, evenly spaced in each chain; all draws if there are fewer.
     level, n_populations : float, int, optional
-        Another level, or the level at which there are so many populations. Not both.
+        Cut height of the tree, or the number of populations to cut it into. Not both.
 
     Raises
     ------
@@ -152,48 +183,36 @@ def find_populations(
         The run has no draw yet.
     """
     if run.committed == 0:
-        raise DataError(f"{run.path}: no draw is committed yet; wait for the run, or go on with --resume")
+        raise DataError(
+            f"{run.path}: the run has no draws yet; wait for the first draw, or continue with --resume"
+        )
     draws = _spread(run, n_draws)
-    with threadpool_limits(1, "blas"):  # the same bits whatever the number of cores
-        return _find(run, make_engine, draws, level, n_populations)
+    with threadpool_limits(1, "blas"):  # the same bits for any number of cores
+        return _find(run, make_engine, draws, _CutRule(level, n_populations))
 
 
-def _find(
-    run: Run, make_engine: MakeEngine, draws: Ints, level: float | None, n_populations: int | None
-) -> Populations:
+def _find(run: Run, make_engine: MakeEngine, draws: Ints, rule: _CutRule) -> Populations:
     n_events = int(run.attributes["n_events"])
     pooled = _pooled(run, draws, n_events)
     density = _density(run, draws[pooled])
-    tree = tree_of(*density, n_events, len(pooled))
-
-    def cut(one: Tree) -> Ints:
-        if n_populations is not None:
-            return one.cut_to(n_populations)
-        return one.cut(LEVEL if level is None else level)
-
-    own = _by_weight(cut(tree), density[0])
+    tree = tree_of(*density, n_events, make_engine, len(pooled))
+    own = _by_weight(rule.cut(tree), density[0])
     n_found = int(own.max()) + 1
-    points = _draw_points(*density, seed=int(run.attributes["seed"]))
     mixture = lru_cache(HELD_BYTES // run.covariances[0, 0].nbytes)(partial(mixture_of_draw, run))
+    mixtures = [partial(mixture, *draw) for draw in draws]
+    points = _draw_points(*density, seed=int(run.attributes["seed"]))
     with closing(make_engine(points)) as engine:
         parts = own.reshape(len(pooled), -1)
-        shares = _mean_memberships(engine, [mixture(*draw) for draw in draws[pooled]], parts, n_found)
-        labels = np.array([_classified(engine, mixture(*draw)) for draw in draws])
-        components = np.array(
-            [
-                _populations_of(shares, labels[t], own, density, np.asarray(run.means[chain, draw]))
-                for t, (chain, draw) in enumerate(draws)
-            ]
-        )
-        components[pooled] = parts
-        log_density = _log_predictive(engine, (mixture(*draw) for draw in draws), len(draws))
-    with ThreadPoolExecutor() as pool:
-        trees = list(pool.map(lambda draw: tree_of(*_density(run, draw[None]), n_events), draws))
-    cuts = [cut(one) for one in trees]
-    own_partitions = np.array([one[found] for one, found in zip(cuts, labels, strict=True)])
+        shares = _mean_memberships(engine, [mixtures[t]() for t in pooled], parts, n_found)
+        labels = np.array([_classified(engine, one()) for one in mixtures])
+        log_density = _log_predictive(engine, (one() for one in mixtures), len(draws))
+        workers = None if engine.info["backend"] == "cpu" else 1  # a device serves one engine at a time
+    components = _components(run, draws, shares, labels, own, density)
+    components[pooled] = parts
+    cuts = _own_populations(run, draws, rule, make_engine, workers)
     estimate = shares.argmax(axis=1)
-    likeness = [partitions.rand_index(estimate, one) for one in own_partitions]
-    reference = int(np.argmax(likeness))
+    partition = np.array([cut[found] for cut, found in zip(cuts, labels, strict=True)])
+    reference = int(np.argmax([partitions.rand_index(estimate, one) for one in partition]))
     weights = np.array([run.weights[chain, draw] for chain, draw in draws])
     return Populations(
         run=run,
@@ -201,32 +220,32 @@ def _find(
         pooled=pooled,
         tree=tree,
         modes=_of_modes(tree, own),
-        level=_level(tree, level, n_populations),
-        why=_why(tree, level, n_populations, n_found),
+        level=rule.level_in(tree),
+        why=rule.why(tree, n_found),
         components=components,
         mixture=mixture,
         n_populations=n_found,
         reference=reference,
         order=alignment.align(labels, weights, reference),
         numbers=np.array([one.max() + 1 for one in cuts]),
-        support=partitions.support(own_partitions, estimate, n_found),
-        agreement=partitions.agreement(own_partitions, draws[:, 0]),
+        support=partitions.support(partition, estimate, n_found),
+        agreement=partitions.agreement(partition, draws[:, 0]),
         least_density=float(np.quantile(log_density, IMPLAUSIBLE)),
     )
 
 
 def mixture_of_draw(run: Run, chain: int, draw: int) -> Mixture:
-    """The mixture of one draw, on the scale of the run."""
-    with np.errstate(divide="ignore"):  # a component that Bayesian EM has emptied
+    """Return the mixture of one draw, on the scale of the run."""
+    with np.errstate(divide="ignore"):  # Bayesian EM may empty a component
         log_weights = np.log(run.weights[chain, draw])
     return mixture_from(log_weights, np.asarray(run.means[chain, draw]), run.covariances[chain, draw])
 
 
-# --------------------------------------------------------------------------- draws, and their mean density
+# --------------------------------------------------------------------------- draws and their mean density
 
 
 def _spread(run: Run, n_draws: int) -> Ints:
-    """Chain and draw of the draws to use, int64 [T, 2]: the same of each chain, the last among them."""
+    """Return chain and draw of the draws to use, int64 [T, 2]: the same of each chain, the last included."""
     chains = run.alpha.shape[0] if run.kind == "mcmc" else 1
     each = min(max(n_draws // chains, 1), run.committed)
     numbers = np.linspace(run.committed - 1, 0, each).round().astype(np.int64)[::-1]
@@ -234,7 +253,7 @@ def _spread(run: Run, n_draws: int) -> Ints:
 
 
 def _pooled(run: Run, draws: Ints, n_events: int) -> Ints:
-    """Which of the draws are pooled: as many of each chain, where there are enough."""
+    """Return the draws in the mean density: equally many of each chain if there are enough."""
     heavy = int((np.asarray(run.weights[tuple(draws[-1])]) * n_events >= LEAST_EVENTS).sum())
     chains = len(np.unique(draws[:, 0]))
     count = min(POOLED_DRAWS, max(POOLED_COMPONENTS // max(heavy, 1), 1), len(draws))
@@ -244,7 +263,7 @@ def _pooled(run: Run, draws: Ints, n_events: int) -> Ints:
 
 
 def _density(run: Run, draws: Ints) -> tuple[Array, Array, Array]:
-    """Weights [J], means [J, D] and covariances [J, D, D] of the mean density of some draws."""
+    """Return weights [J], means [J, D] and covariances [J, D, D] of the mean density of some draws."""
     chosen = [tuple(draw) for draw in draws]
     weights = np.concatenate([run.weights[one] for one in chosen]) / len(chosen)
     means = np.concatenate([run.means[one] for one in chosen])
@@ -252,7 +271,7 @@ def _density(run: Run, draws: Ints) -> tuple[Array, Array, Array]:
 
 
 def _by_weight(populations: Ints, weights: Array) -> Ints:
-    """The same populations, numbered by their weight."""
+    """Renumber populations by weight, the heaviest first."""
     order = np.argsort(-np.bincount(populations, weights), kind="stable")
     numbers = np.empty(len(order), np.int64)
     numbers[order] = np.arange(len(order))
@@ -260,14 +279,14 @@ def _by_weight(populations: Ints, weights: Array) -> Ints:
 
 
 def _of_modes(tree: Tree, populations: Ints) -> Ints:
-    """The population of each mode, int64 [L], of the populations of the components."""
+    """Return the population of each mode, int64 [L], given those of the components."""
     modes = np.empty(len(tree.heights), np.int64)
     modes[tree.modes] = populations
     return modes
 
 
 def _draw_points(weights: Array, means: Array, covariances: Array, seed: int) -> Floats:
-    """Points from a mixture, float32 [M, D]."""
+    """Draw points from a mixture, float32 [M, D]."""
     random = Stream(seed, 0, 0).step(Step.POINTS)
     counts = random.multinomial(POINTS, weights / weights.sum())
     roots = np.linalg.cholesky(covariances)
@@ -278,13 +297,13 @@ def _draw_points(weights: Array, means: Array, covariances: Array, seed: int) ->
     return np.concatenate(parts).astype(np.float32)
 
 
-# --------------------------------------------------------------------------- what the draws say of points
+# --------------------------------------------------------------------------- classifying points
 
 
 def _memberships(
     engine: Engine, mixture: Mixture, populations: Ints, n_populations: int, start: int, stop: int
 ) -> tuple[Floats, Array]:
-    """An engine's memberships, with a column for every population whether the draw has it or not."""
+    """Return an engine's memberships, with a column for every population, even one absent from the draw."""
     shares, log_density = engine.memberships(mixture, populations, start, stop)
     missing = n_populations - shares.shape[1]
     return (np.pad(shares, ((0, 0), (0, missing))) if missing else shares), log_density
@@ -293,7 +312,7 @@ def _memberships(
 def _mean_memberships(
     engine: Engine, mixtures: Sequence[Mixture], populations: Ints, n_populations: int
 ) -> Array:
-    """Memberships of all points in the mean density of some draws, float64 [M, P]."""
+    """Return memberships of all points in the mean density of some draws, float64 [M, P]."""
     given = [
         _memberships(engine, mixture, own, n_populations, 0, engine.n_events)
         for mixture, own in zip(mixtures, populations, strict=True)
@@ -306,17 +325,37 @@ def _mean_memberships(
 
 
 def _classified(engine: Engine, mixture: Mixture) -> npt.NDArray[np.int32]:
-    """The most probable component of all points, int32 [M]."""
+    """Return the most probable component of each point, int32 [M]."""
     engine.expect_labels(mixture)
     return engine.labels()
+
+
+def _own_populations(
+    run: Run, draws: Ints, rule: _CutRule, make_engine: MakeEngine, workers: int | None
+) -> list[Ints]:
+    """Return the population of each component of a draw, int64 [K], in the draw's own tree; for each draw."""
+    n_events = int(run.attributes["n_events"])
+    with ThreadPoolExecutor(workers) as pool:
+        trees = pool.map(lambda draw: tree_of(*_density(run, draw[None]), n_events, make_engine), draws)
+        return [rule.cut(tree) for tree in trees]
+
+
+def _components(
+    run: Run, draws: Ints, shares: Array, labels: Ints, own: Ints, density: tuple[Array, Array, Array]
+) -> Ints:
+    """Return the population of each component of each draw, int64 [T, K]."""
+    means = (np.asarray(run.means[chain, draw]) for chain, draw in draws)
+    return np.array(
+        [_populations_of(shares, found, own, density, at) for found, at in zip(labels, means, strict=True)]
+    )
 
 
 def _populations_of(
     shares: Array, labels: npt.NDArray[np.int32], own: Ints, density: tuple[Array, Array, Array], means: Array
 ) -> Ints:
-    """The population of each component of a draw, int64 [K]: the one that most of its points are of.
+    """Return the population of each component of a draw, int64 [K]: that of most of its points.
 
-    A component without points, one that holds no events, belongs where its mean lies.
+    A component without points holds no events; it gets the population at its mean.
     """
     n_points, n_components = len(labels), len(means)
     points = csr_array((np.ones(n_points), (labels, np.arange(n_points))), shape=(n_components, n_points))
@@ -330,30 +369,11 @@ def _populations_of(
 
 
 def _log_predictive(engine: Engine, mixtures: Iterable[Mixture], n_draws: int) -> Array:
-    """Log of the mean density over the draws at all points, float64 [M]."""
+    """Return the log of the mean density over the draws at all points, float64 [M]."""
     total = np.full(engine.n_events, -np.inf)
     for mixture in mixtures:
-        nowhere = np.zeros(len(mixture.means), np.int64)
-        _, log_density = engine.memberships(mixture, nowhere, 0, engine.n_events)
+        one_population = np.zeros(len(mixture.means), np.int64)
+        _, log_density = engine.memberships(mixture, one_population, 0, engine.n_events)
         total = np.logaddexp(total, log_density)
     mean: Array = total - np.log(n_draws)
     return mean
-
-
-# --------------------------------------------------------------------------- in words
-
-
-def _level(tree: Tree, level: float | None, n_populations: int | None) -> float:
-    """Where a tree is cut."""
-    if n_populations is not None:
-        return tree.level_of(n_populations)
-    return LEVEL if level is None else level
-
-
-def _why(tree: Tree, level: float | None, n_populations: int | None, n_found: int) -> str:
-    if n_populations is not None:
-        if n_found < n_populations:
-            return f"{n_populations} populations asked for, and the density has {n_found} modes"
-        tied = int(tree.cut(tree.level_of(n_populations)).max()) + 1 != n_found
-        return f"{n_populations} populations asked for{', not all merges at this level made' if tied else ''}"
-    return "the default" if level is None else "as asked for"

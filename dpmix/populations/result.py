@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from dpmix.inputs.samples import Columns
 from dpmix.model.mixture import Array, Floats, Ints
+from dpmix.populations.rasters import Rasters
 from dpmix.populations.tree import Tree
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -66,28 +67,6 @@ class Block:
         p = self.memberships
         entropy: Floats = -(p * np.log(np.maximum(p, np.finfo(np.float32).tiny))).sum(axis=1)
         return entropy + np.float32(0.0)  # no -0
-
-
-@dataclass(frozen=True)
-class Rasters:
-    """Events counted on a grid of each pair of channels, so that pictures do not grow with N.
-
-    Attributes
-    ----------
-    edges : float64 [D, B + 1]
-        Of the B bins of each channel, transformed scale; events beyond the ends are in the first or last bin.
-    pairs : int64 [D (D - 1) / 2, 2]
-        Channels of each pair, (0, 1), (0, 2), ..., (D - 2, D - 1).
-    counts : int64 [pairs, B, B]
-        Events; the first index is the bin of the first channel.
-    populations : int16 [pairs, B, B]
-        Population that most of the events of a bin are of, -1 where there are none.
-    """
-
-    edges: Array
-    pairs: Ints
-    counts: Ints
-    populations: npt.NDArray[np.int16]
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpmix.model.mixture import Array
-from dpmix.populations.result import INTERVAL, Gating, Map, Rasters, interval
+from dpmix.populations.rasters import Rasters
+from dpmix.populations.result import INTERVAL, Gating, Map, interval
 from dpmix.report import views
 from dpmix.runs.describe import describe_engine
 from dpmix.runs.diagnostics import GOOD_ESS, GOOD_R_HAT, Mixing, truncation_warning_of

@@ -13,7 +13,8 @@ import numpy.typing as npt
 from scipy.cluster.hierarchy import leaves_list, linkage
 
 from dpmix.model.mixture import Array, Ints
-from dpmix.populations.result import Gating, Map, Rasters, interval
+from dpmix.populations.rasters import Rasters
+from dpmix.populations.result import Gating, Map, interval
 from dpmix.runs.diagnostics import Mixing
 from dpmix.runs.reader import Run
 

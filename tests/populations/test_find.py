@@ -184,7 +184,7 @@ def test_a_run_half_way(folder: Path) -> None:
     run.committed = 3
     assert find_populations(run, cpu).draws[:, 1].tolist() == [0, 1, 2]
     run.committed = 0
-    with pytest.raises(DataError, match=r"half\.h5: no draw is committed yet"):
+    with pytest.raises(DataError, match=r"half\.h5: the run has no draws yet"):
         find_populations(run, cpu)
 
 
@@ -195,17 +195,29 @@ def test_the_threads_of_the_engine_change_nothing(found: Populations) -> None:
     )
 
 
-def test_the_engine_is_closed(found: Populations) -> None:
-    made = []
+def test_every_engine_is_made_by_the_factory_and_closed(
+    found: Populations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One engine for the points, and one for each set of points of each tree."""
+    made: list[CpuEngine] = []
+    initialise = CpuEngine.__init__
+
+    def counted(self: CpuEngine, *given: object, **options: object) -> None:
+        count.append(self)
+        initialise(self, *given, **options)  # type: ignore[arg-type]
+
+    count: list[CpuEngine] = []
+    monkeypatch.setattr(CpuEngine, "__init__", counted)
 
     def make(events: Array) -> CpuEngine:
         made.append(CpuEngine(events))
         return made[-1]
 
     find_populations(found.run, make, n_draws=2)
-    (engine,) = made
-    with pytest.raises(AttributeError):
-        engine.labels()
+    assert len(made) == len(count) > 3
+    for engine in made:
+        with pytest.raises(AttributeError):
+            engine.labels()
 
 
 # ---------------------------------------------------------------------------- what draws disagree on
@@ -315,7 +327,7 @@ def nearest_population(mixture: Normals, events: Array) -> Array:
 
 def test_another_level(found: Populations) -> None:
     coarse = find_populations(found.run, cpu, level=5.0)
-    assert (coarse.n_populations, coarse.level, coarse.why) == (2, 5.0, "as asked for")
+    assert (coarse.n_populations, coarse.level, coarse.why) == (2, 5.0, "requested")
     for t in range(16):  # the upper two components, 0.50, and 0.35 + 0.15: equal weights, numbers by chance
         upper = truth(found, t) == 0
         assert len(set(coarse.components[t][upper])) == len(set(coarse.components[t][~upper])) == 1
@@ -329,7 +341,7 @@ def test_another_level(found: Populations) -> None:
 def test_a_number_of_populations(found: Populations, n_asked: int) -> None:
     asked = find_populations(found.run, cpu, n_populations=n_asked)
     assert asked.n_populations == n_asked
-    assert asked.why == f"{n_asked} populations asked for"
+    assert asked.why == f"{n_asked} populations requested"
     np.testing.assert_array_equal(asked.numbers, n_asked)
     # The level is one that gives the same, between two levels of the tree.
     np.testing.assert_array_equal(asked.tree.levels, found.tree.levels)
@@ -343,7 +355,7 @@ def test_more_populations_than_there_are_modes(found: Populations) -> None:
     asked = find_populations(found.run, cpu, n_populations=50)
     n_modes = len(asked.tree.heights)
     assert asked.n_populations == n_modes < 50
-    assert asked.why == f"50 populations asked for, and the density has {n_modes} modes"
+    assert asked.why == f"50 populations requested, but the density has {n_modes} modes"
 
 
 def test_a_number_between_merges_at_one_level() -> None:
@@ -352,12 +364,12 @@ def test_a_number_between_merges_at_one_level() -> None:
     tree = Tree(np.arange(4), np.zeros((4, 1)), np.zeros(4), merges, np.array([1.0, 1.0, 3.0]))
     assert [tree.cut_to(n).max() + 1 for n in (1, 2, 3, 4, 5)] == [1, 2, 3, 4, 4]
     assert [tree.level_of(n) for n in (1, 2, 3, 4, 5)] == [4.0, 2.0, 1.0, 0.5, 0.5]
-    why = [find._why(tree, None, n, min(n, 4)) for n in (2, 3, 4, 5)]
+    why = [find._CutRule(None, n).why(tree, min(n, 4)) for n in (2, 3, 4, 5)]
     assert why == [
-        "2 populations asked for",
-        "3 populations asked for, not all merges at this level made",
-        "4 populations asked for",
-        "5 populations asked for, and the density has 4 modes",
+        "2 populations requested",
+        "3 populations requested, with only some of the merges at this height",
+        "4 populations requested",
+        "5 populations requested, but the density has 4 modes",
     ]
 
 
@@ -470,11 +482,13 @@ def test_points_depend_on_the_seed_alone(folder: Path, found: Populations) -> No
     seen: list[Array] = []
 
     def make(events: Array) -> CpuEngine:
-        seen.append(events)
+        if len(events) == find.POINTS:  # not those of a tree
+            seen.append(events)
         return CpuEngine(events)
 
     assert_same(find_populations(found.run, make), found)
     find_populations(found.run, make)
+    assert len(seen) == 2
     np.testing.assert_array_equal(seen[0], seen[1])
     assert seen[0].shape == (find.POINTS, 2)
     assert seen[0].dtype == np.float32

@@ -6,8 +6,11 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.stats import multivariate_normal, norm
 
-from dpmix.populations import tree
-from dpmix.populations.tree import LEVEL, Tree, nearest_components, tree_of, valley_tolerance
+from dpmix.engines.cpu import CpuEngine
+from dpmix.engines.cuda import CudaEngine
+from dpmix.populations import tree as trees
+from dpmix.populations.modes import Density, find_modes, find_saddles, nearest_components
+from dpmix.populations.tree import LEVEL, Tree, tree_of, valley_tolerance
 
 Array = NDArray[np.float64]
 MANY = 10_000_000  # events: chance plays no part
@@ -36,7 +39,7 @@ def log_density(mixture: tuple[Array, Array, Array], points: Array) -> Array:
 
 @pytest.mark.parametrize(("gap", "count"), [(1.9, 1), (2.3, 1), (2.5, 2), (4.0, 2)])
 def test_two_equal_normals_are_two_populations_from_the_level_on(gap: float, count: int) -> None:
-    tree = tree_of(np.full(2, 0.5), *normals([[0.0, 0.0], [gap, 0.0]]), MANY)
+    tree = tree_of(np.full(2, 0.5), *normals([[0.0, 0.0], [gap, 0.0]]), MANY, CpuEngine)
     assert tree.cut(LEVEL).max() + 1 == count
     if len(tree.levels) and tree.levels[0] > 0:
         assert tree.levels[0] == pytest.approx(gap, rel=1e-9)
@@ -45,9 +48,9 @@ def test_two_equal_normals_are_two_populations_from_the_level_on(gap: float, cou
 def test_the_level_does_not_change_with_a_linear_map_of_the_channels() -> None:
     weights, means, covariances = random_mixture(6, 4, seed=3)
     means = 3 * means
-    tree = tree_of(weights, means, covariances, MANY)
+    tree = tree_of(weights, means, covariances, MANY, CpuEngine)
     turn = np.random.default_rng(1).normal(size=(4, 4))
-    turned = tree_of(weights, means @ turn.T, turn @ covariances @ turn.T, MANY)
+    turned = tree_of(weights, means @ turn.T, turn @ covariances @ turn.T, MANY, CpuEngine)
     np.testing.assert_allclose(turned.levels, tree.levels, rtol=1e-6)
     np.testing.assert_array_equal(turned.cut(LEVEL), tree.cut(LEVEL))
     assert len(np.unique(tree.levels)) > 1
@@ -55,7 +58,7 @@ def test_the_level_does_not_change_with_a_linear_map_of_the_channels() -> None:
 
 def test_modes_are_where_the_density_has_its_peaks() -> None:
     mixture = random_mixture(8, 3, seed=5)
-    tree = tree_of(*mixture, MANY)
+    tree = tree_of(*mixture, MANY, CpuEngine)
     np.testing.assert_allclose(log_density(mixture, tree.points), tree.heights, rtol=5e-6)
     for point in tree.points:
         peak = minimize(lambda x: -np.sum(log_density(mixture, np.array([x, x]))) / 2, point, tol=1e-12)
@@ -68,9 +71,9 @@ def test_modes_are_where_the_density_has_its_peaks() -> None:
 def test_the_saddle_of_two_normals_is_the_lowest_point_between_them() -> None:
     weights, sds, gap = np.array([0.3, 0.7]), np.array([1.0, 1.5]), 6.0
     means, covariances = normals([[0.0], [gap]], sds)
-    mixture = tree._Mixture(weights, means, covariances)
-    own, points, heights = tree._modes(mixture)
-    (saddle,) = tree._saddles(mixture, own, points, heights, 100)
+    density = Density(weights, means, covariances, CpuEngine)
+    own, points, heights = find_modes(density)
+    (saddle,) = find_saddles(density, own, points, heights, 100)
     x = np.linspace(points.min(), points.max(), 20_001)
     lowest = np.log(weights @ norm.pdf(x, means, sds[:, None])).min()
     assert heights.min() - saddle.prominence == pytest.approx(lowest, abs=0.02)
@@ -81,27 +84,27 @@ def test_the_saddle_of_two_normals_is_the_lowest_point_between_them() -> None:
 
 def test_a_chain_of_normals_is_one_population_though_its_ends_lie_far_apart() -> None:
     means, covariances = normals([[1.5 * k, 0.0] for k in range(8)])
-    tree = tree_of(np.full(8, 1 / 8), means, covariances, MANY)
+    tree = tree_of(np.full(8, 1 / 8), means, covariances, MANY, CpuEngine)
     assert tree.cut(LEVEL).max() == 0
 
 
 def test_few_events_are_not_enough_for_what_many_show() -> None:
     means, covariances = normals([[0.0] * 4, [4.7] + [0.0] * 3])
     weights = np.array([0.99, 0.01])
-    assert tree_of(weights, means, covariances, 1_000_000).cut(LEVEL).tolist() == [0, 1]
-    assert tree_of(weights, means, covariances, 1_200).cut(LEVEL).tolist() == [0, 0]
+    assert tree_of(weights, means, covariances, 1_000_000, CpuEngine).cut(LEVEL).tolist() == [0, 1]
+    assert tree_of(weights, means, covariances, 1_200, CpuEngine).cut(LEVEL).tolist() == [0, 0]
 
 
 def test_a_mode_of_a_handful_of_events_is_no_population() -> None:
     means, covariances = normals([[0.0, 0.0], [50.0, 0.0]])
     weights = np.array([0.999, 0.001])
-    assert tree_of(weights, means, covariances, 9_000).cut(LEVEL).tolist() == [0, 0]
-    assert tree_of(weights, means, covariances, 20_000).cut(LEVEL).tolist() == [0, 1]
+    assert tree_of(weights, means, covariances, 9_000, CpuEngine).cut(LEVEL).tolist() == [0, 0]
+    assert tree_of(weights, means, covariances, 20_000, CpuEngine).cut(LEVEL).tolist() == [0, 1]
 
 
 def test_components_without_events_belong_where_their_mean_lies() -> None:
     means, covariances = normals([[0.0, 0.0], [9.0, 0.0], [8.0, 0.5], [0.5, 0.5]])
-    tree = tree_of(np.array([0.5, 0.5, 1e-9, 0.0]), means, covariances, 10_000)
+    tree = tree_of(np.array([0.5, 0.5, 1e-9, 0.0]), means, covariances, 10_000, CpuEngine)
     assert tree.modes.tolist() == [0, 1, 1, 0]
     assert tree.cut(LEVEL).tolist() == [0, 1, 1, 0]
 
@@ -109,7 +112,7 @@ def test_components_without_events_belong_where_their_mean_lies() -> None:
 def test_copies_of_a_component_in_several_draws_have_the_events_of_one() -> None:
     means, covariances = normals([[0.0, 0.0], [0.1, 0.0], [9.0, 0.0], [9.1, 0.0]])
     weights = np.array([0.495, 0.495, 0.005, 0.005])
-    tree = tree_of(weights, means, covariances, 1_200, 2)  # 6 events in each copy
+    tree = tree_of(weights, means, covariances, 1_200, CpuEngine, 2)  # 6 events in each copy
     assert tree.cut(LEVEL).tolist() == [0, 0, 1, 1]
 
 
@@ -122,13 +125,13 @@ def test_the_tolerance_is_the_height_a_fitted_peak_varies_by() -> None:
         x = random.normal(size=(events, dim))
         weight = random.poisson(events) / 1000.0
         heights.append(np.log(weight) - 0.5 * np.linalg.slogdet(np.cov(x.T))[1])
-    assert valley_tolerance(events, dim) == pytest.approx(tree.CHANCE * np.std(heights), rel=0.1)
+    assert valley_tolerance(events, dim) == pytest.approx(trees.CHANCE * np.std(heights), rel=0.1)
 
 
 def test_levels_ascend_and_the_tree_is_cut_anywhere() -> None:
     for seed in range(8):
         weights, means, covariances = random_mixture(20, 3, seed)
-        tree = tree_of(weights, 2 * means, covariances, 100_000)
+        tree = tree_of(weights, 2 * means, covariances, 100_000, CpuEngine)
         assert (np.diff(tree.levels) >= 0).all()
         children = tree.merges[:, 0].tolist()
         assert len(set(children)) == len(children) == len(tree.heights) - 1
@@ -155,7 +158,7 @@ def test_merges_name_what_becomes_part_of_what() -> None:
 
 
 def test_one_component_is_one_population() -> None:
-    tree = tree_of(np.ones(1), *normals([[0.0, 1.0]]), 10)
+    tree = tree_of(np.ones(1), *normals([[0.0, 1.0]]), 10, CpuEngine)
     assert tree.cut(LEVEL).tolist() == [0]
     assert len(tree.levels) == 0
 
@@ -164,9 +167,23 @@ def test_the_density_is_that_of_scipy() -> None:
     mixture = random_mixture(7, 5, seed=2)
     points = 2 * np.random.default_rng(3).normal(size=(200, 5))
     np.testing.assert_allclose(
-        tree._Mixture(*mixture).log_density(points), log_density(mixture, points), rtol=5e-6
+        Density(*mixture, CpuEngine).log_density(points), log_density(mixture, points), rtol=5e-6
     )
     terms = np.array(
         [np.log(w) + multivariate_normal(m, c).logpdf(points) for w, m, c in zip(*mixture, strict=True)]
     )
     np.testing.assert_array_equal(nearest_components(*mixture, points), terms.argmax(axis=0))
+
+
+@pytest.mark.usefixtures("cuda_devices")
+def test_the_tree_on_cuda_is_that_on_the_cpu() -> None:
+    weights, means, covariances = random_mixture(5, 3, seed=9)
+    on_cpu, on_cuda = (
+        tree_of(weights, 2 * means, covariances, 100_000, make_engine)
+        for make_engine in (CpuEngine, CudaEngine)
+    )
+    np.testing.assert_array_equal(on_cuda.modes, on_cpu.modes)
+    np.testing.assert_array_equal(on_cuda.merges, on_cpu.merges)
+    np.testing.assert_allclose(on_cuda.levels, on_cpu.levels, rtol=1e-12)
+    np.testing.assert_allclose(on_cuda.heights, on_cpu.heights, atol=1e-4)
+    assert len(on_cpu.levels) > 1

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from dpmix.model.mixture import Hyperparameters, State
+from dpmix.populations.rasters import Counter, grid
 from dpmix.populations.result import QUANTILES, Gating, Map
 from dpmix.populations.tree import Tree
-from dpmix.report.rasters import Counter, grid
 from dpmix.runs.layout import Layout, Record
 from dpmix.runs.reader import Run, open_run
 from dpmix.runs.writer import RunWriter

@@ -15,10 +15,10 @@ from scipy import stats
 
 from dpmix.errors import DataError
 from dpmix.model.mixture import Array
+from dpmix.populations.rasters import Counter, grid
 from dpmix.populations.result import Gating, Map
 from dpmix.populations.tree import Tree
 from dpmix.report import figures, views
-from dpmix.report.rasters import Counter, grid
 from dpmix.runs.diagnostics import convergence
 
 NAMES = {

@@ -30,11 +30,11 @@ from dpmix.errors import ConfigError, DataError
 from dpmix.inputs import channels, simulate
 from dpmix.inputs.fcs_data import write_fcs
 from dpmix.inputs.opening import open_source
-from dpmix.populations import find, proportions
+from dpmix.populations import assign, find, proportions
 from dpmix.populations.find import Populations, find_populations
 from dpmix.populations.result import Gating, interval
+from dpmix.populations.task import Task, prepare
 from dpmix.report import embedding, figures, gate, page
-from dpmix.report.gate import Task
 from dpmix.runs.bem import run_bem
 from dpmix.runs.mcmc import run_mcmc
 
@@ -80,12 +80,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def task(folder: Path) -> Task:
-    return gate.prepare(folder / "run.h5", engine=ON_CPU)
+    return prepare(folder / "run.h5", engine=ON_CPU)
 
 
 @pytest.fixture(scope="module")
 def found(task: Task) -> Populations:
-    return gate.find_populations(task, find.DRAWS, None, None)
+    return task.find_populations(find.DRAWS, None, None)
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +159,7 @@ def mean_of_draws(found: Populations, values: Array, ratios: Array) -> tuple[Arr
 def test_events_are_means_over_the_draws(
     folder: Path, task: Task, found: Populations, gated: Gating, predicted: Gating
 ) -> None:
-    new = gate.prepare(folder / "run.h5", [folder / "a.fcs", folder / "b.fcs"], ON_CPU)
+    new = prepare(folder / "run.h5", [folder / "a.fcs", folder / "b.fcs"], ON_CPU)
     assert len(found.draws) == 16
     for name, own in (("all", task), ("new", new)):
         values, starts = own.events.values, own.events.sample_starts
@@ -170,7 +170,7 @@ def test_events_are_means_over_the_draws(
             mean_of_draws(
                 found,
                 values[starts[s] : starts[s + 1]].astype(float),
-                gate._ratios(own, found, found.weights, engine, s),
+                assign.sample_ratios(own, found, found.weights, engine, s),
             )
             for s in range(2)
         ]
@@ -316,7 +316,7 @@ def test_a_sample_alone_is_as_among_others(folder: Path, predicted: Gating, tmp_
 def test_memberships_do_not_depend_on_the_blocks(
     folder: Path, predicted: Gating, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gate, "BLOCK", 997)
+    monkeypatch.setattr(assign, "BLOCK", 997)
     files = [folder / "a.fcs", folder / "b.fcs"]
     again = gate.predict(folder / "run.h5", files, tmp_path, engine=("engine.threads=3", *ON_CPU[:1]))
     pandas.testing.assert_frame_equal(events(tmp_path), events(folder / "new"))
@@ -333,7 +333,7 @@ def test_the_cuda_engine_gives_the_same(
 ) -> None:
     emulated_devices(2)
     files = [folder / "a.fcs", folder / "b.fcs"]
-    monkeypatch.setattr(gate, "BLOCK", 2_000)
+    monkeypatch.setattr(assign, "BLOCK", 2_000)
     again = gate.predict(folder / "run.h5", files, tmp_path, n_draws=4, engine=("engine.backend=cuda",))
     gate.predict(folder / "run.h5", files, tmp_path / "cpu", n_draws=4, engine=ON_CPU)
     one, other = events(tmp_path), events(tmp_path / "cpu")
@@ -355,7 +355,7 @@ def test_another_cut(folder: Path, gated: Gating, tmp_path: Path, asked: dict[st
     )
     assert coarse.n_populations == asked.get("n_populations", coarse.n_populations) < gated.n_populations
     if "level" in asked:
-        assert (coarse.level, coarse.why) == (4.0, "as asked for")
+        assert (coarse.level, coarse.why) == (4.0, "requested")
     table = events(tmp_path)
     assert listed(table).shape == (TAKEN, coarse.n_populations)
     new = flowio.FlowData(tmp_path / "a.gated.fcs").as_array(preprocess=False)
@@ -538,9 +538,8 @@ def test_labels_are_drawn_and_not_the_most_probable(tmp_path: Path) -> None:
     assert found.n_populations == 2
     n_events = 50_000
     engine = CpuEngine(sample(found.run, found.draws, n_events).astype(np.float32), threads=1)
-    counts = np.zeros((10, 2), np.int64)
     ratios = np.ones((10, 2), np.float32)
-    shares, _ = gate._averaged(found, engine, 0, n_events, ratios, counts, np.random.default_rng(1))
+    shares, _, counts = assign.average_draws(found, engine, 0, n_events, ratios, np.random.default_rng(1))
     wanted = shares.mean(axis=0, dtype=float)
     assert (shares.argmax(axis=1) == 1).mean() < wanted[1] - 0.004
     error = np.sqrt((shares[:, 1] * shares[:, 0]).sum()) / n_events  # of one draw's labels
@@ -572,7 +571,7 @@ def counted(found: Populations, values: Array, n_samples: int, *, as_the_run: bo
             memberships = [one for one, _ in found.memberships(engine, start, stop)]
             own = proportions.sample_weights(memberships, weights, np.ones(n_events), random)
             ratios = proportions.ratios(own, weights)
-        gate._averaged(found, engine, start, stop, ratios, counts[:, s], random)
+        counts[:, s] = assign.average_draws(found, engine, start, stop, ratios, random)[2]
     assert (counts.sum(axis=2) == n_events).all()
     return counts
 
@@ -648,7 +647,7 @@ def test_a_large_sample_is_gated_by_some_of_its_events(
     folder: Path, predicted: Gating, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(proportions, "MOST_EVENTS", 500)
-    monkeypatch.setattr(gate, "BLOCK", 997)
+    monkeypatch.setattr(assign, "BLOCK", 997)
     files = [folder / "a.fcs", folder / "b.fcs"]
     again = gate.predict(folder / "run.h5", files, tmp_path, engine=ON_CPU)
     one, other = events(tmp_path), events(folder / "new")
@@ -714,7 +713,7 @@ def test_options_of_gate(folder: Path, tmp_path: Path) -> None:
     )
     assert result.stdout.startswith("1,500 events in 1 sample, 2 populations at level ")
     assert (
-        "(2 populations asked for, not all merges at this level made); draws have 2 to 2 each"
+        "(2 populations requested, with only some of the merges at this height); draws have 2 to 2 each"
         in result.stdout
     )
     assert " to " in result.stdout.splitlines()[1]  # an interval

@@ -6,12 +6,12 @@ N events, D channels, B bins of a channel, P populations.
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from dpmix.model.mixture import Array, Ints
-from dpmix.populations.result import Rasters
 
 # All pairs together: two bytes each in a report are 4 MB, whatever N and D are.
 ALL_BINS = 2_000_000
@@ -22,6 +22,28 @@ MARGIN = 0.05
 BUFFER = 1 << 19
 # Codes up to which a count of each is faster than sorting a full buffer.
 DENSE = 1 << 21
+
+
+@dataclass(frozen=True)
+class Rasters:
+    """Events counted on a grid of each pair of channels, so that pictures do not grow with N.
+
+    Attributes
+    ----------
+    edges : float64 [D, B + 1]
+        Of the B bins of each channel, transformed scale; events beyond the ends are in the first or last bin.
+    pairs : int64 [D (D - 1) / 2, 2]
+        Channels of each pair, (0, 1), (0, 2), ..., (D - 2, D - 1).
+    counts : int64 [pairs, B, B]
+        Events; the first index is the bin of the first channel.
+    populations : int16 [pairs, B, B]
+        Population that most of the events of a bin are of, -1 where there are none.
+    """
+
+    edges: Array
+    pairs: Ints
+    counts: Ints
+    populations: npt.NDArray[np.int16]
 
 
 def bins_for(n_channels: int) -> int:

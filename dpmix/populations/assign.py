@@ -1,0 +1,133 @@
+"""Assign events to populations, block by block: memberships by each sample's own proportions.
+
+T draws, S samples, N events, M events of a block, P populations.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import closing
+
+import numpy as np
+
+from dpmix.engines.base import Engine
+from dpmix.model.mixture import Array, Floats, Ints
+from dpmix.model.streams import Step, Stream
+from dpmix.populations import proportions
+from dpmix.populations.find import Populations
+from dpmix.populations.result import Block
+from dpmix.populations.task import Task
+from dpmix.system.progress import ProgressLog
+
+BLOCK = 131_072  # events whose memberships are held at a time
+GOLDEN = np.float32(0.6180339887)  # fractional part of the golden ratio: successive multiples spread evenly
+
+
+def assign_events(task: Task, found: Populations) -> Iterator[tuple[Block, Ints]]:
+    """Assign all events to populations, sample by sample, block by block.
+
+    Memberships use each sample's own proportions (`dpmix.populations.proportions`), log densities those of
+    the run.
+
+    Yields
+    ------
+    block : Block
+    counts : int64 [T, P]
+        Events of the block by population in each draw, each event's population drawn by its memberships.
+    """
+    events, scaling = task.events, task.events.scaling
+    random = Stream(task.config.seed, 0, 0).step(Step.PROPORTIONS)
+    progress = ProgressLog("gating", len(events.values))
+    weights = found.weights
+    with closing(task.make_engine(events.values)) as engine:
+        for sample, first in enumerate(events.sample_starts[:-1]):
+            end = int(events.sample_starts[sample + 1])
+            ratios = sample_ratios(task, found, weights, engine, sample)
+            for start in range(int(first), end, BLOCK):
+                stop = min(start + BLOCK, end)
+                mean, log_density, counts = average_draws(found, engine, start, stop, ratios, random)
+                rows = np.arange(start, stop) - first if events.rows is None else events.rows[start:stop]
+                block = Block(
+                    sample=sample,
+                    rows=rows,
+                    values=scaling.to_transformed(events.values[start:stop]).astype(np.float32),
+                    memberships=mean,
+                    log_density=log_density,
+                    implausible=log_density < found.least_density,
+                )
+                yield block, counts
+                progress.add(stop - start)
+
+
+def sample_ratios(task: Task, found: Populations, weights: Array, engine: Engine, sample: int) -> Floats:
+    """Return a sample's weights of the populations divided by those of the run, float32 [T, P].
+
+    The draws depend on the sample and its name, not on the other samples.
+
+    Parameters
+    ----------
+    task : Task
+    found : Populations
+    weights : float64 [T, P]
+        Weights in the run.
+    engine : Engine
+        Holds all events.
+    sample : int
+        Number of the sample, from 0.
+    """
+    first, end = (int(at) for at in task.events.sample_starts[sample : sample + 2])
+    populations = np.zeros(end - first, np.int64)
+    if end - first > proportions.MOST_EVENTS:
+        for start in range(first, end, BLOCK):
+            stop = min(start + BLOCK, end)
+            shares, _ = found.memberships_in(found.reference, engine, start, stop)
+            populations[start - first : stop - first] = shares.argmax(axis=1)
+    rows, each = proportions.representatives(populations, found.n_populations)
+    name = hashlib.sha256(task.events.samples[sample].encode()).digest()[:8]
+    random = Stream(task.config.seed, 2, int.from_bytes(name, "little")).step(Step.PROPORTIONS)
+    with closing(task.make_engine(task.events.values[first + rows])) as few:
+        memberships = (shares for shares, _ in found.memberships(few, 0, len(rows)))
+        return proportions.ratios(proportions.sample_weights(memberships, weights, each, random), weights)
+
+
+def average_draws(
+    found: Populations, engine: Engine, start: int, stop: int, ratios: Floats, random: np.random.Generator
+) -> tuple[Floats, Array, Ints]:
+    """Average memberships and densities of events start..stop-1 of one sample over the draws.
+
+    In each draw, each event also gets a population drawn by its memberships, so the proportions reflect the
+    uncertainty of memberships.
+
+    Parameters
+    ----------
+    found : Populations
+    engine : Engine
+    start, stop : int
+    ratios : float32 [T, P]
+        Result of `sample_ratios`.
+    random : numpy Generator
+
+    Returns
+    -------
+    memberships : float32 [M, P]
+    log_density : float64 [M]
+        Log predictive density, standardised scale.
+    counts : int64 [T, P]
+        Events by drawn population.
+    """
+    total = np.zeros((stop - start, found.n_populations), np.float32)
+    log_density = np.full(stop - start, -np.inf)
+    counts = np.zeros(ratios.shape, np.int64)
+    uniforms = random.random((stop - start, 1), np.float32)
+    for t, (by_run, draw_density) in enumerate(found.memberships(engine, start, stop)):
+        shares = by_run * ratios[t]
+        shares /= shares.sum(axis=1, keepdims=True)
+        total += shares
+        log_density = np.logaddexp(log_density, draw_density)
+        # One uniform per event, rotated from draw to draw: it is uniform in every draw.
+        drawn = proportions.draw_populations(shares, uniforms)
+        counts[t] = np.bincount(drawn, minlength=found.n_populations)
+        uniforms = np.mod(uniforms + GOLDEN, np.float32(1.0))
+    n_draws = len(found.draws)
+    return total / np.float32(n_draws), log_density - np.log(n_draws), counts

@@ -1,0 +1,230 @@
+"""Modes of a mixture's density, and the saddles between them.
+
+Modal EM climbs from the mean of every component to a mode (Li, Ray and Lindsay 2007, J. Mach. Learn. Res.
+8:1687). A saddle is the lowest point of the best path between two modes. The paths considered are the
+straight lines between modes and the ridgelines of pairs of components (Ray and Lindsay 2005, Ann. Stat.
+33:2042).
+
+K components, L modes, M points, D channels, all on the standardised scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpmix.engines.base import Engine
+from dpmix.model.mixture import Array, Floats, Ints, Mixture, log_norms
+
+MakeEngine = Callable[[Floats], Engine]
+"""Return an engine that holds some events, float32 [M, D]."""
+
+RIDGE_POINTS = 51  # points on a path, without its ends
+RIDGES = 2_048  # paths evaluated together
+CLIMB_STEPS, CLIMB_STILL = 100, 1e-4  # of modal EM; step length in standard deviations of the events
+SAME_MODE = 0.02  # largest distance within one mode, standard deviations of the events
+BLOCK = 65_536  # points times components whose densities are held at a time
+
+
+@dataclass(frozen=True)
+class Saddle:
+    """Place where two branches of modes join.
+
+    Attributes
+    ----------
+    child, parent : int
+        The modes that the path connects; `child` is on the lesser branch.
+    prominence : float
+        Height of the lesser branch's highest mode above the saddle, nats.
+    events : float
+        Expected number of events in the lesser branch.
+    """
+
+    child: int
+    parent: int
+    prominence: float
+    events: float
+
+
+class Density:
+    """Density of a mixture of normals at a moderate number of points.
+
+    Parameters
+    ----------
+    weights, means, covariances : float64 [K], [K, D], [K, D, D]
+        Weights above 0.
+    make_engine : callable
+        Makes the engine that evaluates log densities.
+    """
+
+    def __init__(self, weights: Array, means: Array, covariances: Array, make_engine: MakeEngine) -> None:
+        self.weights, self.means, self.covariances = weights, means, covariances
+        self.precisions = np.linalg.inv(covariances)
+        self.whiteners = np.linalg.inv(np.linalg.cholesky(covariances))
+        self._make_engine = make_engine
+        self._mixture = Mixture(np.log(weights), means, np.tril(self.whiteners), log_norms(self.whiteners))
+
+    def log_density(self, points: Array) -> Array:
+        """Return the log density at points [M, D], float64 [M], with the float32 accuracy of the engine."""
+        if len(points) == 0:
+            return np.empty(0)
+        one_population = np.zeros(len(self.weights), np.int64)
+        with closing(self._make_engine(points.astype(np.float32))) as engine:
+            return engine.memberships(self._mixture, one_population, 0, len(points))[1]
+
+    def log_terms(self, points: Array) -> Array:
+        """Return log w_j N(x | mu_j, Sigma_j) at points [M, D], float64 [M, K]."""
+        return _log_terms(self._mixture, self.whiteners, points)
+
+
+def nearest_components(weights: Array, means: Array, covariances: Array, points: Array) -> Ints:
+    """Return the component with the highest weighted density at each point, int64 [M].
+
+    Parameters
+    ----------
+    weights, means, covariances : float64 [K], [K, D], [K, D, D]
+        Weights above 0.
+    points : float64 [M, D]
+    """
+    whiteners = np.linalg.inv(np.linalg.cholesky(covariances))
+    mixture = Mixture(np.log(weights), means, np.tril(whiteners), log_norms(whiteners))
+    step = max(BLOCK // len(weights), 1)
+    starts = range(0, max(len(points), 1), step)
+    blocks = [_log_terms(mixture, whiteners, points[at : at + step]) for at in starts]
+    return np.concatenate([block.argmax(axis=1) for block in blocks])
+
+
+def _log_terms(mixture: Mixture, whiteners: Array, points: Array) -> Array:
+    """Return log w_j N(x | mu_j, Sigma_j), float64 [M, K], with one matrix product for all components."""
+    n_channels = mixture.means.shape[1]
+    offsets = np.einsum("kij,kj->ki", whiteners, mixture.means)
+    stacked = whiteners.reshape(-1, n_channels).T
+    whitened = (points @ stacked).reshape(len(points), *mixture.means.shape) - offsets
+    log_peaks = mixture.log_weights + mixture.log_norms
+    terms: Array = log_peaks - 0.5 * np.einsum("nkd,nkd->nk", whitened, whitened)
+    return terms
+
+
+def find_modes(density: Density) -> tuple[Ints, Array, Array]:
+    """Climb from the mean of every component to a mode.
+
+    Returns
+    -------
+    modes : int64 [K]
+        Mode of each component, 0..L-1.
+    points : float64 [L, D]
+        Positions of the modes, the highest first.
+    heights : float64 [L]
+        Log density at the modes.
+    """
+    points = _climb(density)
+    heights = density.log_density(points)
+    modes = np.full(len(points), -1)
+    found: list[int] = []
+    for j in np.argsort(-heights, kind="stable"):
+        near = [np.abs(points[j] - points[other]).max() < SAME_MODE for other in found]
+        modes[j] = near.index(True) if any(near) else len(found)
+        if not any(near):
+            found.append(int(j))
+    return modes, points[found], heights[found]
+
+
+def _climb(density: Density) -> Array:
+    """Return the points that modal EM reaches from the means of the components, float64 [K, D]."""
+    points = density.means.copy()
+    shifts = np.einsum("kij,kj->ki", density.precisions, density.means)
+    moving = np.arange(len(points))
+    for _ in range(CLIMB_STEPS):
+        terms = density.log_terms(points[moving])
+        shares = np.exp(terms - np.logaddexp.reduce(terms, axis=1)[:, None])
+        curvature = np.tensordot(shares, density.precisions, axes=1)
+        higher = np.linalg.solve(curvature, (shares @ shifts)[..., None])[..., 0]
+        still = np.abs(higher - points[moving]).max(axis=1) < CLIMB_STILL
+        points[moving] = higher
+        moving = moving[~still]
+        if not len(moving):
+            break
+    return points
+
+
+def find_saddles(density: Density, modes: Ints, points: Array, heights: Array, n_events: int) -> list[Saddle]:
+    """Return the saddles at which the modes join, the highest first; one fewer than modes.
+
+    Parameters
+    ----------
+    density : Density
+    modes, points, heights
+        Result of `find_modes`.
+    n_events : int
+        Events that the mixture was fitted to.
+    """
+    ridges = np.argwhere(np.triu(modes[:, None] != modes, 1))
+    lines = np.argwhere(np.triu(np.ones((len(heights), len(heights)), bool), 1))
+    ends = np.concatenate([modes[ridges], lines])
+    lowest = np.append(_lowest_on_ridgelines(density, ridges), _lowest_on_lines(density, points, lines))
+    lowest = np.minimum(lowest, heights[ends].min(axis=1))
+    branch = np.arange(len(heights))  # named by its highest mode, which has the lowest number
+    events = np.bincount(modes, density.weights, len(heights)) * n_events
+    saddles = []
+    for at in np.argsort(-lowest, kind="stable"):
+        u, v = ends[at]
+        if branch[u] == branch[v]:
+            continue
+        if branch[u] < branch[v]:
+            u, v = v, u
+        lesser, greater = branch[u], branch[v]
+        inside = branch == lesser
+        rise = float(heights[lesser] - lowest[at])
+        saddles.append(Saddle(int(u), int(v), rise, float(events[inside].sum())))
+        branch[inside] = greater
+    return saddles
+
+
+def _lowest_on_ridgelines(density: Density, pairs: Ints) -> Array:
+    """Return the lowest log density along the ridgeline of each pair of components, float64 [pairs].
+
+    On the ridgeline of normals i and j the gradients of their log densities cancel, weighted by 1 - a and a
+    for a from 0 to 1. On the scale on which i is standard normal, where j has mean d and covariance
+    Q diag(l) Q', this is Q diag(a / ((1 - a) l + a)) Q' d. That takes one eigenvalue problem per pair.
+    """
+    roots = np.linalg.cholesky(density.covariances)
+
+    def ridge(first: Ints, second: Ints, shares: Array) -> Array:
+        whitener, root = density.whiteners[first], roots[first]
+        shape, directions = np.linalg.eigh(whitener @ density.covariances[second] @ whitener.mT)
+        gap = whitener @ (density.means[second] - density.means[first])[..., None]
+        along = (directions.mT @ gap)[..., 0] * (shares / ((1.0 - shares) * shape + shares))
+        points: Array = density.means[first] + ((root @ directions) @ along[..., None])[..., 0]
+        return points
+
+    ends = density.log_density(density.means)[pairs].min(axis=1)
+    lowest: Array = np.minimum(ends, _lowest_between(density, pairs, ridge))
+    return lowest
+
+
+def _lowest_on_lines(density: Density, points: Array, pairs: Ints) -> Array:
+    """Return the lowest log density on the line between each pair of points, float64 [pairs]."""
+
+    def line(first: Ints, second: Ints, shares: Array) -> Array:
+        between: Array = (1.0 - shares) * points[first] + shares * points[second]
+        return between
+
+    return _lowest_between(density, pairs, line)
+
+
+def _lowest_between(density: Density, pairs: Ints, path: Callable[[Ints, Ints, Array], Array]) -> Array:
+    """Return the lowest log density on the path of each pair, without its ends, float64 [pairs].
+
+    `path` returns points float64 [RIDGE_POINTS, pairs, D] at shares of the way, [RIDGE_POINTS, 1, 1].
+    """
+    shares = np.linspace(0.0, 1.0, RIDGE_POINTS + 2)[1:-1, None, None]
+    lowest = np.empty(len(pairs))
+    for at in range(0, len(pairs), RIDGES):
+        first, second = pairs[at : at + RIDGES].T
+        points = path(first, second, shares)
+        heights = density.log_density(points.reshape(-1, points.shape[-1]))
+        lowest[at : at + RIDGES] = heights.reshape(points.shape[:2]).min(axis=0)
+    return lowest

@@ -1,0 +1,124 @@
+"""Summary of a gating: sizes, proportions, quantiles and rasters, collected block by block."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmix.inputs.events import Events
+from dpmix.model.mixture import Array, Ints
+from dpmix.populations import phenotypes, proportions
+from dpmix.populations.find import Populations
+from dpmix.populations.rasters import Counter, grid
+from dpmix.populations.result import QUANTILES, Block, Gating
+from dpmix.populations.task import Task
+
+GRID_EVENTS, GRID_ENDS = 200_000, (0.001, 0.999)  # events and quantiles that set the range of the rasters
+
+
+@dataclass
+class Summary:
+    """Sums over all blocks; see `dpmix.populations.result.Gating` for the meaning of each.
+
+    Attributes
+    ----------
+    counts : int64 [T, S, P]
+        Events by drawn population.
+    sizes : int64 [S, P]
+    certainty : float64 [P]
+        Sum of the probabilities of the most probable population.
+    n_implausible : int64 [S]
+    population : int32 [N]
+        Most probable population of each event.
+    counter : Counter
+    """
+
+    counts: Ints
+    sizes: Ints
+    certainty: Array
+    n_implausible: Ints
+    population: npt.NDArray[np.int32]
+    counter: Counter
+    _n_added: int = 0
+
+    @classmethod
+    def empty(cls, events: Events, found: Populations) -> Summary:
+        """Return the summary before the first block."""
+        n_samples, n_populations = len(events.samples), found.n_populations
+        some = events.values[:: max(len(events.values) // GRID_EVENTS, 1)]
+        lows, highs = events.scaling.to_transformed(np.quantile(some, GRID_ENDS, axis=0))
+        return cls(
+            counts=np.zeros((len(found.draws), n_samples, n_populations), np.int64),
+            sizes=np.zeros((n_samples, n_populations), np.int64),
+            certainty=np.zeros(n_populations),
+            n_implausible=np.zeros(n_samples, np.int64),
+            population=np.zeros(len(events.values), np.int32),
+            counter=Counter(grid(lows, highs), n_populations),
+        )
+
+    def add(self, block: Block, counts: Ints) -> None:
+        """Add the next block of `dpmix.populations.assign.assign_events`, in its order."""
+        population, n_populations = block.population, len(self.certainty)
+        self.population[self._n_added : self._n_added + len(population)] = population
+        self._n_added += len(population)
+        self.counts[:, block.sample] += counts
+        self.sizes[block.sample] += np.bincount(population, minlength=n_populations)
+        self.certainty += np.bincount(population, block.probability, n_populations)
+        self.n_implausible[block.sample] += int(block.implausible.sum())
+        self.counter.add(block.values, population)
+
+    def gating(self, task: Task, found: Populations) -> Gating:
+        """Return the gating, once all blocks are added."""
+        run, scaling = found.run, task.events.scaling
+        chain, draw = found.draws[found.reference]
+        components = found.components[found.reference]
+        means = scaling.to_transformed(run.means[chain, draw])
+        covariances = scaling.covariance_to_transformed(run.covariances[chain, draw])
+        weights = np.array(run.weights[chain, draw])
+        limits = phenotypes.thresholds(weights, means, covariances, components)
+        quantiles = self._quantiles(task.events)
+        sizes = self.sizes.sum(axis=0)
+        return Gating(
+            run=str(run.path),
+            kind=run.kind,
+            channels=task.events.channels,
+            samples=task.events.samples,
+            n_events=np.diff(task.events.sample_starts),
+            n_chains=len(np.unique(found.draws[:, 0])),
+            draws=found.draws,
+            reference=found.reference,
+            pooled=found.pooled,
+            tree=found.tree,
+            modes=found.modes,
+            level=found.level,
+            why=found.why,
+            components=components,
+            weights=weights,
+            means=means,
+            covariances=covariances,
+            numbers=found.numbers,
+            support=found.support,
+            agreement=found.agreement,
+            sizes=self.sizes,
+            proportions=proportions.posterior(self.counts, task.config.seed),
+            certainty=np.divide(self.certainty, sizes, out=np.full(len(sizes), np.nan), where=sizes > 0),
+            n_implausible=self.n_implausible,
+            quantiles=quantiles,
+            thresholds=limits,
+            phenotypes=phenotypes.phenotypes(quantiles[1], quantiles[3], limits, task.events.channels),
+            rasters=self.counter.rasters(),
+            sample_columns=task.events.sample_columns,
+        )
+
+    def _quantiles(self, events: Events) -> Array:
+        """Return the `QUANTILES` of each population and channel, transformed scale, float64 [5, P, D]."""
+        found = np.full((len(QUANTILES), len(self.certainty), events.values.shape[1]), np.nan)
+        for d in range(events.values.shape[1]):  # one channel at a time: the events may be in a file
+            column = np.array(events.values[:, d])
+            for p in range(len(self.certainty)):
+                own = column[self.population == p]
+                if len(own):
+                    found[:, p, d] = np.quantile(own, QUANTILES, overwrite_input=True)
+        return events.scaling.to_transformed(found)

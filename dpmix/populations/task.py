@@ -1,0 +1,136 @@
+"""A gating task: an open run, the events to gate, and the engine to gate them with."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpmix.config.schema import Config, parse_config, resets
+from dpmix.engines.base import Engine
+from dpmix.engines.choose import choose_backend, make_engine
+from dpmix.errors import ConfigError
+from dpmix.inputs import preprocess
+from dpmix.inputs.events import Events
+from dpmix.inputs.storage import Storage
+from dpmix.inputs.transforms import Scaling
+from dpmix.model.mixture import Floats
+from dpmix.populations import find
+from dpmix.populations.find import Populations
+from dpmix.runs.reader import Run, open_run
+from dpmix.runs.session import check_same_data
+from dpmix.system.files import nearest_there
+
+log = logging.getLogger("dpmix")
+
+
+@dataclass(frozen=True)
+class Task:
+    """A run, the events to gate with it, and the settings of the engine.
+
+    Attributes
+    ----------
+    run : Run
+        Standardised scale.
+    config : Config
+        Config of the run, with the engine to use now.
+    events : Events
+    backend : str
+        Backend of all engines of the task, chosen once so that its warnings appear once.
+    storage : Storage
+        Owner of the events' memory or file.
+    """
+
+    run: Run
+    config: Config
+    events: Events
+    backend: str
+    storage: Storage
+
+    def make_engine(self, values: Floats) -> Engine:
+        """Return an engine that holds events on the standardised scale, float32 [M, D]."""
+        return make_engine(self.backend, self.config.engine, values, self.storage.scratch(values))
+
+    def find_populations(self, n_draws: int, level: float | None, n_populations: int | None) -> Populations:
+        """Find the populations of the run and log a line about them; see `dpmix.populations.find`."""
+        found = find.find_populations(
+            self.run, self.make_engine, n_draws=n_draws, level=level, n_populations=n_populations
+        )
+        log.info(
+            "%d populations at level %.3g (%s), from %d draws",
+            found.n_populations,
+            found.level,
+            found.why,
+            len(found.draws),
+        )
+        return found
+
+
+def prepare(
+    run_file: str | Path,
+    data: Sequence[str | Path] = (),
+    engine: Sequence[str] = (),
+    output: Path = Path("gated"),
+) -> Task:
+    """Open a run and the events to gate.
+
+    Parameters
+    ----------
+    run_file : str or Path
+    data : sequence of str or Path, optional
+        Files or globs to gate instead of the run's own events.
+    engine : sequence of str, optional
+        Engine settings that replace those of the run's config, for example ``engine.threads=2``.
+    output : Path
+        Folder of the results. Events that do not fit in memory go into a file next to it, unless the config
+        names another folder.
+
+    Raises
+    ------
+    ConfigError, DataError
+        A file is missing or cannot be used, or the data have changed since the run was made.
+    """
+    run = open_run(run_file)
+    config = _local_config(run, engine)
+    backend = choose_backend(config.engine, option="--backend ").backend
+    storage = Storage.of(
+        config.engine, backend, nearest_there(output.absolute().parent) / output.name, _working_bytes
+    )
+    return Task(run, config, _events(run, config, data, storage), backend, storage)
+
+
+def _events(run: Run, config: Config, data: Sequence[str | Path], storage: Storage) -> Events:
+    """Read the run's own events, or those of other files."""
+    if not data:
+        events = preprocess.prepare(config.data, run.base, config.seed, storage)
+        check_same_data(run, events, "gate other files with --data")
+        return events
+    settings = config.data
+    if settings.compensation not in ("auto", "none"):  # a file, relative to the run's own data
+        path = str(run.base / settings.compensation)
+        settings = settings.model_copy(update={"compensation": path})
+    files = [str(Path(name).absolute()) for name in data]
+    scaling = Scaling.from_attributes(run.scaling)
+    return preprocess.prepare_like(settings, Path(), files, scaling, run.detectors, storage)
+
+
+def _working_bytes(n: int, dim: int) -> int:
+    """Return the bytes needed in addition to n events.
+
+    These are the labels of the engine, the populations of all events and of one sample, one channel and a
+    part of it.
+    """
+    return n * (2 + 4 + 8 + 4 + 4)
+
+
+def _local_config(run: Run, engine: Sequence[str]) -> Config:
+    """Return the config of a run for this machine: one process finds populations and gates events."""
+    config = parse_config(run.config_text, str(run.path))
+    if config.engine.backend == "cluster" and not resets(engine):
+        log.info("the run was made on a cluster; this machine gates it")
+        engine = ["engine.backend=auto", *engine]
+    config = parse_config(run.config_text, str(run.path), [*resets(engine), *engine])
+    if config.engine.backend == "cluster":
+        raise ConfigError(["engine.backend: a cluster cannot gate; use auto, cpu or cuda"])
+    return config
