@@ -9,7 +9,7 @@ FUZZ_SECONDS ?= 1200
 COG := $(BIN)/cog -r -I benchmarks
 PAGES := README.md docs/tutorial.md docs/benchmarks/*.md
 EDITED := README.md docs/index.md docs/tutorial.md $(addprefix docs/how-to/,install.md large-data.md \
-    priors-and-truncation.md read-draws.md)
+    priors-and-truncation.md read-draws.md compare-samples.md cluster.md)
 
 .PHONY: help demo test test-gpu faults fuzz sanitize sbc lint warnings docs links bench guard bench-cpu bench-gpu clean
 
