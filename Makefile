@@ -1,8 +1,9 @@
-# Every target sets up what it needs in .venv; PYTHON chooses the interpreter (3.11 to 3.13).
+# Every target installs what it needs in .venv. PYTHON chooses the interpreter (3.11 to 3.13).
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-NATIVE := CMakeLists.txt pyproject.toml $(wildcard kernels/cpu/*)
+# A new package, as well as native code, needs a new installation.
+NATIVE := CMakeLists.txt pyproject.toml $(wildcard kernels/cpu/* dpmix/*/__init__.py)
 CPP := $(wildcard kernels/*.cu kernels/*.cuh kernels/cpu/*pp tests/native/*.cpp tests/cuda_on_cpu/*.cpp tests/cuda_on_cpu/*.h)
 EMULATOR := build/cuda_on_cpu/libcuda.so.1
 FUZZ_SECONDS ?= 1200
@@ -11,32 +12,33 @@ PAGES := README.md docs/tutorial.md docs/benchmarks/*.md
 EDITED := README.md docs/index.md docs/tutorial.md $(addprefix docs/how-to/,install.md large-data.md \
     priors-and-truncation.md read-draws.md compare-samples.md cluster.md)
 
-.PHONY: help demo test test-gpu faults fuzz sanitize sbc lint warnings docs links bench guard bench-cpu bench-gpu clean
+.PHONY: help demo test test-all test-gpu faults fuzz sanitize sbc lint warnings docs links bench guard bench-cpu bench-gpu clean
 
 help:
-	@echo "make demo       a simulated cytometry sample, dpmix mcmc on it, a summary and a figure (in demo/)"
-	@echo "make test       all tests, those of the CUDA engine on devices emulated by the processor"
+	@echo "make demo       simulate a cytometry sample, run dpmix mcmc on it, print a summary, draw a figure (in demo/)"
+	@echo "make test       the tests, except those marked slow; those of the CUDA engine on emulated devices"
+	@echo "make test-all   make test, then the slow tests: samplers and kills at length, other processors, the browser"
 	@echo "make test-gpu   the tests of the CUDA engine on this machine's GPUs"
-	@echo "make fuzz       FCS files, configs and run files by a fuzzer, FUZZ_SECONDS each (1200)"
+	@echo "make lint       ruff, mypy, clang-format, wrong words, and tables in pages that differ from the results"
+	@echo "make docs       the documentation as a site in build/docs; a warning or broken link is an error"
+	@echo "make fuzz       fuzz FCS files, configs and run files, FUZZ_SECONDS each (1200)"
 	@echo "make sanitize   the tests of the CPU engine under address, undefined behaviour and thread sanitizers"
 	@echo "make faults     60 kills, power cuts, full disks, too little memory: the table of docs/explanation/validation.md"
-	@echo "make sbc        simulation-based calibration of the sampler, at length (some 10 minutes on an idle core)"
-	@echo "make lint       ruff, mypy, clang-format, tables in pages match the results, words that are always wrong"
-	@echo "make docs       these pages as a site in build/docs, any warning or broken link an error"
-	@echo "make links      the pages' links to other sites, on a machine with a network; CI has none"
-	@echo "make warnings   the native code by g++ and clang++, any warning an error"
-	@echo "make bench      the tables of docs/benchmarks, half an hour on two cores; QUICK=1: to see that it works"
-	@echo "make guard      some times of this machine and version beside those committed, in a minute"
-	@echo "make bench-cpu  the CPU engine's speed beside this machine's sgemm and scikit-learn (some 12 minutes)"
-	@echo "make bench-gpu  the CUDA engine's speed beside its floor, and ways to draw labels (some minutes)"
-	@echo "make clean      remove what the others made"
+	@echo "make sbc        simulation-based calibration of the sampler, at length (10 minutes on an idle core)"
+	@echo "make links      the pages' links to other sites; needs a network"
+	@echo "make warnings   compile the native code with g++ and clang++; a warning is an error"
+	@echo "make bench      the tables of docs/benchmarks, half an hour on two cores; QUICK=1: a check of the scripts"
+	@echo "make guard      some times of this machine and version next to the committed ones, in a minute"
+	@echo "make bench-cpu  speed of the CPU engine, next to sgemm and scikit-learn (12 minutes)"
+	@echo "make bench-gpu  speed of the CUDA engine, next to its floor, and variants of its kernels (minutes)"
+	@echo "make clean      remove everything that the others made"
 
 $(VENV)/installed: $(NATIVE)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@
 
-# The emulated CUDA devices, and PyCUDA built from source: some two minutes the first time.
+# The emulated CUDA devices, and PyCUDA built from source: about two minutes the first time.
 $(EMULATOR): $(VENV)/installed $(wildcard tests/cuda_on_cpu/*.*)
 	$(BIN)/python tests/cuda_on_cpu/build.py
 
@@ -46,11 +48,15 @@ demo: $(VENV)/installed
 	$(BIN)/dpmix mcmc configs/demo.yaml --output demo/run.h5 --overwrite
 	$(BIN)/python data/figure.py demo/run.h5 demo/figure.png
 
-# Files of tests side by side, on up to four cores.
+# One process per test file, on up to four cores.
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 test: $(EMULATOR)
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+	$(PYTEST) -m "not slow"
 
-# On a GPU machine PyCUDA is built against its own toolkit and driver.
+test-all: test
+	$(PYTEST) -m slow
+
+# On a GPU machine, PyCUDA is built against the machine's toolkit and driver.
 $(VENV)/pycuda: $(VENV)/installed
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[cuda]'
 	touch $@
@@ -86,7 +92,7 @@ lint: $(VENV)/installed
 	$(COG) --check $(PAGES)
 	$(BIN)/python docs/words.py $(EDITED)
 
-# Built apart, so that a warning of a newer compiler stops this target and no user's installation.
+# A target of its own: a warning of a newer compiler must not stop a user's installation.
 warnings: $(VENV)/installed
 	for compiler in g++ clang++; do \
 	    CXX=$$compiler $(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps \
@@ -105,7 +111,7 @@ $(VENV)/peers: $(VENV)/installed
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[peers]'
 	touch $@
 
-# Tables and numbers in pages are then made anew from the results; those of quick runs are in build/benchmarks.
+# cog then updates tables and numbers in pages. Results of quick runs are in build/benchmarks.
 bench: $(VENV)/peers
 	for script in paper scaling peers end_to_end; do \
 	    $(BIN)/python benchmarks/$$script.py $(if $(QUICK),--quick) || exit 1; \
