@@ -20,6 +20,7 @@ from dpmix.inputs.sources import (
     require_memory,
     source_of_array,
 )
+from dpmix.system.extras import require_extra
 from dpmix.system.run_marker import is_run_file
 
 
@@ -104,6 +105,7 @@ def open_hdf5(path: Path, part: str) -> Source:
 
 
 def _anndata(path: Path, part: str) -> Source:
+    require_extra("anndata", "anndata", f"{path}: a file of AnnData")
     from anndata.io import read_elem  # takes a second to import, for one kind of file
 
     refuse_part(path, part)

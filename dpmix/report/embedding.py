@@ -6,10 +6,10 @@ import numpy as np
 import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
-from dpmix.errors import ConfigError
 from dpmix.model.mixture import Array, Floats
 from dpmix.model.streams import Step, Stream
 from dpmix.populations.result import Map
+from dpmix.system.extras import require_extra
 from dpmix.system.progress import ProgressLog
 
 MOST_EVENTS = 20_000
@@ -19,10 +19,7 @@ EARLY, LATE, REPORT_EVERY = 250, 500, 10  # steps: with exaggeration, without, b
 
 def need() -> None:
     """Raise `ConfigError` where openTSNE is missing."""
-    try:
-        import openTSNE  # noqa: F401
-    except ImportError as error:
-        raise ConfigError([f"a map needs openTSNE ({error}): pip install 'dpmix[map]'"]) from None
+    require_extra("openTSNE", "map", "a map")
 
 
 def make_map(values: Floats, populations: npt.NDArray[np.integer], seed: int) -> Map:

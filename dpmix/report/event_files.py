@@ -28,6 +28,7 @@ from dpmix.inputs.sources import Source
 from dpmix.model.mixture import Floats
 from dpmix.populations.result import Block, Gating
 from dpmix.report.fcs_export import Added, Copy
+from dpmix.system.extras import require_extra
 from dpmix.system.files import partial_path, writing
 
 FORMATS = ("parquet", "csv", "h5ad", "fcs")
@@ -47,13 +48,15 @@ def event_paths(
     Raises
     ------
     ConfigError
-        A format is unknown, or an FCS file was gated before.
+        A format is unknown, h5ad is asked for without AnnData, or an FCS file was gated before.
     DataError
         FCS is asked for a sample that is no FCS file.
     """
     unknown = sorted(set(formats) - set(FORMATS))
     if unknown:
         raise ConfigError([f"--format {name}: need one of {', '.join(FORMATS)}" for name in unknown])
+    if "h5ad" in formats:
+        require_extra("anndata", "anndata", "--format h5ad")
     paths = [directory / f"events.{name}" for name in dict.fromkeys(formats) if name != "fcs"]
     if "fcs" in formats:
         _headers(samples, sources)

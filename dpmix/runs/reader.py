@@ -19,6 +19,7 @@ from dpmix.model.mixture import HYPERPARAMETERS, Array
 from dpmix.runs.layout import COUNTERS, AnyArray, coordinate
 from dpmix.runs.profile import SPANS
 from dpmix.runs.run_file import Slot, committed_draws, read_contents
+from dpmix.system.extras import require_extra
 
 if TYPE_CHECKING:
     import arviz
@@ -220,6 +221,7 @@ class Run:
 
     def arviz(self) -> arviz.InferenceData:
         """The committed draws as an ArviZ object, with the groups of the file."""
+        arviz_module = import_arviz()
         import xarray
 
         learned = self.hyperparameters
@@ -241,7 +243,7 @@ class Run:
             datasets[group] = dataset.assign_coords(
                 {dim: coordinate(dim, dataset.sizes[dim], self.channels) for dim in missing}
             )
-        data: arviz.InferenceData = import_arviz().InferenceData(attrs=self.attributes, **datasets)
+        data: arviz.InferenceData = arviz_module.InferenceData(attrs=self.attributes, **datasets)
         return data
 
     @property
@@ -275,8 +277,15 @@ def _are_texts(values: list[Any]) -> bool:
 
 
 def import_arviz() -> ModuleType:
-    """ArviZ, imported only where it is needed: it takes a second, and announces its next version daily."""
+    """Import ArviZ only when it is needed: the import takes a second, and warns of the next version daily.
+
+    Raises
+    ------
+    ConfigError
+        ArviZ is not installed.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
+        require_extra("arviz", "arviz", "Run.arviz()")
         import arviz
     return arviz
