@@ -103,7 +103,7 @@ def _transformed(method: str, channel: Channel, source: Source, values: np.ndarr
     settings = Config.model_validate(
         {"data": {"files": ["x"], "transform": {"default": {"method": method}}}}
     ).data.transform["default"]
-    transform = channels.transform_of(settings, [channel], source.kind, True, 1.0)
+    transform = channels.make_transform(settings, [channel], source.kind, True, 1.0)
     with np.errstate(all="ignore"):
         transform.apply(values.astype(np.float64))
 
@@ -125,7 +125,7 @@ def fuzz_config(data: bytes) -> None:
         assert parse_config(written, "written.yaml") == config
         for settings in list(config.data.transform.values())[:8]:
             with np.errstate(all="ignore"):
-                transform = channels.transform_of(settings, [Channel("x", range=1024.0)], None, True, 1.0)
+                transform = channels.make_transform(settings, [Channel("x", range=1024.0)], None, True, 1.0)
                 there = transform.apply(np.array([-1e30, -1.0, 0.0, 1.0, 1e30]))
                 transform.invert(np.clip(there, -10, 10))
 

@@ -94,10 +94,10 @@ def find(
     """
     some = _evenly_spaced(values)
     found = [_sought(some[:, j], mode, transform, no_limits) for j, transform in enumerate(transforms)]
-    return counted(found, values)
+    return count(found, values)
 
 
-def counted(atoms: Sequence[Sequence[Atom]], values: Floats) -> tuple[tuple[Atom, ...], ...]:
+def count(atoms: Sequence[Sequence[Atom]], values: Floats) -> tuple[tuple[Atom, ...], ...]:
     """The atoms of D channels with the numbers of the events that have them, in values float32 [N, D]."""
     points = [(j, k, np.float32(atom.value)) for j, own in enumerate(atoms) for k, atom in enumerate(own)]
     events = [[0] * len(own) for own in atoms]

@@ -1,7 +1,7 @@
-"""Channels by name: which are taken, which are not and why, and the transform that fits each.
+"""Select channels by name, and the transform that fits each.
 
-A channel answers to its detector name and to its marker. A name or glob is looked for exactly first, then as
-a glob, then both again without regard to case.
+A channel has two names, its detector and its marker. A name in the config is compared exactly first, then as
+a glob, then both again ignoring case.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from dpmix.inputs.transforms import Transform
 
 FLUORESCENCE_COFACTOR = 150.0
 MASS_COFACTOR = 5.0
-NARROW = 4096.0  # linear integers below it are too coarse for a logarithmic scale
+NARROW = 4096.0  # linear integers below it are have too few levels for a logarithmic scale
 
-# What is no marker of a cell, by the names that instruments give; looked for in detector names.
+# Channels that measure no marker of a cell, by the detector names that instruments give.
 NOT_MARKERS = (
     ("scatter", r"(?<![A-Za-z])(FSC|SSC)|^(FS|SS)\d*($|[ _.-])|(forward|side) ?scatter"),
     ("time", r"^time"),
@@ -39,12 +39,12 @@ NOT_MARKERS = (
 
 @dataclass(frozen=True)
 class Panel:
-    """Channels by their names only, as a run has recorded them.
+    """Names of channels that a run has recorded.
 
     Attributes
     ----------
     name : str
-        What has them, for messages.
+        Owner of the channels, for messages.
     details : tuple of Channel
     """
 
@@ -54,15 +54,15 @@ class Panel:
 
 @dataclass(frozen=True)
 class Suggestion:
-    """What fits one channel of a file.
+    """Settings that fit one channel of a file.
 
     Attributes
     ----------
     detector, marker : str
     taken : bool
-        Whether an analysis of cell populations would use it.
+        The default config uses the channel.
     why : str
-        Why it is not taken, "" where it is.
+        Why it is not used, "" where it is.
     transform : str
         Method of its transform: logicle, arcsinh or linear.
     cofactor : float or None
@@ -78,15 +78,15 @@ class Suggestion:
 
 
 def suggest(source: Source) -> list[Suggestion]:
-    """What a first config for a file would say of each of its channels.
+    """Suggest settings for each channel of a file.
 
-    As the defaults of the config (all but scatter, time and the like), and without the pulse height and width
-    of a detector whose area is there: they repeat it.
+    The channels are those of the default config (all but scatter, time and similar ones), without the pulse
+    height and width of a detector whose pulse area is in the file: they repeat the area.
     """
     found = []
     for channel in source.details:
         stem, _, pulse = channel.detector.rpartition("-")
-        why = left_out(channel)
+        why = why_excluded(channel)
         if not why and pulse in ("H", "W") and f"{stem}-A" in source.channels:
             why = f"pulse {'height' if pulse == 'H' else 'width'} of {stem}-A"
         if not why and not channel.numeric:
@@ -97,33 +97,57 @@ def suggest(source: Source) -> list[Suggestion]:
     return found
 
 
-def left_out(channel: Channel) -> str:
-    """Why a channel is not taken unless it is named, "" if it is (the list is `NOT_MARKERS`)."""
+def why_excluded(channel: Channel) -> str:
+    """Return why the default config excludes a channel (see `NOT_MARKERS`), "" if it does not."""
     return next((why for why, names in NOT_MARKERS if re.search(names, channel.detector, re.IGNORECASE)), "")
 
 
-def choose(patterns: Sequence[str] | None, source: Source) -> list[int]:
-    """Numbers of the channels of a file that a config names, in its order, each once.
+def choose_channels(
+    patterns: Sequence[str] | None, sources: Sequence[Source]
+) -> tuple[list[Sequence[int]], list[str]]:
+    """Select the channels of a run in each of its files.
 
     Parameters
     ----------
     patterns : sequence of str or None
-        Names or globs; None for all channels but scatter, time and the like.
-    source : Source
+        Names or globs; None for all channels but scatter, time and similar ones.
+    sources : sequence of Source
+
+    Returns
+    -------
+    chosen : list of sequence of int
+        For each file the numbers of the D channels of the run.
+    notes : list of str
+        For the report.
 
     Raises
     ------
     ConfigError
-        A name matches no channel.
+        A name matches no channel of the first file.
     DataError
-        No channel is left.
+        No channel is selected, or a file lacks one.
     """
+    first = sources[0]
+    chosen: list[Sequence[int]] = [_choose(patterns, first)]
+    notes = [f"{source.name}: {note}" for source in sources for note in source.notes]
+    excluded = [c.detector for k, c in enumerate(first.details) if k not in chosen[0]]
+    if patterns is None and excluded:
+        notes.append(f"{first.name}: not used unless listed in data.channels: {', '.join(excluded)}")
+    for source in sources[1:]:
+        numbers, differences = same_channels(first, chosen[0], source)
+        chosen.append(numbers)
+        notes += differences
+    return chosen, notes
+
+
+def _choose(patterns: Sequence[str] | None, source: Source) -> list[int]:
+    """Return the numbers of the selected channels of one file, each once, in the order of the patterns."""
     if patterns is None:
-        chosen = [k for k, channel in enumerate(source.details) if not left_out(channel)]
+        chosen = [k for k, channel in enumerate(source.details) if not why_excluded(channel)]
         if not chosen:
             raise DataError(
-                f"{source.name}: found only scatter, time and the like ({', '.join(source.channels)}), "
-                "name the channels to take in data.channels"
+                f"{source.name}: found only scatter, time and similar channels "
+                f"({', '.join(source.channels)}); list the channels to use in data.channels"
             )
         return chosen
     found = match_all("data.channels", patterns, source)
@@ -131,7 +155,13 @@ def choose(patterns: Sequence[str] | None, source: Source) -> list[int]:
 
 
 def match_all(where: str, patterns: Sequence[str], source: Source) -> dict[str, list[int]]:
-    """Channels that each pattern names; `ConfigError`, with the key `where` they stand, for those of none."""
+    """Return the numbers of the channels that each pattern matches.
+
+    Raises
+    ------
+    ConfigError
+        Patterns match no channel; the message starts with `where`, the key of the config that has them.
+    """
     found = {pattern: match(pattern, source.details) for pattern in patterns}
     problems = [
         f"{where}: {pattern} matches no channel of {source.name}{nearest(pattern, source.details)}"
@@ -144,7 +174,7 @@ def match_all(where: str, patterns: Sequence[str], source: Source) -> dict[str, 
 
 
 def match(pattern: str, details: Sequence[Channel]) -> list[int]:
-    """Numbers of the channels that a name or glob means, none if it means nothing."""
+    """Return the numbers of the channels that a name or glob matches."""
     names = [[name for name in (c.detector, c.marker) if name] for c in details]
     tests = (
         lambda name: name == pattern,
@@ -160,7 +190,7 @@ def match(pattern: str, details: Sequence[Channel]) -> list[int]:
 
 
 def nearest(pattern: str, details: Sequence[Channel]) -> str:
-    """The rest of a complaint: the names nearest to one that means nothing, or all of them."""
+    """Return the end of an error message: the names most similar to one without a match, or all names."""
     names = list(dict.fromkeys(name for c in details for name in (c.marker, c.detector) if name))
     word = pattern.casefold().strip("*?")
     within = [name for name in names if word and word in name.casefold()]
@@ -170,14 +200,28 @@ def nearest(pattern: str, details: Sequence[Channel]) -> str:
 
 
 def same_channels(first: Source | Panel, chosen: Sequence[int], other: Source) -> tuple[list[int], list[str]]:
-    """Numbers in another file of the channels chosen in the first (or in a run), and notes on other names.
+    """Find the channels of a file (or of a run) in another file.
 
-    By marker where it names one channel in each file, else by detector.
+    Channels are compared by marker if it names one channel in each file, else by detector.
+
+    Parameters
+    ----------
+    first : Source or Panel
+    chosen : sequence of int
+        Numbers of the channels in `first`.
+    other : Source
+
+    Returns
+    -------
+    numbers : list of int
+        In the other file.
+    notes : list of str
+        Channels whose names differ.
 
     Raises
     ------
     DataError
-        The other file has no such channel.
+        The other file lacks a channel, or one of its channels matches several.
     """
     numbers, notes = [], []
     for k in chosen:
@@ -194,20 +238,20 @@ def same_channels(first: Source | Panel, chosen: Sequence[int], other: Source) -
         same = other.details[candidates[0]]
         if (same.detector, same.marker) != (wanted.detector, wanted.marker):
             notes.append(
-                f"{other.name}: {same.detector} ({same.marker or 'no marker'}) taken for "
+                f"{other.name}: {same.detector} ({same.marker or 'no marker'}) used as "
                 f"{wanted.detector} ({wanted.marker or 'no marker'}) of {first.name}"
             )
         numbers.append(candidates[0])
     twice = [first.details[k].detector for k, n in zip(chosen, numbers, strict=True) if numbers.count(n) > 1]
     if twice:
         raise DataError(
-            f"{other.name}: one channel stands for {', '.join(twice)} of {first.name}; rename the markers"
+            f"{other.name}: one channel matches {', '.join(twice)} of {first.name}; rename the markers"
         )
     return numbers, notes
 
 
 def display_names(channels: Sequence[Channel]) -> tuple[str, ...]:
-    """Names to show: the marker where it names one channel only, else the detector."""
+    """Return the names to show: the marker where it names one channel only, else the detector."""
     detectors = {c.detector for c in channels}
     markers = [c.marker for c in channels]
     return tuple(
@@ -220,12 +264,12 @@ def display_names(channels: Sequence[Channel]) -> tuple[str, ...]:
 
 
 def fitting_method(channel: Channel, kind: str | None, linearize: bool) -> str:
-    """Method of the transform that fits a channel, of an instrument of a kind (None: not known).
+    """Return the method of the transform that fits a channel of a kind of instrument (None: unknown).
 
-    Scatter and the like linear, mass cytometry arcsinh, fluorescence logicle; linear where the values are on
-    a logarithmic scale as they are, where the scale is too coarse, and where nothing is known.
+    Mass cytometry: arcsinh. Fluorescence: logicle. Linear: scatter and similar channels, values that stay on
+    a logarithmic scale, integers with too few levels for logicle, and unknown instruments.
     """
-    if kind is None or left_out(channel):
+    if kind is None or why_excluded(channel):
         return "linear"
     if kind == "mass":
         return "arcsinh"
@@ -234,19 +278,19 @@ def fitting_method(channel: Channel, kind: str | None, linearize: bool) -> str:
 
 
 def top_of_scale(channel: Channel, linearize: bool) -> float | None:
-    """Where a channel's range ends on the raw scale, None where the file does not say."""
+    """Return the end of a channel's range on the raw scale, None where the file has no range."""
     if channel.log and linearize:
         decades, offset = channel.log
         return float(offset * 10.0**decades)
     return channel.range
 
 
-def settings_of(
+def transform_settings(
     transform: Mapping[str, TransformConfig], source: Source, chosen: Sequence[int]
 ) -> list[TransformConfig]:
-    """What the config says of the transform of each chosen channel.
+    """Return the transform settings of each chosen channel.
 
-    A name in full goes before a glob, a glob before those after it, and "default" is for the others.
+    A full name has precedence over a glob, an earlier glob over a later one, and "default" comes last.
 
     Raises
     ------
@@ -255,31 +299,31 @@ def settings_of(
     """
     keys = [key for key in transform if key != DEFAULT]
     meant = match_all("data.transform", keys, source)
-    keys.sort(key=lambda key: any(c in key for c in "*?["))  # stable: names in full first
+    keys.sort(key=lambda key: any(c in key for c in "*?["))  # stable: full names first
     owners = [next((key for key in keys if k in meant[key]), DEFAULT) for k in chosen]
     return [transform[owner] for owner in owners]
 
 
-def transform_of(
+def make_transform(
     settings: TransformConfig,
     channels: Sequence[Channel],
     kind: str | None,
     linearize: bool,
     highest: float,
 ) -> Transform:
-    """The transform of one channel with every parameter given.
+    """Make the transform of one channel with all its parameters.
 
     Parameters
     ----------
     settings : TransformConfig
-        From the config; method auto is the fitting one.
+        From the config; method auto stands for the fitting one.
     channels : sequence of Channel
         The channel in each file of the run.
     kind : "fluorescence", "mass" or None
     linearize : bool
-        Whether logarithmic amplification was undone.
+        Logarithmic amplification is undone.
     highest : float
-        Largest raw value: the top of a logicle scale where no file gives a range.
+        Largest raw value: the top of a logicle scale where no file has a range.
 
     Raises
     ------

@@ -18,7 +18,7 @@ from whole_runs import StopAfter, a_config, assert_identical
 
 from dpmix import open_run
 from dpmix.errors import DataError
-from dpmix.inputs import atoms, preprocess
+from dpmix.inputs import atoms, blocks
 from dpmix.inputs.atoms import Atom, find, normals, spread
 from dpmix.inputs.fcs_data import write_fcs
 from dpmix.inputs.transforms import Scaling, Transform
@@ -335,7 +335,7 @@ def test_only_events_at_atoms_are_moved_each_by_its_own_noise(folder: Path, mode
 
 
 @pytest.mark.parametrize("mode", TREATED)
-def test_neither_chunks_nor_the_order_of_files_nor_channels_change_a_bit(
+def test_neither_blocks_nor_the_order_of_files_nor_channels_change_a_bit(
     folder: Path, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {"atoms": mode, **RAW}
@@ -344,7 +344,7 @@ def test_neither_chunks_nor_the_order_of_files_nor_channels_change_a_bit(
     np.testing.assert_array_equal(other_order.values, np.r_[events.values[3000:], events.values[:3000]])
     fewer = events_of(folder, "a.npz", "b.npz", channels=["CD8", "CD3"], **settings)
     np.testing.assert_array_equal(fewer.values, events.values[:, [2, 0]])
-    monkeypatch.setattr(preprocess, "CHUNK", 64)
+    monkeypatch.setattr(blocks, "READ_BLOCK", 64)
     np.testing.assert_array_equal(events_of(folder, "a.npz", "b.npz", **settings).values, events.values)
     reseeded = events_of(folder, "a.npz", "b.npz", seed=2, **settings)
     assert not np.array_equal(reseeded.values, events.values)

@@ -21,8 +21,10 @@ from click.testing import CliRunner, Result
 from test_fcs import channel_keywords, make_fcs
 
 from dpmix.cli import main
-from dpmix.inputs import preprocess
+from dpmix.inputs import gather
 from dpmix.inputs.fcs_data import write_fcs
+from dpmix.inputs.file_plans import FilePlan
+from dpmix.inputs.limits import Limits
 from dpmix.runs.reader import open_run
 from dpmix.system.progress import ProgressLog
 
@@ -135,7 +137,7 @@ REFUSED = {
         "constant in all 300 events",
     ),
     "more than 64 channels": (RNG.normal(size=(300, 65)), "found 65 channels, need 64 at most"),
-    "a channel twice": (GOOD[:, [0, 1, 1]], "the same in all 300 events: ch1 and ch2; leave one out"),
+    "a channel twice": (GOOD[:, [0, 1, 1]], "identical in all 300 events: ch1 and ch2; exclude one"),
     "complex numbers": (GOOD.astype(np.complex64), "need numbers [events, channels]"),
     "dates": (np.zeros((300, 2), "M8[s]"), "need numbers [events, channels]"),
 }
@@ -182,8 +184,8 @@ def test_a_logicle_scale_that_values_are_far_beyond(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("spillover", "message"),
     [
-        ("2,CD3,CD4,1,1,1,1", "the spillover matrix cannot be inverted; data.compensation: none"),
-        ("2,CD3,CD5,1,0,0,1", "the spillover matrix names CD5, not a channel of the file"),
+        ("2,CD3,CD4,1,1,1,1", "the spillover matrix cannot be inverted; set data.compensation to none"),
+        ("2,CD3,CD5,1,0,0,1", "the spillover matrix names CD5, which is not a channel of the file"),
         ("2,CD3,CD3,1,0,0,1", "not a square matrix"),
         ("3,CD3,CD4,1,0,0,1", "not a square matrix"),
         ("2,CD3,CD4,1,nan,0,1", "not a square matrix"),
@@ -287,18 +289,18 @@ def test_a_file_that_changes_between_two_passes(
     folder: Path, name: str, change: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mapped file that is cut short would end the process by a signal."""
-    path, scan = folder / name, preprocess._scan
+    path, find_limits = folder / name, gather.find_limits
     if name == "columns.npy":
         np.save(path, np.asfortranarray(GOOD))
     else:
         SAVE[name](path, GOOD)
 
-    def scanned(plan: preprocess._Plan, progress: ProgressLog) -> preprocess._Scan:
-        found = scan(plan, progress)
+    def find_and_change(plan: FilePlan, progress: ProgressLog) -> Limits:
+        found = find_limits(plan, progress)
         change(path)
         return found
 
-    monkeypatch.setattr(preprocess, "_scan", scanned)
+    monkeypatch.setattr(gather, "find_limits", find_and_change)
     result = mcmc(name)
     assert_refused(result, name)
     assert any(

@@ -21,7 +21,7 @@ from whole_runs import StopAfter, a_config, assert_identical, contents, dpmix, w
 from dpmix.cli import main
 from dpmix.config.schema import DataConfig, EngineConfig, to_yaml
 from dpmix.errors import ConfigError, DataError
-from dpmix.inputs import preprocess
+from dpmix.inputs import blocks, preprocess
 from dpmix.inputs.events import Events
 from dpmix.inputs.storage import Storage, is_in_file, release_pages
 from dpmix.runs import session
@@ -207,7 +207,7 @@ def test_events_are_the_same_in_memory_and_in_a_file(
 ) -> None:
     plain = prepared(folder, None, **settings)
     assert not is_in_file(plain.values)
-    monkeypatch.setattr(preprocess, "CHUNK", 1000)  # chunks that hold the end of a file and the next
+    monkeypatch.setattr(blocks, "READ_BLOCK", 1000)  # blocks across the end of a file
     path = folder / "run.h5.events" if named else None
     with Storage(folder, 0, path=path) as storage:
         events = prepared(folder, storage, **settings)
@@ -287,7 +287,7 @@ def peak(folder: Path, n_events: int, storage: Storage | None) -> int:
 
 
 def test_memory_does_not_grow_with_the_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preprocess, "CHUNK", 1024)
+    monkeypatch.setattr(blocks, "READ_BLOCK", 1024)
     monkeypatch.setattr("dpmix.inputs.atoms.SAMPLE", 1024)
     few, many = 20_000, 200_000
     held = 4 * D * (many - few)

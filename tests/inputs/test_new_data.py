@@ -147,7 +147,7 @@ def test_channels_are_found_by_marker_then_by_detector(tmp_path: Path) -> None:
     assert got.channels == run.channels
     assert got.detectors == ("V450-A", "PE-A", "FITC-A")
     assert [c.detector for c in got.report.channels] == list(got.detectors)
-    assert "b.fcs: V450-A (CD4) taken for PE-A (CD4) of the run" in got.report.notes
+    assert "b.fcs: V450-A (CD4) used as PE-A (CD4) of the run" in got.report.notes
     assert like(run, tmp_path, "a.fcs").data_hash == run.data_hash
     save(tmp_path, "c.npz", values[:, :2], ["CD4", "CD8"])
     with pytest.raises(DataError, match=r"c.npz: found no channel PE-A CD4, which the run has; need a file"):
@@ -165,7 +165,7 @@ def test_each_file_is_compensated_by_its_own_matrix(tmp_path: Path) -> None:
         tmp_path / "b.fcs", (true_values @ twice).astype(np.float32), names, None, {"$SPILLOVER": spill}
     )
     run = events_of(tmp_path, "a.fcs", transform=LINEAR)
-    for name, note in (("b.fcs", "its own spillover matrix"), ("plain.npz", "")):
+    for name, note in (("b.fcs", "own spillover matrix"), ("plain.npz", "")):
         got = like(run, tmp_path, name)
         np.testing.assert_allclose(got.values, run.values, atol=1e-4)
         assert [n for n in got.report.notes if note in n] == list(got.report.notes)

@@ -18,7 +18,7 @@ from test_fcs import channel_keywords, make_fcs
 
 from dpmix.config.schema import DataConfig
 from dpmix.errors import ConfigError, DataError
-from dpmix.inputs import preprocess
+from dpmix.inputs import blocks, gather
 from dpmix.inputs.atoms import Atom
 from dpmix.inputs.channels import match, suggest
 from dpmix.inputs.events import Events
@@ -128,7 +128,7 @@ def test_the_same_marker_on_another_detector(tmp_path: Path) -> None:
     write_fcs(tmp_path / "b.fcs", two[:, ::-1], ["PE-A", "APC-A"], ["CD8", "CD4"])
     pooled = events_of(tmp_path, "a.fcs", "b.fcs", standardize=False, transform=LINEAR)
     np.testing.assert_array_equal(pooled.values, np.vstack((one, two)))
-    assert any("APC-A (CD4) taken for PE-A (CD4) of a.fcs" in note for note in pooled.report.notes)
+    assert any("APC-A (CD4) used as PE-A (CD4) of a.fcs" in note for note in pooled.report.notes)
 
 
 def test_a_file_without_a_channel_is_named(tmp_path: Path) -> None:
@@ -166,7 +166,9 @@ def test_compensation_by_the_file_needs_channels_that_are_not_taken(
         events = events_of(tmp_path, "a.fcs", channels=names, **plain)
         want = true_values[:, ["ABC".index(n) for n in names]]
         np.testing.assert_allclose(events.values, want, rtol=1e-4, atol=1e-2)
-        assert any("compensated by its own spillover matrix (3 channels)" in n for n in events.report.notes)
+        assert any(
+            "compensated with the file's own spillover matrix (3 channels)" in n for n in events.report.notes
+        )
     raw = events_of(tmp_path, "a.fcs", compensation="none", **plain)
     np.testing.assert_allclose(raw.values, true_values @ MATRIX, rtol=1e-6)
 
@@ -213,13 +215,13 @@ def test_what_was_compensated_before_is_not_again(
     write_spilled(tmp_path / "a.fcs", true_values, [form.format(n) for n in "ABC"])
     events = events_of(tmp_path, "a.fcs", standardize=False, transform=LINEAR)
     np.testing.assert_allclose(events.values, true_values @ MATRIX, rtol=1e-6)
-    assert any("compensated before" in note for note in events.report.notes)
+    assert any("not compensated again" in note for note in events.report.notes)
 
 
 @pytest.mark.parametrize(
     ("spill", "message"),
     [
-        ("2,A,Z,1,0,0,1", "names Z, not a channel of the file; data.compensation: none"),
+        ("2,A,Z,1,0,0,1", "names Z, which is not a channel of the file; set data.compensation to none"),
         ("2,A,B,1,1,1,1", "cannot be inverted"),
         ("2,A,B,1,0", "is not a square matrix"),
     ],
@@ -399,7 +401,7 @@ def saturated(tmp_path: Path) -> npt.NDArray[np.float32]:
 def test_margin_events_are_always_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
-    monkeypatch.setattr(preprocess, "CHUNK", chunk)
+    monkeypatch.setattr(blocks, "READ_BLOCK", chunk)
     values = saturated(tmp_path)
     events = events_of(tmp_path, "a.fcs", standardize=False, transform=LINEAR, atoms="report")
     np.testing.assert_array_equal(events.values, values)
@@ -457,11 +459,11 @@ def test_values_beyond_the_top_of_a_logicle_scale_are_counted(tmp_path: Path) ->
 
 
 @pytest.fixture
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preprocess, "CHUNK", 64)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "READ_BLOCK", 64)
 
 
-@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.usefixtures("small_blocks")
 def test_a_subsample_is_of_the_pooled_events_by_the_seed(tmp_path: Path) -> None:
     one, two = np.arange(1000.0), np.arange(1000.0, 4000.0)
     save(tmp_path, "a.npz", one[:, None], ["x"])
@@ -486,15 +488,15 @@ def test_a_subsample_is_of_the_pooled_events_by_the_seed(tmp_path: Path) -> None
     assert not any("at random" in note for note in dropped.report.notes)
 
 
-@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.usefixtures("small_blocks")
 def test_every_event_is_as_likely_in_a_subsample() -> None:
     sizes, taken = [100, 37, 203], np.zeros(340)
     for seed in range(400):
-        chunks = preprocess._select(sizes, 85, seed)
+        selection = gather.select_rows(sizes, 85, seed)
         offset = 0
         for size in sizes:
-            for start, _ in preprocess._chunks(size):
-                picked = next(chunks)
+            for start, _ in blocks.blocks(size):
+                picked = next(selection)
                 assert picked is not None
                 taken[offset + start + picked] += 1
             offset += size
@@ -504,11 +506,11 @@ def test_every_event_is_as_likely_in_a_subsample() -> None:
     assert 1e-4 < stats.chi2.sf(chi2, 339) < 1 - 1e-4
 
 
-@pytest.mark.usefixtures("small_chunks")
-def test_the_size_of_a_chunk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("small_blocks")
+def test_the_size_of_a_block_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cytometry_like(1000, seed=4).write(tmp_path / "a.fcs")
     small = events_of(tmp_path, "a.fcs")
-    monkeypatch.setattr(preprocess, "CHUNK", 65_536)
+    monkeypatch.setattr(blocks, "READ_BLOCK", 65_536)
     large = events_of(tmp_path, "a.fcs")
     np.testing.assert_allclose(small.values, large.values, atol=1e-5)
     assert [c.atoms for c in small.report.channels] == [c.atoms for c in large.report.channels]
@@ -539,7 +541,7 @@ def test_a_constant_channel(tmp_path: Path) -> None:
     values = normal()
     values[:, 1] = 7.7
     save(tmp_path, "a.npz", values, ["CD3", "CD4", "CD8"])
-    with pytest.raises(DataError, match="constant in all 300 events: CD4; leave them out"):
+    with pytest.raises(DataError, match="constant in all 300 events: CD4; exclude constant channels"):
         events_of(tmp_path, "a.npz")
 
 
@@ -576,7 +578,7 @@ def test_real_samples_become_events(shared_data: Path) -> None:
     assert {t.method for t in panel.scaling.transforms} == {"logicle"}
     samples = events_of(shared_data, "fcs/G69*.fcs")
     np.testing.assert_array_equal(samples.sample_starts, [0, 25_884, 52_160, 86_456])
-    assert sum("compensated before" in note for note in samples.report.notes) == 3
+    assert sum("not compensated again" in note for note in samples.report.notes) == 3
     old = events_of(shared_data, "fcs/3FITC_4PE_004.fcs")
     assert [c.low for c in old.report.channels] == [283, 199]
 

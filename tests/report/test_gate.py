@@ -469,12 +469,12 @@ def test_a_run_of_files_that_were_gated_leaves_out_what_was_added(
     shutil.copy(folder / "all" / "a.gated.fcs", tmp_path / "a.fcs")
     shutil.copy(folder / "all" / "b.gated.fcs", tmp_path / "b.fcs")
     markers = open_source(folder / "a.fcs")
-    wanted = channels.choose(None, markers)
+    wanted = channels.choose_channels(None, [markers])[0]
     for name in "ab":
         source = open_source(tmp_path / f"{name}.fcs")
         assert [c.detector for c in source.details[-4:]] == [f"dpmix_{what}" for what in ADDED]
-        assert channels.choose(None, source) == wanted
-        assert channels.choose(["dpmix_entropy"], source) == [len(source.details) - 2]
+        assert channels.choose_channels(None, [source])[0] == wanted
+        assert channels.choose_channels(["dpmix_entropy"], [source])[0] == [[len(source.details) - 2]]
 
 
 def test_a_file_that_is_read_is_never_replaced(folder: Path, tmp_path: Path) -> None:

@@ -1,0 +1,131 @@
+"""Spillover matrices of data files and of CSV files, and the channels that they compensate."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from dpmix.errors import ConfigError, DataError
+from dpmix.inputs.fcs import Spillover
+from dpmix.inputs.sources import Source
+from dpmix.model.mixture import Array
+
+WORST_CONDITION = 1e8  # largest condition number of a spillover matrix
+REMEDY = "set data.compensation to none, or to a CSV file with another matrix"
+
+
+@dataclass(frozen=True)
+class Compensation:
+    """A spillover matrix and the channels of one file that it compensates; by default none.
+
+    Attributes
+    ----------
+    channels : tuple of int
+        C numbers of channels in the file, in the order of the matrix.
+    matrix : float64 [C, C]
+        Row i: the share of dye i that each detector receives.
+    """
+
+    channels: tuple[int, ...] = ()
+    matrix: Array = field(default_factory=lambda: np.eye(0))
+
+
+def own_matrix(source: Source, expected: bool) -> tuple[Spillover | None, str]:
+    """Return the spillover matrix that a file holds, and a note for the report.
+
+    Channels may be compensated already. Their names show it: FACSDiva writes <PE-A>, FlowJo Comp-PE-A.
+
+    Parameters
+    ----------
+    source : Source
+    expected : bool
+        Another file of the run holds a matrix, so the report notes a missing one.
+
+    Returns
+    -------
+    spillover : Spillover or None
+        None where the file holds no matrix, or where its channels are compensated already.
+    note : str
+        Empty where there is nothing to note.
+
+    Raises
+    ------
+    DataError
+        The file's matrix cannot be read.
+    """
+    if source.spillover_problem:
+        raise DataError(f"{source.name}: {source.spillover_problem}; {REMEDY}")
+    if source.spillover is None:
+        expected = expected or source.kind == "fluorescence"
+        return None, "not compensated: the file holds no spillover matrix" if expected else ""
+    detectors, names = source.spillover.detectors, source.channels
+    applied = [d for d in detectors if d not in names and {f"<{d}>", f"Comp-{d}"} & {*names}]
+    if applied:
+        return None, f"not compensated again: channel names show compensated values (as <{applied[0]}>)"
+    return source.spillover, f"compensated with the file's own spillover matrix ({len(detectors)} channels)"
+
+
+def read_matrix(path: Path) -> Spillover:
+    """Read a spillover matrix from a CSV file.
+
+    The first line has the detector names. Each further line is the row of one dye, with or without its name
+    in front. Rows with the names of the columns may come in any order; other rows follow the order of the
+    columns.
+
+    Raises
+    ------
+    ConfigError
+        The file cannot be read, or is not such a matrix.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            cells = [[cell.strip() for cell in line] for line in csv.reader(file)]
+        head, *rows = [line for line in cells if any(line)] or [[]]
+        names = [name for name in head if name]
+        matrix = np.array([[float(cell) for cell in row[len(row) - len(names) :]] for row in rows])
+    except OSError as error:
+        problem = f"cannot be read ({error.strerror})"
+    except (ValueError, csv.Error) as error:
+        problem = f"is not a matrix ({error})"
+    else:
+        sizes_fit = all(len(row) in (len(names), len(names) + 1) for row in rows)
+        if sizes_fit and matrix.shape == (len(names), len(names)) and len({*names}) == len(names):
+            row_names = [row[0] for row in rows]
+            if {*row_names} == {*names}:
+                matrix = matrix[[row_names.index(name) for name in names]]
+            return Spillover(tuple(names), matrix)
+        problem = f"has {len(names)} names and {len(rows)} rows of {sorted({len(row) for row in rows})} cells"
+    need = "need auto, none, or a CSV file with a square matrix under detector names"
+    raise ConfigError([f"data.compensation: {path} {problem}, {need}"])
+
+
+def match_matrix(spillover: Spillover, source: Source) -> Compensation:
+    """Find the channels of a file that a spillover matrix names.
+
+    Raises
+    ------
+    DataError
+        A name matches no channel or several, or the matrix cannot be inverted.
+    """
+    found = [_named(name, source) for name in spillover.detectors]
+    missing = [name for name, numbers in zip(spillover.detectors, found, strict=True) if len(numbers) != 1]
+    channels = tuple(numbers[0] for numbers in found if numbers)
+    if missing:
+        names = ", ".join(missing)
+        raise DataError(
+            f"{source.name}: the spillover matrix names {names}, which is not a channel of the file; {REMEDY}"
+        )
+    if len({*channels}) < len(channels):
+        raise DataError(f"{source.name}: the spillover matrix names one channel twice; {REMEDY}")
+    if not np.isfinite(spillover.matrix).all() or np.linalg.cond(spillover.matrix) > WORST_CONDITION:
+        raise DataError(f"{source.name}: the spillover matrix cannot be inverted; {REMEDY}")
+    return Compensation(channels, spillover.matrix)
+
+
+def _named(name: str, source: Source) -> list[int]:
+    """Return the numbers of the channels with a detector name, or else with a marker."""
+    detectors = [k for k, channel in enumerate(source.details) if channel.detector == name]
+    return detectors or [k for k, channel in enumerate(source.details) if channel.marker == name]

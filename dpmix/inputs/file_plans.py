@@ -1,0 +1,142 @@
+"""How each file of a run is read: its columns, and the steps from stored to raw values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from flowutils.compensate import compensate
+
+from dpmix.config.schema import DataConfig
+from dpmix.errors import ConfigError
+from dpmix.inputs.compensation import Compensation, match_matrix, own_matrix, read_matrix
+from dpmix.inputs.fcs import Spillover
+from dpmix.inputs.sources import Source
+from dpmix.model.mixture import Array, Floats, Ints
+
+
+@dataclass(frozen=True)
+class FilePlan:
+    """How one file is read.
+
+    Attributes
+    ----------
+    source : Source
+    chosen : tuple of int
+        Numbers in the file of the D channels of the run, in the order of the run.
+    columns : tuple of int
+        Numbers of the channels that are read: the chosen ones and those that compensation needs.
+    linearized : tuple of int
+        Numbers of the channels whose logarithmic amplification ($PnE) is undone.
+    compensation : Compensation
+    """
+
+    source: Source
+    chosen: tuple[int, ...]
+    columns: tuple[int, ...]
+    linearized: tuple[int, ...]
+    compensation: Compensation
+
+    def places(self, numbers: Sequence[int]) -> list[int]:
+        """Return the places of channels of the file among the columns that are read."""
+        return [self.columns.index(k) for k in numbers]
+
+    def read(self, start: int, stop: int, rows: Ints | None) -> tuple[Floats, Array]:
+        """Read events of the chosen channels.
+
+        Parameters
+        ----------
+        start, stop : int
+            The block [start, stop) of the file.
+        rows : int64 [M] or None
+            Rows within the block; None for all.
+
+        Returns
+        -------
+        stored : float32 [M, D]
+            Values as the file has them.
+        raw : float64 [M, D]
+            The same values linearized and compensated.
+        """
+        stored = self.source.read(start, stop, self.columns)
+        stored = stored if rows is None else stored[rows]
+        raw = stored.astype(np.float64)
+        for k in self.linearized:
+            channel, place = self.source.details[k], self.columns.index(k)
+            if channel.log and channel.range:
+                decades, offset = channel.log
+                raw[:, place] = offset * 10.0 ** (decades * raw[:, place] / channel.range)
+        if self.compensation.channels:
+            raw = compensate(raw, self.compensation.matrix, self.places(self.compensation.channels))
+        chosen = self.places(self.chosen)
+        return stored[:, chosen], raw[:, chosen]
+
+
+def plan_files(
+    settings: DataConfig, base: Path, sources: Sequence[Source], chosen: Sequence[Sequence[int]]
+) -> tuple[list[FilePlan], list[str]]:
+    """Plan how each file is read.
+
+    Parameters
+    ----------
+    settings : DataConfig
+    base : Path
+        Folder that the name of a compensation matrix is relative to.
+    sources : sequence of Source
+    chosen : sequence of sequence of int
+        For each file the numbers of the channels of the run.
+
+    Returns
+    -------
+    plans : list of FilePlan
+    notes : list of str
+        For the report.
+
+    Raises
+    ------
+    ConfigError
+        The CSV file of the matrix cannot be read, or a channel on a logarithmic scale is to be compensated.
+    DataError
+        A matrix cannot be used.
+    """
+    from_csv = (
+        None if settings.compensation in ("auto", "none") else read_matrix(base / settings.compensation)
+    )
+    any_has_matrix = any(source.spillover for source in sources)
+    plans, notes = [], []
+    for source, numbers in zip(sources, chosen, strict=True):
+        spillover, note = from_csv, ""
+        if settings.compensation == "auto":
+            spillover, note = own_matrix(source, any_has_matrix)
+        plan = _plan(source, numbers, spillover, settings.linearize)
+        if note:
+            notes.append(f"{source.name}: {note}")
+        if plan.linearized:
+            names = ", ".join(source.details[k].detector for k in plan.linearized)
+            notes.append(f"{source.name}: logarithmic amplification ($PnE) undone in {names}")
+        plans.append(plan)
+    return plans, notes
+
+
+def _plan(source: Source, chosen: Sequence[int], spillover: Spillover | None, linearize: bool) -> FilePlan:
+    """Plan how one file is read, or raise `ConfigError` where compensation is not defined."""
+    compensation = match_matrix(spillover, source) if spillover else Compensation()
+    columns = tuple(sorted({*chosen, *compensation.channels}))
+    logarithmic = tuple(k for k in columns if source.details[k].log)
+    clash = [source.details[k].detector for k in logarithmic if k in compensation.channels]
+    if clash and not linearize:
+        raise ConfigError(
+            [
+                f"data.linearize: false leaves {', '.join(clash)} of {source.name} on a logarithmic scale, "
+                "where compensation is not defined; need true, or data.compensation: none"
+            ]
+        )
+    return FilePlan(source, tuple(chosen), columns, logarithmic if linearize else (), compensation)
+
+
+def file_names(plans: Sequence[FilePlan]) -> str:
+    """Return the names of the files for the start of a message, at most four of them."""
+    names = [plan.source.name for plan in plans]
+    return ", ".join(names if len(names) < 5 else [*names[:3], f"and {len(names) - 3} others"])

@@ -1,0 +1,142 @@
+"""The limits of each channel of a file: the values at which the instrument clips."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpmix.errors import DataError
+from dpmix.inputs.blocks import blocks
+from dpmix.inputs.file_plans import FilePlan
+from dpmix.inputs.sources import Source
+from dpmix.model.mixture import Array, Floats, Ints
+from dpmix.system.progress import ProgressLog
+
+FLOAT_LIMIT = 1.0 - 2.0**-18  # of $PnR: 262143 of 262144, where instruments with float values saturate
+PILE_SHARE, PILE_EVENTS = 0.001, 10  # an extreme value is a limit if at least so many events have it
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits of the chosen channels of one file, as stored.
+
+    Margin events have a value at a limit or beyond it.
+
+    Attributes
+    ----------
+    low, high : float64 [D]
+        -inf and inf where a channel has no limit.
+    """
+
+    low: Array
+    high: Array
+
+
+class _Extreme:
+    """The smallest (or largest) value of each column read so far, and the number of events that have it."""
+
+    def __init__(self, n_columns: int, pick: np.ufunc, worst: float) -> None:
+        self._pick, self._worst = pick, worst
+        self.values = np.full(n_columns, worst)
+        self.counts = np.zeros(n_columns, np.int64)
+
+    def add(self, block: Floats) -> None:
+        """Take in a block of events, float32 [M, columns]; values that are not finite are ignored."""
+        block = np.where(np.isfinite(block), block, np.float32(self._worst))
+        here = self._pick.reduce(block, axis=0).astype(np.float64)
+        n_here = (block == here).sum(0)
+        both = self._pick(here, self.values)
+        self.counts = np.where(here == both, n_here, 0) + np.where(self.values == both, self.counts, 0)
+        self.values = both
+
+
+class _NotFinite:
+    """Counts of NaN and infinite values in each column read so far, and the first row with one."""
+
+    def __init__(self, n_columns: int) -> None:
+        self._not_numbers, self._infinite = np.zeros((2, n_columns), np.int64)
+        self._first: Ints = np.full(n_columns, -1)
+
+    def add(self, block: Floats, start: int) -> None:
+        """Take in a block of events, float32 [M, columns], that starts at a row of the file."""
+        finite = np.isfinite(block)
+        self._not_numbers += np.isnan(block).sum(0)
+        self._infinite += np.isinf(block).sum(0)
+        found = (self._first < 0) & ~finite.all(0)
+        self._first = np.where(found, start + finite.argmin(0), self._first)
+
+    def require_none(self, plan: FilePlan) -> None:
+        """Raise `DataError` with the channels, counts and rows if there are such values."""
+        found = zip(plan.columns, self._not_numbers, self._infinite, self._first, strict=True)
+        bad = [
+            f"{plan.source.channels[k]} ({n_nan} NaN, {n_inf} infinite, first in row {first})"
+            for k, n_nan, n_inf, first in found
+            if first >= 0
+        ]
+        if bad:
+            raise DataError(
+                f"{plan.source.name}: values that are not finite in {', '.join(bad)}; remove these events "
+                "from the file, or exclude the channel (list the others in data.channels)"
+            )
+
+
+def find_limits(plan: FilePlan, progress: ProgressLog) -> Limits:
+    """Read a file once and find the limits of its channels.
+
+    Raises
+    ------
+    DataError
+        The file has values that are not finite.
+    """
+    n_columns = len(plan.columns)
+    lowest, highest = _Extreme(n_columns, np.minimum, np.inf), _Extreme(n_columns, np.maximum, -np.inf)
+    not_finite = _NotFinite(n_columns)
+    for start, stop in blocks(plan.source.n_events, progress):
+        block = plan.source.read(start, stop, plan.columns)
+        not_finite.add(block, start)
+        lowest.add(block)
+        highest.add(block)
+    not_finite.require_none(plan)
+    places = plan.places(plan.chosen)
+    low = [
+        _bottom(plan.source, k, lowest.values[c], int(lowest.counts[c]))
+        for k, c in zip(plan.chosen, places, strict=True)
+    ]
+    high = [
+        _top(plan.source, k, lowest.values[c], highest.values[c], int(highest.counts[c]))
+        for k, c in zip(plan.chosen, places, strict=True)
+    ]
+    return Limits(np.array(low), np.array(high))
+
+
+def _pile(source: Source) -> float:
+    """Return the number of events at an extreme value that makes it a limit."""
+    return max(PILE_EVENTS, PILE_SHARE * source.n_events)
+
+
+def _bottom(source: Source, k: int, lowest: float, at_lowest: int) -> float:
+    """Return the lower limit of channel k as stored, -inf where nothing indicates one.
+
+    It is 0 for stored integers, else the smallest value if many events have it. A mass cytometer has none:
+    its zeros are events without ions.
+    """
+    if source.kind == "mass":
+        return -np.inf
+    if source.details[k].integer and lowest <= 0:
+        return 0.0
+    return lowest if at_lowest >= _pile(source) else -np.inf
+
+
+def _top(source: Source, k: int, lowest: float, highest: float, at_highest: int) -> float:
+    """Return the upper limit of channel k as stored, inf where nothing indicates one.
+
+    It is the end of the range that the file declares ($PnR) if values reach it, else the largest value if
+    many events have it.
+    """
+    channel, declared = source.details[k], np.inf
+    if channel.range is not None:
+        declared = channel.range - 1 if channel.integer else channel.range * FLOAT_LIMIT
+    if highest >= declared:
+        return declared
+    return highest if at_highest >= _pile(source) and highest > lowest else np.inf

@@ -1,0 +1,178 @@
+"""The scale of the events of a run: fitted to the events, or recorded by an earlier run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+
+from dpmix.config.schema import DataConfig
+from dpmix.errors import DataError
+from dpmix.inputs import atoms
+from dpmix.inputs.atoms import Atom
+from dpmix.inputs.channels import display_names, make_transform, transform_settings
+from dpmix.inputs.file_plans import FilePlan, file_names
+from dpmix.inputs.gather import Gathered
+from dpmix.inputs.transforming import (
+    TransformSummary,
+    require_finite,
+    require_positive,
+    standard_deviations,
+)
+from dpmix.inputs.transforms import Scaling
+from dpmix.kernels.layout import MAX_CHANNELS
+from dpmix.model.mixture import Floats
+from dpmix.system.progress import ProgressLog
+
+Atoms = tuple[tuple[Atom, ...], ...]
+
+
+class Scale(Protocol):
+    """Where transforms, atoms, means and standard deviations come from.
+
+    Attributes
+    ----------
+    passes : int
+        Passes over the events once they are gathered, for the progress.
+    """
+
+    @property
+    def passes(self) -> int: ...
+
+    def before_transform(self, plans: Sequence[FilePlan], gathered: Gathered) -> tuple[Scaling, Atoms]:
+        """Return the scaling with its transforms and atoms, and the atoms of these events for the report.
+
+        Raises
+        ------
+        ConfigError, DataError
+            There are too few events, or a transform does not fit them.
+        """
+
+    def after_transform(
+        self, scaling: Scaling, values: Floats, summary: TransformSummary, progress: ProgressLog
+    ) -> Scaling:
+        """Return the scaling with its means and standard deviations.
+
+        Raises
+        ------
+        DataError
+            The transformed events cannot be used.
+        """
+
+
+class FittedScale:
+    """A scale fitted to the events: transforms of the config, atoms, mean 0 and standard deviation 1.
+
+    Parameters
+    ----------
+    settings : DataConfig
+    plans : sequence of FilePlan
+    seed : int
+        For the noise that spreads atoms.
+
+    Raises
+    ------
+    ConfigError
+        A key of data.transform matches no channel.
+    DataError
+        There are too many channels.
+    """
+
+    passes = 3
+
+    def __init__(self, settings: DataConfig, plans: Sequence[FilePlan], seed: int) -> None:
+        first = plans[0]
+        self._settings, self._seed = settings, seed
+        self._names = display_names([first.source.details[k] for k in first.chosen])
+        if len(self._names) > MAX_CHANNELS:
+            raise DataError(
+                f"{first.source.name}: found {len(self._names)} channels, need {MAX_CHANNELS} at most; list "
+                "the channels to use in data.channels"
+            )
+        self._transforms = transform_settings(settings.transform, first.source, first.chosen)
+
+    def before_transform(self, plans: Sequence[FilePlan], gathered: Gathered) -> tuple[Scaling, Atoms]:
+        """Make the transforms and find the atoms."""
+        names, values, source = self._names, gathered.values, plans[0].source
+        if len(values) < len(names):
+            drops = self._settings.margin_events == "drop"
+            raise DataError(
+                f"found {len(values)} events in {len(names)} channels, need at least as many events as "
+                "channels; use fewer channels (data.channels) or more events (data.files, data.max_events"
+                f"{', data.margin_events: report' if drops else ''})"
+            )
+        transforms = tuple(
+            make_transform(
+                asked,
+                [plan.source.details[plan.chosen[j]] for plan in plans],
+                source.kind,
+                self._settings.linearize,
+                float(gathered.counts.highest[j]),
+            )
+            for j, asked in enumerate(self._transforms)
+        )
+        require_positive(transforms, gathered.counts.not_positive, names)
+        no_limits = (0.0,) if source.kind == "mass" else ()
+        apply = [transform.apply for transform in transforms]
+        found = atoms.find(values, self._settings.atoms, apply, no_limits)
+        zeros, ones = np.zeros(len(names)), np.ones(len(names))
+        return Scaling(names, transforms, zeros, ones, found, self._seed), found
+
+    def after_transform(
+        self, scaling: Scaling, values: Floats, summary: TransformSummary, progress: ProgressLog
+    ) -> Scaling:
+        """Check the transformed events; compute means and standard deviations if the config says so."""
+        _require_variation(summary, scaling.channels, len(values))
+        require_finite(summary.finite, scaling.channels)
+        if not self._settings.standardize:
+            return scaling
+        means = summary.totals / len(values)
+        return replace(scaling, means=means, sds=standard_deviations(values, means, progress))
+
+
+class RecordedScale:
+    """The scale of an earlier run. Values that many events share elsewhere are no atoms.
+
+    Parameters
+    ----------
+    scaling : Scaling
+    """
+
+    passes = 2
+
+    def __init__(self, scaling: Scaling) -> None:
+        self._scaling = scaling
+
+    def before_transform(self, plans: Sequence[FilePlan], gathered: Gathered) -> tuple[Scaling, Atoms]:
+        """Count these events at the atoms of the run."""
+        if len(gathered.values) == 0:
+            raise DataError(f"{file_names(plans)}: found no events, need at least one")
+        scaling = self._scaling
+        require_positive(scaling.transforms, gathered.counts.not_positive, scaling.channels)
+        recorded = scaling.atoms or ((),) * len(scaling.channels)
+        counted = atoms.count(recorded, gathered.values)
+        return scaling, tuple(tuple(atom for atom in own if atom.events) for own in counted)
+
+    def after_transform(
+        self, scaling: Scaling, values: Floats, summary: TransformSummary, progress: ProgressLog
+    ) -> Scaling:
+        """Return the scaling of the run unchanged."""
+        return scaling
+
+
+def _require_variation(summary: TransformSummary, names: Sequence[str], n_events: int) -> None:
+    """Raise `DataError` where the covariance matrix of transformed events has no inverse."""
+    flat = summary.lowest == summary.highest
+    constant = [name for name, same in zip(names, flat, strict=True) if same]
+    if constant:
+        raise DataError(
+            f"constant in all {n_events} events: {', '.join(constant)}; exclude constant channels (list the "
+            "others in data.channels)"
+        )
+    if summary.identical:
+        pairs = ", ".join(f"{names[j]} and {names[k]}" for j, k in summary.identical)
+        raise DataError(
+            f"identical in all {n_events} events: {pairs}; exclude one (list the others in data.channels)"
+        )
