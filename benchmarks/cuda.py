@@ -27,7 +27,8 @@ from dpmix.engines.base import Engine
 from dpmix.engines.cpu import CpuEngine
 from dpmix.engines.cuda import CudaEngine
 from dpmix.model import bem, gibbs
-from dpmix.model.mixture import Mixture, Prior, State, Stats, mixture_of
+from dpmix.model.mixture import Mixture, State, Stats, mixture_of
+from dpmix.model.prior import Prior
 from dpmix.model.streams import Key, Stream
 
 BARS = {"labels and statistics": 2.5e-3, "sweep": 5e-3, "100 sweeps": 0.6, "EM step": 10e-3}

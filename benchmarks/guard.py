@@ -31,7 +31,8 @@ from dpmix.engines.cpu import CpuEngine, usable_cores
 from dpmix.inputs import preprocess
 from dpmix.inputs.simulate import cytometry_like
 from dpmix.model import bem, gibbs
-from dpmix.model.mixture import Prior, mixture_of
+from dpmix.model.mixture import mixture_of
+from dpmix.model.prior import Prior
 from dpmix.model.streams import Stream
 from dpmix.report import gate
 from dpmix.runs.mcmc import run_mcmc

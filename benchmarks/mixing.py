@@ -44,7 +44,8 @@ from dpmix.config.schema import DataConfig, McmcConfig, ModelConfig
 from dpmix.engines.cpu import CpuEngine
 from dpmix.inputs import preprocess
 from dpmix.model import gibbs, split_merge
-from dpmix.model.mixture import Array, Hyperparameters, Prior, State, Stats, log_prior, mixture_of, occupied
+from dpmix.model.mixture import Array, Hyperparameters, State, Stats, mixture_of, no_events, occupied
+from dpmix.model.prior import Prior, log_prior
 from dpmix.model.streams import Key, Stream
 from dpmix.runs import initialise
 from dpmix.runs.session import make_prior
@@ -104,14 +105,16 @@ def sweeps(
         yield Sweep(log_posterior, occupied(stats.counts), alpha, clock() - began, of_round[-1])
 
 
-def timed(regroup: gibbs.Regroup, seconds: list[float], clock: Callable[[], float]) -> gibbs.Regroup:
+def timed(
+    regroup: split_merge.Regroup, seconds: list[float], clock: Callable[[], float]
+) -> split_merge.Regroup:
     """The same moves; the seconds that they take are added to the list."""
 
-    def moves(stats: Stats, hyper: Hyperparameters, alpha: float) -> Stats:
+    def moves(stats: Stats, hyper: Hyperparameters, alpha: float) -> tuple[Stats, split_merge.Moves]:
         began = clock()
-        stats = regroup(stats, hyper, alpha)
+        regrouped = regroup(stats, hyper, alpha)
         seconds.append(clock() - began)
-        return stats
+        return regrouped
 
     return moves
 
@@ -130,7 +133,7 @@ def groups() -> tuple[Floats, npt.NDArray[np.int64]]:
 
 def state_of(events: Floats, labels: npt.NDArray[np.int64], n_components: int, prior: Prior) -> State:
     """A state drawn given labels."""
-    stats = gibbs.no_events(n_components, events.shape[1])
+    stats = no_events(n_components, events.shape[1])
     for j in np.unique(labels):
         own = events[labels == j].astype(np.float64)
         stats.counts[j], stats.sums[j], stats.scatters[j] = len(own), own.sum(axis=0), own.T @ own

@@ -32,7 +32,8 @@ from threadpoolctl import threadpool_limits
 from dpmix.engines import cuda
 from dpmix.engines.cpu import CpuEngine
 from dpmix.model import bem, gibbs
-from dpmix.model.mixture import Floats, Mixture, Prior, State, Stats, mixture_of
+from dpmix.model.mixture import Floats, Mixture, State, Stats, mixture_of
+from dpmix.model.prior import Prior
 from dpmix.model.streams import Key, Stream
 
 D, K = 14, 256
@@ -84,10 +85,11 @@ def chain(kind: str, engine: Passes, state: State, prior: Prior) -> Iterator[flo
         mixture = mixture_of(state, order)
         if kind == "mcmc":
             stats = engine.draw_labels(mixture, Key(1, 0, iteration))
-            state, (_swaps, order) = gibbs.sweep(state, stats, prior, Stream(1, 0, iteration + 1))
+            state, info = gibbs.sweep(state, stats, prior, Stream(1, 0, iteration + 1))
+            order = info.order
         else:
             stats = engine.expect_labels(mixture)
-            state, _emptied = bem.step(state, stats, prior)
+            state, _ = bem.step(state, stats, prior)
         yield stats.log_likelihood
 
 

@@ -220,7 +220,8 @@ def dpmix_mcmc(events: Events, labels: Ints, n_components: int) -> Iterator[Para
         key = Key(SEED, 0, state.iteration + 1)
         stats = engine.draw_labels(mixture_of(state, order), key)
         regroup = split_merge.round_of(engine.divide, key) if key.iteration % every == 0 else None
-        state, (_swaps, order) = gibbs.sweep(state, stats, prior, Stream(*key), regroup=regroup)
+        state, info = gibbs.sweep(state, stats, prior, Stream(*key), regroup=regroup)
+        order = info.order
 
 
 def bnpy(events: Events, labels: Ints, n_components: int) -> Iterator[Parameters]:

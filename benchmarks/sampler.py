@@ -18,7 +18,8 @@ from record import write_results
 from threadpoolctl import threadpool_limits
 
 from dpmix.model import gibbs
-from dpmix.model.mixture import Prior, State, Stats, log_prior, mixture_of
+from dpmix.model.mixture import State, Stats, mixture_of
+from dpmix.model.prior import Prior, log_prior
 from dpmix.model.streams import Stream
 from dpmix.runs.layout import Layout, Record
 from dpmix.runs.writer import RunWriter

@@ -25,7 +25,8 @@ from threadpoolctl import threadpool_limits
 
 from dpmix.engines.cpu import CpuEngine, instruction_sets
 from dpmix.model import gibbs
-from dpmix.model.mixture import Prior, mixture_of
+from dpmix.model.mixture import mixture_of
+from dpmix.model.prior import Prior
 from dpmix.model.streams import Key, Stream
 
 THREADS = 2

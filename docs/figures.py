@@ -40,7 +40,6 @@ from dpmix.model.mixture import (
     Floats,
     Ints,
     Mixture,
-    Prior,
     State,
     Stats,
     log_norms,
@@ -48,6 +47,7 @@ from dpmix.model.mixture import (
     mixture_of,
     whiteners_of,
 )
+from dpmix.model.prior import Prior
 from dpmix.model.streams import Key, Stream
 from dpmix.populations import alignment, find, proportions
 from dpmix.populations.result import interval

@@ -16,7 +16,8 @@ from scipy.stats import invwishart
 from dpmix.errors import ConfigError
 from dpmix.inputs.fcs import Spillover
 from dpmix.inputs.fcs_data import write_fcs
-from dpmix.model.mixture import Array, Floats, Prior
+from dpmix.model.mixture import Array, Floats
+from dpmix.model.prior import Prior
 
 COFACTOR = 150.0  # of the arcsinh scale that the populations are described on
 TOP = 262_143.0  # where a channel saturates: $PnR - 1

@@ -1,12 +1,13 @@
 """Bayesian EM: one step, given the statistics of the events weighted by their responsibilities.
 
-Suchard et al. (2010), Appendix A.2; what is learned of m, gamma, nu and Phi moves first. Pure functions; the
-engine forms the statistics.
+After Suchard et al. (2010), Appendix A.2. All functions are pure; the engine computes the statistics. The
+hyperparameters that are learned move first.
 
-The paper takes (mu_j, Sigma_j) to posterior means, with which the log posterior may fall. With posterior
-modes every part of the step maximises, given the others, what EM bounds the log posterior from below by (ECM:
-Meng and Rubin 1993, Biometrika 80:267), so that it never falls. A stick that reaches 1 ends the mixture there
-for good: the log posterior is from then on that of the shorter one, with which the theorem begins anew.
+The paper moves (mu_j, Sigma_j) to their posterior means, which may lower the log posterior. With posterior
+modes, each part of the step maximises the lower bound of the log posterior that EM uses, given the other
+parts (ECM: Meng and Rubin 1993, Biometrika 80:267), so the log posterior never falls. A stick that reaches 1
+ends the mixture there for good: from then on, the log posterior is that of the shorter mixture, to which the
+theorem applies in turn.
 """
 
 from __future__ import annotations
@@ -18,55 +19,60 @@ import numpy.typing as npt
 from scipy.special import psi
 
 from dpmix.model import hyperparameters
-from dpmix.model.gibbs import Posterior, Sticks, later, mean_covariances, posterior
 from dpmix.model.hyperparameters import Components
 from dpmix.model.mixture import (
-    HYPERPARAMETERS,
     Array,
     Hyperparameters,
-    Prior,
+    Parameters,
     State,
     Stats,
+    Sticks,
     live_log1m_sticks,
     whiteners_of,
 )
+from dpmix.model.normal_wishart import Posterior, mean_covariances, posterior
+from dpmix.model.prior import Prior
+from dpmix.model.stick_breaking import counts_after
 
 Update = Literal["mean", "mode"]
 
 
 class Info(NamedTuple):
-    """What a step did, beside the new state.
+    """What a step reports besides the new state.
 
     Attributes
     ----------
+    empty : int
+        Components to which no event gives any weight: n_j is exactly 0 in the statistics of this step.
     emptied : int
-        Components without any weight of events.
+        Components whose weight pi_j is above 0 in the old state and exactly 0 in the new one: their stick is
+        put at 0, or an earlier stick is put at 1. A weight of 0 stays 0, so the sum over the steps of a start
+        is the number of components that the start has emptied.
     """
 
+    empty: int
     emptied: int
 
 
 def step(state: State, stats: Stats, prior: Prior, update: Update = "mean") -> tuple[State, Info]:
-    """One step of Bayesian EM.
+    """Make one step of Bayesian EM. Components may become empty; this is how the method reduces K.
 
-    Components may empty; that is the method cutting back K.
+    mean: the hyperparameters that are learned make an EM step of their own, which increases log p(m, gamma,
+    nu, Phi) plus the log density of the weighted events of each component, with (mu_j, Sigma_j) integrated
+    out. Then (mu_j, Sigma_j) move to the posterior means of their normal inverse Wishart conditional, and the
+    sticks and alpha to the modes of theirs.
 
-    mean: the hyperparameters that are learned go up, by a step of EM of their own, in log p(m, gamma, nu,
-    Phi) plus the log density of the weighted events of each component, its (mu_j, Sigma_j) integrated out.
-    Then (mu_j, Sigma_j) go to the posterior means of their normal inverse Wishart conditional, the sticks and
-    alpha to the modes of theirs.
-
-    mode: everything goes to the mode of its conditional: the hyperparameters given the components as they
-    are, empty ones too, then (mu_j, Sigma_j) jointly, the sticks, alpha.
+    mode: everything moves to the mode of its conditional. The hyperparameters move first, given the present
+    components (empty ones, too), then (mu_j, Sigma_j) jointly, the sticks, and alpha.
 
     Parameters
     ----------
     state : State
-        The state that the responsibilities were taken at.
+        The state at which the responsibilities were computed.
     stats : Stats
-        Weighted statistics; their sum of counts is the number of events.
+        Weighted statistics; the sum of their counts is the number of events.
     prior : Prior
-        Hyperparameters and alpha move where it says so, and are kept otherwise.
+        Its `learned` says which hyperparameters move and whether alpha does.
     update : str
         "mean" or "mode".
 
@@ -78,50 +84,54 @@ def step(state: State, stats: Stats, prior: Prior, update: Update = "mean") -> t
     Raises
     ------
     numpy.linalg.LinAlgError
-        If a component's scatter is not positive definite to float64 (collinear channels).
+        The scatter of a component is not positive definite to float64 (collinear channels).
     """
-    hyper = state.hyperparameters
-    if prior.learned.intersection(HYPERPARAMETERS):
-        if update == "mean":
-            components = expected_components(posterior(stats, hyper), stats.counts > 0, hyper.m)
-        else:
-            components = hyperparameters.summarise(state.means, state.whiteners, hyper.m)
-        hyper = hyperparameters.modes(components, hyper, prior)
-    to_parameters = expected_parameters if update == "mean" else modal_parameters
-    means, covariances, whiteners = to_parameters(stats, hyper)
+    hyper = _move_hyperparameters(state, stats, prior, update)
+    parameters = (expected_parameters if update == "mean" else modal_parameters)(stats, hyper)
     sticks = modal_sticks(stats.counts, state.alpha, np.isneginf(state.log1m_sticks))
     alpha = modal_alpha(sticks.log1m_sticks, prior, state.alpha) if "alpha" in prior.learned else state.alpha
-    return (
-        State(
-            iteration=state.iteration + 1,
-            alpha=alpha,
-            log_sticks=sticks.log_sticks,
-            log1m_sticks=sticks.log1m_sticks,
-            means=means,
-            covariances=covariances,
-            whiteners=whiteners,
-            hyperparameters=hyper,
-        ),
-        Info(emptied=int((stats.counts == 0).sum())),
-    )
+    following = State(state.iteration + 1, alpha, *sticks, *parameters, hyper)
+    emptied = np.isneginf(following.log_weights) & ~np.isneginf(state.log_weights)
+    return following, Info(empty=int((stats.counts == 0).sum()), emptied=int(emptied.sum()))
 
 
-def expected_parameters(stats: Stats, hyper: Hyperparameters) -> tuple[Array, Array, Array]:
-    """Posterior means of (mu_j, Sigma_j), and the whiteners of the latter: [K, D], [K, D, D], [K, D, D]."""
+def _move_hyperparameters(state: State, stats: Stats, prior: Prior, update: Update) -> Hyperparameters:
+    """Return the hyperparameters after a step; see `step`."""
+    hyper = state.hyperparameters
+    if not prior.learns_hyperparameters:
+        return hyper
+    if update == "mean":
+        components = expected_components(posterior(stats, hyper), stats.counts > 0, hyper.m)
+    else:
+        components = hyperparameters.summarise(state.means, state.whiteners, hyper.m)
+    return hyperparameters.modes(components, hyper, prior)
+
+
+def expected_parameters(stats: Stats, hyper: Hyperparameters) -> Parameters:
+    """Return the posterior means of mu_j and Sigma_j."""
     conditional = posterior(stats, hyper)
     covariances = mean_covariances(conditional)
-    return conditional.means, covariances, whiteners_of(covariances)
+    return Parameters(conditional.means, covariances, whiteners_of(covariances))
 
 
-def modal_parameters(stats: Stats, hyper: Hyperparameters) -> tuple[Array, Array, Array]:
-    """The joint mode of (mu_j, Sigma_j), and the whiteners of the latter: [K, D], [K, D, D], [K, D, D]."""
+def modal_parameters(stats: Stats, hyper: Hyperparameters) -> Parameters:
+    """Return the joint posterior mode of (mu_j, Sigma_j)."""
     conditional = posterior(stats, hyper)
     covariances = conditional.scales / (conditional.dofs + len(hyper.m) + 2)[:, None, None]
-    return conditional.means, covariances, whiteners_of(covariances)
+    return Parameters(conditional.means, covariances, whiteners_of(covariances))
 
 
 def expected_components(conditional: Posterior, held: npt.NDArray[np.bool_], m: Array) -> Components:
-    """Expectations of what the hyperparameters ask of the components that hold events, a mask [K]."""
+    """Return the expected sums of the components that hold events.
+
+    Parameters
+    ----------
+    conditional : Posterior
+    held : bool [K]
+        The components that hold events.
+    m : float64 [D]
+        The point about which the sums are taken.
+    """
     dim = len(m)
     dofs = conditional.dofs[held]
     whiteners = np.sqrt(dofs)[:, None, None] * whiteners_of(conditional.scales[held])  # of 1 / E[1 / Sigma_j]
@@ -134,13 +144,20 @@ def expected_components(conditional: Posterior, held: npt.NDArray[np.bool_], m: 
 
 
 def modal_sticks(counts: Array, alpha: float, ended: npt.NDArray[np.bool_]) -> Sticks:
-    """v_j = min(1, max(0, n_j / (alpha - 1 + sum_{r>=j} n_r))), the mode of its beta conditional, in logs.
+    """Return the modes of the beta conditionals of the sticks, as logs.
 
-    Where that beta density grows without bound towards 1 (alpha below 1 and nothing after j) any weight of
-    events at j puts the stick at 1; without one it is put at 0. Where a stick has `ended` the mixture, a
-    mask [K - 1], it stays at 1.
+    v_j = min(1, max(0, n_j / (alpha - 1 + sum_{r>=j} n_r))).
+    For alpha below 1 and no events after j, the density of v_j has no bound towards 1: the stick is then put
+    at 1 if j holds any weight of events, and at 0 otherwise.
+
+    Parameters
+    ----------
+    counts : float64 [K]
+    alpha : float
+    ended : bool [K - 1]
+        Sticks that have ended the mixture; they stay at 1.
     """
-    held, after = counts[:-1], np.maximum(0.0, alpha - 1.0 + later(counts)[:-1])
+    held, after = counts[:-1], np.maximum(0.0, alpha - 1.0 + counts_after(counts)[:-1])
     after = np.where(held + after > 0, after, 1.0)
     sticks = np.where(ended, 1.0, held / (held + after))
     remaining = np.where(ended, 0.0, after / (held + after))
@@ -149,9 +166,9 @@ def modal_sticks(counts: Array, alpha: float, ended: npt.NDArray[np.bool_]) -> S
 
 
 def modal_alpha(log1m_sticks: Array, prior: Prior, alpha: float) -> float:
-    """The mode of Gamma(e + K - 1, f - sum_{j<K} log(1 - v_j)); kept where that has no mode above 0.
+    """Return the mode of Gamma(e + K - 1, f - sum_{j<K} log(1 - v_j)), or `alpha` if none is above 0.
 
-    A stick that reaches 1 ends the sum: K - 1 is then the number of sticks before it.
+    A stick that reaches 1 ends the sum; K - 1 is then the number of sticks before it.
     """
     live = live_log1m_sticks(log1m_sticks)
     shape = prior.alpha_shape + len(live) - 1.0

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import multigammaln
 
-from dpmix.model.mixture import GAMMA_SHAPE, Array, Hyperparameters, Prior
+from dpmix.model.mixture import Array, Hyperparameters
+from dpmix.model.prior import GAMMA_SHAPE, Prior
 
 
 class Components(NamedTuple):

@@ -1,32 +1,33 @@
-"""Split-merge moves: Metropolis moves that give a component's events to two, or those of two to one.
+"""Split-merge moves: Metropolis moves that split one component into two, or merge two into one.
 
-Block Gibbs moves one event at a time: a component that should be two, or two that should be one, may stay as
-they are for thousands of sweeps. Here, once in some sweeps, the components are paired at random. Of a pair
-with one empty component, the other is to be **split** into both; a pair without one is to be **merged**. The
-pairing does not look at the data, so a split and the merge that undoes it are equally often tried, whatever
-the truncation and the order of the sticks.
+Block Gibbs moves one event at a time. A component that should be two, or two that should be one, may stay as
+they are for thousands of sweeps. Here, in some of the sweeps, the components are paired at random. A pair
+with one empty component proposes a **split**: the events of the other component are divided between both. A
+pair without an empty component proposes a **merge**. The pairing does not look at the data, so a split and
+the merge that reverses it are proposed equally often, whatever the truncation and the order of the sticks.
 
-How a component is split (after Jain and Neal 2004, J. Comput. Graph. Stat. 13:158, and 2007, Bayesian Anal.
-2:445, with all events of a scan at once): two normals are laid at random into the normal of the events of
-both components, every event draws one of them, and the two are refitted, some times: the launch. Last, every
-event draws its side given the launch, and that draw is the proposal, of a probability q that is known. A
-merge needs the q of the split that undoes it: the launch is made in the same way, from the events of both,
-and q is the probability of the sides that they are on. With labels z, p(z) their probability given alpha and
-m(.) the marginal likelihood of a component's events, parameters and sticks being integrated out, a split is
-accepted with probability min(1, p(z') m(one) m(other) / (2 p(z) m(both) q)), and a merge with that of the
-inverse. The 2: a merge gives all events to either of the two components, a split always comes from the one
-that has them.
+The proposal of a split follows Jain and Neal (2004), J. Comput. Graph. Stat. 13:158, and (2007), Bayesian
+Anal. 2:445, with all events of a scan at once. The **launch** starts from two normals, placed at random
+within the normal of the events of both components. Each event draws one of the two normals, and the normals
+are refitted; this is repeated a few times. Finally each event draws its side given the launch. That draw is
+the proposal, and its probability q is known. A merge requires the q of the split that reverses it: the launch
+is made in the same way, from the events of both components, and q is the probability of the sides on which
+they are.
 
-As q is at most 1, a merge that would be refused even then needs no pass over the events; most pairs lie so
-far apart. Moves of a round are made one after the other, but as their events are different ones, the
-proposals of all come from the same passes.
+Let z be the labels, p(z) their probability given alpha, and m(.) the marginal likelihood of the events of a
+component; parameters and sticks are integrated out. A split is accepted with probability min(1, p(z') m(one)
+m(other) / (2 p(z) m(both) q)), and a merge with that of the inverse ratio. The 2 has this reason: a merge
+gives all events to either of the two components, but a split always starts from the one that has them.
+
+As q is at most 1, a merge that would be rejected even at q = 1 requires no pass over the events. Most pairs
+are so far apart that this holds. The moves of a round are made one after the other, but their events are
+distinct, so the proposals of all moves are drawn in the same passes.
 
 K components, M pairs, D channels.
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -35,22 +36,26 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import gammaln
 
-from dpmix.model import gibbs
-from dpmix.model.mixture import Array, Hyperparameters, Ints, Mixture, Stats, mixture_from
+from dpmix.model import normal_wishart
+from dpmix.model.mixture import Array, Hyperparameters, Ints, Mixture, Stats, mixture_from, no_events
 from dpmix.model.streams import Key, Step, Stream
+
+LOG_2 = float(np.log(2.0))
+LAUNCH_SCANS = 2  # with 1, separated groups took more sweeps to find; with 3, as many as with 2
+SPREAD = 0.7  # distance of the first two normals from their middle, in standard deviations
 
 
 class SplitAssignment(NamedTuple):
-    """Which labelled events `Engine.divide` deals out, and how.
+    """The events that `Engine.divide` divides between the sides of pairs, and how.
 
     Attributes
     ----------
     pairs : int32 [K]
-        The pair, 0 to P - 1, to which the events of each component belong; -1 for those that are left alone.
+        The pair, 0 to M - 1, to which the events of each component belong; -1 for a component in no pair.
     sides : int8 [K]
-        The side of the pair, 0 or 1, that all events of a component are given; -1 where each draws its own.
+        The side of the pair, 0 or 1, that all events of a component take; -1 if each event draws its own.
     word : int
-        Which of the words 1, 2 and 3 behind an event's uniform its side is drawn by.
+        The word, 1, 2 or 3, of an event's random number that draws its side (`dpmix.model.streams.Key`).
     """
 
     pairs: npt.NDArray[np.int32]
@@ -59,71 +64,96 @@ class SplitAssignment(NamedTuple):
 
 
 Divide = Callable[[SplitAssignment, Mixture], tuple[Stats, Array]]
-"""`dpmix.engines.base.Engine.divide`, for the chain and the sweep in question."""
-
-LOG_2 = float(np.log(2.0))
-LAUNCH_SCANS = 2  # with 1, separated groups took more sweeps to find; with 3, as many
-SPREAD = 0.7  # of the two normals that are laid in, about the mean: standard deviations
+"""`dpmix.engines.base.Engine.divide`, for one chain and sweep."""
 
 
 class Moves(NamedTuple):
-    """Numbers of the moves that were accepted."""
+    """Numbers of moves in a round.
 
-    splits: int
-    merges: int
+    Attributes
+    ----------
+    splits_proposed, splits_accepted, merges_proposed, merges_accepted : int
+        The proposed moves include those that are rejected without a pass over the events.
+    """
+
+    splits_proposed: int = 0
+    splits_accepted: int = 0
+    merges_proposed: int = 0
+    merges_accepted: int = 0
+
+
+Regroup = Callable[[Stats, Hyperparameters, float], tuple[Stats, Moves]]
+"""A round of moves on the labels, given their statistics, the hyperparameters and alpha."""
 
 
 @dataclass(frozen=True)
-class _Pairs:
-    """Components that are tried together: the first holds events, the second does unless it is a split."""
+class Pairs:
+    """Components that are paired in a round.
+
+    Attributes
+    ----------
+    first : int64 [M]
+        Components that hold events.
+    second : int64 [M]
+        Their partners, which are empty for a split and hold events for a merge.
+    is_split : bool [M]
+    joined : Stats
+        Statistics of the events of both, M rows.
+    log_joined : float64 [M]
+        Log marginal likelihood of the events of both, in one component.
+    log_apart : float64 [M]
+        Log marginal likelihood of the events of both, in their present components.
+    levels : float64 [M]
+        A move is accepted if the log of its ratio is above this.
+    """
 
     first: Ints
     second: Ints
     is_split: npt.NDArray[np.bool_]
-    both: Stats  # of the events of the two
+    joined: Stats
+    log_joined: Array
+    log_apart: Array
+    levels: Array
 
-    def some(self, chosen: list[int]) -> _Pairs:
-        parts = (self.first[chosen], self.second[chosen], self.is_split[chosen])
-        return _Pairs(*parts, _rows(self.both, chosen))
+    def __len__(self) -> int:
+        return len(self.first)
 
 
-class _Proposal(NamedTuple):
-    """Sides of a pair's events: statistics [2], log marginal likelihood, log probability of drawing them."""
+class Proposal(NamedTuple):
+    """Proposed sides of the events of a pair: statistics [2], log marginal likelihood, log q."""
 
     sides: Stats
     log_marginal: float
     log_probability: float
 
 
-def round_of(
-    divide: Callable[[SplitAssignment, Mixture, Key], tuple[Stats, Array]], key: Key
-) -> gibbs.Regroup:
-    """A round for one sweep of one chain, with the random numbers of that sweep.
+def round_of(divide: Callable[[SplitAssignment, Mixture, Key], tuple[Stats, Array]], key: Key) -> Regroup:
+    """Return a round for one sweep of one chain, with the random numbers of that sweep.
 
     Parameters
     ----------
     divide : callable
         `dpmix.engines.base.Engine.divide` of the engine that drew the labels.
     key : Key
-        That they were drawn with.
+        The key with which the labels were drawn.
 
     Returns
     -------
     callable
-        For `dpmix.model.gibbs.sweep`.
+        The parameter `regroup` of `dpmix.model.gibbs.sweep`.
     """
     rng = Stream(*key).step(Step.SPLIT_MERGE)
 
-    def of_sweep(stats: Stats, hyper: Hyperparameters, alpha: float) -> Stats:
-        return regroup(stats, hyper, alpha, lambda split, mixture: divide(split, mixture, key), rng)[0]
+    def divide_for_key(split: SplitAssignment, mixture: Mixture) -> tuple[Stats, Array]:
+        return divide(split, mixture, key)
 
-    return of_sweep
+    return lambda stats, hyper, alpha: regroup(stats, hyper, alpha, divide_for_key, rng)
 
 
 def regroup(
     stats: Stats, hyper: Hyperparameters, alpha: float, divide: Divide, rng: np.random.Generator
 ) -> tuple[Stats, Moves]:
-    """One round of split-merge moves over all components, which leaves the posterior of the labels as it is.
+    """Make one round of split-merge moves over all components, which leaves the posterior invariant.
 
     Parameters
     ----------
@@ -132,70 +162,88 @@ def regroup(
     hyper : Hyperparameters
     alpha : float
     divide : callable
-        Deals out the events that these are the statistics of.
+        Divides the labelled events.
     rng : numpy.random.Generator
 
     Returns
     -------
     stats : Stats
-        Statistics by the labels that the moves leave.
+        Statistics of the labels after the moves.
     moves : Moves
 
     Raises
     ------
     numpy.linalg.LinAlgError
-        If a component's scatter is not positive definite to float64 (collinear channels).
+        The scatter of a component is not positive definite to float64 (collinear channels).
     """
     n_components = len(stats.counts)
-    pairs = _pairs(stats, rng)
-    levels = -rng.standard_exponential(len(pairs.first))  # a move is accepted if its log ratio is above
-    of_both = gibbs.log_marginals(pairs.both, hyper)
-    apart = gibbs.log_marginals(stats, hyper)
-    of_parts = apart[pairs.first] + apart[pairs.second]
-    of_labels = log_labels(stats.counts, alpha)
-    each, sizes = np.arange(len(levels)), pairs.both.counts
-
-    def promises() -> npt.NDArray[np.bool_]:
-        """Whether each move may be accepted, for all that is known without a pass; [M]."""
-        merged = np.tile(stats.counts, (len(each), 1))
-        merged[each, pairs.first], merged[each, pairs.second] = sizes, 0.0
-        gains = log_labels(merged, alpha) - of_labels
-        return np.where(pairs.is_split, sizes > 1, of_both - of_parts + LOG_2 + gains > levels)
-
-    may = promises()
-    promising = np.flatnonzero(may).tolist()
-    proposals = dict(
-        zip(promising, _propose(pairs.some(promising), n_components, hyper, divide, rng), strict=True)
-    )
+    pairs = pair_components(stats, hyper, rng)
+    possible = may_accept(pairs, stats.counts, alpha)
+    chosen = np.flatnonzero(possible).tolist()
+    proposals = dict(zip(chosen, propose(pairs, chosen, n_components, hyper, divide, rng), strict=True))
     splits = merges = 0
-    for m, level in enumerate(levels):
-        if not may[m]:
+    for m, level in enumerate(pairs.levels):
+        if not possible[m]:
             continue
-        if m not in proposals:  # a move made before it has changed that
-            (proposals[m],) = _propose(pairs.some([m]), n_components, hyper, divide, rng)
-        sides, of_sides, log_q = proposals[m]
-        if pairs.is_split[m]:
-            after = sides
-            ratio = of_sides - of_both[m] - LOG_2 - log_q
-        else:
-            after = _beside_nothing(_rows(pairs.both, [m]))
-            ratio = of_both[m] - of_parts[m] + LOG_2 + log_q
-        of_new_labels = log_labels(_changed(stats.counts, pairs, m, after.counts), alpha)
-        ratio += of_new_labels - of_labels
-        if ratio > level and not (pairs.is_split[m] and after.counts.min() == 0.0):
-            stats = _replaced(stats, [pairs.first[m], pairs.second[m]], after)
-            of_labels = of_new_labels
-            may = promises()
+        if m not in proposals:  # an earlier move of this round made it possible
+            (proposals[m],) = propose(pairs, [m], n_components, hyper, divide, rng)
+        after, log_ratio = evaluate(pairs, m, proposals[m], stats.counts, alpha)
+        if log_ratio > level and not (pairs.is_split[m] and after.counts.min() == 0.0):
+            stats = with_rows(stats, [pairs.first[m], pairs.second[m]], after)
+            possible = may_accept(pairs, stats.counts, alpha)
             splits += bool(pairs.is_split[m])
             merges += not pairs.is_split[m]
-    return stats, Moves(splits, merges)
+    n_splits = int(pairs.is_split.sum())
+    return stats, Moves(n_splits, splits, len(pairs) - n_splits, merges)
+
+
+def pair_components(stats: Stats, hyper: Hyperparameters, rng: np.random.Generator) -> Pairs:
+    """Pair all components at random; pairs without events are left out, and one component if K is odd."""
+    n_components = len(stats.counts)
+    pairs = rng.permutation(n_components)[: n_components // 2 * 2].reshape(-1, 2)
+    held = stats.counts[pairs] > 0
+    pairs = np.where(held[:, :1], pairs, pairs[:, ::-1])[held.any(axis=1)]
+    first, second = pairs.T
+    joined = merge_components(rows_of(stats, first), rows_of(stats, second))
+    levels = -rng.standard_exponential(len(first))
+    log_joined = normal_wishart.log_marginals(joined, hyper)
+    each = normal_wishart.log_marginals(stats, hyper)
+    is_split = stats.counts[second] == 0.0
+    return Pairs(first, second, is_split, joined, log_joined, each[first] + each[second], levels)
+
+
+def may_accept(pairs: Pairs, counts: Array, alpha: float) -> npt.NDArray[np.bool_]:
+    """Return the moves that may be accepted, by what is known without a pass over the events, bool [M].
+
+    A split requires more than one event. For a merge, q is replaced by its bound 1.
+    """
+    each, sizes = np.arange(len(pairs)), pairs.joined.counts
+    merged = np.tile(counts, (len(pairs), 1))
+    merged[each, pairs.first], merged[each, pairs.second] = sizes, 0.0
+    gains = log_labels(merged, alpha) - log_labels(counts, alpha)
+    bounds = pairs.log_joined - pairs.log_apart + LOG_2 + gains
+    return np.where(pairs.is_split, sizes > 1, bounds > pairs.levels)
+
+
+def evaluate(pairs: Pairs, m: int, proposal: Proposal, counts: Array, alpha: float) -> tuple[Stats, float]:
+    """Return the statistics of pair m after its move, and the log of the acceptance ratio."""
+    if pairs.is_split[m]:
+        after = proposal.sides
+        ratio = proposal.log_marginal - pairs.log_joined[m] - LOG_2 - proposal.log_probability
+    else:
+        joined = rows_of(pairs.joined, [m])
+        after = concatenate(joined, no_events(1, joined.sums.shape[1]))
+        ratio = pairs.log_joined[m] - pairs.log_apart[m] + LOG_2 + proposal.log_probability
+    changed = counts.copy()
+    changed[[pairs.first[m], pairs.second[m]]] = after.counts
+    return after, ratio + (log_labels(changed, alpha) - log_labels(counts, alpha))
 
 
 def log_labels(counts: Array, alpha: float) -> Array:
-    """Log probability of labels with these counts, float64 [..., K], given alpha, the sticks integrated out.
+    """Return the log probability of labels with these counts given alpha, sticks integrated out.
 
-    The product of B(1 + n_j, alpha + sum_{r>j} n_r) / B(1, alpha) over j < K, in which most gamma functions
-    cancel.
+    This is the product of B(1 + n_j, alpha + sum_{r>j} n_r) / B(1, alpha) over j < K, in which most gamma
+    functions cancel. Counts are float64 [..., K], the result is float64 [...].
     """
     left = np.cumsum(counts[..., ::-1], axis=-1)[..., ::-1]  # n_j and all after it
     gammas = gammaln(1.0 + counts[..., :-1]).sum(axis=-1) + gammaln(alpha + left[..., -1])
@@ -204,69 +252,52 @@ def log_labels(counts: Array, alpha: float) -> Array:
     return logs
 
 
-def _changed(counts: Array, pairs: _Pairs, m: int, after: Array) -> Array:
-    """Counts where the components of a pair have others."""
-    changed = counts.copy()
-    changed[[pairs.first[m], pairs.second[m]]] = after
-    return changed
-
-
-def _pairs(stats: Stats, rng: np.random.Generator) -> _Pairs:
-    """All components in pairs at random; those without events are left out, and one where K is odd."""
-    n_components = len(stats.counts)
-    pairs = rng.permutation(n_components)[: n_components // 2 * 2].reshape(-1, 2)
-    held = stats.counts[pairs] > 0
-    pairs = np.where(held[:, :1], pairs, pairs[:, ::-1])[held.any(axis=1)]
-    first, second = pairs.T
-    both = merge_components(_rows(stats, first), _rows(stats, second))
-    return _Pairs(first, second, stats.counts[second] == 0.0, both)
-
-
-def _propose(
-    pairs: _Pairs, n_components: int, hyper: Hyperparameters, divide: Divide, rng: np.random.Generator
-) -> list[_Proposal]:
-    """Sides for the events of each pair: drawn for a split, those they are on for a merge."""
-    n_pairs = len(pairs.first)
+def propose(
+    pairs: Pairs,
+    chosen: list[int],
+    n_components: int,
+    hyper: Hyperparameters,
+    divide: Divide,
+    rng: np.random.Generator,
+) -> list[Proposal]:
+    """Return sides for the events of the chosen pairs: drawn for a split, the present ones for a merge."""
+    n_pairs = len(chosen)
     if n_pairs == 0:
         return []
+    first, second, is_merge = pairs.first[chosen], pairs.second[chosen], ~pairs.is_split[chosen]
     of_component = np.full(n_components, -1, np.int32)
-    of_component[pairs.first] = of_component[pairs.second] = np.arange(n_pairs)
+    of_component[first] = of_component[second] = np.arange(n_pairs)
     sides = np.full(n_components, -1, np.int8)
-    mixture = init_split(pairs.both, hyper, rng)
+    mixture = init_split(rows_of(pairs.joined, chosen), hyper, rng)
     for word in range(1, LAUNCH_SCANS + 1):
-        mixture = _refitted(divide(SplitAssignment(of_component, sides, word), mixture)[0], hyper)
-    sides[pairs.first[~pairs.is_split]] = 0
-    sides[pairs.second[~pairs.is_split]] = 1
+        mixture = refit(divide(SplitAssignment(of_component, sides, word), mixture)[0], hyper)
+    sides[first[is_merge]] = 0
+    sides[second[is_merge]] = 1
     stats, log_probabilities = divide(SplitAssignment(of_component, sides, LAUNCH_SCANS + 1), mixture)
-    marginals = gibbs.log_marginals(stats, hyper).reshape(-1, 2).sum(axis=1)
+    marginals = normal_wishart.log_marginals(stats, hyper).reshape(-1, 2).sum(axis=1)
     numbers = zip(marginals.tolist(), log_probabilities.tolist(), strict=True)
-    return [_Proposal(_rows(stats, slice(2 * m, 2 * m + 2)), *found) for m, found in enumerate(numbers)]
+    return [Proposal(rows_of(stats, slice(2 * m, 2 * m + 2)), *found) for m, found in enumerate(numbers)]
 
 
-def init_split(both: Stats, hyper: Hyperparameters, rng: np.random.Generator) -> Mixture:
-    """Two normals of the prior's mean covariance, on either side of each mean, [2M]."""
-    posterior = gibbs.posterior(both, hyper)
-    roots = np.linalg.cholesky(gibbs.mean_covariances(posterior))
+def init_split(joined: Stats, hyper: Hyperparameters, rng: np.random.Generator) -> Mixture:
+    """Place two normals with the prior's mean covariance on opposite sides of each mean, 2M components."""
+    posterior = normal_wishart.posterior(joined, hyper)
+    roots = np.linalg.cholesky(normal_wishart.mean_covariances(posterior))
     away = SPREAD * np.einsum("mij,mj->mi", roots, rng.standard_normal(posterior.means.shape))
     means = np.stack((posterior.means - away, posterior.means + away), axis=1).reshape(-1, away.shape[1])
     covariances = np.broadcast_to(hyper.phi, (len(means), *hyper.phi.shape))
     return mixture_from(np.zeros(len(means)), means, covariances)
 
 
-def _refitted(sides: Stats, hyper: Hyperparameters) -> Mixture:
-    """The normals of the posterior means of all sides, [2M], weighted by their events within a pair."""
-    posterior = gibbs.posterior(sides, hyper)
-    return mixture_from(np.log1p(sides.counts), posterior.means, gibbs.mean_covariances(posterior))
-
-
-def _rows(stats: Stats, rows: Ints | list[int] | slice) -> Stats:
-    """Some components' statistics."""
-    parts = (stats.counts[rows], stats.sums[rows], stats.scatters[rows], stats.centres[rows])
-    return Stats(*parts, log_likelihood=0.0)
+def refit(sides: Stats, hyper: Hyperparameters) -> Mixture:
+    """Return the normals at the posterior means of all sides, weighted by their events, 2M components."""
+    posterior = normal_wishart.posterior(sides, hyper)
+    covariances = normal_wishart.mean_covariances(posterior)
+    return mixture_from(np.log1p(sides.counts), posterior.means, covariances)
 
 
 def merge_components(one: Stats, other: Stats) -> Stats:
-    """Statistics of the events of two, component by component, about the centres of the first."""
+    """Return the statistics of the joined events of paired rows, about the centres of the first."""
     gaps = other.centres - one.centres
     counts = other.counts[:, None]
     cross = other.sums[:, :, None] * gaps[:, None, :]
@@ -280,21 +311,26 @@ def merge_components(one: Stats, other: Stats) -> Stats:
     )
 
 
-def _beside_nothing(one: Stats) -> Stats:
-    """The statistics of one component, and of one without events after it."""
-    empty = gibbs.no_events(1, one.sums.shape[1])
+def rows_of(stats: Stats, rows: Ints | list[int] | slice) -> Stats:
+    """Return the statistics of some components."""
+    parts = (stats.counts[rows], stats.sums[rows], stats.scatters[rows], stats.centres[rows])
+    return Stats(*parts, log_likelihood=0.0)
+
+
+def concatenate(one: Stats, other: Stats) -> Stats:
+    """Return the statistics of the components of both, in this order."""
     return Stats(
-        np.concatenate((one.counts, empty.counts)),
-        np.concatenate((one.sums, empty.sums)),
-        np.concatenate((one.scatters, empty.scatters)),
-        np.concatenate((one.centres, empty.centres)),
+        np.concatenate((one.counts, other.counts)),
+        np.concatenate((one.sums, other.sums)),
+        np.concatenate((one.scatters, other.scatters)),
+        np.concatenate((one.centres, other.centres)),
         log_likelihood=0.0,
     )
 
 
-def _replaced(stats: Stats, components: list[int], by: Stats) -> Stats:
-    """Statistics with those of some components replaced."""
-    replaced = copy.deepcopy(stats)
-    for name in ("counts", "sums", "scatters", "centres"):
-        getattr(replaced, name)[components] = getattr(by, name)
-    return replaced
+def with_rows(stats: Stats, rows: list[int], new: Stats) -> Stats:
+    """Return the statistics with those of some components replaced by new ones."""
+    counts, sums = stats.counts.copy(), stats.sums.copy()
+    scatters, centres = stats.scatters.copy(), stats.centres.copy()
+    counts[rows], sums[rows], scatters[rows], centres[rows] = new.counts, new.sums, new.scatters, new.centres
+    return Stats(counts, sums, scatters, centres, stats.log_likelihood)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from dpmix.model.mixture import PHI_FLOOR
+from dpmix.model.prior import PHI_FLOOR
 from dpmix.runs.diagnostics import (
     GOOD_ESS,
     GOOD_R_HAT,

@@ -10,8 +10,9 @@ from scipy.cluster.vq import vq
 
 from dpmix.errors import DataError
 from dpmix.inputs.transforms import Scaling
-from dpmix.model import bem, gibbs
-from dpmix.model.mixture import Array, Floats, Prior, State, whiteners_of
+from dpmix.model import bem, stick_breaking
+from dpmix.model.mixture import Array, Floats, State, no_events, whiteners_of
+from dpmix.model.prior import Prior
 from dpmix.model.streams import Step, Stream
 
 if TYPE_CHECKING:
@@ -181,7 +182,7 @@ def _from_partition(
     The sticks are at their posterior means too, not their modes: no component starts without weight.
     """
     n_components, dim = centres.shape
-    stats = gibbs.no_events(n_components, dim)
+    stats = no_events(n_components, dim)
     scale = n_events / len(points)
     for j, members in enumerate(np.split(np.argsort(labels, kind="stable"), _ends(labels, n_components))):
         away = points[members] - centres[j]
@@ -191,7 +192,7 @@ def _from_partition(
     stats.centres[:] = centres
     means, covariances, whiteners = bem.expected_parameters(stats, prior)
     alpha = alpha_start(prior)
-    held, rest = 1.0 + stats.counts[:-1], alpha + gibbs.later(stats.counts)[:-1]
+    held, rest = 1.0 + stats.counts[:-1], alpha + stick_breaking.counts_after(stats.counts)[:-1]
     log_total = np.log(held + rest)
     return State(
         iteration,

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmix.errors import DataError, DpmixError, EngineError
-from dpmix.model.mixture import Prior, State, Stats, log_prior, occupied
+from dpmix.model.mixture import State, Stats, occupied
+from dpmix.model.prior import Prior, log_prior
 from dpmix.runs.checkpoint import Checkpoint
 from dpmix.runs.describe import describe_run
 from dpmix.runs.layout import Record

@@ -21,7 +21,8 @@ from dpmix.inputs import preprocess
 from dpmix.inputs.events import Events
 from dpmix.inputs.storage import Storage, is_in_file, release_pages
 from dpmix.model import gibbs
-from dpmix.model.mixture import HYPERPARAMETERS, Prior, State
+from dpmix.model.mixture import HYPERPARAMETERS, State
+from dpmix.model.prior import Prior
 from dpmix.model.streams import Step, Stream
 from dpmix.runs import initialise
 from dpmix.runs.describe import describe_engine

@@ -20,8 +20,9 @@ from sklearn.mixture import BayesianGaussianMixture
 from dpmix.cli import main
 from dpmix.config.problems import keys
 from dpmix.config.schema import parse_config, schema
-from dpmix.model.gibbs import posterior
-from dpmix.model.mixture import Hyperparameters, Prior, State, Stats, log_prior, whiteners_of
+from dpmix.model.mixture import Hyperparameters, State, Stats, whiteners_of
+from dpmix.model.normal_wishart import posterior
+from dpmix.model.prior import Prior, log_prior
 from dpmix.runs.session import make_prior
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

@@ -11,7 +11,7 @@ from scipy import stats
 from dpmix.errors import ConfigError
 from dpmix.inputs.opening import open_source
 from dpmix.inputs.simulate import cytometry_like, from_model
-from dpmix.model.mixture import Prior
+from dpmix.model.prior import Prior
 
 
 def test_events_of_the_model_have_its_moments() -> None:

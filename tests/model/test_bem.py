@@ -14,8 +14,9 @@ from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
 from whole_runs import a_config, write_events
 
 from dpmix import open_run
-from dpmix.model import bem, gibbs
-from dpmix.model.mixture import HYPERPARAMETERS, Prior, State, Stats, live_log1m_sticks, log_prior, mixture_of
+from dpmix.model import bem, gibbs, normal_wishart
+from dpmix.model.mixture import HYPERPARAMETERS, State, Stats, live_log1m_sticks, mixture_of, no_events
+from dpmix.model.prior import Prior, log_prior
 from dpmix.model.streams import Stream
 from dpmix.runs import initialise
 from dpmix.runs.bem import run_bem
@@ -37,6 +38,7 @@ class Way:
     states: list[State]
     values: np.ndarray
     live: np.ndarray
+    empty: np.ndarray
     emptied: np.ndarray
 
     @property
@@ -50,7 +52,7 @@ def climb(
 ) -> Way:
     """Bayesian EM; every event stands for `copies` of itself."""
     engine = ReferenceEngine(events)
-    states, values, live, emptied = [state], [], [], []
+    states, values, live, empty, emptied = [state], [], [], [], []
     for _ in range(steps):
         seen = engine.expect_labels(mixture_of(states[-1]))
         stats = Stats(
@@ -63,9 +65,10 @@ def climb(
         values.append(stats.log_likelihood + log_prior(states[-1], prior))
         live.append(len(live_log1m_sticks(states[-1].log1m_sticks)))
         following, info = bem.step(states[-1], stats, prior, update)
+        empty.append(info.empty)
         emptied.append(info.emptied)
         states.append(following)
-    return Way(states, np.array(values), np.array(live), np.array(emptied))
+    return Way(states, np.array(values), np.array(live), np.array(empty), np.array(emptied))
 
 
 def test_a_step_goes_to_the_posterior_means_of_the_weighted_events() -> None:
@@ -141,11 +144,12 @@ def test_the_climb_finds_the_groups_and_empties_the_rest() -> None:
 
 def test_emptied_components_leave_finite_numbers() -> None:
     state = initialise.from_kmeans(three_groups(), 600, 5, PRIOR, Stream(1, 0, 0))
-    stats = gibbs.no_events(5, 2)
+    stats = no_events(5, 2)
     stats.counts[0] = 600.0
     stats.scatters[0] = 600 * np.eye(2)
     after, info = bem.step(state, stats, PRIOR)
-    assert info.emptied == 4
+    assert info.empty == 4
+    assert info.emptied == 3  # the last component has no stick, and what the first leaves
     assert np.isfinite(log_prior(after, PRIOR))
     assert np.isfinite(after.alpha)
     assert after.weights.sum() == pytest.approx(1.0)
@@ -158,7 +162,7 @@ def test_a_step_to_modes_goes_to_the_joint_mode_of_a_component() -> None:
     """No other (mu, Sigma) has a higher density; the posterior mean has a lower one."""
     events = three_groups(30)
     stats = ReferenceEngine(events).expect_labels(mixture_of(one_component(events)))
-    conditional = gibbs.posterior(stats, PRIOR)
+    conditional = normal_wishart.posterior(stats, PRIOR)
 
     def density(mean: np.ndarray, covariance: np.ndarray) -> float:
         spread = st.multivariate_normal(conditional.means[0], covariance / conditional.precisions[0])
@@ -240,19 +244,24 @@ def test_with_modes_the_log_posterior_never_falls() -> None:
     """To rounding, and to what the floor of an event's weights leaves out, in all steps but those in which a
     stick reaches 1: these are few, and the log posterior is that of a shorter mixture from there on. With
     alpha of 1 or more nothing jumps at them."""
-    cut = at_one = emptied = 0
+    cut = at_one = emptied = gone = 0
     for prior, way in ways("mode", range(45)):
         assert np.isfinite(way.values).all()
         assert way.rises.min(initial=0.0) > -1e-12
         assert (np.diff(way.live) <= 0).all()
+        at_zero = [int(np.isneginf(state.log_weights).sum()) for state in (way.states[0], way.states[-1])]
+        assert way.emptied.min() >= 0
+        assert way.emptied.sum() == at_zero[1] - at_zero[0]
+        gone += at_zero[1] - at_zero[0]
         cut += way.live[-1] < way.live[0]
-        emptied += way.emptied[-1] > 0
+        emptied += way.empty[-1] > 0
         if "alpha" not in prior.learned and way.states[0].alpha >= 1:
             at_one += way.live[-1] < way.live[0]
             assert (np.diff(way.values) > -1e-12 * np.abs(way.values[1:])).all()
     assert cut >= 8
     assert emptied >= 15
     assert at_one >= 1
+    assert gone >= 30
 
 
 def test_with_means_it_falls_in_the_same_climbs() -> None:

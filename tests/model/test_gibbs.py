@@ -10,8 +10,9 @@ import pytest
 from reference import ReferenceEngine
 from scipy import stats as st
 
-from dpmix.model import gibbs
-from dpmix.model.mixture import HYPERPARAMETERS, Array, Prior, State, Stats, log_prior, mixture_of
+from dpmix.model import gibbs, label_swaps, normal_wishart, stick_breaking
+from dpmix.model.mixture import HYPERPARAMETERS, Array, State, Stats, log_weights, mixture_of, no_events
+from dpmix.model.prior import Prior, log_prior
 from dpmix.model.streams import Key, Step, Stream
 
 PRIOR = Prior(np.array([0.5, -0.5]), 2.0, 3.0, np.array([[1.0, 0.4], [0.4, 0.8]]), 2.0, 1.0)
@@ -49,7 +50,7 @@ def test_learning_takes_its_random_numbers_from_a_stream_of_its_own() -> None:
     learned = gibbs.draw_prior(LEARNED, COMPONENTS, None, Stream(7, 0, 0))
     assert learned.alpha == state.alpha
     assert np.array_equal(learned.log_sticks, state.log_sticks)
-    stats = gibbs.no_events(COMPONENTS, 2)
+    stats = no_events(COMPONENTS, 2)
     stats.counts[:2] = 3.0
     fixed, _ = gibbs.sweep(state, stats, PRIOR, Stream(7, 0, 1))
     moved, _ = gibbs.sweep(state, stats, LEARNED, Stream(7, 0, 1))
@@ -65,15 +66,15 @@ def test_label_swaps_leave_labels_and_sticks_as_they_are() -> None:
     counts_before, counts_after, first_before, first_after = [], [], [], []
     for _ in range(6000):
         alpha = float(rng.gamma(2.0, 0.7))
-        sticks = gibbs.draw_sticks(np.zeros(COMPONENTS), alpha, rng)
-        weights = np.exp(gibbs.log_weights(sticks.log_sticks, sticks.log1m_sticks))
+        sticks = stick_breaking.draw_sticks(np.zeros(COMPONENTS), alpha, rng)
+        weights = np.exp(log_weights(sticks.log_sticks, sticks.log1m_sticks))
         counts = rng.multinomial(5, weights / weights.sum()).astype(float)
-        order, moved, _ = gibbs.swap_labels(counts, sticks, alpha, rng)
+        order, moved, _ = label_swaps.swap_labels(counts, sticks, alpha, rng)
         after = counts[order]
         counts_after.append(int(after @ [216, 36, 6, 1]))
         first_after.append(moved.log_sticks[1] * (1 + after[1]))
-        sticks = gibbs.draw_sticks(np.zeros(COMPONENTS), alpha, rng)
-        weights = np.exp(gibbs.log_weights(sticks.log_sticks, sticks.log1m_sticks))
+        sticks = stick_breaking.draw_sticks(np.zeros(COMPONENTS), alpha, rng)
+        weights = np.exp(log_weights(sticks.log_sticks, sticks.log1m_sticks))
         counts = rng.multinomial(5, weights / weights.sum()).astype(float)
         counts_before.append(int(counts @ [216, 36, 6, 1]))
         first_before.append(sticks.log_sticks[1] * (1 + counts[1]))
@@ -86,7 +87,7 @@ def test_label_swaps_leave_labels_and_sticks_as_they_are() -> None:
 def test_a_sweep_tells_the_numbers_that_its_components_had() -> None:
     """What passes are pruned by: the order of the sweep's swaps, which draws none of the parameters."""
     state = gibbs.draw_prior(PRIOR, COMPONENTS, None, Stream(7, 0, 0))
-    stats = gibbs.no_events(COMPONENTS, 2)
+    stats = no_events(COMPONENTS, 2)
     stats.counts[:] = [3.0, 0.0, 40.0, 1.0]
     stays, told = gibbs.sweep(state, stats, PRIOR, Stream(7, 0, 1), label_swaps=False)
     assert told.order is None
@@ -94,6 +95,30 @@ def test_a_sweep_tells_the_numbers_that_its_components_had() -> None:
     assert told.order is not None
     assert told.order.tolist() != [0, 1, 2, 3]
     assert np.array_equal(moved.means, stays.means[told.order])
+
+
+def test_a_sweep_counts_its_label_swaps() -> None:
+    """Of three kinds: K tries, K - 2 and K - 1 neighbours. Two empty components do not count."""
+    state = gibbs.draw_prior(PRIOR, COMPONENTS, None, Stream(7, 0, 0))
+
+    def info_of(counts: list[float], *, label_swaps: bool = True) -> gibbs.Info:
+        stats = replace(no_events(COMPONENTS, 2), counts=np.array(counts))
+        return gibbs.sweep(state, stats, PRIOR, Stream(7, 0, 1), label_swaps=label_swaps)[1]
+
+    full = info_of([3.0, 2.0, 40.0, 1.0])
+    assert full.swaps_proposed == 4 + 2 + 3
+    assert 0 < full.swaps_accepted < 9
+    empty = info_of([0.0, 0.0, 0.0, 0.0])
+    assert (empty.swaps_proposed, empty.swaps_accepted) == (0, 0)
+    without = info_of([3.0, 2.0, 40.0, 1.0], label_swaps=False)
+    assert without == gibbs.Info(None)
+
+
+def test_swaps_of_empty_neighbours_are_not_counted() -> None:
+    rng, log1m_sticks = np.random.default_rng(1), np.log(np.full(5, 0.5))
+    for counts, proposed in (([0.0] * 6, 0), ([0.0, 0.0, 0.0, 0.0, 0.0, 5.0], 0), ([5.0] * 6, 4)):
+        swaps = label_swaps.exchange_with_sticks(np.array(counts), log1m_sticks, rng).swaps
+        assert swaps == (proposed, proposed)  # equal counts and sticks: the ratio is 1
 
 
 def z_scores(sample: Array, mean: Array, variance: Array) -> Array:
@@ -110,8 +135,8 @@ def test_parameters_have_the_moments_of_the_normal_inverse_wishart() -> None:
     repeated = Stats(
         *(np.repeat(a, 20_000, axis=0) for a in (one.counts, one.sums, one.scatters, one.centres)), 0.0
     )
-    means, covariances, whiteners = gibbs.draw_parameters(
-        gibbs.posterior(repeated, PRIOR), Stream(5, 0, 1).step(Step.PARAMETERS)
+    means, covariances, whiteners = normal_wishart.draw_parameters(
+        normal_wishart.posterior(repeated, PRIOR), Stream(5, 0, 1).step(Step.PARAMETERS)
     )
     # the textbook's update (Gelman et al. 2013, Bayesian Data Analysis, 3rd edition, section 3.6)
     kappa = 1 / PRIOR.gamma
@@ -139,12 +164,12 @@ def test_parameters_have_the_moments_of_the_normal_inverse_wishart() -> None:
 def test_sticks_and_alpha_have_their_conditionals() -> None:
     counts, alpha = np.array([5.0, 0.0, 2.0, 1.0]), 0.3
     rng = np.random.default_rng(6)
-    draws = [gibbs.draw_sticks(counts, alpha, rng) for _ in range(4000)]
+    draws = [stick_breaking.draw_sticks(counts, alpha, rng) for _ in range(4000)]
     for j, (a, b) in enumerate([(6, 3.3), (1, 3.3), (3, 1.3)]):
         assert st.kstest([np.exp(d.log_sticks[j]) for d in draws], st.beta(a, b).cdf).pvalue > SMALL
         assert np.allclose([np.exp(d.log_sticks[j]) + np.exp(d.log1m_sticks[j]) for d in draws], 1.0)
     log1m_sticks = np.log([0.5, 0.9, 0.2])
-    alphas = [gibbs.draw_alpha(log1m_sticks, PRIOR, rng) for _ in range(4000)]
+    alphas = [stick_breaking.draw_alpha(log1m_sticks, PRIOR, rng) for _ in range(4000)]
     exact = st.gamma(PRIOR.alpha_shape + 3, scale=1 / (PRIOR.alpha_rate - log1m_sticks.sum()))
     assert st.kstest(alphas, exact.cdf).pvalue > SMALL
 
@@ -152,10 +177,10 @@ def test_sticks_and_alpha_have_their_conditionals() -> None:
 def test_sticks_stay_finite_where_a_stick_rounds_to_one() -> None:
     counts = np.zeros(50)
     counts[0] = 1e9
-    sticks = gibbs.draw_sticks(counts, 1e-3, np.random.default_rng(1))
+    sticks = stick_breaking.draw_sticks(counts, 1e-3, np.random.default_rng(1))
     assert np.isfinite(sticks.log_sticks).all()
     assert np.isfinite(sticks.log1m_sticks).all()
-    assert np.isfinite(gibbs.log_weights(sticks.log_sticks, sticks.log1m_sticks)).all()
+    assert np.isfinite(log_weights(sticks.log_sticks, sticks.log1m_sticks)).all()
 
 
 def test_a_component_alone_takes_everything() -> None:
@@ -171,14 +196,14 @@ def test_alpha_of_a_vague_prior_stays_above_zero() -> None:
     """Gamma(0.001) variates round to 0, at which nothing goes on."""
     prior = Prior(np.zeros(2), 5.0, 2.0, 0.3 * np.eye(2), 1e-3, 1e-3)
     drawn = [gibbs.draw_prior(prior, 6, None, Stream(1, chain, 0)) for chain in range(50)]
-    assert min(state.alpha for state in drawn) == gibbs.LEAST_ALPHA
+    assert min(state.alpha for state in drawn) == stick_breaking.LEAST_ALPHA
     for state in drawn:
-        following, _ = gibbs.sweep(state, gibbs.no_events(6, 2), prior, Stream(1, 0, 1))
+        following, _ = gibbs.sweep(state, no_events(6, 2), prior, Stream(1, 0, 1))
         assert np.isfinite([log_prior(state, prior), log_prior(following, prior)]).all()
 
 
 def test_alpha_is_kept_unless_it_is_learned() -> None:
     state = gibbs.draw_prior(PRIOR, 3, 2.0, Stream(3, 0, 0))
     fixed = replace(PRIOR, learned=frozenset())
-    after, _ = gibbs.sweep(state, gibbs.no_events(3, 2), fixed, Stream(3, 0, 1))
+    after, _ = gibbs.sweep(state, no_events(3, 2), fixed, Stream(3, 0, 1))
     assert after.alpha == 2.0

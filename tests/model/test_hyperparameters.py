@@ -10,18 +10,10 @@ from scipy import integrate, optimize
 from scipy import stats as st
 from scipy.special import multigammaln
 
-from dpmix.model import bem, gibbs, hyperparameters
+from dpmix.model import bem, gibbs, hyperparameters, normal_wishart
 from dpmix.model.hyperparameters import Wishart
-from dpmix.model.mixture import (
-    HYPERPARAMETERS,
-    Array,
-    Hyperparameters,
-    Prior,
-    State,
-    Stats,
-    log_hyperprior,
-    log_prior,
-)
+from dpmix.model.mixture import HYPERPARAMETERS, Array, Hyperparameters, State, Stats, no_events
+from dpmix.model.prior import Prior, log_hyperprior, log_prior
 from dpmix.model.streams import Step, Stream
 
 # A right sampler fails one choice of the seed in some 500.
@@ -43,8 +35,10 @@ HYPER = Hyperparameters(
 def a_state(n_components: int = 7) -> State:
     """Components of the model, under hyperparameters that are not the prior's own."""
     state = gibbs.draw_prior(PRIOR, n_components, None, Stream(3, 0, 0))
-    empty = gibbs.posterior(gibbs.no_events(n_components, 3), HYPER)
-    means, covariances, whiteners = gibbs.draw_parameters(empty, Stream(4, 0, 0).step(Step.PARAMETERS))
+    empty = normal_wishart.posterior(no_events(n_components, 3), HYPER)
+    means, covariances, whiteners = normal_wishart.draw_parameters(
+        empty, Stream(4, 0, 0).step(Step.PARAMETERS)
+    )
     return replace(state, means=means, covariances=covariances, whiteners=whiteners, hyperparameters=HYPER)
 
 
@@ -144,7 +138,7 @@ def test_phi_has_its_conditional() -> None:
 @pytest.mark.parametrize("name", HYPERPARAMETERS)
 def test_each_is_switched_on_its_own(name: str) -> None:
     state = a_state()
-    stats = gibbs.no_events(7, 3)
+    stats = no_events(7, 3)
     stats.counts[:] = 1.0
     for following in (
         gibbs.sweep(state, stats, learning(name), Stream(1, 0, 1))[0],
@@ -157,7 +151,7 @@ def test_each_is_switched_on_its_own(name: str) -> None:
 
 
 def test_components_without_events_say_nothing() -> None:
-    state, stats = a_state(), gibbs.no_events(7, 3)
+    state, stats = a_state(), no_events(7, 3)
     stats.counts[:4] = 5.0
     other = replace(state, means=np.concatenate((state.means[:4], state.means[4:] + 9.0)))
     for move in (
@@ -313,7 +307,7 @@ def test_draws_from_the_prior_have_its_moments() -> None:
 def some_stats() -> Stats:
     """Weighted events: many, few, a fraction of one, and none."""
     rng = np.random.default_rng(10)
-    stats = gibbs.no_events(7, 3)
+    stats = no_events(7, 3)
     for j, count in enumerate((200.0, 50.0, 9.0, 3.0, 0.4, 1e-3, 0.0)):
         x = rng.normal(size=(12, 3)) * rng.uniform(0.3, 1.5, size=3)
         stats.counts[j], stats.centres[j] = count, rng.normal(scale=2.0, size=3)
@@ -326,7 +320,7 @@ def objective(hyper: Hyperparameters, stats: Stats) -> float:
     """log p(hyperparameters) and the log density of the weighted events, components integrated out (Gelman et
     al. 2013, Bayesian Data Analysis, 3rd edition, section 3.6), but for a constant."""
     dim, dof = 3, hyper.nu + 4
-    conditional = gibbs.posterior(stats, hyper)
+    conditional = normal_wishart.posterior(stats, hyper)
     value = log_hyperprior(hyper, PRIOR)
     for j in range(len(stats.counts)):
         value += 0.5 * dof * np.linalg.slogdet(hyper.nu * hyper.phi)[1] - multigammaln(0.5 * dof, dim)
@@ -342,7 +336,9 @@ def test_bayesian_em_climbs_to_the_top_of_its_objective(learned: tuple[str, ...]
     hyper = replace(PRIOR.centre, nu=float(PRIOR.nu_grid[80]))
     values = [objective(hyper, stats)]
     for _ in range(400):
-        components = bem.expected_components(gibbs.posterior(stats, hyper), stats.counts > 0, hyper.m)
+        components = bem.expected_components(
+            normal_wishart.posterior(stats, hyper), stats.counts > 0, hyper.m
+        )
         hyper = hyperparameters.modes(components, hyper, prior)
         values.append(objective(hyper, stats))
     assert np.diff(values).min() > -1e-9

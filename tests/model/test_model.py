@@ -7,7 +7,8 @@ import pytest
 from scipy import stats as st
 
 from dpmix.model import gibbs
-from dpmix.model.mixture import Prior, Stats, live_log1m_sticks, log_prior, log_weights, mixture_of
+from dpmix.model.mixture import Stats, live_log1m_sticks, log_weights, mixture_of, no_events
+from dpmix.model.prior import Prior, log_prior
 from dpmix.model.streams import Step, Stream
 
 
@@ -55,7 +56,7 @@ def test_a_stick_at_one_ends_the_sum_over_sticks() -> None:
 
 
 def test_statistics_add_only_about_the_same_centre() -> None:
-    one = gibbs.no_events(2, 3)
+    one = no_events(2, 3)
     assert (one + one).counts.tolist() == [0.0, 0.0]
     other = Stats(one.counts, one.sums, one.scatters, one.centres + 1, 0.0)
     with pytest.raises(ValueError, match="centres"):

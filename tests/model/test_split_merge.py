@@ -12,8 +12,9 @@ from whole_runs import StopAfter, a_config, assert_identical, write_events
 from dpmix import open_run
 from dpmix.config.schema import Config
 from dpmix.engines.cpu import CpuEngine
-from dpmix.model import gibbs, split_merge
-from dpmix.model.mixture import Array, Floats, Ints, Prior, State, Stats, log_prior, mixture_of, occupied
+from dpmix.model import gibbs, normal_wishart, split_merge
+from dpmix.model.mixture import Array, Floats, Ints, State, Stats, mixture_of, no_events, occupied
+from dpmix.model.prior import Prior, log_prior
 from dpmix.model.streams import Key, Step, Stream
 from dpmix.runs.mcmc import run_mcmc
 
@@ -21,7 +22,7 @@ PRIOR = Prior(np.array([0.2, -0.1]), 5.0, 2.0, np.array([[0.4, 0.1], [0.1, 0.3]]
 
 
 def stats_of(events: Floats, labels: Ints, centres: Array) -> Stats:
-    stats = gibbs.no_events(len(centres), events.shape[1])
+    stats = no_events(len(centres), events.shape[1])
     for j, centre in enumerate(centres):
         away = events[labels == j] - centre
         stats.counts[j], stats.sums[j], stats.scatters[j] = len(away), away.sum(axis=0), away.T @ away
@@ -47,7 +48,7 @@ def test_statistics_of_two_together_are_those_of_their_events() -> None:
     events, labels = rng.normal(size=(50, 2)).astype(np.float32), rng.integers(2, size=50)
     centres = np.array([[3.0, 1.0], [-2.0, 7.0]])
     apart = stats_of(events, labels, centres)
-    both = split_merge.merge_components(split_merge._rows(apart, [0]), split_merge._rows(apart, [1]))
+    both = split_merge.merge_components(split_merge.rows_of(apart, [0]), split_merge.rows_of(apart, [1]))
     want = stats_of(events, np.zeros(50, int), centres[:1])
     for name in ("counts", "sums", "scatters", "centres"):
         np.testing.assert_allclose(getattr(both, name), getattr(want, name), rtol=1e-12, err_msg=name)
@@ -91,7 +92,7 @@ def test_splits_and_merges_balance() -> None:
         rng = Stream(*key).step(Step.SPLIT_MERGE)
         divide = partial(engine.divide, key=key)
         stats, moves = split_merge.regroup(stats, PRIOR, state.alpha, divide, rng)
-        made += moves
+        made += [moves.splits_accepted, moves.merges_accepted]
         state, _ = gibbs.sweep(state, stats, PRIOR, Stream(*key))
     assert made.min() > 100
     assert made.max() < 1.5 * made.min()
@@ -112,24 +113,43 @@ def test_a_round_moves_events_and_loses_none() -> None:
     after, moves = split_merge.regroup(
         before, prior, 1.0, lambda *split: engine.divide(*split, key), np.random.default_rng(0)
     )
-    assert moves.splits >= 2
+    assert moves.splits_proposed >= moves.splits_accepted >= 2
+    assert moves.merges_proposed >= moves.merges_accepted
+    assert moves.splits_proposed + moves.merges_proposed <= 10
     assert after.log_likelihood == before.log_likelihood
-    assert occupied(after.counts) == occupied(before.counts) + moves.splits - moves.merges
+    assert occupied(after.counts) == occupied(before.counts) + moves.splits_accepted - moves.merges_accepted
     for stats in (before, after):
         centred = stats.sums + stats.counts[:, None] * stats.centres
         assert stats.counts.sum() == 3000
         np.testing.assert_allclose(centred.sum(axis=0), events.sum(axis=0, dtype=float), atol=1e-3)
-        moments = gibbs.posterior(stats, prior)
+        moments = normal_wishart.posterior(stats, prior)
         assert (np.linalg.eigvalsh(moments.scales) > 0).all()
+
+
+def test_a_round_counts_the_moves_it_proposes() -> None:
+    """Also those that it rejects without a pass over the events: here all, as one component is one event."""
+    events = np.array([[0.0, 0.0], [90.0, 90.0], [-90.0, 90.0], [-90.0, -90.0]], np.float32)
+
+    def no_pass(split: split_merge.SplitAssignment, mixture: object) -> tuple[Stats, Array]:
+        raise AssertionError("a pass")
+
+    def moves_of(labels: list[int], n_components: int) -> split_merge.Moves:
+        stats = stats_of(events[: len(labels)], np.array(labels), np.zeros((n_components, 2)))
+        rng = np.random.default_rng(3)
+        return split_merge.regroup(stats, PRIOR, 1.0, no_pass, rng)[1]
+
+    assert moves_of([0, 1, 2, 3], 4) == (0, 0, 2, 0)
+    assert moves_of([0], 2) == (1, 0, 0, 0)
+    assert moves_of([], 6) == (0, 0, 0, 0)
 
 
 def test_a_round_is_due_when_the_config_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_events(tmp_path / "events.npy", 300)
     due: list[tuple[int, int]] = []
 
-    def round_of(divide: object, key: Key) -> gibbs.Regroup:
+    def round_of(divide: object, key: Key) -> split_merge.Regroup:
         due.append((key.chain, key.iteration))
-        return lambda stats, hyper, alpha: stats
+        return lambda stats, hyper, alpha: (stats, split_merge.Moves())
 
     monkeypatch.setattr(split_merge, "round_of", round_of)
     for every, expected in ((0, []), (3, [(chain, t) for t in (3, 6, 9) for chain in (0, 1)])):

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from dpmix.model import gibbs
-from dpmix.model.mixture import Prior
+from dpmix.model.prior import Prior
 from dpmix.model.streams import Stream
 from dpmix.runs import checkpoint
 

@@ -16,7 +16,8 @@ from scipy.special import betaln, logsumexp, multigammaln
 from whole_chain import WHOLE, Array, Case, Ints, Sampler, Schedule, log_densities, posterior_draws
 
 from dpmix.model import split_merge
-from dpmix.model.mixture import Prior, Stats
+from dpmix.model.mixture import Stats
+from dpmix.model.prior import Prior
 from dpmix.model.streams import Key
 
 PRIOR = Prior(np.array([0.2, -0.1]), 3.0, 2.0, np.array([[0.8, 0.2], [0.2, 0.5]]), 2.0, 1.5)

@@ -17,8 +17,8 @@ from scipy.special import logsumexp
 from whole_chain import FAMILY, FIXED, Array, Floats, Ints, MakeEngine, cpu_engine, family_wise, worst
 
 from dpmix.engines.cuda import CudaEngine
-from dpmix.model import gibbs
-from dpmix.model.mixture import Mixture, log_norms, mixture_of
+from dpmix.model import gibbs, label_swaps
+from dpmix.model.mixture import Mixture, log_norms, log_weights, mixture_of
 from dpmix.model.streams import Key, Stream
 
 # Labels
@@ -87,7 +87,7 @@ def test_the_log_likelihood_is_that_of_the_mixture() -> None:
     assert log_densities == pytest.approx(expected, abs=1e-5)
 
 
-# Label swaps (step 5), each move alone: counts and sticks given, the order of components is discrete
+# Label swaps, each kind alone: given counts and sticks, the order of components is discrete
 
 COUNTS = [3.0, 1.0, 0.0, 2.0]
 ALPHA = 1.3
@@ -98,14 +98,13 @@ def number(arrangements: Array) -> Ints:
     return np.asarray(arrangements @ 4.0 ** np.arange(4)).astype(int)
 
 
-def arrangements(move: Callable[[list[int], list[float]], object], count: int) -> Ints:
-    """Of the counts, after each of so many moves."""
-    order, n, passed = list(range(4)), list(COUNTS), []
+def arrangements(move: Callable[[Ints], label_swaps.Exchange], count: int) -> Ints:
+    """Return the arrangement of the counts after each of `count` rounds of one kind of move."""
+    order, visited = np.arange(4), []
     for _ in range(count):
-        move(order, n)
-        passed.append(list(n))
-    assert [COUNTS[j] for j in order] == n
-    return number(np.array(passed))
+        order = order[move(order).order]
+        visited.append(np.array(COUNTS)[order])
+    return number(np.array(visited))
 
 
 def swap_moves(count: int = 6000, seed: int = 1) -> dict[str, float]:
@@ -114,26 +113,27 @@ def swap_moves(count: int = 6000, seed: int = 1) -> dict[str, float]:
     rows = np.array(list(permutations(range(4))))
     counts = np.array(COUNTS)[rows]
     log_sticks, log1m_sticks = np.log(STICKS), np.log1p(-STICKS)
-    weights = gibbs.log_weights(log_sticks, log1m_sticks)
+    weights = log_weights(log_sticks, log1m_sticks)
 
     # the second move takes sticks along: a component keeps its own, and the last keeps its place
     inner = rows[rows[:, 3] == 3]
-    moved_weights = np.array([gibbs.log_weights(log_sticks[r[:3]], log1m_sticks[r[:3]]) for r in inner])
-    sticks = log_sticks.tolist(), log1m_sticks.tolist()
+    moved_weights = np.array([log_weights(log_sticks[r[:3]], log1m_sticks[r[:3]]) for r in inner])
 
-    moves: dict[str, tuple[Callable[[list[int], list[float]], object], Array, Array]] = {
+    held = np.array(COUNTS)
+
+    moves: dict[str, tuple[Callable[[Ints], label_swaps.Exchange], Array, Array]] = {
         "first swap": (
-            lambda order, n: gibbs.exchange_any(order, n, weights.tolist(), rng),
+            lambda order: label_swaps.exchange_any(held[order], weights, rng),
             counts,
             counts @ weights,
         ),
         "second swap": (
-            lambda order, n: gibbs.exchange_with_sticks(order, n, *sticks, rng),
+            lambda order: label_swaps.exchange_with_sticks(held[order], log1m_sticks[order[:3]], rng),
             counts[rows[:, 3] == 3],
             (counts[rows[:, 3] == 3] * moved_weights).sum(axis=1),
         ),
         "third swap": (
-            lambda order, n: gibbs.exchange_collapsed(order, n, ALPHA, rng),
+            lambda order: label_swaps.exchange_collapsed(held[order], ALPHA, rng),
             counts,
             log_label_prior(counts, np.array([ALPHA]))[0],
         ),

@@ -18,7 +18,7 @@ from exact_cases import (
 from scipy import stats as st
 from whole_chain import FAMILY, Array, Sampler, family_wise, worst
 
-from dpmix.model import gibbs, split_merge
+from dpmix.model import normal_wishart, split_merge
 from dpmix.model.mixture import Stats
 
 
@@ -40,7 +40,7 @@ def test_the_marginal_likelihood_is_a_product_of_student_densities() -> None:
     assert [log_marginal(events[:count], PRIOR) for count in range(7)] == pytest.approx(products, rel=1e-12)
     stats = [statistics(events[:count], np.array([0.3, -2.0])) for count in range(7)]
     together = Stats(*(np.concatenate([getattr(s, name) for s in stats]) for name in PARTS), 0.0)
-    assert gibbs.log_marginals(together, PRIOR.centre) == pytest.approx(products, rel=1e-12)
+    assert normal_wishart.log_marginals(together, PRIOR.centre) == pytest.approx(products, rel=1e-12)
 
 
 PARTS = ("counts", "sums", "scatters", "centres")
@@ -52,9 +52,11 @@ def statistics(events: Array, centre: Array) -> Stats:
 
 
 def test_the_predictive_density_is_the_mean_of_normal_densities() -> None:
-    conditional = gibbs.posterior(statistics(EVENTS.astype(float), EVENTS[0].astype(float)), PRIOR.centre)
-    repeated = gibbs.Posterior(*(np.repeat(part, 20_000, axis=0) for part in conditional))
-    means, _, whiteners = gibbs.draw_parameters(repeated, np.random.default_rng(2))
+    conditional = normal_wishart.posterior(
+        statistics(EVENTS.astype(float), EVENTS[0].astype(float)), PRIOR.centre
+    )
+    repeated = normal_wishart.Posterior(*(np.repeat(part, 20_000, axis=0) for part in conditional))
+    means, _, whiteners = normal_wishart.draw_parameters(repeated, np.random.default_rng(2))
     point = np.array([1.0, 0.7])
     away = np.square(np.einsum("kij,kj->ki", whiteners, point - means)).sum(axis=1)
     densities = np.einsum("kii->ki", whiteners).prod(axis=1) * np.exp(-0.5 * away) / (2.0 * np.pi)

@@ -22,8 +22,8 @@ from whole_chain import (
 )
 
 from dpmix.engines.cuda import CudaEngine
-from dpmix.model import gibbs
-from dpmix.model.mixture import HYPERPARAMETERS, Hyperparameters, Stats
+from dpmix.model import normal_wishart
+from dpmix.model.mixture import HYPERPARAMETERS, Hyperparameters, Stats, no_events
 
 
 @pytest.mark.parametrize("sampler", [Sampler(), Sampler(split_merge=False), Sampler(False, False)])
@@ -60,12 +60,12 @@ def test_draws_from_the_prior_are_those_of_scipy(case: Case) -> None:
 
 def test_a_sweep_that_forgets_the_events_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """It leaves all parameters distributed as they are, but has none that go with the events it was given."""
-    right = gibbs.posterior
+    right = normal_wishart.posterior
 
-    def of_nothing(stats: Stats, hyper: Hyperparameters) -> gibbs.Posterior:
-        return right(gibbs.no_events(len(stats.counts), len(hyper.m)), hyper)
+    def of_nothing(stats: Stats, hyper: Hyperparameters) -> normal_wishart.Posterior:
+        return right(no_events(len(stats.counts), len(hyper.m)), hyper)
 
-    monkeypatch.setattr(gibbs, "posterior", of_nothing)
+    monkeypatch.setattr(normal_wishart, "posterior", of_nothing)
     p_values = joint_distribution(FIXED, 20, 10, Sampler(split_merge=False))
     assert p_values["log likelihood, shift"] < FAMILY / len(p_values)
 

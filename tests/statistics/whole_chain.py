@@ -21,17 +21,8 @@ from scipy.special import logsumexp
 from dpmix.engines.base import Engine
 from dpmix.engines.cpu import CpuEngine
 from dpmix.model import gibbs, split_merge
-from dpmix.model.mixture import (
-    HYPERPARAMETERS,
-    LOG_2PI,
-    PHI_FLOOR,
-    Array,
-    Floats,
-    Ints,
-    Prior,
-    State,
-    mixture_of,
-)
+from dpmix.model.mixture import HYPERPARAMETERS, LOG_2PI, Array, Floats, Ints, State, mixture_of
+from dpmix.model.prior import PHI_FLOOR, Prior
 from dpmix.model.streams import Key, Stream
 
 MakeEngine = Callable[[Floats], Engine]

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.special import multigammaln
 
 from dpmix.engines.cpu import CpuEngine
-from dpmix.model import gibbs, hyperparameters, split_merge
+from dpmix.model import gibbs, hyperparameters, label_swaps, normal_wishart, split_merge, stick_breaking
 
 Function = Callable[..., Any]
 WRONG: dict[str, Callable[[], AbstractContextManager[object]]] = {}
@@ -67,18 +67,18 @@ def _(right, self, events, **options):
 # Parameters
 
 
-@instead_of(gibbs, "posterior", "nu + 2 for nu + D + 1 degrees of freedom")
+@instead_of(normal_wishart, "posterior", "nu + 2 for nu + D + 1 degrees of freedom")
 def _(right, stats, hyper):
     conditional = right(stats, hyper)
     return conditional._replace(dofs=conditional.dofs - len(hyper.m) + 1)
 
 
-@instead_of(gibbs, "posterior", "gamma for 1 / gamma")
+@instead_of(normal_wishart, "posterior", "gamma for 1 / gamma")
 def _(right, stats, hyper):
     return right(stats, replace(hyper, gamma=1.0 / hyper.gamma))
 
 
-@instead_of(gibbs, "posterior", "scatter about the old means for scatter about the average")
+@instead_of(normal_wishart, "posterior", "scatter about the old means for scatter about the average")
 def _(right, stats, hyper):
     conditional = right(stats, hyper)
     counts = np.maximum(stats.counts, 1.0)[:, None, None]
@@ -86,7 +86,7 @@ def _(right, stats, hyper):
     return conditional._replace(scales=conditional.scales + extra)
 
 
-@instead_of(gibbs, "posterior", "no pull of the scale towards m")
+@instead_of(normal_wishart, "posterior", "no pull of the scale towards m")
 def _(right, stats, hyper):
     conditional = right(stats, hyper)
     away = conditional.means - hyper.m
@@ -96,7 +96,7 @@ def _(right, stats, hyper):
     return conditional._replace(scales=conditional.scales - extra)
 
 
-@instead_of(gibbs, "draw_parameters", "Bartlett's degrees of freedom in the wrong order")
+@instead_of(normal_wishart, "draw_parameters", "Bartlett's degrees of freedom in the wrong order")
 def _(right, conditional, rng):
     class Reversed:
         standard_normal = rng.standard_normal
@@ -126,7 +126,7 @@ WRONG["statistics of the labels before"] = _stale
 @contextmanager
 def _kept() -> Iterator[None]:
     """No error where hyperparameters are given; learned ones are drawn with the empty ones integrated out."""
-    right_sweep, right_draw, now = gibbs.sweep, gibbs.draw_parameters, {}
+    right_sweep, right_draw, now = gibbs.sweep, normal_wishart.draw_parameters, {}
 
     def sweep(state, stats, prior, stream, **options):
         now["state"], now["empty"] = state, stats.counts == 0
@@ -141,7 +141,10 @@ def _kept() -> Iterator[None]:
                 values[now["empty"]] = getattr(now["state"], name)[now["empty"]]
         return drawn
 
-    with mock.patch.multiple(gibbs, sweep=sweep, draw_parameters=draw_parameters):
+    with (
+        mock.patch.object(gibbs, "sweep", sweep),
+        mock.patch.object(normal_wishart, "draw_parameters", draw_parameters),
+    ):
         yield
 
 
@@ -151,17 +154,17 @@ WRONG["an empty component is not drawn anew"] = _kept
 # Sticks and alpha
 
 
-@instead_of(gibbs, "later", "sticks off by one: sum over r >= j for r > j")
+@instead_of(stick_breaking, "counts_after", "sticks off by one: sum over r >= j for r > j")
 def _(right, counts):
     return right(counts) + counts
 
 
-@instead_of(gibbs, "draw_alpha", "a rate for a scale in alpha")
+@instead_of(stick_breaking, "draw_alpha", "a rate for a scale in alpha")
 def _(right, log1m_sticks, prior, rng):
     return float(rng.gamma(prior.alpha_shape + len(log1m_sticks), prior.alpha_rate - log1m_sticks.sum()))
 
 
-@instead_of(gibbs, "draw_alpha", "K for K - 1 sticks in alpha")
+@instead_of(stick_breaking, "draw_alpha", "K for K - 1 sticks in alpha")
 def _(right, log1m_sticks, prior, rng):
     return right(log1m_sticks, replace(prior, alpha_shape=prior.alpha_shape + 1.0), rng)
 
@@ -169,19 +172,19 @@ def _(right, log1m_sticks, prior, rng):
 # Label swaps
 
 
-@instead_of(gibbs, "exchange_any", "first swap: the ratio inverted")
-def _(right, order, n, weights, rng):
-    return right(order, n, [-weight for weight in weights], rng)
+@instead_of(label_swaps, "exchange_any", "first swap: the ratio inverted")
+def _(right, counts, log_weights, rng):
+    return right(counts, -log_weights, rng)
 
 
-@instead_of(gibbs, "exchange_with_sticks", "second swap: always accepted")
-def _(right, order, n, log_sticks, log1m_sticks, rng):
-    return right(order, n, log_sticks, [0.0] * len(log1m_sticks), rng)
+@instead_of(label_swaps, "exchange_with_sticks", "second swap: always accepted")
+def _(right, counts, log1m_sticks, rng):
+    return right(counts, np.zeros_like(log1m_sticks), rng)
 
 
-@instead_of(gibbs, "exchange_collapsed", "third swap: alpha forgotten")
-def _(right, order, n, alpha, rng):
-    return right(order, n, 1e-3, rng)
+@instead_of(label_swaps, "exchange_collapsed", "third swap: alpha forgotten")
+def _(right, counts, alpha, rng):
+    return right(counts, 1e-3, rng)
 
 
 @instead_of(gibbs, "swap_labels", "swaps leave the components behind")
@@ -193,7 +196,7 @@ def _(right, counts, sticks, alpha, rng):
 # Split-merge moves
 
 
-@instead_of(split_merge, "_propose", "split-merge: the probability of the proposal forgotten")
+@instead_of(split_merge, "propose", "split-merge: the probability of the proposal forgotten")
 def _(right, *arguments):
     return [proposal._replace(log_probability=0.0) for proposal in right(*arguments)]
 

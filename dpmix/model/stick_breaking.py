@@ -1,0 +1,45 @@
+"""The sticks v_j and the concentration alpha: draws from their conditional distributions.
+
+K components.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dpmix.model.mixture import Array, Sticks, live_log1m_sticks
+from dpmix.model.prior import Prior
+
+LEAST_ALPHA = 1e-100  # keeps the logs of sticks, which are of the order of 1 / alpha, finite
+
+
+def draw_sticks(counts: Array, alpha: float, rng: np.random.Generator) -> Sticks:
+    """Draw v_j ~ Beta(1 + n_j, alpha + sum_{r>j} n_r) for j < K, as logs (the paper, Appendix A.1)."""
+    first = log_gamma_variates(1.0 + counts[:-1], rng)
+    second = log_gamma_variates(alpha + counts_after(counts)[:-1], rng)
+    both = np.logaddexp(first, second)
+    return Sticks(first - both, second - both)
+
+
+def log_gamma_variates(shapes: Array, rng: np.random.Generator) -> Array:
+    """Draw logs of Gamma(shape, 1) variates; they are exact where the variate itself would round to 0.
+
+    Gamma(a) is Gamma(a + 1) U^(1/a) in distribution (Marsaglia and Tsang 2000, ACM TOMS 26:363, section 6).
+    """
+    return np.log(rng.standard_gamma(shapes + 1.0)) - rng.standard_exponential(shapes.shape) / shapes
+
+
+def draw_alpha(log1m_sticks: Array, prior: Prior, rng: np.random.Generator) -> float:
+    """Draw alpha ~ Gamma(e + K - 1, f - sum_{j<K} log(1 - v_j)) (the paper, Appendix A.1)."""
+    live = live_log1m_sticks(log1m_sticks)
+    return gamma_variate(prior.alpha_shape + len(live), prior.alpha_rate - live.sum(), rng)
+
+
+def gamma_variate(shape: float, rate: float, rng: np.random.Generator) -> float:
+    """Draw a Gamma(shape, rate) variate, at least `LEAST_ALPHA`: with a small shape it may round to 0."""
+    return max(float(rng.gamma(shape, 1.0 / rate)), LEAST_ALPHA)
+
+
+def counts_after(counts: Array) -> Array:
+    """Return sum_{r>j} n_r, the number of events after each component, float64 [K]."""
+    return np.concatenate((np.cumsum(counts[::-1])[::-1][1:], [0.0]))
