@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 # A new package, as well as native code, needs a new installation.
-NATIVE := CMakeLists.txt pyproject.toml $(wildcard kernels/cpu/* dpmix/*/__init__.py)
+NATIVE := CMakeLists.txt pyproject.toml kernels/limits.cuh $(wildcard kernels/cpu/* dpmix/*/__init__.py)
 CPP := $(wildcard kernels/*.cu kernels/*.cuh kernels/cpu/*pp tests/native/*.cpp tests/cuda_on_cpu/*.cpp tests/cuda_on_cpu/*.h)
 EMULATOR := build/cuda_on_cpu/libcuda.so.1
 FUZZ_SECONDS ?= 1200

@@ -30,6 +30,7 @@ from record import write_results
 from dpmix.config.schema import ClusterConfig, EngineConfig
 from dpmix.engines import exact, part
 from dpmix.engines.cluster import ClusterEngine
+from dpmix.engines.cluster_connect import connected
 from dpmix.engines.cpu import CpuEngine
 from dpmix.kernels.layout import CHUNK
 from dpmix.model.mixture import Mixture
@@ -83,16 +84,24 @@ def overhead(folder: Path) -> dict[str, float]:
     return {**medians, "ratio": ratio, "events": N}
 
 
+def bytes_sent(engine: ClusterEngine) -> int:
+    """Return the bytes that the workers have sent so far, by Dask's count."""
+    address = str(engine.info["scheduler"]).partition("(")[2].rstrip(")")
+    with closing(connected(address)) as client:
+        counts = client.run(lambda dask_worker: int(dask_worker.transfer_outgoing_bytes_total))
+    return sum(counts.values())
+
+
 def bytes_of_a_sweep(folder: Path) -> dict[str, object]:
     found = {}
     for n in (1_000_000, 4_000_000):
         events, mixture = case(n, D, K)
         with on_disk(events, folder) as held, closing(cluster(held, 2)) as engine:
             engine.draw_labels(mixture, Key(1, 0, 0))
-            before = engine.bytes_sent()
+            before = bytes_sent(engine)
             for sweep in range(3):
                 engine.draw_labels(mixture, Key(1, 0, 1 + sweep))
-            found[n] = (engine.bytes_sent() - before) / 3
+            found[n] = (bytes_sent(engine) - before) / 3
     parameters = part.size_of_mixture(mixture)
     statistics = 4 * 8 * (K * (D + 1) * (D + 2) // 2 + 1)
     print(f"bytes of a sweep on two workers: {found}; parameters {parameters}, statistics {statistics}")

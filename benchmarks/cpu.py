@@ -197,7 +197,7 @@ def pruning(n_events: int, rounds: int) -> tuple[list[Result], dict[str, float]]
             alternate(data, rounds, engines, minima, soft=False)
         for threads in (1, 2):
             name = f"pruned / dense, {kind} D={dim} K={n_components} N={n_events:,}"
-            kept = f"{engines[f'pruned {threads}'].kept:.2f} kept"
+            kept = f"{engines[f'pruned {threads}']._native.kept:.2f} kept"
             value = minima.ratio(f"draw dense {threads}", f"draw pruned {threads}")
             results.append(Result(f"{name}, {threads} threads ({kept})", value, bar))
             seconds |= {f"{name} {contender}": value for contender, value in minima.seconds.items()}

@@ -58,7 +58,7 @@ def point(n_events: int, dim: int, n_components: int, sgemm: cpu.Sgemm) -> dict[
             minima.note("sgemm", sgemm.seconds(THREADS))
             cpu.alternate(data, rounds, {"dense": dense, "pruned": pruned}, minima, soft=False)
         host(data, dense, minima)
-        kept = pruned.kept
+        kept = pruned._native.kept
     return {
         "dense": minima.seconds["draw dense"],
         "pruned": minima.seconds["draw pruned"],

@@ -31,6 +31,7 @@ from threadpoolctl import threadpool_limits
 from dpmix import open_run
 from dpmix.config.schema import Config, ModelConfig
 from dpmix.engines import exact
+from dpmix.engines.checks import checked_parameters
 from dpmix.engines.cpu import CpuEngine
 from dpmix.kernels.layout import Layout
 from dpmix.model import gibbs, split_merge
@@ -61,6 +62,15 @@ FOLDER = Path(__file__).parent / "explanation" / "figures"
 WEIGHT_FLOOR = 25.0  # the default of engine.weight_floor
 INK, PALE = "#333333", "#c8c8c8"
 DASHED = (0, (4, 3))
+
+
+def float32_log_densities(events: Floats, mixture: Mixture) -> Floats:
+    """Return log pi_j N(x_i | mu_j, Sigma_j) as the CPU engine's passes compute it, float32 [N, K]."""
+    found = np.empty((len(events), len(mixture.means)), np.float32)
+    parameters = checked_parameters(mixture, events.shape[1])
+    CpuEngine(events, threads=1)._native.log_densities(*parameters, events, found)
+    return found
+
 
 # ------------------------------------------------------------------------------------------- model.md
 
@@ -372,7 +382,7 @@ def precision() -> Figure:
     ways = {
         r"$x'Ax - 2b'x + c$": offset - quadratic,
         r"$Wx - b$": offset - shifted,
-        r"$W(x - \mu)$": engine.log_densities(events, mixture)[:, 0],
+        r"$W(x - \mu)$": float32_log_densities(events, mixture)[:, 0],
         r"dpmix: $W(x - \mu)$, in float64 where far": engine.memberships(
             mixture, np.zeros(1, int), 0, len(events)
         )[1],
@@ -538,7 +548,7 @@ def tiles() -> Figure:
     """A label drawn in two levels: the tile by sums at the ends of tiles, then the component within it."""
     n_components, n_tiles = 64, 16
     events, mixture = overlapping(n_components, dim=3, scale=0.35)
-    logs = CpuEngine(events, threads=1).log_densities(events, mixture)[7].astype(np.float64)
+    logs = float32_log_densities(events, mixture)[7].astype(np.float64)
     weights = np.exp(logs - logs.max()) * (logs - logs.max() > -WEIGHT_FLOOR)
     ends = np.cumsum(weights)
     size = n_components // n_tiles

@@ -1,19 +1,20 @@
 // accumulate: counts, sums and scatters of the events by label, chunk by chunk.
 //
 //   events      float32 [slots][CHUNK][PADDED_DIM]         read
-//   components  float32 [n_components][PACK_DIM]           read: the means, which are the centres
-//   labels      uint16 [slots][CHUNK]                      read; of no component from n_components on
-//   chunks      uint32 [slots]                             read: the chunk that a slot holds
+//   components  float32 [n_components][PACK_DIM]           read: the means are the centres
+//   labels      uint16 [slots][CHUNK]                      read; n_components or more: no component
+//   chunks      uint32 [slots]                             read: the chunk in each slot
 //   moments     float64 [slots][n_components][N_MOMENTS]   written (moments.cuh); 0 without events
 //
-// A block looks through all labels of a chunk for those of its component: no sorting, no scratch, no atomics,
-// and the order of every addition is that of the events. Reading labels costs a block 128 KiB of cache traffic.
+// A block scans all labels of a chunk for those of its component. There is no sorting, no scratch and no
+// atomic operation, and the order of all additions is that of the events. The labels cost a block 128 KiB of
+// cache traffic.
 //
 // Launch    grid (n_components, slots), block 256.
 // Shared    24,576 (queue) + 64 * (D + 1) * 4 + D * 4 + 32 bytes: 41,504 at D = 64.
 // Budget    accumulate, D = 14: registers 74, stack 0, shared 28,504 bytes; no spills.
 // Limits    D 1 to 64; n_components 1 to 65,536.
-// Equals    step 2 of Engine::draw_labels of kernels/cpu/engine.cpp, within float32's rounding.
+// Equals    step 2 of Engine::draw_labels of kernels/cpu/engine.cpp, within float32 rounding.
 // Source    Suchard et al. (2010), Appendix A, step 2.
 #include "moments.cuh"
 
@@ -31,7 +32,7 @@ extern "C" __global__ void __launch_bounds__(MOMENT_THREADS)
     load_means(components + (size_t)component * PACK_DIM, scratch.means);
     for (int i = threadIdx.x; i < CAPACITY; i += MOMENT_THREADS) queue.shares[i] = 1.0f;
     Moments sums;
-    unsigned head = 0, tail = 0;  // entries taken from the queue, and put into it
+    unsigned head = 0, tail = 0;  // entries taken from the queue and put into it
     for (int strip = 0; strip < count; strip += STRIP) {
         const int first = strip + threadIdx.x * LABELS_PER_THREAD;
         unsigned mine =

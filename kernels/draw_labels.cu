@@ -1,44 +1,44 @@
-// draw_labels: Gibbs step 1 in one pass: a label per event by the inverse of the cumulative sum of its weights,
-// and the log likelihood. No array of events by components.
+// draw_labels: Gibbs step 1 in one pass. It draws a label per event by inverting the cumulative sum of its
+// weights, and sums the log likelihood. There is no array of events by components.
 //
 //   events           float32 [slots][CHUNK][PADDED_DIM]          read
 //   components       float32 [n_components][PACK_DIM]            read (mixture.cuh)
-//   exact            float64 [n_components][PACK_DIM], or null   read where an event is far (far.cuh)
-//   chunks           uint32 [slots]                              read: the chunk that a slot holds
-//   labels           uint16 [slots][CHUNK]                       written, as far as there are events
+//   exact            float64 [n_components][PACK_DIM], or null   read for far events (far.cuh)
+//   chunks           uint32 [slots]                              read: the chunk in each slot
+//   labels           uint16 [slots][CHUNK]                       written for existing events
 //   log_likelihoods  float64 [slots][CHUNK / EVENTS_PER_BLOCK]   written: sums over the events of a block
-//   far_counts       uint32 [slots]                              added to: far events, undone without `exact`
+//   far_counts       uint32 [slots]                              added to: far events skipped without `exact`
 //
-// Two levels: while all components pass by, an event keeps its running sum of weights at the end of each of at
-// most TILES tiles of components, which gives the tile of its label. Then the block's events, sorted by tile,
-// are taken 32 at a time by a warp, which passes over that one tile again: its lanes read the same rows, and
-// 1 / TILES of the work is done twice.
+// The draw has two levels. First, all components are evaluated, and an event keeps its running sum of weights
+// at the end of each of at most TILES tiles of components. These sums give the tile of its label. Then the
+// block's events are sorted by tile, and each warp takes 32 of them and evaluates that one tile again. Its
+// lanes read the same rows, and 1 / TILES of the work is done twice.
 //
 // Launch    grid (CHUNK / EVENTS_PER_BLOCK, slots), block THREADS; a thread takes EVENTS_PER_THREAD events.
 // Shared    CACHED * PACK_DIM * 4 + EVENTS_PER_BLOCK * 18 + 388 bytes: 37,060 at D = 64.
 // Budget    draw_labels, D = 14: registers 168, stack 544, shared 17,284 bytes; no spills.
 //           The stack is each thread's `partial`; with 168 registers three blocks fit on a multiprocessor.
 // Limits    D 1 to 64; n_components 1 to 65,536.
-// Equals    Engine::draw_labels of kernels/cpu/engine.cpp, but for labels whose uniform is within rounding of a
+// Equals    Engine::draw_labels of kernels/cpu/engine.cpp, except labels whose uniform is within rounding of a
 //           step of the cumulative sum.
 // Source    Suchard et al. (2010), Appendix A, step 1.
 #include "far.cuh"
 #include "mixture.cuh"
 #include "philox.cuh"
 
-#ifndef TILES  // given by -D only where benchmarks/cuda_variants.py compares them
+#ifndef TILES  // -D sets it only in benchmarks/cuda_variants.py
 #define TILES 16
 #endif
 
-// What the second level needs of an event: its weights are relative to `best`, `before` is their sum up to
-// `tile`.
+// The input of the second level for an event. Its weights are relative to `best`, and `before` is their sum
+// up to `tile`.
 struct __align__(16) Choice {
     float best, before, point;
     int tile;  // -1: nothing to choose
 };
 
-// Components [first, end): the first at which the cumulative sum exceeds the point; failing that the last
-// that has weight; -1 if none has.
+// The first of the components [first, end) at which the cumulative sum exceeds the point; otherwise the last
+// one with weight; -1 if none has weight.
 __device__ __forceinline__ int pick(const float (&x)[1][N_CHANNELS], const float4* rows, int first, int end,
                                     float floor, float best, float before, float point) {
     int label = -1;
@@ -54,8 +54,8 @@ __device__ __forceinline__ int pick(const float (&x)[1][N_CHANNELS], const float
     return label;
 }
 
-// The tile in which the cumulative sum passes the point; partial: running best and sum at the end of each
-// tile.
+// The tile in which the cumulative sum exceeds the point. `partial` holds the running best and sum at the end
+// of each tile.
 __device__ __forceinline__ Choice choose_tile(const float2* partial, int n_tiles, float best, float point,
                                               float floor) {
     Choice choice{best, 0.0f, point, 0};
@@ -81,12 +81,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     __shared__ int counts[TILES], starts[TILES + 1];
 
     const int block_first = blockIdx.x * EVENTS_PER_BLOCK;
-    const int count = events_in(chunks, n_events);
     double* log_likelihood = log_likelihoods + (size_t)blockIdx.y * gridDim.x + blockIdx.x;
-    if (block_first >= count) {
-        if (threadIdx.x == 0) *log_likelihood = 0.0;
-        return;
-    }
+    const int count = events_for_block(chunks, n_events, log_likelihood);
+    if (count == 0) return;
     events += (size_t)blockIdx.y * CHUNK * PADDED_DIM;
     labels += (size_t)blockIdx.y * CHUNK;
     first_event += (unsigned long long)chunks[blockIdx.y] * CHUNK;
@@ -96,14 +93,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
     // 1. All components.
     const int first = block_first + threadIdx.x;
-    float x[EVENTS_PER_THREAD][N_CHANNELS], best[EVENTS_PER_THREAD], total[EVENTS_PER_THREAD];
-    float2 partial[EVENTS_PER_THREAD][TILES];  // local memory: written once a tile, read once
+    float x[EVENTS_PER_THREAD][N_CHANNELS], best[EVENTS_PER_THREAD], total[EVENTS_PER_THREAD] = {};
+    float2 partial[EVENTS_PER_THREAD][TILES];  // local memory: each entry is written and read once
     load_events(events, first, THREADS, count, x);
-#pragma unroll
-    for (int e = 0; e < EVENTS_PER_THREAD; e++) {
-        best[e] = LOWEST;
-        total[e] = 0.0f;
-    }
+    fill(best, LOWEST);
     int tile = 0, tile_end = tile_size;
     for_each_component(x, components, n_components, cache, [&](int j, const float (&l)[EVENTS_PER_THREAD]) {
 #pragma unroll
@@ -117,7 +110,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
     // 2. The tile of each event's label.
     double sum = 0.0;
-    int rank[EVENTS_PER_THREAD] = {};  // of an event among those of its tile; which it gets changes nothing
+    int rank[EVENTS_PER_THREAD] = {};  // of an event in its tile; the order does not change results
 #pragma unroll
     for (int e = 0; e < EVENTS_PER_THREAD; e++) {
         const int place = first + e * THREADS, at = threadIdx.x + e * THREADS;
@@ -166,7 +159,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             load_events(events, block_first + at, 0, count, own);
             const int end = min((t + 1) * tile_size, n_components);
             int label = pick(own, rows, t * tile_size, end, weight_floor, c.best, c.before, c.point);
-            // Rounding may have led to a tile that has no weight.
+            // Rounding may lead to a tile without weight.
             if (label < 0) label = pick(own, rows, 0, n_components, weight_floor, c.best, 0.0f, c.point);
             if (start + lane < starts[t + 1]) labels[block_first + at] = (unsigned short)label;
         }

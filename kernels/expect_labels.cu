@@ -1,18 +1,18 @@
-// expect_totals, expect_moments: the E step of Bayesian EM with its statistics, in two kernels that both
-// evaluate all components, so that no responsibility is ever stored.
+// expect_totals, expect_moments: the E step of Bayesian EM and its statistics. Both kernels evaluate all
+// components, so no responsibility is stored.
 //
 //   events           float32 [slots][CHUNK][PADDED_DIM]          read
 //   components       float32 [n_components][PACK_DIM]            read (mixture.cuh)
-//   exact            float64 [n_components][PACK_DIM], or null   read where an event is far (far.cuh)
-//   chunks           uint32 [slots]                              read: the chunk that a slot holds
+//   exact            float64 [n_components][PACK_DIM], or null   read for far events (far.cuh)
+//   chunks           uint32 [slots]                              read: the chunk in each slot
 //   normalisers      float2 [slots][CHUNK]                       largest log density; log of the sum of weights
 //   labels           uint16 [slots][CHUNK]                       the most probable component
 //   log_likelihoods  float64 [slots][CHUNK / EVENTS_PER_BLOCK]   written: sums over the events of a block
-//   far_counts       uint32 [slots]                              added to: far events, undone without `exact`
+//   far_counts       uint32 [slots]                              added to: far events skipped without `exact`
 //   moments          float64 [slots][n_components][N_MOMENTS]    written (moments.cuh)
 //
-// Normalisers and labels are written by expect_totals and read by expect_moments: a responsibility is
-// exp(l - largest - log sum). Of a far event the largest is evaluated again, in float64, from its label.
+// expect_totals writes normalisers and labels, and expect_moments reads them: a responsibility is
+// exp(l - largest - log sum). For a far event, the largest is evaluated again in float64 from its label.
 //
 // Launch    expect_totals: grid (CHUNK / EVENTS_PER_BLOCK, slots), block THREADS.
 //           expect_moments: grid (n_components, slots), block 256; a thread takes one event of a strip.
@@ -21,7 +21,7 @@
 // Budget    expect_totals, D = 14: registers 168, stack 0, shared 7,936 bytes; no spills.
 // Budget    expect_moments, D = 14: registers 73, stack 0, shared 7,480 bytes; no spills.
 // Limits    D 1 to 64; n_components 1 to 65,536.
-// Equals    Engine::expect_labels of kernels/cpu/engine.cpp, within float32's rounding.
+// Equals    Engine::expect_labels of kernels/cpu/engine.cpp, within float32 rounding.
 // Source    Suchard et al. (2010), section 3.2 and Appendix A.
 #include "far.cuh"
 #include "mixture.cuh"
@@ -35,25 +35,18 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                   double* __restrict__ log_likelihoods, unsigned* __restrict__ far_counts) {
     __shared__ float4 cache[CACHED * PACK_QUADS];
     const int block_first = blockIdx.x * EVENTS_PER_BLOCK;
-    const int count = events_in(chunks, n_events);
     double* log_likelihood = log_likelihoods + (size_t)blockIdx.y * gridDim.x + blockIdx.x;
-    if (block_first >= count) {
-        if (threadIdx.x == 0) *log_likelihood = 0.0;
-        return;
-    }
+    const int count = events_for_block(chunks, n_events, log_likelihood);
+    if (count == 0) return;
     events += (size_t)blockIdx.y * CHUNK * PADDED_DIM;
     normalisers += (size_t)blockIdx.y * CHUNK;
     labels += (size_t)blockIdx.y * CHUNK;
 
     const int first = block_first + threadIdx.x;
-    float x[EVENTS_PER_THREAD][N_CHANNELS], best[EVENTS_PER_THREAD], total[EVENTS_PER_THREAD];
+    float x[EVENTS_PER_THREAD][N_CHANNELS], best[EVENTS_PER_THREAD], total[EVENTS_PER_THREAD] = {};
     int label[EVENTS_PER_THREAD] = {};
     load_events(events, first, THREADS, count, x);
-#pragma unroll
-    for (int e = 0; e < EVENTS_PER_THREAD; e++) {
-        best[e] = LOWEST;
-        total[e] = 0.0f;
-    }
+    fill(best, LOWEST);
     for_each_component(x, components, n_components, cache, [&](int j, const float (&l)[EVENTS_PER_THREAD]) {
 #pragma unroll
         for (int e = 0; e < EVENTS_PER_THREAD; e++) {
@@ -107,7 +100,7 @@ extern "C" __global__ void __launch_bounds__(MOMENT_THREADS)
     load_means(components + (size_t)component * PACK_DIM, scratch.means);
     __syncthreads();
     Moments sums;
-    unsigned head = 0, tail = 0;  // entries taken from the queue, and put into it
+    unsigned head = 0, tail = 0;  // entries taken from the queue and put into it
     for (int strip = 0; strip < count; strip += MOMENT_THREADS) {
         const int place = strip + threadIdx.x;
         float x[1][N_CHANNELS], l[1], share = 0.0f;

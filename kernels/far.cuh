@@ -1,17 +1,18 @@
-// Events so far from every component that float32 log densities are too coarse (0.03 nats where |y|^2 is 1e5):
-// one thread does such an event in float64, with the packed rows in float64 ("exact"), as kernels/cpu/far.cpp.
+// Far events: those so far from every component that float32 log densities are too coarse (0.03 nats where
+// |y|^2 is 1e5). One thread does such an event in float64, with the packed rows in float64 (`exact`), as
+// kernels/cpu/far.cpp does.
 //
-// They are rare: nothing here is unrolled or kept in registers, and nothing of it is inlined into a kernel.
+// Far events are rare, so nothing here is unrolled, kept in registers or inlined into a kernel.
 #pragma once
 
 #include "mixture.cuh"
 
 struct FarTotal {
     double best, total;  // largest log density; sum of the weights relative to it
-    int label;           // the component that has it
+    int label;           // component with the largest log density
 };
 
-// log pi_j N(x | mu_j, Sigma_j); row is the component's packed row in float64.
+// log pi_j N(x | mu_j, Sigma_j), with the component's packed row in float64.
 __device__ __noinline__ double exact_log_density(const float* event, const double* row) {
     double squares = 0.0;
     for (int r = 0; r < N_CHANNELS; r++) {

@@ -1,30 +1,30 @@
-// memberships: the probability of each population for each event, a population being a set of components, and
-// the event's log density. Both passes evaluate all components, so that no responsibility is ever stored.
+// memberships: the probability of each population for each event, and the event's log density. A population
+// is a set of components. Both passes evaluate all components, so no responsibility is stored.
 //
 //   events             float32 [slots][CHUNK][PADDED_DIM]          read
 //   components         float32 [n_components][PACK_DIM]            read (mixture.cuh), sorted by population
-//   exact              float64 [n_components][PACK_DIM], or null   read where an event is far (far.cuh)
-//   ends               int32 [n_populations]                       read: components of the populations up to this
-//   chunks             uint32 [slots]                              read: the chunk that a slot holds
+//   exact              float64 [n_components][PACK_DIM], or null   read for far events (far.cuh)
+//   ends               int32 [n_populations]                       read: number of components up to this population
+//   chunks             uint32 [slots]                              read: the chunk in each slot
 //   memberships_out    float32 [slots][CHUNK][n_populations]       written; rows sum to 1
 //   log_densities_out  float64 [slots][CHUNK]                     written: log sum_j pi_j N(x_i | mu_j, Sigma_j)
-//   far_counts         uint32 [slots]                              added to: far events, undone without `exact`
+//   far_counts         uint32 [slots]                              added to: far events skipped without `exact`
 //
-// The first pass finds an event's largest log density, the second adds up the weights relative to it: one sum,
-// kept in a register, since a population's components follow one another. A sum goes to its place in memory when
-// the next population begins; at last the event's row is divided by the total. Blocks that lie before event
-// `start` have nothing to do, and `stop` is where events end.
+// The first pass finds an event's largest log density. The second pass adds the weights relative to it. The
+// components of a population are consecutive, so one sum in a register is enough; it is written to memory
+// when the next population starts. Finally the event's row is divided by the total. Blocks before event
+// `start` return at once, and the events end at `stop`.
 //
 // Launch    grid (CHUNK / EVENTS_PER_BLOCK, slots), block THREADS; a thread takes EVENTS_PER_THREAD events.
 // Shared    CACHED * PACK_DIM * 4 bytes: 7,680 at D = 14; 34,368 at D = 64.
 // Budget    memberships, D = 14: registers 168, stack 0, shared 7,680 bytes; no spills.
 // Limits    D 1 to 64; n_components and n_populations below 2^31.
-// Equals    Engine::memberships of kernels/cpu/engine.cpp, within float32's rounding.
+// Equals    Engine::memberships of kernels/cpu/engine.cpp, within float32 rounding.
 // Source    Suchard et al. (2010), Appendix A, step 1: its probabilities, summed by population.
 #include "far.cuh"
 #include "mixture.cuh"
 
-// A far event in float64.
+// Memberships of a far event in float64; returns its log density.
 __device__ __noinline__ double far_memberships(const float* event, const double* exact, int n_components,
                                                const int* ends, int n_populations, float floor, float* row) {
     const FarTotal far = far_total(event, exact, n_components, floor);
@@ -55,8 +55,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const int first = block_first + threadIdx.x;
     float x[EVENTS_PER_THREAD][N_CHANNELS], best[EVENTS_PER_THREAD], total[EVENTS_PER_THREAD] = {};
     load_events(events, first, THREADS, count, x);
-#pragma unroll
-    for (int e = 0; e < EVENTS_PER_THREAD; e++) best[e] = LOWEST;
+    fill(best, LOWEST);
     for_each_component(x, components, n_components, cache, [&](int, const float (&l)[EVENTS_PER_THREAD]) {
 #pragma unroll
         for (int e = 0; e < EVENTS_PER_THREAD; e++) best[e] = fmaxf(best[e], l[e]);
@@ -64,7 +63,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
     float sum[EVENTS_PER_THREAD] = {};
     int population = 0;
-    // Ends the populations that have no component from `next` on.
+    // Finishes the populations whose components all lie before `next`.
     const auto end_populations = [&](int next) {
         for (; population < n_populations && __ldg(ends + population) == next; population++) {
 #pragma unroll

@@ -1,17 +1,20 @@
-// What all kernels share: shapes, the packed mixture, and the log densities of events under it.
+// Shapes, the packed mixture and the log densities of events, shared by all kernels.
 //
-// Shapes follow from the number of channels, which the compiler is given as -DN_CHANNELS=D. As in Suchard et
-// al. (2010) an event is padded to PADDED_DIM floats, so that it is loaded in 16-byte words, and all that a
-// component has (its constant, mean and whitener) lies in one row of PACK_DIM floats, which a block caches in
-// shared memory and every thread uses for all of its events. Events stay in registers.
+// Shapes follow from the number of channels, given by -DN_CHANNELS=D. As in Suchard et al. (2010), an event
+// is padded to PADDED_DIM floats and loaded in 16-byte words. The parameters of a component (constant, mean
+// and whitener) lie in one row of PACK_DIM floats. A block caches rows in shared memory, and every thread
+// uses them for all of its events. Events stay in registers.
 //
-// A packed row, by columns of the whitener, so that a thread holds one centred channel at a time:
+// A packed row is ordered by columns of the whitener: a thread then holds one centred channel at a time.
 //     constant, then for i = 0 .. D-1: mean_i, W_ii, W_(i+1)i, .. W_(D-1)i; zeros to PACK_DIM
-// W is the whitener times sqrt(1/2): log pi_j N(x | mu_j, Sigma_j) = constant - sum_r y_r^2, y = W (x - mean).
+// W is the whitener times sqrt(1/2): log pi_j N(x | mu_j, Sigma_j) = constant - sum_r y_r^2, y = W (x -
+// mean).
 //
-// Built with -fmad=false: a fused multiply-add is written fmaf. Every operation on an event and their order
+// Built with -fmad=false: a fused multiply-add is written fmaf. The operations on an event and their order
 // are those of kernels/cpu/whiten.hpp, so log densities have the same bits as on the CPU.
 #pragma once
+
+#include "limits.cuh"
 
 #ifndef N_CHANNELS
 #define N_CHANNELS 14
@@ -21,13 +24,11 @@ constexpr int PADDED_DIM = (N_CHANNELS + 3) / 4 * 4;
 constexpr int PACK_DIM = (1 + N_CHANNELS + N_CHANNELS * (N_CHANNELS + 1) / 2 + 3) / 4 * 4;
 constexpr int PACK_QUADS = PACK_DIM / 4;
 
-constexpr int CHUNK = 65536;  // events of the grid on which statistics are formed
-
-// Given by -D only where benchmarks/cuda_variants.py compares them.
+// -D sets these only in benchmarks/cuda_variants.py, which compares them.
 #ifndef THREADS
 #define THREADS 128
 #endif
-#ifndef EVENTS_PER_THREAD  // their x and y take 2 * 64 registers at most
+#ifndef EVENTS_PER_THREAD  // their x and y take at most 2 * 64 registers
 #define EVENTS_PER_THREAD (PADDED_DIM <= 16 ? 4 : PADDED_DIM <= 32 ? 2 : 1)
 #endif
 #ifndef CACHED  // rows of components in shared memory
@@ -37,16 +38,31 @@ constexpr int CHUNK = 65536;  // events of the grid on which statistics are form
 constexpr int WARPS = THREADS / 32;
 constexpr int EVENTS_PER_BLOCK = THREADS * EVENTS_PER_THREAD;
 
-constexpr float FAR = -4.0e4f;  // an event whose best log density is lower is done in float64 (far.cuh)
 constexpr float LOWEST = -1.0e30f;
 
-// Events of the chunk that slot blockIdx.y holds.
+// Number of events in the chunk of slot blockIdx.y.
 __device__ __forceinline__ int events_in(const unsigned* chunks, unsigned long long n_events) {
     const unsigned long long left = n_events - (unsigned long long)chunks[blockIdx.y] * CHUNK;
     return left < CHUNK ? (int)left : CHUNK;
 }
 
-// Events first, first + stride, ... of `count`; the last again where there are no more.
+// The number of events in the chunk, for a block that does EVENTS_PER_BLOCK of them; 0 if the block has none,
+// and its log likelihood is then set to 0.
+__device__ __forceinline__ int events_for_block(const unsigned* chunks, unsigned long long n_events,
+                                                double* log_likelihood) {
+    const int count = events_in(chunks, n_events);
+    if ((int)blockIdx.x * EVENTS_PER_BLOCK < count) return count;
+    if (threadIdx.x == 0) *log_likelihood = 0.0;
+    return 0;
+}
+
+template <int E>
+__device__ __forceinline__ void fill(float (&values)[E], float value) {
+#pragma unroll
+    for (int e = 0; e < E; e++) values[e] = value;
+}
+
+// Loads the events first, first + stride, ... of `count`; repeats the last one beyond the end.
 template <int E>
 __device__ __forceinline__ void load_events(const float* events, int first, int stride, int count,
                                             float (&x)[E][N_CHANNELS]) {
@@ -65,7 +81,7 @@ __device__ __forceinline__ void load_events(const float* events, int first, int 
     }
 }
 
-// A packed row read from its start, four floats at a time; unrolled, `at` is a constant.
+// A reader of a packed row, four floats at a time from its start. In unrolled code `at` is a constant.
 struct Row {
     const float4* quads;
     int at;
@@ -78,9 +94,9 @@ struct Row {
     }
 };
 
-// Column I of the whitener and those after it: adds to y, whose entry I is then whole, and to the sums of
-// squares. A recursion, because nvcc unrolls a loop over more than 60 columns no more, and y must stay in
-// registers.
+// Adds column I of the whitener and the columns after it to y and to the sums of squares; entry I of y is
+// then complete. This is a recursion because nvcc does not unroll a loop over more than 60 columns, and y
+// must stay in registers.
 template <int I, int E>
 __device__ __forceinline__ void add_columns(Row& row, const float (&x)[E][N_CHANNELS],
                                             float (&y)[E][N_CHANNELS], float (&sums)[E]) {
@@ -100,7 +116,7 @@ __device__ __forceinline__ void add_columns(Row& row, const float (&x)[E][N_CHAN
     if constexpr (I + 1 < N_CHANNELS) add_columns<I + 1>(row, x, y, sums);
 }
 
-// log pi_j N(x | mu_j, Sigma_j) of E events, j the component of the row.
+// log pi_j N(x | mu_j, Sigma_j) of E events for the component of the row.
 template <int E>
 __device__ __forceinline__ void log_densities(const float (&x)[E][N_CHANNELS], const float4* packed,
                                               float (&l)[E]) {
@@ -112,15 +128,15 @@ __device__ __forceinline__ void log_densities(const float (&x)[E][N_CHANNELS], c
     for (int e = 0; e < E; e++) l[e] = constant - sums[e];
 }
 
-// Calls body(j, l) with the log densities of a thread's events under every component in turn. All threads of
-// the block take part: they fill the cache, float4 [CACHED * PACK_QUADS] in shared memory, together.
+// Calls body(j, l) with the log densities of a thread's events for each component in turn. All threads of the
+// block must call it: they fill the cache together, float4 [CACHED * PACK_QUADS] in shared memory.
 template <int E, class Body>
 __device__ __forceinline__ void for_each_component(const float (&x)[E][N_CHANNELS], const float* components,
                                                    int n_components, float4* cache, Body body) {
     const float4* rows = reinterpret_cast<const float4*>(components);
     for (int first = 0; first < n_components; first += CACHED) {
         const int count = min(CACHED, n_components - first);
-        __syncthreads();  // the rows before are no longer read
+        __syncthreads();  // the rows before are no longer in use
         for (int q = threadIdx.x; q < count * PACK_QUADS; q += blockDim.x)
             cache[q] = __ldg(rows + (size_t)first * PACK_QUADS + q);
         __syncthreads();
@@ -132,8 +148,8 @@ __device__ __forceinline__ void for_each_component(const float (&x)[E][N_CHANNEL
     }
 }
 
-// One more component in an event's running sum of weights exp(l - best), best the largest so far; a weight
-// `floor` nats below the best is 0.
+// Adds a component to an event's running sum of weights exp(l - best), where best is the largest log density
+// so far. A weight `floor` nats below the best is 0.
 __device__ __forceinline__ void add_weight(float l, float floor, float& best, float& total) {
     const float gap = l - best;
     const float weight = fabsf(gap) < floor ? __expf(-fabsf(gap)) : 0.0f;
@@ -141,7 +157,7 @@ __device__ __forceinline__ void add_weight(float l, float floor, float& best, fl
     best = fmaxf(best, l);
 }
 
-// Sum over the block in an order that never changes; for thread 0. Called once in a kernel.
+// Sum over the block in a fixed order, for thread 0. May be called once in a kernel.
 __device__ __forceinline__ double block_sum(double value) {
     __shared__ double of_warps[32];
     for (int distance = 16; distance > 0; distance /= 2)

@@ -1,10 +1,10 @@
-// Moments of the events of one component, by one block: the lower triangle, by rows, of the sum of share * z
-// z' with z = (x - mean, 1): scatter, then in row D the sums, and last the count.
+// Moments of the events of one component, computed by one block: the lower triangle, by rows, of the sum of
+// share * z z' with z = (x - mean, 1). It holds the scatter, then in row D the sums, and last the count.
 //
-// The events that belong to the component, with their shares, go through a queue in shared memory in the
-// order of the chunk. Each GROUP of them is centred into shared memory and summed in float32, then added to
-// float64 totals in registers, so the order of every addition is that of the events. Row a belongs to warp a
-// mod WARPS, column b to lane b mod 32. Equals kernels/cpu/moments.hpp, but for the order of the events.
+// The component's events and their shares pass through a queue in shared memory in the order of the chunk.
+// Each GROUP of them is centred in shared memory, summed in float32 and added to float64 totals in registers,
+// so the order of all additions is that of the events. Row a belongs to warp a mod WARPS, column b to lane b
+// mod 32. Equals kernels/cpu/moments.hpp except for the order of the events.
 #pragma once
 
 #include "mixture.cuh"
@@ -14,12 +14,12 @@ constexpr int MOMENT_WARPS = MOMENT_THREADS / 32;
 constexpr int N_MOMENTS = (N_CHANNELS + 1) * (N_CHANNELS + 2) / 2;
 constexpr int GROUP = 64;
 constexpr int WIDTH = N_CHANNELS + 1;
-constexpr int ROWS = (WIDTH + MOMENT_WARPS - 1) / MOMENT_WARPS;  // of the triangle, of a warp
-constexpr int COLUMNS = (WIDTH + 31) / 32;                       // of a lane
+constexpr int ROWS = (WIDTH + MOMENT_WARPS - 1) / MOMENT_WARPS;  // of the triangle, per warp
+constexpr int COLUMNS = (WIDTH + 31) / 32;                       // per lane
 constexpr int LABELS_PER_THREAD = 8;                             // one 16-byte load
-constexpr int STRIP = MOMENT_THREADS * LABELS_PER_THREAD;  // labels that a block looks through at a time
+constexpr int STRIP = MOMENT_THREADS * LABELS_PER_THREAD;        // labels that a block scans at a time
 
-// Capacity of the queue: a power of two, at least GROUP and what one strip of events can add.
+// CAPACITY is a power of two, at least GROUP plus the events that one strip can add.
 template <int CAPACITY>
 struct Queue {
     unsigned short places[CAPACITY];
@@ -32,8 +32,8 @@ struct MomentScratch {
     int of_warps[MOMENT_WARPS];
 };
 
-// How many the threads before this one have, of the whole block's `all`. All threads take part; followed by a
-// barrier before it is called again.
+// The sum of `own` over the threads before this one; `all` becomes the sum over the block. All threads must
+// call it, with a barrier before the next call.
 __device__ __forceinline__ int count_before(int own, int* of_warps, int& all) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int upto = own;
@@ -54,7 +54,8 @@ __device__ __forceinline__ int count_before(int own, int* of_warps, int& all) {
     return before;
 }
 
-// Which events of the thread's eight, from `first` on, have a label that is wanted: bit i for event first + i.
+// A bit for each of the thread's eight events from `first` on: bit i is 1 if the label of event first + i is
+// wanted.
 template <class Wanted>
 __device__ __forceinline__ unsigned events_with(const uint4* eights, int first, int count, Wanted wanted) {
     unsigned found = 0;
@@ -75,13 +76,13 @@ __device__ __forceinline__ void load_means(const float* component, float* means)
         means[i] = component[1 + i * (N_CHANNELS + 1) - i * (i - 1) / 2];
 }
 
-// The float64 totals of the elements that are this thread's.
+// The float64 totals of this thread's elements.
 struct Moments {
     double totals[ROWS][COLUMNS];
 
     __device__ __forceinline__ Moments() : totals{} {}
 
-    // Adds `count` events of the queue, at most GROUP, from its entry `head`. All threads take part.
+    // Adds `count` events of the queue, at most GROUP, from entry `head` on. All threads must call it.
     template <int CAPACITY>
     __device__ __forceinline__ void add(const float* events, const Queue<CAPACITY>& queue, unsigned head,
                                         int count, MomentScratch& scratch) {
@@ -110,7 +111,7 @@ struct Moments {
 #pragma unroll
             for (int c = 0; c < COLUMNS; c++) totals[r][c] += (double)sums[r][c];
         }
-        __syncthreads();  // z is no longer read
+        __syncthreads();  // z is no longer in use
     }
 
     __device__ __forceinline__ void write(double* moments) const {

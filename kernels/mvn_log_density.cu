@@ -1,4 +1,4 @@
-// mvn_log_density: log pi_j + log N(x_i | mu_j, Sigma_j) of some events under all components.
+// mvn_log_density: log pi_j + log N(x_i | mu_j, Sigma_j) of events for all components.
 //
 //   events             float32 [n_events][PADDED_DIM]         read
 //   components         float32 [n_components][PACK_DIM]       read (mixture.cuh)
@@ -8,7 +8,7 @@
 // Shared    CACHED * PACK_DIM * 4 bytes: 7,680 at D = 14; 34,368 at D = 64.
 // Budget    mvn_log_density, D = 14: registers 138, stack 0, shared 7,680 bytes; no spills.
 // Limits    D 1 to 64; n_components and n_events below 2^31.
-// Equals    Engine::log_densities of kernels/cpu/engine.cpp, bit for bit where that has a fused multiply-add.
+// Equals    Engine::log_densities of kernels/cpu/engine.cpp, bit for bit on processors with a fused multiply-add.
 // Source    Suchard et al. (2010), section 4: padded, packed and cached; here with events in registers.
 #include "mixture.cuh"
 

@@ -1,8 +1,8 @@
-// The uniform behind every label: Philox4x32-10, the same as on the CPU (kernels/cpu/philox.hpp).
+// The uniform of every label: Philox4x32-10, equal to that of the CPU (kernels/cpu/philox.hpp).
 //
-// Source: Salmon, Moraes, Dror and Shaw (2011), "Parallel random numbers: as easy as 1, 2, 3", SC11.
-// Counter: event number (low, high word), iteration, chain; key: seed (low, high word). A label has word 0 of the
-// four, the sides of a division the others.
+// Source: Salmon, Moraes, Dror and Shaw (2011), "Parallel random numbers: as easy as 1, 2, 3", SC11. Counter:
+// event number (low, high word), iteration, chain. Key: seed (low, high word). Word 0 of the four serves
+// labels, the other words serve the sides of a division.
 #pragma once
 
 struct Key {
@@ -10,7 +10,7 @@ struct Key {
     unsigned chain, iteration;
 };
 
-// ((x >> 9) + 1/2) / 2^23, x one of the four words: exact in float32 and strictly between 0 and 1.
+// ((x >> 9) + 1/2) / 2^23, where x is one of the four words: exact in float32 and strictly between 0 and 1.
 __device__ __forceinline__ float uniform(const Key& key, unsigned long long event, int word = 0) {
     unsigned c0 = (unsigned)event, c1 = (unsigned)(event >> 32), c2 = key.iteration, c3 = key.chain;
     unsigned k0 = (unsigned)key.seed, k1 = (unsigned)(key.seed >> 32);

@@ -1,17 +1,18 @@
-// sample_indicators: from log densities to labels, by the inverse of the cumulative sum of the weights.
+// sample_indicators: labels from log densities, by inverting the cumulative sum of the weights.
 //
 //   log_densities    float32 [n_components][n_events]    read (mvn_log_density.cu)
 //   labels           uint16 [n_events]                   written
 //   log_likelihoods  float32 [n_events]                  written: log sum_j pi_j N(x_i | mu_j, Sigma_j)
 //
-// The weight of component j is exp(l_j - max l), 0 where that is weight_floor nats or more below; the label is
-// the first component at which the cumulative sum exceeds uniform * total. Event i has number first_event + i.
+// The weight of component j is exp(l_j - max l), or 0 if l_j is weight_floor nats or more below max l. The
+// label is the first component at which the cumulative sum exceeds uniform * total. Event i has number
+// first_event + i.
 //
 // Launch    grid ceil(n_events / 128), block 128; a thread takes one event and reads its column three times.
 // Shared    none.
 // Budget    sample_indicators, D = 14: registers 40, stack 0, shared 0 bytes; no spills.
-// Limits    n_components 1 to 65,536; n_events below 2^31. For events nearer than FAR (mixture.cuh).
-// Equals    draw_piece of kernels/cpu/draw.hpp, but for the rounding of exp.
+// Limits    n_components 1 to 65,536; n_events below 2^31. Not for far events (far.cuh).
+// Equals    draw_piece of kernels/cpu/draw.hpp, except for the rounding of exp.
 // Source    Suchard et al. (2010), Appendix A, step 1, and section 4 (sampling of the indicators).
 #include "mixture.cuh"
 #include "philox.cuh"
@@ -36,7 +37,7 @@ extern "C" __global__ void __launch_bounds__(128)
     for (int j = 0; j < n_components && sum <= point; j++) {
         const float gap = column[(size_t)j * n_events] - best;
         const float weight = gap > -weight_floor ? __expf(gap) : 0.0f;
-        if (weight > 0.0f) label = j;  // the last with weight where uniform * total was rounded to the total
+        if (weight > 0.0f) label = j;  // the last one with weight if uniform * total rounds to the total
         sum += weight;
     }
     labels[i] = (unsigned short)label;

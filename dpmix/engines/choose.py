@@ -111,10 +111,10 @@ def available(backend: str, config: EngineConfig) -> tuple[bool, str]:
     """Whether a backend can be used here, and with what, or why not and what to do."""
     if backend == "cluster":
         try:
-            from dpmix.engines import cluster
+            from dpmix.engines import cluster_connect
         except ImportError as error:
             return False, f"{error}: pip install 'dpmix[cluster]'"
-        return cluster.available(config)
+        return cluster_connect.available(config)
     return cpu.available() if backend == "cpu" else cuda.available()
 
 

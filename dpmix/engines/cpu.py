@@ -162,11 +162,6 @@ class CpuEngine(SummingEngine):
         """Wall seconds of all passes so far."""
         return {"kernels": self._seconds}
 
-    @property
-    def kept(self) -> float:
-        """Share of the whitening's multiplications made in the latest pass; 1 where nothing was pruned."""
-        return float(self._native.kept)
-
     def draw_sums(self, mixture: Mixture, key: Key) -> Array:
         parameters, now = checked_parameters(mixture, self._n_channels), numbers_now(mixture)
         state = zeros(mixture)
@@ -219,13 +214,6 @@ class CpuEngine(SummingEngine):
         if not self._native.labels(chain, labels):
             raise ValueError(f"chain {chain} has no labels yet")
         return labels
-
-    def log_densities(self, events: npt.NDArray[np.float32], mixture: Mixture) -> npt.NDArray[np.float32]:
-        """log pi_j N(x_i | mu_j, Sigma_j) of any events as the sweep computes it, float32 [M, K]."""
-        check_events(events)
-        densities = np.empty((len(events), len(mixture.means)), np.float32)
-        self._native.log_densities(*checked_parameters(mixture, self._n_channels), events, densities)
-        return densities
 
     def close(self) -> None:
         """Let go of the events and of every resource; the engine cannot be used afterwards."""

@@ -1,16 +1,14 @@
-"""The CUDA engine: the sweep in hand-written kernels (kernels/*.cu) on one or more devices, through PyCUDA.
+"""The CUDA engine: hand-written kernels (kernels/*.cu) on one or more devices, through PyCUDA.
 
-Results depend on the events, the mixture and the key alone: not on the devices, on the chunks of a launch,
-on how chunks are shared out among engines, or on whether events stay on the devices or pass through them in
-every sweep. Labels are those of the CPU engine but where a label's uniform lies within rounding of a step of
-the cumulative sum.
+Results depend on the events, the mixture and the key alone. They do not depend on the devices, the chunks per
+launch, the assignment of chunks to engines, or whether events stay on the devices. Labels equal those of the
+CPU engine except where a label's uniform lies within rounding of a step of the cumulative sum.
 """
 
 from __future__ import annotations
 
 import logging
 import weakref
-from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import wait
 from functools import partial
@@ -29,25 +27,27 @@ from dpmix.engines.checks import (
     checked_populations,
     checked_split,
 )
+from dpmix.engines.cuda_work import Account, Deliver, DeviceFailed, Division, Gates, Labels, Pass
+from dpmix.engines.shares import ChunkQueue, interleaved_shares, pass_seconds
 from dpmix.engines.sums import SummingEngine, zeros
 from dpmix.errors import DpmixError
 from dpmix.kernels import build
 from dpmix.kernels.layout import CHUNK, Layout
-from dpmix.model.mixture import Array, Ints, Mixture
+from dpmix.model.mixture import Array, Floats, Ints, Mixture
 from dpmix.model.split_merge import SplitAssignment
 from dpmix.model.streams import Key, chain_of
 
 if TYPE_CHECKING:
-    from dpmix.engines.cuda_device import Account, Deliver, Device, Labels, Pass
+    from dpmix.engines.cuda_device import Device  # imports PyCUDA, which is optional
 
 log = logging.getLogger("dpmix")
 
-FIRST_DEAL = 8  # passes after which chunks may be dealt anew by the speeds measured; then after 16, 32, ...
-WORTH = 1.1  # they are where that makes a pass this many times faster, since events move
+FIRST_REBALANCE = 8  # passes before chunks may move between devices; then after 16, 32, ...
+WORTH = 1.1  # they move if that makes a pass this many times faster, because events move with them
 
 
 class DeviceInfo(NamedTuple):
-    """A device as the driver describes it; memory in bytes."""
+    """A device as described by the driver; memory in bytes."""
 
     number: int
     name: str
@@ -56,7 +56,7 @@ class DeviceInfo(NamedTuple):
 
 
 def available() -> tuple[bool, str]:
-    """Whether this machine can run the engine, and on what (or why not, and what to do)."""
+    """Return whether this machine can run the engine, and its devices, or the reason and the remedy."""
     try:
         found = devices()
         build.find_nvcc()
@@ -66,12 +66,12 @@ def available() -> tuple[bool, str]:
 
 
 def devices() -> list[DeviceInfo]:
-    """The CUDA devices of this machine.
+    """List the CUDA devices of this machine.
 
     Raises
     ------
     DpmixError
-        There is no PyCUDA, no driver or no device.
+        PyCUDA, the driver or a device is missing.
     """
     try:
         import pycuda  # noqa: F401
@@ -92,14 +92,42 @@ def devices() -> list[DeviceInfo]:
 
 
 def described(number: int, device: Any) -> DeviceInfo:
-    """What PyCUDA says of a device."""
+    """Return the properties of a PyCUDA device."""
     major, minor = device.compute_capability()
     return DeviceInfo(number, device.name(), device.total_memory(), f"{major}.{minor}")
 
 
 def describe(found: Sequence[DeviceInfo]) -> str:
-    """Devices in a line."""
+    """Return names and numbers of devices in one line."""
     return ", ".join(f"{device.name} ({device.number})" for device in found)
+
+
+def chosen(wanted: Literal["all"] | Sequence[int]) -> list[DeviceInfo]:
+    """Return the devices that the config asks for.
+
+    Raises
+    ------
+    ValueError
+        The numbers are not different numbers.
+    DpmixError
+        A device does not exist, or `devices` fails.
+    """
+    found = devices()
+    if wanted == "all":
+        return found
+    if not wanted or len(set(wanted)) < len(wanted):
+        raise ValueError(f"devices: got {list(wanted)}, need 'all' or different numbers of devices")
+    for number in wanted:
+        if not 0 <= number < len(found):
+            raise DpmixError(f"engine.devices: got {number}, this machine has {describe(found)}")
+    return [found[int(number)] for number in wanted]
+
+
+class Labelled(NamedTuple):
+    """The labels of all events from one pass, uint16 [chunks, CHUNK], and their number of components."""
+
+    labels: Labels
+    n_components: int
 
 
 class CudaEngine(SummingEngine):
@@ -108,35 +136,35 @@ class CudaEngine(SummingEngine):
     Parameters
     ----------
     events : float32 [N, D], C-contiguous, finite
-        Held by reference, never copied here or changed; D at most 64. They are kept on the devices too where
-        those have memory enough, else pass through them in every sweep.
+        Held by reference, never copied on the host or changed; D at most 64. The devices hold them too if
+        they fit. Otherwise events pass through the devices in every sweep.
     devices : "all" or list of int
         Numbers of the devices.
     weight_floor : float
-        Nats below an event's best component at which a component's weight is 0.
+        A component whose log density is this many nats below the event's best component has weight 0.
     chunks_in_flight : int, optional
-        Chunks of 65,536 events of a launch; two launches are under way at a time. Default: 8, fewer where
-        their scratch would pass 256 MB.
+        Chunks of 65,536 events per launch; two launches are in progress at a time. Default: 8, or fewer if
+        their scratch would exceed 256 MB.
     first_event : int
         Number of the first event, for an engine that holds a part of the data.
 
     Raises
     ------
     ValueError
-        For events or options that are not as said here.
+        Events or options are not as described here.
     DpmixError
-        For devices that are not there or cannot be used, and where there is no compiler.
+        A device does not exist or cannot be used, or there is no compiler.
 
     Notes
     -----
-    Where a device fails, the others do its chunks, in the same pass and with the same results; when none is
-    left, the pass raises `DpmixError`. Labels are kept on the host, 2 bytes per event and chain, where no
-    device takes them with it; a chain whose pass did not end has none.
+    If a device fails, the others do its chunks in the same pass, with the same results. If no device is left,
+    the pass raises `DpmixError`. Labels are on the host, 2 bytes per event and chain, so they survive a
+    failed device. A chain whose pass did not finish has no labels.
     """
 
     def __init__(
         self,
-        events: npt.NDArray[np.float32],
+        events: Floats,
         *,
         devices: Literal["all"] | Sequence[int] = "all",
         weight_floor: float = 25.0,
@@ -147,29 +175,17 @@ class CudaEngine(SummingEngine):
         check_options(len(events), weight_floor, chunks_in_flight, first_event)
         infos = chosen(devices)
         build.find_nvcc()
-        from dpmix.engines.cuda_device import Device, DeviceFailed
-
         self._n_events, self._n_channels = len(events), int(events.shape[1])
         self._n_chunks = -(-self._n_events // CHUNK)
         self._layout = Layout(self._n_channels)
         self._names = {info.number: describe([info]) for info in infos}
         self._devices: dict[int, Device] = {}
         self._closing = weakref.finalize(self, close_devices, self._devices)
-        for number, name in self._names.items():
-            try:
-                self._devices[number] = Device(
-                    number,
-                    events,
-                    first_event=first_event,
-                    weight_floor=weight_floor,
-                    chunks_in_flight=chunks_in_flight,
-                )
-            except DeviceFailed as error:
-                self._closing()
-                raise DpmixError(f"CUDA device {name} cannot be used: {error}") from error
-        self._work_done = dict.fromkeys(self._devices, (0, 0.0))  # chunks and seconds of each
-        self._shares = deal_out(self._n_chunks, dict.fromkeys(self._devices, 1.0))
-        self._passes, self._next_deal = 0, FIRST_DEAL
+        options = {"first_event": first_event, "weight_floor": weight_floor}
+        self._open_devices(events, chunks_in_flight=chunks_in_flight, **options)
+        self._work_done = dict.fromkeys(self._devices, (0, 0.0))  # chunks and seconds of each device
+        self._shares = interleaved_shares(self._n_chunks, dict.fromkeys(self._devices, 1.0))
+        self._passes, self._next_rebalance = 0, FIRST_REBALANCE
         self._labelled: dict[int, Labelled] = {}  # by chain
         self._accounts: list[Account] = []  # of the latest pass
         self._seconds = {"kernels": 0.0, "copies": 0.0}
@@ -184,23 +200,13 @@ class CudaEngine(SummingEngine):
 
     @property
     def info(self) -> dict[str, str | int | float | bool]:
-        """What the engine runs on, for logs and run files."""
+        """Backend and devices, for logs and run files."""
         return {"backend": "cuda", "devices": ", ".join(self._names.values())}
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Seconds of all passes in which kernels ran, and in which only copies did; the devices' mean."""
+        """Seconds of all passes in which kernels ran, and in which only copies ran; mean over the devices."""
         return dict(self._seconds)
-
-    @property
-    def bytes_up(self) -> int:
-        """Bytes that went to the devices in the latest pass, but for events that stay there."""
-        return sum(account.bytes_up for account in self._accounts)
-
-    @property
-    def bytes_down(self) -> int:
-        """Bytes that came from the devices in the latest pass."""
-        return sum(account.bytes_down for account in self._accounts)
 
     def draw_sums(self, mixture: Mixture, key: Key) -> Array:
         return self._label(mixture, key)
@@ -208,15 +214,11 @@ class CudaEngine(SummingEngine):
     def expect_sums(self, mixture: Mixture) -> Array:
         return self._label(mixture, None)
 
-    def memberships(
-        self, mixture: Mixture, populations: Ints, start: int, stop: int
-    ) -> tuple[npt.NDArray[np.float32], Array]:
-        """Membership probabilities in populations, float32 [M, P], and log densities, float64 [M].
+    def memberships(self, mixture: Mixture, populations: Ints, start: int, stop: int) -> tuple[Floats, Array]:
+        """Return membership probabilities float32 [M, P] and log densities float64 [M].
 
         Of the events start, ..., stop - 1; see `dpmix.engines.base.Engine.memberships`.
         """
-        from dpmix.engines.cuda_device import Gates, Pass
-
         components = self._packed(mixture)
         numbers = checked_populations(populations, len(mixture.means))
         check_range(start, stop, self._n_events)
@@ -225,20 +227,16 @@ class CudaEngine(SummingEngine):
         memberships = np.empty((stop - start, len(ends)), np.float32)
         log_densities = np.empty(stop - start)
 
-        def keep(chunk: int, rows: npt.NDArray[Any], densities: Array) -> None:
-            first, last = max(start, chunk * CHUNK), min(stop, (chunk + 1) * CHUNK)
-            here, there = (
-                slice(first - chunk * CHUNK, last - chunk * CHUNK),
-                slice(first - start, last - start),
-            )
-            memberships[there], log_densities[there] = rows[here], densities[here]
+        def store(chunk: int, rows: npt.NDArray[Any], densities: Array) -> None:
+            offset = chunk * CHUNK
+            first, last = max(start, offset), min(stop, offset + CHUNK)
+            memberships[first - start : last - start] = rows[first - offset : last - offset]
+            log_densities[first - start : last - start] = densities[first - offset : last - offset]
 
-        self._run(work, keep, range(start // CHUNK, (stop - 1) // CHUNK + 1))
+        self._run(work, store, range(start // CHUNK, (stop - 1) // CHUNK + 1))
         return memberships, log_densities
 
     def divide_sums(self, split: SplitAssignment, mixture: Mixture, key: Key) -> Array:
-        from dpmix.engines.cuda_device import Division, Pass
-
         components = self._packed(mixture)
         split = checked_split(split, len(components))
         labelled = self._labelled.get(key.chain)
@@ -246,61 +244,56 @@ class CudaEngine(SummingEngine):
             raise ValueError(f"split: chain {key.chain} has no labels of {len(split.pairs)} components")
         table = np.stack([split.pairs, split.sides.astype(np.int32)])
         work = Pass(components, key, division=Division(table, split.word, labelled.labels))
-        return self._add_up(work, zeros(mixture, len(components) // 2))
+        return self._sum_up(work, zeros(mixture, len(components) // 2))
 
     def labels(self, chain: int = 0) -> npt.NDArray[np.int32]:
-        """Labels of one chain, int32 [N]: its latest draw, or the most probable ones after the E step.
+        """Return the labels of one chain, int32 [N].
+
+        They are its latest draw, or the most probable labels after an E step.
 
         Raises
         ------
         ValueError
-            If the chain has none yet.
+            The chain has no labels yet.
         """
         self._check_open()
         if chain not in self._labelled:
             raise ValueError(f"chain {chain} has no labels yet")
         return self._labelled[chain].labels.ravel()[: self._n_events].astype(np.int32)
 
-    def log_densities(self, events: npt.NDArray[np.float32], mixture: Mixture) -> npt.NDArray[np.float32]:
-        """log pi_j N(x_i | mu_j, Sigma_j) of any events as the sweep computes it, float32 [M, K]."""
-        from dpmix.engines.cuda_device import DeviceFailed
-
-        check_events(events)
-        if events.shape[1] != self._n_channels:
-            raise ValueError(f"events: got {events.shape[1]} channels, need {self._n_channels}")
-        components = self._packed(mixture)
-        while True:
-            number, device = next(iter(self._usable().items()))
-            try:
-                return device.submit(device.log_densities, events, components).result()
-            except DeviceFailed as error:
-                self._leave_out(number, error)
-
     def close(self) -> None:
         """Free everything on the devices, and the labels; the engine cannot be used afterwards."""
         self._closing()
         self._labelled.clear()
+
+    def _open_devices(self, events: Floats, **options: Any) -> None:
+        from dpmix.engines.cuda_device import Device
+
+        for number, name in self._names.items():
+            try:
+                self._devices[number] = Device(number, events, **options)
+            except DeviceFailed as error:
+                self._closing()
+                raise DpmixError(f"CUDA device {name} cannot be used: {error}") from error
 
     def _packed(self, mixture: Mixture) -> Array:
         packed: Array = self._layout.pack(*checked_parameters(mixture, self._n_channels))
         return packed
 
     def _label(self, mixture: Mixture, key: Key | None) -> Array:
-        from dpmix.engines.cuda_device import Pass
-
         components, chain = self._packed(mixture), chain_of(key)
         before = self._labelled.pop(chain, None)
         labels = before.labels if before else np.empty((self._n_chunks, CHUNK), np.uint16)
-        state = self._add_up(Pass(components, key, labels), zeros(mixture))
+        state = self._sum_up(Pass(components, key, labels), zeros(mixture))
         self._labelled[chain] = Labelled(labels, len(components))
         return state
 
-    def _add_up(self, work: Pass, state: Array) -> Array:
-        """Have a pass over all chunks done; the sums of what it delivers."""
+    def _sum_up(self, work: Pass, state: Array) -> Array:
+        """Do a pass over all chunks and return the sums of its results, added to `state`."""
         lock = Lock()
 
         def add(chunk: int, moments: Array, log_densities: Array) -> None:
-            # Those of a chunk in one order; of a division by pair and part, else by block.
+            # Within a chunk the order is fixed: by block, or by pair and part in a division.
             sums = log_densities.sum(axis=-1)
             with lock:
                 exact.add(state, np.append(moments, sums))
@@ -309,34 +302,33 @@ class CudaEngine(SummingEngine):
         return state
 
     def _run(self, work: Pass, deliver: Deliver, chunks: range) -> None:
-        """Have the chunks of a pass done, by the devices that are left where some fail."""
-        from dpmix.engines.cuda_device import DeviceFailed
-
+        """Do the chunks of a pass; if devices fail, on those that are left."""
+        self._usable()
         shares = self._shares
-        rota = Rota(
+        queue = ChunkQueue(
             {number: [chunk for chunk in share if chunk in chunks] for number, share in shares.items()}
         )
         self._accounts = []
-        while rota.unfinished():
+        while queue.unfinished():
             running = {
-                number: device.submit(serve, device, work, shares[number], rota, deliver)
+                number: device.submit(serve, device, work, shares[number], queue, deliver)
                 for number, device in self._usable().items()
-                if rota.has_for(number)
+                if queue.has_for(number)
             }
             try:
                 wait(running.values())
             except BaseException:
-                rota.stop()
+                queue.stop()
                 raise
             for number, future in running.items():
                 try:
                     self._note(number, future.result())
                 except DeviceFailed as error:
-                    self._leave_out(number, error)
+                    self._remove(number, error)
         self._passes += 1
-        if self._passes == self._next_deal:
-            self._next_deal *= 2
-            self._deal_anew_where_it_pays()
+        if self._passes == self._next_rebalance:
+            self._next_rebalance *= 2
+            self._rebalance()
 
     def _check_open(self) -> None:
         if not self._closing.alive:
@@ -348,11 +340,13 @@ class CudaEngine(SummingEngine):
             raise DpmixError(f"no CUDA device is left: {self._reason}")
         return self._devices
 
-    def _leave_out(self, number: int, error: Exception) -> None:
+    def _remove(self, number: int, error: Exception) -> None:
+        """Close a failed device."""
         self._devices.pop(number).close()
-        self._shares = deal_out(self._n_chunks, self._speeds())
+        self._shares = interleaved_shares(self._n_chunks, self._speeds())
         self._reason = f"device {self._names[number]} failed: {error}"
-        log.warning("CUDA %s; %s", self._reason, "the others go on" if self._devices else "it was the last")
+        rest = "the others continue" if self._devices else "it was the last"
+        log.warning("CUDA %s; %s", self._reason, rest)
 
     def _note(self, number: int, account: Account) -> None:
         self._accounts.append(account)
@@ -362,7 +356,7 @@ class CudaEngine(SummingEngine):
         self._work_done[number] = chunks + account.chunks, seconds + account.kernels + account.copies
 
     def _speeds(self) -> dict[int, float]:
-        """Chunks a second of each device; of one that has done nothing yet, the mean of the others."""
+        """Return chunks per second of each device; the mean of the others for one without a chunk yet."""
         done = [self._work_done[number] for number in self._devices]
         usual = sum(chunks for chunks, _ in done) / (sum(seconds for _, seconds in done) or 1.0) or 1.0
         return {
@@ -370,108 +364,37 @@ class CudaEngine(SummingEngine):
             for number, (chunks, seconds) in zip(self._devices, done, strict=True)
         }
 
-    def _deal_anew_where_it_pays(self) -> None:
+    def _rebalance(self) -> None:
+        """Move chunks between devices if the measured speeds make that worthwhile."""
         speeds = self._speeds()
-        shares = deal_out(self._n_chunks, speeds)
-        if slowest(self._shares, speeds) > WORTH * slowest(shares, speeds):
+        shares = interleaved_shares(self._n_chunks, speeds)
+        now, then = (pass_seconds(counts(each), speeds) for each in (self._shares, shares))
+        if now > WORTH * then:
             self._shares = shares
-            log.info("CUDA devices: chunks dealt anew: %s", {n: len(share) for n, share in shares.items()})
+            log.info("CUDA devices: chunks redistributed: %s", counts(shares))
 
 
-class Labelled(NamedTuple):
-    """Labels of all events, uint16 [chunks, CHUNK], as one pass left them, and of how many components."""
+def serve(device: Device, work: Pass, share: Sequence[int], queue: ChunkQueue, deliver: Deliver) -> Account:
+    """Do a device's part of a pass, in its thread; if it fails, the others may take its chunks at once."""
 
-    labels: Labels
-    n_components: int
-
-
-class Rota:
-    """Which device does which chunks of one pass: what is left of its own, or a failed one's."""
-
-    def __init__(self, shares: Mapping[int, Sequence[int]]) -> None:
-        self._lock = Lock()
-        self._queues = {number: deque(share) for number, share in shares.items()}
-        self._held = {number: set(share) for number, share in shares.items()}  # not finished
-        self.orphans: deque[int] = deque()  # of failed devices, in the order of the grid
-
-    def take(self, number: int, most: int) -> list[int]:
-        """At most so many chunks for a device to do: orphans first."""
-        with self._lock:
-            queue = self.orphans or self._queues[number]
-            chunks = [queue.popleft() for _ in range(min(most, len(queue)))]
-            self._held[number].update(chunks)
-        return chunks
-
-    def has_for(self, number: int) -> bool:
-        """Whether there are chunks for a device to take."""
-        with self._lock:
-            return bool(self.orphans or self._queues[number])
-
-    def finish(self, number: int, chunk: int) -> None:
-        with self._lock:
-            self._held[number].remove(chunk)
-
-    def give_up(self, number: int) -> None:
-        """A device has failed: what it held is for the others."""
-        with self._lock:
-            self.orphans = deque(sorted([*self.orphans, *self._held[number]]))
-            self._held[number].clear()
-            self._queues[number].clear()
-
-    def stop(self) -> None:
-        """Give nothing more to do."""
-        with self._lock:
-            for queue in (self.orphans, *self._queues.values()):
-                queue.clear()
-
-    def unfinished(self) -> bool:
-        with self._lock:
-            return bool(self.orphans) or any(self._held.values())
-
-
-def serve(device: Device, work: Pass, share: Sequence[int], rota: Rota, deliver: Deliver) -> Account:
-    """A device's part in a pass; where it fails, the others may take its chunks at once."""
-
-    def hand_in(chunk: int, results: npt.NDArray[Any], log_densities: Array) -> None:
+    def deliver_and_finish(chunk: int, results: npt.NDArray[Any], log_densities: Array) -> None:
         deliver(chunk, results, log_densities)
-        rota.finish(device.number, chunk)
+        queue.finish(device.number, chunk)
 
     try:
-        return device.run(work, share, partial(rota.take, device.number), hand_in)
+        return device.run(work, share, partial(queue.take, device.number), deliver_and_finish)
     except BaseException:
-        rota.give_up(device.number)
+        queue.abandon(device.number)
         raise
 
 
-def deal_out(n_chunks: int, speeds: Mapping[int, float]) -> dict[int, list[int]]:
-    """Chunks of the grid, in its order, each to the device that would have done it first."""
-    shares: dict[int, list[int]] = {number: [] for number in speeds}
-    for chunk in range(n_chunks) if shares else ():
-        first = min(shares, key=lambda number: (len(shares[number]) + 1) / speeds[number])
-        shares[first].append(chunk)
-    return shares
-
-
-def slowest(shares: Mapping[int, Sequence[int]], speeds: Mapping[int, float]) -> float:
-    """Seconds until the last device has done its share."""
-    return max(len(shares[number]) / speed for number, speed in speeds.items())
-
-
-def chosen(wanted: Literal["all"] | Sequence[int]) -> list[DeviceInfo]:
-    """The devices that are wanted, as far as they are there."""
-    found = devices()
-    if wanted == "all":
-        return found
-    if not wanted or len(set(wanted)) < len(wanted):
-        raise ValueError(f"devices: got {list(wanted)}, need 'all' or different numbers of devices")
-    for number in wanted:
-        if not 0 <= number < len(found):
-            raise DpmixError(f"engine.devices: got {number}, this machine has {describe(found)}")
-    return [found[int(number)] for number in wanted]
+def counts(shares: Mapping[int, Sequence[int]]) -> dict[int, int]:
+    """Return the number of chunks of each device."""
+    return {number: len(share) for number, share in shares.items()}
 
 
 def close_devices(devices: dict[int, Device]) -> None:
-    """Free what devices hold, each in its own thread; waited for, but not without end if a pass goes on."""
+    """Free the memory of devices, each in its own thread; wait at most 10 seconds for a pass in progress."""
     closing = [device.close() for device in devices.values()]
     devices.clear()
     wait(closing, timeout=10.0)

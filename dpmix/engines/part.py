@@ -166,11 +166,6 @@ def about() -> About:
     return About(dpmix.__version__, arithmetic, cuda.available()[0])
 
 
-def bytes_sent(dask_worker: Any) -> int:
-    """Bytes that this worker has sent to others so far."""
-    return int(dask_worker.transfer_outgoing_bytes_total)
-
-
 def fingerprint(path: str, events: tuple[int, int]) -> str:
     """SHA-256 of 256 of some events, evenly spaced, and of where they lie among how many."""
     held = np.load(path, mmap_mode="r")

@@ -1,4 +1,4 @@
-// What the engine keeps of every event, in memory or in a file; and the way of a pass through what is in files.
+// Memory for values of every event, in memory or in a file; and the paging of files during a pass.
 #pragma once
 
 #include <fcntl.h>
@@ -26,15 +26,15 @@ inline std::size_t page_size() {
     return size;
 }
 
-// Asks for large pages of a file that is mapped, and only read: threads that write to one wait for each other. The
-// system then reads 4 MB at a time, whatever it is set to read ahead, and there are few faults.
+// Asks for large pages of a mapped file that is only read. (Threads that write to a large page wait for each
+// other.) The system then reads 4 MB at a time, whatever its read-ahead setting, and there are few faults.
 inline void prefer_large_pages(const void* begin, std::size_t size) {
     const std::size_t beyond = reinterpret_cast<std::uintptr_t>(begin) % page_size();
     ::madvise(static_cast<char*>(const_cast<void*>(begin)) - beyond, size + beyond, MADV_HUGEPAGE);
 }
 
-// Numbers, 0 to begin with: in memory or, where there is a folder for them, mapped from a file there that has no
-// name, so that nothing is left of it however the process ends.
+// An array of numbers, initially 0: in memory or, given a folder, mapped from an unnamed file there. Nothing
+// is left of such a file, however the process ends.
 class Buffer {
     struct Free {
         std::size_t mapped;  // bytes
@@ -48,8 +48,8 @@ class Buffer {
    public:
     Buffer() = default;
 
-    // Throws a filesystem_error with the folder where no such file can be made. Room for all of it is taken at
-    // once: where a disk fills up under a file that is mapped, the process ends without a word.
+    // Throws a filesystem_error with the folder if the file cannot be made. All its space is allocated at
+    // once: if a disk fills up under a mapped file, the process ends without a message.
     Buffer(std::size_t n, const std::filesystem::path& folder) {
         if (folder.empty()) {
             numbers_.reset(new std::uint16_t[n]());
@@ -85,12 +85,12 @@ class Buffer {
     }
 };
 
-// The way of a pass through the chunks, in order. Of what it reads and writes in files a thread of its own reads the
-// chunks ahead, and those are let go that are done with: memory does not grow with the number of events, and nobody
-// waits for a disk that keeps up.
+// The order of a pass through the chunks. A separate thread reads the next chunks of files ahead, and
+// finished chunks are released. So memory does not grow with the number of events, and no thread waits for a
+// disk that keeps up.
 class Passage {
    public:
-    // Something in a file that is mapped and shared, so many bytes of each chunk.
+    // A range of a mapped and shared file, with a fixed number of bytes for each chunk.
     struct Span {
         const void* begin;
         std::size_t chunk, size;  // bytes
@@ -111,13 +111,13 @@ class Passage {
     Passage(const Passage&) = delete;
     Passage& operator=(const Passage&) = delete;
 
-    // Chunks to be worked on at a time, of those that are wanted: all, or where something is in a file as many as
-    // make a window, but one for each thread.
+    // The number of chunks to work on at a time: all that are wanted or, if something is in a file, as many
+    // as a window holds, but at least one for each thread.
     std::size_t window(std::size_t wanted) const {
         return spans_.empty() ? wanted : std::min(std::max(WINDOW / chunk_bytes_, threads_), wanted);
     }
 
-    // The chunks from first to end - 1 are next: there when this returns.
+    // Makes the chunks first, ..., end - 1 available; returns when they are.
     void at(std::size_t first, std::size_t end) {
         if (spans_.empty()) return;
         for_each_part(done_, first, let_go);
@@ -129,28 +129,29 @@ class Passage {
         }
         if (reading_.valid() && reading_.wait_for(std::chrono::seconds(0)) != std::future_status::ready)
             return;
-        ready_ = asked_;  // and at most twice as much as is worked on, so that a pass is soon under way
+        ready_ = asked_;  // at most twice the chunks in work, so that a pass starts soon
         const std::size_t from = asked_, to = std::min(end + window(WINDOW), asked_ + 2 * (end - first));
         try {
             reading_ = std::async(std::launch::async, [=] { for_each_part(from, to, read); });
             asked_ = to;
         } catch (const std::system_error&) {
-            // No more threads are to be had: the next chunks are read when they are next.
+            // No thread is available: the next chunks are read when they are needed.
         }
     }
 
    private:
-    static constexpr std::size_t WINDOW = std::size_t{32} << 20;  // bytes read ahead, and worked on at once
+    static constexpr std::size_t WINDOW = std::size_t{32} << 20;  // bytes read ahead and worked on at a time
 
     std::vector<Span> spans_;
     std::size_t chunk_bytes_ = 0, threads_, done_, ready_, asked_;
-    std::future<void> reading_;  // the chunks from ready_ to asked_ - 1
+    std::future<void> reading_;  // the chunks ready_, ..., asked_ - 1
 
     void wait() const {
         if (reading_.valid()) reading_.wait();
     }
 
-    // Maps the pages. An order to read ahead (MADV_WILLNEED) would be slower: the system takes small pages for it.
+    // Maps the pages. A request to read ahead (MADV_WILLNEED) would be slower: the system uses small pages
+    // for it.
     static void read(char* begin, std::size_t size) {
         const volatile char* page = begin;
         for (std::size_t at = 0; at < size; at += page_size()) static_cast<void>(page[at]);
@@ -158,7 +159,7 @@ class Passage {
 
     static void let_go(char* begin, std::size_t size) { ::madvise(begin, size, MADV_DONTNEED); }
 
-    // Whole pages from the one with the first byte on: the last one may be the next chunk's, too.
+    // Whole pages from the page of the first byte on; the last page may belong to the next chunk too.
     void for_each_part(std::size_t first, std::size_t end, void (*body)(char*, std::size_t)) const {
         for (const Span& span : spans_) {
             const std::size_t from = std::min(first * span.chunk, span.size);

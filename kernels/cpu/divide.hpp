@@ -1,8 +1,8 @@
-// A division of a piece: every event goes to one of two components, drawn by their responsibilities, or to the
-// side that all of them are given; and the log probability of what was drawn or given. (The restricted Gibbs
-// scans of a split-merge move: Jain and Neal 2004, J. Comput. Graph. Stat. 13:158.)
+// The division of a piece: assigns each event to one of two components, drawn by their responsibilities or
+// given for all events, and sums the log probability of these sides. (The restricted Gibbs scans of a
+// split-merge move: Jain and Neal 2004, J. Comput. Graph. Stat. 13:158.)
 //
-// A side has weight as a component has for a label: relative to the better one, 0 below the floor.
+// Weights are those of a label draw: relative to the better side, and 0 below the floor.
 #pragma once
 
 #include "draw.hpp"
@@ -10,7 +10,7 @@
 namespace dpmix {
 namespace {
 
-// A far event again in float64, with the same uniform.
+// A far event, computed again in float64 with the same uniform.
 double divide_far(const Mixture& two, const float* event, float uniform, int given, std::uint8_t& side) {
     double weights[2];
     const FarEvent far = far_weights(two, event, weights);
@@ -18,8 +18,8 @@ double divide_far(const Mixture& two, const float* event, float uniform, int giv
     return __builtin_log(weights[side] / far.total);
 }
 
-// `two` is a mixture of two components; `given` the side of all events, or -1 where it is to be drawn, by word
-// `word` of the generator. Sides [count] are in the order of the piece.
+// `two` is a mixture of two components. `given` is the side of all events, or -1 to draw it with word `word`
+// of the generator. Sides [count] are in the order of the piece.
 double divide_piece(const Mixture& two, const Piece& piece, const Key& key, int word, int given,
                     std::uint8_t* sides, Scratch& scratch) {
     const Evaluate evaluate = evaluate_for(two.n_channels);

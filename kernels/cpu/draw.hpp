@@ -1,8 +1,8 @@
-// Gibbs step 1 for a piece: a label per event by the inverse of the cumulative sum of its weights, and its
-// log likelihood. (Suchard et al. 2010, Appendix A, step 1.)
+// Gibbs step 1 for a piece: draws a label per event by inverting the cumulative sum of its weights, and
+// computes its log likelihood. (Suchard et al. 2010, Appendix A, step 1.)
 //
-// Weights are summed in the order of the components; the label is the first component at which the sum
-// exceeds uniform * total. What an event gets depends on nothing but the event, the mixture and the key.
+// Weights are added in the order of the components. The label is the first component at which the sum exceeds
+// uniform * total. The result of an event depends on the event, the mixture and the key alone.
 #pragma once
 
 #include "evaluate.hpp"
@@ -11,7 +11,7 @@
 namespace dpmix {
 namespace {
 
-// The uniform of each event of a tile, [U] vectors; `word` of the generator.
+// The uniforms of the events of a tile, [U] vectors, from word `word` of the generator.
 DPMIX_INLINE void tile_uniforms(const Piece& piece, const Key& key, const Tile& tile, Floats (&uniforms)[U],
                                 int word = 0) {
     alignas(64) std::uint32_t low[TILE], high[TILE];
@@ -24,7 +24,7 @@ DPMIX_INLINE void tile_uniforms(const Piece& piece, const Key& key, const Tile& 
         uniforms[u] = uniform(key, *(const Words*)(low + u * W), *(const Words*)(high + u * W), word);
 }
 
-// Candidates' log densities become cumulative sums of weights; returns the totals.
+// Replaces the log densities of the candidates by cumulative sums of weights; returns the totals.
 DPMIX_INLINE void accumulate(const Mixture& mixture, Candidates& c, Floats (&totals)[U]) {
     const Floats floor = splat(-mixture.weight_floor);
     for (int u = 0; u < U; u++) totals[u] = Floats{};
@@ -37,7 +37,7 @@ DPMIX_INLINE void accumulate(const Mixture& mixture, Candidates& c, Floats (&tot
     }
 }
 
-// Where uniform * total was rounded to the total: the last candidate at which the cumulative sum grew.
+// The label if uniform * total was rounded to the total: the last candidate at which the cumulative sum grew.
 int last_with_weight(const Candidates& c, int l) {
     const int u = l / W, lane = l % W;
     int q = c.count - 1;
@@ -45,7 +45,7 @@ int last_with_weight(const Candidates& c, int l) {
     return q;
 }
 
-// A far event again in float64, with the same uniform.
+// A far event, computed again in float64 with the same uniform.
 void draw_far(const Mixture& mixture, const float* event, float uniform, double* weights,
               std::uint16_t& label, double& log_likelihood) {
     const FarEvent far = far_weights(mixture, event, weights);

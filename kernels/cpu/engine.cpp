@@ -16,16 +16,16 @@ constexpr int EXPECT_TASK = 4096;  // events
 constexpr int RUN = 2048;          // events of one component whose moments are summed together
 constexpr std::size_t BUDGET = std::size_t{64} << 20;  // bytes of batch scratch
 
-// Chunks in flight for each thread: a chunk's events are still in cache when their moments are summed (all of
-// them at once took a third longer with 8 channels). Where there are hardly more, all are in flight.
+// Chunks in flight per thread: a chunk's events are then still in the cache when their moments are summed
+// (all chunks at once took a third longer with 8 channels). If there are only a few more, all are in flight.
 constexpr std::size_t CHUNKS_PER_THREAD = 1;
 
-// Pruning is for at least this many components, and pays where it saves this share of the multiplications.
+// Pruning needs at least this many components, and pays if it saves this share of the multiplications.
 constexpr int PRUNED_COMPONENTS = 16;
 constexpr double PAYING_SHARE = 0.4;
-constexpr std::size_t PROBE = 64;  // while it does not pay, one task in this many is pruned, to see
+constexpr std::size_t PROBE = 64;  // while it does not pay, one task in this many is pruned as a test
 
-constexpr double THREAD_WORK = 4e6;  // multiplications for which a thread is worth starting
+constexpr double THREAD_WORK = 4e6;  // multiplications that justify starting a thread
 
 // Some events of one component in one chunk.
 struct Run {
@@ -34,12 +34,12 @@ struct Run {
     std::uint32_t from, count;  // in the chunk's order
 };
 
-// Adds numbers to others.
+// Adds `numbers` to `to`, element by element.
 void add(const double* numbers, std::size_t n, double* to) {
     for (std::size_t i = 0; i < n; i++) to[i] += numbers[i];
 }
 
-// A component's moments, moved together: no padding is left.
+// Moves the moments of a component together, without padding.
 void pack(double* moments, int n_channels) {
     for (int row = 1; row <= n_channels; row++) {
         const double* from = moments + moment_row(row);
@@ -47,7 +47,8 @@ void pack(double* moments, int n_channels) {
     }
 }
 
-// Calls body(from, to) for each chunk's runs among the runs [first, end), a chunk's being neighbours.
+// Calls body(from, to) for the runs of each chunk among the runs [first, end); those of a chunk are
+// consecutive.
 template <class Body>
 void for_each_chunk(const std::vector<Run>& runs, std::size_t first, std::size_t end, const Body& body) {
     for (std::size_t from = first, to = first; from < end; from = to) {
@@ -66,7 +67,7 @@ void for_each_window(Passage& passage, std::size_t first, std::size_t end, const
     }
 }
 
-// Four partial sums: one addition need not wait for the last.
+// The sum, from four partial sums: an addition need not wait for the previous one.
 double sum(const double* values, int n) {
     double sums[4] = {};
     for (int i = 0; i < n; i++) sums[i % 4] += values[i];
@@ -92,9 +93,9 @@ Engine::Engine(const Sweep& sweep, const float* events, std::size_t n_events, in
     });
 }
 
-// Sorts a chunk's places along a Z-order curve through its first channels, cut into 16 steps of a quarter of
-// a standard deviation. Events of one label that are neighbours on it have more of their candidates in
-// common: a tile keeps about a tenth fewer multiplications.
+// Sorts a chunk's places along a Z-order curve through its first channels, each divided into 16 steps of a
+// quarter of a standard deviation. Neighbours on the curve with the same label share more candidates: a tile
+// then makes about a tenth fewer multiplications.
 void Engine::follow_curve(std::size_t chunk) {
     const float* events = events_ + chunk * CHUNK * static_cast<std::size_t>(n_channels_);
     const int n = events_in(chunk);
@@ -150,7 +151,7 @@ Engine::Chain& Engine::chain(std::uint32_t number) {
     return chain;
 }
 
-// The way through the events, as far as a pass needs them, and buffers.
+// The passage through the events, if the pass needs them, and the buffers.
 Passage Engine::passage(bool events, std::initializer_list<const Buffer*> buffers, std::size_t first) const {
     std::vector<Passage::Span> spans;
     const auto take = [&](const void* begin, std::size_t place) {
@@ -202,7 +203,7 @@ void Engine::note(Chain& chain, int n_components, const std::vector<Work>& work)
     if (pruned.whole > 0.0) chain.pruning_pays = pruned.made < (1.0 - PAYING_SHARE) * pruned.whole;
 }
 
-// Where the events of each component begin in a chunk's order by label: starts [K + 1].
+// Computes the start of each component's events in a chunk's order by label: starts [K + 1].
 void Engine::count(const Chain& chain, std::size_t chunk, int n_components, std::uint32_t* starts) const {
     const std::uint16_t* labels = chain.labels.data() + chunk * CHUNK;
     const int n = events_in(chunk);
@@ -211,7 +212,7 @@ void Engine::count(const Chain& chain, std::size_t chunk, int n_components, std:
     for (int j = 0; j < n_components; j++) starts[j + 1] += starts[j];
 }
 
-// Stable counting sort of a chunk's places on the curve by label; starts [K + 1] are written unless null.
+// Sorts a chunk's places on the curve by label (a stable counting sort); writes starts [K + 1] unless null.
 void Engine::sort(Chain& chain, std::size_t chunk, int n_components, std::uint32_t* starts) const {
     const std::uint16_t* labels = chain.labels.data() + chunk * CHUNK;
     const std::uint16_t* curve = curve_.data() + chunk * CHUNK;
@@ -261,8 +262,8 @@ void Engine::draw_labels(const Parameters& parameters, const std::uint16_t* now,
         const std::size_t end = std::min(first + batch, n_chunks());
         passage.at(first, end);
 
-        // 1. Labels; then, by whoever draws a chunk's last ones, its order by label, and its log likelihoods
-        // added in the order of the events.
+        // 1. Labels. The thread that draws the last labels of a chunk also sorts the chunk by label and adds
+        // its log likelihoods in the order of the events.
         const std::vector<Task> parts = tasks(first, end, DRAW_TASK);
         const std::size_t done = work.size();
         work.resize(done + parts.size());
@@ -307,7 +308,7 @@ void Engine::draw_labels(const Parameters& parameters, const std::uint16_t* now,
                            &batch_.moments[i * size], scratch[worker]);
         });
 
-        // 3. Add them up, those of a chunk in the first run's place.
+        // 3. Add them; the sums of a chunk replace its first run.
         crew.loop(static_cast<std::size_t>(K), [&](std::size_t j, int) {
             for_each_chunk(runs, first_run[j], first_run[j + 1], [&](std::size_t from, std::size_t to) {
                 double* own = &batch_.moments[from * size];
@@ -345,10 +346,10 @@ void Engine::expect_labels(const Parameters& parameters, const Sums& sums) {
     ThreadScratch::grow(batch_.moments, batch * components * size);
     ThreadScratch::grow(batch_.touched, batch * components);
     ThreadScratch::grow(batch_.chunk, components * size);
-    std::vector<std::uint8_t> begun(components, 0);  // whether the chunk's sums have something of a component
+    std::vector<std::uint8_t> begun(components, 0);  // 1 if the chunk's sums include the component
     std::vector<double> log_likelihoods(parts.size());
     std::vector<Work> work(parts.size());
-    std::vector<std::uint16_t> as_before(components);  // Bayesian EM renumbers nothing
+    std::vector<std::uint16_t> as_before(components);  // Bayesian EM does not renumber components
     std::iota(as_before.begin(), as_before.end(), std::uint16_t{0});
     Crew crew(threads);
 
@@ -397,8 +398,8 @@ void Engine::expect_labels(const Parameters& parameters, const Sums& sums) {
     note(chain, K, work);
 }
 
-// Dense and in the order of the events: pruned along the curve it was 1.0 to 1.3 times as fast on mixtures fitted
-// to real samples of 3 to 25 channels.
+// Dense, and in the order of the events. Pruned evaluation along the curve was only 1.0 to 1.3 times as fast
+// on mixtures fitted to real samples of 3 to 25 channels.
 void Engine::memberships(const Parameters& parameters, const Populations& populations, std::size_t start,
                          std::size_t stop, float* memberships, double* log_densities) {
     const std::lock_guard<std::mutex> lock(busy_);
@@ -424,25 +425,25 @@ void Engine::memberships(const Parameters& parameters, const Populations& popula
     });
 }
 
-bool Engine::divide(const Deal& deal, const Parameters& parameters, const Key& key, const Sums& sums) {
+bool Engine::divide(const Split& split, const Parameters& parameters, const Key& key, const Sums& sums) {
     const std::lock_guard<std::mutex> lock(busy_);
     const auto found = chains_.find(key.chain);
     if (found == chains_.end() || found->second.passes == 0) return false;
     Chain& chain = found->second;
-    if (chain.n_components != deal.n_components) return false;
-    const int K = deal.n_components, P = parameters.n_components / 2;
+    if (chain.n_components != split.n_components) return false;
+    const int K = split.n_components, P = parameters.n_components / 2;
     const PackedMixture packed(parameters, n_channels_, options_.weight_floor, false);
     const std::size_t size = static_cast<std::size_t>(moment_size(n_channels_));
     const std::size_t n_moments = static_cast<std::size_t>(moment_count(n_channels_));
     std::vector<std::vector<int>> members(static_cast<std::size_t>(P));  // components of each pair
-    std::size_t dealt = 0;
+    std::size_t moved = 0;
     for (int j = 0; j < K; j++) {
-        if (deal.pairs[j] < 0) continue;
-        members[static_cast<std::size_t>(deal.pairs[j])].push_back(j);
-        dealt++;
+        if (split.pairs[j] < 0) continue;
+        members[static_cast<std::size_t>(split.pairs[j])].push_back(j);
+        moved++;
     }
 
-    const std::size_t chunk_bytes = (dealt + CHUNK / RUN) * 2 * size * sizeof(double);
+    const std::size_t chunk_bytes = (moved + CHUNK / RUN) * 2 * size * sizeof(double);
     Passage passage = this->passage(true, {&chain.labels, &chain.order});
     const std::size_t batch = passage.window(
         std::min(options_.chunks_in_flight > 0 ? static_cast<std::size_t>(options_.chunks_in_flight)
@@ -459,7 +460,7 @@ bool Engine::divide(const Deal& deal, const Parameters& parameters, const Key& k
         crew.loop(end - first,
                   [&](std::size_t c, int) { count(chain, first + c, K, &batch_.starts[c * (K + 1)]); });
 
-        // Runs of events of one component; those of a pair and a chunk in the order of the components.
+        // Runs of events of one component; those of a pair in a chunk are in the order of the components.
         std::vector<Run> runs;
         std::vector<std::size_t> first_run;
         for (const std::vector<int>& components : members) {
@@ -477,7 +478,7 @@ bool Engine::divide(const Deal& deal, const Parameters& parameters, const Key& k
         of_runs.resize(runs.size());
         crew.loop(runs.size(), [&](std::size_t i, int worker) {
             const Run& run = runs[i];
-            const int pair = deal.pairs[run.component];
+            const int pair = split.pairs[run.component];
             const std::size_t place = run.chunk * CHUNK;
             const float* events = events_ + place * static_cast<std::size_t>(n_channels_);
             const std::uint16_t* order = chain.order.data() + place + run.from;
@@ -486,8 +487,8 @@ bool Engine::divide(const Deal& deal, const Parameters& parameters, const Key& k
             std::uint8_t sides[RUN];
             std::uint16_t places[2][RUN];
             int counts[2] = {};
-            of_runs[i] = sweep_.divide(packed.two(2 * pair), piece, key, deal.word, deal.sides[run.component],
-                                       sides, scratch[worker]);
+            of_runs[i] = sweep_.divide(packed.two(2 * pair), piece, key, split.word,
+                                       split.sides[run.component], sides, scratch[worker]);
             for (int e = 0; e < n; e++) places[sides[e]][counts[sides[e]]++] = order[e];
             for (int side = 0; side < 2; side++)
                 sweep_.moments(packed.view(), 2 * pair + side, events, places[side], counts[side],

@@ -1,11 +1,10 @@
-// The engine: holds the events by reference; one place per event, and one label and one place per event and
-// chain. All of these may be in files (buffer.hpp): a pass goes through the chunks in order, and once.
+// The engine. It holds the events by reference, one place per event, and one label and one place per event
+// and chain. All of these may be in files (buffer.hpp): a pass reads the chunks once, in order.
 //
-// The events are cut into chunks of 65,536: the grid, which belongs to the data. A pass takes the chunks of a
-// batch through its steps on all threads; within a chunk what is summed is summed in one order, in float64, and
-// the sums of chunks are added in a way that does not depend on order (exact.hpp). So no result depends on
-// threads, on the size of a batch, on how the chunks are shared out among engines or on the instruction set
-// (x86-64-v2 rounds differently).
+// The events form a grid of chunks of 65,536, which belongs to the data. A pass does its steps for a batch of
+// chunks on all threads. Sums within a chunk have one order, in float64, and the sums of chunks are added in
+// a way that does not depend on order (exact.hpp). So no result depends on the threads, the size of a batch,
+// the assignment of chunks to engines or the instruction set (x86-64-v2 rounds differently).
 #pragma once
 
 #include <map>
@@ -23,10 +22,10 @@ struct Options {
     int threads;
     bool pruning;
     float weight_floor;
-    int chunks_in_flight;  // 0: one per thread, two where that is all of them; fewer for lack of memory
+    int chunks_in_flight;  // 0: one per thread, or two if that is all of them; fewer if memory is short
     std::uint64_t first_event;
-    std::filesystem::path scratch;  // folder for what is kept of every event; empty: in memory
-    bool mapped;                    // the events are a shared map of a file: their pages may be let go
+    std::filesystem::path scratch;  // folder for values of every event; empty: memory
+    bool mapped;                    // the events are a shared map of a file, so their pages may be released
 };
 
 class Engine {
@@ -36,48 +35,48 @@ class Engine {
 
     // Passes add to sums: moments [K][moment_count(D)], then the log likelihood.
 
-    // Gibbs step 1, and the moments of the events by label: a function of events, mixture and key alone. `now` [K]
-    // is the number that the component of each last label has now, by which passes are pruned.
+    // Gibbs step 1 and the moments of the events by label: a function of events, mixture and key alone. `now`
+    // [K] is the present number of the component of each last label; pruning uses it.
     void draw_labels(const Parameters& parameters, const std::uint16_t* now, const Key& key,
                      const Sums& sums);
 
-    // The E step. Its last bits depend on the order in which events are added, and so on the labels that the
-    // previous pass of chain 0 left: it is a function of the events, the previous mixture and this one.
+    // The E step. Its last bits depend on the order in which events are added, and so on the labels of the
+    // previous pass of chain 0: it is a function of the events, the previous mixture and this one.
     void expect_labels(const Parameters& parameters, const Sums& sums);
 
-    // Memberships [stop - start][P] and log densities [stop - start] of the events from start to stop - 1: a
-    // function of each event, the mixture and the populations. Labels and their order stay as they are.
+    // Memberships [stop - start][P] and log densities [stop - start] of the events start, ..., stop - 1: a
+    // function of each event, the mixture and the populations. Labels and their order do not change.
     void memberships(const Parameters& parameters, const Populations& populations, std::size_t start,
                      std::size_t stop, float* memberships, double* log_densities);
 
-    // Deals the events of some components out to pairs of new ones, 2 p and 2 p + 1 for pair p. Adds their moments,
-    // and after them the log probability [P] of each pair's sides, to sums. A function of events, labels, mixture,
-    // key and word alone; labels and their order stay as they are. False where the chain has no labels of so many
-    // components.
-    bool divide(const Deal& deal, const Parameters& parameters, const Key& key, const Sums& sums);
+    // Assigns the events of some components to pairs of new components, 2 p and 2 p + 1 for pair p. Adds
+    // their moments and then the log probability [P] of each pair's sides to sums. A function of events,
+    // labels, mixture, key and word alone; labels and their order do not change. False if the chain has no
+    // labels of that many components.
+    bool divide(const Split& split, const Parameters& parameters, const Key& key, const Sums& sums);
 
-    // Copies the labels of one chain to out [N]; false where it has none yet.
+    // Copies the labels of one chain to out [N]; false if it has none yet.
     bool copy_labels(std::uint32_t chain, std::int32_t* out) const;
 
-    // Log densities [count][K] of any events.
+    // Computes log densities [count][K] of any events.
     void log_densities(const Parameters& parameters, const float* events, int count, float* out) const;
 
-    // Share of the whitening's multiplications that the latest pass made: 1 where nothing was pruned.
+    // The share of the whitening's multiplications that the latest pass made; 1 without pruning.
     double kept() const { return kept_; }
 
    private:
     struct Chain {
         Buffer labels;         // [N]
         Buffer order;          // [N]: the places in a chunk, sorted by label, then as in curve_
-        int n_components = 0;  // that the labels were drawn from
+        int n_components = 0;  // of the mixture behind the labels
         std::size_t passes = 0;
-        bool pruning_pays = false;  // as measured where a pass pruned
+        bool pruning_pays = false;  // measured in passes that prune
     };
     struct Task {  // part of a chunk's order
         std::size_t chunk;
         int from, count;
     };
-    struct Work {  // multiplications made for a task, and made without pruning
+    struct Work {  // multiplications of a task: made, and without pruning
         double made, whole;
         bool pruned;
     };
@@ -102,7 +101,7 @@ class Engine {
     std::size_t n_events_;
     int n_channels_;
     Options options_;
-    Buffer curve_;  // [N]: the places in a chunk, along a curve: neighbours are alike
+    Buffer curve_;  // [N]: the places in a chunk along a curve on which neighbours are similar
     std::map<std::uint32_t, Chain> chains_;
     std::vector<ThreadScratch> threads_;
     BatchScratch batch_;

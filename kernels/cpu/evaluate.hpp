@@ -1,11 +1,13 @@
-// The components that can have weight for a tile of events, with their log densities: dense or pruned.
+// The candidates of a tile of events: the components that can have weight, with their log densities.
+// Evaluation is dense or pruned.
 //
-// The weight of component j for an event is exp(l_j - max l) where l_j - max l > -floor, and exactly 0 below.
-// Dense: every component's whole whitening. Pruned: the best log density so far comes from the components
-// that the events last had; then stage by stage (stages_of) each component's partial sum of squares is
-// compared with it and hopeless components are dropped, a tile at a time and without a branch that is hard to
-// foretell. A rounded partial sum never exceeds the rounded whole, so what is dropped has weight 0: both give
-// the same weights, bit for bit, and both give the candidates in the order of their index.
+// The weight of component j for an event is exp(l_j - max l) if l_j - max l > -floor, and exactly 0
+// otherwise. A dense evaluation computes the whole whitening of every component. A pruned one takes the best
+// log density so far from the components of the events' last labels. Then, stage by stage (stages_of), it
+// compares each component's partial sum of squares with that and drops components without weight, a whole
+// tile at a time and without a branch that is hard to predict. A rounded partial sum never exceeds the
+// rounded whole, so dropped components have weight 0. Both evaluations give the same weights bit for bit, and
+// the candidates in the order of their index.
 #pragma once
 
 #include "tile.hpp"
@@ -14,7 +16,7 @@
 namespace dpmix {
 namespace {
 
-// A little more than float32's rounding of a log density near FAR (0.004), added to the weight floor.
+// Added to the weight floor: a little more than the float32 rounding of a log density near FAR (0.004).
 constexpr float MARGIN = 0.01f;
 constexpr float LOWEST = -1.0e30f;
 constexpr int MAX_SEEDS = 4;
@@ -23,13 +25,13 @@ struct Candidates {
     Floats* logs;  // [count][U] log densities
     int* list;     // [count] components
     int count;
-    Floats best[U];  // largest log density; LOWEST where every one of them overflowed
+    Floats best[U];  // largest log density; LOWEST if all overflowed
     double work;     // multiplications per event
 };
 
-// One stage over the components of the list (the first stage: over all); returns how many are kept. Partial
-// sums stay at their component's place, so that no store waits to learn what was dropped before it; the log
-// densities of the last stage close ranks.
+// Does one stage for the components of the list (the first stage: for all), and returns the number that is
+// kept. Partial sums stay at the index of their component, so no store depends on earlier drops. The log
+// densities of the last stage are stored without gaps.
 template <bool Last, class Rows>
 DPMIX_INLINE int keep(const Rows rows, const float* params, const Mixture& mixture, Candidates& c) {
     const Floats margin = splat(mixture.weight_floor + MARGIN);
@@ -66,7 +68,7 @@ DPMIX_INLINE int keep(const Rows rows, const float* params, const Mixture& mixtu
     return kept;
 }
 
-// Drops the candidates that a better one, met later, has made hopeless.
+// Drops the candidates that have no weight because of a better one found later.
 DPMIX_INLINE void drop(const Mixture& mixture, Candidates& c) {
     int kept = 0;
     for (int q = 0; q < c.count; q++) {
@@ -82,7 +84,7 @@ DPMIX_INLINE void drop(const Mixture& mixture, Candidates& c) {
     c.count = kept;
 }
 
-// Raises `best` to the log densities of the components that the tile's events last had.
+// Raises `best` to the log densities of the components of the events' last labels.
 template <class Form>
 DPMIX_INLINE void seed(const Form& form, const Mixture& mixture, const Piece& piece, const int* places,
                        Candidates& c) {
@@ -125,7 +127,7 @@ void evaluate(const Mixture& mixture, const Piece& piece, const Tile& tile, Cand
 
 using Evaluate = void (*)(const Mixture&, const Piece&, const Tile&, Candidates&);
 
-// The form for D channels: unrolled up to 32, where vectors are wide enough for that to pay, else general.
+// The form for D channels: unrolled up to 32 if vectors are wide enough for that to pay, otherwise general.
 Evaluate evaluate_for(int n_channels) {
 #if defined(__AVX2__)
     // clang-format off

@@ -13,18 +13,18 @@ constexpr double BIN = 0x1p30;
 constexpr int LOWEST_BIN = -32;
 constexpr double HIGHEST = 0x1.8p1012;  // c of bin 32
 constexpr double REACH = 0x1p-24;       // of a bin, in units of c
-constexpr std::size_t ROW = 128;        // sums that are looked over together
+constexpr std::size_t ROW = 128;        // sums that are checked together
 
 bool reaches(double c, double x) { return std::abs(x) <= c * REACH; }
 
-// c of the lowest bin that reaches an x that is not 0.
+// c of the lowest bin that reaches a nonzero x.
 double lowest_reaching(double x) {
     const int bin = static_cast<int>(std::floor((std::ilogb(x) - 28) / 30.0));  // or the next
     const double c = std::ldexp(1.5, 52 + 30 * std::max(bin, LOWEST_BIN));
     return reaches(c, x) ? c : c * BIN;
 }
 
-// The slices of an x that c reaches, added.
+// Adds the slices of an x that c reaches.
 inline void add_slices(double c, double x, double& a0, double& a1, double& a2) {
     const double c1 = c * (1.0 / BIN), c2 = c1 * (1.0 / BIN);
     const double s0 = (x + c) - c;
@@ -36,7 +36,7 @@ inline void add_slices(double c, double x, double& a0, double& a1, double& a2) {
     a2 += s2;
 }
 
-// Makes `top` the top bin; c is not above it.
+// Makes `top` the top bin, which is not below c.
 void raise(double top, double& c, double& a0, double& a1, double& a2) {
     if (c == 0.0) c = top;
     for (; c < top; c *= BIN) {
@@ -59,7 +59,7 @@ void add_any(double x, double& c, double& a0, double& a1, double& a2) {
     }
 }
 
-// a + b, and what was rounded off.
+// a + b and its rounding error.
 double two_sum(double a, double b, double& error) {
     const double sum = a + b, part = sum - a;
     error = (a - (sum - part)) + (b - part);

@@ -1,9 +1,10 @@
-// The E step for a piece: responsibilities of its events, their moments by component, and the most probable
-// component of each event as its label. (Bayesian EM; Suchard et al. 2010.)
+// The E step for a piece: computes responsibilities of its events, their moments by component, and the most
+// probable component of each event as its label. (Bayesian EM; Suchard et al. 2010.)
 //
-// Responsibilities of a block of tiles are kept as entries (event, r), those of one component in one tile
-// being a segment; the segments of a component are linked. When the block is full, each component's entries
-// are taken together, in the order of the tiles, and go through the same sums as drawn events (moments.hpp).
+// The responsibilities of a block of tiles are stored as entries (event, r). The entries of one component in
+// one tile are a segment, and the segments of a component are linked. When the block is full, each
+// component's entries are taken together, in the order of the tiles, and summed as drawn events are
+// (moments.hpp).
 #pragma once
 
 #include "draw.hpp"
@@ -12,7 +13,7 @@
 namespace dpmix {
 namespace {
 
-constexpr int BLOCK = 64 * TILE;  // most events of a block
+constexpr int BLOCK = 64 * TILE;  // largest number of events in a block
 
 class Block {
     const Mixture& mixture_;
@@ -26,7 +27,7 @@ class Block {
         for (int j = 0; j < mixture.n_components; j++) scratch.heads[j] = -1;
     }
 
-    // Whether one more tile may be too many.
+    // True if one more tile may not fit.
     bool full() const {
         return n_events_ + TILE > BLOCK || n_entries_ + TILE * mixture_.n_components > scratch_.capacity;
     }
@@ -38,7 +39,7 @@ class Block {
         n_entries_++;
     }
 
-    // Makes a segment of the entries since the last one.
+    // Makes a segment of the entries since the last segment.
     DPMIX_INLINE void end_segment(int component) {
         const int start = n_segments_ == 0 ? 0 : scratch_.starts[n_segments_];
         if (n_entries_ == start) return;
@@ -51,7 +52,7 @@ class Block {
         scratch_.tails[component] = segment;
     }
 
-    // Adds the entries to the moments, and empties the block.
+    // Adds the entries to the moments and empties the block.
     void flush(double* moments, std::uint8_t* touched) {
         const int size = moment_size(mixture_.n_channels);
         for (int j = 0; j < mixture_.n_components; j++) {
@@ -90,7 +91,7 @@ class Block {
     }
 };
 
-// Candidates' log densities become weights; returns the totals.
+// Replaces the log densities of the candidates by weights; returns the totals.
 DPMIX_INLINE void weigh(const Mixture& mixture, Candidates& c, Floats (&totals)[U]) {
     const Floats floor = splat(-mixture.weight_floor);
     for (int u = 0; u < U; u++) totals[u] = Floats{};
@@ -104,7 +105,7 @@ DPMIX_INLINE void weigh(const Mixture& mixture, Candidates& c, Floats (&totals)[
     }
 }
 
-// The first candidate with the largest log density: before `weigh`.
+// The first candidate with the largest log density; to be called before `weigh`.
 DPMIX_INLINE void most_probable(const Candidates& c, Ints (&places)[U]) {
     for (int u = 0; u < U; u++) places[u] = Ints{};
     for (int q = c.count - 1; q >= 0; q--) {
@@ -112,7 +113,7 @@ DPMIX_INLINE void most_probable(const Candidates& c, Ints (&places)[U]) {
     }
 }
 
-// A far event again in float64.
+// A far event, computed again in float64.
 double expect_far(const Mixture& mixture, const Piece& piece, int place, double* weights, Block& block) {
     const float* event = piece.events + static_cast<std::size_t>(place) * mixture.n_channels;
     const FarEvent far = far_weights(mixture, event, weights);
@@ -142,7 +143,7 @@ double expect_piece(const Mixture& mixture, const Piece& piece, double* moments,
         Floats totals[U], inverses[U];
         most_probable(c, labels);
         weigh(mixture, c, totals);
-        alignas(64) float best[TILE], log_totals[TILE], inverse[TILE];  // inverse: 0 without an event, or far
+        alignas(64) float best[TILE], log_totals[TILE], inverse[TILE];  // inverse: 0 if none or far
         alignas(64) std::int32_t label[TILE];
         for (int u = 0; u < U; u++) {
             *(Ints*)(label + u * W) = labels[u];

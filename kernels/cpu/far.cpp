@@ -1,4 +1,5 @@
-// Events so far from every component that float32 log densities are too coarse: the same weights in float64.
+// Far events, so far from every component that float32 log densities are too coarse: the same weights in
+// float64.
 
 #include <cmath>
 

@@ -1,8 +1,8 @@
-// Memberships of a piece: the probability of each population for each event, and its log density. A population
-// is a set of components; its probability is the sum of their responsibilities.
+// Memberships of a piece: computes the probability of each population for each event, and the event's log
+// density. A population is a set of components; its probability is the sum of their responsibilities.
 //
-// Weights are added in the order of the components, an event on its own in its lane: what an event gets depends
-// on nothing but the event, the mixture and the populations.
+// Weights are added in the order of the components, separately in each lane. So the result of an event
+// depends on the event, the mixture and the populations alone.
 #pragma once
 
 #include "expect.hpp"
@@ -10,7 +10,7 @@
 namespace dpmix {
 namespace {
 
-// A far event again in float64.
+// A far event, computed again in float64.
 double memberships_far(const Mixture& mixture, const Populations& populations, const float* event,
                        double* weights, float* row) {
     const FarEvent far = far_weights(mixture, event, weights);

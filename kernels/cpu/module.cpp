@@ -1,6 +1,7 @@
-// The Python module dpmix.kernels._cpu: the engine on NumPy arrays, and the choice of an instruction set.
+// The Python module dpmix.kernels._cpu (types: kernels/_cpu.pyi): the engine on NumPy arrays, and the choice
+// of an instruction set.
 //
-// Shapes and values are checked by the callers, dpmix.engines.cpu and dpmix.engines.exact.
+// The callers, dpmix.engines.cpu and dpmix.engines.exact, check shapes and values.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -18,7 +19,7 @@ namespace nb = nanobind;
 namespace dpmix {
 
 #if defined(__x86_64__)
-[[gnu::weak]] extern const Sweep sweep_v2, sweep_v3, sweep_v4;  // null where not built (DPMIX_SETS)
+[[gnu::weak]] extern const Sweep sweep_v2, sweep_v3, sweep_v4;  // null if not built (DPMIX_SETS)
 #else
 extern const Sweep sweep_neon;
 #endif
@@ -65,7 +66,7 @@ using Doubles3 = nb::ndarray<const double, nb::ndim<3>, nb::c_contig, nb::device
 using DoublesOut1 = nb::ndarray<double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using DoublesOut2 = nb::ndarray<double, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
-// The state of n sums [4][n] (exact.hpp), in a caller's array.
+// The state of n sums [4][n] (exact.hpp) in a caller's array.
 Sums sums_in(DoublesOut2& state) { return {state.data(), state.shape(1)}; }
 
 void add(DoublesOut2 state, Doubles1 numbers) {
@@ -83,7 +84,7 @@ void values(Doubles2 state, DoublesOut1 out) {
     values_of(state.data(), state.shape(1), out.data());
 }
 
-// The engine together with the array that it reads, which is neither copied nor changed.
+// The engine and the array of its events, which it neither copies nor changes.
 class CpuEngine {
     Events events_;
     Engine engine_;
@@ -125,7 +126,7 @@ class CpuEngine {
                             start + memberships.shape(0), memberships.data(), log_densities.data());
     }
 
-    // Whether the chain has labels of so many components; if not, nothing is added.
+    // False if the chain has no labels of that many components; nothing is added then.
     bool divide(nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> pairs,
                 nb::ndarray<const std::int8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> sides,
                 Doubles1 log_constants, Doubles2 means, Doubles3 whiteners, std::uint64_t seed,
@@ -136,7 +137,7 @@ class CpuEngine {
                               sums_in(state));
     }
 
-    // Whether the chain has labels; they are written to `out` [N].
+    // Writes labels to `out` [N]; false if the chain has none.
     bool labels(std::uint32_t chain,
                 nb::ndarray<std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> out) const {
         const nb::gil_scoped_release released;

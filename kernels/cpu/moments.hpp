@@ -1,9 +1,9 @@
 // Sums of r z z' over events of one component, z = (x - centre, 1): scatter, sum and count in one
 // (sweep.hpp).
 //
-// 64 events at a time are centred into a small buffer; then 8 rows of the triangle by one vector are held in
-// registers while the 64 pass by, in float32, and are added to the float64 moments. The order of the
-// additions to an element is the order of the events, whatever W.
+// 64 events at a time are centred in a small buffer. Then 8 rows of the triangle by one vector are summed
+// over the 64 events in float32 registers and added to the float64 moments. The order of the additions to an
+// element is the order of the events, for any W.
 #pragma once
 
 #include "tile.hpp"
@@ -11,7 +11,7 @@
 namespace dpmix {
 namespace {
 
-constexpr int AHEAD = 32;  // events asked for in advance
+constexpr int AHEAD = 32;  // events prefetched
 constexpr int GROUP = 64;  // events summed in float32 before they are added in float64
 
 // z = (x - centre, 1, 0, ...), padded_width floats.
@@ -23,7 +23,8 @@ DPMIX_INLINE void centre_event(const float* event, const float* centre, int n_ch
     }
 }
 
-// Rows [first, first + R) of the triangle: sum over events of left[row] * right, right the weighted z.
+// Rows [first, first + R) of the triangle: the sum over events of left[row] * right, where right is the
+// weighted z.
 template <int R>
 DPMIX_INLINE void add_rows(const float* left, const float* right, int count, int width, int first, int end,
                            double* moments) {
@@ -51,7 +52,7 @@ void add_group(const float* left, const float* right, int count, int n_channels,
     if (first < end) add_rows<4>(left, right, count, width, first, end, moments);
 }
 
-// Moments of drawn events: written, not added.
+// Writes the moments of drawn events; does not add them.
 void component_moments(const Mixture& mixture, int component, const float* events, const std::uint16_t* order,
                        int count, double* moments, Scratch& scratch) {
     const int D = mixture.n_channels, width = padded_width(D);

@@ -1,5 +1,4 @@
-// A mixture as the caller holds it (float64) and as the sweep reads it (float32, packed): sweep.hpp's
-// Mixture.
+// The packing of a mixture: from the caller's arrays (float64) to sweep.hpp's Mixture (float32, packed).
 #pragma once
 
 #include <cmath>
@@ -13,7 +12,7 @@
 
 namespace dpmix {
 
-// Memory that starts on a cache line, so that vectors of any width may be loaded from it.
+// An allocator of memory that starts on a cache line, so that vectors of any width may be loaded from it.
 template <class T>
 struct Aligned {
     using value_type = T;
@@ -76,7 +75,7 @@ class PackedMixture {
 
     const Mixture& view() const { return view_; }
 
-    // Components first and first + 1 alone.
+    // The mixture of components first and first + 1.
     Mixture two(int first) const {
         const std::size_t j = static_cast<std::size_t>(first), D = static_cast<std::size_t>(view_.n_channels);
         Mixture two = view_;

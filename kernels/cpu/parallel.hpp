@@ -1,11 +1,12 @@
-// Threads for one pass: started once, they take part in each of its loops. None is waited for that has not come:
-// on a busy machine it can come milliseconds later, when all is done. It holds nothing then but what the crew
-// shares, so that it may end when it likes, and fork() is safe. Between loops they spin: a pass has many short
-// loops, and a thread that sleeps (or is started anew) takes longer to come back than some of them last.
+// Threads for one pass. They are started once and take part in each loop of the pass. A loop does not wait
+// for a thread that has not entered it: on a busy machine that thread may come milliseconds later, when all
+// is done. It then holds only the crew's shared state, so it may end at any time, and fork() is safe. Between
+// loops the threads spin: a pass has many short loops, and waking or starting a thread takes longer than some
+// of these loops last.
 //
-// Each thread takes its own share of a loop's tasks first, the same share in every loop and pass, and then
-// what others have left: what it wrote last is still in its cache. Where two cores share none, tasks dealt
-// out in turn made two threads a fifth slower at D = 8.
+// Each thread first takes its own share of a loop's tasks, the same in every loop and pass, and then tasks
+// that others have left. So its latest output is still in its cache. On two cores without a shared cache,
+// tasks assigned in turn made two threads a fifth slower at D = 8.
 #pragma once
 
 #include <atomic>
@@ -24,7 +25,7 @@ class Crew {
             try {
                 std::thread([shared = shared_, worker] { shared->serve(worker); }).detach();
             } catch (const std::system_error&) {
-                break;  // no more threads are to be had: the ones there are do all tasks
+                break;  // no more threads are available: the others do all tasks
             }
         }
     }
@@ -34,7 +35,7 @@ class Crew {
     Crew(const Crew&) = delete;
     Crew& operator=(const Crew&) = delete;
 
-    // Runs body(task, worker) for every task in [0, n_tasks), worker in [0, threads); no order is promised.
+    // Runs body(task, worker) for every task in [0, n_tasks), worker in [0, threads), in no particular order.
     // The body must not throw.
     template <class Body>
     void loop(std::size_t n_tasks, const Body& body) {
@@ -73,8 +74,9 @@ class Crew {
             }
         }
 
-        // Whoever is inside while a loop is open is waited for. To come in and then look, and to close and then
-        // look, in one order for all (the default of atomics): one of the two sees the other.
+        // A loop waits for every thread that is inside while it is open. A thread enters and then looks; the
+        // loop closes and then looks. All threads see one order of these (the default of atomics), so one
+        // sees the other.
         void serve(int worker) {
             unsigned seen = NONE;
             while (true) {
@@ -88,7 +90,7 @@ class Crew {
             }
         }
 
-        // Of the open loop; written before it is opened, read by those inside.
+        // State of the open loop: written before it opens, read by the threads inside.
         const void* body = nullptr;
         void (*call)(const void*, std::size_t, int) = nullptr;
         struct alignas(64) Share {

@@ -1,8 +1,8 @@
-// The uniform behind every label: Philox4x32-10, W events at a time.
+// The uniform of every label: Philox4x32-10, W events at a time.
 //
-// Source: Salmon, Moraes, Dror and Shaw (2011), "Parallel random numbers: as easy as 1, 2, 3", SC11.
-// Counter: event number (low, high word), iteration, chain; key: seed (low, high word). The label has word 0 of the
-// four, the scans of a division the others.
+// Source: Salmon, Moraes, Dror and Shaw (2011), "Parallel random numbers: as easy as 1, 2, 3", SC11. Counter:
+// event number (low, high word), iteration, chain. Key: seed (low, high word). Word 0 of the four serves
+// labels, the other words serve the scans of a division.
 #pragma once
 
 #include "simd.hpp"
@@ -21,7 +21,7 @@ DPMIX_INLINE void multiply(std::uint32_t multiplier, Words x, Words& high, Words
     high = (Words)((even >> 32) | (odd & ~low_half));
 }
 
-// ((x >> 9) + 1/2) / 2^23, x one of the four words: exact in float32 and strictly between 0 and 1.
+// ((x >> 9) + 1/2) / 2^23, where x is one of the four words: exact in float32 and strictly between 0 and 1.
 DPMIX_INLINE Floats uniform(const Key& key, Words event_low, Words event_high, int word) {
     Words c0 = event_low, c1 = event_high, c2 = key.iteration - Words{}, c3 = key.chain - Words{};
     std::uint32_t k0 = static_cast<std::uint32_t>(key.seed), k1 = static_cast<std::uint32_t>(key.seed >> 32);

@@ -1,11 +1,11 @@
-// Memory that passes work in, kept from pass to pass and grown when a pass needs more.
+// Working memory of passes, kept from pass to pass and grown when a pass needs more.
 #pragma once
 
 #include "pack.hpp"
 
 namespace dpmix {
 
-// What one thread works in: owns what sweep.hpp's Scratch points to.
+// Working memory of one thread; it owns the arrays of sweep.hpp's Scratch.
 class ThreadScratch {
     AlignedVector<float> logs_, rows_, sums_;
     std::vector<double> weights_;
@@ -14,7 +14,7 @@ class ThreadScratch {
     std::vector<int> candidates_, starts_, nexts_, heads_, tails_;
 
    public:
-    // `soft`: for the E step too; `n_populations`: for memberships too.
+    // `soft`: also for the E step. `n_populations`: also for memberships.
     Scratch prepare(int n_channels, int n_components, bool soft, int n_populations = 0) {
         const std::size_t K = static_cast<std::size_t>(n_components);
         grow(logs_, K * TILE);
@@ -53,10 +53,10 @@ class ThreadScratch {
     }
 
    private:
-    static constexpr int ENTRIES = 16384;  // of a block, beside room for one more tile
+    static constexpr int ENTRIES = 16384;  // of a block, without the room for one more tile
 };
 
-// What a batch of chunks works in.
+// Working memory of a batch of chunks.
 struct BatchScratch {
     std::vector<double> log_likelihoods;  // by event
     std::vector<std::uint32_t> starts;    // [chunks][K + 1] of the components in a chunk's order

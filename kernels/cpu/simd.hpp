@@ -1,15 +1,15 @@
-// Vectors of W float32, and the few operations on them that need an instruction set's own words.
+// Vectors of W float32, and the few operations on them that need intrinsics.
 //
-// One translation unit is compiled per instruction set (see CMakeLists.txt); everything in these headers has
-// internal linkage, so that no function compiled for one set can be linked into the code of another.
+// One translation unit is compiled per instruction set (CMakeLists.txt). Everything in these headers has
+// internal linkage, so no function compiled for one set can be linked into the code of another.
 //
 //   x86-64-v4  W = 16   AVX-512, fused multiply-add
 //   x86-64-v3  W = 8    AVX2, fused multiply-add
-//   x86-64-v2  W = 4    SSE4.2; it has no fused multiply-add: the one set whose rounding differs
+//   x86-64-v2  W = 4    SSE4.2, no fused multiply-add: the only set whose rounding differs
 //   aarch64    W = 4    NEON, fused multiply-add
 //
-// The compiler is told not to contract a * b + c (-ffp-contract=off): where a fused multiply-add is meant it
-// is written fma(a, b, c). All sets but v2 therefore give the same bits.
+// The compiler does not contract a * b + c (-ffp-contract=off). A fused multiply-add is written fma(a, b, c).
+// So all sets except v2 give the same bits.
 #pragma once
 
 #include "sweep.hpp"
@@ -65,10 +65,10 @@ DPMIX_INLINE Floats fma(Floats a, Floats b, Floats c) {
 #endif
 }
 
-// The larger of the two; b where a is NaN.
+// The larger of the two; b if a is NaN.
 DPMIX_INLINE Floats larger(Floats a, Floats b) { return a > b ? a : b; }
 
-// Bit l is set where a[l] > b[l]; NaN is never greater.
+// Bit l is set if a[l] > b[l]; NaN is never greater.
 DPMIX_INLINE unsigned greater(Floats a, Floats b) {
 #if defined(__AVX512F__)
     return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_GT_OQ);
@@ -82,7 +82,7 @@ DPMIX_INLINE unsigned greater(Floats a, Floats b) {
 #endif
 }
 
-// The first `count` floats at `from`, then zeros; 0 <= count <= W, and nothing else is read.
+// The first `count` floats at `from`, then zeros, for 0 <= count <= W; reads nothing else.
 DPMIX_INLINE Floats load_first(const float* from, int count) {
 #if defined(__AVX512F__)
     return (Floats)_mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << count) - 1u), from);
@@ -100,7 +100,8 @@ DPMIX_INLINE Floats load_first(const float* from, int count) {
 // 64-bit products of the even 32-bit lanes.
 DPMIX_INLINE LongWords multiply_even(Words a, Words b) {
 #if defined(__AVX512F__)
-    return (LongWords)_mm512_maskz_mul_epu32(0xFF, (__m512i)a, (__m512i)b);  // gcc 12 warns of the plain one
+    // gcc 12 warns about the form without a mask.
+    return (LongWords)_mm512_maskz_mul_epu32(0xFF, (__m512i)a, (__m512i)b);
 #elif defined(__AVX2__)
     return (LongWords)_mm256_mul_epu32((__m256i)a, (__m256i)b);
 #elif defined(__aarch64__)

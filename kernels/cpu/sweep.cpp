@@ -1,8 +1,8 @@
-// The code of one instruction set: compiled once per set, with that set's flags (CMakeLists.txt).
+// The code of one instruction set, compiled once per set with that set's flags (CMakeLists.txt).
 //
-// DPMIX_SET is the set's short name. Nothing here may have external linkage but the table, and no template of
-// the standard library is used: the linker keeps one copy of such functions, and it might keep that of a set
-// which this processor lacks.
+// DPMIX_SET is the set's short name. Only the table may have external linkage, and no template of the
+// standard library is used: the linker keeps one copy of such a function, possibly that of a set which this
+// processor lacks.
 
 #include "divide.hpp"
 #include "draw.hpp"
@@ -17,7 +17,7 @@
 namespace dpmix {
 namespace {
 
-// Log densities as the sweep computes them: a dense evaluation with no weight floor keeps every component.
+// Log densities as the sweep computes them: a dense evaluation without a weight floor keeps every component.
 void log_densities(const Mixture& mixture, const float* events, int count, float* out, Scratch& scratch) {
     Mixture unlimited = mixture;
     unlimited.weight_floor = __builtin_inff();

@@ -1,4 +1,4 @@
-// A tile: 16 events of a piece, turned so that a channel's 16 values lie together.
+// A tile: 16 events of a piece, transposed so that the 16 values of a channel are consecutive.
 #pragma once
 
 #include "simd.hpp"
@@ -8,18 +8,18 @@ namespace {
 
 struct Tile {
     alignas(64) float x[MAX_CHANNELS * TILE];  // [D][TILE]
-    int places[TILE];                          // in the chunk; the last is repeated where events run out
-    int count;                                 // events that are there
+    int places[TILE];                          // in the chunk; the last one is repeated beyond the end
+    int count;                                 // number of events
 };
 
-// Asks for an event in advance: in the order of their labels events lie scattered over the chunk.
+// Prefetches an event: in the order of their labels, events are scattered over the chunk.
 DPMIX_INLINE void prefetch_event(const float* events, int place, int n_channels) {
     const char* event = (const char*)(events + static_cast<std::size_t>(place) * n_channels);
     for (int byte = 0; byte < 4 * n_channels; byte += 64) __builtin_prefetch(event + byte);
     __builtin_prefetch(event + 4 * n_channels - 1);
 }
 
-// Four channels from `first` of four events, channel by channel.
+// Four channels of four events, from `first` on, channel by channel.
 DPMIX_INLINE void turn(const float* const* rows, int first, float* turned) {
     typedef float Four __attribute__((vector_size(16), aligned(4)));
     const Four a = *(const Four*)(rows[0] + first), b = *(const Four*)(rows[1] + first);
@@ -32,7 +32,7 @@ DPMIX_INLINE void turn(const float* const* rows, int first, float* turned) {
     *(Four*)(turned + 3 * TILE) = __builtin_shufflevector(AB, CD, 2, 3, 6, 7);
 }
 
-// Tile of the events order[from] ... of a piece; those of the tile after the next are asked for.
+// The tile of the events order[from], ... of a piece. Prefetches the tile after the next.
 DPMIX_INLINE void load_tile(const Piece& piece, int n_channels, int from, Tile& tile) {
     const int end = piece.count - 1;
     for (int l = 0; l < TILE; l++) {
@@ -54,8 +54,9 @@ DPMIX_INLINE void load_tile(const Piece& piece, int n_channels, int from, Tile& 
     tile.count = piece.count - from < TILE ? piece.count - from : TILE;
 }
 
-// Calls body(tile) for the tiles of a piece in turn. A tile is loaded before the last one is worked on: it is
-// written float by float and read by whole vectors, which stalls until the writes have reached the cache.
+// Calls body(tile) for the tiles of a piece in turn. A tile is loaded before the previous one is worked on:
+// it is written by floats and read by vectors, and such a read stalls until the writes have reached the
+// cache.
 template <class Body>
 DPMIX_INLINE void for_each_tile(const Piece& piece, int n_channels, Body body) {
     Tile tiles[2];
@@ -66,7 +67,7 @@ DPMIX_INLINE void for_each_tile(const Piece& piece, int n_channels, Body body) {
     }
 }
 
-// Event l of a tile, as it lies in the chunk.
+// Event l of a tile in the chunk.
 DPMIX_INLINE const float* event_of(const Piece& piece, int n_channels, const Tile& tile, int l) {
     return piece.events + static_cast<std::size_t>(tile.places[l]) * n_channels;
 }

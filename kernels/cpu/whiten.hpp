@@ -1,9 +1,9 @@
 // Sums of squares of whitened events: |whitener (x - mu)|^2 of one component, for a tile of 16 events.
 //
-// x[D][TILE] is held as U vectors of W events per channel. Two forms, the same operations on every event in
-// the same order and so the same bits: `Fixed<D>`, unrolled for one D, and `General`, for any D. Within a
-// row: y = l_0 d_0, then fused multiply-adds in channel order; over rows: fused y y + sum. Each rounded sum
-// of squares only grows, which is what makes pruning exact (evaluate.hpp).
+// x[D][TILE] is held as U vectors of W events per channel. There are two forms, `Fixed<D>`, unrolled for one
+// D, and `General`, for any D. Both do the same operations on every event in the same order, so they give the
+// same bits. Within a row: y = l_0 d_0, then fused multiply-adds in channel order. Over rows: fused y y +
+// sum. A rounded sum of squares never decreases, and this makes pruning exact (evaluate.hpp).
 #pragma once
 
 #include "simd.hpp"
@@ -16,12 +16,12 @@ template <int D>
 class Fixed {
     Floats x_[D][U];
 
-    // Rows taken together: a channel of the events that finds no register is then loaded once for all of
-    // them. Measured: with 32 registers of 16, 8 rows are 10% faster than 2 at D = 30; elsewhere 2 are the
-    // best.
+    // Rows computed together: a channel that is not in a register is then loaded once for all of them.
+    // Measured: with 32 registers of 16 floats, 8 rows are 10% faster than 2 at D = 30; in other cases 2 are
+    // the fastest.
     static constexpr int B = W == 16 && D > 14 ? 8 : 2;
 
-    // Rows [First, Last): params are the means up to Last, then the rows.
+    // Rows [First, Last): params holds the means up to Last, then the rows.
     template <int First, int Last>
     struct Rows {
         const Floats (&x)[D][U];
@@ -95,7 +95,7 @@ class General {
         const Floats* x;
         int first, last;
 
-        // Four rows at a time, so that an event's channel is loaded once for four multiply-adds.
+        // Four rows at a time: a channel of an event is then loaded once for four multiply-adds.
         DPMIX_INLINE void add_squares(const float* params, Floats (&sums)[U]) const {
             Floats d[MAX_CHANNELS * U];
             for (int i = 0; i < last; i++) {
@@ -119,7 +119,7 @@ class General {
             }
         }
 
-        // Rows r .. r + 3 on two vectors of events (one where a tile is one vector).
+        // Rows r .. r + 3 for two vectors of events (one if a tile is one vector).
         DPMIX_INLINE static void four_rows(const float* const (&rows)[4], const Floats* d, int r,
                                            Floats* sums) {
             constexpr int V = U < 2 ? U : 2;
@@ -137,7 +137,7 @@ class General {
                 }
             }
             DPMIX_UNROLL
-            for (int a = 1; a < 4; a++) {  // the triangle at the end; channel 0 is already in
+            for (int a = 1; a < 4; a++) {  // the triangle at the end; channel 0 is already included
                 DPMIX_UNROLL
                 for (int b = 1; b <= a; b++) {
                     DPMIX_UNROLL

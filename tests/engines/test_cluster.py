@@ -33,10 +33,12 @@ from whole_runs import a_config, assert_identical, wait_for_draws, write_events
 
 from dpmix.cli import main
 from dpmix.config.schema import EngineConfig, to_yaml
-from dpmix.engines import cluster, part
-from dpmix.engines.cluster import ClusterEngine, dealt
+from dpmix.engines import cluster, cluster_connect, cluster_placement, part
+from dpmix.engines.cluster import ClusterEngine
+from dpmix.engines.cluster_connect import closing_quietly, connected
 from dpmix.engines.cpu import CpuEngine
 from dpmix.engines.cuda import CudaEngine
+from dpmix.engines.shares import contiguous_shares
 from dpmix.errors import ConfigError, DpmixError
 from dpmix.kernels.layout import CHUNK
 from dpmix.model.mixture import Mixture
@@ -152,7 +154,7 @@ def test_draws_are_bit_for_bit_those_of_one_process(
 def test_chunks_are_dealt_once_where_some_workers_get_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(cluster, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(cluster_placement, "LOOK_SECONDS", 0.0)
     events, mixture = problem(100, 2, 2)
     with (
         caplog.at_level(logging.INFO, "dpmix"),
@@ -194,6 +196,11 @@ def test_a_part_is_made_once_whether_it_fits_a_workers_memory_or_not(
     assert made == [share > 0.5]
 
 
+def bytes_sent(cluster: LocalCluster) -> int:
+    """Bytes that the workers of this process have sent so far, by Dask's own count."""
+    return sum(worker.transfer_outgoing_bytes_total for worker in cluster.workers.values())
+
+
 def test_what_moves_in_a_sweep_is_parameters_and_statistics_however_many_events(tmp_path: Path) -> None:
     """To the other worker go parameters; to that which adds, a state; to the host, their sum."""
     sent = []
@@ -201,9 +208,9 @@ def test_what_moves_in_a_sweep_is_parameters_and_statistics_however_many_events(
         events, mixture = problem(n, 5, 64)
         with threads(1, 1) as local, closing(engine_on(local.scheduler_address, events, tmp_path)) as engine:
             engine.draw_labels(mixture, Key(3, 0, 0))
-            before = engine.bytes_sent()
+            before = bytes_sent(local)
             engine.draw_labels(mixture, Key(3, 0, 1))
-            sent.append(engine.bytes_sent() - before)
+            sent.append(bytes_sent(local) - before)
     parameters = part.size_of_mixture(mixture)
     state = 4 * 8 * (64 * 6 * 7 // 2 + 1)
     assert sent[0] == sent[1]
@@ -240,7 +247,7 @@ class Processes:
         return self.workers[-1]
 
     def await_workers(self, count: int) -> None:
-        client = cluster.connected(str(self.file))
+        client = connected(str(self.file))
         client.wait_for_workers(count, timeout=60)
         client.close()
 
@@ -268,7 +275,7 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
 def test_workers_killed_at_any_moment_and_added_change_nothing(
     case: tuple[Floats, Mixture, list], processes: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(cluster_placement, "LOOK_SECONDS", 0.0)
     monkeypatch.setattr(cluster, "TRANSFER_SECONDS", 1.0)
     events, mixture, expected = case
     for _ in range(3):
@@ -292,7 +299,7 @@ def test_workers_killed_at_any_moment_and_added_change_nothing(
 def test_a_worker_that_is_added_gets_chunks(
     case: tuple[Floats, Mixture, list], processes: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(cluster_placement, "LOOK_SECONDS", 0.0)
     events, mixture, expected = case
     processes.add()
     with closing(engine_on(str(processes.file), events, processes.folder)) as engine:
@@ -311,8 +318,8 @@ def test_the_chunks_of_a_worker_that_is_late_are_done_by_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(cluster, "LATE_SECONDS", 1.0)
-    monkeypatch.setattr(cluster, "SILENT_SECONDS", 4.0)
-    monkeypatch.setattr(cluster, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(cluster_placement, "SILENT_SECONDS", 4.0)
+    monkeypatch.setattr(cluster_placement, "LOOK_SECONDS", 0.0)
     events, mixture, expected = case
     stopped = processes.add()
     processes.add()
@@ -341,7 +348,7 @@ def test_the_chunks_of_a_worker_that_is_late_are_done_by_others(
 def test_a_scheduler_that_is_gone_is_told_by_whatever_comes_next(
     case: tuple[Floats, Mixture, list], processes: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(cluster_placement, "LOOK_SECONDS", 0.0)
     events, mixture, _ = case
     processes.add()
     processes.await_workers(1)
@@ -349,11 +356,11 @@ def test_a_scheduler_that_is_gone_is_told_by_whatever_comes_next(
         engine.draw_labels(mixture, Key(3, 0, 0))
         processes.scheduler.kill()
         processes.scheduler.wait()
-        monkeypatch.setattr(cluster, "CONNECT_SECONDS", 2.0)
+        monkeypatch.setattr(cluster_connect, "CONNECT_SECONDS", 2.0)
         for ask in (
             lambda: engine.draw_labels(mixture, Key(3, 0, 1)),
             lambda: engine.labels(0),
-            engine.bytes_sent,
+            lambda: engine.memberships(mixture, np.zeros(16, int), 0, 10),
         ):
             with pytest.raises(DpmixError, match=r"^cluster .*: the scheduler is gone"):
                 ask()
@@ -386,10 +393,11 @@ def test_the_time_that_a_part_is_made_in_does_not_make_a_worker_late(
     clock = [0.0]
     monkeypatch.setattr(cluster.time, "monotonic", lambda: clock[0])
     late: set[str] = set()
-    host = SimpleNamespace(_moved=lambda found: late.update(found), _patience=cluster.TRANSFER_SECONDS)
+    placement = SimpleNamespace(redistribute=lambda found: late.update(found))
+    host = SimpleNamespace(_placement=placement, _patience=cluster.TRANSFER_SECONDS)
     host._result = MethodType(ClusterEngine._result, host)
-    old = cluster.Held("old", (0, 1), Timed(0.0, clock))
-    new = cluster.Held("new", (1, 2), Timed(100.0, clock))
+    old = cluster_placement.Held("old", (0, 1), Timed(0.0, clock))
+    new = cluster_placement.Held("new", (1, 2), Timed(100.0, clock))
     leaves = {old: Timed(2.0, clock), new: Timed(ends, clock)}
     assert ClusterEngine._awaited(host, Timed(ends, clock), leaves) == "sums"
     assert late == expected
@@ -478,7 +486,7 @@ def test_a_run_made_on_a_cluster_is_gated_by_one_process(tmp_path: Path) -> None
 
 
 def test_what_is_wrong_is_said_before_a_run_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "CONNECT_SECONDS", 1.0)
+    monkeypatch.setattr(cluster_connect, "CONNECT_SECONDS", 1.0)
     write_events(tmp_path / "events.npy", 1000)
     (tmp_path / "run.yaml").write_text("data: {files: [events.npy]}\nengine: {backend: cluster}\n")
     options = ["--set", "engine.scheduler=tcp://127.0.0.1:1", "--output", str(tmp_path / "run.h5")]
@@ -497,12 +505,12 @@ def test_a_scheduler_file_that_is_none_is_told(tmp_path: Path, text: str | None,
     if text is not None:
         file.write_text(text)
     with pytest.raises(DpmixError, match=rf"scheduler.json: no scheduler file \({said}"):
-        cluster.connected(str(file))
+        connected(str(file))
 
 
 def test_an_address_that_dask_cannot_use_is_told() -> None:
     with pytest.raises(DpmixError, match=r"no Dask scheduler answers at tls://127.0.0.1:1 \(TLS expects"):
-        cluster.connected("tls://127.0.0.1:1")
+        connected("tls://127.0.0.1:1")
 
 
 def test_a_scheduler_whose_first_message_dask_takes_ill_is_asked_again(
@@ -510,19 +518,19 @@ def test_a_scheduler_whose_first_message_dask_takes_ill_is_asked_again(
 ) -> None:
     """Where other news come along with that message, Dask asserts that there are none."""
     answers: list[type[Exception]] = [AssertionError, AssertionError]
-    client = cluster.Client
+    client = cluster_connect.Client
 
     def begin(*arguments: object, **options: object) -> object:
         if answers:
             raise answers.pop()
         return client(*arguments, **options)
 
-    monkeypatch.setattr(cluster, "Client", begin)
-    with cluster.closing_quietly(cluster.connected(one_worker.scheduler_address)) as found:
+    monkeypatch.setattr(cluster_connect, "Client", begin)
+    with closing_quietly(connected(one_worker.scheduler_address)) as found:
         assert found.status == "running"
-    answers += [AssertionError] * cluster.CONNECT_TIMES
+    answers += [AssertionError] * cluster_connect.CONNECT_TIMES
     with pytest.raises(DpmixError, match="no Dask scheduler answers"):
-        cluster.connected(one_worker.scheduler_address)
+        connected(one_worker.scheduler_address)
 
 
 def test_an_error_of_the_system_at_a_worker_is_told(
@@ -539,7 +547,7 @@ def test_an_error_of_the_system_at_a_worker_is_told(
 
 
 def test_a_scheduler_without_workers_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "CONNECT_SECONDS", 1.0)
+    monkeypatch.setattr(cluster_connect, "CONNECT_SECONDS", 1.0)
     with threads() as local, pytest.raises(DpmixError, match="no worker: start some with dask worker"):
         engine_on(local.scheduler_address, problem(100, 2, 2)[0], tmp_path)
 
@@ -590,7 +598,7 @@ def test_a_worker_that_cannot_be_used_is_told(
     said: str,
 ) -> None:
     monkeypatch.setattr(
-        cluster.Client, "run", lambda self, task, workers, on_error: dict.fromkeys(workers, about)
+        cluster_connect.Client, "run", lambda self, task, workers, on_error: dict.fromkeys(workers, about)
     )
     with pytest.raises(DpmixError, match=said):
         engine_on(one_worker.scheduler_address, problem(100, 2, 2)[0], tmp_path)
@@ -608,7 +616,7 @@ def test_a_worker_that_cannot_be_used_is_told(
 def test_chunks_are_dealt_by_speed(
     n_chunks: int, speeds: dict[str, float], expected: dict[str, tuple[int, int]]
 ) -> None:
-    assert dealt(n_chunks, speeds) == expected
+    assert contiguous_shares(n_chunks, speeds) == expected
 
 
 def test_events_must_be_in_a_file() -> None:
@@ -677,7 +685,9 @@ def test_the_recipe_of_two_terminals(tmp_path: Path, environment: dict[str, str]
 def test_the_recipe_of_slurm_on_a_queue_of_this_machine(
     tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster, "CONNECT_SECONDS", 60.0)  # jobs take as long to start as the machine is busy
+    monkeypatch.setattr(
+        cluster_connect, "CONNECT_SECONDS", 60.0
+    )  # jobs take as long to start as the machine is busy
     ((kind, text),) = recipe("Slurm")
     assert kind == "python"
     here = {

@@ -34,7 +34,8 @@ from reference import ReferenceEngine
 from dpmix.engines import cuda
 from dpmix.engines.base import Engine
 from dpmix.engines.cpu import CpuEngine, instruction_sets
-from dpmix.engines.cuda import CudaEngine, Rota, deal_out
+from dpmix.engines.cuda import CudaEngine
+from dpmix.engines.shares import ChunkQueue, interleaved_shares
 from dpmix.errors import DpmixError
 from dpmix.kernels.layout import CHUNK, PARTS, Layout
 from dpmix.model.mixture import Mixture, Stats
@@ -83,9 +84,6 @@ class TestCuda(EngineContract):
 def test_it_agrees_with_the_cpu_engine_label_by_label(n: int, dim: int, n_components: int) -> None:
     events, mixture = problem(n, dim, n_components, spread=0.5)
     cuda_engine, cpu_engine = CudaEngine(events, devices=[0]), CpuEngine(events, isa=FMA)
-    np.testing.assert_array_equal(
-        cuda_engine.log_densities(events, mixture), cpu_engine.log_densities(events, mixture)
-    )
     key = Key(seed=7, chain=0, iteration=3)
     got, want = cuda_engine.draw_labels(mixture, key), cpu_engine.draw_labels(mixture, key)
     moved = cuda_engine.labels() != cpu_engine.labels()
@@ -108,6 +106,28 @@ def test_it_agrees_with_the_cpu_engine_label_by_label(n: int, dim: int, n_compon
 @cache
 def several_chunks() -> tuple[Floats, Mixture]:
     return problem(3 * CHUNK + 777, 2, 4)
+
+
+RESIDENT_BYTES = 4 * (CHUNK * 4 * 4 + 4)
+"""Of the events of `several_chunks`, padded, and of the numbers of their chunks."""
+
+
+class BytesMoved:
+    """Counts the bytes that are copied to and from the first emulated devices within a with statement."""
+
+    def __init__(self, n_devices: int = 1) -> None:
+        self._n_devices = n_devices
+
+    def _sums(self) -> tuple[int, int]:
+        up, down = zip(*map(emulator.bytes_moved, range(self._n_devices)), strict=True)
+        return sum(up), sum(down)
+
+    def __enter__(self) -> BytesMoved:
+        self._before = self._sums()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.up, self.down = np.subtract(self._sums(), self._before)
 
 
 Results = tuple[list[Stats], list[np.ndarray]]
@@ -193,8 +213,7 @@ def test_the_order_of_threads_does_not_change_a_bit_in_many_channels(
         divided, log_probabilities = engine.divide(split, halves(mixture, split, n_pairs), Key(1, 0, 0))
         stats += [divided, engine.expect_labels(mixture)]
         memberships = engine.memberships(mixture, np.arange(70) % 9, 10, 690)
-        densities = engine.log_densities(events, mixture)
-        made.append((stats, [log_probabilities, engine.labels(), densities, *memberships]))
+        made.append((stats, [log_probabilities, engine.labels(), *memberships]))
     assert_same_results(made[1], made[0])
     assert_same_results(made[2], made[0])
 
@@ -257,7 +276,7 @@ def test_the_others_take_over_a_division(
     with caplog.at_level(logging.WARNING, "dpmix"):
         for _ in range(2):
             assert_same_division(divided(engine), (want[0][2], want[1][1]))
-    assert sum("the others go on" in line for line in caplog.messages) == 1 + fail.count(",")
+    assert sum("the others continue" in line for line in caplog.messages) == 1 + fail.count(",")
     np.testing.assert_array_equal(engine.labels(), labels)
 
 
@@ -288,7 +307,7 @@ def test_chunks_dealt_anew_keep_their_labels(cuda_devices: Emulate) -> None:
     assert_same_division(divided(engine), (want[0][2], want[1][1]))
 
 
-@pytest.mark.usefixtures("cuda_devices")
+@pytest.mark.usefixtures("emulated_devices")
 def test_a_division_of_far_events_is_done_again_with_the_exact_mixture() -> None:
     """The sides of a pair lie as far to the left of its events as to the right."""
     events, mixture = several_chunks()
@@ -298,10 +317,12 @@ def test_a_division_of_far_events_is_done_again_with_the_exact_mixture() -> None
     cpu_engine.draw_labels(mixture, key)
     assert not engine._devices[0]._has_far
     size, rest = 4 * Layout(2).pack_dim * 4, 2 * 4 * 4 + 4 * CHUNK * 2
-    first = engine.divide(DEAL, away, key)
-    assert engine.bytes_up == size + 2 * 2 * size + rest  # for each of two batches
-    assert_same_division(engine.divide(DEAL, away, key), first)
-    assert engine.bytes_up == size + 2 * size + rest
+    with BytesMoved() as moved:
+        first = engine.divide(DEAL, away, key)
+    assert moved.up == size + 2 * 2 * size + rest  # for each of two batches
+    with BytesMoved() as moved:
+        assert_same_division(engine.divide(DEAL, away, key), first)
+    assert moved.up == size + 2 * size + rest
     want = cpu_engine.divide(DEAL, away, key)
     assert want[0].counts.min() > 5000
     np.testing.assert_allclose(first[0].counts, want[0].counts, atol=3)
@@ -430,20 +451,22 @@ def test_the_others_take_over_memberships(
     engine = CudaEngine(several_chunks()[0], chunks_in_flight=1)
     with caplog.at_level(logging.WARNING, "dpmix"):
         assert_gated_as_expected(engine)
-    assert sum("the others go on" in line for line in caplog.messages) == 1 + fail.count(",")
+    assert sum("the others continue" in line for line in caplog.messages) == 1 + fail.count(",")
 
 
-@pytest.mark.usefixtures("cuda_devices")
+@pytest.mark.usefixtures("emulated_devices")
 def test_memberships_of_far_events_have_the_exact_mixture_sent() -> None:
     events, mixture = several_chunks()
     far = events.copy()
     far[2 * CHUNK + 5 :: 1000] += 1e6
     engine, cpu_engine = CudaEngine(far, devices=[0]), CpuEngine(far)
     size = 4 * Layout(2).pack_dim * 4 + 5 * 4
-    for start, sent in ((0, size), (CHUNK, 3 * size - 2 * 5 * 4), (0, 3 * size - 2 * 5 * 4)):
+    sent = (RESIDENT_BYTES + size, 3 * size - 2 * 5 * 4, 3 * size - 2 * 5 * 4)
+    for start, expected in zip((0, CHUNK, 0), sent, strict=True):
         stop = start + CHUNK + 9
-        rows, log_densities = engine.memberships(mixture, POPULATIONS, start, stop)
-        assert engine.bytes_up == sent
+        with BytesMoved() as moved:
+            rows, log_densities = engine.memberships(mixture, POPULATIONS, start, stop)
+        assert moved.up == expected
         want, want_densities = cpu_engine.memberships(mixture, POPULATIONS, start, stop)
         np.testing.assert_allclose(rows, want, rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(log_densities, want_densities, rtol=5e-7, atol=1e-6)
@@ -459,9 +482,9 @@ def test_room_is_made_for_populations_and_for_components(emulated_devices: Emula
         want, _ = cpu_engine.memberships(mixture, numbers, 70_000, 70_500)
         np.testing.assert_allclose(rows, want, rtol=1e-5, atol=1e-6)
         engine.draw_labels(mixture, Key(1, 0, 0))
-    lanes = engine._devices[0]._lanes
+    lanes = engine._devices[0]._memory.lanes
     engine.memberships(few, np.zeros(4, int), 0, 5)
-    assert engine._devices[0]._lanes is lanes
+    assert engine._devices[0]._memory.lanes is lanes
 
 
 def test_only_devices_with_events_of_the_range_work(emulated_devices: Emulate) -> None:
@@ -470,7 +493,7 @@ def test_only_devices_with_events_of_the_range_work(emulated_devices: Emulate) -
     assert engine._shares == {0: [0, 2], 1: [1, 3]}
     engine.memberships(several_chunks()[1], POPULATIONS, 2 * CHUNK, 3 * CHUNK)
     assert [account.chunks for account in engine._accounts] == [1]
-    assert engine._devices[1]._lanes == []
+    assert engine._devices[1]._memory.lanes == []
 
 
 # ---- Memory. In 2 channels a chunk's events take 1 MiB, a lane's scratch 0.63 MiB and a chunk
@@ -486,7 +509,9 @@ def test_events_that_do_not_fit_pass_through(
     with caplog.at_level(logging.WARNING, "dpmix"):
         assert_same_results(results(engine), want)
     assert sum("pass through it in every sweep" in line for line in caplog.messages) == len(devices)
-    assert engine.bytes_up > 4 * CHUNK * 16
+    with BytesMoved(len(devices)) as moved:
+        engine.expect_labels(several_chunks()[1])
+    assert moved.up > 4 * CHUNK * 16
 
 
 def test_little_memory_means_smaller_batches(
@@ -498,7 +523,7 @@ def test_little_memory_means_smaller_batches(
     with caplog.at_level(logging.WARNING, "dpmix"):
         assert_same_results(results(engine), want)
     assert "short of memory: it gets 1 chunks at a time, not 4" in caplog.text
-    assert len(engine._devices[0]._lanes) == 2
+    assert len(engine._devices[0]._memory.lanes) == 2
 
 
 def test_one_lane_is_enough(emulated_devices: Emulate) -> None:
@@ -515,13 +540,16 @@ def test_events_leave_where_more_components_need_the_room(
     emulated_devices(memory=12 * MIB)
     engine = CudaEngine(events)
     before = engine.draw_labels(few, Key(1, 0, 0))
-    assert engine.bytes_up < CHUNK
+    with BytesMoved() as moved:
+        assert_same_stats(engine.draw_labels(few, Key(1, 0, 0)), before)
+    assert moved.up < CHUNK
     emulated_devices(memory=5 * MIB)  # another program takes the rest
     with caplog.at_level(logging.WARNING, "dpmix"):
         engine.draw_labels(more, Key(1, 0, 1))
     assert "short of memory: events pass through it" in caplog.text
-    assert_same_stats(engine.draw_labels(few, Key(1, 0, 0)), before)
-    assert engine.bytes_up > 4 * CHUNK * 16
+    with BytesMoved() as moved:
+        assert_same_stats(engine.draw_labels(few, Key(1, 0, 0)), before)
+    assert moved.up > 4 * CHUNK * 16
 
 
 def test_a_device_without_room_for_a_chunk_has_failed(emulated_devices: Emulate) -> None:
@@ -552,9 +580,9 @@ def test_the_others_take_over(emulated_devices: Emulate, fail: str, caplog: pyte
     engine = CudaEngine(several_chunks()[0], chunks_in_flight=1)
     with caplog.at_level(logging.WARNING, "dpmix"):
         assert_same_results(results(engine), want)
-    assert sum("failed" in line and "the others go on" in line for line in caplog.messages) == 1 + fail.count(
-        ","
-    )
+    assert sum(
+        "failed" in line and "the others continue" in line for line in caplog.messages
+    ) == 1 + fail.count(",")
     engine.close()
 
 
@@ -566,17 +594,8 @@ def test_where_none_is_left_the_pass_ends_in_one_line(emulated_devices: Emulate)
     with pytest.raises(DpmixError, match=r"^no CUDA device is left: device .*[^\n]$"):
         engine.draw_labels(mixture, Key(1, 0, 1))
     with pytest.raises(DpmixError, match="no CUDA device is left"):
-        engine.log_densities(events, mixture)
+        engine.expect_labels(mixture)
     engine.close()
-
-
-def test_log_densities_come_from_a_device_that_is_left(emulated_devices: Emulate) -> None:
-    events, mixture = problem(500, 2, 4)
-    emulated_devices(2, fail="0:cuLaunchKernel:1")
-    engine = CudaEngine(events)
-    want = CudaEngine(events, devices=[1]).log_densities(events, mixture)
-    np.testing.assert_array_equal(engine.log_densities(events, mixture), want)
-    engine.draw_labels(mixture, Key(1, 0, 0))
 
 
 def test_a_device_that_cannot_be_opened_is_named(emulated_devices: Emulate) -> None:
@@ -588,7 +607,6 @@ def test_a_device_that_cannot_be_opened_is_named(emulated_devices: Emulate) -> N
 # ---- What moves, and how long it takes
 
 
-@pytest.mark.usefixtures("cuda_devices")
 def test_a_sweep_moves_the_mixture_up_and_statistics_and_labels_down(emulated_devices: Emulate) -> None:
     events, mixture = several_chunks()
     layout = Layout(2)
@@ -599,27 +617,25 @@ def test_a_sweep_moves_the_mixture_up_and_statistics_and_labels_down(emulated_de
         engine = CudaEngine(events, devices=devices)
         engine.draw_labels(mixture, Key(1, 0, 0))
         shares = [number for number in devices if engine._shares[number]]
-        lanes = [lane for number in devices for lane in engine._devices[number]._lanes]
-        before = [emulator.bytes_moved(number) for number in devices]
-        engine.draw_labels(mixture, Key(1, 0, 1))
-        after = [emulator.bytes_moved(number) for number in devices]
-        moved = np.sum(after, axis=0) - np.sum(before, axis=0)
-        assert (engine.bytes_up, engine.bytes_down) == tuple(moved)
-        assert tuple(moved) == (len(shares) * mixture_size, 4 * chunk_size)
-        assert lanes == [lane for number in devices for lane in engine._devices[number]._lanes]
+        lanes = [lane for number in devices for lane in engine._devices[number]._memory.lanes]
+        with BytesMoved(len(devices)) as moved:
+            engine.draw_labels(mixture, Key(1, 0, 1))
+        assert (moved.up, moved.down) == (len(shares) * mixture_size, 4 * chunk_size)
+        assert lanes == [lane for number in devices for lane in engine._devices[number]._memory.lanes]
 
 
-@pytest.mark.usefixtures("cuda_devices")
+@pytest.mark.usefixtures("emulated_devices")
 def test_a_division_moves_labels_up_and_statistics_down() -> None:
     events, mixture = several_chunks()
     layout = Layout(2)
     engine = CudaEngine(events, devices=[0])
     engine.draw_labels(mixture, Key(1, 0, 0))
-    lanes = engine._devices[0]._lanes
-    engine.divide(DEAL, mixture, Key(1, 0, 0))
-    assert engine.bytes_up == 4 * layout.pack_dim * 4 + 2 * 4 * 4 + 4 * CHUNK * 2
-    assert engine.bytes_down == 4 * (4 * layout.n_moments * 8 + 2 * PARTS * 8 + 4)
-    assert engine._devices[0]._lanes is lanes
+    lanes = engine._devices[0]._memory.lanes
+    with BytesMoved() as moved:
+        engine.divide(DEAL, mixture, Key(1, 0, 0))
+    assert moved.up == 4 * layout.pack_dim * 4 + 2 * 4 * 4 + 4 * CHUNK * 2
+    assert moved.down == 4 * (4 * layout.n_moments * 8 + 2 * PARTS * 8 + 4)
+    assert engine._devices[0]._memory.lanes is lanes
 
 
 @pytest.mark.usefixtures("cuda_devices")
@@ -627,13 +643,13 @@ def test_events_are_padded_with_zeros() -> None:
     events, mixture = problem(700, 2, 4)
     engine = CudaEngine(events, devices=[0])
     engine.draw_labels(mixture, Key(1, 0, 0))
-    (lane,) = engine._devices[0]._lanes
+    (lane,) = engine._devices[0]._memory.lanes
     np.testing.assert_array_equal(lane.events_here[0, :700, :2], events)
     assert (lane.events_here[0, :, 2:] == 0).all()
     assert (lane.events_here[0, 700:] == 0).all()
 
 
-@pytest.mark.usefixtures("cuda_devices")
+@pytest.mark.usefixtures("emulated_devices")
 def test_far_events_have_the_exact_mixture_sent() -> None:
     events, mixture = several_chunks()
     far = events.copy()
@@ -641,9 +657,10 @@ def test_far_events_have_the_exact_mixture_sent() -> None:
     engine, cpu_engine = CudaEngine(far, devices=[0]), CpuEngine(far)
     size = 4 * Layout(2).pack_dim * 4
     for iteration in range(2):
-        got = engine.draw_labels(mixture, Key(1, 0, iteration))
+        with BytesMoved() as moved:
+            got = engine.draw_labels(mixture, Key(1, 0, iteration))
         want = cpu_engine.draw_labels(mixture, Key(1, 0, iteration))
-        assert engine.bytes_up == 3 * size
+        assert moved.up == 3 * size + (RESIDENT_BYTES if iteration == 0 else 0)
         np.testing.assert_array_equal(
             engine.labels()[2 * CHUNK + 5 :: 1000], cpu_engine.labels()[2 * CHUNK + 5 :: 1000]
         )
@@ -727,13 +744,11 @@ def test_what_is_wrong_with_options_is_said(emulated_devices: Emulate) -> None:
 
 @pytest.mark.usefixtures("cuda_devices")
 def test_what_is_wrong_with_a_mixture_is_said() -> None:
-    events, mixture = problem(100, 3, 4)
+    events, _ = problem(100, 3, 4)
     _, wrong_dim = problem(100, 2, 4)
     engine = CudaEngine(events, devices=[0])
     with pytest.raises(ValueError, match=r"^mixture: "):
         engine.draw_labels(wrong_dim, Key(1, 0, 0))
-    with pytest.raises(ValueError, match=r"^events: got 2 channels"):
-        engine.log_densities(events[:, :2].copy(), mixture)
 
 
 @pytest.mark.usefixtures("cuda_devices")
@@ -802,7 +817,7 @@ def test_a_program_may_end_without_closing_it(emulated_devices: Emulate) -> None
 
 
 def test_chunks_are_dealt_by_speed_and_in_turn() -> None:
-    shares = deal_out(12, {0: 2.0, 3: 1.0})
+    shares = interleaved_shares(12, {0: 2.0, 3: 1.0})
     assert [len(shares[0]), len(shares[3])] == [8, 4]
     assert shares[3] == [2, 5, 8, 11] or shares[3] == [1, 4, 7, 10]
     assert sorted(shares[0] + shares[3]) == list(range(12))
@@ -813,30 +828,30 @@ def test_chunks_are_dealt_anew_only_where_it_pays(cuda_devices: Emulate) -> None
     engine = CudaEngine(np.zeros((10 * CHUNK, 1), np.float32), devices=[0, 1])
     even = engine._shares
     engine._work_done = {0: (100, 10.0), 1: (110, 10.0)}
-    engine._deal_anew_where_it_pays()
+    engine._rebalance()
     assert engine._shares is even
     engine._work_done = {0: (100, 10.0), 1: (200, 10.0)}
-    engine._deal_anew_where_it_pays()
+    engine._rebalance()
     assert [len(share) for share in engine._shares.values()] == [3, 7]
 
 
 def test_chunks_of_a_failed_device_are_for_the_others_first() -> None:
-    rota = Rota({0: [0, 2, 4], 1: [1, 3, 5]})
-    assert rota.take(0, 2) == [0, 2]
-    assert rota.take(1, 1) == [1]
-    rota.finish(0, 0)
-    rota.give_up(0)
-    assert rota.take(1, 8) == [2, 4]
-    assert rota.take(1, 8) == [3, 5]
-    assert rota.take(1, 8) == []
-    assert rota.unfinished()
+    queue = ChunkQueue({0: [0, 2, 4], 1: [1, 3, 5]})
+    assert queue.take(0, 2) == [0, 2]
+    assert queue.take(1, 1) == [1]
+    queue.finish(0, 0)
+    queue.abandon(0)
+    assert queue.take(1, 8) == [2, 4]
+    assert queue.take(1, 8) == [3, 5]
+    assert queue.take(1, 8) == []
+    assert queue.unfinished()
     for chunk in (1, 2, 3, 4, 5):
-        rota.finish(1, chunk)
-    assert not rota.unfinished()
+        queue.finish(1, chunk)
+    assert not queue.unfinished()
 
 
 def test_time_is_counted_once() -> None:
-    from dpmix.engines.cuda_device import covered
+    from dpmix.engines.cuda_device_pass import union_length
 
-    assert covered([]) == 0.0
-    assert covered([(3.0, 4.0), (0.0, 2.0), (1.0, 2.5), (1.1, 1.2)]) == 3.5
+    assert union_length([]) == 0.0
+    assert union_length([(3.0, 4.0), (0.0, 2.0), (1.0, 2.5), (1.1, 1.2)]) == 3.5

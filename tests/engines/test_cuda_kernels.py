@@ -11,16 +11,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from engine_contract import Floats, problem
+from engine_contract import Floats, native_log_densities, problem
 from reference import ReferenceEngine, log_densities
 
-from dpmix.engines.cpu import CpuEngine, instruction_sets
+from dpmix.engines.cpu import instruction_sets
 from dpmix.kernels.build import cubin
 from dpmix.kernels.layout import Layout
 from dpmix.model.mixture import Mixture
 from dpmix.model.streams import Key
 
 SHAPES = [
+    (1, 1, 1),
     (1001, 1, 2),
     (1, 2, 1),
     (700, 2, 1000),
@@ -30,6 +31,8 @@ SHAPES = [
     (257, 17, 32),
     (300, 33, 31),
     (129, 64, 33),
+    (500, 64, 33),
+    (300, 2, 4096),
 ]
 Labels = npt.NDArray[np.uint16]
 
@@ -89,7 +92,19 @@ def test_log_densities_are_those_of_the_cpu_engine(n: int, dim: int, n_component
     got = densities_on_device(events, mixture).T
     np.testing.assert_allclose(got, log_densities(events, mixture), rtol=5e-6, atol=1e-4)
     if instruction_sets()[0] != "v2":  # which has no fused multiply-add
-        np.testing.assert_array_equal(got, CpuEngine(events).log_densities(events, mixture))
+        np.testing.assert_array_equal(got, native_log_densities(events, mixture))
+
+
+@pytest.mark.usefixtures("context")
+@pytest.mark.parametrize("dim", [5, 14, 33])
+def test_the_order_of_threads_does_not_change_a_bit(emulated_devices: Callable[..., None], dim: int) -> None:
+    events, mixture = problem(700, dim, 70, spread=0.3)
+    found = []
+    for order in (0, 1, 9):
+        emulated_devices(order=order)
+        found.append(densities_on_device(events, mixture))
+    np.testing.assert_array_equal(found[1], found[0])
+    np.testing.assert_array_equal(found[2], found[0])
 
 
 @pytest.mark.usefixtures("context")

@@ -1,0 +1,252 @@
+"""The memory of one CUDA device: the events of its share, the mixture, and the lanes of a pass.
+
+A device has two lanes. Each is a stream with room for one batch of chunks. While the kernels of one lane run,
+the results of the other lane are copied to the host and added, or its next events are copied to the device.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pycuda.driver as driver
+
+from dpmix.engines.cuda_work import DeviceFailed, Pass
+from dpmix.kernels.layout import CHUNK, MAX_COMPONENTS, PARTS, Layout
+from dpmix.model.mixture import Array, Floats
+
+log = logging.getLogger("dpmix")
+
+BATCH = 8  # chunks per launch by default
+SCRATCH = (
+    256 << 20
+)  # limit for a lane's labels, normalisers and moments, in bytes; at least one chunk is held
+
+
+class Lane:
+    """A stream with room for a batch of `slots` chunks: scratch on the device and page-locked host memory."""
+
+    def __init__(self, layout: Layout, slots: int, n_components: int, n_populations: int) -> None:
+        n_moments = slots * n_components * layout.n_moments
+        n_memberships = slots * CHUNK * n_populations
+        n_sums = slots * n_sums_of_chunk(layout, n_components)
+        self.stream = driver.Stream()
+        self.began, self.sent, self.computed, self.done = (driver.Event() for _ in range(4))
+        self.chunks: list[int] = []  # of the current batch
+        self.events_at = self.numbers_at = 0  # device addresses of the batch's events and chunk numbers
+
+        self.events = driver.mem_alloc(slots * CHUNK * layout.padded_dim * 4)
+        self.numbers = driver.mem_alloc(slots * 4)
+        self.labels = driver.mem_alloc(slots * CHUNK * 2)
+        # Normalisers of an E step, log densities of memberships, or new labels of a division.
+        self.normalisers = driver.mem_alloc(slots * CHUNK * 8)
+        self.memberships = driver.mem_alloc(n_memberships * 4) if n_memberships else None
+        self.moments = driver.mem_alloc(n_moments * 8)
+        self.sums = driver.mem_alloc(n_sums * 8)  # of log densities or log probabilities
+        self.far_counts = driver.mem_alloc(slots * 4)
+
+        self.numbers_here = driver.pagelocked_empty(slots, np.uint32)
+        self.labels_here = driver.pagelocked_empty((slots, CHUNK), np.uint16)
+        self.moments_here = driver.pagelocked_empty(n_moments, np.float64)
+        if n_memberships:
+            self.memberships_here = driver.pagelocked_empty(n_memberships, np.float32)
+            self.log_densities_here = driver.pagelocked_empty((slots, CHUNK), np.float64)
+        self.sums_here = driver.pagelocked_empty(n_sums, np.float64)
+        self.far_counts_here = driver.pagelocked_empty(slots, np.uint32)
+        self._layout, self._slots = layout, slots
+        self._events_here: Floats | None = None
+
+    @property
+    def events_here(self) -> Floats:
+        """Page-locked float32 [slots, CHUNK, PADDED_DIM], allocated at the first use."""
+        if self._events_here is None:
+            shape = (self._slots, CHUNK, self._layout.padded_dim)
+            self._events_here = driver.pagelocked_empty(shape, np.float32)
+            self._events_here.fill(0.0)  # the padding stays zero
+        return self._events_here
+
+    def results_of(self, work: Pass) -> tuple[npt.NDArray[Any], Array]:
+        """Return the page-locked results of the batch, by chunk; see `dpmix.engines.cuda_work.Deliver`."""
+        n_slots = len(self.chunks)
+        if work.gates:
+            shape = (n_slots, CHUNK, work.n_populations)
+            return first_of(self.memberships_here, shape), self.log_densities_here[:n_slots]
+        n_components = len(work.components)
+        shape = (n_slots, n_components, self._layout.n_moments)
+        sums = (n_components // 2, PARTS) if work.division else (self._layout.blocks_per_chunk,)
+        return first_of(self.moments_here, shape), first_of(self.sums_here, (n_slots, *sums))
+
+
+class DeviceMemory:
+    """The memory of one device; every method needs its context to be current.
+
+    Parameters
+    ----------
+    number : int
+        Number of the device, for messages.
+    events : float32 [N, D]
+        All events of the engine.
+    layout : Layout
+    chunks_in_flight : int, optional
+        Chunks per launch.
+
+    Attributes
+    ----------
+    lanes : list of Lane
+    batch : int
+        Chunks that a lane holds.
+    components, components_here
+        The mixture in float32, float32 [K, PACK_DIM], on the device and page-locked on the host.
+    exact
+        The mixture in float64 on the device.
+    ends, split
+        Tables of memberships and of a division on the device (`dpmix.engines.cuda_work`).
+    """
+
+    def __init__(self, number: int, events: Floats, layout: Layout, chunks_in_flight: int | None) -> None:
+        self._number = number
+        self._events = events
+        self._layout = layout
+        self._chunks_in_flight = chunks_in_flight
+        self._slot_bytes = CHUNK * layout.padded_dim * 4
+        self._share: list[int] = []
+        self._resident: Any = None  # the share's events, followed by its chunk numbers
+        self._slots: dict[int, int] = {}  # slot of each resident chunk
+        self._capacity = 0, 0  # components and populations that fit
+        self.lanes: list[Lane] = []
+        self.origin, self.mixture_sent = driver.Event(), driver.Event()
+        self.drop()
+
+    def drop(self) -> None:
+        """Release the events, the lanes and the mixture."""
+        self._drop_events()
+        self._drop_lanes()
+
+    def make_room(self, share: list[int], n_components: int, n_populations: int) -> None:
+        """Allocate what a pass needs and hold the events of the share if they fit.
+
+        Raises
+        ------
+        DeviceFailed
+            Not one chunk fits.
+        """
+        room = max(n_components, self._capacity[0]), max(n_populations, self._capacity[1])
+        if share == self._share and room == self._capacity:
+            return
+        if share != self._share:
+            self._share = share
+            self._drop_events()
+        self._allocate_lanes(*room)
+        if not self.lanes and self._slots:
+            self._warn("is short of memory: events pass through it in every sweep")
+            self._drop_events()
+            self._allocate_lanes(*room)
+        if not self.lanes:
+            populations = f" and {room[1]} populations" if room[1] else ""
+            raise DeviceFailed(f"out of memory: not one chunk with {room[0]} components{populations} fits")
+        if share and not self._slots:
+            self._hold_events()
+
+    def resident_addresses(self, chunk: int) -> tuple[int, int] | None:
+        """Return the device addresses of a chunk's events and of its number; None if it is not resident."""
+        slot = self._slots.get(chunk)
+        if slot is None:
+            return None
+        resident = int(self._resident)
+        return resident + slot * self._slot_bytes, resident + len(self._share) * self._slot_bytes + 4 * slot
+
+    def stage(self, lane: Lane, chunks: Sequence[int]) -> Floats:
+        """Copy the events of chunks, padded, to the lane's page-locked memory and return it."""
+        staged = lane.events_here[: len(chunks)]
+        for slot, chunk in zip(staged, chunks, strict=True):
+            events = self._events[chunk * CHUNK : (chunk + 1) * CHUNK]
+            slot[: len(events), : self._layout.n_channels] = events
+            slot[len(events) :] = 0.0
+        return staged
+
+    def _allocate_lanes(self, n_components: int, n_populations: int) -> None:
+        """Allocate lanes as large as memory allows; no lanes if not one chunk fits."""
+        sizes = self._lane_sizes(n_components, n_populations)
+        for n_lanes, batch in sizes:
+            self._drop_lanes()
+            try:
+                self._allocate(n_lanes, batch, n_components, n_populations)
+            except driver.MemoryError:
+                self._drop_lanes()
+                continue
+            if batch < sizes[0][1]:
+                self._warn("is short of memory: it gets %d chunks at a time, not %d", batch, sizes[0][1])
+            return
+
+    def _lane_sizes(self, n_components: int, n_populations: int) -> list[tuple[int, int]]:
+        """Return candidates (number of lanes, chunks of a lane), from the preferred size to the smallest."""
+        n_chunks = len(self._share)
+        scratch = CHUNK * (2 + 8 + 4 * n_populations) + n_components * self._layout.n_moments * 8
+        scratch += n_sums_of_chunk(self._layout, n_components) * 8
+        wanted = self._chunks_in_flight or min(BATCH, -(-n_chunks // 2))  # half, so that both lanes have work
+        batch = max(1, min(wanted, n_chunks, int(SCRATCH // scratch)))
+        sizes = [(2 if batch < n_chunks else 1, batch)]
+        while (batch := batch // 2) > 0:
+            sizes.append((2, batch))
+        return sizes if sizes[-1] == (1, 1) else [*sizes, (1, 1)]
+
+    def _allocate(self, n_lanes: int, batch: int, n_components: int, n_populations: int) -> None:
+        self.components_here = driver.pagelocked_empty((n_components, self._layout.pack_dim), np.float32)
+        self.components = driver.mem_alloc(self.components_here.nbytes)
+        self.exact = driver.mem_alloc(self.components_here.nbytes * 2)
+        self.ends = driver.mem_alloc(n_populations * 4) if n_populations else None
+        self.split = driver.mem_alloc(2 * MAX_COMPONENTS * 4)
+        self.lanes = [Lane(self._layout, batch, n_components, n_populations) for _ in range(n_lanes)]
+        self.batch, self._capacity = batch, (n_components, n_populations)
+
+    def _drop_lanes(self) -> None:
+        self.batch, self._capacity = 0, (0, 0)
+        self.lanes = []
+        self.components = self.components_here = self.exact = self.ends = self.split = None
+
+    def _hold_events(self) -> None:
+        """Copy the share's events to the device to stay there, if they fit."""
+        events_size = len(self._share) * self._slot_bytes
+        size, free = events_size + 4 * len(self._share), driver.mem_get_info()[0]
+        self._resident = allocate(size) if size <= free - free // 16 else None
+        if self._resident is None:
+            need = f"{free / 1e9:.2f} GB free of {size / 1e9:.2f} GB that its events need"
+            self._warn("has %s: they pass through it in every sweep", need)
+            return
+        for at, lane in zip(range(0, len(self._share), self.batch), cycle(self.lanes), strict=False):
+            lane.stream.synchronize()  # the staged memory is free again
+            staged = self.stage(lane, self._share[at : at + self.batch])
+            driver.memcpy_htod_async(int(self._resident) + at * self._slot_bytes, staged, lane.stream)
+        for lane in self.lanes:
+            lane.stream.synchronize()
+        driver.memcpy_htod(int(self._resident) + events_size, np.array(self._share, np.uint32))
+        self._slots = {chunk: slot for slot, chunk in enumerate(self._share)}
+
+    def _drop_events(self) -> None:
+        self._slots, self._resident = {}, None
+
+    def _warn(self, text: str, *values: Any) -> None:
+        log.warning("CUDA device %d " + text, self._number, *values)
+
+
+def allocate(size: int) -> Any:
+    """Allocate memory on the current device; None if it has too little."""
+    try:
+        return driver.mem_alloc(size)
+    except driver.MemoryError:
+        return None
+
+
+def n_sums_of_chunk(layout: Layout, n_components: int) -> int:
+    """Return the largest number of sums per chunk: log densities by block, or log probabilities by part."""
+    most: int = max(layout.blocks_per_chunk, n_components // 2 * PARTS)
+    return most
+
+
+def first_of(flat: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    """Return the start of a flat array as an array of the given shape."""
+    return flat[: np.prod(shape)].reshape(shape)

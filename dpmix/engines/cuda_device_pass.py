@@ -1,0 +1,218 @@
+"""One pass over the events on one CUDA device: batches of chunks, in turn on the device's lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+import pycuda.driver as driver
+
+from dpmix.engines.cuda_device_kernels import Kernels
+from dpmix.engines.cuda_device_memory import DeviceMemory, Lane
+from dpmix.engines.cuda_work import Account, Deliver, Division, Gates, Pass, Take
+from dpmix.kernels.layout import CHUNK, PARTS, Layout
+from dpmix.model.streams import Key
+
+NO_LABELS = 0xFFFFFFFF  # two labels of no component
+
+
+class DevicePass:
+    """A pass in progress.
+
+    Parameters
+    ----------
+    work : Pass
+    memory : DeviceMemory
+        With room for the pass.
+    kernels : Kernels
+    layout : Layout
+    n_events, first_event, weight_floor
+        As of the engine.
+    send_exact : bool
+        Send the mixture in float64 at the start, for far events.
+
+    Attributes
+    ----------
+    exact_sent : bool
+        The float64 mixture was sent: at the start, or because a batch had far events.
+    """
+
+    def __init__(
+        self,
+        work: Pass,
+        memory: DeviceMemory,
+        kernels: Kernels,
+        layout: Layout,
+        *,
+        n_events: int,
+        first_event: int,
+        weight_floor: float,
+        send_exact: bool,
+    ) -> None:
+        self._work, self._memory, self._kernels = work, memory, kernels
+        self._n_events, self._first_event, self._weight_floor = n_events, first_event, weight_floor
+        self._n_components = len(work.components)
+        self._blocks_per_chunk = layout.blocks_per_chunk
+        self._kernel_spans: list[tuple[float, float]] = []
+        self._copy_spans: list[tuple[float, float]] = []
+        self._exact_address = 0  # null: not sent
+        if send_exact:
+            self._send_exact()
+        self._send_mixture()
+
+    @property
+    def exact_sent(self) -> bool:
+        return self._exact_address != 0
+
+    def run(self, take: Take, deliver: Deliver) -> Account:
+        """Do chunks until none are left to take."""
+        n_chunks = 0
+        lanes = self._memory.lanes
+        for lane in cycle(lanes):
+            if lane.chunks:
+                self._finish(lane, deliver)
+            lane.chunks = take(self._memory.batch)
+            if lane.chunks:
+                n_chunks += len(lane.chunks)
+                self._start(lane)
+            elif not any(other.chunks for other in lanes):
+                break
+        kernels = union_length(self._kernel_spans)
+        copies = union_length(self._kernel_spans + self._copy_spans) - kernels
+        return Account(n_chunks, kernels, copies)
+
+    def _send_exact(self) -> None:
+        driver.memcpy_htod(self._memory.exact, self._work.components)
+        self._exact_address = int(self._memory.exact)
+
+    def _send_mixture(self) -> None:
+        """Send the tables of the pass and the mixture in float32; all lanes wait for it."""
+        work, memory = self._work, self._memory
+        if work.gates:
+            driver.memcpy_htod(memory.ends, work.gates.ends)
+        if work.division:
+            driver.memcpy_htod(memory.split, work.division.split)
+        rows, first = memory.components_here[: self._n_components], memory.lanes[0].stream
+        np.copyto(rows, work.components, casting="same_kind")
+        memory.origin.record(first)
+        driver.memcpy_htod_async(memory.components, rows, first)
+        memory.mixture_sent.record(first)
+        for lane in memory.lanes:
+            lane.chunks = []
+            lane.stream.wait_for_event(memory.mixture_sent)
+
+    def _start(self, lane: Lane) -> None:
+        """Queue all operations of the lane's batch."""
+        lane.began.record(lane.stream)
+        addresses = self._memory.resident_addresses(lane.chunks[0])
+        if addresses is None:
+            numbers = lane.numbers_here[: len(lane.chunks)]
+            numbers[:] = lane.chunks
+            driver.memcpy_htod_async(lane.events, self._memory.stage(lane, lane.chunks), lane.stream)
+            driver.memcpy_htod_async(lane.numbers, numbers, lane.stream)
+            addresses = int(lane.events), int(lane.numbers)
+        lane.events_at, lane.numbers_at = addresses
+        if self._work.division:
+            labels = lane.labels_here[: len(lane.chunks)]
+            for slot, chunk in zip(labels, lane.chunks, strict=True):
+                slot[:] = self._work.division.labels[chunk]
+            driver.memcpy_htod_async(lane.labels, labels, lane.stream)
+        lane.sent.record(lane.stream)
+        self._compute(lane)
+
+    def _compute(self, lane: Lane) -> None:
+        """Queue the kernels and the copies of their results."""
+        work, n_slots, stream = self._work, len(lane.chunks), lane.stream
+        driver.memset_d32_async(lane.far_counts, 0, n_slots, stream)
+        if work.gates:
+            self._launch_memberships(lane, work.gates)
+        elif work.key is None:
+            self._launch_expectation(lane)
+        elif work.division:
+            self._launch_division(lane, work.key, work.division)
+        else:
+            self._launch_draw(lane, work.key)
+        lane.computed.record(stream)
+        results, sums = lane.results_of(work)
+        driver.memcpy_dtoh_async(results, lane.memberships if work.gates else lane.moments, stream)
+        driver.memcpy_dtoh_async(sums, lane.normalisers if work.gates else lane.sums, stream)
+        if work.labels is not None:
+            driver.memcpy_dtoh_async(lane.labels_here[:n_slots], lane.labels, stream)
+        driver.memcpy_dtoh_async(lane.far_counts_here[:n_slots], lane.far_counts, stream)
+        lane.done.record(stream)
+
+    def _finish(self, lane: Lane, deliver: Deliver) -> None:
+        """Wait for the lane's batch and deliver its results.
+
+        A batch with far events is computed again if the float64 mixture had not been sent.
+        """
+        lane.done.synchronize()
+        if lane.far_counts_here[: len(lane.chunks)].any():
+            self._send_exact()
+            self._compute(lane)
+            lane.done.synchronize()
+        self._note_times(lane)
+        results, sums = lane.results_of(self._work)
+        for slot, chunk in enumerate(lane.chunks):
+            if self._work.labels is not None:
+                self._work.labels[chunk] = lane.labels_here[slot]
+            deliver(chunk, results[slot], sums[slot])
+        lane.chunks = []
+
+    def _note_times(self, lane: Lane) -> None:
+        marks = (lane.began, lane.sent, lane.computed, lane.done)
+        began, sent, computed, done = (mark.time_since(self._memory.origin) * 1e-3 for mark in marks)
+        self._kernel_spans.append((sent, computed))
+        self._copy_spans += [(began, sent), (computed, done)]
+
+    # Launches. The order of arguments is that of the kernel (kernels/*.cu).
+
+    def _launch_draw(self, lane: Lane, key: Key) -> None:
+        numbers = self._exact_address, lane.numbers_at, self._n_events, self._first_event
+        output = lane.labels, lane.sums, lane.far_counts
+        mixture = self._n_components, self._weight_floor
+        self._launch(lane, "draw_labels", self._blocks_per_chunk, *numbers, *mixture, *key, *output)
+        self._launch_accumulation(lane, lane.labels)
+
+    def _launch_division(self, lane: Lane, key: Key, division: Division) -> None:
+        n_pairs, n_labels = self._n_components // 2, division.split.shape[1]
+        new_labels = lane.normalisers
+        driver.memset_d32_async(new_labels, NO_LABELS, len(lane.chunks) * CHUNK // 2, lane.stream)
+        tables = self._exact_address, self._memory.split, lane.labels, lane.numbers_at
+        numbers = self._n_events, self._first_event, n_labels, self._weight_floor
+        output = new_labels, lane.sums, lane.far_counts
+        self._launch(lane, "divide", n_pairs * PARTS, *tables, *numbers, *key, division.word, *output)
+        self._launch_accumulation(lane, new_labels)
+
+    def _launch_accumulation(self, lane: Lane, labels: Any) -> None:
+        numbers = lane.numbers_at, self._n_events, self._n_components
+        self._launch(lane, "accumulate", self._n_components, labels, *numbers, lane.moments)
+
+    def _launch_expectation(self, lane: Lane) -> None:
+        numbers = self._exact_address, lane.numbers_at, self._n_events, self._n_components, self._weight_floor
+        shared = *numbers, lane.normalisers, lane.labels
+        self._launch(lane, "expect_totals", self._blocks_per_chunk, *shared, lane.sums, lane.far_counts)
+        self._launch(lane, "expect_moments", self._n_components, *shared, lane.moments)
+
+    def _launch_memberships(self, lane: Lane, gates: Gates) -> None:
+        tables = self._exact_address, self._memory.ends, lane.numbers_at
+        numbers = gates.start, gates.stop, self._n_components, len(gates.ends), self._weight_floor
+        output = lane.memberships, lane.normalisers, lane.far_counts
+        self._launch(lane, "memberships", self._blocks_per_chunk, *tables, *numbers, *output)
+
+    def _launch(self, lane: Lane, name: str, blocks_per_chunk: int, *arguments: Any) -> None:
+        """Queue a kernel for the lane's batch; its first two arguments are the events and the mixture."""
+        grid = (blocks_per_chunk, len(lane.chunks))
+        events, components = lane.events_at, self._memory.components
+        self._kernels.launch(name, grid, lane.stream, events, components, *arguments)
+
+
+def union_length(spans: Iterable[tuple[float, float]]) -> float:
+    """Return the length of the union of spans (start, end)."""
+    length, reached = 0.0, -np.inf
+    for start, end in sorted(spans):
+        length += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return length

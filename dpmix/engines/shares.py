@@ -1,0 +1,94 @@
+"""Shares of the chunks: which device or worker does which chunks, in proportion to measured speeds."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from threading import Lock
+from typing import TypeVar
+
+import numpy as np
+
+Owner = TypeVar("Owner", int, str)
+
+
+def interleaved_shares(n_chunks: int, speeds: Mapping[int, float]) -> dict[int, list[int]]:
+    """Assign each chunk, in grid order, to the device that would finish it first.
+
+    Parameters
+    ----------
+    n_chunks : int
+    speeds : mapping
+        Chunks per second of each device.
+
+    Returns
+    -------
+    dict
+        Chunks of each device, in grid order.
+    """
+    shares: dict[int, list[int]] = {number: [] for number in speeds}
+    for chunk in range(n_chunks) if shares else ():
+        first = min(shares, key=lambda number: (len(shares[number]) + 1) / speeds[number])
+        shares[first].append(chunk)
+    return shares
+
+
+def contiguous_shares(n_chunks: int, speeds: Mapping[str, float]) -> dict[str, tuple[int, int]]:
+    """Return a range of chunks (first, end) for each worker, in proportion to its speed.
+
+    Workers that get no chunk are left out.
+    """
+    ends = np.rint(np.cumsum([*speeds.values()]) / sum(speeds.values()) * n_chunks).astype(int).tolist()
+    ranges = zip(speeds, [0, *ends[:-1]], ends, strict=True)
+    return {worker: (start, end) for worker, start, end in ranges if start < end}
+
+
+def pass_seconds(n_chunks: Mapping[Owner, int], speeds: Mapping[Owner, float]) -> float:
+    """Return the seconds until the slowest owner has done its chunks."""
+    return max(count / speeds[owner] for owner, count in n_chunks.items())
+
+
+class ChunkQueue:
+    """The chunks of one pass that are still to do: each device's own, and those of failed devices."""
+
+    def __init__(self, shares: Mapping[int, Sequence[int]]) -> None:
+        self._lock = Lock()
+        self._queues = {number: deque(share) for number, share in shares.items()}
+        self._unfinished = {number: set(share) for number, share in shares.items()}
+        self._orphans: deque[int] = deque()  # of failed devices, in grid order
+
+    def take(self, number: int, most: int) -> list[int]:
+        """Return at most this many chunks for a device to do, orphans first; none if all are taken."""
+        with self._lock:
+            queue = self._orphans or self._queues[number]
+            chunks = [queue.popleft() for _ in range(min(most, len(queue)))]
+            self._unfinished[number].update(chunks)
+        return chunks
+
+    def has_for(self, number: int) -> bool:
+        """Return True if there are chunks for a device to take."""
+        with self._lock:
+            return bool(self._orphans or self._queues[number])
+
+    def finish(self, number: int, chunk: int) -> None:
+        """Record that a device has delivered a chunk."""
+        with self._lock:
+            self._unfinished[number].remove(chunk)
+
+    def abandon(self, number: int) -> None:
+        """Give all unfinished chunks of a failed device to the others."""
+        with self._lock:
+            self._orphans = deque(sorted([*self._orphans, *self._unfinished[number]]))
+            self._unfinished[number].clear()
+            self._queues[number].clear()
+
+    def stop(self) -> None:
+        """Hand out no more chunks."""
+        with self._lock:
+            for queue in (self._orphans, *self._queues.values()):
+                queue.clear()
+
+    def unfinished(self) -> bool:
+        """Return True if chunks are neither delivered nor dropped."""
+        with self._lock:
+            return bool(self._orphans) or any(self._unfinished.values())

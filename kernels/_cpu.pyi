@@ -1,0 +1,128 @@
+"""Type stub of the native module: the CPU engine and the exact sums (kernels/cpu/module.cpp).
+
+The callers, `dpmix.engines.cpu` and `dpmix.engines.exact`, check shapes and values. N events, D channels,
+K components, P populations or pairs. All arrays are C-contiguous; the methods release the interpreter's lock.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+CHUNK: int
+MAX_CHANNELS: int
+MAX_COMPONENTS: int
+
+def isas() -> list[str]:
+    """Return the instruction sets that this processor has, best first."""
+
+def add(
+    state: npt.NDArray[np.float64],  # [4, n], changed
+    numbers: npt.NDArray[np.float64],  # [n]
+) -> None:
+    """Add a number to each sum."""
+
+def merge(
+    state: npt.NDArray[np.float64],  # [4, n], changed
+    other: npt.NDArray[np.float64],  # [4, n]
+) -> None:
+    """Add other sums to these sums."""
+
+def values(
+    state: npt.NDArray[np.float64],  # [4, n]
+    out: npt.NDArray[np.float64],  # [n], written
+) -> None:
+    """Write the sums, each rounded once."""
+
+class Engine:
+    """The CPU engine. It holds the events by reference and does not change them.
+
+    A mixture is log_constants, means and whiteners. A pass adds its sums to `state`, a state
+    of `dpmix.engines.exact`.
+    """
+
+    def __init__(
+        self,
+        events: npt.NDArray[np.float32],  # [N, D]
+        isa: str,  # one of isas()
+        threads: int,
+        pruning: bool,
+        weight_floor: float,  # nats
+        chunks_in_flight: int,  # 0: the default
+        first_event: int,
+        scratch: str,  # folder; empty: memory
+        mapped: bool,  # the events are a shared map of a file
+    ) -> None: ...
+    def draw_labels(
+        self,
+        log_constants: npt.NDArray[np.float64],  # [K]
+        means: npt.NDArray[np.float64],  # [K, D]
+        whiteners: npt.NDArray[np.float64],  # [K, D, D]
+        now: npt.NDArray[np.uint16],  # [K] present number of each component of the last labels
+        seed: int,
+        chain: int,
+        iteration: int,
+        state: npt.NDArray[np.float64],  # [4, K * N_MOMENTS + 1], changed
+    ) -> None:
+        """Draw all labels of a chain, and add their moments and the log likelihood to the sums."""
+
+    def expect_labels(
+        self,
+        log_constants: npt.NDArray[np.float64],  # [K]
+        means: npt.NDArray[np.float64],  # [K, D]
+        whiteners: npt.NDArray[np.float64],  # [K, D, D]
+        state: npt.NDArray[np.float64],  # [4, K * N_MOMENTS + 1], changed
+    ) -> None:
+        """Add the moments weighted by responsibilities and the log likelihood to the sums (the E step)."""
+
+    def memberships(
+        self,
+        log_constants: npt.NDArray[np.float64],  # [K]
+        means: npt.NDArray[np.float64],  # [K, D]
+        whiteners: npt.NDArray[np.float64],  # [K, D, D]
+        populations: npt.NDArray[np.int32],  # [K] from 0 to P - 1
+        start: int,
+        memberships: npt.NDArray[np.float32],  # [M, P], written
+        log_densities: npt.NDArray[np.float64],  # [M], written
+    ) -> None:
+        """Write the membership probabilities and log densities of the events start, ..., start + M - 1."""
+
+    def divide(
+        self,
+        pairs: npt.NDArray[np.int32],  # [components of the labels]
+        sides: npt.NDArray[np.int8],  # [components of the labels]
+        log_constants: npt.NDArray[np.float64],  # [2 P]
+        means: npt.NDArray[np.float64],  # [2 P, D]
+        whiteners: npt.NDArray[np.float64],  # [2 P, D, D]
+        seed: int,
+        chain: int,
+        iteration: int,
+        word: int,  # of the random generator, 1 to 3
+        state: npt.NDArray[np.float64],  # [4, 2 P * N_MOMENTS + P], changed
+    ) -> bool:
+        """Divide events among pairs, and add their moments and log probabilities to the sums.
+
+        Return False, and add nothing, if the chain has no labels of that many components.
+        """
+
+    def labels(
+        self,
+        chain: int,
+        out: npt.NDArray[np.int32],  # [N], written
+    ) -> bool:
+        """Write the labels of a chain; return False if it has none."""
+
+    def log_densities(
+        self,
+        log_constants: npt.NDArray[np.float64],  # [K]
+        means: npt.NDArray[np.float64],  # [K, D]
+        whiteners: npt.NDArray[np.float64],  # [K, D, D]
+        events: npt.NDArray[np.float32],  # [M, D], any events
+        out: npt.NDArray[np.float32],  # [M, K], written
+    ) -> None:
+        """Write log pi_j N(x_i | mu_j, Sigma_j) as passes compute it; for tests and figures."""
+
+    @property
+    def kept(self) -> float:
+        """Share of the whitening's multiplications that the latest pass made; 1 without pruning.
+
+        For tests and benchmarks.
+        """
