@@ -10,7 +10,7 @@ FUZZ_SECONDS ?= 1200
 COG := $(BIN)/cog -r -I benchmarks
 PAGES := README.md docs/tutorial.md docs/benchmarks/*.md
 EDITED := README.md docs/index.md docs/tutorial.md $(addprefix docs/how-to/,install.md large-data.md \
-    priors-and-truncation.md read-draws.md compare-samples.md cluster.md)
+    priors-and-truncation.md read-draws.md compare-samples.md cluster.md extend.md)
 
 .PHONY: help demo test test-all test-gpu faults fuzz sanitize sbc lint warnings docs links bench guard bench-cpu bench-gpu clean
 
