@@ -25,15 +25,15 @@ from dpmix.system.run_marker import is_run_file
 
 
 def open_npy(path: Path, part: str) -> Source:
+    """Open an NPY file."""
     refuse_part(path, part)
-
     mapped = np.load(path, mmap_mode="r", allow_pickle=False)
     source = source_of_array(path, mapped)
     offset, dtype, (n_events, dim) = mapped.offset, mapped.dtype, mapped.shape
     by_column = mapped.flags.f_contiguous and not mapped.flags.c_contiguous
 
     def values(first: int, count: int) -> npt.NDArray[Any]:
-        """Read, not mapped: a file that is cut short meanwhile would end the process."""
+        """Read numbers. A mapped file that is truncated meanwhile would kill the process."""
         found = np.fromfile(path, dtype, count, offset=offset + first * dtype.itemsize)
         if len(found) < count:
             raise ValueError(f"{count - len(found)} numbers are missing")
@@ -48,6 +48,7 @@ def open_npy(path: Path, part: str) -> Source:
 
 
 def open_npz(path: Path, part: str) -> Source:
+    """Open an NPZ file: the array that `part` names, else `events`, else its only 2-D array of numbers."""
     with np.load(path, allow_pickle=False) as arrays:
         name = part or ("events" if "events" in arrays.files else "")
         shapes = {n: _npz_shape(arrays, n) for n in arrays.files}
@@ -65,7 +66,7 @@ def open_npz(path: Path, part: str) -> Source:
 
 
 def _npz_shape(arrays: Any, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Shape and type of an array, of which nothing else is unpacked."""
+    """Return the shape and type of an array; only its header is unpacked."""
     with arrays.zip.open(name if name in arrays.zip.namelist() else f"{name}.npy") as file:
         version = np.lib.format.read_magic(file)
         read = (
@@ -76,6 +77,7 @@ def _npz_shape(arrays: Any, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
 
 
 def open_hdf5(path: Path, part: str) -> Source:
+    """Open an HDF5 file: the data set that `part` names, else the first 2-D one of numbers."""
     if is_run_file(path):
         raise DataError(f"{path}: is a run file of dpmix, need a file of events")
     with h5py.File(path, "r") as file:
@@ -91,10 +93,10 @@ def open_hdf5(path: Path, part: str) -> Source:
         require_columns(path, data.shape[1])
         require_memory(path, data.chunks or (1,), data.dtype)
         names = data.attrs.get("channels")
-        beside = data.parent.get("channels")
-        if names is None and isinstance(beside, h5py.Dataset):
-            require_columns(path, beside.size)
-            names = beside.asstr()[:]
+        in_group = data.parent.get("channels")
+        if names is None and isinstance(in_group, h5py.Dataset):
+            require_columns(path, in_group.size)
+            names = in_group.asstr()[:]
         details = named_channels(path, None if names is None else [_word(n) for n in names], data.shape[1])
 
         def fetch(start: int, stop: int, columns: Sequence[int]) -> npt.NDArray[Any]:
@@ -105,8 +107,9 @@ def open_hdf5(path: Path, part: str) -> Source:
 
 
 def _anndata(path: Path, part: str) -> Source:
+    """Open an AnnData file: the events in X, markers from the column `marker` of var."""
     require_extra("anndata", "anndata", f"{path}: a file of AnnData")
-    from anndata.io import read_elem  # takes a second to import, for one kind of file
+    from anndata.io import read_elem  # imported here because it takes a second
 
     refuse_part(path, part)
     with h5py.File(path, "r") as file:
@@ -129,6 +132,7 @@ def _anndata(path: Path, part: str) -> Source:
 
 
 def _require_memory_of_parts(path: Path, item: Any) -> None:
+    """Raise `DataError` if a data set of an HDF5 group does not fit in the available memory."""
     parts = [item]
     if isinstance(item, h5py.Group):
         item.visititems(lambda name, part: parts.append(part))
@@ -138,8 +142,10 @@ def _require_memory_of_parts(path: Path, item: Any) -> None:
 
 
 def _is_table(item: Any) -> bool:
+    """Return True for a 2-D HDF5 data set of numbers."""
     return isinstance(item, h5py.Dataset) and item.ndim == 2 and item.dtype.kind in "fiu"
 
 
 def _word(name: str | bytes) -> str:
+    """Return a channel name of an attribute as text."""
     return name.decode() if isinstance(name, bytes) else str(name)

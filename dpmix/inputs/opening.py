@@ -1,25 +1,25 @@
-"""Data files of every kind, opened as rows of events that are read a range at a time.
+"""Open data files of every kind.
 
-The kind of a file is told by its content, not by its suffix (an .lmd file is FCS); text is CSV or TSV.
+The content of a file shows its kind, not its suffix (an .lmd file is FCS). Text files are CSV or TSV.
 
-| kind | channels | part, after `::` in its name |
+| kind | channels | part of a file, after `::` in its name |
 | --- | --- | --- |
 | FCS | $PnN, markers $PnS | number of the data set, from 1: `sample.lmd::2` |
-| CSV, TSV | first line, unless it is all numbers: ch0, ch1, ... | |
+| CSV, TSV | first line; ch0, ch1, ... if it has only numbers | |
 | NPY, float or integer [N, D] | ch0, ch1, ... | |
 | NPZ | array `channels`, else ch0, ch1, ... | name of the array; `events`, or the only 2-D one |
-| HDF5 | attribute `channels` of the data set, else a data set `channels` beside it, else ch0, ... | path of \
-the data set; the first 2-D one in the order of names |
+| HDF5 | attribute `channels` of the data set, else a data set `channels` in its group, else ch0, ... | \
+path of the data set; the first 2-D one in the order of names |
 | AnnData (h5ad) | names of the variables, markers from the column `marker` of `var` | |
 | Parquet | names of the columns | |
 
-NPZ and AnnData files are held in memory while they are read; of all others only the rows asked for are (of
-Parquet, a row group). A CSV or TSV file is read once, when it is opened, into a table of float32 numbers: in
-memory within a share of the run's limit, beyond it in a file
-(`dpmix.inputs.storage`). What a file says of its size
-is compared with the memory that there is before any of it is taken: a few bytes can say that they stand for
-terabytes, truthfully or not. No file is trusted otherwise: no pickle is opened, and names are shown in one
-line without a terminal's commands.
+NPZ and AnnData files are read into memory as a whole. Of all other files only the rows in use are in memory
+(of Parquet: a row group). A CSV or TSV file is read once, when it is opened, into a table of float32 numbers.
+The table is in memory up to a share of the run's limit, and beyond it in a file (`dpmix.inputs.storage`).
+
+No file is trusted. The size that a file declares is compared with the available memory before any memory is
+allocated: a few bytes can declare terabytes. Pickles are not opened. Names are printed in one line, without
+control characters for the terminal.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from dpmix.inputs import fcs
 from dpmix.inputs.array_files import open_hdf5, open_npy, open_npz
 from dpmix.inputs.fcs_data import read_events
 from dpmix.inputs.fcs_text import AGAIN
-from dpmix.inputs.sources import Source, file_stamp, names_with_verb
+from dpmix.inputs.sources import Source, file_stamp
 from dpmix.inputs.storage import Storage
 from dpmix.inputs.table_files import open_parquet, open_text
 from dpmix.system.run_marker import is_run_file
@@ -57,46 +57,33 @@ def open_sources(
     Parameters
     ----------
     files : sequence of str or Path
-        Names, globs or folders, relative to `base`, in the order of the run; of a glob or a folder the files
-        in sorted order, of a folder those of known suffixes. A part of a file may be named after `::`.
+        Names, globs or folders, relative to `base`, in the order of the run. A glob or a folder stands for
+        its files in sorted order, a folder only for files with known suffixes. The name of a part of a file
+        follows `::`.
     base : Path
         Folder that names are relative to: that of the config.
     storage : Storage, optional
-        Where the numbers of text files are kept; default: in memory.
+        Holds the numbers of text files; default: memory.
 
     Returns
     -------
     list of Source
-        Their names differ.
+        Each with a different name.
 
     Raises
     ------
     ConfigError
-        A name matches no file, a folder has none, or a file is named twice.
+        A name matches no file, a folder has no data file, or a file is named twice.
     DataError
-        A file is of no known kind, or cannot be read.
+        A file is of an unknown kind, or cannot be read.
     """
     places: list[Place] = []
     problems = []
     for given in map(str, files):
         name, _, part = given.partition("::")
-        pattern = Path(name).expanduser()
-        found = [base / p for p in sorted(glob.glob(str(pattern), root_dir=base, recursive=True))]
-        if (base / pattern).exists():  # a name in full, whatever brackets it has
-            found = [base / pattern]
-        if not found:
-            problems.append(
-                f"data.files: {given} matches no file in {base.resolve()}, need a file name or a glob"
-            )
-        if (base / pattern).is_dir():
-            try:
-                found = _files_of(base / pattern)
-                problem = "" if found else "has no data file"
-            except OSError as error:
-                problem = f"cannot be read ({error.strerror})"
-            if problem:
-                suffixes = ", ".join(FOLDER_SUFFIXES)
-                problems.append(f"data.files: {base / pattern}: {problem}, need a folder with {suffixes}")
+        found, problem = _match_files(name, base)
+        if problem:
+            problems.append(f"data.files: {problem}")
         places += [(file, part) for file in found]
     problems += [f"data.files: {file} is named twice, need each file once" for file in named_twice(places)]
     if problems:
@@ -104,8 +91,27 @@ def open_sources(
     return open_places(places, storage)
 
 
+def _match_files(name: str, base: Path) -> tuple[list[Path], str]:
+    """Return the files that a name, a glob or a folder stands for, and what is wrong if there are none."""
+    path = base / Path(name).expanduser()
+    if path.is_dir():
+        try:
+            found = _files_of(path)
+            problem = "" if found else "has no data file"
+        except OSError as error:
+            found, problem = [], f"cannot be read ({error.strerror})"
+        need = f"need a folder with {', '.join(FOLDER_SUFFIXES)}"
+        return found, f"{path}: {problem}, {need}" if problem else ""
+    if path.exists():  # a full name, even with the characters of a glob
+        return [path], ""
+    pattern = str(Path(name).expanduser())
+    found = [base / p for p in sorted(glob.glob(pattern, root_dir=base, recursive=True))]
+    problem = f"{name} matches no file in {base.resolve()}, need a file name or a glob"
+    return found, "" if found else problem
+
+
 def open_places(places: Sequence[Place], storage: Storage | None = None) -> list[Source]:
-    """Open files by their paths and parts; their names differ, by as much of the path as that takes."""
+    """Open files by their paths and parts. Where file names are equal, sample names include folders."""
     storage = Storage() if storage is None else storage
     sources = [open_source(path, part, storage) for path, part in places]
     if len({source.name for source in sources}) == len(sources):
@@ -116,12 +122,12 @@ def open_places(places: Sequence[Place], storage: Storage | None = None) -> list
 
 
 def named_twice(places: Sequence[Place]) -> list[Path]:
-    """Files that are there more than once, with the same part."""
+    """Return the files that occur more than once with the same part."""
     return [file for (file, _), count in Counter(places).items() if count > 1]
 
 
 def _files_of(folder: Path) -> list[Path]:
-    """The data files of a folder, by their suffixes; a run may have its run file beside them."""
+    """Return the data files of a folder by their suffixes, without run files of dpmix."""
     return sorted(
         file
         for file in folder.iterdir()
@@ -133,26 +139,26 @@ def _files_of(folder: Path) -> list[Path]:
 
 
 def open_source(path: str | Path, part: str = "", storage: Storage | None = None) -> Source:
-    """Open one data file, by its content; see the table at the top of this module.
+    """Open one data file by its content; see the table at the top of this module.
 
     Raises
     ------
     ConfigError
         The file has no such part, or its kind has no parts.
     DataError
-        The file is of no known kind, or cannot be read.
+        The file is of an unknown kind, or cannot be read.
     """
     path = Path(path)
     try:
         stamp = file_stamp(path)
-        reader = _reader(path, Storage() if storage is None else storage)
-        source = reader(path, part)
+        opener = _opener(path, Storage() if storage is None else storage)
+        source = opener(path, part)
     except (DpmixError, MemoryError):
         raise
-    except Exception as error:  # every library has its own exceptions for a corrupt file
+    except Exception as error:  # each library has its own exceptions for a corrupt file
         if getattr(error, "errno", None) == errno.ENOMEM:
             size = f"{path.stat().st_size / 1e9:.1f} GB"
-            raise DataError(f"{path}: needs {size} of addresses, more than ulimit -v leaves") from error
+            raise DataError(f"{path}: needs {size} of address space, more than ulimit -v allows") from error
         reason = getattr(error, "strerror", None) or _line(error)
         raise DataError(f"{path}: cannot be read ({reason}), need {KNOWN}") from error
     if not source.details:
@@ -165,16 +171,14 @@ def open_source(path: str | Path, part: str = "", storage: Storage | None = None
     )
     twice = sorted(name for name, count in Counter(d.detector for d in details).items() if count > 1)
     if twice:
-        raise DataError(
-            f"{path}: {names_with_verb(twice)} the name of several channels, need different names"
-        )
+        raise DataError(f"{path}: several channels are named {', '.join(twice)}, need different names")
     return replace(source, name=printable(_joined(path.name, part)), details=details, path=path, stamp=stamp)
 
 
-def _reader(path: Path, storage: Storage) -> Callable[[Path, str], Source]:
-    """What reads a file, told by its first bytes."""
+def _opener(path: Path, storage: Storage) -> Callable[[Path, str], Source]:
+    """Return the function that opens a file, by its first bytes."""
     if path.is_dir():
-        raise DataError(f"{path}: is a folder, need files, as {path / '*.fcs'}")
+        raise DataError(f"{path}: is a folder, need files, for example {path / '*.fcs'}")
     with path.open("rb") as file:
         start = file.read(8)
     if start.startswith(b"FCS"):
@@ -191,14 +195,15 @@ def _reader(path: Path, storage: Storage) -> Callable[[Path, str], Source]:
         return partial(open_text, storage=storage)
     suffix = path.suffix.lower().lstrip(".")
     claim = suffix.upper() if suffix in ("fcs", "lmd", "npy", "npz", "h5", "h5ad", "hdf5", "parquet") else ""
-    found = f"is named {claim} but does not begin as such a file does" if claim else "is of no known kind"
+    found = f"is named {claim} but does not start like such a file" if claim else "is of an unknown kind"
     raise DataError(f"{path}: {found}, need {KNOWN}; {AGAIN}")
 
 
 def _fcs(path: Path, part: str) -> Source:
+    """Open a data set of an FCS file, by default the first."""
     if part and not part.isdigit():
         raise ConfigError(
-            [f"data.files: {path}::{part}: need the number of a data set of an FCS file, as ::1"]
+            [f"data.files: {path}::{part}: need the number of a data set of an FCS file, for example ::1"]
         )
     header = fcs.read_header(path, int(part or 1))
     return Source(
@@ -215,8 +220,10 @@ def _fcs(path: Path, part: str) -> Source:
 
 
 def _joined(name: str, part: str) -> str:
+    """Return the name of a file with its part."""
     return f"{name}::{part}" if part else name
 
 
 def _line(error: Exception) -> str:
+    """Return the first line of an error's message."""
     return (str(error) or type(error).__name__).splitlines()[0]

@@ -1,4 +1,4 @@
-"""One open data file: what it says of its channels, and its events by rows and columns."""
+"""One open data file: its channels, and its events by rows and columns."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ from dpmix.system import memory
 
 Fetch = Callable[[int, int, Sequence[int]], npt.NDArray[Any]]
 MOST_COLUMNS = 65_536
-FEWER = "take a part of it, as a file of its own"
-HOW_TO_LEAVE_OUT = "name the channels to take in data.channels"
+FEWER = "split the file, and use a part of it"
 
 
 @dataclass(frozen=True)
 class Source:
-    """One data file, open.
+    """One open data file.
 
     Attributes
     ----------
     name : str
-        Shown for the sample: the name of the file.
+        Name to show for the sample: the name of the file.
     details : tuple of Channel
-        What is known of each channel.
+        Metadata of each channel.
     n_events : int
     fetch : callable
-        fetch(start, stop, columns) gives those rows and columns as numbers of any type.
+        fetch(start, stop, columns) returns those rows and columns as numbers of any type.
     spillover : Spillover or None
     spillover_problem : str
-        Why the file's own spillover cannot be read, "" where nothing is wrong.
+        Why the file's own spillover cannot be read, "" where there is no problem.
     kind : "fluorescence", "mass" or None
-        None where the file does not say.
+        Kind of the instrument, None where the file does not show it.
     notes : tuple of str
-        What is odd about the file.
+        Oddities of the file, for the report.
     header : Header or None
         Of an FCS file.
     path : Path
     stamp : tuple of int
-        What the file system says of the file when it was opened: whether it changes is told by that.
+        Device, inode, size and modification time when the file was opened; another stamp means a changed
+        file.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Source:
 
     @property
     def channels(self) -> tuple[str, ...]:
-        """Names of the channels in the file."""
+        """Detector names of the channels in the file."""
         return tuple(channel.detector for channel in self.details)
 
     def read(self, start: int, stop: int, columns: Sequence[int] | None = None) -> npt.NDArray[np.float32]:
@@ -73,9 +73,9 @@ class Source:
         Parameters
         ----------
         start, stop : int
-            The rows start, ..., stop - 1.
+            Rows [start, stop).
         columns : sequence of int, optional
-            Numbers of the channels, from 0, in the order wanted; all by default.
+            Numbers of the channels, from 0, in the order of the result; default: all.
 
         Returns
         -------
@@ -89,33 +89,37 @@ class Source:
         wanted = range(len(self.details)) if columns is None else columns
         words = [self.details[k].detector for k in wanted if not self.details[k].numeric]
         if words:
-            raise DataError(f"{self.name}: {names_with_verb(words)} not numbers; {HOW_TO_LEAVE_OUT}")
+            raise DataError(
+                f"{self.name}: no numbers in {', '.join(words)}; list the channels to use in data.channels"
+            )
         try:
-            # A float64 beyond float32 becomes infinite, and is refused as such.
+            # A float64 beyond float32 becomes infinite; infinite values raise an error later.
             with np.errstate(over="ignore"):
                 return np.ascontiguousarray(self.fetch(start, stop, wanted), dtype=np.float32)
         except (OSError, ValueError) as error:
-            # A file cut short behind its header, a broken compressed block.
+            # For example a file truncated after its header, or a broken compressed block.
             raise DataError(
                 f"{self.name}: events {start} to {stop} cannot be read ({error}); {AGAIN}"
             ) from error
 
     def require_unchanged(self) -> None:
-        """Raise `DataError` where the file is no longer as it was when it was opened."""
+        """Raise `DataError` if the file has changed since it was opened."""
         try:
             now = file_stamp(self.path)
         except OSError as error:
-            raise DataError(f"{self.path}: gone while it was being read ({error.strerror})") from None
+            raise DataError(f"{self.path}: removed while it was read ({error.strerror})") from None
         if now != self.stamp:
-            raise DataError(f"{self.path}: changed while it was being read; wait until it is whole")
+            raise DataError(f"{self.path}: changed while it was read; wait until it is complete")
 
 
 def file_stamp(path: Path) -> tuple[int, ...]:
+    """Return device, inode, size and modification time of a file."""
     found = path.stat()
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def source_of_array(path: Path, array: npt.NDArray[Any], names: Sequence[str] | None = None) -> Source:
+    """Return the source of an array of numbers, [N, D]; `DataError` for any other array."""
     if array.ndim != 2 or array.dtype.kind not in "fiu":
         found = f"an array of shape {list(array.shape)} and type {array.dtype}"
         raise DataError(f"{path}: found {found}, need numbers [events, channels]")
@@ -127,13 +131,17 @@ def source_of_array(path: Path, array: npt.NDArray[Any], names: Sequence[str] | 
 
 
 def named_channels(path: Path, names: Sequence[str] | None, n_channels: int) -> tuple[Channel, ...]:
+    """Return channels with the names given, by default ch0, ch1, ...; `DataError` if one is missing."""
     names = [f"ch{k}" for k in range(n_channels)] if names is None else names
     if len(names) != n_channels:
-        raise DataError(f"{path}: found {len(names)} channel names and {n_channels} columns, need as many")
+        raise DataError(
+            f"{path}: found {len(names)} channel names and {n_channels} columns, need a name for each column"
+        )
     return tuple(Channel(name) for name in names)
 
 
 def require_columns(path: Path, found: int) -> None:
+    """Raise `DataError` if a table has too many columns, for example one column per event."""
     if found > MOST_COLUMNS:
         raise DataError(
             f"{path}: found {found} columns, need a row per event and {MOST_COLUMNS} columns at most"
@@ -141,14 +149,11 @@ def require_columns(path: Path, found: int) -> None:
 
 
 def require_memory(path: Path, shape: Sequence[int], dtype: np.dtype[Any]) -> None:
+    """Raise `DataError` if an array of a file does not fit in the available memory."""
     memory.require(math.prod(shape) * dtype.itemsize, f"{path}: to read it", FEWER)
 
 
 def refuse_part(path: Path, part: str) -> None:
+    """Raise `ConfigError` if a part is given of a file that has no parts."""
     if part:
         raise ConfigError([f"data.files: {path}::{part}: only FCS, NPZ and HDF5 files have parts after ::"])
-
-
-def names_with_verb(names: Sequence[str]) -> str:
-    """Names in a sentence, with its verb."""
-    return f"{', '.join(names)} {'is' if len(names) == 1 else 'are'}"

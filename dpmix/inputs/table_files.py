@@ -18,26 +18,16 @@ from dpmix.inputs.storage import Storage
 from dpmix.system.progress import ProgressLog
 
 LONGEST_LINE = 2**20  # characters of the first line of a text file
-TEXT_BLOCK = 2**20  # bytes of a text file that are a batch of rows
+TEXT_BLOCK = 2**20  # bytes of a text file that are parsed together
 
 
 def open_text(path: Path, part: str, storage: Storage) -> Source:
-    """CSV or TSV: the delimiter and whether there is a header are told by the first line."""
+    """Open a CSV or TSV file; its first line shows the delimiter and whether it has a header."""
     import pyarrow
     import pyarrow.csv
 
     refuse_part(path, part)
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        line = file.readline(LONGEST_LINE)
-        if len(line) == LONGEST_LINE:
-            raise DataError(
-                f"{path}: its first line has {LONGEST_LINE} characters and more, need a row per event"
-            )
-        if not line.strip():
-            raise DataError(f"{path}: found an empty first line, need a header or numbers")
-        delimiter = max(",\t;", key=line.count)
-        file.seek(0)
-        cells = [cell.strip() for cell in next(csv.reader(file, delimiter=delimiter))]
+    cells, delimiter = _first_line(path)
     header = not all(_is_float(cell) for cell in cells)
     names = [cell or f"column {k + 1}" for k, cell in enumerate(cells)] if header else None
     keys = [str(k) for k in range(len(cells))]
@@ -50,8 +40,8 @@ def open_text(path: Path, part: str, storage: Storage) -> Source:
     if not numeric:
         raise DataError(f"{path}: found no column of numbers (with decimal points), need a row per event")
     details = tuple(
-        replace(d, numeric=key in numeric)
-        for d, key in zip(named_channels(path, names, len(keys)), keys, strict=True)
+        replace(channel, numeric=key in numeric)
+        for channel, key in zip(named_channels(path, names, len(keys)), keys, strict=True)
     )
     table = storage.table(len(numeric))
     convert = pyarrow.csv.ConvertOptions(
@@ -71,48 +61,82 @@ def open_text(path: Path, part: str, storage: Storage) -> Source:
     )
 
 
-def open_parquet(path: Path, part: str) -> Source:
-    import pyarrow.parquet
-
-    refuse_part(path, part)
-    with pyarrow.parquet.ParquetFile(path) as file:  # not left open: there may be thousands
-        metadata, fields = file.metadata, list(file.schema_arrow)
-    require_columns(path, len(fields))
-    details = tuple(Channel(field.name, numeric=_is_number(field.type)) for field in fields)
-    sizes = [metadata.row_group(g).num_rows for g in range(metadata.num_row_groups)]
-    edges = np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
-    latest: dict[tuple[int, tuple[int, ...]], npt.NDArray[np.float32]] = {}
-
-    def group(g: int, columns: tuple[int, ...]) -> npt.NDArray[np.float32]:
-        """Row group g; the latest one is kept, because a chunk is smaller than a row group."""
-        if (g, columns) not in latest:
-            latest.clear()
-            require_memory(path, (sizes[g], len(columns)), np.dtype(np.float64))
-            with pyarrow.parquet.ParquetFile(path, metadata=metadata) as file:
-                table = file.read_row_group(g, columns=[details[c].detector for c in columns])
-            latest[g, columns] = np.column_stack(
-                [table.column(details[c].detector).to_numpy().astype(np.float32) for c in columns]
+def _first_line(path: Path) -> tuple[list[str], str]:
+    """Return the cells of the first line of a text file, and its delimiter."""
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        line = file.readline(LONGEST_LINE)
+        if len(line) == LONGEST_LINE:
+            raise DataError(
+                f"{path}: its first line has at least {LONGEST_LINE} characters, need a row per event"
             )
-        return latest[g, columns]
+        if not line.strip():
+            raise DataError(f"{path}: found an empty first line, need a header or numbers")
+        delimiter = max(",\t;", key=line.count)
+        file.seek(0)
+        return [cell.strip() for cell in next(csv.reader(file, delimiter=delimiter))], delimiter
 
-    def fetch(start: int, stop: int, columns: Sequence[int]) -> npt.NDArray[Any]:
-        first, last = np.searchsorted(edges, (start, stop - 1), side="right") - 1
-        parts = [
-            group(g, tuple(columns))[max(start - edges[g], 0) : stop - edges[g]]
-            for g in range(first, last + 1)
-        ]
-        return np.concatenate(parts) if stop > start else np.empty((0, len(columns)), np.float32)
 
-    return Source(path.name, details, int(edges[-1]), fetch)
+class _ParquetRows:
+    """Read rows of a Parquet file. It keeps the latest row group, which is larger than a block of events."""
+
+    def __init__(self, path: Path) -> None:
+        import pyarrow.parquet
+
+        self._path = path
+        with pyarrow.parquet.ParquetFile(path) as file:  # not kept open: a run may have thousands of files
+            self._metadata, fields = file.metadata, list(file.schema_arrow)
+        require_columns(path, len(fields))
+        self.details = tuple(Channel(field.name, numeric=_is_number(field.type)) for field in fields)
+        sizes = [self._metadata.row_group(g).num_rows for g in range(self._metadata.num_row_groups)]
+        self._edges = np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
+        self._latest: tuple[object, npt.NDArray[np.float32]] | None = None
+
+    def __len__(self) -> int:
+        return int(self._edges[-1])
+
+    def fetch(self, start: int, stop: int, columns: Sequence[int]) -> npt.NDArray[np.float32]:
+        """Return rows [start, stop) of some columns."""
+        if stop <= start:
+            return np.empty((0, len(columns)), np.float32)
+        first, last = np.searchsorted(self._edges, (start, stop - 1), side="right") - 1
+        parts = []
+        for g in range(first, last + 1):
+            edge = self._edges[g]
+            parts.append(self._group(g, tuple(columns))[max(start - edge, 0) : stop - edge])
+        return np.concatenate(parts)
+
+    def _group(self, g: int, columns: tuple[int, ...]) -> npt.NDArray[np.float32]:
+        """Return some columns of row group g."""
+        import pyarrow.parquet
+
+        if self._latest is None or self._latest[0] != (g, columns):
+            self._latest = None  # free it before the next one is read
+            size = int(self._edges[g + 1] - self._edges[g])
+            require_memory(self._path, (size, len(columns)), np.dtype(np.float64))
+            names = [self.details[c].detector for c in columns]
+            with pyarrow.parquet.ParquetFile(self._path, metadata=self._metadata) as file:
+                table = file.read_row_group(g, columns=names)
+            values = np.column_stack([table.column(n).to_numpy().astype(np.float32) for n in names])
+            self._latest = (g, columns), values
+        return self._latest[1]
+
+
+def open_parquet(path: Path, part: str) -> Source:
+    """Open a Parquet file."""
+    refuse_part(path, part)
+    rows = _ParquetRows(path)
+    return Source(path.name, rows.details, len(rows), rows.fetch)
 
 
 def _is_number(arrow_type: Any) -> bool:
+    """Return True for the Arrow types of integers and floating point numbers."""
     import pyarrow.types
 
     return bool(pyarrow.types.is_integer(arrow_type) or pyarrow.types.is_floating(arrow_type))
 
 
 def _is_float(cell: str) -> bool:
+    """Return True for the text of a number."""
     try:
         float(cell)
     except ValueError:

@@ -304,7 +304,7 @@ def test_a_file_that_changes_between_two_passes(
     result = mcmc(name)
     assert_refused(result, name)
     assert any(
-        words in result.output for words in ("changed while", "gone while", "cannot be read", "found ")
+        words in result.output for words in ("changed while", "removed while", "cannot be read", "found ")
     ), result
 
 

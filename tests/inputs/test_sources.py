@@ -127,7 +127,7 @@ def test_words_are_refused_only_where_they_are_read(tmp_path: Path) -> None:
     assert [c.numeric for c in source.details] == [True, False, True]
     np.testing.assert_array_equal(source.read(0, 2, [2, 0]), [[2, 1], [4, 3]])
     with pytest.raises(
-        DataError, match=r"a.csv: kind is not numbers; name the channels to take in data.channels"
+        DataError, match=r"a.csv: no numbers in kind; list the channels to use in data.channels"
     ):
         source.read(0, 2)
 
@@ -176,15 +176,15 @@ def test_all_wrong_names_are_reported_together(tmp_path: Path, values: Values) -
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.fcs", b"oi21j08cn\n", "is named FCS but does not begin as such a file does"),
-        ("a.xlsx", b"abcdefgh", "is of no known kind"),
+        ("a.fcs", b"oi21j08cn\n", "is named FCS but does not start like such a file"),
+        ("a.xlsx", b"abcdefgh", "is of an unknown kind"),
         ("a.npz", b"PK\x03\x04 broken", "cannot be read"),
         ("a.h5", b"\x89HDF\r\n\x1a\n broken", "cannot be read"),
         ("a.parquet", b"PAR1 broken", "cannot be read"),
         ("a.npy", b"\x93NUMPY\x01\x00", "cannot be read"),
         ("a.csv", b"", "empty first line"),
         ("a.csv", b"a,b\nx,y\n", "no column of numbers"),
-        ("a.csv", b"a,a\n1,2\n", "a is the name of several channels"),
+        ("a.csv", b"a,a\n1,2\n", "several channels are named a"),
         ("a.csv", b"a,b\n1,2\n3\n", "cannot be read"),
         ("a.csv", b"\xff\xfe\x00a,\n", "cannot be read"),
     ],
