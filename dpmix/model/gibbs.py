@@ -1,8 +1,11 @@
 """The block Gibbs sampler: one sweep, except for the labels, which the engine draws.
 
-After Suchard et al. (2010), Appendix A.1; the steps are numbered as on the page "The model and how it is
-sampled" (docs/explanation/model.md). All functions are pure. The parameters of all components are drawn at
-once, by batched linear algebra, because a GPU waits for this part of a sweep.
+After Suchard et al. (2010), Appendix A.1. The steps are numbered as on the page "The model and how it is
+sampled" (docs/explanation/model.md). The split-merge moves, step 3, come after the last use of the old
+parameters and sticks and before new ones are drawn: the moves have both integrated out.
+
+All functions are pure. The parameters of all components are drawn at once, by batched linear algebra, because
+a GPU waits for this part of a sweep.
 
 N events, D channels, K components.
 """
@@ -60,9 +63,6 @@ def sweep(
     regroup: Regroup | None = None,
 ) -> tuple[State, Info]:
     """Make one Gibbs sweep, except for the labels (step 1), given the statistics of the labelled events.
-
-    The split-merge moves (step 3) come after the last use of the old parameters and sticks, and before new
-    ones are drawn: the moves have both integrated out.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
-"""The hyperparameters m, gamma, nu and Phi given the components: draws from their conditionals, and modes.
+"""The hyperparameters m, gamma, nu and Phi, given the components: draws from their conditionals, and modes.
 
-The hyperpriors are in the docstring of `dpmix.model.mixture`. Each conditional is exact given the
-others. It depends on the components only through the sums in `Components`: of drawn components, or of
-expected ones in Bayesian EM.
+The docstring of `dpmix.model.mixture` has the hyperpriors. Each conditional, given the other hyperparameters,
+is exact. It depends on the components only through the sums in `Components`: those of drawn components, or
+their expectations in Bayesian EM.
 
 D channels, J components. All functions are pure.
 """
@@ -20,7 +20,7 @@ from dpmix.model.prior import GAMMA_SHAPE, Prior
 
 
 class Components(NamedTuple):
-    """Sums over J components, about the m of the hyperparameters that go with them.
+    """Sums over J components, about the m of their hyperparameters.
 
     Attributes
     ----------
@@ -44,15 +44,16 @@ class Components(NamedTuple):
 
 
 class Wishart(NamedTuple):
-    """Wishart distribution, by the inverse of its scale matrix, of matrices above `least`.
+    """A Wishart distribution restricted to matrices above `least`.
 
-    A matrix is above another where their difference is positive definite.
+    A matrix is above another if their difference is positive definite.
 
     Attributes
     ----------
     dof : float
         Degrees of freedom.
     inverse : float64 [D, D]
+        Inverse of the scale matrix.
     least : float64 [D, D]
     """
 
@@ -62,7 +63,7 @@ class Wishart(NamedTuple):
 
 
 def summarise(means: Array, whiteners: Array, m: Array) -> Components:
-    """The sums of components, [J, D] and [J, D, D]."""
+    """Return the sums over components, from their means [J, D] and whiteners [J, D, D], about m [D]."""
     count, dim = means.shape
     rows = whiteners.reshape(count * dim, dim)
     whitened = np.einsum("kij,kj->ki", whiteners, means - m).ravel()
@@ -78,13 +79,14 @@ def summarise(means: Array, whiteners: Array, m: Array) -> Components:
 def draw(
     components: Components, hyper: Hyperparameters, prior: Prior, rng: np.random.Generator
 ) -> Hyperparameters:
-    """Draw what is learned, each from its conditional given the components and the others.
+    """Draw the learned hyperparameters, each from its conditional given the components and the others.
 
     Parameters
     ----------
     components : Components
-        About hyper.m.
+        Sums about hyper.m.
     hyper : Hyperparameters
+        The present values.
     prior : Prior
     rng : numpy.random.Generator
 
@@ -109,16 +111,17 @@ def draw(
 
 
 def draw_prior(prior: Prior, rng: np.random.Generator) -> Hyperparameters:
-    """Draw what is learned from the prior: the hyperparameters given no component."""
+    """Draw the hyperparameters that are learned from their prior, that is, given no components."""
     dim = len(prior.m)
     nothing = Components(0, np.zeros((dim, dim)), np.zeros(dim), 0.0, 0.0)
     return draw(nothing, prior.centre, prior, rng)
 
 
 def modes(components: Components, hyper: Hyperparameters, prior: Prior) -> Hyperparameters:
-    """What is learned, each at the mode of its conditional given the components and the others.
+    """Return the hyperparameters, the learned ones at the modes of their conditionals.
 
-    Parameters as of `draw`; none of these moves lowers the density that the conditionals share.
+    Each is moved in turn, given the components and the others; no move lowers the joint density. The
+    parameters are those of `draw`.
     """
     m, gamma, nu, phi = hyper.m, hyper.gamma, hyper.nu, hyper.phi
     if "gamma" in prior.learned:
@@ -134,13 +137,13 @@ def modes(components: Components, hyper: Hyperparameters, prior: Prior) -> Hyper
 
 
 def gamma_conditional(components: Components, prior: Prior) -> tuple[float, float]:
-    """Shape and scale of the inverse gamma distribution of gamma: 1 / gamma ~ Gamma(shape, rate=scale)."""
+    """Return shape and scale of the inverse gamma conditional: 1 / gamma ~ Gamma(shape, rate=scale)."""
     n_numbers = components.n_components * len(prior.m)
     return GAMMA_SHAPE + 0.5 * n_numbers, GAMMA_SHAPE * prior.gamma + 0.5 * components.spread
 
 
 def m_conditional(components: Components, m: Array, gamma: float, prior: Prior) -> tuple[Array, Array]:
-    """Mean [D] and precision [D, D] of the normal distribution of m; the components' sums are about `m`."""
+    """Return mean [D] and precision [D, D] of the normal conditional of m; the sums are about `m`."""
     weak = np.linalg.inv(prior.gamma * prior.phi)
     precision = weak + components.precision / gamma
     step = np.linalg.solve(precision, weak @ (prior.m - m) + components.shift / gamma)
@@ -148,7 +151,7 @@ def m_conditional(components: Components, m: Array, gamma: float, prior: Prior) 
 
 
 def nu_conditional(components: Components, phi: Array, prior: Prior) -> Array:
-    """Log probabilities of the values of `Prior.nu_grid`, but for a common constant."""
+    """Return the log probabilities of the values in `Prior.nu_grid`, up to a constant, float64 [97]."""
     dim, nu = len(phi), prior.nu_grid
     dof = nu + dim + 1
     each = 0.5 * dof * (dim * np.log(0.5 * nu) + log_det(phi)) - multigammaln(0.5 * dof, dim)
@@ -158,7 +161,7 @@ def nu_conditional(components: Components, phi: Array, prior: Prior) -> Array:
 
 
 def phi_conditional(components: Components, nu: float, prior: Prior) -> Wishart:
-    """The restricted Wishart distribution of Phi."""
+    """Return the restricted Wishart conditional of Phi."""
     return Wishart(
         dof=prior.phi_dof + components.n_components * (nu + len(prior.m) + 1),
         inverse=prior.phi_dof * np.linalg.inv(prior.phi) + nu * components.precision,
@@ -167,20 +170,23 @@ def phi_conditional(components: Components, nu: float, prior: Prior) -> Wishart:
 
 
 def draw_wishart(wishart: Wishart, current: Array, rng: np.random.Generator) -> Array:
-    """A draw, float64 [D, D]; where few whole draws would be above `least`, one that depends on `current`."""
+    """Draw from the restricted distribution, float64 [D, D].
+
+    If few unrestricted draws would be above `least`, the draw is a Markov move from `current`.
+    """
     if not is_above(wishart.dof * np.linalg.inv(wishart.inverse), 2.0 * wishart.least):
-        # A mode, where Bayesian EM ends, may lie on the edge.
+        # A mode, at which Bayesian EM ends, may lie on the boundary.
         inside = current if is_above(current, wishart.least) else 2.0 * wishart.least
         return redraw_channels(wishart, inside, rng)
-    while not is_above(phi := draw_whole(wishart, rng), wishart.least):
+    while not is_above(phi := draw_unrestricted(wishart, rng), wishart.least):
         pass
     return phi
 
 
-def draw_whole(wishart: Wishart, rng: np.random.Generator) -> Array:
-    """A draw without the restriction, float64 [D, D], by Bartlett's decomposition."""
+def draw_unrestricted(wishart: Wishart, rng: np.random.Generator) -> Array:
+    """Draw without the restriction, float64 [D, D], by Bartlett's decomposition."""
     dim = len(wishart.inverse)
-    # Factorised from the last row upwards, inverse = U U', U upper triangular: U'^-1 is the scale's factor.
+    # inverse = U U', U upper triangular, from the last row upwards: U'^-1 is the factor of the scale matrix.
     upper = np.linalg.cholesky(wishart.inverse[::-1, ::-1])[::-1, ::-1]
     bartlett = np.tril(rng.standard_normal((dim, dim)), -1)
     np.fill_diagonal(bartlett, np.sqrt(2.0 * rng.standard_gamma(0.5 * (wishart.dof - np.arange(dim)))))
@@ -189,12 +195,13 @@ def draw_whole(wishart: Wishart, rng: np.random.Generator) -> Array:
 
 
 def redraw_channels(wishart: Wishart, current: Array, rng: np.random.Generator) -> Array:
-    """Moves that leave the restricted distribution as it is, channel by channel.
+    """Make a Markov move, channel by channel, that leaves the restricted distribution invariant.
 
-    What Phi has beyond `least` is split, for one channel, into coefficients on the others and a variance
-    beyond them. Given the rest, the density of the coefficients is a normal one times a power of det Phi,
-    which is what elliptical slice sampling takes (Murray, Adams and MacKay 2010, AISTATS 9:541); det Phi is
-    linear in the variance, which is a gamma variate above a bound, less that bound.
+    For each channel, Phi - least is written in terms of the channel's regression on the others: the
+    coefficients and the residual variance. Given all else, the density of the coefficients is a normal
+    density times a power of det Phi, and elliptical slice sampling draws them (Murray, Adams and MacKay 2010,
+    AISTATS 9:541). det Phi is linear in the residual variance, which therefore is a gamma variate above a
+    bound, minus that bound.
     """
     dim, extra = len(current), current - wishart.least
     power = 0.5 * (wishart.dof - dim - 1)
@@ -203,35 +210,45 @@ def redraw_channels(wishart: Wishart, current: Array, rng: np.random.Generator) 
         rest = extra[others][:, others]
         mean = -0.5 * wishart.inverse[i, others] / rate
         away = np.linalg.solve(rest, extra[i, others]) - mean
-        own = extra[i, i] - extra[i, others] @ (mean + away)
+        residual = extra[i, i] - extra[i, others] @ (mean + away)
         root = np.sqrt(2.0 * rate) * np.linalg.cholesky(rest)
         noise = np.linalg.solve(root.T, rng.standard_normal(dim - 1))
         level = log_det(wishart.least + extra) - rng.standard_exponential() / power
         high = angle = rng.uniform(0.0, 2.0 * np.pi)
         low = high - 2.0 * np.pi
         while True:
-            extra = with_row(extra, others, mean + np.cos(angle) * away + np.sin(angle) * noise, own)
+            extra = with_row(extra, others, mean + np.cos(angle) * away + np.sin(angle) * noise, residual)
             if log_det(wishart.least + extra) > level or angle == 0.0:
                 break
             low, high = (angle, high) if angle < 0.0 else (low, angle)
             angle = rng.uniform(low, high)
-        bound = 1.0 / np.linalg.inv(wishart.least + extra)[i, i] - own
-        extra[i, i] += gamma_above(rate * bound, power + 1.0, rng) / rate - bound - own
+        bound = 1.0 / np.linalg.inv(wishart.least + extra)[i, i] - residual
+        extra[i, i] += gamma_above(rate * bound, power + 1.0, rng) / rate - bound - residual
     return wishart.least + extra
 
 
-def with_row(matrix: Array, others: npt.NDArray[np.bool_], coefficients: Array, own: float) -> Array:
-    """The matrix with the one channel not among `others` a combination of them and of `own` variance."""
+def with_row(matrix: Array, others: npt.NDArray[np.bool_], coefficients: Array, residual: float) -> Array:
+    """Return the matrix in which the channel not in `others` has these regression coefficients on the others.
+
+    Parameters
+    ----------
+    matrix : float64 [D, D]
+    others : bool [D]
+        All channels except one.
+    coefficients : float64 [D - 1]
+    residual : float
+        The variance of the channel that the others do not explain.
+    """
     changed = matrix.copy()
     rest = matrix[others][:, others]
     row = rest @ coefficients
     changed[~others, others] = changed[others, ~others] = row
-    changed[~others, ~others] = own + row @ coefficients
+    changed[~others, ~others] = residual + row @ coefficients
     return changed
 
 
 def wishart_mode(wishart: Wishart) -> Array:
-    """The mode, float64 [D, D], of more than D + 1 degrees of freedom."""
+    """Return the mode, float64 [D, D], of a restricted Wishart with more than D + 1 degrees of freedom."""
     root = np.linalg.cholesky(wishart.least)
     values, vectors = np.linalg.eigh(root.T @ wishart.inverse @ root)
     axes = root @ vectors  # in which `least` is the identity and the scale matrix diagonal
@@ -240,19 +257,20 @@ def wishart_mode(wishart: Wishart) -> Array:
 
 
 def is_above(one: npt.NDArray[np.floating[Any]], other: Array) -> bool:
-    """Whether the difference of two symmetric matrices is positive definite."""
+    """Return True if the difference of two symmetric matrices is positive definite."""
     return bool(np.linalg.eigvalsh(one - other)[0] > 0.0)
 
 
 def log_det(matrix: Array) -> float:
-    """Of a positive definite matrix."""
+    """Return the log determinant of a positive definite matrix."""
     return float(np.linalg.slogdet(matrix)[1])
 
 
 def gamma_above(least: float, shape: float, rng: np.random.Generator) -> float:
-    """A Gamma(shape, 1) variate given that it is at least `least`, by rejection; shape of at least 1.
+    """Draw a Gamma(shape, 1) variate that is at least `least`, by rejection; shape is at least 1.
 
-    Well above the mean its log density lies below its tangent at `least`: a shifted exponential is tried.
+    Well above the mean, the log density lies below its tangent at `least`: the proposal is a shifted
+    exponential.
     """
     if least < shape + np.sqrt(shape):
         while (value := float(rng.standard_gamma(shape))) < least:
@@ -261,6 +279,6 @@ def gamma_above(least: float, shape: float, rng: np.random.Generator) -> float:
     rate = 1.0 - (shape - 1.0) / least
     while True:
         beyond = float(rng.standard_exponential()) / rate
-        # The logarithm of the density over its tangent, with its sign changed.
+        # The log of the ratio of tangent to density.
         if rng.standard_exponential() >= (shape - 1.0) * (beyond / least - np.log1p(beyond / least)):
             return least + beyond

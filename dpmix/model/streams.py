@@ -1,7 +1,7 @@
-"""The host's random numbers: a fresh generator for every step, keyed and never sequenced.
+"""The random numbers of the host: each step of a sweep has its own generator, determined by a key.
 
-Nothing that happened earlier is in a key, so a chain that is stopped and resumed, or whose engine has other
-threads or devices, draws the same numbers.
+A key contains no history. A chain that is stopped and resumed, or whose engine has other threads or devices,
+therefore draws the same numbers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 
 class Step(IntEnum):
-    """What the numbers are for; part of the key, so the values must never change."""
+    """The purpose of random numbers. The values are part of the key and must never change."""
 
     INITIAL = 0
     SUBSAMPLE = 1
@@ -44,18 +44,18 @@ class Stream:
     iteration: int
 
     def step(self, step: Step) -> np.random.Generator:
-        """One step's generator: Philox4x64-10 keyed by (seed, chain), counting from (iteration, step)."""
+        """Return a step's generator: Philox4x64-10 with key (seed, chain) and counter (iteration, step)."""
         key = self.seed + (self.chain << 64)
         counter = (self.iteration << 64) + (int(step) << 128)
         return np.random.Generator(np.random.Philox(key=key, counter=counter))
 
 
 class Key(NamedTuple):
-    """What the uniform behind every label of one sweep is keyed by, beside the event's own number.
+    """The key of the uniforms that draw the labels of one sweep, one for each event.
 
-    The uniform of event i is ``((x >> 9) + 0.5) * 2**-23`` in float32, x the first word of Philox4x32-10
-    (Salmon et al. 2011) with counter ``(i mod 2**32, i div 2**32, iteration, chain)`` and key
-    ``(seed mod 2**32, seed div 2**32)``. The other three words are for the scans of `Engine.divide`.
+    The uniform of event i is ``((x >> 9) + 0.5) * 2**-23`` in float32, where x is the first word of
+    Philox4x32-10 (Salmon et al. 2011) with counter ``(i mod 2**32, i div 2**32, iteration, chain)`` and key
+    ``(seed mod 2**32, seed div 2**32)``. The scans of `Engine.divide` use the other three words.
     """
 
     seed: int
@@ -64,5 +64,5 @@ class Key(NamedTuple):
 
 
 def chain_of(key: Key | None) -> int:
-    """The chain whose labels a pass leaves; an E step has no key, and leaves those of the first."""
+    """Return the chain whose labels a pass stores: that of the key, or 0 for an E step, which has no key."""
     return 0 if key is None else key.chain
