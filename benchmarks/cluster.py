@@ -27,7 +27,7 @@ import numpy.typing as npt
 from mixtures import sample
 from record import write_results
 
-from dpmix.config.schema import ClusterConfig, EngineConfig
+from dpmix.config.engine import ClusterConfig, EngineConfig
 from dpmix.engines import exact, part
 from dpmix.engines.cluster import ClusterEngine
 from dpmix.engines.cluster_connect import connected

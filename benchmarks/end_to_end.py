@@ -30,7 +30,7 @@ from typing import Any
 from plots import COLOURS, panels, significant
 from record import ROOT, arguments, read_results, said, write_results
 
-from dpmix.config.schema import load_config
+from dpmix.config.load import load_config
 from dpmix.runs.reader import open_run
 
 REAL = ROOT.parent / "shared" / "data" / "fcs" / "100715.fcs"

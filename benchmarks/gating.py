@@ -122,7 +122,8 @@ def dpmix_populations(events: Events, workdir: Path, seed: int) -> tuple[Ints, f
     """
     import pyarrow.parquet
 
-    from dpmix.config.schema import differences, parse_config
+    from dpmix.config.compare import differences
+    from dpmix.config.load import parse_config
     from dpmix.runs.reader import open_run
 
     command = [sys.executable, "-c", "from dpmix.cli import main; main()"]

@@ -26,7 +26,8 @@ from rich.table import Table
 from sampler import some_stats
 from threadpoolctl import threadpool_limits
 
-from dpmix.config.schema import Config, load_config
+from dpmix.config.load import load_config
+from dpmix.config.schema import Config
 from dpmix.engines.cpu import CpuEngine, usable_cores
 from dpmix.inputs import preprocess
 from dpmix.inputs.simulate import cytometry_like

@@ -24,7 +24,7 @@ import yaml
 from record import write_results
 
 from dpmix import open_run
-from dpmix.config.schema import EngineConfig
+from dpmix.config.engine import EngineConfig
 
 D, K, POPULATIONS, CHUNK = 8, 64, 30, 1_000_000
 SWEEPS = {"chains": 1, "burn_in": 2, "draws": 3, "init": "kmeans"}

@@ -40,7 +40,8 @@ from scipy.cluster.vq import vq
 from scipy.stats import t as student
 from threadpoolctl import threadpool_limits
 
-from dpmix.config.schema import DataConfig, McmcConfig, ModelConfig
+from dpmix.config.data import DataConfig
+from dpmix.config.schema import McmcConfig, ModelConfig
 from dpmix.engines.cpu import CpuEngine
 from dpmix.inputs import preprocess
 from dpmix.model import gibbs, split_merge

@@ -43,7 +43,8 @@ from scipy.optimize import linear_sum_assignment
 from scipy.special import logsumexp
 from threadpoolctl import threadpool_limits
 
-from dpmix.config.schema import DataConfig, McmcConfig
+from dpmix.config.data import DataConfig
+from dpmix.config.schema import McmcConfig
 from dpmix.engines.cpu import CpuEngine
 from dpmix.inputs import preprocess, simulate
 from dpmix.model import bem, gibbs, split_merge

@@ -24,7 +24,8 @@ import numpy as np
 import numpy.typing as npt
 import yaml
 
-from dpmix.config.schema import differences, parse_config
+from dpmix.config.compare import differences
+from dpmix.config.load import parse_config
 from dpmix.errors import DpmixError
 from dpmix.inputs import simulate
 from dpmix.runs.mcmc import run_mcmc

@@ -26,7 +26,7 @@ from gating import SETS, Ints, samples, tools
 from populations import cases
 from record import FOLDER, write_results
 
-from dpmix.config.schema import parse_config
+from dpmix.config.load import parse_config
 from dpmix.engines.cpu import CpuEngine
 from dpmix.inputs import preprocess
 from dpmix.model.mixture import Array

@@ -51,7 +51,7 @@ def command(files: tuple[str, ...], output: Path | None, overwrite: bool) -> Non
 
 def write_config(files: Sequence[str], folder: Path) -> str:
     """The text of a config for data files, to be put in a folder, which their paths become relative to."""
-    from dpmix.config.schema import to_yaml
+    from dpmix.config.write import to_yaml
     from dpmix.config.yaml_text import flow
     from dpmix.inputs import channels
     from dpmix.inputs.opening import open_sources
@@ -88,7 +88,8 @@ def _relative(file: str, folder: Path) -> str:
 
 
 def _config(files: list[str], names: Sequence[str], suggestions: Sequence[Suggestion]) -> Config:
-    from dpmix.config.schema import DEFAULT, Config, DataConfig, TransformConfig
+    from dpmix.config.data import DEFAULT, DataConfig, TransformConfig
+    from dpmix.config.schema import Config
 
     taken = [(name, s) for name, s in zip(names, suggestions, strict=True) if s.taken]
     transform = {DEFAULT: TransformConfig()} | {
@@ -129,7 +130,7 @@ def _channel_lines(names: Sequence[str], suggestions: Sequence[Suggestion]) -> l
 
 def _transform_lines(names: Sequence[str], suggestions: Sequence[Suggestion]) -> list[str]:
     """A transform for every channel that is taken, and for every other one in a comment."""
-    from dpmix.config.schema import DEFAULT
+    from dpmix.config.data import DEFAULT
     from dpmix.config.yaml_text import flow
 
     lines = [f"{DEFAULT}: {{method: auto}}"]

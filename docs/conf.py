@@ -24,8 +24,9 @@ from sphinx.util.docutils import SphinxDirective
 from sphinx.util.math import get_node_equation_number
 from sphinx.writers.html5 import HTML5Translator
 
-from dpmix.config import schema
 from dpmix.config.problems import at
+from dpmix.config.schema import schema
+from dpmix.config.write import reference
 
 project = "dpmix"
 author = "the dpmix developers"
@@ -79,11 +80,11 @@ class ConfigReference(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         lines: list[str] = []
         section = ""
-        for name, default, accepts, meaning in schema.reference():
+        for name, default, accepts, meaning in reference():
             if name.partition(".")[0] != section:
                 section = name.partition(".")[0]
                 lines += [f"## {section}", ""]
-                lines += [at(schema.schema(), (section,))["description"], ""] if "." in name else []
+                lines += [at(schema(), (section,))["description"], ""] if "." in name else []
             shown = "none, it has to be given" if default is None else f"`{default}`"
             lines += [
                 f"```{{confval}} {name}",

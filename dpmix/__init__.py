@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dpmix.api.sampling import run_bem, run_mcmc
     from dpmix.api.simulate import simulate
-    from dpmix.config.schema import Config, load_config
+    from dpmix.config.load import load_config
+    from dpmix.config.schema import Config
     from dpmix.errors import ConfigError, DataError, DpmixError, EngineError, OutputError
     from dpmix.report.gate import gate, predict
     from dpmix.runs.reader import Run, open_run
@@ -39,7 +40,8 @@ __all__ = [
 _MODULES = {
     "dpmix.api.sampling": ("run_bem", "run_mcmc"),
     "dpmix.api.simulate": ("simulate",),
-    "dpmix.config.schema": ("Config", "load_config"),
+    "dpmix.config.load": ("load_config",),
+    "dpmix.config.schema": ("Config",),
     "dpmix.errors": ("ConfigError", "DataError", "DpmixError", "EngineError", "OutputError"),
     "dpmix.report.gate": ("gate", "predict"),
     "dpmix.runs.reader": ("Run", "open_run"),

@@ -20,7 +20,9 @@ from typing import Any
 import h5py
 import numpy as np
 
-from dpmix.config.schema import Config, parse_config, to_yaml
+from dpmix.config.load import parse_config
+from dpmix.config.schema import Config
+from dpmix.config.write import to_yaml
 from dpmix.errors import ConfigError, DpmixError
 from dpmix.inputs import channels, fcs, fcs_data, transforms
 from dpmix.inputs.fcs import Channel

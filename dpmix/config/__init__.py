@@ -1,1 +1,1 @@
-"""The configuration: one schema, its problems in words, and YAML."""
+"""The config of a run: its schema, reading, writing, and error messages."""

@@ -1,65 +1,65 @@
-"""What is wrong with a config, in one line per problem: where it is, what was found and what is needed."""
+"""Describe the problems of a config, one line each: what is wrong, where, and what to do."""
 
 from __future__ import annotations
 
 import difflib
-import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
 
+from dpmix.config.yaml_text import flow
+
 Path = tuple[str | int, ...]
 Schema = dict[str, Any]
+
+LONGEST = 60  # characters of a value in a message
 
 
 def problems(
     error: ValidationError, raw: Any, schema: Schema, name: str, overrides: Mapping[Path, str]
 ) -> list[str]:
-    """Problems of a config.
+    """Return one line for each problem of a config.
 
     Parameters
     ----------
     error : ValidationError
-        What pydantic found.
+        The errors that pydantic found.
     raw : mapping
         The config as it was read.
     schema : dict
         The JSON schema of the config.
     name : str
-        What the problems of the file begin with.
+        Start of the lines about the file.
     overrides : mapping of path to str
-        Keys given by an option, and what their problems begin with.
+        Keys given by an option, with the start of the lines about each.
     """
     lines: dict[Path, str] = {}
     for found in error.errors(include_url=False):
         path, value = locate(found, raw)
-        option = next((key for key in overrides if path[: len(key)] == key), None)
-        if option is None:
-            where = f"{name}: {dotted(path)}"
-        else:
-            where = overrides[option] + (f": {dotted(path)}" if path != option else "")
-        lines.setdefault(path, f"{where}: {describe(found, path, value, schema)}")
-    # A value that may be a number or a list has one problem as the former and another as the latter: the one
-    # that is further inside says more.
+        origin = next((text for key, text in overrides.items() if path[: len(key)] == key), name)
+        lines.setdefault(path, f"{origin}: {describe(found, path, value, schema)}")
+    # A value that may be a number or a list has one problem as a number and another as a list: the problem
+    # that lies further inside says more.
     return [line for path, line in lines.items() if not any(_is_inside(other, path) for other in lines)]
 
 
 def describe(found: Any, path: Path, value: Any, schema: Schema) -> str:
-    """What was found and what is needed, of one of pydantic's errors."""
+    """Return one of pydantic's errors as a sentence: the key, its value, and what it must be."""
+    key = dotted(path)
     if found["loc"][-1:] == ("[key]",):
-        return f"got the name {path[-1]}, need a text; put it in quotes"
+        return f"{key}: the name {path[-1]} is not text; put it in quotes"
     if found["type"] in ("extra_forbidden", "invalid_key"):
-        return f"unknown key; {nearest(path, schema)}"
-    if found["type"] == "value_error" and (said := str(found["ctx"]["error"])):
-        return said
+        return f"{key} is not a key of the config; {nearest(path, schema)}"
+    if found["type"] == "value_error" and (message := str(found["ctx"]["error"])):
+        return f"{key}: {message}"
     here = at(schema, path)
-    need = here.get("need") or needed(here)
-    return f"missing, need {need}" if found["type"] == "missing" else f"got {shown(value)}, need {need}"
+    state = "is missing" if found["type"] == "missing" else f"is {shown(value)}"
+    return f"{key} {state}; it must be {here.get('need') or needed(here)}"
 
 
 def locate(found: Any, raw: Any) -> tuple[Path, Any]:
-    """Where an error is, without pydantic's names for the members of unions, and the value there."""
+    """Return the path of an error, without pydantic's names of union members, and the value there."""
     path: Path = ()
     value = raw
     for part in found["loc"]:
@@ -73,7 +73,7 @@ def locate(found: Any, raw: Any) -> tuple[Path, Any]:
 
 
 def nearest(path: Path, schema: Schema) -> str:
-    """The key that was meant by an unknown one, or those that there are."""
+    """Return a hint at the key that was probably meant by an unknown one, or list the known keys."""
     wanted = str(path[-1])
     siblings = list(at(schema, path[:-1]).get("properties", {}))
     if near := difflib.get_close_matches(wanted, siblings, 1):
@@ -81,28 +81,26 @@ def nearest(path: Path, schema: Schema) -> str:
     elsewhere = {key[-1]: dotted(key) for key in keys(schema)}
     if near := difflib.get_close_matches(wanted, elsewhere, 1, 0.8):
         return f"did you mean {elsewhere[near[0]]}?"
-    return f"known here are {', '.join(siblings)}"
+    return f"the keys here are {', '.join(siblings)}"
 
 
 def dotted(path: Sequence[str | int]) -> str:
-    """A path as one word, as data.files[0]."""
+    """Return a path as text, for example data.files[0]."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
 
 
 def shown(value: Any) -> str:
-    """A value as the config would have it, cut short."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, str):
-        text = " ".join(value.split())
-        return f'"{text[:60]} ..."' if len(text) > 60 else f'"{text}"'
+    """Return a value as it would be written in a config, cut to a readable length."""
     if isinstance(value, dict):
         return "a mapping" if value else "an empty mapping"
-    return reprlib.repr(value)
+    text = " ".join(value.split()) if isinstance(value, str) else flow(value)
+    if len(text) > LONGEST:
+        text = f"{text[:LONGEST]} ..."
+    return f'"{text}"' if isinstance(value, str) else text
 
 
 def at(schema: Schema, path: Path) -> Schema:
-    """The JSON schema of a key, an empty one where there is none."""
+    """Return the JSON schema of a key, an empty one if there is no such key."""
     node = schema
     for part in path:
         node = next(_inside(schema, node, part), {})
@@ -110,7 +108,7 @@ def at(schema: Schema, path: Path) -> Schema:
 
 
 def keys(schema: Schema, path: Path = ()) -> Iterator[tuple[str, ...]]:
-    """Paths of all keys of a JSON schema, sections themselves left out."""
+    """Return the paths of all keys of a JSON schema, without the sections themselves."""
     for name in at(schema, path).get("properties", {}):
         if "properties" in at(schema, (*path, name)):
             yield from keys(schema, (*path, name))
@@ -119,26 +117,38 @@ def keys(schema: Schema, path: Path = ()) -> Iterator[tuple[str, ...]]:
 
 
 def needed(schema: Mapping[str, Any]) -> str:
-    """What a JSON schema accepts, in words."""
+    """Return what a JSON schema accepts, in words that complete "it must be ..."."""
     if "anyOf" in schema:
         return " or ".join(needed(choice) for choice in schema["anyOf"])
     if "enum" in schema:
         return f"one of {', '.join(map(str, schema['enum']))}"
     if "const" in schema:
         return str(schema["const"])
-    if schema["type"] == "array":
-        return f"a list of {needed(schema['items']).removeprefix('a ')}s"
-    words = {"boolean": "true or false", "integer": "an integer", "number": "a number", "string": "a text"}
+    words = {
+        "boolean": "true or false",
+        "integer": "an integer",
+        "number": "a number",
+        "string": "text",
+        "array": "a list",
+        "object": "a mapping",
+        "null": "null",
+    }
     limits = (
         ("minimum", "from" if "maximum" in schema else "of at least"),
         ("exclusiveMinimum", "above"),
         ("maximum", "to" if "minimum" in schema else "of at most"),
         ("exclusiveMaximum", "and below"),
     )
-    range_ = [f"{word} {schema[limit]}" for limit, word in limits if limit in schema]
-    return " ".join(
-        [words.get(schema["type"], "a mapping" if schema["type"] == "object" else "null"), *range_]
-    )
+    range_ = [f"{word} {_number(schema[limit])}" for limit, word in limits if limit in schema]
+    return " ".join([words[schema["type"]], *range_])
+
+
+def _number(limit: float) -> str:
+    """Return a limit in short form: 4096, 0.001, 1e9."""
+    if isinstance(limit, int):
+        return str(limit)
+    number, exponent, power = f"{limit:g}".partition("e")
+    return f"{number}e{int(power)}" if exponent else number
 
 
 def _inside(schema: Schema, node: Schema, part: str | int) -> Iterator[Schema]:

@@ -1,7 +1,7 @@
-"""YAML as the config uses it: the plain scalars of YAML 1.2, and no key given twice.
+"""Read and write YAML with the plain scalars of YAML 1.2 and without duplicate keys.
 
-In YAML 1.1, which PyYAML reads, a channel named NO is false, 1e-6 is a text and 12:30 is 750; in YAML 1.2
-none of these is a surprise. What is written here reads the same under both.
+PyYAML reads YAML 1.1, in which a channel named NO is false, 1e-6 is text and 12:30 is 750. In YAML 1.2 they
+are text, a number and text. YAML written here reads the same under both versions.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import yaml
 
 from dpmix.errors import ConfigError
 
-MOST_TEXT = 4 * 2**20  # characters: PyYAML takes some minutes for them
-MOST_VALUES = 100_000  # that aliases may stand for
+MOST_TEXT = 4 * 2**20  # characters, which PyYAML reads in a few minutes
+MOST_VALUES = 100_000  # values, with those that aliases stand for
 
 SCALARS = {
     "null": r"~|null|Null|NULL|",
@@ -26,9 +26,9 @@ SCALARS = {
 
 
 class Loader(yaml.SafeLoader):
-    """Reads YAML with the scalars above; a key given twice is an error."""
+    """Read YAML with the scalars above; duplicate keys are errors."""
 
-    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 (the name and kind that PyYAML asks for)
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 (name and type are those of PyYAML)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
@@ -42,14 +42,14 @@ class Loader(yaml.SafeLoader):
     def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
         text = super().construct_scalar(node)
         if any("\ud800" <= c <= "\udfff" for c in text):
-            problem = "half of a surrogate pair, which is no character"
+            problem = "half of a surrogate pair, which is not a character"
             raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
         return text
 
     def get_single_node(self) -> yaml.Node | None:
-        """The text as nodes; aliases that stand for more than anybody writes are an error.
+        """Return the text as nodes; aliases that stand for too many values are an error.
 
-        A list of aliases of lists of aliases ... is short to write and without end to read.
+        Nested lists of aliases can be short to write and endless to read.
         """
         node: yaml.Node | None = super().get_single_node()
         if node is not None:
@@ -58,16 +58,19 @@ class Loader(yaml.SafeLoader):
 
 
 class Dumper(yaml.SafeDumper):
-    """Writes YAML that quotes every text which either version would take for something else."""
+    """Write YAML with quotes around every text that either version would read as something else."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
 def _size(node: yaml.Node, known: dict[int, int | None]) -> int:
-    """Number of values in a node, those that aliases stand for counted each time; `known` by identity."""
+    """Return the number of values in a node, counting aliased values each time.
+
+    `known` has the sizes of nodes by their `id`; None for a node that contains the present one.
+    """
     if id(node) not in known:
-        known[id(node)] = None  # met again before it is known: it holds itself
+        known[id(node)] = None
         inner = [] if isinstance(node, yaml.ScalarNode) else node.value
         parts = [part for pair in inner for part in pair] if isinstance(node, yaml.MappingNode) else inner
         known[id(node)] = 1 + sum(_size(part, known) for part in parts)
@@ -84,9 +87,15 @@ for _tag, _pattern in SCALARS.items():
 
 
 def parse(text: str, name: str) -> Any:
-    """The value of a YAML text; a ConfigError of one line, which begins with `name`, where it is not YAML."""
+    """Return the value of a YAML text.
+
+    Raises
+    ------
+    ConfigError
+        The text is not valid YAML; one line that starts with `name`.
+    """
     if len(text) > MOST_TEXT:
-        raise ConfigError([f"{name}: found {len(text)} characters, need {MOST_TEXT} at most"])
+        raise ConfigError([f"{name}: the text has {len(text)} characters; it must have {MOST_TEXT} at most"])
     try:
         return yaml.load(text, Loader=Loader)
     except yaml.MarkedYAMLError as error:
@@ -97,14 +106,14 @@ def parse(text: str, name: str) -> Any:
     except yaml.YAMLError as error:
         raise ConfigError([f"{name}: not valid YAML: {str(error).splitlines()[0]}"]) from None
     except (ValueError, LookupError, AttributeError) as error:
-        # What PyYAML lets out of tagged scalars that are not what their tag says and of monstrous integers.
+        # PyYAML raises these for scalars that do not match their tag, and for very long integers.
         raise ConfigError([f"{name}: not valid YAML: a value cannot be read ({error})"]) from None
     except RecursionError:
         raise ConfigError([f"{name}: not valid YAML: nested too deeply"]) from None
 
 
 def flow(value: Any) -> str:
-    """A value as YAML in one line."""
+    """Return a value as YAML in one line."""
     text = yaml.dump(
         value, Dumper=Dumper, default_flow_style=True, sort_keys=False, width=2**30, allow_unicode=True
     )

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dpmix.config.schema import EngineConfig
+from dpmix.config.engine import EngineConfig
 from dpmix.engines import cpu, cuda
 from dpmix.engines.base import Engine
 from dpmix.errors import ConfigError

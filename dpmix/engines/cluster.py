@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from distributed import Future
 
-from dpmix.config.schema import EngineConfig
+from dpmix.config.engine import EngineConfig
 from dpmix.engines import exact, part
 from dpmix.engines.checks import (
     check_events,

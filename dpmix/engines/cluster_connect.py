@@ -11,7 +11,7 @@ from pathlib import Path
 
 from distributed import Client, KilledWorker, LocalCluster
 
-from dpmix.config.schema import ClusterConfig, EngineConfig
+from dpmix.config.engine import ClusterConfig, EngineConfig
 from dpmix.engines import part
 from dpmix.errors import DpmixError
 

@@ -18,7 +18,7 @@ from typing import Any
 from distributed import Client, Future
 
 import dpmix
-from dpmix.config.schema import EngineConfig
+from dpmix.config.engine import EngineConfig
 from dpmix.engines import cluster_connect, part
 from dpmix.engines.cluster_connect import first_line
 from dpmix.engines.part import About, Recipe

@@ -21,7 +21,7 @@ from dask.sizeof import sizeof
 from distributed import get_worker
 
 import dpmix
-from dpmix.config.schema import EngineConfig
+from dpmix.config.engine import EngineConfig
 from dpmix.engines import cpu, cuda, exact
 from dpmix.engines.cpu import CpuEngine
 from dpmix.engines.cuda import CudaEngine

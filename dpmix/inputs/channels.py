@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dpmix.config.schema import DEFAULT, TransformConfig
+from dpmix.config.data import DEFAULT, TransformConfig
 from dpmix.errors import ConfigError, DataError
 from dpmix.inputs.fcs import Channel
 from dpmix.inputs.sources import Source

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from flowutils.compensate import compensate
 
-from dpmix.config.schema import DataConfig
+from dpmix.config.data import DataConfig
 from dpmix.errors import ConfigError
 from dpmix.inputs.compensation import Compensation, match_matrix, own_matrix, read_matrix
 from dpmix.inputs.fcs import Spillover

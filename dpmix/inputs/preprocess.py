@@ -23,7 +23,7 @@ from typing import Any
 
 from threadpoolctl import threadpool_limits
 
-from dpmix.config.schema import DataConfig
+from dpmix.config.data import DataConfig
 from dpmix.inputs.channels import Panel, choose_channels, same_channels
 from dpmix.inputs.events import ChannelReport, Events, Report
 from dpmix.inputs.fcs import Channel

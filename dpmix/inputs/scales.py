@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from dpmix.config.schema import DataConfig
+from dpmix.config.data import DataConfig
 from dpmix.errors import DataError
 from dpmix.inputs import atoms
 from dpmix.inputs.atoms import Atom

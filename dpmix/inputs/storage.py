@@ -18,7 +18,7 @@ from typing import IO, Self
 
 import numpy as np
 
-from dpmix.config.schema import EngineConfig
+from dpmix.config.engine import EngineConfig
 from dpmix.errors import ConfigError, DataError
 from dpmix.model.mixture import Floats
 from dpmix.system import memory

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpmix.config.schema import Config, parse_config, resets
+from dpmix.config.compare import resets
+from dpmix.config.load import parse_config
+from dpmix.config.schema import Config
 from dpmix.engines.base import Engine
 from dpmix.engines.choose import choose_backend, make_engine
 from dpmix.errors import ConfigError

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from dpmix.config.schema import parse_config
+from dpmix.config.load import parse_config
 from dpmix.errors import DataError
 from dpmix.model.mixture import HYPERPARAMETERS, Array
 from dpmix.runs.layout import COUNTERS, AnyArray, coordinate

@@ -11,16 +11,11 @@ from typing import Any, Literal
 import h5py
 import numpy as np
 
-from dpmix.config.schema import (
-    RESUMABLE,
-    Config,
-    Section,
-    differences,
-    load_config,
-    parse_config,
-    resets,
-    to_yaml,
-)
+from dpmix.config.compare import RESUMABLE, differences, resets
+from dpmix.config.load import load_config, parse_config
+from dpmix.config.schema import Config
+from dpmix.config.section import Section
+from dpmix.config.write import to_yaml
 from dpmix.config.yaml_text import flow
 from dpmix.errors import ConfigError
 from dpmix.runs.reader import Run, open_run
@@ -71,7 +66,7 @@ def choose(kind: Kind, source: ConfigLike, settings: Sequence[str] = (), resume:
     source : Config, mapping or path
         A config, its sections as a mapping, or a YAML file. To resume a run, also its run file.
     settings : sequence of str
-        ``key=value``, as of `dpmix.config.schema.load_config`.
+        ``key=value``, as of `dpmix.config.load.load_config`.
     resume : bool
         Resume the run in the run file of the config.
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from dpmix.config.schema import INIT_METHODS, Config, ModelConfig, to_yaml
+from dpmix.config.schema import INIT_METHODS, Config, ModelConfig
+from dpmix.config.write import to_yaml
 from dpmix.engines import cpu
 from dpmix.engines.base import Engine
 from dpmix.engines.choose import choose_backend, make_engine, warn_of_other_arithmetic

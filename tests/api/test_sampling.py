@@ -17,7 +17,7 @@ from whole_runs import assert_identical, wait_for_draws, write_events
 
 import dpmix
 from dpmix.cli import main
-from dpmix.config.schema import to_yaml
+from dpmix.config.write import to_yaml
 from dpmix.runs.loop import SweepReport
 
 SAMPLERS = {"mcmc": dpmix.run_mcmc, "bem": dpmix.run_bem}
@@ -90,8 +90,8 @@ def test_problems_have_the_words_of_the_command_line(folder: Path) -> None:
     with pytest.raises(dpmix.ConfigError) as error:
         dpmix.run_mcmc(wrong)
     assert error.value.problems == [
-        "config: model.component: unknown key; did you mean model.components?",
-        "config: mcmc.draws: got 0, need an integer from 1 to 2147483648",
+        "config: model.component is not a key of the config; did you mean model.components?",
+        "config: mcmc.draws is 0; it must be an integer from 1 to 2147483648",
     ]
     with pytest.raises(ValueError, match="use one of them"):
         dpmix.run_mcmc(SECTIONS, resume=True, overwrite=True)

@@ -18,7 +18,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dpmix.cli import main
-from dpmix.config.schema import Config, load_config
+from dpmix.config.load import load_config
+from dpmix.config.schema import Config
 from dpmix.engines import cuda
 from dpmix.engines.cuda import DeviceInfo
 from dpmix.errors import DataError, DpmixError, EngineError
@@ -119,8 +120,8 @@ def test_options_reach_the_run(kind: str, folder: Path, monkeypatch: pytest.Monk
 def test_problems_are_lines_without_a_traceback(folder: Path) -> None:
     result = dpmix("mcmc", "in/run.yaml", "--set", "model.components=0", "--set", "mcmc.thn=1", code=2)
     assert result.stderr.splitlines() == [
-        "dpmix: --set model.components=0: got 0, need an integer from 1 to 4096",
-        "dpmix: --set mcmc.thn=1: unknown key; did you mean mcmc.thin?",
+        "dpmix: --set model.components=0: model.components is 0; it must be an integer from 1 to 4096",
+        "dpmix: --set mcmc.thn=1: mcmc.thn is not a key of the config; did you mean mcmc.thin?",
     ]
 
 

@@ -9,12 +9,16 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpmix.config.schema import differences, load_config, parse_config, reference, to_yaml
+from dpmix.config.compare import differences
+from dpmix.config.load import load_config, parse_config
+from dpmix.config.write import reference, to_yaml
 from dpmix.config.yaml_text import flow
 from dpmix.errors import ConfigError
 
 MINIMAL = "data: {files: [sample.fcs]}"
-LEARN = "a list of different names out of alpha, m, gamma, nu, phi, as [alpha, phi], or []"
+NO_FILES = "data: files is missing; give a list of file names or globs, for example [sample.fcs]"
+DEVICES = "it must be all, or a list of different device numbers, for example [0, 1]"
+LEARN = "a list of different names from alpha, m, gamma, nu, phi, for example [alpha, phi], or []"
 
 
 def problems(text: str, *overrides: str) -> list[str]:
@@ -165,96 +169,114 @@ def _flat(mapping: dict, prefix: str = ""):
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("model: {components: 0}", "model.components: got 0, need an integer from 1 to 4096"),
-        ("model: {components: 5000}", "model.components: got 5000, need an integer from 1 to 4096"),
-        ("model: {components: 12.0}", "model.components: got 12.0, need an integer from 1 to 4096"),
-        ("model: {components: true}", "model.components: got true, need an integer from 1 to 4096"),
-        ("model: {components: many}", 'model.components: got "many", need an integer from 1 to 4096'),
-        ("model: {components: null}", "model.components: got null, need an integer from 1 to 4096"),
-        ("model: {component: 5}", "model.component: unknown key; did you mean model.components?"),
-        ("components: 5", "components: unknown key; did you mean model.components?"),
-        ("zzz: 5", "zzz: unknown key; known here are data, model, mcmc, bem, engine, output, seed"),
-        ("model: {prior: {nu: 0}}", "model.prior.nu: got 0, need a number from 0.001 to 1000000000"),
-        ("model: {prior: {gamma: .nan}}", "model.prior.gamma: got nan, need a number from 1e-06 to 1000000"),
-        ("model: {prior: {gamma: .inf}}", "model.prior.gamma: got inf, need a number from 1e-06 to 1000000"),
-        ("model: {prior: {m: [0, x]}}", 'model.prior.m[1]: got "x", need a number'),
+        ("model: {components: 0}", "model.components is 0; it must be an integer from 1 to 4096"),
+        ("model: {components: 5000}", "model.components is 5000; it must be an integer from 1 to 4096"),
+        ("model: {components: 12.0}", "model.components is 12.0; it must be an integer from 1 to 4096"),
+        ("model: {components: true}", "model.components is true; it must be an integer from 1 to 4096"),
+        ("model: {components: many}", 'model.components is "many"; it must be an integer from 1 to 4096'),
+        ("model: {components: null}", "model.components is null; it must be an integer from 1 to 4096"),
+        (
+            "model: {component: 5}",
+            "model.component is not a key of the config; did you mean model.components?",
+        ),
+        ("components: 5", "components is not a key of the config; did you mean model.components?"),
+        (
+            "zzz: 5",
+            "zzz is not a key of the config; the keys here are data, model, mcmc, bem, engine, output, seed",
+        ),
+        ("model: {prior: {nu: 0}}", "model.prior.nu is 0; it must be a number from 0.001 to 1e9"),
+        ("model: {prior: {gamma: .nan}}", "model.prior.gamma is .nan; it must be a number from 1e-6 to 1e6"),
+        ("model: {prior: {gamma: .inf}}", "model.prior.gamma is .inf; it must be a number from 1e-6 to 1e6"),
+        ("model: {prior: {m: [0, x]}}", 'model.prior.m[1] is "x"; it must be a number from -1e9 to 1e9'),
         (
             "model: {prior: {phi: [1, -1]}}",
-            "model.prior.phi: got [1, -1], need a number from 1e-12 to 1e12, or a list with one per channel",
+            "model.prior.phi[1] is -1; it must be a number from 1e-12 to 1e12",
         ),
         (
             "model: {prior: {m: 1.0e+30}}",
-            "model.prior.m: got 1e+30, need a number from -1e9 to 1e9, or a list with one per channel",
+            "model.prior.m is 1.0e+30; it must be a number from -1e9 to 1e9, or a list with one per channel",
         ),
-        ("model: {learn: [alpha, alpha]}", f"model.learn: got ['alpha', 'alpha'], need {LEARN}"),
-        ("model: {learn: [alpha, beta]}", 'model.learn[1]: got "beta", need one of alpha, m, gamma, nu, phi'),
-        ("mcmc: {thin: 0}", "mcmc.thin: got 0, need an integer from 1 to 2147483648"),
-        ("mcmc: {burn_in: -1}", "mcmc.burn_in: got -1, need an integer from 0 to 2147483648"),
-        ("mcmc: {draws: 0}", "mcmc.draws: got 0, need an integer from 1 to 2147483648"),
-        ("mcmc: {chains: 0}", "mcmc.chains: got 0, need an integer from 1 to 1024"),
+        ("model: {learn: [alpha, alpha]}", f"model.learn is [alpha, alpha]; it must be {LEARN}"),
+        (
+            "model: {learn: [alpha, beta]}",
+            'model.learn[1] is "beta"; it must be one of alpha, m, gamma, nu, phi',
+        ),
+        ("mcmc: {thin: 0}", "mcmc.thin is 0; it must be an integer from 1 to 2147483648"),
+        ("mcmc: {burn_in: -1}", "mcmc.burn_in is -1; it must be an integer from 0 to 2147483648"),
+        ("mcmc: {draws: 0}", "mcmc.draws is 0; it must be an integer from 1 to 2147483648"),
+        ("mcmc: {chains: 0}", "mcmc.chains is 0; it must be an integer from 1 to 1024"),
         (
             "mcmc: {draws: 2147483648, thin: 2}",
-            "mcmc: got burn_in + draws x thin = 4294967796, need less than 4294967296",
+            "mcmc: burn_in + draws x thin is 4294967796; it must be less than 4294967296",
         ),
         (
             "mcmc: {init: kmean}",
-            'mcmc.init: got "kmean", need kmeans, random, prior, bem, or the path of a run file, as other.h5',
+            'mcmc.init is "kmean"; it must be kmeans, random, prior, bem, or the path of a run file, '
+            "for example other.h5",
         ),
-        ("mcmc: {label_swaps: 1}", "mcmc.label_swaps: got 1, need true or false"),
-        ("bem: {tolerance: 1}", "bem.tolerance: got 1, need a number above 0 and below 1"),
-        ("engine: {backend: gpu}", 'engine.backend: got "gpu", need one of auto, cpu, cuda, cluster'),
+        ("mcmc: {label_swaps: 1}", "mcmc.label_swaps is 1; it must be true or false"),
+        ("bem: {tolerance: 1}", "bem.tolerance is 1; it must be a number above 0 and below 1"),
+        ("engine: {backend: gpu}", 'engine.backend is "gpu"; it must be one of auto, cpu, cuda, cluster'),
         (
             "engine: {devices: some}",
-            'engine.devices: got "some", need all, or a list of different device numbers, as [0, 1]',
+            f'engine.devices is "some"; {DEVICES}',
         ),
         (
             "engine: {devices: []}",
-            "engine.devices: got [], need all, or a list of different device numbers, as [0, 1]",
+            f"engine.devices is []; {DEVICES}",
         ),
         (
             "engine: {devices: [0, 0]}",
-            "engine.devices: got [0, 0], need all, or a list of different device numbers, as [0, 1]",
+            f"engine.devices is [0, 0]; {DEVICES}",
         ),
-        ("engine: {devices: [0, -1]}", "engine.devices[1]: got -1, need an integer of at least 0"),
+        ("engine: {devices: [0, -1]}", "engine.devices[1] is -1; it must be an integer of at least 0"),
         (
             "engine: {backend: cpu, devices: [0]}",
-            "engine: backend cpu has no use for devices; take out, or set devices: all",
+            "engine: backend cpu ignores devices; remove it, or set devices: all",
         ),
         (
             "engine: {backend: cuda, threads: 2, pruning: false}",
-            "engine: backend cuda has no use for threads, pruning; "
-            "take out, or set threads: null, pruning: true",
+            "engine: backend cuda ignores threads, pruning; remove them, or set threads: null, pruning: true",
         ),
         (
             "engine: {backend: cpu, cluster: {workers: 2}}",
-            "engine: backend cpu has no use for cluster; "
-            "take out, or set cluster: {workers: null, threads_per_worker: null}",
+            "engine: backend cpu ignores cluster; "
+            "remove it, or set cluster: {workers: null, threads_per_worker: null}",
         ),
         (
             "engine: {backend: cluster, threads: 2}",
-            "engine: backend cluster has no use for threads; take out, or set threads: null",
+            "engine: backend cluster ignores threads; remove it, or set threads: null",
         ),
         (
             "engine: {backend: cluster, scheduler: here}",
-            'engine.scheduler: got "here", need an address as tcp://host:8786, or the path of a scheduler '
-            "file as cluster.json",
+            'engine.scheduler is "here"; it must be an address, for example tcp://host:8786, or the path '
+            "of a scheduler file, for example cluster.json",
         ),
         (
             "engine: {backend: cluster, scheduler: 'tcp://a:1', cluster: {workers: 2}}",
-            "engine: the workers of scheduler tcp://a:1 are as they were started; take out cluster, or set "
-            "scheduler: null for a cluster of this machine's own",
+            "engine: cluster is ignored by scheduler tcp://a:1, which has its own workers; remove cluster, "
+            "or set scheduler: null to start a cluster on this machine",
         ),
         (
             "engine: {memory_limit: 16G}",
-            'engine.memory_limit: got "16G", need a size as 500 MB, 16 GB or 1 TB',
+            'engine.memory_limit is "16G"; it must be a size, for example 500 MB, 16 GB or 1 TB',
         ),
-        ("engine: {threads: 0}", "engine.threads: got 0, need an integer from 1 to 4096 or null"),
-        ("seed: -1", "seed: got -1, need an integer from 0 to 18446744073709551615"),
-        ("model: 3", "model: got 3, need a mapping"),
-        ("bem: {update: modes}", 'bem.update: got "modes", need one of mean, mode'),
-        ("null: 3", "null: unknown key; known here are data, model, mcmc, bem, engine, output, seed"),
-        ("model: {1.5: 3}", "model.1.5: unknown key; known here are components, prior, learn"),
-        ("1: 3", "1: unknown key; known here are data, model, mcmc, bem, engine, output, seed"),
+        ("engine: {threads: 0}", "engine.threads is 0; it must be an integer from 1 to 4096 or null"),
+        ("seed: -1", "seed is -1; it must be an integer from 0 to 18446744073709551615"),
+        ("model: 3", "model is 3; it must be a mapping"),
+        ("bem: {update: modes}", 'bem.update is "modes"; it must be one of mean, mode'),
+        (
+            "null: 3",
+            "null is not a key of the config; the keys here are data, model, mcmc, bem, engine, output, seed",
+        ),
+        (
+            "model: {1.5: 3}",
+            "model.1.5 is not a key of the config; the keys here are components, prior, learn",
+        ),
+        (
+            "1: 3",
+            "1 is not a key of the config; the keys here are data, model, mcmc, bem, engine, output, seed",
+        ),
     ],
 )
 def test_one_line_says_where_what_and_what_is_needed(line: str, expected: str) -> None:
@@ -271,42 +293,51 @@ def test_a_table_of_samples_stands_for_files(data: str) -> None:
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
-        ("{}", "data.files: missing, need a list of file names or globs, as [sample.fcs]"),
-        ("{files: []}", "data.files: got [], need a list of file names or globs, as [sample.fcs]"),
-        ("{files: a.fcs}", 'data.files: got "a.fcs", need a list of file names or globs, as [sample.fcs]'),
-        ("{samples: null}", "data.files: missing, need a list of file names or globs, as [sample.fcs]"),
-        ("{files: [a], samples: s.csv}", "data: got files and samples, need one of them: take the other out"),
-        ("{samples: 3}", "data.samples: got 3, need a text or null"),
-        ("{samples: s.csv, atoms: drop}", 'data.atoms: got "drop", need one of report, dither, tail'),
-        ("{files: [a], channels: [405]}", "data.channels[0]: got 405, need a text"),
-        ("{files: [a], chanels: [x]}", "data.chanels: unknown key; did you mean data.channels?"),
+        ("{}", NO_FILES),
+        ("{files: []}", NO_FILES),
+        (
+            "{files: a.fcs}",
+            'data.files is "a.fcs"; it must be a list of file names or globs, for example [sample.fcs]',
+        ),
+        ("{samples: null}", NO_FILES),
+        ("{files: [a], samples: s.csv}", "data: both files and samples are given; remove one of them"),
+        (
+            "{samples: 3}",
+            "data.samples is 3; it must be the path of a CSV file, for example samples.csv, or null",
+        ),
+        ("{samples: s.csv, atoms: drop}", 'data.atoms is "drop"; it must be one of report, dither, tail'),
+        ("{files: [a], channels: [405]}", "data.channels[0] is 405; it must be text"),
+        (
+            "{files: [a], chanels: [x]}",
+            "data.chanels is not a key of the config; did you mean data.channels?",
+        ),
         (
             "{files: [a], compensation: atuo}",
-            'data.compensation: got "atuo", need auto, none, or the path of a CSV file with detector names '
-            "as its header, as spillover.csv",
+            'data.compensation is "atuo"; it must be auto, none, or the path of a CSV file with detector '
+            "names in its header, for example spillover.csv",
         ),
-        ("{files: [a], margin_events: keep}", 'data.margin_events: got "keep", need one of report, drop'),
-        ("{files: [a], atoms: drop}", 'data.atoms: got "drop", need one of report, dither, tail'),
-        ("{files: [a], max_events: 0}", "data.max_events: got 0, need an integer of at least 1 or null"),
+        ("{files: [a], margin_events: keep}", 'data.margin_events is "keep"; it must be one of report, drop'),
+        ("{files: [a], atoms: drop}", 'data.atoms is "drop"; it must be one of report, dither, tail'),
+        ("{files: [a], max_events: 0}", "data.max_events is 0; it must be an integer of at least 1 or null"),
         (
             "{files: [a], transform: {x: {method: asinh}}}",
-            'data.transform.x.method: got "asinh", need one of auto, logicle, arcsinh, log, linear',
+            'data.transform.x.method is "asinh"; it must be one of auto, logicle, arcsinh, log, linear',
         ),
         (
             "{files: [a], transform: {x: {method: logicle, cofactor: 5}}}",
-            "data.transform.x: cofactor belongs to method arcsinh, found beside logicle; take it out",
+            "data.transform.x: cofactor is for method arcsinh, but method is logicle; remove cofactor",
         ),
         (
             "{files: [a], transform: {x: {method: logicle, w: 3}}}",
-            "data.transform.x: got w = 3 and m = 4.5, need w at most m / 2",
+            "data.transform.x: w is 3 and m is 4.5; w must be at most m / 2",
         ),
         (
             "{files: [a], transform: {x: {method: logicle, a: -1}}}",
-            "data.transform.x: got a = -1, need a from -w to m - 2 w, here from -0.5 to 3.5",
+            "data.transform.x: a is -1; it must be from -w to m - 2 w, here from -0.5 to 3.5",
         ),
         (
             "{files: [a], transform: {1: {}}}",
-            "data.transform.1: got the name 1, need a text; put it in quotes",
+            "data.transform.1: the name 1 is not text; put it in quotes",
         ),
     ],
 )
@@ -323,14 +354,14 @@ def test_all_problems_come_together() -> None:
         "seed.x=3",
     )
     assert lines == [
-        "--set nonsense: need key=value, as model.components=64",
-        "--set seed.x=3: seed is not a section",
-        "run.yaml: data: missing, need a section with at least files: [...]",
-        "run.yaml: model.components: got 0, need an integer from 1 to 4096",
-        "run.yaml: mcmc.thin: got 0, need an integer from 1 to 2147483648",
-        "run.yaml: mcmc.initt: unknown key; did you mean mcmc.init?",
-        "--set engine.thread=2: unknown key; did you mean engine.threads?",
-        "--set seed=-1: got -1, need an integer from 0 to 18446744073709551615",
+        "--set nonsense: must be key=value, for example model.components=64",
+        "--set seed.x=3: seed is not a section; it has a value and no keys",
+        "run.yaml: data is missing; it must be a section with at least files: [...]",
+        "run.yaml: model.components is 0; it must be an integer from 1 to 4096",
+        "run.yaml: mcmc.thin is 0; it must be an integer from 1 to 2147483648",
+        "run.yaml: mcmc.initt is not a key of the config; did you mean mcmc.init?",
+        "--set engine.thread=2: engine.thread is not a key of the config; did you mean engine.threads?",
+        "--set seed=-1: seed is -1; it must be an integer from 0 to 18446744073709551615",
     ]
 
 
@@ -339,8 +370,8 @@ def test_all_problems_come_together() -> None:
     [
         ("data: [", "run.yaml: line 1, column 8: not valid YAML: expected the node content"),
         ("seed: 1\nseed: 2", 'run.yaml: line 2, column 1: not valid YAML: key "seed" is given twice'),
-        ("[1]", "run.yaml: got [1], need a mapping with the sections data, model"),
-        ("just text", 'run.yaml: got "just text", need a mapping'),
+        ("[1]", "run.yaml: found [1]; it must be a mapping with the keys data, model"),
+        ("just text", 'run.yaml: found "just text"; it must be a mapping'),
         ("!!bool x", "run.yaml: not valid YAML: a value cannot be read"),
         ("!!timestamp x", "run.yaml: not valid YAML: a value cannot be read"),
         ("!!python/object:os.system {}", "run.yaml: line 1, column 1: not valid YAML: could not determine"),

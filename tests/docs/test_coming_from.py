@@ -18,8 +18,9 @@ from scipy import stats as st
 from sklearn.mixture import BayesianGaussianMixture
 
 from dpmix.cli import main
+from dpmix.config.load import parse_config
 from dpmix.config.problems import keys
-from dpmix.config.schema import parse_config, schema
+from dpmix.config.schema import schema
 from dpmix.model.mixture import Hyperparameters, State, Stats, whiteners_of
 from dpmix.model.normal_wishart import posterior
 from dpmix.model.prior import Prior, log_prior

@@ -9,7 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from dpmix import cli
-from dpmix.config.schema import parse_config, reference
+from dpmix.config.load import parse_config
+from dpmix.config.write import reference
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 

@@ -37,8 +37,9 @@ from click.testing import CliRunner
 from cuda_on_cpu import emulator
 
 from dpmix.cli import main
+from dpmix.config.load import parse_config
 from dpmix.config.problems import keys
-from dpmix.config.schema import parse_config, schema
+from dpmix.config.schema import schema
 from dpmix.errors import DpmixError
 from dpmix.kernels import _cpu
 

@@ -10,7 +10,8 @@ import numpy.typing as npt
 import pytest
 
 from dpmix import open_run
-from dpmix.config.schema import Config, EngineConfig
+from dpmix.config.engine import EngineConfig
+from dpmix.config.schema import Config
 from dpmix.engines.choose import Choice, choose_backend, make_engine
 from dpmix.engines.cpu import CpuEngine
 from dpmix.errors import ConfigError, DpmixError

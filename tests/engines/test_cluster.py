@@ -32,7 +32,8 @@ from engine_contract import AnyEngine, EngineContract, Floats, assert_same_stats
 from whole_runs import a_config, assert_identical, wait_for_draws, write_events
 
 from dpmix.cli import main
-from dpmix.config.schema import EngineConfig, to_yaml
+from dpmix.config.engine import EngineConfig
+from dpmix.config.write import to_yaml
 from dpmix.engines import cluster, cluster_connect, cluster_placement, part
 from dpmix.engines.cluster import ClusterEngine
 from dpmix.engines.cluster_connect import closing_quietly, connected

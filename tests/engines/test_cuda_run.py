@@ -13,7 +13,8 @@ from whole_runs import StopAfter, a_config, assert_identical, write_events
 
 from dpmix import open_run
 from dpmix.cli import main
-from dpmix.config.schema import Config, to_yaml
+from dpmix.config.schema import Config
+from dpmix.config.write import to_yaml
 from dpmix.errors import EngineError
 from dpmix.runs.bem import run_bem
 from dpmix.runs.mcmc import run_mcmc

@@ -38,7 +38,7 @@ from whole_runs import (
 
 from dpmix import open_run
 from dpmix.cli import main
-from dpmix.config.schema import to_yaml
+from dpmix.config.write import to_yaml
 from dpmix.engines.cpu import CpuEngine
 from dpmix.errors import ConfigError, DataError
 from dpmix.runs import loop, mcmc, run_file
@@ -609,7 +609,7 @@ from dpmix.runs import loop, mcmc, run_file
 from dpmix.runs.bem import run_bem
 from dpmix.runs.mcmc import run_mcmc
 from dpmix.system import memory
-from dpmix.config.schema import load_config
+from dpmix.config.load import load_config
 def peak():  # of this program alone: the maximum of getrusage goes back before its start
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * int(next(line.split()[1] for line in lines if line.startswith("VmHWM")))

@@ -22,7 +22,7 @@ from click.testing import CliRunner, Result
 from test_draws import layout, state
 
 from dpmix.cli import main
-from dpmix.config.schema import parse_config
+from dpmix.config.load import parse_config
 from dpmix.errors import ConfigError, DataError
 from dpmix.inputs.fcs_data import write_fcs
 from dpmix.inputs.opening import open_source

@@ -19,7 +19,9 @@ from test_faults import in_namespace
 from whole_runs import StopAfter, a_config, assert_identical, contents, dpmix, wait_for_draws, write_events
 
 from dpmix.cli import main
-from dpmix.config.schema import DataConfig, EngineConfig, to_yaml
+from dpmix.config.data import DataConfig
+from dpmix.config.engine import EngineConfig
+from dpmix.config.write import to_yaml
 from dpmix.errors import ConfigError, DataError
 from dpmix.inputs import blocks, preprocess
 from dpmix.inputs.events import Events

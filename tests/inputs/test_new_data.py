@@ -13,7 +13,7 @@ from flowutils.transforms import logicle
 from test_fcs import channel_keywords, make_fcs
 from test_preprocess import LINEAR, MATRIX, events_of, normal, save, write_spilled
 
-from dpmix.config.schema import DataConfig
+from dpmix.config.data import DataConfig
 from dpmix.errors import ConfigError, DataError
 from dpmix.inputs.events import Events
 from dpmix.inputs.fcs_data import write_fcs

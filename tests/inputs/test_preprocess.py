@@ -16,7 +16,7 @@ from flowutils.transforms import logicle
 from scipy import stats
 from test_fcs import channel_keywords, make_fcs
 
-from dpmix.config.schema import DataConfig
+from dpmix.config.data import DataConfig
 from dpmix.errors import ConfigError, DataError
 from dpmix.inputs import blocks, gather
 from dpmix.inputs.atoms import Atom

@@ -12,7 +12,8 @@ import pytest
 from sklearn.mixture import GaussianMixture
 
 from dpmix import open_run
-from dpmix.config.schema import Config, DataConfig
+from dpmix.config.data import DataConfig
+from dpmix.config.schema import Config
 from dpmix.inputs.preprocess import prepare
 from dpmix.populations import phenotypes
 from dpmix.populations.phenotypes import thresholds

@@ -1,0 +1,156 @@
+"""The config section `data`: data files, channels and preprocessing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
+
+from dpmix.config.section import Section, key
+
+DEFAULT = "default"
+TRANSFORM_OF = {"cofactor": "arcsinh", "t": "logicle", "w": "logicle", "m": "logicle", "a": "logicle"}
+
+
+class TransformConfig(Section):
+    """Transform of a channel to a scale on which its populations are close to Gaussian."""
+
+    method: Literal["auto", "logicle", "arcsinh", "log", "linear"] = key(
+        "auto",
+        "auto: the transform that fits the instrument, recorded in the run file. log: logarithm to base 10.",
+        "scatter linear, mass cytometry arcsinh with cofactor 5, fluorescence logicle, plain tables linear",
+    )
+    cofactor: float | None = key(
+        None,
+        "Cofactor of arcsinh(x / cofactor); null: 5 for mass cytometry, 150 otherwise. For arcsinh only.",
+        gt=0,
+    )
+    t: float | None = key(
+        None, "Top of the logicle scale, in data units; null: the range in the file. For logicle only.", gt=0
+    )
+    w: float | None = key(
+        None, "Linear region of the logicle scale, in decades; null: 0.5. For logicle only.", ge=0
+    )
+    m: float | None = key(None, "Width of the logicle scale, in decades; null: 4.5. For logicle only.", gt=0)
+    a: float | None = key(
+        None, "Additional negative decades of the logicle scale; null: 0. For logicle only."
+    )
+
+    @model_serializer(mode="wrap")
+    def _given_keys(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in dump(self).items() if value is not None}
+
+    @model_validator(mode="after")
+    def _parameters_belong_to_the_method(self) -> TransformConfig:
+        for name, method in TRANSFORM_OF.items():
+            if getattr(self, name) is not None and self.method != method:
+                raise ValueError(f"{name} is for method {method}, but method is {self.method}; remove {name}")
+        w, m, a = (
+            default if x is None else x for x, default in ((self.w, 0.5), (self.m, 4.5), (self.a, 0.0))
+        )
+        if w > m / 2:
+            raise ValueError(f"w is {w:g} and m is {m:g}; w must be at most m / 2")
+        if not -w <= a <= m - 2 * w:
+            raise ValueError(f"a is {a:g}; it must be from -w to m - 2 w, here from {-w:g} to {m - 2 * w:g}")
+        return self
+
+
+class DataConfig(Section):
+    """Data files, channels and preprocessing."""
+
+    files: list[str] = key(
+        [],
+        "Data files, globs or folders, pooled into one data set; a folder stands for all data files in it. "
+        "Relative to the folder of this config. Required without samples.",
+        need="a list of file names or globs, for example [sample.fcs]",
+    )
+    samples: str | None = key(
+        None,
+        "Instead of files: a CSV file with one row per sample. Its column file names the data file, relative "
+        "to the folder of the table; its column sample, if present, has the name to show; all other columns "
+        "are copied to the table of proportions.",
+        min_length=1,
+        need="the path of a CSV file, for example samples.csv, or null",
+    )
+    channels: list[str] | None = key(
+        None,
+        "Channels by marker or detector name; globs are allowed. null: all except scatter, time and similar "
+        "channels.",
+        "few analyses want scatter and time clustered together with the markers",
+        min_length=1,
+        need='a list of channel names or globs, for example [CD3, "CD8*"] (numbers in quotes), or null',
+    )
+    compensation: str = key(
+        "auto",
+        "auto: the spillover matrix of each file, if it has one. none: no compensation. Or the path of a CSV "
+        "file with a matrix.",
+        "an uncompensated file shows populations that do not exist",
+        need="auto, none, or the path of a CSV file with detector names in its header, for example "
+        "spillover.csv",
+    )
+    linearize: bool = key(
+        True,
+        "Undo the logarithmic amplification ($PnE) that older FCS files declare, before any other step.",
+        "transforms and compensation are defined on the linear scale",
+    )
+    transform: dict[str, TransformConfig] = key(
+        {DEFAULT: TransformConfig()},
+        'Transform of each channel, by name or glob; "default" applies to all other channels. Methods: auto '
+        "(fits the instrument), logicle (t, w, m, a), arcsinh (cofactor), log, linear.",
+        need="a mapping of channel names or globs to transforms, for example {default: {method: logicle}}",
+    )
+    standardize: bool = key(
+        True,
+        "Scale each channel to mean 0 and standard deviation 1 after its transform. The run file records the "
+        "scaling.",
+        "one prior then fits every channel",
+    )
+    atoms: Literal["report", "dither", "tail"] = key(
+        "dither",
+        "Handling of atoms: many events at exactly one value of a channel (clipped, or zero), where "
+        "covariances may shrink to zero. report: only report them. dither: add noise of 0.03 standard "
+        "deviations. tail: spread events at a limit beyond it as a half-normal, and dither the others. Atoms "
+        "are always reported; the noise depends on the seed; data files are not changed.",
+        "a learned prior (model.learn) needs it, because many events at one value pull phi to zero",
+    )
+    margin_events: Literal["report", "drop"] = key(
+        "report",
+        "Events at a limit of a channel's range. report: only report them. drop: remove them.",
+        "events are only removed on request",
+    )
+    max_events: int | None = key(
+        None, "Use this many events, drawn at random (by the seed) from the pooled data; null: use all.", ge=1
+    )
+
+    @model_validator(mode="after")
+    def _files_or_samples(self) -> DataConfig:
+        if self.files and self.samples is not None:
+            raise ValueError("both files and samples are given; remove one of them")
+        if not self.files and self.samples is None:
+            raise ValueError("files is missing; give a list of file names or globs, for example [sample.fcs]")
+        return self
+
+    @field_validator("compensation")
+    @classmethod
+    def _compensation_is_known(cls, value: str) -> str:
+        return name_or_path(value, ("auto", "none"))
+
+    @field_validator("transform")
+    @classmethod
+    def _transform_has_a_default(cls, value: dict[str, TransformConfig]) -> dict[str, TransformConfig]:
+        return value if DEFAULT in value else {DEFAULT: TransformConfig(), **value}
+
+
+def name_or_path(value: str, names: Sequence[str]) -> str:
+    """Return `value` if it is one of the names or looks like a path; a mistyped name is not a path.
+
+    Raises
+    ------
+    ValueError
+        It is neither.
+    """
+    if value not in names and not Path(value).suffix and "/" not in value:
+        raise ValueError
+    return value
