@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from record import picture
 
-from dpmix.report.figures import STYLE
-from dpmix.report.views import PALETTE
+from dpmix.report.drawing import STYLE
+from dpmix.report.palette import PALETTE
 
 COLOURS = PALETTE[:8]
 WIDTH = 7.0

@@ -52,8 +52,10 @@ from dpmix.model.prior import Prior
 from dpmix.model.streams import Key, Stream
 from dpmix.populations import alignment, find, proportions
 from dpmix.populations.result import interval
-from dpmix.report import views
-from dpmix.report.figures import STYLE
+from dpmix.report.drawing import STYLE
+from dpmix.report.pairs import ellipse as ellipse_shape
+from dpmix.report.palette import colour as colour_of
+from dpmix.report.palette import ink
 from dpmix.runs import diagnostics, initialise
 from dpmix.runs.mcmc import run_mcmc
 from dpmix.runs.session import make_prior
@@ -90,7 +92,7 @@ def prior() -> Figure:
             law = Prior(np.zeros(2), given["gamma"], given["nu"], given["phi"] * np.eye(2), 1.0, 1.0)
             drawn = gibbs.draw_prior(law, 12, 1.0, Stream(5, 0, 0))
             for j in range(drawn.n_components):
-                ellipse(axes, drawn.means[j], drawn.covariances[j], views.colour(j))
+                ellipse(axes, drawn.means[j], drawn.covariances[j], colour_of(j))
             square(axes, 5.5)
             axes.set_title(title.format(f"{value:g}"))
     return figure
@@ -103,7 +105,7 @@ def sticks() -> Figure:
     for axes, alpha in zip(grid[0], (0.5, 2.0, 10.0), strict=True):
         for row in range(6):
             weights = gibbs.draw_prior(law, 128, alpha, Stream(1, row, 0)).weights
-            colours = [views.colour(j) for j in range(len(weights))]
+            colours = [colour_of(j) for j in range(len(weights))]
             before = np.cumsum(weights) - weights
             axes.barh([row] * len(weights), weights, left=before, height=0.72, color=colours, linewidth=0)
         axes.set_title(rf"$\alpha$ = {alpha:g}")
@@ -132,12 +134,10 @@ def moves() -> Figure:
         axes = grid[place]
         axes.plot(*events[::4, :2].T, ".", color="#b0b0b0", markersize=1.0, rasterized=True)
         for j in np.flatnonzero(sweep.state.weights > 0.005):
-            ellipse(axes, sweep.state.means[j, :2], sweep.state.covariances[j, :2, :2], views.colour(0))
+            ellipse(axes, sweep.state.means[j, :2], sweep.state.covariances[j, :2, :2], colour_of(0))
         square(axes, 2.0)
         axes.set_title(title)
-    for path, colour, name in zip(
-        paths, (views.colour(0), views.colour(1)), ("with", "without"), strict=True
-    ):
+    for path, colour, name in zip(paths, (colour_of(0), colour_of(1)), ("with", "without"), strict=True):
         held = [int((sweep.stats.counts > 0).sum()) for sweep in path]
         grid["D"].plot(range(1, n_sweeps + 1), held, color=colour, linewidth=1.2, label=f"{name} the moves")
     grid["D"].axhline(n_groups, color=INK, linewidth=0.7, linestyle=DASHED)
@@ -159,8 +159,8 @@ def truncation_bound() -> Figure:
     for number, alpha in enumerate((1.0, 5.0, 20.0)):
         bound = [4.0 * beyond(int(K), alpha, n_events) for K in n_components]
         rough = 4.0 * n_events * np.exp(-(n_components - 1) / alpha)
-        axes.plot(n_components, bound, color=views.colour(number), label=rf"$\alpha$ = {alpha:g}")
-        axes.plot(n_components, rough, color=views.colour(number), linewidth=0.9, linestyle=DASHED)
+        axes.plot(n_components, bound, color=colour_of(number), label=rf"$\alpha$ = {alpha:g}")
+        axes.plot(n_components, rough, color=colour_of(number), linewidth=0.9, linestyle=DASHED)
     axes.axhline(2.0, color=INK, linewidth=0.7)
     axes.annotate("2: no distance is larger", (2, 2.0), (0, -10), textcoords="offset points")
     axes.set_xscale("log", base=2)
@@ -197,7 +197,7 @@ def truncation_chosen() -> Figure:
         last = [sweep.state.weights[-1] for sweep in kept]
         binds.append(diagnostics.truncation_warning(np.array(last), occupied[-1], K) is not None)
     figure, ((left, right),) = panels(1, 2, 7.0, 2.9)
-    colours = [views.colour(1 if bound else 0) for bound in binds]
+    colours = [colour_of(1 if bound else 0) for bound in binds]
     left.plot(truncations, truncations, color=INK, linewidth=0.7, linestyle=DASHED)
     left.annotate("all K", (32, 32), (-4, 2), textcoords="offset points", ha="right")
     left.vlines(truncations, [min(o) for o in occupied], [max(o) for o in occupied], colors=colours)
@@ -209,7 +209,7 @@ def truncation_chosen() -> Figure:
     right.scatter(truncations, density, c=colours, s=22, zorder=3)
     right.set_title("held-out log density of an event (nats)")
     for number, what in enumerate(("not warned of", "“the truncation binds”")):
-        right.scatter([], [], color=views.colour(number), s=22, label=what)
+        right.scatter([], [], color=colour_of(number), s=22, label=what)
     right.legend(frameon=False, loc="lower right")
     for axes in (left, right):
         axes.set_xscale("log", base=2)
@@ -250,7 +250,7 @@ def switching() -> Figure:
         by_chain = values.reshape(N_CHAINS, N_DRAWS, n_shown)
         r_hats = [f"{arviz.rhat(by_chain[..., k], method='rank'):.2f}" for k in range(n_shown)]
         for k in range(n_shown):
-            axes.plot(values[:, k], ".", markersize=2.2, color=views.colour(k), rasterized=True)
+            axes.plot(values[:, k], ".", markersize=2.2, color=colour_of(k), rasterized=True)
         axes.set_title(f"{title} (R-hat: {', '.join(r_hats)})")
         axes.axvline(N_DRAWS, color=INK, linewidth=0.7)
         axes.set_xlim(0, N_CHAINS * N_DRAWS)
@@ -268,11 +268,11 @@ def invariant() -> Figure:
     averages = np.mean([state.means[:4, 0] for state in states], axis=0)
     figure, ((axes,),) = panels(1, 1, 7.0, 2.6)
     axes.hist(events[:, 0], bins=60, density=True, color="#e2e2e2")
-    axes.plot(places, densities[::12].T, color=views.colour(0), linewidth=0.5, alpha=0.4)
+    axes.plot(places, densities[::12].T, color=colour_of(0), linewidth=0.5, alpha=0.4)
     axes.plot(places, densities.mean(axis=0), color=INK, linewidth=1.4, label="mean density")
-    axes.plot([], [], color=views.colour(0), linewidth=0.8, label="density of single draws")
+    axes.plot([], [], color=colour_of(0), linewidth=0.8, label="density of single draws")
     axes.plot(
-        averages, np.zeros(4), "^", color=views.colour(1), clip_on=False, zorder=3, label="mean of means[j]"
+        averages, np.zeros(4), "^", color=colour_of(1), clip_on=False, zorder=3, label="mean of means[j]"
     )
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
@@ -313,12 +313,12 @@ def memberships() -> Figure:
     events_axes, shares_axes, entropy_axes = grid[:, 0]
     events_axes.hist(events[:, 0], bins=np.linspace(-5.0, 5.0, 61), color="#d4d4d4")
     events_axes.set_title(f"{len(events):,} events of two populations, 3.5 standard deviations apart")
-    shares_axes.plot(places, draws.T, color=views.colour(0), linewidth=0.4, alpha=0.3)
+    shares_axes.plot(places, draws.T, color=colour_of(0), linewidth=0.4, alpha=0.3)
     shares_axes.plot(places, mean, color=INK, linewidth=1.5)
     shares_axes.set_title(
         "probability of the larger one: each draw (blue), and their mean (black), which is reported"
     )
-    entropy_axes.plot(places, entr(mean) + entr(1.0 - mean), color=views.colour(1))
+    entropy_axes.plot(places, entr(mean) + entr(1.0 - mean), color=colour_of(1))
     entropy_axes.axhline(math.log(2.0), color=INK, linewidth=0.7, linestyle=DASHED)
     entropy_axes.set_title("entropy of the mean (nats; dashed: log 2, the most that two can have)")
     entropy_axes.set_xlabel("channel 1")
@@ -340,9 +340,9 @@ def donors() -> Figure:
         counts = np.broadcast_to(np.column_stack((own, n_cells - own)), (1_000, n_samples, 2))
         centre, low, high = (part[:, 0] for part in interval(proportions.posterior(counts, seed=1)))
         numbers = np.arange(1, n_samples + 1)
-        axes.vlines(numbers, 100.0 * low, 100.0 * high, color=views.colour(0), linewidth=2.0)
-        axes.plot(numbers, 100.0 * centre, "o", color=views.colour(0), markersize=4.0)
-        axes.plot(numbers, 100.0 * truth, "_", color=views.colour(1), markersize=9.0, markeredgewidth=1.6)
+        axes.vlines(numbers, 100.0 * low, 100.0 * high, color=colour_of(0), linewidth=2.0)
+        axes.plot(numbers, 100.0 * centre, "o", color=colour_of(0), markersize=4.0)
+        axes.plot(numbers, 100.0 * truth, "_", color=colour_of(1), markersize=9.0, markeredgewidth=1.6)
         axes.axhline(100.0 * mean, color=INK, linewidth=0.7, linestyle=DASHED)
         axes.set_title(title)
         axes.set_xlabel("sample")
@@ -392,7 +392,7 @@ def precision() -> Figure:
         error = np.abs(values.astype(np.float64) - right).reshape(len(distances), n_each)
         typical = np.sqrt(np.square(error).mean(axis=1))
         last = number == len(ways) - 1
-        style = {"color": INK, "linestyle": DASHED} if last else {"color": views.colour(2 - number)}
+        style = {"color": INK, "linestyle": DASHED} if last else {"color": colour_of(2 - number)}
         axes.plot(distances, np.maximum(typical, 1e-12), label=name, **style)
     far = math.sqrt(2.0 * 4.0e4)
     axes.axvline(far, color=PALE, linewidth=0.9)
@@ -421,10 +421,8 @@ def sums() -> Figure:
     binned = (exact.values(state) - true) / unit
     figure, ((axes,),) = panels(1, 1, 7.0, 2.5)
     ends = np.arange(math.floor(plain.min()) - 0.5, math.ceil(plain.max()) + 1.5)
-    axes.hist(
-        plain, bins=ends, color=views.colour(1), label=f"one after the other: {len(set(plain))} results"
-    )
-    axes.axvline(binned[0], color=views.colour(0), linewidth=1.8, label=f"binned: {len(set(binned))} result")
+    axes.hist(plain, bins=ends, color=colour_of(1), label=f"one after the other: {len(set(plain))} results")
+    axes.axvline(binned[0], color=colour_of(0), linewidth=1.8, label=f"binned: {len(set(binned))} result")
     axes.set_xlabel("error, in units of the last place of the sum")
     axes.set_title(f"sums of the same {len(numbers):,} numbers in {n_orders} orders")
     axes.set_yticks([])
@@ -445,7 +443,7 @@ def uniform() -> Figure:
         top = 14.5 - 9.5 * row
         axes.text(1.0, top + 5.2, what, fontsize=8)
         for column, name in enumerate(names):
-            box(axes, 1.0 + 7.5 * column, top, 7.0, 4.0, name, views.colour(row), size=6.5)
+            box(axes, 1.0 + 7.5 * column, top, 7.0, 4.0, name, colour_of(row), size=6.5)
     arrow(axes, (17.0, 16.5), (35.0, 14.0))
     arrow(axes, (31.5, 7.0), (35.0, 9.5))
     box(axes, 35.5, 8.0, 9.5, 7.5, "Philox\n4x32-10", INK, size=8)
@@ -458,7 +456,7 @@ def uniform() -> Figure:
     )
     for row, use in enumerate(uses):
         top = 17.3 - 5.0 * row
-        box(axes, 49.0, top, 19.5, 4.0, use, views.colour(0 if row == 0 else 2), size=7)
+        box(axes, 49.0, top, 19.5, 4.0, use, colour_of(0 if row == 0 else 2), size=7)
     return figure
 
 
@@ -474,13 +472,13 @@ def rows() -> Figure:
         1.0, 24.0, "an event of three channels: PADDED_DIM = 4 floats, one load of 16 bytes", fontsize=8
     )
     for place, name in enumerate(("x₀", "x₁", "x₂", "0")):
-        cell(axes, 1.0 + width * place, 18.5, width, name, views.colour(0) if name != "0" else None)
+        cell(axes, 1.0 + width * place, 18.5, width, name, colour_of(0) if name != "0" else None)
     axes.text(1.0, 14.0, f"a component: PACK_DIM = {layout.pack_dim} floats, by columns of W", fontsize=8)
     names = packed_names(layout)
     column = -1
     for place, name in enumerate(names):
         column += name.startswith("μ")
-        kind = INK if name == "c" else None if name == "0" else views.colour(1 + column)
+        kind = INK if name == "c" else None if name == "0" else colour_of(1 + column)
         cell(axes, 1.0 + width * place, 8.5, width, name, kind)
     for quad in range(layout.pack_dim // 4):
         left = 1.0 + 4 * width * quad
@@ -521,11 +519,11 @@ def shared() -> Figure:
     axes.text(47.0, 28.5, "128 threads, 4 events each\nin registers", fontsize=8, va="center")
     for row in range(12):
         held = 4 <= row < 8
-        face = views.colour(1) if held else "#e6e6e6"
+        face = colour_of(1) if held else "#e6e6e6"
         axes.add_patch(Rectangle((1.0, 23.0 - 2.0 * row), 13.0, 1.6, facecolor=face, edgecolor="none"))
     for row in range(4):
         axes.add_patch(
-            Rectangle((24.0, 19.0 - 4.0 * row), 13.0, 2.6, facecolor=views.colour(1), edgecolor="none")
+            Rectangle((24.0, 19.0 - 4.0 * row), 13.0, 2.6, facecolor=colour_of(1), edgecolor="none")
         )
     arrow(axes, (14.6, 12.8), (23.2, 14.5))
     axes.text(18.8, 10.0, "once a block,\nby all threads", fontsize=7, ha="center", va="center")
@@ -537,7 +535,7 @@ def shared() -> Figure:
         axes.text(47.0, top + 1.4, f"thread {thread if thread < 3 else 127}", fontsize=7, va="center")
         for event in range(4):
             axes.add_patch(
-                Rectangle((54.5 + 3.6 * event, top), 3.2, 2.8, facecolor=views.colour(0), edgecolor="none")
+                Rectangle((54.5 + 3.6 * event, top), 3.2, 2.8, facecolor=colour_of(0), edgecolor="none")
             )
         arrow(axes, (37.6, 12.0), (46.4, top + 1.4))
     axes.text(40.2, 3.0, "the same float\nto every thread", fontsize=7, ha="center", va="center")
@@ -558,14 +556,14 @@ def tiles() -> Figure:
     figure, ((whole, part),) = panels(1, 2, 7.0, 3.0, width_ratios=[2.2, 1.0])
     at_ends = np.concatenate(([0.0], ends[size - 1 :: size]))
     for t in range(n_tiles):
-        colour = views.colour(1) if t == tile else views.colour(0)
+        colour = colour_of(1) if t == tile else colour_of(0)
         whole.bar(size * t, at_ends[t + 1], width=size - 0.6, align="edge", color=colour, alpha=0.85)
     whole.axhline(point, color=INK, linewidth=0.9, linestyle=DASHED)
     whole.annotate(r"uniform $\times$ total", (0, point), (2, 3), textcoords="offset points")
     whole.set_title("kept while all components pass: 16 sums")
     whole.set_xlabel("component")
     inside = np.arange(tile * size, (tile + 1) * size)
-    colours = [views.colour(1) if j == label else PALE for j in inside]
+    colours = [colour_of(1) if j == label else PALE for j in inside]
     part.bar(inside, weights[inside], bottom=ends[inside] - weights[inside], color=colours, width=0.85)
     part.axhline(point, color=INK, linewidth=0.9, linestyle=DASHED)
     part.set_xticks(inside)
@@ -594,7 +592,7 @@ def pruning() -> Figure:
     for of_component in known:
         gone = np.flatnonzero(of_component <= line)
         last = int(gone[0]) if len(gone) else len(bounds) - 1
-        colour = PALE if len(gone) else views.colour(0)
+        colour = PALE if len(gone) else colour_of(0)
         axes.plot(
             range(last + 1),
             of_component[: last + 1],
@@ -603,7 +601,7 @@ def pruning() -> Figure:
             zorder=1 if len(gone) else 2,
         )
         if len(gone):
-            axes.plot(last, max(of_component[last], best - 118.0), "x", color=views.colour(1), markersize=3.5)
+            axes.plot(last, max(of_component[last], best - 118.0), "x", color=colour_of(1), markersize=3.5)
     axes.axhline(line, color=INK, linewidth=0.9, linestyle=DASHED)
     axes.annotate(f"{WEIGHT_FLOOR:g} nats below the best", (0, line), (2, 3), textcoords="offset points")
     names = [
@@ -728,7 +726,7 @@ def panels(
 
 def ellipse(axes: Axes, mean: Array, covariance: Array, colour: str) -> None:
     """Around 90% of a bivariate normal."""
-    width, height, angle = views.ellipse(covariance)
+    width, height, angle = ellipse_shape(covariance)
     axes.add_patch(
         Ellipse(
             tuple(mean), width, height, angle=math.degrees(angle), fill=False, edgecolor=colour, linewidth=1.1
@@ -764,7 +762,7 @@ def box(
 ) -> None:
     axes.add_patch(Rectangle((x, y), width, height, facecolor=colour, edgecolor="none"))
     place = x + width / 2, y + height / 2
-    axes.text(*place, text, color=views.ink(colour), fontsize=size, ha="center", va="center")
+    axes.text(*place, text, color=ink(colour), fontsize=size, ha="center", va="center")
 
 
 def cell(axes: Axes, x: float, y: float, width: float, text: str, colour: str | None) -> None:

@@ -1,4 +1,4 @@
-"""The optional map of a gating: some of its events in two dimensions, by t-SNE. Nothing is found on it."""
+"""The optional map of a gating: some events in two dimensions by t-SNE. Populations are not found on it."""
 
 from __future__ import annotations
 
@@ -6,34 +6,39 @@ import numpy as np
 import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
-from dpmix.model.mixture import Array, Floats
+from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.model.streams import Step, Stream
-from dpmix.populations.result import Map
+from dpmix.populations.result import Gating, Map
+from dpmix.report.labels import shown
 from dpmix.system.extras import require_extra
 from dpmix.system.progress import ProgressLog
 
 MOST_EVENTS = 20_000
 PERPLEXITY = 30.0
-EARLY, LATE, REPORT_EVERY = 250, 500, 10  # steps: with exaggeration, without, between two reports
+MAP_NOTE = (
+    "Neighbours are similar in all channels. Distances between islands and sizes of islands have no meaning.",
+    "Populations are not defined on the map: an island may hold several, and a population several islands.",
+)
+EARLY, LATE, REPORT_EVERY = 250, 500, 10  # steps: with exaggeration, without, between progress reports
 
 
 def need() -> None:
-    """Raise `ConfigError` where openTSNE is missing."""
+    """Raise `ConfigError` if openTSNE is not installed."""
     require_extra("openTSNE", "map", "a map")
 
 
 def make_map(values: Floats, populations: npt.NDArray[np.integer], seed: int) -> Map:
-    """A map of at most 20,000 events, drawn at random.
+    """Draw a map of at most 20,000 random events.
 
     Parameters
     ----------
     values : float32 [N, D]
         All events, standardised scale.
     populations : int [N]
-        Of each event, from 0.
+        Population of each event, from 0.
     seed : int
-        Of the run. The same seed gives the same map, bit for bit, for any number of threads; not for another
-        version of openTSNE or another kind of processor.
+        Seed of the run. The same seed gives the same map, bit for bit, for any number of threads, but not for
+        another version of openTSNE or another kind of processor.
 
     Raises
     ------
@@ -47,10 +52,11 @@ def make_map(values: Floats, populations: npt.NDArray[np.integer], seed: int) ->
 
 
 def _embed(values: Floats, random: np.random.Generator) -> Floats:
-    """Places of events on the map, float32 [M, 2] (van der Maaten and Hinton 2008, J. Mach. Learn.
-    Res. 9:2579).
+    """Compute positions on the map, float32 [M, 2] (van der Maaten and Hinton 2008, J. Mach. Learn. Res.
+    9:2579).
 
-    Up to three events have no neighbours that a perplexity of 1 would keep: they stay where they begin.
+    Three events or fewer have too few neighbours even for a perplexity of 1: they keep their initial
+    positions.
     """
     from openTSNE import TSNE
 
@@ -59,12 +65,12 @@ def _embed(values: Floats, random: np.random.Generator) -> Floats:
         return start.astype(np.float32)
     progress = ProgressLog("drawing the map", EARLY + LATE)
     tsne = TSNE(
-        perplexity=min(PERPLEXITY, (len(values) - 1) / 3),  # that of three times as many neighbours
+        perplexity=min(PERPLEXITY, (len(values) - 1) / 3),  # three neighbours per unit of perplexity
         early_exaggeration_iter=EARLY,
         n_iter=LATE,
         initialization=start,
         random_state=int(random.integers(2**31)),
-        n_jobs=1,  # its neighbours and its sums depend on the number of threads
+        n_jobs=1,  # neighbours and sums depend on the number of threads
         callbacks=lambda *_: progress.add(REPORT_EVERY),
         callbacks_every_iters=REPORT_EVERY,
     )
@@ -73,8 +79,10 @@ def _embed(values: Floats, random: np.random.Generator) -> Floats:
 
 
 def _principal(values: Floats, random: np.random.Generator) -> Array:
-    """Where the events begin, float64 [M, 2]: the first two principal components, which keep the map's large
-    structure (Kobak and Linderman 2021, Nat. Biotechnol. 39:156), 1e-4 wide and a little apart."""
+    """Return initial positions, float64 [M, 2]: two principal components, scaled to 1e-4, with noise.
+
+    They preserve the large-scale structure (Kobak and Linderman 2021, Nat. Biotechnol. 39:156).
+    """
     centred = values.astype(float) - values.mean(axis=0, dtype=float)
     with threadpool_limits(1):
         _, axes = np.linalg.eigh(centred.T @ centred)
@@ -82,3 +90,41 @@ def _principal(values: Floats, random: np.random.Generator) -> Array:
     places = np.zeros((len(values), 2))
     places[:, : first.shape[1]] = first / (first[:, 0].std() or 1.0)
     return 1e-4 * (places + 0.01 * random.standard_normal(places.shape))
+
+
+def map_caption(gating: Gating, events: Map) -> str:
+    """Return which events the map shows, for a reader."""
+    drawn, total = len(events.places), int(gating.n_events.sum())
+    which = f"All {drawn:,} events" if drawn == total else f"{drawn:,} of {total:,} events, drawn at random"
+    numbered = shown(gating)
+    few = f" Numbers mark the {numbered} largest." if numbered < gating.n_populations else ""
+    return f"{which} (t-SNE). Colour: most probable population.{few}"
+
+
+def map_window(events: Map) -> tuple[Array, float]:
+    """Return the lower left corner, float64 [2], and the side of the square that holds the map."""
+    low, high = events.places.min(axis=0).astype(float), events.places.max(axis=0).astype(float)
+    side = 1.06 * float((high - low).max()) or 1.0
+    return (low + high - side) / 2.0, side
+
+
+def map_point(events: Map) -> float:
+    """Return the diameter of an event's point relative to the side of the map."""
+    return float(np.clip(0.25 / np.sqrt(len(events.places)), 0.0025, 0.008))
+
+
+def map_numbers(gating: Gating, events: Map) -> tuple[Ints, Array]:
+    """Return the populations shown that are on the map, int64 [Q], and positions of their numbers [Q, 2].
+
+    A number stands at the event nearest to the median, which itself may lie between islands. It stands above
+    an island that it would hide.
+    """
+    there = np.intersect1d(events.populations, np.arange(shown(gating)))
+    points, (_, side) = np.empty((len(there), 2)), map_window(events)
+    for row, population in enumerate(there):
+        own = events.places[events.populations == population].astype(float)
+        away = np.linalg.norm(own - np.median(own, axis=0), axis=1)
+        points[row] = own[away.argmin()]
+        if np.median(away) < 0.02 * side:
+            points[row, 1] += 0.025 * side + np.median(away)
+    return there, points

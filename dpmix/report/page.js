@@ -1,6 +1,6 @@
 "use strict";
-// The page's own script: puts the plots in their places and redraws those with a choice of markers or population.
-// `plots` are Bokeh's; `data` is what dpmix/report/page.py writes in _data.
+// Place the Bokeh plots on the page, and redraw those with a choice of markers or population.
+// `data` comes from page_data in dpmix/report/page_data.py.
 
 const plots = JSON.parse(document.getElementById("plots").textContent);
 const data = JSON.parse(document.getElementById("data").textContent);
@@ -11,7 +11,7 @@ function fail(message) {
   byId("failed").hidden = false;
 }
 
-// Text between such marks would be set as mathematics; a word joiner between them is not seen.
+// Bokeh interprets text between these marks as mathematics; an invisible word joiner prevents it.
 const plain = (text) => text.replaceAll("$$", "$\u2060$").replaceAll("\\(", "\\\u2060(").replaceAll("\\[", "\\\u2060[");
 
 async function embed() {
@@ -28,7 +28,7 @@ async function embed() {
 const bins = data.bins;
 const unpacked = new Map();
 
-// Events (on a logarithmic scale of 255 steps) and population plus 1 of the bins of a pair, first marker across.
+// Return the events (logarithmic scale of 255 steps) and the population plus 1 of each bin, first marker horizontal.
 async function raster(pair) {
   if (!unpacked.has(pair)) {
     const packed = Uint8Array.from(atob(data.rasters[pair]), (c) => c.charCodeAt(0));
@@ -70,7 +70,7 @@ function shades(steps, populations, swapped, scale, mode, only) {
   return image;
 }
 
-function told(steps, populations, swapped, full) {
+function tooltips(steps, populations, swapped, full) {
   const who = new Array(bins * bins), events = new Array(bins * bins);
   for (let row = 0; row < bins; row++) {
     for (let column = 0; column < bins; column++) {
@@ -83,7 +83,7 @@ function told(steps, populations, swapped, full) {
   return { who, events };
 }
 
-// 90% ellipse of a covariance: radius squared of a chi-square variable of two degrees of freedom.
+// Return the 90% ellipse of a covariance: its squared radius is a chi-squared quantile with two degrees of freedom.
 function ellipse(xx, xy, yy) {
   const middle = (xx + yy) / 2, gap = Math.hypot((xx - yy) / 2, xy);
   const size = (value) => 2 * Math.sqrt(-2 * Math.log(0.1) * Math.max(value, 0));
@@ -125,11 +125,11 @@ async function showMarkers(document_) {
   const [left, right, bottom, top] = [...data.ranges[across], ...data.ranges[up]];
   const image = source.data.image[0];
   image.set(shades(steps, populations, swapped, data.scale[pair], mode, only));
-  const { who, events } = told(steps, populations, swapped, full);
+  const { who, events } = tooltips(steps, populations, swapped, full);
   source.data = {
     image: [image], who: [who], events: [events], x: [left], y: [bottom], dw: [right - left], dh: [top - bottom],
   };
-  source.change.emit(); // the image is the array it was: where nothing else differs, Bokeh sees no change
+  source.change.emit(); // the image is the same array, so Bokeh may not notice the change
   const { found, numbers } = outlines(across, up, pair, only);
   model("ellipses").data = found;
   model("numbers").data = numbers;
@@ -172,7 +172,7 @@ function showSamples(document_) {
   const source = document_.get_model_by_name("samples");
   const { mean, low, high, least } = data.samples;
   const count = mean.length;
-  // At least a factor of 4, so that the axis has names.
+  // A range of at least a factor of 4 contains ticks.
   const start = Math.max(least, Math.min(...low.map((row) => row[p]), ...mean.map((row) => row[p])) / 2);
   const end = Math.max(4 * start, Math.min(1, 2 * Math.max(...high.map((row) => row[p]))));
   document_.get_model_by_name("shares").y_range.setv({ start, end, reset_start: start, reset_end: end });
@@ -202,6 +202,6 @@ embed()
     document.documentElement.setAttribute("data-ready", "true");
   })
   .catch((error) => {
-    fail(`The figures cannot be drawn by this browser (${error}); they are in the folder "figures" beside this page, too.`);
+    fail(`The figures cannot be drawn by this browser (${error}); they are also in the folder "figures" next to this page.`);
     throw error;
   });

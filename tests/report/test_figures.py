@@ -18,7 +18,7 @@ from dpmix.model.mixture import Array
 from dpmix.populations.rasters import Counter, grid
 from dpmix.populations.result import Gating, Map
 from dpmix.populations.tree import Tree
-from dpmix.report import figures, views
+from dpmix.report import dendrogram, drawing, embedding, figures, heatmap, labels, pairs, palette, traces
 from dpmix.runs.diagnostics import convergence
 
 NAMES = {
@@ -66,9 +66,9 @@ def nearest(colours: tuple[str, ...], sight: str) -> float:
 
 @pytest.mark.parametrize("sight", SIGHTS)
 def test_the_colours_of_the_largest_populations_differ_in_every_sight(sight: str) -> None:
-    assert nearest(views.PALETTE[:8], sight) > 12
-    assert len(set(views.PALETTE)) == 60
-    assert nearest(views.PALETTE, sight) > 1.5
+    assert nearest(palette.PALETTE[:8], sight) > 12
+    assert len(set(palette.PALETTE)) == 60
+    assert nearest(palette.PALETTE, sight) > 1.5
 
 
 def test_a_common_palette_would_fail_that() -> None:
@@ -77,9 +77,9 @@ def test_a_common_palette_would_fail_that() -> None:
 
 
 def test_numbers_on_the_colours_can_be_read() -> None:
-    for colour in views.PALETTE:
+    for colour in palette.PALETTE:
         light = float(linear((colour,))[0] @ [0.2126, 0.7152, 0.0722])
-        text = 0.0 if views.ink(colour) == "#000000" else 1.0
+        text = 0.0 if palette.ink(colour) == "#000000" else 1.0
         assert (max(light, text) + 0.05) / (min(light, text) + 0.05) >= 4.5  # WCAG 2.1, AA
 
 
@@ -87,15 +87,15 @@ def test_names_are_shortened_to_what_tells() -> None:
     gating = make_gating(2, 4, channels=("CD3", "CD45RA", "a b", "HLA-DR"))
     full = "CD3+, CD45RA-, a b+/-, HLA-DR+"
     named = replace(gating, phenotypes=(full, "CD3-, CD45RA-, a b-, HLA-DR-"))
-    assert views.phenotype(named, 0, 60) == full
-    assert views.phenotype(named, 0, 22) == "CD3+ a b+/- HLA-DR+"
-    assert views.phenotype(named, 0, 10) == "CD3+ …"
-    assert views.phenotype(named, 1, 15) == "CD3- CD45RA- …"
-    assert views.phenotype(named, 1, 29) == "CD3- CD45RA- a b- HLA-DR-", "short, as the other is too long"
-    assert views.label(named, 0) == f"1 {full}"
-    assert views.label(replace(gating, phenotypes=("", "")), 1) == "2"
-    assert views.shortened("abcdefghij", 5) == "ab…ij"
-    assert len(views.shortened("x" * 50, 20)) == 20
+    assert labels.phenotype(named, 0, 60) == full
+    assert labels.phenotype(named, 0, 22) == "CD3+ a b+/- HLA-DR+"
+    assert labels.phenotype(named, 0, 10) == "CD3+ …"
+    assert labels.phenotype(named, 1, 15) == "CD3- CD45RA- …"
+    assert labels.phenotype(named, 1, 29) == "CD3- CD45RA- a b- HLA-DR-", "short, as the other is too long"
+    assert labels.label(named, 0) == f"1 {full}"
+    assert labels.label(replace(gating, phenotypes=("", "")), 1) == "2"
+    assert labels.shortened("abcdefghij", 5) == "ab…ij"
+    assert len(labels.shortened("x" * 50, 20)) == 20
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_names_are_shortened_to_what_tells() -> None:
     ],
 )
 def test_shares_are_told_in_few_digits(share: float, told: str) -> None:
-    assert views.percent(share) == told
+    assert labels.percent(share) == told
 
 
 @pytest.mark.parametrize(
@@ -123,12 +123,12 @@ def test_shares_are_told_in_few_digits(share: float, told: str) -> None:
     ],
 )
 def test_every_axis_of_logarithms_is_named(low: float, high: float, places: list[float]) -> None:
-    assert views.ticks(low, high) == pytest.approx(places)
+    assert labels.ticks(low, high) == pytest.approx(places)
 
 
 def test_moments_are_those_of_a_sample_of_the_mixture() -> None:
     gating = make_gating(3, 3)
-    means, covariances = views.moments(gating)
+    means, covariances = pairs.moments(gating)
     rng = np.random.default_rng(2)
     for p in range(3):
         own = np.flatnonzero(gating.components == p)
@@ -141,8 +141,8 @@ def test_moments_are_those_of_a_sample_of_the_mixture() -> None:
 
 def test_separation_is_one_minus_the_bhattacharyya_coefficient() -> None:
     gating = make_gating(3, 3)
-    means, covariances = views.moments(gating)
-    got = views.separation(gating, gating.rasters.pairs)
+    means, covariances = pairs.moments(gating)
+    got = pairs.separation(gating, gating.rasters.pairs)
     side = np.linspace(-6, 11, 500)
     places = np.stack(np.meshgrid(side, side), axis=-1)
     for pair, place in enumerate(gating.rasters.pairs):
@@ -178,10 +178,10 @@ def blobs(centres: Array, n: int = 500) -> Gating:
 def test_the_pairs_chosen_separate_all_and_leave_out_what_does_not() -> None:
     # Channels 0 and 1 tell 0 and 1 from the rest, channels 3 and 4 tell 2 and 3; channel 2 tells nothing.
     gating = blobs([[0, 0, 0, 0, 0], [5, 5, 0, 0, 0], [0, 5, 0, 5, 0], [0, 5, 0, 0, 5]])
-    chosen = views.separating_pairs(gating)
+    chosen = pairs.separating_pairs(gating)
     channels = {int(c) for pair in chosen for c in gating.rasters.pairs[pair]}
     assert 2 not in channels
-    apart = views.separation(gating, gating.rasters.pairs[chosen]).max(axis=0)
+    apart = pairs.separation(gating, gating.rasters.pairs[chosen]).max(axis=0)
     assert (apart > 0.99).all()
     assert 1 <= len(chosen) <= 6
     assert len(set(chosen)) == len(chosen)
@@ -190,15 +190,15 @@ def test_the_pairs_chosen_separate_all_and_leave_out_what_does_not() -> None:
 def test_one_population_and_one_channel_have_pairs_too() -> None:
     single = blobs([[0.0, 1.0, 2.0]])
     wide = replace(single, covariances=np.diag([0.1, 5.0, 3.0])[None])
-    assert single.rasters.pairs[views.separating_pairs(wide)].tolist() == [[1, 2]]
-    assert views.separating_pairs(make_gating(3, 1)) == []
+    assert single.rasters.pairs[pairs.separating_pairs(wide)].tolist() == [[1, 2]]
+    assert pairs.separating_pairs(make_gating(3, 1)) == []
 
 
 @pytest.mark.parametrize("angle", [0.0, 0.4, -1.2])
 def test_ellipses_hold_90_percent(angle: float) -> None:
     turn = np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
     covariance = turn @ np.diag([4.0, 0.5]) @ turn.T
-    width, height, turned = views.ellipse(covariance)
+    width, height, turned = pairs.ellipse(covariance)
     drawn = np.random.default_rng(1).multivariate_normal([0, 0], covariance, 200_000)
     along = drawn @ [[math.cos(turned)], [math.sin(turned)]]
     across = drawn @ [[-math.sin(turned)], [math.cos(turned)]]
@@ -214,7 +214,7 @@ def test_ranges_of_channels_are_quantiles_of_the_events() -> None:
     counter = Counter(grid(*np.quantile(values, (0.001, 0.999), axis=0)), 1)
     counter.add(values, np.zeros(50_000, int))
     rasters = counter.rasters()
-    low, high = views.channel_ranges(rasters)
+    low, high = heatmap.channel_ranges(rasters)
     width = rasters.edges[:, 1] - rasters.edges[:, 0]
     np.testing.assert_array_less(np.abs(low - np.quantile(values, 0.01, axis=0)), width)
     np.testing.assert_array_less(np.abs(high - np.quantile(values, 0.99, axis=0)), width)
@@ -224,7 +224,7 @@ def test_the_heatmap_puts_like_beside_like_and_empty_populations_last() -> None:
     gating = blobs([[0, 0, 0, 5], [5, 5, 5, 0], [0.2, 0, 0.1, 5], [5, 5, 4.8, 0], [9, 0, 0, 0]])
     quantiles = gating.quantiles.copy()
     quantiles[:, 4] = np.nan
-    heat = views.heat(replace(gating, quantiles=quantiles))
+    heat = heatmap.heat(replace(gating, quantiles=quantiles))
     assert heat.populations[-1] == 4
     order = heat.populations.tolist()
     assert abs(order.index(0) - order.index(2)) == 1
@@ -249,7 +249,7 @@ def by_hand() -> tuple[Tree, Array]:
 def test_the_tree_is_drawn_from_its_merges() -> None:
     tree, components = by_hand()
     gating = replace(make_gating(3, 2), tree=tree, level=1.0, modes=components)
-    drawn = views.dendrogram(gating)
+    drawn = dendrogram.dendrogram(gating)
     # What merges far below the cut is one leaf; its floor is there.
     assert [(leaf.modes, leaf.populations) for leaf in drawn.leaves] == [
         (2, (0,)), (1, (0,)), (1, (1,)), (1, (1,)), (1, (2,)),
@@ -259,16 +259,16 @@ def test_the_tree_is_drawn_from_its_merges() -> None:
     assert drawn.populations.tolist() == [1, 0, -1, -1]
     np.testing.assert_allclose(sorted(drawn.positions[1, [0, 3]]), [0, 1])
     np.testing.assert_allclose(sorted(drawn.positions[3, [0, 3]]), [0.5, 3.25])
-    assert views.leaf_labels(gating, drawn, np.array([0.5, 0.3, 0.2]))[2].endswith("(30.0%, 2 modes)")
+    assert dendrogram.leaf_labels(gating, drawn, np.array([0.5, 0.3, 0.2]))[2].endswith("(30.0%, 2 modes)")
 
 
 def test_a_population_that_the_reference_lacks_has_no_ellipse_and_is_drawn(tmp_path: Path) -> None:
     gating = make_gating(4, 3)
     without = replace(gating, components=np.minimum(gating.components, 2))
-    means, _ = views.moments(without)
+    means, _ = pairs.moments(without)
     assert np.isnan(means[3]).all()
     assert np.isfinite(means[:3]).all()
-    assert np.isfinite(views.separation(without, gating.rasters.pairs)).all()
+    assert np.isfinite(pairs.separation(without, gating.rasters.pairs)).all()
     patches = figures.pairs(without).subfigs[0].axes[0].patches
     assert len(patches) == 3
 
@@ -276,8 +276,8 @@ def test_a_population_that_the_reference_lacks_has_no_ellipse_and_is_drawn(tmp_p
 def test_brackets_do_not_cross_and_every_population_has_a_leaf() -> None:
     for seed in range(5):
         gating = make_gating(20, 5, parts=8, seed=seed)
-        drawn = views.dendrogram(gating)
-        assert len(drawn.leaves) <= views.MOST_LEAVES
+        drawn = dendrogram.dendrogram(gating)
+        assert len(drawn.leaves) <= dendrogram.MOST_LEAVES
         assert {p for leaf in drawn.leaves for p in leaf.populations} == set(range(20))
         assert all(len(leaf.populations) == 1 for leaf in drawn.leaves)
         assert sum(leaf.modes for leaf in drawn.leaves) == len(gating.tree.heights)
@@ -292,14 +292,14 @@ def test_brackets_do_not_cross_and_every_population_has_a_leaf() -> None:
 
 def test_trees_of_one_mode_of_very_many_and_cut_at_nothing() -> None:
     one = Tree(np.zeros(3, int), np.zeros((1, 2)), np.zeros(1), np.zeros((0, 2), int), np.zeros(0))
-    drawn = views.dendrogram(replace(make_gating(1, 2), tree=one, modes=np.zeros(1, int)))
+    drawn = dendrogram.dendrogram(replace(make_gating(1, 2), tree=one, modes=np.zeros(1, int)))
     assert [leaf.modes for leaf in drawn.leaves] == [1]
     assert drawn.floor > 0
     chain = np.stack((np.arange(1, 3000), np.zeros(2999, int)), axis=1)
     levels = np.append(np.linspace(0.0, 1.0, 2998), np.inf)
     many = Tree(np.arange(3000), np.zeros((3000, 2)), np.zeros(3000), chain, levels)
-    drawn = views.dendrogram(replace(make_gating(2, 2), tree=many, level=0.0, modes=np.arange(3000)))
-    assert len(drawn.leaves) <= 4 * views.MOST_LEAVES
+    drawn = dendrogram.dendrogram(replace(make_gating(2, 2), tree=many, level=0.0, modes=np.arange(3000)))
+    assert len(drawn.leaves) <= 4 * dendrogram.MOST_LEAVES
     assert np.isfinite(drawn.levels).all()
     assert (drawn.levels > 0).all()
 
@@ -308,32 +308,32 @@ def test_paths_are_thinned_to_their_extremes() -> None:
     values = np.sin(np.arange(100_000) / 50.0)
     values[[12_345, 77_777]] = 9.0, -9.0
     values[90_000:] = np.nan
-    places = views.thinned(values, 500)
+    places = traces.thinned(values, 500)
     assert len(places) <= 502
     assert {0, 12_345, 77_777, 89_999} <= set(places.tolist())
     assert (np.diff(places) > 0).all()
-    assert len(views.thinned(np.full(5, np.nan))) == 0
+    assert len(traces.thinned(np.full(5, np.nan))) == 0
 
 
 def test_traces_tell_what_summaries_tell(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run.h5", committed=30)
     mixing = convergence(run)
     rows = {row.quantity: row for row in mixing}
-    for trace in views.traces(run, mixing):
+    for trace in traces.traces(run, mixing):
         row = rows[trace.quantity]
-        assert f"R-hat {row.r_hat:.3f}" in trace.told
+        assert f"R-hat {row.r_hat:.3f}" in trace.note
         assert trace.values.shape == (2, 61)
         assert np.isnan(trace.values[:, 51:]).all(), "sweeps not made are not drawn"
         assert np.isfinite(trace.values[:, :51]).all()
-    low, high = views.traces(run, mixing)[0].window(10)
+    low, high = traces.traces(run, mixing)[0].window(10)
     assert -10_300 < low < -9_990 < high < -9_900, "the climb from the initial state is not in the window"
     em = make_run(tmp_path / "bem.h5", kind="bem", chains=3)
-    assert [trace.told for trace in views.traces(em, convergence(em))] == ["", "", ""]
+    assert [trace.note for trace in traces.traces(em, convergence(em))] == ["", "", ""]
 
 
 def test_labels_are_spread_out() -> None:
     points = np.array([[0.5, 0.5], [0.5, 0.5], [0.505, 0.5], [0.9, 0.9]])
-    placed = views.spread_out(points, np.array([0.1, 0.05]))
+    placed = drawing.spread_out(points, np.array([0.1, 0.05]))
     units = placed / [0.1, 0.05]
     assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(units, 2)) > 0.9
     assert np.abs(placed[3] - points[3]).max() < 0.01
@@ -341,10 +341,10 @@ def test_labels_are_spread_out() -> None:
 
 def test_colours_of_bins_are_their_populations_and_darker_where_there_are_more() -> None:
     counts = np.array([[0, 1], [10, 1000]])
-    colours = views.rgb(np.array([[-1, 2], [2, 2]]), counts)
+    colours = palette.rgb(np.array([[-1, 2], [2, 2]]), counts)
     np.testing.assert_array_equal(colours[0, 0], 1.0)
     assert colours[0, 1].sum() > colours[1, 0].sum() > colours[1, 1].sum()
-    expected = [int(views.colour(2)[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    expected = [int(palette.colour(2)[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     np.testing.assert_allclose(colours[1, 1], expected, atol=0.02)
 
 
@@ -411,18 +411,18 @@ def test_a_map_has_its_events_where_they_are_and_says_what_it_means() -> None:
     np.testing.assert_allclose(points.get_offsets(), gating.map.places)
     colours = np.rint(255 * points.get_facecolors()[:, :3]).astype(int)
     for row in (0, 1, 999):
-        own = views.colour(int(gating.map.populations[row]))
+        own = palette.colour(int(gating.map.populations[row]))
         assert colours[row].tolist() == [int(own[i : i + 2], 16) for i in (1, 3, 5)]
     low, high = np.array([axes.get_xlim(), axes.get_ylim()]).T
     assert ((gating.map.places > low) & (gating.map.places < high)).all()
     assert {text.get_text() for text in axes.texts} == {"1", "2", "3"}, "the fourth has no event"
     told = figure.subfigs[0].get_suptitle()
     assert "1,000 of 4,000 events, drawn at random" in told
-    assert "how far apart islands lie, and how large they are, means nothing" in told
-    assert "Numbered" not in told
+    assert "Distances between islands and sizes of islands have no meaning" in told
+    assert "Numbers mark" not in told
     many = MAPS["more than are drawn"]
-    assert "Numbered: the 60 largest." in views.map_told(many, many.map)
-    assert "All 4,000 events" in views.map_told(gating, with_map(gating, 4_000).map)
+    assert "Numbers mark the 60 largest." in embedding.map_caption(many, many.map)
+    assert "All 4,000 events" in embedding.map_caption(gating, with_map(gating, 4_000).map)
 
 
 def test_numbers_on_a_map_stand_at_events_or_above_an_island_they_would_hide() -> None:
@@ -432,7 +432,7 @@ def test_numbers_on_a_map_stand_at_events_or_above_an_island_they_would_hide() -
     small = np.array([50.0, -50.0]) + 0.1 * rng.normal(size=(30, 2))
     places = np.concatenate((wide, 20.0 * rng.normal(size=(300, 2)), small)).astype(np.float32)
     events = Map(places, np.repeat([0, 1, 2], [300, 300, 30]))
-    there, points = views.map_numbers(gating, events)
+    there, points = embedding.map_numbers(gating, events)
     assert there.tolist() == [0, 1, 2]
     assert np.linalg.norm(wide - points[0], axis=1).min() < 3.0, "it stands between the islands"
     assert points[1].tolist() in places[300:600].tolist()
@@ -460,7 +460,7 @@ def test_a_figure_says_what_it_shows(tmp_path: Path) -> None:
     assert {t.get_text() for t in axes.get_xticklabels()} == set(gating.channels)
     written = {t.get_text() for t in axes.texts}
     assert {"1", "2", "3", "4", "5", *gating.phenotypes} <= written
-    share = views.percent(views.shares(gating)[0])
+    share = labels.percent(labels.shares(gating)[0])
     assert share in {t.get_text() for t in axes.get_yticklabels()}
 
 

@@ -23,7 +23,7 @@ from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from dpmix.errors import DataError
 from dpmix.populations.result import Gating, Map, interval
-from dpmix.report import page, views
+from dpmix.report import embedding, findings, labels, page, page_data, pairs
 from dpmix.runs.diagnostics import convergence
 
 NASTY = (
@@ -33,7 +33,7 @@ NASTY = (
     "&lt;i&gt; \"q\" 'a'",
     "\\(y\\) {{ 7 * 7 }}",
 )
-SECTIONS = ("populations", "markers", "heatmap", "proportions", "tree", "traces", "gated")
+SECTIONS = ("populations", "markers", "heatmap", "proportions", "tree", "traces", "run")
 PLOTS = ("markers", "heatmap", "proportions", "tree", "traces")
 
 
@@ -92,8 +92,8 @@ def test_a_map_has_a_place_where_there_is_one(tmp_path: Path) -> None:
     assert page.open == []
     assert {"map", "plot-map"} <= set(page.ids)
     assert "#map" in page.addresses
-    assert "1,000 of 4,000 events, drawn at random, by t-SNE" in text
-    assert all(sentence in text for sentence in views.MAP_NOTE)
+    assert "1,000 of 4,000 events, drawn at random (t-SNE)" in text
+    assert all(sentence in text for sentence in embedding.MAP_NOTE)
 
 
 def test_the_table_has_the_numbers_of_the_gating(tmp_path: Path) -> None:
@@ -107,8 +107,8 @@ def test_the_table_has_the_numbers_of_the_gating(tmp_path: Path) -> None:
             str(p + 1),
             gating.phenotypes[p],
             f"{gating.sizes[:, p].sum():,}",
-            views.percent(mean[p]),
-            f"{views.percent(low[p])} to {views.percent(high[p])}",
+            labels.percent(mean[p]),
+            f"{labels.percent(low[p])} to {labels.percent(high[p])}",
             f"{gating.support[p]:.0%}",
             f"{gating.certainty[p]:.1%}",
         ]
@@ -116,8 +116,8 @@ def test_the_table_has_the_numbers_of_the_gating(tmp_path: Path) -> None:
 
 def test_one_estimate_has_no_interval_and_no_support(tmp_path: Path) -> None:
     text = page_of(tmp_path, make_gating(3, 3, kind="bem"), chains=3)
-    assert "it has no intervals" in text
-    assert "one estimate, no interval" in text
+    assert "without intervals" in text
+    assert "point estimate, no interval" in text
     assert ">Support<" not in text
     assert "90% interval</th>" not in text
     assert "R-hat near" not in text
@@ -125,22 +125,22 @@ def test_one_estimate_has_no_interval_and_no_support(tmp_path: Path) -> None:
 
 def test_the_summary_says_how_many_and_how_sure() -> None:
     gating = replace(make_gating(5, 4, draws=20), numbers=np.repeat([4, 5, 6, 7], [1, 18, 18, 3]))
-    found, sure, cut = page.summary(gating)
-    assert found.startswith("5 populations in 4,000 events of 1 sample, 4 channels.")
-    assert "their number is 5 to 7 with probability 90% (40 draws of 2 chains" in found
+    found, sure, cut = findings.summary(gating)
+    assert found.startswith("5 populations in 4,000 events from 1 sample (4 channels).")
+    assert "credible interval for the number of populations is 5 to 7 (40 draws from 2 chains)." in found
     weighted = float(np.average(gating.certainty, weights=gating.sizes[0]))
     assert f"{weighted:.1%}" in sure
-    assert views.percent(gating.overall.mean(axis=0).max()) in sure
+    assert labels.percent(gating.overall.mean(axis=0).max()) in sure
     assert gating.why in cut
 
 
 def test_warnings_are_given_where_they_are_due_and_only_there(tmp_path: Path) -> None:
     good = replace(make_gating(4, 3, n_events=8_000), support=np.full(4, 0.9))
     run = make_run(tmp_path / "good.h5", draws=600)
-    assert page.warnings(good, run, [row for row in convergence(run) if row.good]) == []
+    assert findings.warnings(good, run, [row for row in convergence(run) if row.good]) == []
 
     def one(gating: Gating = good, of: Any = run, mixing: Any = ()) -> str:
-        (line,) = page.warnings(gating, of, list(mixing))
+        (line,) = findings.warnings(gating, of, list(mixing))
         return line
 
     apart = replace(good, agreement=np.array([[0.93, 0.7], [0.7, 0.91]]))
@@ -148,13 +148,15 @@ def test_warnings_are_given_where_they_are_due_and_only_there(tmp_path: Path) ->
     assert "0.70" in one(apart)
     assert "0.92" in one(apart)
     slightly = replace(good, agreement=np.array([[0.93, 0.9], [0.9, 0.91]]))
-    assert page.warnings(slightly, run, []) == []
-    assert "low support" in one(replace(good, support=np.array([0.9, 0.4, 0.9, 0.1])))
+    assert findings.warnings(slightly, run, []) == []
+    assert "Low support" in one(replace(good, support=np.array([0.9, 0.4, 0.9, 0.1])))
     assert one(replace(good, support=np.array([0.9, 0.4, 0.9, 0.1]))).endswith(": 2, 4.")
     assert "2.0%" not in one(replace(good, n_implausible=np.array([480])))
-    assert "6.0% of the events of a.fcs implausible" in one(replace(good, n_implausible=np.array([480])))
+    assert "6.0% of the events of a.fcs are implausible" in one(replace(good, n_implausible=np.array([480])))
     empty = make_gating(4, 3, empty=True, n_events=8_000)
-    assert "No event is most probably of 1 population: 4." in one(replace(empty, support=np.ones(4)))
+    assert "No event has 1 population as its most probable population: 4." in one(
+        replace(empty, support=np.ones(4))
+    )
     bound = make_run(tmp_path / "bound.h5", draws=20, stick=0.2)
     assert "The truncation binds" in one(of=bound)
     climbed = make_run(tmp_path / "climbed.h5", kind="bem", stick=0.2)
@@ -164,7 +166,7 @@ def test_warnings_are_given_where_they_are_due_and_only_there(tmp_path: Path) ->
     slow = make_run(tmp_path / "slow.h5", draws=40, apart=200.0)
     mixing = convergence(slow)
     worst = min((row for row in mixing if row.sd > 0), key=lambda row: row.ess_bulk)
-    assert f"the slowest is {worst.quantity}" in one(of=slow, mixing=mixing)
+    assert f"The slowest is {worst.quantity}" in one(of=slow, mixing=mixing)
 
 
 @pytest.mark.parametrize("n_channels", [2, 14, 30, 64])
@@ -188,7 +190,7 @@ def test_rasters_are_packed_so_that_they_can_be_read_again(tmp_path: Path) -> No
     gating = make_gating(300, 3, parts=1, n_events=20_000)
     rasters = gating.rasters
     full = np.log1p(rasters.counts.reshape(3, -1).max(axis=1))
-    for pair, packed in enumerate(page._packed(rasters, full)):
+    for pair, packed in enumerate(page_data.pack_rasters(rasters, full)):
         planes = np.frombuffer(zlib.decompress(base64.b64decode(packed)), np.uint8).reshape(
             3, *rasters.counts[0].shape
         )
@@ -337,7 +339,7 @@ def test_a_browser_shows_the_page(tmp_path: Path, browser: Browser) -> None:
         "Proportions",
         "Tree",
         "Traces",
-        "What was gated",
+        "Run and samples",
     } <= set(headings)
     for plot in browser.driver.find_elements(By.CSS_SELECTOR, ".plot"):
         assert plot.get_attribute("aria-label")
@@ -359,7 +361,7 @@ def test_the_reader_picks_markers_and_populations(tmp_path: Path, browser: Brows
     gating = make_gating(6, 4, samples=("a.fcs", "b.fcs"))
     page_of(tmp_path, gating)
     browser.open(tmp_path / "report.html")
-    first = gating.rasters.pairs[views.separating_pairs(gating)[0]].tolist()
+    first = gating.rasters.pairs[pairs.separating_pairs(gating)[0]].tolist()
     shown = "#plot-markers"
     browser.wait(shown, "data-shown", f"{first[0]},{first[1]},-1,population")
     seen = {browser.canvas("markers")}
@@ -386,7 +388,7 @@ def test_the_reader_picks_markers_and_populations(tmp_path: Path, browser: Brows
     browser.driver.find_element(By.ID, "outlines").click()
     changed("markers")
     browser.driver.find_element(By.CSS_SELECTOR, "button[data-population='3']").click()
-    best = page._best_pairs(gating)[3]
+    best = page_data.best_pairs(gating)[3]
     expect(f"{best[0]},{best[1]},3,density")
 
     seen.add(browser.canvas("samples"))

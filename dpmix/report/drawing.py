@@ -1,0 +1,131 @@
+"""Parts of matplotlib figures: sizes, colour labels, number labels and axis ticks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpmix.model.mixture import Array, Ints
+from dpmix.populations.result import Gating
+from dpmix.report.labels import phenotype, ticks
+from dpmix.report.palette import colour, ink
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure, SubFigure
+
+# Names of channels and files are shown literally, with "$"; text in a PDF stays text.
+STYLE: Any = {
+    "text.parse_math": False,
+    "pdf.fonttype": 42,
+    "font.size": 8.0,
+    "axes.titlesize": 9.0,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "savefig.dpi": 150.0,
+}
+
+SPREAD_ROUNDS = 200  # at most, of moving labels apart
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure of this size in inches."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def figure_with_key(width: float, height: float, lines: list[str], columns: int) -> tuple[Figure, SubFigure]:
+    """Return a figure, and the part of it above lines of text in columns, its key."""
+    each = -(-len(lines) // columns)
+    heights = height, 0.14 * each + 0.1
+    figure = new_figure(width, sum(heights))
+    parts: Any = figure.subfigures(2, 1, height_ratios=heights)
+    body, key = parts
+    for number, line in enumerate(lines):
+        column, row = divmod(number, each)
+        key.text(0.01 + column / columns, 1.0 - (row + 0.5) / each, line, fontsize=6.5, va="center")
+    return figure, body
+
+
+def name_population(axes: Axes, x: float, y: float, gating: Gating, population: int) -> None:
+    """Write the number of a population on its colour, and its phenotype, to the right of a point."""
+    own = colour(population)
+    style: Any = {"textcoords": "offset points", "va": "center", "annotation_clip": False}
+    box = {"boxstyle": "round,pad=0.2", "facecolor": own, "edgecolor": "none"}
+    axes.annotate(
+        f"{population + 1}", (x, y), (14, 0), ha="center", fontsize=7, color=ink(own), bbox=box, **style
+    )
+    axes.annotate(phenotype(gating, population, 48), (x, y), (25, 0), **style)
+
+
+def number_populations(axes: Axes, populations: Ints, points: Array, ends: tuple[float, ...]) -> None:
+    """Write numbers of populations at their points [Q, 2], moved apart where they would overlap."""
+    low, width = np.array(ends[::2]), np.array([ends[1] - ends[0], ends[3] - ends[2]])
+    points = np.clip((points - low) / width, 0.02, 0.98)
+    places = np.clip(spread_out(points, np.array([0.055, 0.055])), 0.02, 0.98)
+    for population, point, place in zip(populations.tolist(), points, places, strict=True):
+        own = colour(population)
+        if np.abs(place - point).max() > 0.02:
+            axes.plot(*zip(point, place, strict=True), color="black", linewidth=0.5, transform=axes.transAxes)
+            axes.plot(*point, ".", color="black", markersize=2.5, transform=axes.transAxes)
+        axes.text(
+            place[0],
+            place[1],
+            f"{population + 1}",
+            transform=axes.transAxes,
+            ha="center",
+            va="center",
+            fontsize=6.5,
+            color=ink(own),
+            bbox={"boxstyle": "round,pad=0.15", "facecolor": own, "edgecolor": "white", "linewidth": 0.5},
+        )
+
+
+def spread_out(points: Array, apart: Array) -> Array:
+    """Move labels apart until they hardly overlap, and keep them near their points.
+
+    Parameters
+    ----------
+    points : float64 [n, 2]
+    apart : float64 [2]
+        Width and height of a label.
+
+    Returns
+    -------
+    float64 [n, 2]
+    """
+    # Labels at the same point first move a little, each in its own direction.
+    turn = 2.4 * np.arange(len(points))
+    places = points / apart + 0.01 * np.stack((np.cos(turn), np.sin(turn)), axis=1)
+    for _ in range(SPREAD_ROUNDS):
+        gap = places[:, None] - places[None]
+        distance = np.linalg.norm(gap, axis=2) + np.eye(len(places))
+        lacking = np.maximum(1.0 - distance, 0.0)
+        np.fill_diagonal(lacking, 0.0)
+        if not (lacking > 0.02).any():
+            break
+        places = places + 0.4 * (gap / distance[..., None] * lacking[..., None]).sum(axis=1)
+    return places * apart
+
+
+def percent_axis(axes: Axes, which: str) -> None:
+    """Make an axis logarithmic, with shares in percent."""
+    (axes.set_xscale if which == "x" else axes.set_yscale)("log")
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    log_ticks(axis, lambda value: f"{100.0 * value:.6g}%")
+
+
+def log_ticks(axis: Axis, text: Callable[[float], str]) -> None:
+    """Set the ticks of a logarithmic axis and their labels."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
+
+    low, high = sorted(axis.get_view_interval())
+    axis.set_major_locator(FixedLocator(ticks(low, high)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
+    axis.set_minor_formatter(NullFormatter())

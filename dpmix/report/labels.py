@@ -1,0 +1,104 @@
+"""Names, numbers and axis ticks for figures and the report."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from dpmix.model.mixture import Array
+from dpmix.populations.result import Gating, interval
+from dpmix.runs.diagnostics import Mixing
+
+MOST_POPULATIONS = 60  # shown in one picture, the largest first
+
+
+def percent(share: float) -> str:
+    """Format a share as a percentage with at most three digits."""
+    if 0.0 < share < 1e-4:
+        return "<0.01%"
+    return f"{share:.1%}" if share >= 0.01 or share == 0.0 else f"{share:.2%}"
+
+
+def shortened(text: str, width: int) -> str:
+    """Shorten a name in the middle, to `width` characters."""
+    if len(text) <= width:
+        return text
+    tail = (width - 1) // 2
+    return f"{text[: width - 1 - tail]}…{text[len(text) - tail :]}"
+
+
+def phenotype(gating: Gating, population: int, width: int) -> str:
+    """Return the phenotype of a population in at most `width` characters.
+
+    If any population's phenotype is longer, only markers that are not negative are kept, or the first markers
+    if all are negative.
+    """
+    full = gating.phenotypes[population]
+    if max(map(len, gating.phenotypes)) <= width:
+        return full
+    names = "|".join(re.escape(name) for name in sorted(gating.channels, key=len, reverse=True))
+    parts = [part.rstrip(",") for part in re.findall(rf"(?:^|(?<=\s))(?:{names})[+-]\S*", full)]
+    informative = [part for part in parts if part.endswith("+/-") or not part.endswith("-")]
+    kept = ""
+    for part in informative or parts:
+        if len(kept) + len(part) + 3 > width:
+            return f"{kept} …" if kept else shortened(part, width)
+        kept = f"{kept} {part}".strip()
+    return kept
+
+
+def label(gating: Gating, population: int, width: int = 44) -> str:
+    """Return number and phenotype of a population, for example "3 CD3+ CD4+"."""
+    return f"{population + 1} {phenotype(gating, population, width)}".strip()
+
+
+def shown(gating: Gating) -> int:
+    """Return the number of populations that a picture shows."""
+    return min(gating.n_populations, MOST_POPULATIONS)
+
+
+def shares(gating: Gating) -> Array:
+    """Return the posterior mean of the proportions in all samples, float64 [P]."""
+    mean: Array = gating.overall.mean(axis=0)
+    return mean
+
+
+def share_limits(draws: Array, n_events: int) -> tuple[float, float]:
+    """Return the ends of a logarithmic axis of proportions, at least a quarter of one event."""
+    mean, low, high = interval(draws)
+    least = 0.25 / max(1, n_events)
+    return max(least, 0.7 * float(min(low.min(), mean.min()))), min(1.0, 1.4 * float(high.max()))
+
+
+def effective_size(mixing: Mixing) -> str:
+    """Format the effective sample size."""
+    return f"{mixing.ess_bulk:.1f}" if mixing.ess_bulk < 10.0 else f"{mixing.ess_bulk:,.0f}"
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """Return the ticks of a logarithmic axis: at 1, 2 and 5 times each power of ten.
+
+    A long axis has ticks at the powers of ten only, a short one at every digit.
+    """
+    many = (1, 2, 5) if high < 1000.0 * low else (1,)
+    for digits in (many, range(1, 10)):
+        powers = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
+        found = [digit * 10.0**power for power in powers for digit in digits]
+        found = [place for place in found if low <= place <= high]
+        if len(found) > 1:
+            break
+    return found
+
+
+def only_the_largest(gating: Gating) -> str:
+    """Return a note if a picture does not show all populations, else ""."""
+    drawn = shown(gating)
+    return f": the {drawn} largest of {gating.n_populations}" if drawn < gating.n_populations else ""
+
+
+def estimate_note(gating: Gating) -> str:
+    """Return which statistic of the proportions a picture shows."""
+    if len(gating.proportions) > 1:
+        return "posterior mean and 90% credible interval"
+    return "point estimate, no interval" if gating.kind == "bem" else "single draw, no interval"

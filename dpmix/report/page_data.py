@@ -1,0 +1,119 @@
+"""Data that the script of the report (page.js) needs to redraw figures."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from typing import Any
+
+import numpy as np
+
+from dpmix.model.mixture import Array
+from dpmix.populations.rasters import Rasters
+from dpmix.populations.result import Gating, interval
+from dpmix.report.labels import label, share_limits, shares, shown
+from dpmix.report.pairs import MOST_ELLIPSES, moments, separating_pairs, separation
+from dpmix.report.palette import colour, full_count, ink
+
+
+def script_json(value: object) -> str:
+    """Return JSON for a script element; nothing in it can end the element."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+
+
+def page_data(gating: Gating) -> dict[str, Any]:
+    """Return the data of the figures with a choice: two markers, samples and map."""
+    rasters, pairs = gating.rasters, gating.rasters.pairs
+    chosen = separating_pairs(gating)
+    counts = rasters.counts.reshape(len(pairs), (rasters.edges.shape[1] - 1) ** 2)
+    full = np.log1p(counts.max(axis=1, initial=1))
+    return {
+        "channels": gating.channels,
+        "bins": rasters.edges.shape[1] - 1,
+        "ranges": rasters.edges[:, [0, -1]].tolist(),
+        "rasters": pack_rasters(rasters, full),
+        "full": full.tolist(),
+        "scale": [
+            float(255.0 * np.log1p(full_count(row)) / top) for row, top in zip(counts, full, strict=True)
+        ],
+        "most_ellipses": MOST_ELLIPSES,
+        "first": pairs[chosen[0]].tolist() if chosen else [0, 0],
+        "names": [label(gating, p, 70) for p in range(gating.n_populations)],
+        "populations": _populations(gating),
+        "samples": _samples(gating) if len(gating.samples) > 1 else None,
+    }
+
+
+def _populations(gating: Gating) -> list[dict[str, Any]]:
+    """Return colour, moments and best pair of channels of each population shown."""
+    means, covariances = moments(gating)
+    pairs, best = gating.rasters.pairs, best_pairs(gating)
+    return [
+        {
+            "colour": colour(p),
+            "ink": ink(colour(p)),
+            "best": best[p],
+            "means": _finite(means[p]),
+            "variances": _finite(covariances[p].diagonal()),
+            "covariances": _finite(covariances[p][pairs[:, 0], pairs[:, 1]]),
+            "medians": _finite(gating.quantiles[2, p]),
+        }
+        for p in range(shown(gating))
+    ]
+
+
+def _samples(gating: Gating) -> dict[str, Any]:
+    """Return the proportions in each sample and the lower end of their axis."""
+    proportions = gating.proportions[:, :, : shown(gating)]
+    mean, low, high = (_rounded(ends) for ends in interval(proportions))
+    least = share_limits(proportions, int(gating.n_events.min()))[0]
+    return {"mean": mean, "low": low, "high": high, "least": least}
+
+
+def best_pairs(gating: Gating) -> list[list[int]]:
+    """Return the two channels that best separate each population shown from the others, by their shares."""
+    pairs, drawn = gating.rasters.pairs, shown(gating)
+    if not len(pairs) or drawn < 2:
+        return [[0, min(1, len(gating.channels) - 1)]] * drawn
+    apart, size = separation(gating, pairs), np.sqrt(shares(gating))
+    a, b = np.triu_indices(drawn, 1)
+    best = []
+    for p in range(drawn):
+        with_p = (a == p) | (b == p)
+        others = np.where(a == p, b, a)[with_p]
+        best.append(pairs[np.argmax(apart[:, with_p] @ size[others])].tolist())
+    return best
+
+
+def pack_rasters(rasters: Rasters, full: Array) -> list[str]:
+    """Pack the bins of each pair of channels: deflated, then base64.
+
+    There are three bytes for each bin, first channel first: all steps of the logarithm of the events, then
+    all low bytes and all high bytes of the population plus 1.
+
+    Parameters
+    ----------
+    rasters : Rasters
+    full : float64 [pairs]
+        log(1 + n) of the bin with most events: step 255.
+    """
+    packed = []
+    for counts, populations, top in zip(rasters.counts, rasters.populations, full, strict=True):
+        steps = np.rint(255.0 * np.log1p(counts) / top).astype(np.uint8)
+        numbers = (populations.astype(np.int64) + 1).astype("<u2")
+        planes = (steps, (numbers & 255).astype(np.uint8), (numbers >> 8).astype(np.uint8))
+        joined = b"".join(plane.tobytes() for plane in planes)
+        packed.append(base64.b64encode(zlib.compress(joined, 9)).decode())
+    return packed
+
+
+def _finite(values: Array) -> Any:
+    return None if np.isnan(values).any() else _rounded(values)
+
+
+def _rounded(values: Array) -> Any:
+    """Return nested lists of numbers with five digits, more than a picture shows."""
+    if values.ndim > 1:
+        return [_rounded(row) for row in values]
+    return [float(f"{value:.5g}") for value in values]

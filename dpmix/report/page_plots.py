@@ -1,0 +1,398 @@
+"""Bokeh figures of the report."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpmix.populations.result import Gating, Map, interval
+from dpmix.report import dendrogram
+from dpmix.report.embedding import map_numbers, map_point, map_window
+from dpmix.report.findings import numbers_of
+from dpmix.report.heatmap import heat
+from dpmix.report.labels import label, percent, share_limits, shares, shortened, shown, ticks
+from dpmix.report.pairs import densities
+from dpmix.report.palette import GREY, colour, ink
+from dpmix.report.traces import Trace, burn_in, thinned, traces
+from dpmix.runs.diagnostics import Mixing
+from dpmix.runs.reader import Run
+
+if TYPE_CHECKING:
+    from bokeh.model import Model
+    from bokeh.plotting import figure as Plot
+
+TRACE_POINTS = 20_000  # points of all traces of a quantity together
+PERCENT = "{0.[000]%}"  # Bokeh's format of a proportion
+
+
+def page_plots(gating: Gating, run: Run, mixing: list[Mixing]) -> dict[str, Model]:
+    """Return the figures by their place in the template."""
+    plots: dict[str, Model] = {
+        "markers": _markers(gating) if len(gating.rasters.pairs) else _one_marker(gating),
+        "heatmap": _heatmap(gating),
+        "proportions": _proportions(gating),
+        "tree": _tree(gating),
+        "traces": _traces(run, mixing),
+    }
+    if len(gating.samples) > 1:
+        plots["samples"] = _samples(gating)
+    if gating.map is not None:
+        plots["map"] = _map(gating, gating.map)
+    return plots
+
+
+def _names(gating: Gating, populations: Any) -> list[str]:
+    """Return the names of populations in tooltips."""
+    return [label(gating, int(p), 70) for p in populations]
+
+
+def _plain(text: str) -> str:
+    """Insert invisible word joiners into the marks that Bokeh would interpret as mathematics."""
+    for mark in ("$$", "\\(", "\\["):
+        text = text.replace(mark, f"{mark[0]}\u2060{mark[1]}")
+    return text
+
+
+def _figure(**options: Any) -> Plot:
+    """Return a figure as wide as its place, with tools that leave the mouse wheel to the page."""
+    from bokeh.plotting import figure
+
+    plot = figure(**({"sizing_mode": "stretch_width", "tools": "pan,box_zoom,reset,save"} | options))
+    plot.toolbar.logo = None
+    plot.toolbar.autohide = True
+    plot.grid.grid_line_color = "#e5e5e5"
+    plot.outline_line_color = None
+    return plot
+
+
+def _square(x: tuple[float, float], y: tuple[float, float], **options: Any) -> Plot:
+    """Return a figure of fixed shape, without axes, that can zoom with the mouse wheel if switched on."""
+    plot = _figure(
+        sizing_mode="scale_width",
+        width=680,
+        height=640,
+        x_range=_range(*x),
+        y_range=_range(*y),
+        tools="pan,box_zoom,wheel_zoom,reset,save",
+        x_axis_type=None,
+        y_axis_type=None,
+        **options,
+    )
+    plot.toolbar.active_scroll = None
+    return plot
+
+
+def _range(start: float, end: float) -> Any:
+    from bokeh.models import Range1d
+
+    return Range1d(start=start, end=end)
+
+
+def _hover(plot: Plot, renderer: Any, *rows: tuple[str, str], **options: Any) -> None:
+    from bokeh.models import HoverTool
+
+    plot.add_tools(HoverTool(renderers=[renderer], tooltips=list(rows), **options))
+
+
+def _name_axis(axis: Any, names: list[str]) -> None:
+    """Show names at 0, 1, 2, ... of an axis."""
+    axis.ticker = list(range(len(names)))
+    axis.major_label_overrides = {place: _plain(name) for place, name in enumerate(names)}
+    axis.major_tick_line_color = None
+    axis.axis_line_color = None
+
+
+def _percent_axis(axis: Any, places: list[float]) -> None:
+    from bokeh.models import NumeralTickFormatter
+
+    axis.formatter = NumeralTickFormatter(format="0.[000000]%")
+    axis.ticker = places
+
+
+def _empty_source(name: str, *columns: str) -> Any:
+    """Return a source that the script of the page fills."""
+    from bokeh.models import ColumnDataSource
+
+    return ColumnDataSource({column: [] for column in columns}, name=name)
+
+
+def _markers(gating: Gating) -> Plot:
+    """Return the figure of two markers, which the script of the page fills."""
+    from bokeh.models import ColumnDataSource, Ellipse, LinearAxis
+
+    bins = gating.rasters.edges.shape[1] - 1
+    plot = _square((0, 1), (0, 1), name="markers")
+    plot.toolbar.autohide = False
+    plot.add_layout(LinearAxis(name="across"), "below")
+    plot.add_layout(LinearAxis(name="up"), "left")
+    columns: dict[str, Any] = {"image": [np.zeros((bins, bins), np.uint32)], "who": [""], "events": [""]}
+    columns |= {"x": [0], "y": [0], "dw": [1], "dh": [1]}
+    source = ColumnDataSource(columns, name="bins")
+    image = plot.image_rgba("image", x="x", y="y", dw="dw", dh="dh", source=source)
+    _hover(plot, image, ("population", "@who"), ("events here", "@events"), ("at", "$x{0.00}, $y{0.00}"))
+    shape = ("x", "y", "width", "height", "angle")
+    fields: Any = dict(zip(shape, shape, strict=True))
+    outline = Ellipse(**fields, fill_alpha=0.0, line_color="colour")
+    plot.add_glyph(_empty_source("ellipses", *shape, "colour"), outline)
+    plot.add_glyph(_empty_source("numbers", "x", "y", "text", "colour", "ink"), _number_glyph())
+    return plot
+
+
+def _number_glyph() -> Any:
+    """Return numbers of populations on their colours: columns x, y, text, colour and ink."""
+    from bokeh.models import Text
+
+    badge: Any = {"padding": 2, "border_radius": 3}  # Bokeh's own types for these are too narrow
+    return Text(
+        x="x",
+        y="y",
+        text="text",
+        text_color="ink",
+        text_align="center",
+        text_baseline="middle",
+        text_font_size="12px",
+        background_fill_color="colour",
+        border_line_color="white",
+        **badge,
+    )
+
+
+def _map(gating: Gating, events: Map) -> Plot:
+    """Return the map; the script of the page adds the name of each event's population."""
+    from bokeh.models import ColumnDataSource, LinearColorMapper
+
+    (left, bottom), side = map_window(events)
+    plot = _square((left, left + side), (bottom, bottom + side))
+    plot.grid.visible = False
+    many = gating.n_populations
+    columns: dict[str, Any] = {
+        **dict(zip("xy", events.places.T, strict=True)),
+        "population": events.populations.astype(np.int16),
+        "who": [""] * len(events.places),
+    }
+    palette = LinearColorMapper(palette=[colour(p) for p in range(many)], low=-0.5, high=many - 0.5)
+    points = plot.scatter(
+        "x",
+        "y",
+        source=ColumnDataSource(columns, name="events"),
+        size=640.0 * map_point(events),
+        fill_color={"field": "population", "transform": palette},
+        line_color=None,
+    )
+    _hover(plot, points, ("population", "@who"), limit=1)
+    populations, places = map_numbers(gating, events)
+    colours = [colour(p) for p in populations.tolist()]
+    numbers = {
+        **dict(zip("xy", places.T, strict=True)),
+        "text": [str(p + 1) for p in populations.tolist()],
+        "colour": colours,
+        "ink": [ink(c) for c in colours],
+    }
+    plot.add_glyph(ColumnDataSource(numbers), _number_glyph())
+    return plot
+
+
+def _one_marker(gating: Gating) -> Plot:
+    """Return the density of each population in a single channel."""
+    plot = _figure(height=320, x_axis_label=_plain(gating.channels[0]), y_axis_label="density")
+    for p, (places, density) in enumerate(densities(gating)):
+        source = {"x": places, "y": density, "who": _names(gating, [p]) * len(places)}
+        line = plot.line("x", "y", source=source, color=colour(p), line_width=2)
+        plot.varea(places, np.zeros_like(density), density, fill_color=colour(p), fill_alpha=0.25)
+        _hover(plot, line, ("population", "@who"), ("at", "$x{0.00}"))
+    return plot
+
+
+def _heatmap(gating: Gating) -> Plot:
+    from bokeh.models import LinearColorMapper
+    from bokeh.palettes import Cividis256
+
+    cells, size = heat(gating), shares(gating)
+    rows, columns = cells.levels.shape
+    y, x = np.indices(cells.levels.shape)
+    chosen = np.ix_(np.arange(1, 4), cells.populations, cells.channels)
+    lower, median, upper = gating.quantiles[chosen].reshape(3, -1)
+    channels = [gating.channels[c] for c in cells.channels]
+    source = {
+        "x": x.ravel(),
+        "y": y.ravel(),
+        "level": cells.levels.ravel(),
+        "who": np.repeat(_names(gating, cells.populations), columns),
+        "marker": channels * rows,
+        "median": [_number(value) for value in median],
+        "middle": [f"{_number(a)} to {_number(b)}" for a, b in zip(lower, upper, strict=True)],
+    }
+    plot = _figure(
+        height=90 + 18 * rows + 6 * min(max(map(len, channels)), 24),
+        x_range=_range(-0.5, columns - 0.5),
+        y_range=_range(rows - 0.5, -0.5),
+        tools="save",
+        y_axis_location="right",
+    )
+    mapper = LinearColorMapper(palette=list(Cividis256), low=0.0, high=1.0, nan_color="#dddddd")
+    fill: Any = {"field": "level", "transform": mapper}
+    boxes = plot.rect("x", "y", 1, 1, source=source, fill_color=fill, line_color="white")
+    tips = (("population", "@who"), ("marker", "@marker"), ("median", "@median"), ("quartiles", "@middle"))
+    _hover(plot, boxes, *tips)
+    _name_axis(plot.xaxis, [shortened(name, 24) for name in channels])
+    _name_axis(plot.yaxis, [f"{label(gating, p, 36)}  {percent(size[p])}" for p in cells.populations])
+    plot.xaxis.major_label_orientation = "vertical"
+    plot.grid.visible = False
+    return plot
+
+
+def _number(value: float) -> str:
+    return "no events" if np.isnan(value) else f"{value:.3g}"
+
+
+def _proportions(gating: Gating) -> Plot:
+    """Return the proportions in all samples together, one row for each population."""
+    from bokeh.models import ColumnDataSource
+
+    drawn = shown(gating)
+    overall = gating.overall[:, :drawn]
+    least, most = share_limits(overall, int(gating.n_events.sum()))
+    source = ColumnDataSource(
+        {
+            "y": np.arange(drawn),
+            "colour": [colour(p) for p in range(drawn)],
+            "who": _names(gating, range(drawn)),
+            **dict(zip(("mean", "low", "high"), interval(overall), strict=True)),
+        }
+    )
+    plot = _figure(
+        height=80 + 20 * drawn,
+        x_axis_type="log",
+        x_range=_range(least, most),
+        y_range=_range(drawn - 0.4, -0.6),
+        tools="save",
+    )
+    if len(overall) > 1:
+        plot.segment("low", "y", "high", "y", source=source, line_color="colour", line_width=3)
+    points = plot.scatter("mean", "y", source=source, size=8, color="colour")
+    _hover(plot, points, ("population", "@who"), *_estimate_tips(len(overall)))
+    _name_axis(plot.yaxis, [label(gating, p, 36) for p in range(drawn)])
+    _percent_axis(plot.xaxis, ticks(least, most))
+    plot.ygrid.visible = False
+    return plot
+
+
+def _estimate_tips(n_draws: int) -> list[tuple[str, str]]:
+    """Return the rows of a tooltip about a proportion."""
+    tips = [("proportion", f"@mean{PERCENT}"), ("90% interval", f"@low{PERCENT} to @high{PERCENT}")]
+    return tips if n_draws > 1 else tips[:1]
+
+
+def _samples(gating: Gating) -> Plot:
+    """Return the proportion of one population in each sample, which the script of the page fills."""
+    from bokeh.models import BasicTicker, ColumnDataSource
+
+    drawn, many = gating.proportions[:, :, : shown(gating)], len(gating.samples)
+    least, most = share_limits(drawn, int(gating.n_events.min()))
+    columns: dict[str, Any] = {"x": np.arange(1, many + 1), "sample": gating.samples}
+    columns |= {name: [most] * many for name in ("mean", "low", "high")} | {"colour": ["#ffffff"] * many}
+    source = ColumnDataSource(columns, name="samples")
+    plot = _figure(
+        height=300,
+        name="shares",
+        y_axis_type="log",
+        y_range=_range(least, most),
+        x_range=_range(0.3, many + 0.7),
+        x_axis_label="sample",
+    )
+    if len(drawn) > 1:
+        plot.segment("x", "low", "x", "high", source=source, line_color="colour", line_width=2)
+    points = plot.scatter("x", "mean", source=source, size=7, color="colour")
+    _hover(plot, points, ("sample", "@sample"), *_estimate_tips(len(drawn)))
+    # The script shows only the range of one population.
+    _percent_axis(plot.yaxis, [digit * 10.0**power for power in range(-9, 1) for digit in (1, 2, 3, 5, 7)])
+    plot.xaxis.ticker = BasicTicker(mantissas=[1, 2, 5], min_interval=1, num_minor_ticks=0)
+    plot.xgrid.visible = False
+    return plot
+
+
+def _tree(gating: Gating) -> Plot:
+    from bokeh.models import NumeralTickFormatter
+    from bokeh.models.annotations import Span
+
+    drawn = dendrogram.dendrogram(gating)
+    leaves = len(drawn.leaves)
+    top = 1.3 * max(float(drawn.levels.max(initial=0.0)), gating.level, 2.0 * drawn.floor)
+    plot = _figure(
+        height=90 + 18 * leaves,
+        x_axis_type="log",
+        x_range=_range(top, drawn.floor / 1.05),
+        y_range=_range(leaves - 0.4, -0.6),
+        y_axis_location="right",
+        x_axis_label=dendrogram.AXIS_LABEL,
+    )
+    inside = drawn.populations.tolist()
+    brackets = {
+        "levels": drawn.levels.tolist(),
+        "places": drawn.positions.tolist(),
+        "at": drawn.levels[:, 1],
+        "colour": [colour(p) if p >= 0 else "#444444" for p in inside],
+        "what": [f"parts of {label(gating, p, 60)}" if p >= 0 else "several populations" for p in inside],
+    }
+    lines = plot.multi_line("levels", "places", source=brackets, line_color="colour", line_width=2)
+    _hover(plot, lines, ("merge of", "@what"), ("separation", "@at{0.[000]}"), line_policy="interp")
+    single = [leaf.populations[0] if len(leaf.populations) == 1 else -1 for leaf in drawn.leaves]
+    ends = {
+        "x": [drawn.floor] * leaves,
+        "y": list(range(leaves)),
+        "colour": [colour(p) if p >= 0 else GREY for p in single],
+        "who": [
+            label(gating, p, 70) if p >= 0 else f"populations {numbers_of(np.array(leaf.populations))}"
+            for p, leaf in zip(single, drawn.leaves, strict=True)
+        ],
+        "modes": [leaf.modes for leaf in drawn.leaves],
+    }
+    squares = plot.scatter("x", "y", source=ends, marker="square", size=9, color="colour")
+    _hover(plot, squares, ("population", "@who"), ("modes in this leaf", "@modes"))
+    if drawn.floor <= gating.level:
+        plot.add_layout(Span(location=gating.level, dimension="height", line_dash="dashed", line_width=1.5))
+    plot.xaxis.ticker = ticks(drawn.floor, top)
+    plot.xaxis.formatter = NumeralTickFormatter(format="0.[0000]")
+    _name_axis(plot.yaxis, dendrogram.leaf_labels(gating, drawn, shares(gating)))
+    plot.ygrid.visible = False
+    return plot
+
+
+def _traces(run: Run, mixing: list[Mixing]) -> Model:
+    from bokeh.layouts import column
+
+    sweeps = _range(0, max(1, int(run.sweeps_made.max())))
+    plots = [_trace(run, trace, sweeps) for trace in traces(run, mixing)]
+    return column(*plots, sizing_mode="stretch_width")
+
+
+def _trace(run: Run, trace: Trace, sweeps: Any) -> Plot:
+    """Return the traces of one quantity, one line for each chain."""
+    from bokeh.models import BasicTicker, NumeralTickFormatter
+    from bokeh.models.annotations import BoxAnnotation
+
+    step, path = ("sweep", "chain") if run.kind == "mcmc" else ("step", "start")
+    grey = burn_in(run)
+    plot = _figure(
+        height=200,
+        x_range=sweeps,
+        y_range=_range(*trace.window(grey // 5 or int(run.sweeps_made.max()) // 10)),
+        title=_plain(": ".join(filter(None, (trace.quantity, trace.note)))),
+        x_axis_label=step,
+    )
+    if grey:
+        plot.add_layout(BoxAnnotation(left=0, right=grey, fill_color="black", fill_alpha=0.07))
+    is_alpha = trace.quantity == "alpha"
+    most = int(np.clip(TRACE_POINTS / len(trace.values), 100, 2000))
+    for number, values in enumerate(trace.values, 1):
+        places = thinned(values, most)
+        kind = np.float64 if trace.quantity == "log posterior" else np.float32  # large values need all digits
+        source = {"x": places.astype(np.int32), "y": values[places].astype(kind)}
+        source |= {"path": np.full(len(places), number)}
+        line = plot.line("x", "y", source=source, line_color=colour(number - 1), line_width=1)
+        value = (trace.quantity, "@y{0.00}" if is_alpha else "@y{0,0}")
+        _hover(plot, line, (path, "@path"), (step, "@x"), value, mode="mouse")
+    plot.yaxis.formatter = NumeralTickFormatter(format="0.[00]" if is_alpha else "0,0")
+    plot.yaxis.ticker = BasicTicker(desired_num_ticks=4)
+    return plot
