@@ -1,11 +1,11 @@
-"""The labels of a mixture and their statistics the textbook way: serial, dense, in NumPy.
+"""Draw labels and sum statistics the textbook way: serial, dense, in NumPy.
 
-What a serial program for the sampler of Suchard et al. (2010) does in an iteration: the weighted density of
-every event in every component, its cumulative sum over the components, one uniform, the component where the
-sum passes it; then counts, sums and scatters component by component. For Bayesian EM the densities,
-normalised, are the weights of the events instead. The yardstick of benchmarks/paper.py, and nothing else.
+This is the work of a serial program for the sampler of Suchard et al. (2010) in an iteration: the weighted
+density of every event in every component, its cumulative sum over the components, one uniform, and the
+component where the sum exceeds it; then counts, sums and scatters, component by component. For Bayesian EM,
+the normalised densities are the weights of the events. benchmarks/paper.py uses it as the baseline.
 
-Densities in float32 and through the log, statistics in float64, as the engines have them. N events, D
+Densities are float32 and computed through the log, statistics are float64, as in the engines. N events, D
 channels, K components; M events of a block.
 """
 
@@ -27,7 +27,7 @@ class SerialEngine:
         self.events = events
 
     def close(self) -> None:
-        """As engines have it; there is nothing to let go of."""
+        """Do nothing: there is nothing to release."""
 
     def draw_labels(self, mixture: Mixture, key: Key) -> Stats:
         """Draw every label, and sum the statistics of the events by label."""

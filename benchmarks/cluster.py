@@ -1,16 +1,16 @@
-"""The cluster engine beside one process: seconds of a sweep, bytes that move, what a worker more costs.
+"""Compare the cluster engine with one process: seconds of a sweep, bytes sent, cost of one more worker.
 
     python benchmarks/cluster.py [--folder FOLDER]
 
 Three parts, written to benchmarks/results/cluster.json; benchmarks/cluster_limits.py makes
-docs/explanation/cluster-limits.md of them.
+docs/explanation/cluster-limits.md from them.
 
-1. Overhead: 5,000,000 events, D = 14, K = 256, a cluster of this machine with two workers of one thread
-   beside one process of two threads, sweep by sweep in turn. The bar is 1.15.
-2. Bytes: what workers send each other and the host in a sweep, by Dask's own count, for 1,000,000 and
-   4,000,000 events: the same, the parameters and the statistics.
-3. Latency: sweeps over next to nothing on 1 to 16 workers: what messages cost, and what of that is spent in
-   the client and the scheduler. (All workers share this machine.)
+1. Overhead: 5,000,000 events, D = 14, K = 256. A cluster of this machine with two workers of one thread,
+   and one process of two threads, take turns sweep by sweep. The limit is a ratio of 1.15.
+2. Bytes: what workers send to each other and to the host in a sweep, counted by Dask, for 1,000,000 and
+   4,000,000 events: the same for both, the parameters and the statistics.
+3. Latency: sweeps over very little work on 1 to 16 workers: the cost of messages, and the share of client
+   and scheduler in it. All workers share this machine.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ FIGURE = Path(__file__).parents[1] / "docs" / "pictures" / "cluster-limits.png"
 
 @dataclass(frozen=True)
 class Parts:
-    """What a sweep is made of; seconds and bytes."""
+    """The parts of a sweep, in seconds and bytes."""
 
     work: float  # of one worker, for one event
     host: float  # parameters, log posterior, run file
@@ -93,7 +93,7 @@ def seconds(parts: Parts, n_events: int, workers: int) -> float:
 
 
 def beside_work(parts: Parts, workers: int) -> dict[str, float]:
-    """Seconds of what a sweep has beside the work; none of it depends on the number of events."""
+    """Return the seconds of a sweep in addition to the work; they do not depend on the number of events."""
     ends = sweep(parts, 0, workers, np.random.default_rng(1))
     return {
         "the host's draws": ends["host"],
@@ -133,7 +133,7 @@ def measured() -> Parts:
 
 
 def draw(parts: Parts, times: dict[int, dict[int, float]]) -> None:
-    """Seconds of a sweep against workers, a line for each number of events, and the ideal beside it."""
+    """Seconds of a sweep against workers, a line for each number of events, and the ideal."""
     figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
     for n_events, of_workers in times.items():
         (line,) = axes.loglog(

@@ -1,16 +1,16 @@
-"""The CPU engine against this machine's own sgemm and against scikit-learn: every bar, in one run.
+"""Compare the CPU engine with this machine's sgemm and with scikit-learn: every limit, in one run.
 
-    python benchmarks/cpu.py            everything, some 10 minutes on a quiet machine
-    python benchmarks/cpu.py --quick    a small sample, under a minute, to see that it works
+    python benchmarks/cpu.py            everything, about 10 minutes on a quiet machine
+    python benchmarks/cpu.py --quick    a small sample, under a minute, as a check of the script
 
-Each number is a ratio of minima over rounds in which the contenders take turns. A sweep is counted as
-D^2 + 3D floating point operations per event and component (triangular whitening and squares), whatever the
-pruned one really makes. Every timed sweep follows one of another mixture, as in a chain.
+Each number is a ratio of minima over rounds in which the contenders take turns. A sweep counts as D^2 + 3D
+floating-point operations per event and component (triangular whitening and squares), whatever the pruned
+sweep really makes. Every timed sweep follows one of another mixture, as in a chain.
 
-sgemm is OpenBLAS's (NumPy's) on 1,536 x 1,536, in a process of its own so that its threads, which spin for a
-while, cannot be confused with the engine's. It is measured twice: with the kernels that OpenBLAS chooses, and
-told to use AVX-512 ones beside the v4 code and AVX2 ones beside v3, for OpenBLAS does not know every
-processor and may choose kernels of half the speed.
+sgemm is OpenBLAS's (NumPy's) on 1,536 x 1,536, in a process of its own, because its threads spin for a
+while and would disturb the engine's. It is measured twice: with the kernels that OpenBLAS chooses, and with
+AVX-512 kernels for the v4 code or AVX2 kernels for v3. OpenBLAS does not know every processor and may
+choose kernels of half the speed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PAUSE = 0.3  # seconds after threads of another library have run
 
 @dataclass(frozen=True)
 class Result:
-    """One number beside its bar; `at_most` where less is better."""
+    """One number and its limit; `at_most` if less is better."""
 
     name: str
     value: float
@@ -324,7 +324,7 @@ def in_brief(results: str) -> str:
     )
     lines = [
         "| 200,000 events, two threads | dense sweep | pruned sweep "
-        "| EM step beside scikit-learn's E + M, float32: dense / pruned |",
+        "| EM step compared with scikit-learn's E + M, float32: dense / pruned |",
         "| --- | --- | --- | --- |",
     ]
     for dim, n_components in ((14, 256), (8, 64), (30, 128)):

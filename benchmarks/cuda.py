@@ -1,8 +1,8 @@
-"""The CUDA engine on a real GPU, beside what it should reach and the floor that its arithmetic sets.
+"""Time the CUDA engine on a GPU, next to its limits and the floor set by its arithmetic.
 
     python benchmarks/cuda.py                 everything on the first device, some minutes
     python benchmarks/cuda.py --devices all   on all devices
-    python benchmarks/cuda.py --quick         small samples, to see that it works
+    python benchmarks/cuda.py --quick         small samples, as a check of the script
 
 A whole sweep is the engine's pass and the host's part, the draws of all parameters, as in a chain; a step of
 Bayesian EM likewise. The floor of a dense pass counts D (D + 1) / 2 + 2 D multiply-adds per event and
@@ -37,7 +37,7 @@ BARS = {"labels and statistics": 2.5e-3, "sweep": 5e-3, "100 sweeps": 0.6, "EM s
 
 @dataclass(frozen=True)
 class Result:
-    """One number, beside its bar if there is one for it, and the floor of the arithmetic."""
+    """One number, its limit if it has one, and the floor of the arithmetic."""
 
     name: str
     seconds: float
@@ -134,7 +134,7 @@ def many(n_events: int, devices: str | list[int], floor: float) -> list[Result]:
 
 
 def floor_seconds(devices: str | list[int], n_events: int, dim: int, n_components: int) -> float:
-    """What the multiply-adds of a dense pass alone take on all the devices together."""
+    """Return the seconds of the multiply-adds of a dense pass on all devices together."""
     import pycuda.driver as cuda
 
     numbers = range(cuda.Device.count()) if devices == "all" else devices

@@ -1,7 +1,7 @@
 """The ladder: ways to draw labels on a GPU, each checked against the one installed, then timed.
 
     python benchmarks/cuda_variants.py            on the first CUDA device: a minute
-    python benchmarks/cuda_variants.py --quick    few events, to see that it works
+    python benchmarks/cuda_variants.py --quick    few events, as a check of the script
 
 N = 1,000,000 events in D = 14 channels, K = 256 components, all on the device. From the paper's two kernels
 with an array of N x K between them to the fused kernel, and that with other numbers of events per thread,
@@ -44,7 +44,7 @@ FUSED: list[dict[str, int]] = [
     {"TILES": 8},
     {"TILES": 32},
 ]
-"""What draw_labels.cu is compiled with; the first is as installed."""
+"""Constants that draw_labels.cu is compiled with; the first set is installed."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Problem:
-    """The sample on the device, and what its kernels are told of it."""
+    """The sample on the device, and the arguments of its kernels."""
 
     n_events: int
     n_components: int
@@ -156,7 +156,7 @@ def median_milliseconds(run: Callable[[], None], launches: int) -> float:
 
 
 def floor_milliseconds(n_events: int, dim: int, n_components: int) -> float:
-    """What the multiply-adds alone take at the device's nominal rate."""
+    """Return the milliseconds of the multiply-adds at the device's nominal rate."""
     device = cuda.Context.get_device()
     units = device.multiprocessor_count * CORES.get(device.compute_capability(), 128)
     per_pair = dim * (dim + 1) // 2 + 2 * dim

@@ -1,19 +1,18 @@
-"""From an FCS file to the report, stage by stage: how long it takes and how much memory.
+"""Time the commands from an FCS file to the report, stage by stage, with their memory.
 
-    python benchmarks/end_to_end.py            # some 8 minutes
-    python benchmarks/end_to_end.py --quick    # small samples and few sweeps, to build/: whether it runs
+python benchmarks/end_to_end.py            # about 8 minutes python benchmarks/end_to_end.py --quick    #
+small samples and few sweeps, to build/: a check of the script
 
-The commands are those that a user gives, one after the other, with the config that the first of them writes:
+The commands are those of a user, with the config that the first of them writes:
 
     dpmix init sample.fcs --output run.yaml
     dpmix mcmc run.yaml
     dpmix gate run.h5 --output gated
 
-on simulated samples of a ten-colour cytometer, and on a real file of ../shared beside the checkout, which is
-no part of this project, where that is there. A stage begins where the function that does it is called
-(stages.py). Memory is the resident memory of the process, looked at every 20 ms: what the stage holds, with
-what the stages before it have left. The page is docs/benchmarks/end-to-end.md, from
-benchmarks/results/end_to_end.json.
+The samples are simulated (a ten-colour cytometer); if the folder ../shared exists, a real file is added,
+which is not part of this project. A stage starts where the function that does it is called (stages.py).
+Memory is the resident memory of the process, read every 20 ms: that of the stage, and what the stages
+before it still hold. The page is docs/benchmarks/end-to-end.md, from benchmarks/results/end_to_end.json.
 """
 
 from __future__ import annotations
@@ -118,7 +117,7 @@ def measure(sizes: tuple[int, ...], settings: tuple[str, ...], real: bool) -> di
         with tempfile.TemporaryDirectory() as temporary:
             results[REAL.name] = tell(from_file_to_report(Path(temporary), REAL, settings))
     else:
-        why = "../shared is not beside the checkout: no part of this project" if real else "a quick run"
+        why = "../shared is missing: it is not part of this project" if real else "a quick run"
         results[REAL.name] = {"reason": why}
     return results
 

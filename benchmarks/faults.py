@@ -1,6 +1,6 @@
-"""Every fault of tests/faults/test_faults.py on this machine, and what became of it, a table.
+"""Run every fault of tests/faults/test_faults.py on this machine, and print its outcome as a table.
 
-It goes into docs/explanation/validation.md.
+The table goes into docs/explanation/validation.md.
 
     python benchmarks/faults.py [--kills N]     # some minutes; exits with 1 if a fault lost anything
 """
@@ -22,7 +22,7 @@ MARKS = ("<!-- faults -->", "<!-- end of faults -->")
 
 
 class Outcomes:
-    """What the tests record of themselves (a plugin of pytest)."""
+    """Records of the tests (a plugin of pytest)."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[str, str]] = []

@@ -22,7 +22,7 @@ from mixtures import sample
 from record import write_results
 
 N, D, K, DRAWS = 1_000_000, 14, 128, 100
-POPULATIONS = 24  # normals that the events come from, some beside another one
+POPULATIONS = 24  # normals that the events come from, some next to each other
 BARS = {"seconds": 180.0, "memory_gb": 1.5, "report_mb": 10.0}
 DPMIX = [sys.executable, "-c", "from dpmix.cli import main; main()"]
 

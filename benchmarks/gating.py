@@ -1,19 +1,19 @@
-"""dpmix beside other clustering tools on seven sets of real events with manual gates.
+"""Compare dpmix with other clustering tools on seven sets of real events with manual gates.
 
     python benchmarks/gating.py                        # everything, and the table
     python benchmarks/gating.py --only peers           # all but dpmix, which needs: pip install '.[peers]'
     python benchmarks/gating.py --only dpmix --sets hipc,dlbcl --runs FOLDER
     python benchmarks/gating.py --only none            # the table and the bars, from what was measured before
 
-What is asked for is measured; the rest is taken from benchmarks/results/gating.json, where every figure is
-kept with the date and the versions it was measured with.
+The script measures what is asked for and takes the rest from benchmarks/results/gating.json, which keeps
+every figure with its date and versions.
 
-The sets and the scores are those of ../shared/tools beside the checkout (labelled.py, gating_score.py), which
-are no part of this project: mean F1 after matching clusters and gates one to one (Weber and Robinson 2016,
-Cytometry A 89:1084), the F-measure of FlowCAP-I (Aghaeepour et al. 2013, Nat. Methods 10:228) and the
-adjusted Rand index, of the gated events, sample by sample and averaged over the samples of a set. All tools
-have the same standardised events of one sample at a time. Some of the peers get the number of gates as input;
-dpmix is not, has one config for all, its defaults, and is run as a user would run it, by its commands.
+The sets and the scores are those of ../shared/tools (labelled.py, gating_score.py), which are not part of
+this project: mean F1 after matching clusters and gates one to one (Weber and Robinson 2016, Cytometry A
+89:1084), the F-measure of FlowCAP-I (Aghaeepour et al. 2013, Nat. Methods 10:228) and the adjusted Rand
+index, of the gated events, sample by sample and averaged over the samples of a set. All tools have the same
+standardised events of one sample at a time. Some of the peers get the number of gates as input; dpmix is
+not, has one config for all, its defaults, and is run as a user would run it, by its commands.
 """
 
 from __future__ import annotations
@@ -183,9 +183,7 @@ METHODS = {
 def tools() -> tuple[Any, Any]:
     """The modules that load and score the sets."""
     if not (TOOLS / "labelled.py").exists():
-        raise SystemExit(
-            f"{TOOLS}: not found; the labelled sets are needed, with their tools, beside the checkout"
-        )
+        raise SystemExit(f"{TOOLS}: not found; this folder of labelled sets and their tools is required")
     sys.path.insert(0, str(TOOLS))
     return importlib.import_module("labelled"), importlib.import_module("gating_score")
 
@@ -271,7 +269,7 @@ def table(scores: Scores) -> str:
 
 
 def bars(scores: Scores) -> list[tuple[str, bool]]:
-    """What dpmix must reach, each with whether it does; empty where a set was not measured."""
+    """Return the limits for dpmix, each with whether it is met; empty if a set was not measured."""
     ours = scores["dpmix"]
     if set(ours) != set(SETS):
         return []

@@ -1,11 +1,10 @@
-"""Has something become slower? A few times beside the committed ones: a report, and no test.
+"""Report whether something has become slower: a few times next to the committed ones.
 
-    python benchmarks/guard.py             prints times, those committed and their ratios, in a minute or two
+    python benchmarks/guard.py             prints times, committed times and their ratios, in a minute or two
     python benchmarks/guard.py --record    writes them to benchmarks/results/guard.json
 
-Each number is the shortest of a few. Machines differ, so the ratio is also told in units of the machine's own
-matrix product (sgemm, cpu.py). The exit code is 0 whatever comes out: shared machines are too noisy for a
-bar.
+Each number is the shortest of a few. Machines differ, so the ratio is also given in units of the machine's
+matrix product (sgemm, cpu.py). The exit code is always 0: shared machines are too noisy for a limit.
 """
 
 from __future__ import annotations

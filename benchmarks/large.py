@@ -1,4 +1,4 @@
-"""A run of more events than its memory holds: 200,000,000 events x 8 channels, K = 64, within 4 GB.
+"""Run on more events than the memory holds: 200,000,000 events x 8 channels, K = 64, within 4 GB.
 
     python benchmarks/large.py FOLDER        # keeps the events there: 6.4 GB, and takes as much for the run
     python benchmarks/large.py FOLDER --events 20000000 --memory-limit "500 MB"

@@ -1,4 +1,4 @@
-"""What split-merge moves are worth: a bad start, and effective samples per second on real events.
+"""Measure the benefit of split-merge moves: a bad start, and effective samples per second on real events.
 
     python benchmarks/mixing.py                # 1 and 2: mixing.json
     python benchmarks/mixing.py stationary     # 3: mixing-stationary.json
@@ -67,7 +67,7 @@ QUANTITIES = ("occupied", "alpha", "log_posterior")
 
 
 class Sweep(NamedTuple):
-    """What is looked at of a sweep; seconds of all of it, and of the round of moves in it."""
+    """Monitored quantities of a sweep; seconds of the sweep and of its round of moves."""
 
     log_posterior: float
     occupied: int

@@ -1,9 +1,9 @@
-"""Data and mixtures that a sweep is timed on: like a state in the middle of a run.
+"""Make data and mixtures for timing a sweep, similar to a state in the middle of a run.
 
 N events, D channels, K components. Four kinds, in standardised units:
 
 - ``sep``: K components well apart (standard deviations about 0.05 to 0.25);
-- ``mix``: 30% of the components lie beside another one, as they do in a fit (0.1 to 0.6);
+- ``mix``: 30% of the components lie next to another one, as in a fit (0.1 to 0.6);
 - ``dp``: the events come from K / 5 components with stick weights, the other components are empty draws from
   the prior;
 - ``ovl``: broad components that all overlap (0.5 to 1): nothing can be skipped.

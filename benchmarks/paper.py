@@ -1,12 +1,12 @@
 """Tables 1 and 2 of the paper, rebuilt: seconds for 100 iterations of MCMC and of Bayesian EM.
 
     python benchmarks/paper.py            some 10 minutes on a quiet machine of two cores
-    python benchmarks/paper.py --quick    few events, half a minute, to see that it works
+    python benchmarks/paper.py --quick    few events, half a minute, as a check of the script
 
 D = 14 channels, K = 256 components, N = 100 to 10,000,000 events. An iteration is a whole one: the labels of
 all events and their statistics by the contender, then new parameters by `gibbs.sweep` or `bem.step`, the same
 for all. All begin at the same state of the same events; their log likelihoods of it are compared. The serial
-program (algorithm_1.py) is the yardstick; it and the host's part have one thread for linear algebra.
+program (algorithm_1.py) is the baseline; it and the host's part have one thread for linear algebra.
 
 100 iterations are timed where they fit into a limit of seconds, else as many as do, at least 3, and scaled.
 Two iterations of the engines go before and are not counted: they meet memory for the first time, and have no
@@ -60,7 +60,7 @@ class Passes(Protocol):
 
 
 def contenders(events: Floats) -> Iterator[tuple[str, Callable[[], Passes]]]:
-    """What is compared at this number of events: names and what makes them."""
+    """Yield the contenders at this number of events: names, and functions that make them."""
     if len(events) <= LARGEST_SERIAL:
         yield SERIAL, lambda: SerialEngine(events)
     yield "dpmix, 1 thread, dense", lambda: CpuEngine(events, threads=1, pruning=False)

@@ -1,20 +1,20 @@
-"""dpmix beside other tools: how good a density after how many seconds, and how good gates.
+"""Compare dpmix with other tools: quality of the density and of gates, next to the seconds that they take.
 
-    python benchmarks/peers.py                 # some 12 minutes; needs: pip install '.[peers]'
-    python benchmarks/peers.py --quick         # less of everything, to build/: whether it runs
-    python benchmarks/peers.py --only density  # or gates; what is not measured stays as it was
+    python benchmarks/peers.py                 # about 12 minutes; needs: pip install '.[peers]'
+    python benchmarks/peers.py --quick         # less of everything, to build/: a check of the script
+    python benchmarks/peers.py --only density  # or gates; other results stay as they were
 
-1. Density. Every tool has the same standardised events, K and k-means start; what it is worth is the mean
-   log density of events held out, in nats per event, by the weights, means and covariances that it has so
-   far. The clock stands while that is evaluated, and while the start is made. A tool has converged when it is
-   within 0.01 nats of its own end for the first time. MCMC has two such curves: of the latest draw, and of
-   the density averaged over the draws so far, which is the posterior predictive density.
-2. Gates. Every tool has the same standardised events, of which one is to say what belongs together: seconds,
-   mean F1 and adjusted Rand index, with the methods of gating.py. dpmix is run by its commands and defaults.
+1. Density. Every tool has the same standardised events, K and k-means start. Its score is the mean log
+   density of held-out events, in nats per event, by its current weights, means and covariances. The clock
+   stops for this evaluation and for the start. A tool has converged when it is within 0.01 nats of its own
+   end for the first time. MCMC has two such curves: of the latest draw, and of the density averaged over
+   the draws so far, which is the posterior predictive density.
+2. Gates. Every tool clusters the same standardised events: seconds, mean F1 and adjusted Rand index, with
+   the methods of gating.py. dpmix is run by its commands and defaults.
 
-The simulated sets need nothing; the real ones are loaded as gating.py does it, from ../shared beside the
-checkout, which is no part of this project, and left out where that is absent. All tools have two cores.
-Figures and tables on the page docs/benchmarks/peers.md are made from benchmarks/results/peers.json.
+The simulated sets need nothing. The real ones are loaded as in gating.py, from ../shared, which is not part
+of this project; without it they are left out. All tools have two cores. Figures and tables of
+docs/benchmarks/peers.md are made from benchmarks/results/peers.json.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ def dpmix_mcmc(events: Events, labels: Ints, n_components: int) -> Iterator[Para
 
 def bnpy(events: Events, labels: Ints, n_components: int) -> Iterator[Parameters]:
     raise ImportError(
-        "bnpy 0.1.7 cannot be installed beside dpmix: it asks for exactly joblib 0.14.1, which no "
+        "bnpy 0.1.7 cannot be installed together with dpmix: it asks for exactly joblib 0.14.1, which no "
         "scikit-learn with a wheel for Python 3.11 accepts; without its pins it stops at numpy.float, which "
         "NumPy 1.24 removed"
     )
@@ -440,7 +440,7 @@ def gates(scale: Scale) -> dict[str, Any]:
 
 
 def attempt(measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What was measured, or why it could not be."""
+    """Return the measurement, or the reason why it failed."""
     try:
         return measure()
     except ImportError as error:
@@ -453,7 +453,7 @@ def without_real(scale: Scale) -> str:
     """Why the real sets are left out; empty where they are not."""
     if not scale.real:
         return "left out of a quick run"
-    return "" if gating.TOOLS.exists() else "not beside the checkout: ../shared is no part of this project"
+    return "" if gating.TOOLS.exists() else "../shared is missing: it is not part of this project"
 
 
 def tell(name: str, contender: str, found: dict[str, Any]) -> None:

@@ -1,6 +1,6 @@
-"""Simulated populations whose truth is known: how many of them does a rule of the cut find, and which?
+"""Simulate populations whose truth is known, to count how many of them a rule of the cut finds.
 
-    python benchmarks/populations.py CACHE    # fits every case, with the default config or what --set says
+    python benchmarks/populations.py CACHE    # fits every case, with the default config or with --set
 
 The cases are made by the code below and nothing else: `cases()` gives them one after another, each from a
 seed of its own, so that the same name is always the same data. They are single populations of shapes that no
@@ -292,7 +292,7 @@ def cases(pattern: str = "*", most: int = BIG) -> Iterator[Case]:
 def fit(case: Case, folder: Path, options: Sequence[str] = ()) -> tuple[Path, float]:
     """Run MCMC on a case, with the default config but for `options` (KEY=VALUE), unless it is there already.
 
-    Events and labels are written beside it, <name>.npy and <name>_y.npy.
+    Events and labels are written next to it, <name>.npy and <name>_y.npy.
 
     Returns
     -------

@@ -1,5 +1,4 @@
-"""Where benchmark results go: JSON beside the machine, the versions, the date and the command; and how pages
-say so."""
+"""Write benchmark results as JSON with machine, versions, date and command, and describe them for pages."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ LOAD_BEFORE = os.getloadavg()[0]
 
 
 def machine() -> dict[str, Any]:
-    """What the numbers were measured on."""
+    """Return the machine and the versions of a measurement."""
     cpuinfo = _cpuinfo()
     return {
         "processor": cpuinfo.get("model name", platform.processor()),
@@ -43,7 +42,7 @@ def machine() -> dict[str, Any]:
 
 
 def _cpuinfo() -> dict[str, str]:
-    """What Linux says of the first core."""
+    """Return the first core's entries in /proc/cpuinfo."""
     path = Path("/proc/cpuinfo")
     if not path.exists():
         return {}

@@ -1,11 +1,10 @@
-"""Does it pay to move the events themselves into the order of their labels?
+"""Test whether moving the events into the order of their labels pays.
 
     python benchmarks/reordering.py
 
-The CPU engine keeps an order of places within each chunk and leaves the events where they are. Here the
-events of each chunk are moved into the order of their last labels beforehand, which is the best that
-re-ordering could do, and the pruned sweep is timed beside the engine's own and the dense one. Moving the
-events once is timed too.
+The CPU engine keeps an order of places within each chunk and does not move events. Here, the events of each
+chunk are moved into the order of their last labels beforehand, which is the best case for reordering. The
+pruned sweep is timed together with the engine's own and the dense one. Moving the events once is timed too.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What a sweep costs outside the engine: the draws of the sampler, the log posterior, the run file.
+"""Time the part of a sweep outside the engine: the draws of the sampler, the log posterior, the run file.
 
     python benchmarks/sampler.py
 
-The bar is 6 ms a sweep at K = 256, D = 14, because on a GPU this is what a sweep waits for. Prints the
+The limit is 6 ms a sweep at K = 256, D = 14, because a sweep on a GPU waits for this part. Prints the
 median, and writes it with the minimum to benchmarks/results/sampler.json.
 """
 

@@ -1,13 +1,13 @@
-"""Time of a sweep against events, channels and components, one at a time; memory against events.
+"""Time a sweep against events, channels and components, one at a time; memory against events.
 
-    python benchmarks/scaling.py            some 6 minutes on a quiet machine of two cores
-    python benchmarks/scaling.py --quick    small samples, under half a minute, to see that it works
+    python benchmarks/scaling.py            about 6 minutes on a quiet machine of two cores
+    python benchmarks/scaling.py --quick    small samples, under half a minute, as a check of the script
 
 The CPU engine's pass over the events on two threads, dense and pruned, and the host's part (new parameters,
-one thread). Events and mixtures are `mixtures.sample(..., "mix")`. Each number is the shortest of a few, the
-contenders taking turns. A dense pass counts D^2 + 3D floating point operations per event and component, and
-is set beside the machine's sgemm, both as in cpu.py. Exponents are slopes of log seconds over the upper half
-of the points. Memory is the peak of a process of its own that makes events and sweeps them.
+one thread). Events and mixtures are `mixtures.sample(..., "mix")`. Each number is the shortest of a few;
+the contenders take turns. A dense pass counts D^2 + 3D floating-point operations per event and component,
+and is compared with the machine's sgemm, both as in cpu.py. Exponents are slopes of log seconds over the
+upper half of the points. Memory is the peak of a separate process that makes events and sweeps them.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def point(n_events: int, dim: int, n_components: int, sgemm: cpu.Sgemm) -> dict[
 
 
 def host(data: Sample, engine: CpuEngine, minima: cpu.Minima) -> None:
-    """Time what a sweep does beside the pass: new parameters from its statistics, and their mixture."""
+    """Time the host's part of a sweep: new parameters from its statistics, and their mixture."""
     n_components, dim = data.now.means.shape
     prior = Prior(np.zeros(dim), 5.0, 2.0, 0.3 * np.eye(dim), 1.0, 1.0)
     stats = engine.draw_labels(data.now.mixture(), Key(1, 0, 0))
@@ -99,7 +99,7 @@ def measure(series: dict[str, tuple[int, ...]], memory: tuple[int, ...]) -> dict
 
 
 def fastest_sgemm() -> cpu.Sgemm:
-    """With the kernels that OpenBLAS chooses, or those it is told to take where they are faster (cpu.py)."""
+    """Return sgemm with the kernels that OpenBLAS chooses, or with given ones if they are faster (cpu.py)."""
     one, other = cpu.Sgemm(), cpu.Sgemm(instruction_sets()[0])
     slower, faster = sorted((one, other), key=lambda sgemm: sgemm.seconds(THREADS), reverse=True)
     slower.close()

@@ -1,12 +1,12 @@
-"""What it costs that the events, and what the CPU engine keeps of them, are in files and not in memory.
+"""Measure the cost of keeping events, and the CPU engine's data of each event, in files instead of memory.
 
     python benchmarks/streaming.py [--folder FOLDER] [--rounds ROUNDS] [--events N]
 
-Three engines make the same pruned sweeps in turn: one that has all in memory, one with files in FOLDER
-(default: the system's for temporary files) that are in the system's cache, and one whose events are dropped
-from it before each sweep, so that they come from the disk; how fast that is read by a program that does
-nothing else is told beside. Seconds are minima and medians over the rounds. At most 15% more are wanted where
-the disk keeps up.
+Three engines make the same pruned sweeps in turn: one with everything in memory; one with files in FOLDER
+(default: the system's folder for temporary files) that are in the system's cache; and one whose events are
+dropped from the cache before each sweep and so come from the disk. The script also reports how fast a
+program that does nothing else reads the disk. Seconds are minima and medians over the rounds. The limit is
+15% more time if the disk is fast enough.
 """
 
 from __future__ import annotations

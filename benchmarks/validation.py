@@ -1,4 +1,4 @@
-"""Is the posterior right? Wrong samplers on all statistical tests, and simulation-based calibration, long.
+"""Run wrong samplers on all statistical tests, and simulation-based calibration at length.
 
     python benchmarks/validation.py controls    # some 5 minutes; a table in docs/explanation/validation.md
     python benchmarks/validation.py sbc         # some 10 minutes; exits with 1 if the ranks are not uniform

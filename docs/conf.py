@@ -99,7 +99,7 @@ class ConfigReference(SphinxDirective):
 
 
 # What browsers would draw badly: a prime, raised by itself, raised once more; the sides of a norm, each as
-# high as what it stands beside.
+# high as the text next to it.
 MENDED = (
     (
         r"<msup>(<(m[io])\b[^>]*>[^<]*</\2>)<mi>&#x02032;</mi></msup>",
@@ -158,7 +158,7 @@ def link_keys(app: Sphinx, context: click.Context, lines: list[str]) -> None:
 
 
 def leave_out(app: Sphinx, context: click.Context, lines: list[str]) -> None:
-    """What the usage has said already."""
+    """Remove what the usage has already said."""
     lines.clear()
 
 

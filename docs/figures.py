@@ -152,7 +152,7 @@ def moves() -> Figure:
 
 
 def truncation_bound() -> Figure:
-    """What the truncation can change a priori, by K."""
+    """Draw the bound on the error of truncation against K."""
     n_events = 100_000
     n_components = np.arange(2, 513)
     figure, ((axes,),) = panels(1, 1, 7.0, 3.0)
@@ -185,7 +185,7 @@ def beyond(n_components: int, alpha: float, n_events: int) -> float:
 
 
 def truncation_chosen() -> Figure:
-    """What a run shows of its truncation: occupied components, and held-out density, by K."""
+    """Draw occupied components and held-out density of runs against K."""
     truncations = (4, 8, 16, 32, 64, 128)
     events = skewed(np.random.default_rng(3), 15_000)
     train, held_out = events[:10_000], events[10_000:]
@@ -261,7 +261,7 @@ def switching() -> Figure:
 
 
 def invariant() -> Figure:
-    """What may be averaged over draws, and what may not: the density, and means by their number."""
+    """Draw the average over draws of the density, and of means by their number."""
     events, states = four_groups()
     places = np.linspace(-2.6, 2.6, 300)
     densities = np.array([marginal(state, places) for state in states])
@@ -495,7 +495,7 @@ def rows() -> Figure:
 
 
 def packed_names(layout: Layout) -> list[str]:
-    """What lies at each place of a packed row, read from what `Layout.pack` does with numbered parameters."""
+    """Return the content of each place of a packed row, from `Layout.pack` of numbered parameters."""
     D = layout.n_channels
     entries = np.tril(1.0 + np.arange(D * D).reshape(D, D)) / math.sqrt(0.5)
     packed = layout.pack(np.array([-1.0]), 100.0 + np.arange(D)[None], entries[None])[0].round().astype(int)
@@ -576,7 +576,7 @@ def tiles() -> Figure:
 
 
 def pruning() -> Figure:
-    """What is known of the components of one event after each stage of their whitening."""
+    """Draw the bounds on the components of one event after each stage of their whitening."""
     bounds, n_components = (0, 4, 7, 10, 14), 60
     events, mixture = overlapping(n_components, dim=14, scale=0.5)
     event = events[3].astype(np.float64)
