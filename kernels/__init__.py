@@ -1,1 +1,1 @@
-"""Native kernels: the CPU sweep (C++), and what belongs to them."""
+"""Kernels: CUDA sources and their compilation, the native CPU engine, and shared layouts."""

@@ -1,4 +1,4 @@
-"""From the .cu files beside this module to code for a device, by nvcc, kept in the user's cache."""
+"""Compilation of the .cu files in this folder by nvcc, with a cache in the user's cache folder."""
 
 from __future__ import annotations
 
@@ -17,19 +17,22 @@ from dpmix.errors import DpmixError
 log = logging.getLogger("dpmix")
 
 FOLDER = Path(__file__).resolve().parent
-OPTIONS = ("-std=c++17", "-fmad=false")  # no contraction: log densities have the bits of the CPU engine's
+OPTIONS = (
+    "-std=c++17",
+    "-fmad=false",
+)  # no contraction: log densities then have the bits of the CPU engine's
 INSTALL_NVCC = 'install the CUDA toolkit, or pip install "cuda-toolkit[nvcc,crt,nvvm,cudart,cccl]"'
 
 _compiling = threading.Lock()
 
 
 def find_nvcc() -> Path:
-    """The CUDA compiler: from PATH, else from CUDA_HOME, else from the pip packages.
+    """Return the CUDA compiler from PATH, CUDA_HOME or the pip packages, in this order.
 
     Raises
     ------
     DpmixError
-        If there is none.
+        No compiler is found.
     """
     on_path = shutil.which("nvcc")
     candidates = [Path(on_path)] if on_path else []
@@ -48,18 +51,18 @@ def find_nvcc() -> Path:
 
 
 def cubin(name: str, n_channels: int, architecture: str) -> bytes:
-    """The kernels of NAME.cu for events of `n_channels` channels on an architecture such as ``sm_90``.
+    """Return the compiled kernels of NAME.cu for `n_channels` channels on an architecture such as ``sm_90``.
 
     Raises
     ------
     DpmixError
-        If there is no compiler, or it fails.
+        There is no compiler, or it fails.
     """
     nvcc = find_nvcc()
     source = (FOLDER / f"{name}.cu").read_text()
     options = [*OPTIONS, f"-DN_CHANNELS={n_channels}", f"-arch={architecture}", f"-I{FOLDER}"]
     path = _cache_folder() / f"{name}-{_digest(source, options, nvcc)}.cubin"
-    with _compiling:  # devices that want the same kernels compile them once
+    with _compiling:  # devices with the same kernels compile them once
         code = _read(path)
         if code is None:
             log.info("compiling %s.cu for %d channels and %s", name, n_channels, architecture)
@@ -81,7 +84,7 @@ def _compile(name: str, source: str, options: list[str], nvcc: Path) -> bytes:
 
 
 def _digest(source: str, options: list[str], nvcc: Path) -> str:
-    """What the code depends on."""
+    """Return a digest of everything that the code depends on."""
     headers = [path.name + path.read_text() for path in sorted(FOLDER.glob("*.cuh"))]
     everything = [source, *headers, *options, _version(nvcc)]
     return hashlib.sha256("\0".join(everything).encode()).hexdigest()[:32]
@@ -102,7 +105,7 @@ def _cache_folder() -> Path:
 
 
 def _read(path: Path) -> bytes | None:
-    """What `_write` wrote, None where that is not there or not whole."""
+    """Return the code that `_write` wrote; None if it is missing or damaged."""
     try:
         entry = path.read_bytes()
     except OSError:
@@ -112,11 +115,11 @@ def _read(path: Path) -> bytes | None:
 
 
 def _write(path: Path, code: bytes) -> None:
-    """Keep the code with its checksum before it; under a temporary name first, since others may read."""
+    """Write the checksum and the code, under a temporary name first because others may read the file."""
     unfinished = path.with_suffix(f".{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished.write_bytes(hashlib.sha256(code).digest() + code)
         unfinished.replace(path)
     except OSError as error:
-        log.warning("kernels are compiled anew each time: the cache %s cannot be written: %s", path, error)
+        log.warning("the cache %s cannot be written, so kernels are compiled in every run: %s", path, error)

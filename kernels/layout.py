@@ -1,12 +1,11 @@
-"""Shapes and layouts that the CUDA kernels and their callers share: mixture.cuh and moments.cuh in Python.
+"""Shapes and layouts of the CUDA kernels in Python (limits.cuh, mixture.cuh and moments.cuh).
 
-K components, D channels. A packed row of a component, by columns of its whitener, W the whitener times
-sqrt(1/2):
+K components, D channels. A packed row of a component holds, by columns of W, its whitener times sqrt(1/2):
 
     constant, then for i = 0 .. D-1: mean_i, W_ii, W_(i+1)i, .. W_(D-1)i; zeros to PACK_DIM
 
-Moments of a component: the lower triangle, by rows, of the sum of r z z' with z = (x - mean, 1): row D holds
-the sums, and its end the count.
+The moments of a component are the lower triangle, by rows, of the sum of r z z' with z = (x - mean, 1). Row D
+holds the sums and, at its end, the count.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ Array = npt.NDArray[np.float64]
 Places = npt.NDArray[np.intp]
 
 CHUNK: int = 65_536
-"""Consecutive events of the grid on which every engine forms statistics.
+"""Number of consecutive events in a chunk of the grid on which every engine forms statistics.
 
-Statistics of one chunk are formed in one order; those of several chunks are added in a way that does not
+Statistics of one chunk are formed in one order. Statistics of several chunks are added in a way that does not
 depend on their order (dpmix.engines.exact).
 """
 MAX_CHANNELS: int = 64
@@ -34,18 +33,18 @@ PARTS = 8
 
 
 class Layout:
-    """What follows from the number of channels, by the names that the kernels have for it.
+    """Sizes that follow from the number of channels, under the names of the kernels.
 
     Attributes
     ----------
     padded_dim : int
-        Floats of an event.
+        Floats per event.
     pack_dim : int
-        Numbers of a packed component.
+        Numbers per packed component.
     events_per_block, blocks_per_chunk : int
-        Events of a block of the kernels that give every event a thread; such blocks of a chunk.
+        Events per block, and blocks per chunk, of the kernels that give every event a thread.
     n_moments : int
-        Numbers of a component's moments.
+        Numbers in the moments of a component.
     """
 
     def __init__(self, n_channels: int) -> None:
@@ -57,7 +56,7 @@ class Layout:
         self.n_moments = (n_channels + 1) * (n_channels + 2) // 2
 
     def pack(self, log_constants: Array, means: Array, whiteners: Array) -> Array:
-        """A mixture in packed rows, float64 [K, PACK_DIM]; rounded to float32 they are what kernels evaluate.
+        """Return a mixture in packed rows, float64 [K, PACK_DIM]; kernels evaluate them rounded to float32.
 
         Parameters
         ----------
@@ -76,14 +75,14 @@ class Layout:
         return packed
 
     def unpack_moments(self, moments: Array) -> tuple[Array, Array, Array]:
-        """Counts float64 [K], sums [K, D] and scatters [K, D, D] of moments float64 [K, N_MOMENTS]."""
+        """Return counts [K], sums [K, D] and scatters [K, D, D] from moments [K, N_MOMENTS], all float64."""
         dim = self.n_channels
         sums = moments[:, -dim - 1 : -1].copy()
         return moments[:, -1].copy(), sums, np.take(moments, self._scatter_places, axis=1)
 
     @cached_property
     def _triangle(self) -> tuple[Places, Places]:
-        """Columns and rows of a lower triangle by columns: an upper triangle by rows, turned."""
+        """Columns and rows of a lower triangle by columns: the transpose of an upper triangle by rows."""
         columns, rows = np.triu_indices(self.n_channels)
         return columns, rows
 

@@ -16,7 +16,7 @@ from dpmix.model.streams import Key
 
 
 class Engine(Protocol):
-    """Holds N events in D channels and turns a mixture into sufficient statistics."""
+    """An engine: holds N events in D channels and computes sufficient statistics from a mixture."""
 
     @property
     def n_events(self) -> int: ...
@@ -26,14 +26,14 @@ class Engine(Protocol):
 
     @property
     def info(self) -> dict[str, str | int | float | bool]:
-        """What this engine is, for the log and the run file; its ``backend`` first."""
+        """Properties of this engine, for the log and the run file; ``backend`` first."""
         ...
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Seconds of all passes so far in ``kernels`` and, where there are devices, in ``copies``.
+        """Seconds of all passes so far in ``kernels`` and, for devices, in ``copies``.
 
-        Of several devices that work side by side, the mean.
+        For several devices that work in parallel, the mean.
         """
         ...
 
@@ -42,31 +42,30 @@ class Engine(Protocol):
         ...
 
     def divide(self, split: SplitAssignment, mixture: Mixture, key: Key) -> tuple[Stats, Array]:
-        """Divide the events of some components among pairs of new ones, for a split-merge move.
+        """Assign the events of some components to pairs of new components, for a split-merge move.
 
-        What an event gets depends on the event, its label in the latest draw of ``key.chain``, the mixture,
-        the key and the word alone. Labels, and the statistics of later passes, are as if this had not been
-        called.
+        The side of an event depends on the event, its label in the latest draw of ``key.chain``, the mixture,
+        the key and the word alone. The call does not change labels or the statistics of later passes.
 
         Parameters
         ----------
         split : SplitAssignment
         mixture : Mixture
-            2P components, 2p and 2p + 1 those of pair p. Of their weights, the ratio within a pair counts.
+            2P components; pair p has 2p and 2p + 1. Only the ratio of the weights within a pair matters.
         key : Key
 
         Returns
         -------
         stats : Stats
-            Of the 2P components; its log likelihood is 0.
+            Statistics of the 2P components; the log likelihood is 0.
         log_probabilities : float64 [P]
-            Log probability, given the mixture, of the sides of all events of a pair: -inf where one of them
-            is on a side that has no weight for it.
+            Log probability, given the mixture, of the sides of all events of a pair; -inf if a side has no
+            weight for one of its events.
 
         Raises
         ------
         ValueError
-            The split does not fit `SplitAssignment`, or the chain has no labels of K components.
+            The split does not match `SplitAssignment`, or the chain has no labels of K components.
         """
         ...
 
@@ -77,39 +76,39 @@ class Engine(Protocol):
     def memberships(
         self, mixture: Mixture, populations: npt.NDArray[np.int64], start: int, stop: int
     ) -> tuple[npt.NDArray[np.float32], Array]:
-        """Membership probabilities of events in populations, and the events' log densities.
+        """Return membership probabilities of events in populations, and the log densities of the events.
 
-        What an event gets depends on the event, the mixture and the populations alone: not on how a range is
-        cut into calls. Labels, and the statistics of later passes, are as if this had not been called.
+        The result of an event depends on the event, the mixture and the populations alone, not on the ranges
+        of the calls. The call does not change labels or the statistics of later passes.
 
         Parameters
         ----------
         mixture : Mixture
         populations : int [K]
-            The population, 0 to P - 1, of each component. P is the largest number plus 1; of a number that no
-            component has the memberships are 0.
+            The population, 0 to P - 1, of each component. P is the largest number plus 1. Memberships of a
+            number without a component are 0.
         start, stop : int
-            The events start, ..., stop - 1: M of them.
+            The M events start, ..., stop - 1.
 
         Returns
         -------
         memberships : float32 [M, P]
-            Sum of pi_j N(x_i | mu_j, Sigma_j) over a population's components, divided by that over all; rows
-            sum to 1. Components below the weight floor have no part in either.
+            Sum of pi_j N(x_i | mu_j, Sigma_j) over a population's components, divided by the sum over all
+            components; rows sum to 1. Components below the weight floor count in neither sum.
         log_densities : float64 [M]
             log sum_j pi_j N(x_i | mu_j, Sigma_j).
 
         Raises
         ------
         ValueError
-            For populations that are not such numbers, and for a range with no event or beyond the data.
+            The populations are not such numbers, or the range is empty or exceeds the data.
         """
         ...
 
     def labels(self, chain: int = 0) -> npt.NDArray[np.int32]:
-        """Labels of one chain, int32 [N]: its latest draw, or the most probable ones after the E step."""
+        """Return the labels of a chain, int32 [N]: its latest draw, or the most probable after an E step."""
         ...
 
     def close(self) -> None:
-        """Let go of the events and of every resource."""
+        """Release the events and every resource."""
         ...

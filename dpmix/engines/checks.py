@@ -1,4 +1,4 @@
-"""What every engine asks of its events, its options and a mixture before it works with them."""
+"""Checks of events, options and mixtures, shared by all engines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dpmix.model.mixture import Array, Ints, Mixture
 from dpmix.model.split_merge import SplitAssignment
 
 MAX_EVENTS = MAX_ADDITIONS * CHUNK
-"""Of all parts of the data: every chunk is an addition to each sum (dpmix.engines.exact)."""
+"""Limit for all parts of the data: every chunk is an addition to each sum (dpmix.engines.exact)."""
 
 
 def check_events(events: npt.NDArray[np.float32]) -> None:
@@ -28,7 +28,7 @@ def check_events(events: npt.NDArray[np.float32]) -> None:
 
 
 def check_options(n_events: int, weight_floor: float, chunks_in_flight: int | None, first_event: int) -> None:
-    """Raise ValueError where an option that all engines have is out of its range, or events are too many."""
+    """Raise ValueError if a common option is out of its range, or if there are too many events."""
     if n_events > MAX_EVENTS:
         raise ValueError(f"events: got {n_events}, need at most {MAX_EVENTS}, or their sums would be rounded")
     if chunks_in_flight is not None and chunks_in_flight < 1:
@@ -40,7 +40,7 @@ def check_options(n_events: int, weight_floor: float, chunks_in_flight: int | No
 
 
 def checked_parameters(mixture: Mixture, n_channels: int) -> tuple[Array, Array, Array]:
-    """What engines evaluate of a mixture of D channels, checked.
+    """Check a mixture of D channels and return the parameters that engines evaluate.
 
     Returns
     -------
@@ -52,7 +52,7 @@ def checked_parameters(mixture: Mixture, n_channels: int) -> tuple[Array, Array,
     Raises
     ------
     ValueError
-        For shapes that do not fit, a number of components out of range, and numbers that are not finite.
+        Shapes do not match, the number of components is out of range, or numbers are not finite.
     """
     n_components = len(mixture.means)
     if not 1 <= n_components <= MAX_COMPONENTS:
@@ -72,12 +72,12 @@ def checked_parameters(mixture: Mixture, n_channels: int) -> tuple[Array, Array,
 
 
 def numbers_now(mixture: Mixture) -> npt.NDArray[np.uint16]:
-    """The number that each component of the last labels has now, uint16 [K]: a mixture's order, inverted.
+    """Return the present number of each component of the last labels, uint16 [K]: the inverse of the order.
 
     Raises
     ------
     ValueError
-        Unless the order has each of 0, ..., K - 1 once.
+        The order does not have each of 0, ..., K - 1 once.
     """
     numbers = np.arange(len(mixture.means), dtype=np.uint16)
     if mixture.order is None:
@@ -90,12 +90,12 @@ def numbers_now(mixture: Mixture) -> npt.NDArray[np.uint16]:
 
 
 def checked_populations(populations: Ints, n_components: int) -> npt.NDArray[np.int32]:
-    """The population of each component, int32 [K], checked.
+    """Check the population of each component and return it as int32 [K].
 
     Raises
     ------
     ValueError
-        Unless it is an integer from 0 to 4095 for each component.
+        They are not an integer from 0 to 4095 for each component.
     """
     if populations.shape != (n_components,) or not np.issubdtype(populations.dtype, np.integer):
         raise ValueError(
@@ -109,12 +109,12 @@ def checked_populations(populations: Ints, n_components: int) -> npt.NDArray[np.
 
 
 def checked_split(split: SplitAssignment, n_components: int) -> SplitAssignment:
-    """A split to the pairs of a mixture's components, as contiguous arrays, checked.
+    """Check a split to the pairs of a mixture's components and return it as contiguous arrays.
 
     Raises
     ------
     ValueError
-        Unless it is as `dpmix.model.split_merge.SplitAssignment` says, and the components are an even number.
+        It does not match `dpmix.model.split_merge.SplitAssignment`, or the number of components is odd.
     """
     if n_components % 2:
         raise ValueError(f"split: got a mixture of {n_components} components, need 2 for each pair")
@@ -134,7 +134,7 @@ def checked_split(split: SplitAssignment, n_components: int) -> SplitAssignment:
 
 
 def check_range(start: int, stop: int, n_events: int) -> None:
-    """Raise ValueError unless start, ..., stop - 1 are events, one at least."""
+    """Raise ValueError unless start, ..., stop - 1 are events, at least one."""
     if not 0 <= start < stop <= n_events:
         raise ValueError(
             f"range: got events {start} to {stop - 1}, need at least one of the events 0 to {n_events - 1}"
@@ -142,5 +142,5 @@ def check_range(start: int, stop: int, n_events: int) -> None:
 
 
 def rounded(means: Array) -> Array:
-    """Means as the engines hold them: what sums and scatters are taken about, float64 [K, D]."""
+    """Return means rounded to float32, the centres of sums and scatters, as float64 [K, D]."""
     return means.astype(np.float32).astype(np.float64)

@@ -1,4 +1,4 @@
-"""Choose the engine that a run uses, and make it."""
+"""Choose the engine of a run, and make it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger("dpmix")
 
 
 class Choice(NamedTuple):
-    """A backend, and why it was taken."""
+    """A backend and the reason for its choice."""
 
     backend: str
     why: str
@@ -28,54 +28,54 @@ class Choice(NamedTuple):
 def choose_backend(
     config: EngineConfig, began: str | None = None, option: str = "--set engine.backend="
 ) -> Choice:
-    """The backend that a run takes; what is out of the ordinary about it is logged.
+    """Return the backend of a run, and warn about options that it ignores.
 
     Parameters
     ----------
     config : EngineConfig
-        ``backend: auto`` takes CUDA where it is available, else the CPU; but a run that goes on takes the
-        backend that it began with.
+        ``backend: auto`` takes CUDA if it is available, otherwise the CPU. A resumed run takes the backend
+        that it started on.
     began : str, optional
-        That backend.
+        The backend that a resumed run started on.
     option : str
-        How a user names another backend, for the message that this one is not available.
+        Command-line option for another backend, for the error message.
 
     Raises
     ------
     ConfigError
-        The backend that was asked for, or that the run began with, is not available.
+        The requested backend, or the one that the run started on, is not available.
     DpmixError
-        There is no device of a number that was asked for.
+        A requested device does not exist.
     """
     choice = _chosen(config, began, option)
     if choice.backend == "cuda":
         cuda.chosen(config.devices)
     for name in config.unused(choice.backend):
-        log.warning("engine.%s: of no use to the %s engine", name, choice.backend)
+        log.warning("engine.%s: ignored by the %s engine", name, choice.backend)
     return choice
 
 
 def make_engine(
     backend: str, config: EngineConfig, events: npt.NDArray[np.float32], scratch: Path | None = None
 ) -> Engine:
-    """The engine of an available backend.
+    """Return the engine of an available backend.
 
     Parameters
     ----------
     backend : str
     config : EngineConfig
     events : float32 [N, D]
-        For the cluster, an `np.memmap` of an NPY file that its workers see.
+        For the cluster, an `np.memmap` of an NPY file that its workers can read.
     scratch : Path, optional
-        Folder where the CPU engine keeps what it has of every event, where it is not to be in memory.
+        Folder for the CPU engine's values of every event; default: memory.
 
     Raises
     ------
     DpmixError
-        A device is not there or cannot be used; a cluster cannot be reached, or its workers not used.
+        A device does not exist or cannot be used, or a cluster or its workers cannot be used.
     """
     if backend == "cluster":
-        from dpmix.engines.cluster import ClusterEngine  # Dask takes a while to import
+        from dpmix.engines.cluster import ClusterEngine  # Dask is slow to import
 
         return ClusterEngine(events, config)
     if backend == "cpu":
@@ -96,19 +96,19 @@ def make_engine(
 
 
 def warn_of_other_arithmetic(began: Mapping[str, object], now: Mapping[str, object]) -> None:
-    """Log that a run goes on with other rounding than it began with, told by `Engine.info` of both."""
+    """Warn if a resumed run uses another rounding than at its start, given `Engine.info` of both."""
     before, after = (str(info.get("engine", info["backend"])) for info in (began, now))
     if before != after:
         log.warning(
-            "engine: %s, but the run began on %s: its draws are as good, but not bit for bit those of an "
-            "uninterrupted run, as a label may differ where its random number lies within rounding of a step",
+            "engine: %s, but the run started on %s: its draws are as good, but not bit for bit those of an "
+            "uninterrupted run, because a label may differ if its uniform lies within rounding of a step",
             after,
             before,
         )
 
 
 def available(backend: str, config: EngineConfig) -> tuple[bool, str]:
-    """Whether a backend can be used here, and with what, or why not and what to do."""
+    """Return whether a backend can be used here, and its hardware, or the reason and the remedy."""
     if backend == "cluster":
         try:
             from dpmix.engines import cluster_connect
@@ -123,7 +123,7 @@ def _chosen(config: EngineConfig, began: str | None, option: str) -> Choice:
         found, why = available("cuda", config)
         return Choice("cuda" if found else "cpu", f"auto: {why}")
     if config.backend == "auto" and began is not None:
-        choice, asked = Choice(began, "auto: the run began on it"), f"the run began on {began}, which is"
+        choice, asked = Choice(began, "auto: the run started on it"), f"the run started on {began}, which is"
     else:
         choice, asked = Choice(config.backend, "as the config says"), f"{config.backend} is"
     found, why = available(choice.backend, config)

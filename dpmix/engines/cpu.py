@@ -1,8 +1,8 @@
-"""The CPU engine: events in memory or in a file, the sweep in native code (kernels/cpu) on all cores.
+"""The CPU engine: events in memory or in a file, and passes in native code (kernels/cpu) on all cores.
 
-Results depend on the events, the mixture and the key alone: not on threads, on the chunks in flight, on how
-chunks are shared out among engines, on pruning, or on the instruction set, except that x86-64-v2 has no fused
-multiply-add and rounds differently.
+Results depend on the events, the mixture and the key alone. They do not depend on threads, chunks in flight,
+the assignment of chunks to engines, pruning or the instruction set. (One exception: x86-64-v2 has no fused
+multiply-add and rounds differently.)
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ BATCH_BYTES = 64 << 20  # BUDGET of kernels/cpu/engine.cpp
 
 
 def available() -> tuple[bool, str]:
-    """Whether this machine can run the engine, and with what (or why not)."""
+    """Return whether this machine can run the engine, and its hardware or the reason."""
     isas = instruction_sets()
     if not isas:
         return False, f"{platform.machine()} without SSE4.2 (x86-64-v2), which the native code needs"
@@ -46,25 +46,25 @@ def available() -> tuple[bool, str]:
 
 
 def instruction_sets() -> list[str]:
-    """Instruction sets of this processor that there is code for, best first."""
+    """Return the instruction sets of this processor that dpmix has code for, best first."""
     return list(_cpu.isas())
 
 
 def usable_cores() -> int:
-    """Cores that this process may run on."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def scratch_bytes(
     n_events: int, n_channels: int, n_components: int, threads: int | None, chunks_in_flight: int | None
 ) -> int:
-    """Memory that passes work in, nearly (kernels/cpu/engine.cpp); the options are those of `CpuEngine`."""
+    """Estimate the working memory of passes, in bytes (kernels/cpu/engine.cpp); options as of `CpuEngine`."""
     chunks: int = -(-n_events // CHUNK)
     moments = 8 * (1 + n_channels * (n_channels + 3) // 2)
     chunk: int = 8 * CHUNK + (n_components + 32) * moments
     threads = threads or usable_cores()
     in_flight = chunks_in_flight or max(1, min(BATCH_BYTES // chunk, 2 * threads))
-    sums = (4 + 1 + 1) * n_components * moments  # their states and values; of a chunk so far
+    sums = (4 + 1 + 1) * n_components * moments  # states and values; of the present chunk
     return min(chunks, in_flight) * chunk + threads * n_components * moments + sums
 
 
@@ -76,40 +76,40 @@ class CpuEngine(SummingEngine):
     events : float32 [N, D], C-contiguous, finite
         Held by reference, never copied or changed; D at most 64.
     threads : int, optional
-        Default: as many as the process may use cores.
+        Default: the number of cores that the process may use.
     pruning : bool
-        Skip components once they are seen to have weight 0; switches itself off where that does not pay. The
-        labels are the same, bit for bit, either way.
+        Skip components as soon as their weight is known to be 0. It switches itself off if that does not pay.
+        Labels are the same, bit for bit, either way.
     weight_floor : float
-        Nats below an event's best component at which a component's weight is 0.
+        A component whose log density is this many nats below the event's best component has weight 0.
     chunks_in_flight : int, optional
-        Chunks of 65,536 events worked on at a time. Default: one per thread, fewer where their scratch
-        would pass 64 MB.
+        Chunks of 65,536 events worked on at a time. Default: one per thread, or fewer if their scratch would
+        exceed 64 MB.
     isa : str, optional
-        Instruction set, one of ``v2``, ``v3``, ``v4`` (x86-64) or ``neon``. Default: the best there is.
+        Instruction set, one of ``v2``, ``v3``, ``v4`` (x86-64) or ``neon``. Default: the best one available.
     first_event : int
         Number of the first event, for an engine that holds a part of the data.
     scratch : Path, optional
-        Folder for files without a name in which the engine then keeps what it has of every event, to be given
-        where data are larger than memory: events are then an `np.memmap`, which nobody changes.
+        Folder for unnamed files with the engine's values of every event, for data larger than memory. Events
+        are then an `np.memmap` that does not change.
 
     Raises
     ------
     ValueError
-        For events or options that are not as said here.
+        Events or options are not as described here.
     DataError
-        There is no room in the folder; also in the first pass of a chain.
+        The folder has too little space; also raised in the first pass of a chain.
 
     Notes
     -----
-    Beside the events: 2 bytes per event, 4 bytes per event and chain, and scratch that does not grow with N.
-    With a folder, all that grows with N is in files: 32 MB of them are in memory at a time, or a chunk for
-    each thread, and a thread of its own reads as much ahead.
+    Memory in addition to the events: 2 bytes per event, 4 bytes per event and chain, and scratch that does
+    not grow with N. With a folder, everything that grows with N is in files. Then 32 MB of them, or a chunk
+    for each thread, are in memory at a time, and a separate thread reads as much ahead.
 
-    `draw_labels` is a function of events, mixture and key. The last bits of what `expect_labels` returns
-    depend on the order in which events are added, which is that of the labels left by the previous pass of
-    chain 0: it is a function of events, previous mixture and mixture. So where the events are loaded anew,
-    repeat the last E step before going on, and the bits are those of a run that never stopped.
+    `draw_labels` is a function of events, mixture and key. The last bits of the results of `expect_labels`
+    depend on the order in which events are added. That is the order of the labels of the previous pass of
+    chain 0, so `expect_labels` is a function of events, previous mixture and mixture. After loading the
+    events again, repeat the last E step; the bits are then those of an uninterrupted run.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class CpuEngine(SummingEngine):
 
     @property
     def info(self) -> dict[str, str | int | float | bool]:
-        """What the engine runs on, for logs and run files."""
+        """Backend and hardware, for logs and run files."""
         return {"backend": "cpu", "isa": self._isa, "threads": self._threads, "pruning": self._pruning}
 
     @property
@@ -179,7 +179,7 @@ class CpuEngine(SummingEngine):
     def memberships(
         self, mixture: Mixture, populations: Ints, start: int, stop: int
     ) -> tuple[npt.NDArray[np.float32], Array]:
-        """Membership probabilities in populations, float32 [M, P], and log densities, float64 [M].
+        """Return membership probabilities float32 [M, P] and log densities float64 [M].
 
         Of the events start, ..., stop - 1; see `dpmix.engines.base.Engine.memberships`.
         """
@@ -203,12 +203,14 @@ class CpuEngine(SummingEngine):
         return state
 
     def labels(self, chain: int = 0) -> npt.NDArray[np.int32]:
-        """Labels of one chain, int32 [N]: its latest draw, or the most probable ones after the E step.
+        """Return the labels of one chain, int32 [N].
+
+        They are its latest draw, or the most probable labels after an E step.
 
         Raises
         ------
         ValueError
-            If the chain has none yet.
+            The chain has no labels yet.
         """
         labels = np.empty(self._n_events, np.int32)
         if not self._native.labels(chain, labels):
@@ -216,7 +218,7 @@ class CpuEngine(SummingEngine):
         return labels
 
     def close(self) -> None:
-        """Let go of the events and of every resource; the engine cannot be used afterwards."""
+        """Release the events and every resource; the engine cannot be used afterwards."""
         del self._native
 
     @contextmanager
@@ -239,5 +241,5 @@ class CpuEngine(SummingEngine):
 
 
 def is_shared_map(events: npt.NDArray[np.float32]) -> bool:
-    """Whether events lie in a file with all changes made to them, so that their pages may be let go."""
+    """Return True if events lie in a file together with all their changes, so their pages may be released."""
     return isinstance(events, np.memmap) and events.mode in ("r", "r+", "w+")

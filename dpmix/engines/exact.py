@@ -1,12 +1,12 @@
-"""Sums of float64 whose every bit is the same in whatever order and grouping they are added.
+"""Order-free sums of float64: the bits do not depend on the order or grouping of the additions.
 
-Binned sums after Demmel and Nguyen (2015), Parallel reproducible summation, IEEE Trans. Comput. 64:2060; how,
-and their error, is told in kernels/cpu/exact.hpp. A state is float64 [4, n], planes c, a0, a1, a2 of n sums.
-It is a function of the numbers added alone, so that states of parts may be merged in any tree, so long as no
-sum has more than `MAX_ADDITIONS` numbers.
+They are binned sums after Demmel and Nguyen (2015), Parallel reproducible summation, IEEE Trans. Comput.
+64:2060; see kernels/cpu/exact.hpp for the method and its error. A state is float64 [4, n]: the planes c, a0,
+a1, a2 of n sums. It is a function of the numbers added alone, so states of parts may be merged in any tree,
+as long as no sum has more than `MAX_ADDITIONS` numbers.
 
-An infinity or NaN makes a sum what IEEE arithmetic makes of all its numbers that are not finite; a number
-beyond 1.5 * 2^988 (3.9e297) counts as infinite.
+A sum with an infinity or NaN is the IEEE sum of its numbers that are not finite. A number beyond 1.5 * 2^988
+(3.9e297) counts as infinite.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from dpmix.kernels import _cpu
 from dpmix.model.mixture import Array
 
 MAX_ADDITIONS = 1 << 22
-"""Numbers of a sum, all merged ones together, that are surely added without rounding (it is 2^24)."""
+"""Numbers of a sum, over all merged states, for which addition is guaranteed exact (the limit is 2^24)."""
 
 
 def zeros(n: int) -> Array:
-    """The state of n sums of nothing, float64 [4, n]."""
+    """Return the state of n empty sums, float64 [4, n]."""
     return np.zeros((4, n))
 
 
@@ -36,14 +36,14 @@ def add(state: Array, numbers: Array) -> None:
     Raises
     ------
     ValueError
-        The shapes do not fit.
+        The shapes do not match.
     """
     _check(state, numbers.shape)
     _cpu.add(state, numbers)
 
 
 def merge(state: Array, other: Array) -> None:
-    """Add other sums to these, in place, without the interpreter's lock.
+    """Add other sums to these sums, in place, without the interpreter's lock.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def merge(state: Array, other: Array) -> None:
     Raises
     ------
     ValueError
-        The shapes do not fit.
+        The shapes do not match.
     """
     _check(state, other.shape[1:])
     _check(other, state.shape[1:])
@@ -61,7 +61,7 @@ def merge(state: Array, other: Array) -> None:
 
 
 def values(state: Array) -> Array:
-    """The sums, float64 [n], each rounded once.
+    """Return the sums, float64 [n], each rounded once.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def values(state: Array) -> Array:
     Raises
     ------
     ValueError
-        It is not of such a shape.
+        The shape is not [4, n].
     """
     _check(state, state.shape[1:])
     out = np.empty(state.shape[1])

@@ -1,7 +1,8 @@
-"""What a worker of a cluster holds and does: some chunks of the events, in an engine of its own.
+"""The part of the data on a worker of a cluster: a range of chunks in the worker's own engine.
 
-Everything here runs on the workers. A part can be made anew from its recipe wherever the file of events can
-be read, so a worker that dies takes nothing with it: what its successor lacks of the labels, it draws again.
+Everything here runs on the workers. A part can be made again from its recipe wherever the file of events can
+be read. So nothing is lost when a worker dies: another worker makes the part and repeats the latest draw of
+its labels.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from dpmix.model.streams import Key, chain_of
 from dpmix.system import memory
 
 FINGERPRINT_ROWS = 256
-SHARE_OF_MEMORY = 0.5  # of what is free to a worker: events that need more stay in their file
+SHARE_OF_MEMORY = 0.5  # of a worker's available memory; larger events stay in their file
 
 
 class About(NamedTuple):
-    """What a worker says of itself. Those of one run must be alike, or their draws would not be."""
+    """Properties of a worker. They must be equal for all workers of a run, or draws would differ."""
 
     version: str
     arithmetic: str
@@ -45,23 +46,23 @@ class About(NamedTuple):
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to make a part.
+    """The instructions to make a part.
 
     Attributes
     ----------
     path : str
         NPY file of all events, float32 [N, D].
     chunks, events : (int, int)
-        The first one, and the one after the last.
+        First, and one after the last.
     n_bytes : int
-        Of these events.
+        Size of these events.
     fingerprint : str
-        `fingerprint` of its events: a file of the same name may be another one where the worker is.
+        `fingerprint` of its events: a worker may see another file under the same name.
     backend : str
         cpu or cuda.
     config : EngineConfig
     neighbours : int
-        Workers of this run on the same host, this one included: they share its memory.
+        Number of workers of this run on the same host, including this one; they share its memory.
     """
 
     path: str
@@ -75,24 +76,24 @@ class Recipe:
 
 
 Pass = tuple[int, Mixture, Key | None]
-"""A pass that leaves labels: its number in the run, and what it is given; an E step has no key.
+"""A pass that draws labels: its number in the run, its mixture and its key; an E step has no key.
 
-No class: Dask finds what it has yet to fetch in plain tuples only.
+This is a plain tuple because Dask finds futures in plain tuples only.
 """
 
 
 class Sums(NamedTuple):
-    """What passes over parts give: a state of `dpmix.engines.exact`, and each part's chunks and seconds."""
+    """Results of a pass over parts: a state of `dpmix.engines.exact`, and the seconds of each part."""
 
     state: Array
     seconds: dict[tuple[int, int], float]
 
 
 class Part:
-    """Some chunks in an engine, which is made where and when it is needed first.
+    """A range of chunks in an engine, which is made where and when it is first needed.
 
-    What Dask sends when it moves a part to another worker is the recipe. `latest` has the number of the pass
-    that left the labels of each chain.
+    When Dask moves a part to another worker, it sends the recipe. `latest` holds, for each chain, the number
+    of the pass that drew its labels.
     """
 
     def __init__(self, recipe: Recipe) -> None:
@@ -104,7 +105,7 @@ class Part:
         return Part, (self.recipe,)
 
     def __sizeof__(self) -> int:
-        """What Dask takes for memory that it may free: a part put away would be made anew each time."""
+        """Return the size for Dask's memory account: a part moved to disk would be made again each time."""
         return self._held
 
     @cached_property
@@ -123,7 +124,7 @@ class Part:
             "first_event": first,
         }
         if recipe.backend == "cuda":
-            # Of all devices that are visible to a worker, its own is the first.
+            # The first visible device is the worker's own.
             return CudaEngine(values, devices=[0], **options)
         return CpuEngine(
             values,
@@ -133,7 +134,7 @@ class Part:
         )
 
     def run(self, work: Pass) -> Array:
-        """Make a pass that leaves labels."""
+        """Do a pass that draws labels, and return its sums."""
         number, mixture, key = work
         chain = chain_of(key)
         self.latest.pop(chain, None)
@@ -142,7 +143,7 @@ class Part:
         return state
 
     def after(self, before: Pass | None) -> Part:
-        """The part as a pass left it; that is made again where it was made elsewhere."""
+        """Return the part in its state after a pass; the pass is repeated if another worker had done it."""
         if before is not None and self.latest.get(chain_of(before[2])) != before[0]:
             self.run(before)
         return self
@@ -150,24 +151,24 @@ class Part:
 
 @sizeof.register(Mixture)  # type: ignore[untyped-decorator]
 def size_of_mixture(mixture: Mixture) -> int:
-    """Bytes of its arrays, for Dask's accounts and its choice of a worker."""
+    """Return the bytes of its arrays, for Dask's memory account and choice of a worker."""
     return sum(field.nbytes for field in vars(mixture).values() if field is not None)
 
 
 def dask_setup(worker: object) -> None:
-    """Called in each process of a cluster of this machine: Ctrl-C, which all of them get, is for the run."""
+    """Ignore Ctrl-C in each process of a cluster of this machine: it is meant for the run."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def about() -> About:
-    """What this worker is."""
+    """Return the properties of this worker."""
     isas = cpu.instruction_sets()
     arithmetic = "without fused multiply-add" if isas[:1] == ["v2"] else "with fused multiply-add"
     return About(dpmix.__version__, arithmetic, cuda.available()[0])
 
 
 def fingerprint(path: str, events: tuple[int, int]) -> str:
-    """SHA-256 of 256 of some events, evenly spaced, and of where they lie among how many."""
+    """Return the SHA-256 of 256 evenly spaced events of a range, the range and the shape of all events."""
     held = np.load(path, mmap_mode="r")
     rows = np.linspace(events[0], events[1] - 1, FINGERPRINT_ROWS).astype(np.int64)
     return hashlib.sha256(repr((held.shape, events)).encode() + held[rows].tobytes()).hexdigest()
@@ -179,7 +180,7 @@ def load(recipe: Recipe) -> Part:
     Raises
     ------
     DataError
-        The file of events cannot be read here, or is another one.
+        The file of events cannot be read here, or is another file.
     """
     remedy = "name a folder that every worker sees in engine.scratch"
     try:
@@ -194,19 +195,19 @@ def load(recipe: Recipe) -> Part:
 
 
 def as_is(mixture: Mixture) -> Mixture:
-    """The parameters of a pass, on a worker: the others fetch them there, and from one another."""
+    """Hold the parameters of a pass on a worker; the others fetch them there and from one another."""
     return mixture
 
 
 def sums(part: Part, before: Pass | None, work: Pass) -> Sums:
-    """Labels and statistics of a part."""
+    """Draw the labels of a part, or do its E step, and return the sums."""
     began = time.perf_counter()
     state = part.after(before).run(work)
     return Sums(state, {part.recipe.chunks: time.perf_counter() - began})
 
 
 def divide(part: Part, before: Pass, split: SplitAssignment, mixture: Mixture, key: Key) -> Sums:
-    """Statistics of the events of a part, dealt out to pairs."""
+    """Assign the events of a part to pairs and return the sums."""
     began = time.perf_counter()
     state = part.after(before).engine.divide_sums(split, mixture, key)
     return Sums(state, {part.recipe.chunks: time.perf_counter() - began})
@@ -215,17 +216,17 @@ def divide(part: Part, before: Pass, split: SplitAssignment, mixture: Mixture, k
 def memberships(
     part: Part, mixture: Mixture, populations: Ints, start: int, stop: int
 ) -> tuple[Floats, Array]:
-    """Memberships of events of a part, numbered within it."""
+    """Return memberships and log densities of events, numbered within the part."""
     return part.engine.memberships(mixture, populations, start, stop)
 
 
 def labels(part: Part, before: Pass, chain: int) -> npt.NDArray[np.int32]:
-    """Labels of a part."""
+    """Return the labels of a part."""
     return part.after(before).engine.labels(chain)
 
 
 def merged(several: list[Sums]) -> Sums:
-    """The sums of several parts, in whatever order."""
+    """Return the sums of several parts; their order does not matter."""
     first, *others = several
     state, seconds = first.state.copy(), dict(first.seconds)
     for other in others:

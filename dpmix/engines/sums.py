@@ -1,7 +1,7 @@
-"""Statistics as sums that do not depend on order (dpmix.engines.exact), to be added up from parts of data.
+"""Statistics as order-free sums (dpmix.engines.exact), which may be added from parts of the data.
 
-The sums of a pass: the moments of its K components, [K, N_MOMENTS] as in `dpmix.kernels.layout`, flat; then
-the log likelihood or, of a division into P pairs, the log probability of each.
+The sums of a pass are the moments of its K components, [K, N_MOMENTS] as in `dpmix.kernels.layout`, flat,
+followed by the log likelihood or, for a division into P pairs, the log probability of each pair.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from dpmix.model.streams import Key
 
 
 class SummingEngine(ABC):
-    """An engine (`dpmix.engines.base.Engine`) whose passes add up chunks, each as one number to a sum.
+    """An engine (`dpmix.engines.base.Engine`) whose passes add one number per chunk to each sum.
 
-    The sums of engines that hold whole chunks of the same data, merged in any order, have the bits of those
-    of one engine that holds all.
+    If several engines hold whole chunks of the same data, their merged sums have the same bits, in any order,
+    as the sums of one engine with all data.
     """
 
     @abstractmethod
     def draw_sums(self, mixture: Mixture, key: Key) -> Array:
-        """Draw every label; the state of the sums, float64 [4, K * N_MOMENTS + 1]."""
+        """Draw every label and return the state of the sums, float64 [4, K * N_MOMENTS + 1]."""
 
     @abstractmethod
     def expect_sums(self, mixture: Mixture) -> Array:
-        """The E step; the state of the sums, float64 [4, K * N_MOMENTS + 1]."""
+        """Do the E step and return the state of the sums, float64 [4, K * N_MOMENTS + 1]."""
 
     @abstractmethod
     def divide_sums(self, split: SplitAssignment, mixture: Mixture, key: Key) -> Array:
-        """Divide events among P pairs; the state of the sums, float64 [4, 2 * P * N_MOMENTS + P]."""
+        """Divide events among P pairs and return the sums' state, float64 [4, 2 * P * N_MOMENTS + P]."""
 
     def draw_labels(self, mixture: Mixture, key: Key) -> Stats:
         """Draw every label given the mixture, and sum the statistics of the events by label.
@@ -52,18 +52,18 @@ class SummingEngine(ABC):
 
 
 def zeros(mixture: Mixture, n_log_densities: int = 1) -> Array:
-    """The state of a pass's sums to begin with."""
+    """Return the initial state of the sums of a pass."""
     n_components, dim = mixture.means.shape
     return exact.zeros(n_components * Layout(dim).n_moments + n_log_densities)
 
 
 def stats_of(values: Array, mixture: Mixture) -> Stats:
-    """Statistics of a draw or an E step, of the values of its sums float64 [K * N_MOMENTS + 1]."""
+    """Return the statistics of a draw or an E step from its sums, float64 [K * N_MOMENTS + 1]."""
     return _stats(values[:-1], mixture, float(values[-1]))
 
 
 def division_of(values: Array, mixture: Mixture) -> tuple[Stats, Array]:
-    """Statistics and log probabilities of a division, of the values of its sums [2 * P * N_MOMENTS + P]."""
+    """Return statistics and log probabilities of a division from its sums [2 * P * N_MOMENTS + P]."""
     n_pairs = len(mixture.means) // 2
     return _stats(values[:-n_pairs], mixture, 0.0), values[-n_pairs:]
 

@@ -1,5 +1,5 @@
-// Kernels that are each wrong in one way, which the emulation or a sanitizer must report, and some that are
-// right. All take x and y, float32 [256], and are launched with one block of 256 threads.
+// Kernels with one mistake each, which the emulation or a sanitizer must report, and some correct kernels.
+// All take x and y, float32 [256], and are launched with one block of 256 threads.
 
 #define ALL_LANES 0xFFFFFFFFu
 
@@ -16,7 +16,7 @@ extern "C" __global__ void reversed_without_barrier(const float* x, float* y) {
     y[threadIdx.x] = cache[blockDim.x - 1 - threadIdx.x];
 }
 
-// A warp's barrier orders its own lanes, and nobody else.
+// A warp's barrier orders its own lanes only.
 extern "C" __global__ void reversed_in_warps(const float* x, float* y) {
     __shared__ float cache[256];
     cache[threadIdx.x] = x[threadIdx.x];
@@ -44,7 +44,7 @@ extern "C" __global__ void divergent_barrier(const float* x, float* y) {
     y[threadIdx.x] = x[threadIdx.x];
 }
 
-// A thread that has ended is not waited for.
+// A barrier does not wait for threads that have ended.
 extern "C" __global__ void barrier_after_exit(const float* x, float* y) {
     if (threadIdx.x >= 37) return;
     __syncthreads();

@@ -1,7 +1,7 @@
-"""Builds the emulated CUDA devices into build/cuda_on_cpu, and installs PyCUDA where it is missing.
+"""Build the CPU emulation of CUDA in build/cuda_on_cpu, and install PyCUDA if it is missing.
 
-PyCUDA is published as source only. It is built against NVIDIA's headers from pip and the emulated driver,
-which takes about two minutes, and the wheel is kept in ~/.cache/dpmix/wheels. It works on real devices too.
+PyCUDA is published as source only. This script builds it against NVIDIA's headers from pip and the emulated
+driver in about two minutes, and caches the wheel in ~/.cache/dpmix/wheels. It works on real devices too.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ STUB = "CUDA_ERROR_STUB_LIBRARY"
 
 
 def run(what: str, *command: object, **environment: str) -> None:
-    """Run a command under a line that says what it is for; end the program where it fails."""
+    """Print the purpose of a command and run it; end the program if it fails."""
     print(f"cuda_on_cpu: {what}", flush=True)
     if subprocess.run([str(part) for part in command], env={**os.environ, **environment}).returncode != 0:
-        sys.exit(f"cuda_on_cpu: failed: {what}; what went wrong is above")
+        sys.exit(f"cuda_on_cpu: failed: {what}; see the error above")
 
 
 def pip(what: str, command: str, *arguments: object, **environment: str) -> None:
@@ -37,7 +37,7 @@ def pip(what: str, command: str, *arguments: object, **environment: str) -> None
 
 
 def write_stubs(path: Path) -> None:
-    """Write a source file with every entry of the CUDA driver, each of which only says that it is a stub."""
+    """Write a source file with all entries of the CUDA driver; each only returns that it is a stub."""
     includes = "#include <cuda.h>\n#include <cudaProfiler.h>\n"
     command = ["g++", "-E", "-P", "-x", "c++", f"-I{INCLUDE}", "-"]
     declared = subprocess.run(command, input=includes, text=True, capture_output=True, check=True).stdout
@@ -47,7 +47,7 @@ def write_stubs(path: Path) -> None:
 
 
 def build_driver() -> None:
-    """Make libcuda.so.1, and libcuda.so beside it for the linker."""
+    """Make libcuda.so.1, and libcuda.so next to it for the linker."""
     stubs = BUILD / "stubs.c"
     write_stubs(stubs)
     run("its driver's stubs", "gcc", "-c", "-fPIC", "-w", stubs, "-o", BUILD / "stubs.o")
@@ -55,13 +55,13 @@ def build_driver() -> None:
     made = BUILD / "libcuda.so.1"
     link = ["-Wl,-soname,libcuda.so.1", BUILD / "stubs.o", "-ldl"]
     run("its driver", "g++", *options, HERE / "driver.cpp", *link, "-o", made.with_suffix(".new"))
-    made.with_suffix(".new").replace(made)  # a process that has the old one keeps it whole
+    made.with_suffix(".new").replace(made)  # a process that uses the old one keeps it intact
     (BUILD / "libcuda.so").unlink(missing_ok=True)
     (BUILD / "libcuda.so").symlink_to(made.name)
 
 
 def write_nvcc() -> None:
-    """Write the nvcc stand-in as a program of its own, in a folder that can go first on PATH."""
+    """Write the replacement of nvcc as a program, in a folder that can be first on PATH."""
     program = BUILD / "bin" / "nvcc"
     program.parent.mkdir(exist_ok=True)
     program.write_text(f"#!/bin/sh\nexec '{sys.executable}' '{HERE / 'nvcc.py'}' \"$@\"\n")
@@ -83,12 +83,12 @@ def pycuda_wheel() -> Path:
                 wheel.replace(CACHE / wheel.name)
     found = sorted(CACHE.glob(pattern))
     if not found:
-        sys.exit(f"cuda_on_cpu: failed: no {pattern} came of building PyCUDA")
+        sys.exit(f"cuda_on_cpu: failed: building PyCUDA gave no {pattern}")
     return found[0]
 
 
 def main() -> None:
-    """Build what is to be built, and install what is to be installed in this Python's environment."""
+    """Build everything, and install PyCUDA in the environment of this Python."""
     BUILD.mkdir(parents=True, exist_ok=True)
     if not INCLUDE.is_dir():
         pip("NVIDIA's headers", "install", "--no-deps", "--target", BUILD / "headers", *HEADERS)

@@ -1,12 +1,12 @@
-// Runs CUDA kernels on the processor. Included before a .cu file, by the nvcc stand-in.
+// Runs CUDA kernels on the processor. The replacement of nvcc includes it before a .cu file.
 //
-// A thread of a block is a fibre: it runs until a barrier or a warp operation makes it wait, then the next
-// one runs, in an order that can be chosen. Blocks are spread over threads of the operating system.
+// A thread of a block is a fibre. It runs until it waits at a barrier or a warp operation; then the next one
+// runs, in a configurable order. Blocks are distributed over threads of the operating system.
 //
-// Found and reported: barriers that not all threads reach, or at different lines; warp operations with a mask
-// that leaves out the caller or a lane that is read, or that never comes; deadlock. Shared memory is NaN at
-// the start of a block. Built with -fsanitize=thread, two threads of a block that use the same memory with no
-// barrier between are a race; with -fsanitize=address, shared arrays have red zones.
+// It reports: barriers that not all threads reach, or that they reach at different lines; warp operations
+// with a mask that lacks the caller, a lane that is read, or a lane that never arrives; and deadlocks. Shared
+// memory is NaN at the start of a block. With -fsanitize=thread, unordered uses of the same memory by two
+// threads of a block are a race. With -fsanitize=address, shared arrays have red zones.
 #pragma once
 #include <link.h>
 #include <sys/mman.h>
@@ -33,7 +33,7 @@
 using std::max;
 using std::min;
 
-// ---- Words of the language
+// ---- Keywords
 
 #define __global__
 #define __device__
@@ -43,8 +43,7 @@ using std::min;
 #define __launch_bounds__(...)
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #ifdef __SANITIZE_ADDRESS__
-#define __shared__ \
-    static  // red zones go round static arrays only, so that there is one thread for all blocks
+#define __shared__ static  // only static arrays have red zones, so one thread does all blocks
 #else
 #define __shared__ thread_local
 #endif
@@ -80,8 +79,8 @@ inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return
 
 namespace cuda_cpu {
 
-// ---- What the thread sanitizer is told: every switch, and what orders one thread after another (barriers,
-// warp operations, the beginning and end of a block), each by an address.
+// ---- Annotations for the thread sanitizer: every switch, and every ordering of threads (barriers, warp
+// operations, start and end of a block), each by an address.
 
 #ifdef __SANITIZE_THREAD__
 inline void release(void* order) { __tsan_release(order); }
@@ -89,7 +88,7 @@ inline void acquire(void* order) { __tsan_acquire(order); }
 inline void* this_fibre() { return __tsan_get_current_fiber(); }
 inline void* new_fibre() { return __tsan_create_fiber(0); }
 inline void delete_fibre(void* fibre) { __tsan_destroy_fiber(fibre); }
-// Always inlined: the sanitizer's stack of calls is the fibre's own.
+// Always inlined, because the sanitizer's call stack belongs to the fibre.
 [[gnu::always_inline]] inline void switch_to(void* fibre) {
     __tsan_switch_to_fiber(fibre, __tsan_switch_to_fiber_no_sync);
 }
@@ -122,7 +121,8 @@ struct Fibre {
     void* sanitized;
 };
 
-// Lanes that wait in a warp operation. Its results stay readable while the next one gathers, hence two sets.
+// The lanes that wait in a warp operation. There are two sets, because results must stay readable while the
+// next operation gathers.
 struct Warp {
     unsigned arrived = 0, mask = 0, generation = 0;
     const char* operation = nullptr;
@@ -133,10 +133,10 @@ struct Block {
     dim3 grid, shape;
     uint3 index;
     unsigned n_threads, alive = 0, arrived = 0, generation = 0;
-    int line = 0;  // of the barrier that threads wait at
+    int line = 0;  // of the current barrier
     std::vector<Fibre> fibres;
     std::vector<Warp> warps;
-    std::atomic<Fibre*> running{nullptr};  // atomic: read anew after every switch
+    std::atomic<Fibre*> running{nullptr};  // atomic: read again after every switch
     void* scheduler[5];
     void (*body)(const void*);
     const void* arguments;
@@ -149,10 +149,10 @@ static thread_local Block* block = nullptr;
 
 inline Fibre& self() { return *block->running.load(std::memory_order_relaxed); }
 
-// ---- Switching, by the compiler's own jumps: the sanitizers misunderstand those of the C library.
+// ---- Switching, by the compiler's jumps, because the sanitizers do not support those of the C library
 
-// A function of its own: no function may both leave a place and jump. And it is one that never returns, which
-// the sanitizers must not count as called.
+// A separate function, because no function may both set a jump target and jump. It never returns, so the
+// sanitizers must not record a call.
 [[noreturn, gnu::noinline, gnu::no_sanitize("address", "thread")]] inline void jump(void** place) {
     __builtin_longjmp(place, 1);
 }
@@ -211,7 +211,7 @@ inline void barrier(int line) {
     acquire(order);
 }
 
-// Publishes a value, waits for all lanes of the mask, and returns what each of them published.
+// Publishes a value, waits for all lanes of the mask, and returns their published values.
 inline const uint64_t* exchange(unsigned mask, uint64_t value, const char* operation) {
     Block& b = *block;
     Fibre& me = self();
@@ -249,7 +249,7 @@ To bits_as(From from) {
     return to;
 }
 
-// The value of lane `source`, or the caller's own where that lies outside its segment of `width` lanes.
+// The value of lane `source`, or the caller's value if that lane is outside its segment of `width` lanes.
 template <class T>
 T shuffle(unsigned mask, T value, int source, int width, const char* operation) {
     const int lane = (int)self().lane, segment = lane & ~(width - 1);
@@ -260,7 +260,7 @@ T shuffle(unsigned mask, T value, int source, int width, const char* operation) 
 
 // ---- Running a grid
 
-struct Stacks {  // each with a page below it that may not be touched
+struct Stacks {  // each with a protected page below it
     static constexpr size_t PITCH = PAGE_BYTES + STACK_BYTES;
     char* memory;
     size_t bytes;
@@ -275,7 +275,7 @@ struct Stacks {  // each with a page below it that may not be touched
     char* operator[](unsigned i) { return memory + i * PITCH + PAGE_BYTES; }
 };
 
-// All that this module keeps for each thread of the operating system: the shared arrays, and `block`.
+// Storage of this module for each thread of the operating system: the shared arrays and `block`.
 struct ThreadLocals {
     char* memory = nullptr;
     size_t bytes = 0;
@@ -319,7 +319,7 @@ inline void shuffle_order(std::vector<unsigned>& order, uint32_t& random) {
     }
 }
 
-// Runs the threads of a block, each as far as it gets, again and again until all are done.
+// Runs the threads of a block in turn, each until it waits, until all are done.
 inline void run_block(Block& b, std::vector<unsigned>& order, bool at_random, uint32_t& random) {
     while (b.alive > 0 && !b.error) {
         bool any_ran = false;
@@ -337,7 +337,7 @@ inline void run_block(Block& b, std::vector<unsigned>& order, bool at_random, ui
     acquire(&b.end);
 }
 
-// One thread of the operating system: takes blocks until there are no more.
+// The loop of one thread of the operating system: takes blocks until none are left.
 inline const char* run_blocks(const Launch& how, void (*body)(const void*), const void* arguments,
                               std::atomic<unsigned>& next) {
     Block b;
@@ -377,7 +377,7 @@ template <class... A>
 struct Kernel {
     static constexpr size_t N = sizeof...(A);
     void (*function)(A...);
-    const char* at[N + 1];  // where each argument is; the last: their end
+    const char* at[N + 1];  // address of each argument; the last one: their end
 
     Kernel(void (*f)(A...), const void* packed) : function(f) {
         size_t offset = 0, i = 0;
@@ -444,13 +444,13 @@ const char* launch(void (*function)(A...), const Launch& how) {
 
 }  // namespace cuda_cpu
 
-// In a generated file, after the .cu: one line for each kernel.
+// Used in a generated file after the .cu, one line for each kernel.
 #define CUDA_CPU_EXPORT(kernel)                                         \
     extern "C" const char* kernel##__cpu(const cuda_cpu::Launch* how) { \
         return cuda_cpu::launch(kernel, *how);                          \
     }
 
-// ---- What kernels call
+// ---- Functions for kernels
 
 #define threadIdx (cuda_cpu::self().index)
 #define blockIdx (cuda_cpu::block->index)

@@ -1,11 +1,11 @@
-// A CUDA driver (libcuda.so.1) whose devices are the processor. Modules are shared objects that the nvcc
-// stand-in makes; entries of the driver that are not here are stubs that fail (build.py).
+// A CUDA driver (libcuda.so.1) whose devices are the processor. Modules are shared objects made by the
+// replacement of nvcc. Driver entries that are not here are stubs that fail (build.py).
 //
-// Nothing that is asynchronous is done when it is called: it waits in its stream until somebody synchronises
-// with the stream, or with an event after it; where threads run in random order, streams also get on by
-// themselves at any call. So a program that does not synchronise where it must reads poison.
+// An asynchronous operation waits in its stream until the program synchronises with the stream or with a
+// later event. If threads run in random order, streams also progress by themselves at any call. So a program
+// with a missing synchronisation reads poison.
 //
-// All calls take one lock: the devices take turns.
+// All calls take one lock, so devices take turns.
 #include <cuda.h>
 #include <cudaProfiler.h>
 #include <dlfcn.h>
@@ -43,7 +43,7 @@ constexpr size_t QUARANTINE_BYTES = (size_t)64 << 20;
 
 struct Context;
 
-struct Record {  // an event's place in a stream
+struct Record {  // the position of an event in a stream
     struct Stream* stream;
     bool done = false;
     Clock::time_point time;
@@ -83,10 +83,10 @@ struct Device {
 
 struct Context {
     const int device;
-    CUresult error = CUDA_SUCCESS;  // of an operation that failed: every later call returns it
+    CUresult error = CUDA_SUCCESS;  // of a failed operation; every later call returns it
     Stream standard{this, true, {}};
     std::set<Stream*> streams{&standard};
-    std::map<const char*, size_t> memory, locked;  // allocations on the device; page-locked ones of the host
+    std::map<const char*, size_t> memory, locked;  // allocations on the device; page-locked ones on the host
 
     explicit Context(int number) : device(number) {}
 };
@@ -100,7 +100,7 @@ thread_local std::vector<Context*> current;
 std::string detail;  // of the last error
 std::mt19937 chance;
 
-// ---- What tests set
+// ---- Settings of tests
 
 const char* setting(const char* name) {
     const char* value = getenv(name);
@@ -117,7 +117,8 @@ int device_count() {
     return n < MAX_DEVICES ? (int)n : MAX_DEVICES;
 }
 
-// DPMIX_EMULATED_MEMORY: bytes of every device, or of each, separated by commas (the last goes for the rest).
+// DPMIX_EMULATED_MEMORY: bytes of every device, or a list separated by commas (the last one applies to the
+// rest).
 size_t memory_of(int device) {
     const char* value = setting("DPMIX_EMULATED_MEMORY");
     if (!*value) return DEFAULT_MEMORY;
@@ -125,7 +126,8 @@ size_t memory_of(int device) {
     return strtoull(value, nullptr, 10);
 }
 
-// DPMIX_EMULATED_FAIL: device:call:n,... the device's n-th such call fails, and every later call on it.
+// DPMIX_EMULATED_FAIL: device:call:n,... The device's n-th such call fails, and so does every later call on
+// it.
 bool fails(int device, const std::string& call) {
     static std::string last;
     const std::string failures = setting("DPMIX_EMULATED_FAIL");
@@ -182,7 +184,7 @@ void wait_for(Stream& stream, std::shared_ptr<Record> earlier) {
     stream.waiting.push_back([earlier] { return finish(*earlier); });
 }
 
-// The default stream waits for the others, and they for it. After an error nothing more is done.
+// The default stream waits for the others, and they wait for it. After an error, no more operations run.
 void enqueue(Stream& stream, const Operation& operation) {
     Context& context = *stream.context;
     for (Stream* other : context.streams) {
@@ -223,7 +225,7 @@ char* allocate(size_t bytes) {
     return memory + GUARD_BYTES;
 }
 
-// Freed memory is poisoned and not given out again for a while, so that who still reads it reads poison.
+// Freed memory is poisoned and not reused for some time, so a late read returns poison.
 void release(const char* address, size_t bytes) {
     static std::deque<std::pair<char*, size_t>> quarantine;
     static size_t held = 0;
@@ -261,7 +263,7 @@ CUresult no_event() { return fail(CUDA_ERROR_INVALID_HANDLE, "no event of the cu
 
 std::string without_version(const std::string& call) { return call.substr(0, call.find('_')); }
 
-// Runs the body of a call on the current context and its device, if they are well.
+// Runs the body of a call on the current context and its device, unless they have failed.
 template <class Body>
 CUresult on_device(const char* call, Body body) {
     const std::lock_guard<std::recursive_mutex> held(lock);
@@ -294,7 +296,7 @@ CUresult on_event(const char* call, CUevent handle, Body body) {
     });
 }
 
-// A query does a little of what waits, so that a program that asks again and again gets on.
+// A query runs some waiting operations, so a program that queries in a loop progresses.
 CUresult query(Stream& stream) {
     if (stream.waiting.empty()) return CUDA_SUCCESS;
     const CUresult error = advance(stream);
@@ -314,7 +316,7 @@ bool page_locked(const void* address, size_t bytes) {
 CUresult copy_up(Stream& stream, CUdeviceptr to, const void* from, size_t bytes) {
     Context& context = *stream.context;
     if (!inside(context.memory, (void*)to, bytes)) return foreign();
-    std::shared_ptr<std::string> aside;  // memory that is not page-locked is read before the call returns
+    std::shared_ptr<std::string> aside;  // pageable memory is read before the call returns
     if (!page_locked(from, bytes)) aside = std::make_shared<std::string>((const char*)from, bytes);
     enqueue(stream, [&context, to, from, bytes, aside] {
         memcpy((void*)to, aside ? aside->data() : from, bytes);
@@ -332,7 +334,7 @@ CUresult copy_down(Stream& stream, void* to, CUdeviceptr from, size_t bytes) {
         devices[context.device].bytes_down += bytes;
         return CUDA_SUCCESS;
     });
-    return page_locked(to, bytes) ? CUDA_SUCCESS : finish(stream);  // else not before it is written
+    return page_locked(to, bytes) ? CUDA_SUCCESS : finish(stream);  // otherwise it returns after the write
 }
 
 template <class Word>
@@ -349,7 +351,7 @@ CUresult load(Context& context, const void* image, CUmodule* module) {
     const auto* bytes = (const unsigned char*)image;
     constexpr unsigned short CUDA_MACHINE = 190;
     unsigned short machine, entry_bytes, entries;
-    unsigned long long table;  // of sections, the last thing in the file
+    unsigned long long table;  // of sections, at the end of the file
     if (memcmp(bytes, "\177ELF", 4)) return CUDA_ERROR_INVALID_IMAGE;
     memcpy(&machine, bytes + 18, sizeof machine);
     memcpy(&table, bytes + 40, sizeof table);
@@ -357,7 +359,8 @@ CUresult load(Context& context, const void* image, CUmodule* module) {
     memcpy(&entries, bytes + 60, sizeof entries);
     if (machine == CUDA_MACHINE) return CUDA_ERROR_NO_BINARY_FOR_GPU;
     const size_t size = table + (size_t)entry_bytes * entries;
-    const int file = memfd_create("module", MFD_CLOEXEC);  // open while loaded: dlopen goes by the name
+    // Open while loaded, because dlopen identifies files by name.
+    const int file = memfd_create("module", MFD_CLOEXEC);
     if (file < 0 || write(file, image, size) != (ssize_t)size)
         return fail(CUDA_ERROR_OPERATING_SYSTEM, "no memory for a module");
     void* library = dlopen(("/proc/self/fd/" + std::to_string(file)).c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -407,7 +410,7 @@ void destroy(Context* context) {
 
 extern "C" {
 
-// Bytes copied up to (direction 0) or down from (1) a device since the process began.
+// Bytes copied to (direction 0) or from (1) a device since the start of the process.
 unsigned long long dpmix_emulated_bytes(int device, int direction) {
     const std::lock_guard<std::recursive_mutex> held(lock);
     return direction ? devices[device].bytes_down : devices[device].bytes_up;
@@ -464,7 +467,7 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
     return CUDA_SUCCESS;
 }
 
-// ---- Contexts. A dead device's can still be pushed and popped; destroying one says that it is dead, and
+// ---- Contexts. The context of a dead device can be pushed and popped; destroying it returns the error and
 // frees.
 
 CUresult cuCtxCreate(CUcontext* context, CUctxCreateParams*, unsigned, CUdevice device) {
@@ -487,7 +490,7 @@ CUresult cuCtxDestroy(CUcontext handle) {
     destroy(context);
     return error;
 }
-CUresult cuCtxDetach(CUcontext context) { return cuCtxDestroy(context); }  // each is attached to once
+CUresult cuCtxDetach(CUcontext context) { return cuCtxDestroy(context); }  // each context is attached once
 CUresult cuCtxPushCurrent(CUcontext context) {
     const std::lock_guard<std::recursive_mutex> held(lock);
     if (!contexts.count((Context*)context)) return CUDA_ERROR_INVALID_CONTEXT;
@@ -708,7 +711,8 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule handle, const char* 
         return CUDA_SUCCESS;
     });
 }
-CUresult cuFuncSetBlockShape(CUfunction, int, int, int) { return CUDA_SUCCESS; }  // PyCUDA says it twice
+// PyCUDA gives the shape at the launch too.
+CUresult cuFuncSetBlockShape(CUfunction, int, int, int) { return CUDA_SUCCESS; }
 CUresult cuLaunchKernel(CUfunction handle, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                         unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
                         CUstream stream_handle, void** separate, void** extra) {

@@ -1,5 +1,5 @@
-// What the driver and a module agree on: a module exports, for kernel NAME, a function NAME__cpu of this
-// type.
+// The interface between the driver and a module: for each kernel NAME, a module exports a function NAME__cpu
+// of type LaunchFunction.
 #pragma once
 #include <cstddef>
 
@@ -11,10 +11,10 @@ struct Launch {
     size_t argument_bytes = 0;
     unsigned os_threads = 1;
     unsigned order = 0;  // of a block's threads: 0 forward, 1 reverse, more: the seed of a random order
-    bool (*is_device_address)(const void* owner, const void* address) = nullptr;  // null: any address will do
+    bool (*is_device_address)(const void* owner, const void* address) = nullptr;  // null: accept any address
     const void* owner = nullptr;
 };
 
-using LaunchFunction = const char* (*)(const Launch*);  // what went wrong, or null
+using LaunchFunction = const char* (*)(const Launch*);  // returns the error, or null
 
 }  // namespace cuda_cpu

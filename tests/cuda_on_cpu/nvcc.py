@@ -1,4 +1,4 @@
-"""Stands in for nvcc: compiles a .cu file with g++ and cuda_cpu.h to a shared object for the driver."""
+"""A replacement of nvcc: compiles a .cu file with g++ and cuda_cpu.h to a shared object for the driver."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SANITIZERS = {
 
 
 def version() -> str:
-    """What the output depends on beside the source and options: the compiler, the processor, these files."""
+    """Return a version that changes with the compiler, the processor and the files of the emulation."""
     predefined = ["g++", "-march=native", "-dM", "-E", "-x", "c++", os.devnull]
     macros = subprocess.run(predefined, capture_output=True, check=True).stdout
     ours = [(HERE / name).read_bytes() for name in ("nvcc.py", "cuda_cpu.h", "launch.h")]
@@ -29,14 +29,14 @@ def version() -> str:
 
 
 def compile_kernels(source: Path, output: Path, options: list[str], sanitizer: str = "") -> None:
-    """Compile a .cu file, for the address or thread sanitizer or none; what the compiler says goes to stderr.
+    """Compile a .cu file, optionally for the address or thread sanitizer; messages go to stderr.
 
     Raises
     ------
     subprocess.CalledProcessError
-        Where the compiler refuses the source.
+        The compiler rejects the source.
     ValueError
-        Where the source has no kernel.
+        The source has no kernel.
     """
     names = KERNEL.findall(source.read_text())
     if not names:
@@ -51,7 +51,7 @@ def compile_kernels(source: Path, output: Path, options: list[str], sanitizer: s
 
 
 def main() -> int:
-    """Run as nvcc is run; an option that is not known here is refused."""
+    """Parse the options of nvcc and compile; unknown options are errors."""
     parser = argparse.ArgumentParser(prog="nvcc", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=version())
     parser.add_argument("-cubin", "--cubin", action="store_true", required=True)
@@ -59,7 +59,7 @@ def main() -> int:
     parser.add_argument("-D", dest="defines", action="append", default=[])
     parser.add_argument("-I", dest="folders", action="append", default=[])
     parser.add_argument("-fmad", "--fmad", choices=["true", "false"], default="true")
-    for ignored in ("arch", "std", "ptxas-options"):  # the device's, or what is so here anyway
+    for ignored in ("arch", "std", "ptxas-options"):  # for devices, or always set here
         parser.add_argument(f"-{ignored}", f"--{ignored}")
     parser.add_argument("source", type=Path)
     arguments = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Launches kernels that were built for a sanitizer, in a process of their own that has it loaded first."""
+"""Launch kernels that were built for a sanitizer, in a separate process that loads the sanitizer first."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Launch(NamedTuple):
 
 
 class CLaunch(ctypes.Structure):
-    """cuda_cpu::Launch of launch.h."""
+    """The struct cuda_cpu::Launch of launch.h."""
 
     _fields_ = (
         ("grid", ctypes.c_uint * 3),
@@ -41,7 +41,7 @@ class CLaunch(ctypes.Structure):
 
 
 def run(library: Path, sanitizer: str, launches: Sequence[Launch]) -> str:
-    """Launch kernels of a library one by one; what the sanitizer or the emulation reported, if anything."""
+    """Launch kernels of a library in turn and return the report of the sanitizer or the emulation, or ""."""
     where = ["g++", f"-print-file-name={LIBRARIES[sanitizer]}"]
     loaded = subprocess.run(where, capture_output=True, check=True, text=True).stdout.strip()
     environment = {

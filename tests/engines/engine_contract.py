@@ -1,7 +1,7 @@
-"""What every engine must do, tested against the float64 reference: subclass `EngineContract` for each engine.
+"""The contract of all engines against the float64 reference: subclass `EngineContract` for each engine.
 
-Not collected by itself. A label may differ from the reference's only where its uniform lies within float32's
-rounding of a step of the cumulative sum.
+This module is not collected by itself. A label may differ from that of the reference only if its uniform lies
+within float32 rounding of a step of the cumulative sum.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dpmix.model.streams import Key
 
 Floats = npt.NDArray[np.float32]
 
-# (N, D, K): every way through whitening, stages of pruning, tiles and moments, and ragged ends of each.
+# (N, D, K): every path through whitening, stages of pruning, tiles and moments, with ragged ends.
 SHAPES = [
     (1, 1, 1),
     (1001, 1, 2),
@@ -95,7 +95,7 @@ def mixture_of(weights: Array, means: Array, covariances: Array) -> Mixture:
 def problem(
     n: int, dim: int, n_components: int, *, spread: float = 1.0, seed: int = 0
 ) -> tuple[Floats, Mixture]:
-    """Events drawn from a random mixture, and that mixture; the smaller the spread, the more it overlaps."""
+    """Return events from a random mixture, and the mixture; components overlap more with a smaller spread."""
     rng = np.random.default_rng([seed, n, dim, n_components])
     means = spread * rng.normal(size=(n_components, dim))
     factors = rng.normal(size=(n_components, dim, dim + 6))
@@ -107,7 +107,7 @@ def problem(
 
 
 def problem_with_far_events(dim: int, n_components: int, distance: float) -> tuple[Floats, Mixture]:
-    """600 events, of which every 60th is so far from all means."""
+    """Return 600 events; every 60th is this far from all means."""
     events, mixture = problem(600, dim, n_components)
     far = np.random.default_rng(0).normal(size=(10, dim))
     events[::60] = far * distance / np.linalg.norm(far, axis=1, keepdims=True)
@@ -115,14 +115,14 @@ def problem_with_far_events(dim: int, n_components: int, distance: float) -> tup
 
 
 def assert_same_stats(one: Stats, other: Stats) -> None:
-    """Bit for bit."""
+    """Check equality bit for bit."""
     assert one.log_likelihood == other.log_likelihood
     for name in ("counts", "sums", "scatters", "centres"):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
 
 
 def assert_near_stats(got: Stats, want: Stats, n_events: int) -> None:
-    """Within float32's rounding: relative to the spread of each component's events."""
+    """Check equality within float32 rounding, relative to the spread of each component's events."""
     np.testing.assert_array_equal(got.centres, want.centres)
     np.testing.assert_allclose(got.counts, want.counts, rtol=1e-5, atol=1e-5 * np.sqrt(n_events))
     np.testing.assert_array_equal(got.scatters, got.scatters.transpose(0, 2, 1))
@@ -132,16 +132,16 @@ def assert_near_stats(got: Stats, want: Stats, n_events: int) -> None:
 
 
 def populations_of(n_components: int) -> list[npt.NDArray[np.int64]]:
-    """All components in one population, each in its own, and some in each with numbers that none has."""
+    """Return populations: one for all components, one for each, and a few with unused numbers."""
     rng = np.random.default_rng(n_components)
-    some = 3 + 2 * rng.integers(0, n_components // 4 + 1, n_components)  # 0, 1, 2, 4, 6, ... are nobody's
+    some = 3 + 2 * rng.integers(0, n_components // 4 + 1, n_components)  # 0, 1, 2, 4, 6, ... are unused
     return [np.zeros(n_components, np.int64), rng.permutation(n_components), some]
 
 
 def assert_right_memberships(
     engine: AnyEngine, events: Floats, mixture: Mixture, populations: npt.NDArray[np.int64], tau: float = 25.0
 ) -> None:
-    """Those of all events are the reference's."""
+    """Check the memberships of all events against the reference."""
     memberships, log_densities = engine.memberships(mixture, populations, 0, len(events))
     want, want_densities = ReferenceEngine(events, tau).memberships(mixture, populations, 0, len(events))
     assert (memberships.dtype, log_densities.dtype) == (np.float32, np.float64)
@@ -170,8 +170,8 @@ DIVISION_SHAPES = [
 ]
 
 
-def deal_of(n_components: int, word: int = 1, *, of_all: bool = False) -> tuple[SplitAssignment, int]:
-    """Two thirds of the components (or all) in pairs, and how many; every third pair has its sides given."""
+def split_of(n_components: int, word: int = 1, *, of_all: bool = False) -> tuple[SplitAssignment, int]:
+    """Return a split of two thirds of the components (or all), and its pairs; some sides are given."""
     rng = np.random.default_rng(n_components)
     n_pairs = n_components // 2 if of_all else max(n_components // 3, 1)
     chosen = rng.permutation(n_components)[: 2 * n_pairs]
@@ -183,7 +183,7 @@ def deal_of(n_components: int, word: int = 1, *, of_all: bool = False) -> tuple[
 
 
 def halves(mixture: Mixture, split: SplitAssignment, n_pairs: int, apart: float = 0.5) -> Mixture:
-    """Two normals a little apart about the first component of each pair."""
+    """Return a mixture of two slightly different normals around the first component of each pair."""
     first = [int(np.flatnonzero(split.pairs == pair)[0]) for pair in range(n_pairs)]
     means = np.repeat(mixture.means[first], 2, axis=0)
     means[::2] -= apart / np.sqrt(means.shape[1])
@@ -195,10 +195,10 @@ def halves(mixture: Mixture, split: SplitAssignment, n_pairs: int, apart: float 
 
 
 class EngineContract:
-    """Subclass with `make`."""
+    """The contract; a subclass defines `make`."""
 
     def make(self, events: Floats, **options: object) -> AnyEngine:
-        """The engine; options may be weight_floor and first_event, and pruning in `PruningContract`."""
+        """Return the engine; options are weight_floor and first_event, and pruning in `PruningContract`."""
         raise NotImplementedError
 
     @pytest.mark.parametrize(("n", "dim", "n_components"), SHAPES)
@@ -290,7 +290,7 @@ class EngineContract:
         assert (reference.step_distances(mixture, key)[moved] < 1e-4).all()
 
     def test_weight_floor_is_obeyed(self) -> None:
-        """Two components 3 nats apart at every event: with a floor of 2 nats the lesser is never drawn."""
+        """Two components differ by 3 nats at every event: a floor of 2 nats excludes the lower one."""
         events = np.zeros((4000, 1), np.float32)
         mixture = mixture_of(
             np.array([1.0, np.exp(3.0)]) / (1 + np.exp(3.0)), np.zeros((2, 1)), np.ones((2, 1, 1))
@@ -323,7 +323,7 @@ class EngineContract:
         log_weights[::3] = -np.inf
         emptied = Mixture(log_weights, mixture.means, mixture.whiteners, mixture.log_norms)
         engine, reference = self.make(events), ReferenceEngine(events)
-        engine.draw_labels(mixture, Key(1, 0, 0))  # the last labels are of components that now are empty
+        engine.draw_labels(mixture, Key(1, 0, 0))  # the last labels belong to components that are empty now
         for iteration in range(1, 4):
             got = engine.draw_labels(emptied, Key(1, 0, iteration))
             want = reference.draw_labels(emptied, Key(1, 0, iteration))
@@ -336,7 +336,7 @@ class EngineContract:
 
     @pytest.mark.parametrize("dim", [2, 14, 33])
     def test_labels_have_the_right_frequencies(self, dim: int) -> None:
-        """Chi-square: ambiguous events, each drawn 4,000 times, against the float64 probabilities."""
+        """Chi-square test of ambiguous events, 4,000 draws each, against the float64 probabilities."""
         rng = np.random.default_rng(dim)
         means = rng.normal(size=(24, dim)) / np.sqrt(dim)
         covariances = np.eye(dim) * rng.uniform(0.9, 1.1, 24)[:, None, None]
@@ -382,7 +382,7 @@ class EngineContract:
             np.testing.assert_allclose(log_densities[::60], want_densities[::60], rtol=1e-12)
 
     def test_memberships_of_events_between_near_and_far_are_right(self) -> None:
-        """A component a little below the best of an event for which float32 would be 0.03 nats off."""
+        """A component is slightly below the best of an event for which float32 has an error of 0.03 nats."""
         events = np.full((40, 2), 0.0, np.float32)
         events[:, 0] = np.linspace(100.0, 1000.0, 40)
         means = np.array([[0.0, 0.0], [1e-4, 0.0], [-1e-3, 0.0]])
@@ -407,7 +407,7 @@ class EngineContract:
 
     @pytest.mark.parametrize("weight_floor", [1.0, 2.0, 25.0])
     def test_memberships_obey_the_weight_floor(self, weight_floor: float) -> None:
-        """Components a nat and a half apart at every event, in whatever order and populations."""
+        """Components differ by 1.5 nats at every event; order and populations do not matter."""
         events, ladder = np.zeros((20, 3), np.float32), -1.5 * np.arange(6)
         engine = self.make(events, weight_floor=weight_floor)
         for order in (np.arange(6), np.arange(6)[::-1], np.array([3, 0, 5, 1, 4, 2])):
@@ -464,9 +464,9 @@ class EngineContract:
         key = Key(seed=7 + (5 << 35), chain=3, iteration=11)
         engine.draw_labels(mixture, key)
         reference.draw_labels(mixture, key)
-        reference._labels[3] = engine.labels(3)  # labels may differ where uniforms lie within rounding
+        reference._labels[3] = engine.labels(3)  # labels may differ if uniforms lie within rounding
         for word in (1, 2, 3):
-            split, n_pairs = deal_of(n_components, word, of_all=word == 2)
+            split, n_pairs = split_of(n_components, word, of_all=word == 2)
             two = halves(mixture, split, n_pairs)
             got, log_probabilities = engine.divide(split, two, key)
             want, expected = reference.divide(split, two, key)
@@ -481,7 +481,7 @@ class EngineContract:
             assert log_probabilities.shape == (n_pairs,)
 
     def test_sides_have_the_right_frequencies(self) -> None:
-        """Chi-square, for each word; and each word, and each label, has its own."""
+        """Chi-square test for each word; the words and the labels have independent uniforms."""
         events = np.zeros((40_000, 2), np.float32)
         mixture = mixture_of(np.array([0.5, 0.5]), np.zeros((2, 2)), np.tile(np.eye(2), (2, 1, 1)))
         two = Mixture(np.log([0.2, 0.8]), mixture.means, mixture.whiteners, mixture.log_norms)
@@ -504,7 +504,7 @@ class EngineContract:
         engine, reference, key = self.make(events), ReferenceEngine(events), Key(1, 0, 0)
         engine.draw_labels(mixture, key)
         reference._labels[0] = engine.labels()
-        split, n_pairs = deal_of(8, of_all=True)
+        split, n_pairs = split_of(8, of_all=True)
         for sides in (split.sides, np.full(8, -1, np.int8)):
             given = split._replace(sides=sides)
             got, log_probabilities = engine.divide(given, halves(mixture, split, n_pairs), key)
@@ -535,7 +535,7 @@ class EngineContract:
         events, mixture = problem(CHUNK + 5000, 3, 30, spread=0.5)
         _, other = problem(5000, 3, 30, seed=1)
         used, fresh, key = self.make(events), self.make(events), Key(9, 2, 4)
-        split, n_pairs = deal_of(30)
+        split, n_pairs = split_of(30)
         two = halves(mixture, split, n_pairs)
         for iteration in range(2):
             used.draw_labels(other, Key(9, 2, iteration))
@@ -554,7 +554,7 @@ class EngineContract:
     def test_what_is_wrong_with_a_deal_is_said(self) -> None:
         events, mixture = problem(100, 3, 6)
         engine, key = self.make(events), Key(1, 0, 0)
-        split, n_pairs = deal_of(6)
+        split, n_pairs = split_of(6)
         two = halves(mixture, split, n_pairs)
         with pytest.raises(ValueError, match=r"^split: chain 0 has no labels of 6 components"):
             engine.divide(split, two, key)
@@ -589,10 +589,10 @@ class EngineContract:
 def assert_parts_have_the_bits_of_the_whole(
     whole: SummingEngine, parts: Sequence[SummingEngine], mixtures: tuple[Mixture, Mixture], seed: int
 ) -> None:
-    """Draws, divisions and E steps, of engines over all events and over chunks of them."""
+    """Check draws, divisions and E steps of an engine with all events against engines with chunks of them."""
     mixture, other = mixtures
     rng = np.random.default_rng(seed)
-    split, n_pairs = deal_of(len(mixture.means), of_all=True)
+    split, n_pairs = split_of(len(mixture.means), of_all=True)
     two, key = halves(mixture, split, n_pairs), Key(5, 1, 7)
     passes: list[Callable[[SummingEngine], Array]] = [
         lambda engine: engine.draw_sums(other, Key(5, 1, 6)),
@@ -615,7 +615,7 @@ def assert_parts_have_the_bits_of_the_whole(
 
 
 class PruningContract(EngineContract):
-    """Of an engine that has an option ``pruning``, as well."""
+    """The contract of an engine with an option ``pruning``."""
 
     @pytest.mark.parametrize("dim", [1, 5, 8, 14, 20, 40])
     @pytest.mark.parametrize("spread", [0.3, 3.0])

@@ -1,4 +1,4 @@
-"""A plain float64 engine that every other engine is tested against: the definitions, written down once.
+"""The reference engine: a direct float64 implementation of the definitions, for tests of all other engines.
 
 N events, D channels, K components. It makes an array of N x K numbers and is meant for small N.
 """
@@ -46,7 +46,7 @@ def philox4x32(counter: Words, key: Words) -> Words:
 
 
 def uniforms(key: Key, events: npt.NDArray[np.uint64], word: int = 0) -> Floats:
-    """The uniform of each event number (see `Key`), float32 [N], in (0, 1); word 0 is behind its label."""
+    """Return the uniform of each event number (see `Key`), float32 [N], in (0, 1); word 0 is for labels."""
     low = np.uint64(0xFFFFFFFF)
     counter = np.empty((len(events), 4), np.uint32)
     counter[:, 0] = events & low
@@ -59,7 +59,7 @@ def uniforms(key: Key, events: npt.NDArray[np.uint64], word: int = 0) -> Floats:
 
 
 def log_densities(events: Floats, mixture: Mixture) -> Array:
-    """log pi_j N(x_i | mu_j, Sigma_j), float64 [N, K]."""
+    """Return log pi_j N(x_i | mu_j, Sigma_j), float64 [N, K]."""
     constants, wide = mixture.log_weights + mixture.log_norms, events.astype(np.float64)
     return np.stack(
         [
@@ -77,7 +77,7 @@ class ReferenceEngine:
     ----------
     events : float32 [N, D]
     tau : float
-        Weight floor in nats: a component tau or more below the event's best has weight 0.
+        Weight floor in nats: a component tau or more below the event's best component has weight 0.
     first_event : int
         Number of the first event, for an engine that holds a part of the data.
     """
@@ -98,12 +98,12 @@ class ReferenceEngine:
         return int(self.events.shape[1])
 
     def uniforms(self, key: Key, word: int = 0) -> Floats:
-        """The uniform of each event, float32 [N]."""
+        """Return the uniform of each event, float32 [N]."""
         return uniforms(key, np.uint64(self.first_event) + np.arange(self.n_events, dtype=np.uint64), word)
 
     def weights(self, mixture: Mixture) -> tuple[Array, Array]:
-        """Weights relative to the best component, float64 [N, K], and log sum_j pi_j N(x_i), float64 [N]."""
-        if self._weighed is None or self._weighed[0] is not mixture:  # asked for again and again
+        """Return weights relative to the best component [N, K], and log sum_j pi_j N(x_i) [N]; float64."""
+        if self._weighed is None or self._weighed[0] is not mixture:  # requested repeatedly
             log_density = log_densities(self.events, mixture)
             best = log_density.max(axis=1, keepdims=True)
             gaps = log_density - best
@@ -121,7 +121,7 @@ class ReferenceEngine:
         return self._stats(mixture, drawn.astype(np.float64), log_likelihoods)
 
     def side_probabilities(self, split: SplitAssignment, mixture: Mixture, chain: int) -> tuple[Array, Array]:
-        """Probabilities of both sides of the pair of each event, float64 [N, 2], and the pairs [N]."""
+        """Return the probabilities of both sides of each event's pair, float64 [N, 2], and the pairs [N]."""
         pairs = split.pairs[self._labels[chain]]
         densities = log_densities(self.events, mixture).reshape(self.n_events, -1, 2)
         own = densities[np.arange(self.n_events), pairs]
@@ -150,13 +150,13 @@ class ReferenceEngine:
     def memberships(
         self, mixture: Mixture, populations: npt.NDArray[np.int64], start: int, stop: int
     ) -> tuple[Array, Array]:
-        """Memberships, float64 [M, P] here, and log densities [M] of the events start to stop - 1."""
+        """Return memberships, float64 [M, P] here, and log densities [M] of the events start to stop - 1."""
         weights, log_densities = ReferenceEngine(self.events[start:stop], self.tau).weights(mixture)
         of_population = populations[:, None] == np.arange(populations.max() + 1)
         return weights @ of_population / weights.sum(axis=1, keepdims=True), log_densities
 
     def step_distances(self, mixture: Mixture, key: Key) -> Array:
-        """How far each event's uniform lies from the nearest step of its cumulative sum, float64 [N]."""
+        """Return the distance of each uniform from the nearest step of its cumulative sum, float64 [N]."""
         weights, _ = self.weights(mixture)
         steps = np.cumsum(weights, axis=1)
         distances: Array = np.abs(steps / steps[:, -1:] - self.uniforms(key)[:, None]).min(axis=1)

@@ -1,4 +1,4 @@
-"""Which backend a run takes, what it says about it, and what it stores."""
+"""The choice of a backend, its messages and what the run file stores of it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dpmix.runs.mcmc import run_mcmc
 
 
 class FakeCudaEngine(CpuEngine):
-    """The CPU's engine under another name, that keeps what it was made with."""
+    """The CPU engine under another name; it keeps its options."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class FakeCudaEngine(CpuEngine):
 
 
 class FakeCuda:
-    """In place of the module `dpmix.engines.cuda`."""
+    """A replacement of the module `dpmix.engines.cuda`."""
 
     CudaEngine = FakeCudaEngine
 
@@ -67,8 +67,8 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
         ("auto", None, False, Choice("cpu", "auto: no driver; install one")),
         ("cpu", None, True, Choice("cpu", "as the config says")),
         ("cuda", None, True, Choice("cuda", "as the config says")),
-        ("auto", "cpu", True, Choice("cpu", "auto: the run began on it")),
-        ("auto", "cuda", True, Choice("cuda", "auto: the run began on it")),
+        ("auto", "cpu", True, Choice("cpu", "auto: the run started on it")),
+        ("auto", "cuda", True, Choice("cuda", "auto: the run started on it")),
         ("cpu", "cuda", False, Choice("cpu", "as the config says")),
         ("cuda", "cpu", True, Choice("cuda", "as the config says")),
     ],
@@ -85,7 +85,7 @@ def test_the_backend_of_a_run(
     [
         ("cuda", None, "engine.backend: cuda is not available here: no driver; install one; "),
         ("cuda", "cpu", "engine.backend: cuda is not available here: no driver; install one; "),
-        ("auto", "cuda", "engine.backend: the run began on cuda, which is not available here: no driver; "),
+        ("auto", "cuda", "engine.backend: the run started on cuda, which is not available here: no driver; "),
     ],
 )
 def test_a_backend_that_is_not_there(cuda: FakeCuda, backend: str, began: str | None, problem: str) -> None:
@@ -100,8 +100,8 @@ def test_a_backend_that_is_not_there(cuda: FakeCuda, backend: str, began: str | 
 @pytest.mark.parametrize(
     ("found", "options", "said"),
     [
-        (True, {"threads": 2, "devices": [0]}, ["engine.threads: of no use to the cuda engine"]),
-        (False, {"threads": 2, "devices": [0]}, ["engine.devices: of no use to the cpu engine"]),
+        (True, {"threads": 2, "devices": [0]}, ["engine.threads: ignored by the cuda engine"]),
+        (False, {"threads": 2, "devices": [0]}, ["engine.devices: ignored by the cpu engine"]),
         (True, {"devices": [0], "chunks_in_flight": 2}, []),
         (False, {"threads": 2, "pruning": False}, []),
     ],
@@ -170,14 +170,14 @@ def test_a_run_goes_on_with_the_backend_that_it_began_on(
 
     stopped_after_a_sweep()
     assert run_mcmc(a_config(tmp_path), resume=True).completed
-    assert any(line.startswith(f"engine: {began} (auto: the run began on it)") for line in caplog.messages)
+    assert any(line.startswith(f"engine: {began} (auto: the run started on it)") for line in caplog.messages)
     assert open_run(tmp_path / "run.h5").engine["backend"] == began
 
     stopped_after_a_sweep()
     assert run_mcmc(a_config(tmp_path, backend=other), resume=True).completed
     assert any(line.startswith(f"engine: {other} (as the config says)") for line in caplog.messages)
     (warning,) = (record for record in caplog.records if record.levelno == logging.WARNING)
-    assert warning.getMessage().startswith(f"engine: {other}, but the run began on {began}: ")
+    assert warning.getMessage().startswith(f"engine: {other}, but the run started on {began}: ")
 
 
 def test_a_missing_gpu_is_told_before_the_data_are_read(cuda: FakeCuda, tmp_path: Path) -> None:

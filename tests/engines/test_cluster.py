@@ -1,7 +1,6 @@
-"""The cluster engine: the contract of all engines, the bits of one process, workers that come, go and lag.
+"""The cluster engine: the contract of all engines, the bits of one process, workers that join, leave or lag.
 
-Where nothing is to be killed the workers are threads of this process; where something is, real processes on
-this machine's loopback.
+Workers are threads of this process or, in tests that kill them, processes on the loopback of this machine.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ def held_in_file(events: Floats, folder: Path) -> np.memmap:
 
 @contextmanager
 def threads(*of_workers: int) -> Iterator[LocalCluster]:
-    """A cluster of workers in this process, with so many threads each."""
+    """A cluster of workers in this process, with these numbers of threads."""
     cluster = LocalCluster(n_workers=0, processes=False, dashboard_address="127.0.0.1:0", memory_limit=0)
     with cluster:
         for n in of_workers:
@@ -107,7 +106,7 @@ class TestCluster(EngineContract):
 
 
 def everything(engine: AnyEngine, mixture: Mixture, mid: Callable[[int], None] = lambda step: None) -> list:
-    """What all kinds of passes give, one after another, for two chains; `mid` is called between them."""
+    """Return the results of all kinds of passes for two chains; `mid` is called between the passes."""
     k = len(mixture.means)
     pairs = np.repeat(np.arange(k // 4, dtype=np.int32), 4)
     few = Mixture(*(field[: k // 2] for field in vars(mixture).values() if field is not None))
@@ -152,7 +151,7 @@ def test_draws_are_bit_for_bit_those_of_one_process(
         assert_same(everything(engine, mixture), expected)
 
 
-def test_chunks_are_dealt_once_where_some_workers_get_none(
+def test_chunks_are_assigned_once_if_some_workers_get_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(cluster_placement, "LOOK_SECONDS", 0.0)
@@ -171,7 +170,7 @@ def test_chunks_are_dealt_once_where_some_workers_get_none(
 def test_a_part_is_made_once_whether_it_fits_a_workers_memory_or_not(
     share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Dask puts results away that take more than 0.6 of it: a part would be read anew in every sweep."""
+    """Dask moves results above 0.6 of the memory to disk: a part would then be read again in every sweep."""
     events, mixture = problem(2 * CHUNK, 16, 4)
     made = []
 
@@ -198,12 +197,12 @@ def test_a_part_is_made_once_whether_it_fits_a_workers_memory_or_not(
 
 
 def bytes_sent(cluster: LocalCluster) -> int:
-    """Bytes that the workers of this process have sent so far, by Dask's own count."""
+    """Return the bytes that the workers of this process have sent so far, by Dask's count."""
     return sum(worker.transfer_outgoing_bytes_total for worker in cluster.workers.values())
 
 
 def test_what_moves_in_a_sweep_is_parameters_and_statistics_however_many_events(tmp_path: Path) -> None:
-    """To the other worker go parameters; to that which adds, a state; to the host, their sum."""
+    """The other worker receives parameters, the adding worker a state, and the host the sum."""
     sent = []
     for n in (2 * CHUNK, 6 * CHUNK):
         events, mixture = problem(n, 5, 64)
@@ -218,11 +217,11 @@ def test_what_moves_in_a_sweep_is_parameters_and_statistics_however_many_events(
     assert parameters + 2 * state <= sent[0] < parameters + 2 * state + 4096
 
 
-# ------------------------------------------------------------------------- workers that come, go and lag
+# ------------------------------------------------------------------------ workers that join, leave or lag
 
 
 class Processes:
-    """A scheduler and workers, each a process of its own, on the loopback."""
+    """A scheduler and workers as separate processes on the loopback."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.file = folder, folder / "scheduler.json"
@@ -262,7 +261,7 @@ class Processes:
 
 @pytest.fixture
 def environment() -> dict[str, str]:
-    """Where `dpmix` and `dask` are found."""
+    """An environment that finds `dpmix` and `dask`."""
     return os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
 
 
@@ -289,7 +288,7 @@ def test_workers_killed_at_any_moment_and_added_change_nothing(
         if step == 1 or step == 3:
             processes.add()
         spared = [worker for worker in processes.workers if worker not in doomed]
-        if len(spared) > 1:  # the last one may still have to start: there may be no worker for a while
+        if len(spared) > 1:  # the last one may still be starting: there may be no worker for some time
             doomed.append(spared[random.integers(len(spared))])
             Timer(random.uniform(0.0, 0.15), doomed[-1].kill).start()
 
@@ -338,7 +337,7 @@ def test_the_chunks_of_a_worker_that_is_late_are_done_by_others(
 
         assert_same(everything(engine, mixture, stop_and_go_on), expected)
         assert any("the others do its chunks" in line for line in caplog.messages)
-        for _ in range(100):  # what it was at is done some time
+        for _ in range(100):  # until its old task is done
             engine.draw_labels(mixture, Key(3, 0, 9))
             if engine.info["workers"] == 2:
                 break
@@ -346,7 +345,7 @@ def test_the_chunks_of_a_worker_that_is_late_are_done_by_others(
         assert engine.info["workers"] == 2
 
 
-def test_a_scheduler_that_is_gone_is_told_by_whatever_comes_next(
+def test_a_lost_scheduler_is_reported_by_the_next_call(
     case: tuple[Floats, Mixture, list], processes: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster_placement, "LOOK_SECONDS", 0.0)
@@ -369,7 +368,7 @@ def test_a_scheduler_that_is_gone_is_told_by_whatever_comes_next(
 
 @dataclass(eq=False)
 class Timed:
-    """A task, done at some second of a clock that `result` winds on."""
+    """A task that is done at some second of a clock, which `result` advances."""
 
     at: float
     clock: list[float]
@@ -404,7 +403,7 @@ def test_the_time_that_a_part_is_made_in_does_not_make_a_worker_late(
     assert late == expected
 
 
-def test_a_run_whose_scheduler_dies_goes_on_elsewhere_to_the_same_draws(
+def test_a_run_whose_scheduler_dies_resumes_elsewhere_with_the_same_draws(
     processes: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = processes.folder
@@ -427,7 +426,7 @@ def test_a_run_whose_scheduler_dies_goes_on_elsewhere_to_the_same_draws(
         run_mcmc(config, on_sweep=kill_the_scheduler)
     here = a_config(folder, "run.h5", mcmc=mcmc)
     run_mcmc(here, resume=True, on_sweep=lambda progress: made.append(progress.iteration))
-    assert made.count(0) == 1, "it began anew"
+    assert made.count(0) == 1, "it started again"
     assert_identical(folder / "run.h5", folder / "whole.h5")
 
 
@@ -444,7 +443,7 @@ def test_a_run_on_a_cluster_of_this_machine_is_the_run_of_one_process(tmp_path: 
 def test_ctrl_c_ends_a_run_on_a_cluster_of_this_machine_as_any_other(
     tmp_path: Path, environment: dict[str, str]
 ) -> None:
-    """All processes of a terminal get the signal: workers leave it to the run. Then one process goes on."""
+    """All processes of a terminal get the signal; workers ignore it. One process then continues the run."""
     write_events(tmp_path / "events.npy", 2 * CHUNK + 99)
     mcmc = {"burn_in": 2, "draws": 60}
     engine = {"backend": "cluster", "cluster": {"workers": 2, "threads_per_worker": 1}}
@@ -483,10 +482,10 @@ def test_a_run_made_on_a_cluster_is_gated_by_one_process(tmp_path: Path) -> None
         gate(path, tmp_path / "gated", engine=["engine.backend=cluster"], overwrite=True)
 
 
-# ------------------------------------------------------------------------------------------ what is said
+# ---------------------------------------------------------------------------------------------- messages
 
 
-def test_what_is_wrong_is_said_before_a_run_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_are_reported_before_a_run_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_connect, "CONNECT_SECONDS", 1.0)
     write_events(tmp_path / "events.npy", 1000)
     (tmp_path / "run.yaml").write_text("data: {files: [events.npy]}\nengine: {backend: cluster}\n")
@@ -501,7 +500,7 @@ def test_what_is_wrong_is_said_before_a_run_begins(tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize(
     ("text", "said"), [(None, "No such file"), ("{}", "no address"), ("[", "no address")]
 )
-def test_a_scheduler_file_that_is_none_is_told(tmp_path: Path, text: str | None, said: str) -> None:
+def test_a_wrong_scheduler_file_is_reported(tmp_path: Path, text: str | None, said: str) -> None:
     file = tmp_path / "scheduler.json"
     if text is not None:
         file.write_text(text)
@@ -509,15 +508,15 @@ def test_a_scheduler_file_that_is_none_is_told(tmp_path: Path, text: str | None,
         connected(str(file))
 
 
-def test_an_address_that_dask_cannot_use_is_told() -> None:
+def test_an_address_that_dask_cannot_use_is_reported() -> None:
     with pytest.raises(DpmixError, match=r"no Dask scheduler answers at tls://127.0.0.1:1 \(TLS expects"):
         connected("tls://127.0.0.1:1")
 
 
-def test_a_scheduler_whose_first_message_dask_takes_ill_is_asked_again(
+def test_the_connection_is_repeated_after_an_assertion_of_dask(
     one_worker: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where other news come along with that message, Dask asserts that there are none."""
+    """If other messages arrive with the first one, an assertion in Dask fails."""
     answers: list[type[Exception]] = [AssertionError, AssertionError]
     client = cluster_connect.Client
 
@@ -534,7 +533,7 @@ def test_a_scheduler_whose_first_message_dask_takes_ill_is_asked_again(
         connected(one_worker.scheduler_address)
 
 
-def test_an_error_of_the_system_at_a_worker_is_told(
+def test_a_system_error_on_a_worker_is_reported(
     one_worker: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(part: part.Part, work: part.Pass) -> None:
@@ -547,13 +546,13 @@ def test_an_error_of_the_system_at_a_worker_is_told(
             engine.draw_labels(mixture, Key(3, 0, 0))
 
 
-def test_a_scheduler_without_workers_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scheduler_without_workers_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_connect, "CONNECT_SECONDS", 1.0)
     with threads() as local, pytest.raises(DpmixError, match="no worker: start some with dask worker"):
         engine_on(local.scheduler_address, problem(100, 2, 2)[0], tmp_path)
 
 
-def test_a_file_that_is_another_one_at_a_worker_is_told(
+def test_another_file_on_a_worker_is_reported(
     one_worker: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prints = iter(["of the file here", "of the file there"])
@@ -562,7 +561,7 @@ def test_a_file_that_is_another_one_at_a_worker_is_told(
         engine_on(one_worker.scheduler_address, problem(100, 2, 2)[0], tmp_path)
 
 
-def test_a_file_that_a_worker_does_not_see_is_told(
+def test_a_file_that_a_worker_cannot_read_is_reported(
     one_worker: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events = held_in_file(problem(100, 2, 2)[0], tmp_path)
@@ -591,7 +590,7 @@ def test_a_file_that_a_worker_does_not_see_is_told(
         (OSError("closed"), "no worker answers"),
     ],
 )
-def test_a_worker_that_cannot_be_used_is_told(
+def test_an_unusable_worker_is_reported(
     one_worker: LocalCluster,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -614,7 +613,7 @@ def test_a_worker_that_cannot_be_used_is_told(
         (3, {"a": 1.0, "b": 1.0}, {"a": (0, 2), "b": (2, 3)}),
     ],
 )
-def test_chunks_are_dealt_by_speed(
+def test_chunks_are_assigned_by_speed(
     n_chunks: int, speeds: dict[str, float], expected: dict[str, tuple[int, int]]
 ) -> None:
     assert contiguous_shares(n_chunks, speeds) == expected
@@ -638,13 +637,13 @@ def test_workers_with_gpus_give_the_bits_of_gpus(
         assert_same(everything(engine, mixture), expected)
 
 
-# --------------------------------------------------------------------------------------------- the recipes
+# ------------------------------------------------------------------------------- commands of the cluster page
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "cluster.md"
 
 
 def recipe(title: str) -> list[tuple[str, str]]:
-    """Kind and text of the blocks under a heading of the page."""
+    """Return kind and text of the blocks under a heading of the page."""
     section = PAGE.read_text(encoding="utf-8").partition(f"## {title}\n")[2].partition("\n## ")[0]
     return re.findall(r"^```([\w ]+)\n(.*?)^```$", section, flags=re.MULTILINE | re.DOTALL)
 

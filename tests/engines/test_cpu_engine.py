@@ -1,4 +1,4 @@
-"""The CPU engine: the contract of all engines for every instruction set, and what is its own."""
+"""The CPU engine: the contract of all engines for every instruction set, and its own properties."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class TestV2(PruningContract):
 
 
 def in_file(events: Floats) -> Floats:
-    """The same events in a file that is gone when they are."""
+    """Return the same events in an unnamed file."""
     with tempfile.TemporaryFile() as file:
         file.write(events.tobytes())
         file.flush()
@@ -69,7 +69,7 @@ def in_file(events: Floats) -> Floats:
 
 
 class TestStreaming(EngineContract):
-    """Events and all that is kept of them in files."""
+    """The contract with the events and their values in files."""
 
     def make(self, events: Floats, **options: object) -> AnyEngine:
         return CpuEngine(in_file(events), threads=2, scratch=Path(tempfile.gettempdir()), **options)  # type: ignore[arg-type]
@@ -95,7 +95,7 @@ def test_it_says_what_it_runs_on() -> None:
 def test_threads_and_batches_do_not_change_a_bit(
     dim: int, n_components: int, threads: int, chunks: int | None, files: bool
 ) -> None:
-    """Nor the thread that reads ahead, where there are files."""
+    """Nor does the thread that reads ahead from files."""
     events, mixture = problem(2 * CHUNK + 5000, dim, n_components)
     one = CpuEngine(events, threads=1)
     held, scratch = (in_file(events), Path(tempfile.gettempdir())) if files else (events, None)
@@ -137,7 +137,7 @@ def test_parts_of_the_chunks_have_the_bits_of_the_whole(cuts: list[int], pruning
 
 
 def test_parts_that_cut_a_chunk_have_other_bits() -> None:
-    """Or the test above would prove nothing."""
+    """Otherwise the test above would prove nothing."""
     events, mixtures = ten_chunks()
     cut = CHUNK // 2
     parts = [CpuEngine(events[:cut]), CpuEngine(events[cut : 2 * CHUNK], first_event=cut)]
@@ -147,13 +147,13 @@ def test_parts_that_cut_a_chunk_have_other_bits() -> None:
 
 @pytest.mark.parametrize("mode", ["r", "r+", "c", None])
 def test_files_do_not_change_a_bit(mode: str | None, tmp_path: Path) -> None:
-    """Of so many channels that every chunk is a window of its own. What is in no file cannot be let go."""
+    """With so many channels, every chunk is its own window. Values outside files cannot be released."""
     rng = np.random.default_rng(0)
     events = rng.normal(size=(3 * CHUNK + 777, 64)).astype(np.float32)
     mixture, other = (problem(100, 64, 4, seed=seed)[1] for seed in (0, 1))
     np.save(tmp_path / "events.npy", events)
     held = events.copy() if mode is None else np.load(tmp_path / "events.npy", mmap_mode=mode)
-    if mode == "c":  # changes that are in no file
+    if mode == "c":  # changes outside the file
         events[::7] = held[::7] = 0.5
     streaming, resident = CpuEngine(held, threads=1, scratch=tmp_path), CpuEngine(events, threads=2)
     assert_parts_have_the_bits_of_the_whole(resident, [streaming], (mixture, other), seed=0)
@@ -202,7 +202,7 @@ def test_pruning_is_measured_and_switches_itself_off() -> None:
     for iteration in range(4):
         engine.draw_labels(apart, Key(1, 0, iteration))
         kept.append(engine._native.kept)
-    assert kept[0] == 1.0  # no labels to go by
+    assert kept[0] == 1.0  # no earlier labels
     assert kept[-1] < 0.5
 
     alike, overlapping = problem(40_000, 14, 64, spread=0.0)
@@ -213,7 +213,7 @@ def test_pruning_is_measured_and_switches_itself_off() -> None:
 
 
 def test_pruning_follows_components_that_are_renumbered() -> None:
-    """As label swaps renumber them in every sweep: without their order, the last labels are of other ones."""
+    """Label swaps renumber components in every sweep; without the order, last labels belong to other ones."""
     events, mixture = problem(40_000, 14, 64, spread=3.0)
     told, untold, dense = CpuEngine(events), CpuEngine(events), CpuEngine(events, pruning=False)
     rng = np.random.default_rng(5)
@@ -234,7 +234,7 @@ def test_pruning_follows_components_that_are_renumbered() -> None:
 
 
 def renumbered(mixture: Mixture, order: Ints) -> Mixture:
-    """Component order[j] as component j."""
+    """Return a mixture with component order[j] as component j."""
     return Mixture(
         *(
             values[order]
@@ -321,7 +321,7 @@ print(status("VmHWM:") - before)
 
 
 def test_memory_does_not_grow_with_events_in_a_file(tmp_path: Path) -> None:
-    """Of 400 MB of events, and 30 MB that are kept of them; beside 20 MB of labels and 12 of memberships."""
+    """With 400 MB of events and 30 MB of values of them, next to 20 MB of labels and 12 of memberships."""
     path, block = tmp_path / "events.npy", np.random.default_rng(0).normal(size=(100_000, 20))
     events = np.lib.format.open_memmap(path, "w+", np.float32, (5_000_000, 20))
     for start in range(0, len(events), len(block)):
@@ -333,13 +333,13 @@ def test_memory_does_not_grow_with_events_in_a_file(tmp_path: Path) -> None:
         peaks.append(int(subprocess.run(command, check=True, capture_output=True, text=True).stdout) / 1000)
     streaming, resident = peaks
     assert streaming < 150.0
-    assert resident > 430.0  # or this would prove nothing
+    assert resident > 430.0  # otherwise this would prove nothing
     assert sorted(tmp_path.iterdir()) == [path]
 
 
 @contextmanager
 def files_end_at(size: int) -> Iterator[None]:
-    """No file of this process can grow beyond so many bytes, as if the disk were full."""
+    """Limit the size of this process's files in bytes, as on a full disk."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
     try:

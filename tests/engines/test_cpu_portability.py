@@ -1,4 +1,4 @@
-"""The CPU kernel on aarch64: cross-compiled and run under an emulator, where this machine has both."""
+"""The CPU kernel on aarch64: cross-compiled and run under an emulator, if this machine has both."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def passes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program tests/native/passes.cpp for aarch64, compiled without a warning."""
+    """Compile tests/native/passes.cpp for aarch64, without warnings."""
     program = tmp_path_factory.mktemp("aarch64") / "passes"
     sources = [
         ROOT / "kernels" / "cpu" / name for name in ("sweep.cpp", "engine.cpp", "exact.cpp", "far.cpp")

@@ -1,4 +1,4 @@
-"""From .cu files to code for a device: finding the compiler, the cache; shapes as the kernels have them."""
+"""Compilation of .cu files: the search for the compiler, the cache, and the shapes of the kernels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dpmix.errors import DpmixError
 from dpmix.kernels import build, layout
 from dpmix.kernels.layout import CHUNK, Layout
 
-# Counts its runs; what it makes are its arguments, so that these can be seen.
+# It counts its runs and outputs its arguments.
 COMPILER = """#!/bin/sh
 [ "$1" = --version ] && { cat "$0.version"; exit; }
 echo run >> "$0.runs"
@@ -28,7 +28,7 @@ echo "$@" > "${last%.cu}.cubin"
 
 @pytest.fixture
 def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A compiler of our own on PATH, kernels of our own, and an empty cache."""
+    """A test compiler on PATH, test kernels and an empty cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     kernels = tmp_path / "kernels"
     kernels.mkdir()
@@ -123,7 +123,7 @@ def test_a_cache_that_cannot_be_written_is_told(compiler: Path, caplog: pytest.L
 def test_an_error_of_the_compiler_is_one_line(compiler: Path) -> None:
     (build.FOLDER / "some.cu").write_text("#error\n")
     message = r"^\S*nvcc cannot compile some.cu: kernel.cu\(3\): error: no such thing$"
-    for _ in range(2):  # nothing of it is kept
+    for _ in range(2):  # errors are not cached
         with pytest.raises(DpmixError, match=message):
             build.cubin("some", 14, "sm_90")
 

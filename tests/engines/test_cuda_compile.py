@@ -1,4 +1,4 @@
-"""Every kernel compiled by nvcc for the architectures promised, within the budget that its card states."""
+"""nvcc compiles every kernel for the supported architectures within the budget on its card."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ REPORT = re.compile(
     r".*?Used (\d+) registers([^\n]*)",
     re.DOTALL,
 )
-"""Of one kernel, as ptxas says it: name, stack, spill stores and loads, registers, the rest of the line."""
+"""The ptxas report of one kernel: name, stack, spill stores and loads, registers, rest of the line."""
 
 
 @cache
 def nvcc() -> Path | None:
-    """NVIDIA's compiler, wherever on PATH; what stands in for it in other tests assembles for no device."""
+    """Return NVIDIA's compiler from PATH or CUDA_HOME, not its replacement in other tests."""
     for folder in [*os.get_exec_path(), os.path.join(os.environ.get("CUDA_HOME", ""), "bin")]:
         candidate = Path(folder) / "nvcc"
         if os.access(candidate, os.X_OK):
@@ -45,7 +45,7 @@ needs_nvcc = pytest.mark.skipif(nvcc() is None, reason="there is no nvcc on this
 
 
 def compiled(source: str, n_channels: int, architecture: str, folder: Path) -> str:
-    """What the compiler says of a source, any warning being an error."""
+    """Compile a source, with warnings as errors, and return the compiler's report."""
     command = [str(nvcc()), *OPTIONS, f"-DN_CHANNELS={n_channels}", f"-arch={architecture}", f"-I{FOLDER}"]
     command += ["-Werror", "all-warnings", "--ptxas-options=-v", "-cubin"]
     output = folder / f"{source}-{n_channels}-{architecture}.cubin"
@@ -60,7 +60,7 @@ def compiled(source: str, n_channels: int, architecture: str, folder: Path) -> s
 
 
 def budgets(source: str) -> dict[str, tuple[int, int, int]]:
-    """Registers, stack and shared bytes at D = 14 of each kernel, as its card states them."""
+    """Return registers, stack and shared bytes at D = 14 from the card of each kernel."""
     return {
         name: (int(registers), int(stack), int(shared.replace(",", "")))
         for name, registers, stack, shared in CARD.findall((FOLDER / f"{source}.cu").read_text())

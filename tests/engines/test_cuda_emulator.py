@@ -1,4 +1,4 @@
-"""The emulated CUDA devices report what they should, and every kernel of dpmix passes under them."""
+"""The emulated CUDA devices report mistakes, and every kernel of dpmix passes on them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from cuda_on_cpu import emulator, nvcc, sanitized
-from engine_contract import deal_of, problem
+from engine_contract import problem, split_of
 
 from dpmix.kernels.build import FOLDER
 from dpmix.kernels.layout import CHUNK, MOMENT_THREADS, PARTS, THREADS, Layout
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("emulated_devices")
 
 @contextmanager
 def device(number: int = 0) -> Iterator[Any]:
-    """A context on a device, current for the time of a with statement; yields pycuda.driver."""
+    """A context on a device, current within a with statement; yields pycuda.driver."""
     import pycuda.driver as cuda
 
     cuda.init()
@@ -38,14 +38,14 @@ def device(number: int = 0) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """The kernels of broken.cu, as a module."""
+    """The module with the kernels of broken.cu."""
     path = tmp_path_factory.mktemp("broken") / "broken.cubin"
     nvcc.compile_kernels(BROKEN, path, [])
     return path.read_bytes()
 
 
 class Edit(NamedTuple):
-    """A change of one place in a file of kernels/."""
+    """A change at one place in a file of kernels/."""
 
     file: str
     was: str
@@ -56,14 +56,14 @@ X = np.arange(1, 257, dtype=np.float32)
 
 
 def run(cuda: Any, module: bytes, name: str, x: np.ndarray = X) -> np.ndarray:
-    """What a kernel of broken.cu makes of x."""
+    """Return the output of a kernel of broken.cu for x."""
     y = np.zeros_like(x)
-    loaded = cuda.module_from_buffer(module)  # its kernels last as long as it does
+    loaded = cuda.module_from_buffer(module)  # its kernels live as long as it does
     loaded.get_function(name)(cuda.In(x), cuda.Out(y), grid=(1, 1), block=(256, 1, 1))
     return y
 
 
-# Kernels that are wrong, under the emulation alone.
+# Wrong kernels under the emulation alone.
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_wrong_kernels_are_reported(
     with device() as cuda:
         with pytest.raises(cuda.LaunchError):
             run(cuda, broken, name)
-        with pytest.raises(cuda.LaunchError):  # nothing more can be had of that context
+        with pytest.raises(cuda.LaunchError):  # that context has failed
             cuda.mem_get_info()
     assert f"{name}: {reported}" in capfd.readouterr().err
     with device() as cuda:
@@ -144,7 +144,7 @@ def test_blocks_give_the_same_on_any_number_of_threads(emulated_devices: Emulate
             np.testing.assert_array_equal(y, X[::-1])
 
 
-# Calls that are wrong.
+# Wrong calls.
 
 
 def test_copies_and_kernels_wait_for_somebody_to_synchronise(broken: bytes) -> None:
@@ -271,7 +271,7 @@ def test_memory_has_its_limit(emulated_devices: Emulate) -> None:
             first.free()
             assert cuda.mem_get_info() == (total - 400, total)
             second.free()
-    with device() as cuda:  # what a context had is free once it is gone
+    with device() as cuda:  # the memory of a destroyed context is free
         cuda.mem_alloc(3000)
     with device() as cuda:
         assert cuda.mem_get_info() == (3000, 3000)
@@ -345,9 +345,9 @@ def test_a_device_dies_at_the_call_named(emulated_devices: Emulate) -> None:
                     cuda.memcpy_htod(memory, X)
             with pytest.raises(cuda.Error, match="ECC"):
                 cuda.mem_get_info()
-    del memory  # and with it the context
+    del memory  # releases the context, too
     emulated_devices(2)
-    with device(1) as cuda:  # a new one in its place
+    with device(1) as cuda:  # a new context
         free, total = cuda.mem_get_info()
         assert free == total
 
@@ -396,7 +396,7 @@ def sanitizer(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def broken_libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The kernels of broken.cu, by sanitizer."""
+    """The kernels of broken.cu for each sanitizer."""
     folder = tmp_path_factory.mktemp("sanitized")
     libraries = {name: folder / f"{name}.so" for name in sanitized.LIBRARIES}
     for name, path in libraries.items():
@@ -426,7 +426,7 @@ def test_sanitizers_report_wrong_kernels(
 def test_sanitizers_pass_right_kernels(broken_libraries: dict[str, Path], sanitizer: str) -> None:
     names = ("reversed", "reversed_in_warps", "barrier_after_exit", "warp_operations", "rank")
     launches = [sanitized.Launch(name, (3, 2), 256, [X.tobytes(), X.tobytes()]) for name in names]
-    if sanitizer == "thread":  # nothing orders the writes of one block after those of another
+    if sanitizer == "thread":  # writes of different blocks are not ordered
         launches = [launch._replace(grid=(1, 1)) for launch in launches]
     assert sanitized.run(broken_libraries[sanitizer], sanitizer, launches) == ""
 
@@ -434,7 +434,7 @@ def test_sanitizers_pass_right_kernels(broken_libraries: dict[str, Path], saniti
 def launches_of_all_kernels(
     n_events: int, n_channels: int, n_components: int
 ) -> dict[str, list[sanitized.Launch]]:
-    """Launches of every kernel, by source; arrays exactly as large as the kernels' cards say."""
+    """Return launches of every kernel by source, with arrays of exactly the sizes on the cards."""
     layout = Layout(n_channels)
     events, mixture = problem(n_events, n_channels, n_components)
     events[-1] += 1e6  # far from every component
@@ -454,7 +454,7 @@ def launches_of_all_kernels(
     key = [("Q", 1), ("I", 0), ("I", 3)]
     padded, used = chunk.tobytes(), chunk[0, :n_events].tobytes()
     far_counts = bytes(4)
-    split, n_pairs = deal_of(n_components)
+    split, n_pairs = split_of(n_components)
     table = np.stack([split.pairs, split.sides.astype(np.int32)])
     ends = np.array([0, n_components // 3, n_components // 3, n_components, n_components], np.int32)
 
@@ -561,7 +561,7 @@ def launches_of_all_kernels(
 
 
 def report_on(source: str, n_channels: int, sanitizer: str, folder: Path, edit: Edit | None = None) -> str:
-    """What a sanitizer says of the kernels of a .cu file, maybe after an edit of it or of a header."""
+    """Return a sanitizer's report on a .cu file, optionally after an edit of the file or of a header."""
     for path in [*FOLDER.glob("*.cu"), *FOLDER.glob("*.cuh")]:
         text = path.read_text()
         if edit is not None and path.name == edit.file:
@@ -639,7 +639,7 @@ def test_a_barrier_taken_out_is_reported(
     source: str, file: str, was: str, becomes: str, tmp_path: Path
 ) -> None:
     report = report_on(source, 5, "thread", tmp_path, Edit(file, was, becomes))
-    assert "data race" in report or "SEGV" in report  # an index read before it was written may lie anywhere
+    assert "data race" in report or "SEGV" in report  # an uninitialised index may have any value
 
 
 @pytest.mark.parametrize(("source", "file", "was", "becomes"), OUT_OF_BOUNDS)

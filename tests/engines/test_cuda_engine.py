@@ -1,6 +1,6 @@
-"""The CUDA engine on emulated devices (tests/cuda_on_cpu): the contract of all engines, and what is its own.
+"""The CUDA engine on emulated devices (tests/cuda_on_cpu): the contract of all engines, and its properties.
 
-With DPMIX_TEST_GPU=1 on the machine's own devices, as far as they can be made to do what a test needs.
+With DPMIX_TEST_GPU=1, tests that do not need the emulation run on the devices of this machine.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from engine_contract import (
     assert_parts_have_the_bits_of_the_whole,
     assert_right_memberships,
     assert_same_stats,
-    deal_of,
     halves,
     problem,
+    split_of,
 )
 from reference import ReferenceEngine
 
@@ -75,7 +75,7 @@ class TestCuda(EngineContract):
         super().test_expectation_agrees_with_the_reference(n, dim, n_components)
 
 
-# ---- Beside the CPU engine
+# ---- Comparison with the CPU engine
 
 
 @pytest.mark.skipif(FMA is None, reason="this processor has no fused multiply-add")
@@ -100,7 +100,7 @@ def test_it_agrees_with_the_cpu_engine_label_by_label(n: int, dim: int, n_compon
     np.testing.assert_allclose(got_logs, logs, rtol=5e-7, atol=rounding)
 
 
-# ---- What must not change a bit
+# ---- Choices that do not change a bit
 
 
 @cache
@@ -109,11 +109,11 @@ def several_chunks() -> tuple[Floats, Mixture]:
 
 
 RESIDENT_BYTES = 4 * (CHUNK * 4 * 4 + 4)
-"""Of the events of `several_chunks`, padded, and of the numbers of their chunks."""
+"""Size on a device of the padded events of `several_chunks` and of their chunk numbers."""
 
 
 class BytesMoved:
-    """Counts the bytes that are copied to and from the first emulated devices within a with statement."""
+    """Counter of the bytes copied to and from the first emulated devices within a with statement."""
 
     def __init__(self, n_devices: int = 1) -> None:
         self._n_devices = n_devices
@@ -131,22 +131,22 @@ class BytesMoved:
 
 
 Results = tuple[list[Stats], list[np.ndarray]]
-DEAL = SplitAssignment(np.array([1, 0, -1, 1], np.int32), np.array([-1, -1, 0, 1], np.int8), 2)
+SPLIT = SplitAssignment(np.array([1, 0, -1, 1], np.int32), np.array([-1, -1, 0, 1], np.int8), 2)
 
 
 def results(engine: CudaEngine) -> Results:
-    """Of two draws, a division and an E step, with all their labels and log probabilities."""
+    """Return the results of two draws, a division and an E step, with labels and log probabilities."""
     _, mixture = several_chunks()
     stats = [engine.draw_labels(mixture, Key(1, 0, iteration)) for iteration in (0, 1)]
     labels = [engine.labels()]
-    divided, log_probabilities = engine.divide(DEAL, halves(mixture, DEAL, 2), Key(1, 0, 1))
+    divided, log_probabilities = engine.divide(SPLIT, halves(mixture, SPLIT, 2), Key(1, 0, 1))
     stats += [divided, engine.expect_labels(mixture)]
     return stats, [*labels, log_probabilities, engine.labels()]
 
 
 @cache
 def expected_results() -> Results:
-    """On one device, resident; ask for `cuda_devices` first."""
+    """Return the results of one device with resident events; needs the fixture `cuda_devices`."""
     engine = CudaEngine(several_chunks()[0], devices=[0])
     made = results(engine)
     engine.close()
@@ -170,7 +170,7 @@ def test_what_is_expected_is_right(cuda_devices: Emulate) -> None:
     moved = labels[0] != reference.labels()
     assert (reference.step_distances(mixture, Key(1, 0, 1))[moved] < 1e-4).all()
     reference._labels[0] = labels[0]
-    divided, log_probabilities = reference.divide(DEAL, halves(mixture, DEAL, 2), Key(1, 0, 1))
+    divided, log_probabilities = reference.divide(SPLIT, halves(mixture, SPLIT, 2), Key(1, 0, 1))
     assert divided.counts.min() > 5000
     np.testing.assert_allclose(stats[2].counts, divided.counts, atol=3)
     np.testing.assert_allclose(labels[1], log_probabilities, rtol=1e-5)
@@ -209,7 +209,7 @@ def test_the_order_of_threads_does_not_change_a_bit_in_many_channels(
         emulated_devices(order=order)
         engine = CudaEngine(events)
         stats = [engine.draw_labels(mixture, Key(1, 0, 0))]
-        split, n_pairs = deal_of(70)
+        split, n_pairs = split_of(70)
         divided, log_probabilities = engine.divide(split, halves(mixture, split, n_pairs), Key(1, 0, 0))
         stats += [divided, engine.expect_labels(mixture)]
         memberships = engine.memberships(mixture, np.arange(70) % 9, 10, 690)
@@ -238,12 +238,12 @@ Divided = tuple[Stats, np.ndarray]
 
 
 def divided(engine: CudaEngine) -> Divided:
-    """Of the labels that `drawn` leaves."""
-    return engine.divide(DEAL, halves(several_chunks()[1], DEAL, 2), Key(1, 0, 1))
+    """Divide the labels of `drawn`."""
+    return engine.divide(SPLIT, halves(several_chunks()[1], SPLIT, 2), Key(1, 0, 1))
 
 
 def drawn(**options: object) -> CudaEngine:
-    """An engine that has drawn labels."""
+    """Return an engine that has drawn labels."""
     events, mixture = several_chunks()
     engine = CudaEngine(events, **options)  # type: ignore[arg-type]
     engine.draw_labels(mixture, Key(1, 0, 1))
@@ -299,7 +299,7 @@ def test_a_pass_that_did_not_end_leaves_no_labels(emulated_devices: Emulate) -> 
         divided(engine)
 
 
-def test_chunks_dealt_anew_keep_their_labels(cuda_devices: Emulate) -> None:
+def test_redistributed_chunks_keep_their_labels(cuda_devices: Emulate) -> None:
     want = expected_results()
     cuda_devices(2)
     engine = drawn(devices=[0, 1])
@@ -309,21 +309,21 @@ def test_chunks_dealt_anew_keep_their_labels(cuda_devices: Emulate) -> None:
 
 @pytest.mark.usefixtures("emulated_devices")
 def test_a_division_of_far_events_is_done_again_with_the_exact_mixture() -> None:
-    """The sides of a pair lie as far to the left of its events as to the right."""
+    """The two sides of a pair are equally far from its events, in opposite directions."""
     events, mixture = several_chunks()
-    two = halves(mixture, DEAL, 2, apart=0.0)
+    two = halves(mixture, SPLIT, 2, apart=0.0)
     away = replace(two, means=two.means + np.array([[-2e3, 0.0], [2e3, 0.0]] * 2))
     engine, cpu_engine, key = drawn(devices=[0]), CpuEngine(events), Key(1, 0, 1)
     cpu_engine.draw_labels(mixture, key)
     assert not engine._devices[0]._has_far
     size, rest = 4 * Layout(2).pack_dim * 4, 2 * 4 * 4 + 4 * CHUNK * 2
     with BytesMoved() as moved:
-        first = engine.divide(DEAL, away, key)
+        first = engine.divide(SPLIT, away, key)
     assert moved.up == size + 2 * 2 * size + rest  # for each of two batches
     with BytesMoved() as moved:
-        assert_same_division(engine.divide(DEAL, away, key), first)
+        assert_same_division(engine.divide(SPLIT, away, key), first)
     assert moved.up == size + 2 * size + rest
-    want = cpu_engine.divide(DEAL, away, key)
+    want = cpu_engine.divide(SPLIT, away, key)
     assert want[0].counts.min() > 5000
     np.testing.assert_allclose(first[0].counts, want[0].counts, atol=3)
     assert np.isneginf(want[1][1])  # all events of a component were given the same side
@@ -332,10 +332,10 @@ def test_a_division_of_far_events_is_done_again_with_the_exact_mixture() -> None
 
 @pytest.mark.usefixtures("cuda_devices")
 def test_there_may_be_more_pairs_than_labels() -> None:
-    """And pairs without events, of which some have no component."""
+    """Some pairs have no events, and some of these have no component."""
     events, mixture = problem(3000, 2, 4)
     _, many = problem(10, 2, 60)
-    split = DEAL._replace(pairs=np.array([29, 0, -1, 29], np.int32))
+    split = SPLIT._replace(pairs=np.array([29, 0, -1, 29], np.int32))
     engines, made = (CudaEngine(events, devices=[0]), CpuEngine(events)), []
     for engine in engines:
         engine.draw_labels(mixture, Key(1, 0, 0))
@@ -365,14 +365,14 @@ RANGES = [
 
 
 def gated(engine: CudaEngine) -> list[np.ndarray]:
-    """Memberships and log densities of some ranges."""
+    """Return memberships and log densities of some ranges."""
     mixture = several_chunks()[1]
     return list(chain.from_iterable(engine.memberships(mixture, POPULATIONS, *part) for part in RANGES))
 
 
 @cache
 def expected_gated() -> list[np.ndarray]:
-    """On one device, resident; ask for `cuda_devices` first."""
+    """Return the results of one device with resident events; needs the fixture `cuda_devices`."""
     engine = CudaEngine(several_chunks()[0], devices=[0])
     made = gated(engine)
     engine.close()
@@ -415,7 +415,7 @@ def test_the_order_of_threads_does_not_change_a_bit_of_memberships(
 def test_memberships_of_events_that_do_not_fit(
     emulated_devices: Emulate, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A chunk's memberships take 1.25 MiB. Events that were on the device leave where those need the room."""
+    """A chunk's memberships take 1.25 MiB. Resident events are released if memberships need their memory."""
     expected_gated()
     emulated_devices(memory=8 * MIB)
     engine = CudaEngine(several_chunks()[0], chunks_in_flight=1)
@@ -604,7 +604,7 @@ def test_a_device_that_cannot_be_opened_is_named(emulated_devices: Emulate) -> N
         CudaEngine(several_chunks()[0])
 
 
-# ---- What moves, and how long it takes
+# ---- Transfers and times
 
 
 def test_a_sweep_moves_the_mixture_up_and_statistics_and_labels_down(emulated_devices: Emulate) -> None:
@@ -632,7 +632,7 @@ def test_a_division_moves_labels_up_and_statistics_down() -> None:
     engine.draw_labels(mixture, Key(1, 0, 0))
     lanes = engine._devices[0]._memory.lanes
     with BytesMoved() as moved:
-        engine.divide(DEAL, mixture, Key(1, 0, 0))
+        engine.divide(SPLIT, mixture, Key(1, 0, 0))
     assert moved.up == 4 * layout.pack_dim * 4 + 2 * 4 * 4 + 4 * CHUNK * 2
     assert moved.down == 4 * (4 * layout.n_moments * 8 + 2 * PARTS * 8 + 4)
     assert engine._devices[0]._memory.lanes is lanes
@@ -673,7 +673,7 @@ def test_far_events_have_the_exact_mixture_sent() -> None:
 
 
 @pytest.mark.usefixtures("cuda_devices")
-def test_it_tells_how_long_its_passes_took() -> None:
+def test_it_measures_the_seconds_of_its_passes() -> None:
     events, mixture = problem(1000, 2, 4)
     engine = CudaEngine(events, devices=[0])
     assert engine.seconds == {"kernels": 0.0, "copies": 0.0}
@@ -764,7 +764,7 @@ def test_a_closed_engine_is_closed() -> None:
 
 
 def free_memory() -> int:
-    """Bytes, on the first device."""
+    """Return the free bytes of the first device."""
     import pycuda.driver as driver
 
     context = driver.Device(0).make_context()
@@ -774,7 +774,7 @@ def free_memory() -> int:
 
 
 def test_memory_comes_back(emulated_devices: Emulate) -> None:
-    """Of engines that are closed, that nobody has any more, and whose device failed."""
+    """After closing an engine, dropping the last reference to it, and the failure of its device."""
     events, mixture = several_chunks()
     gc.collect()
     before = free_memory()
@@ -813,17 +813,17 @@ def test_a_program_may_end_without_closing_it(emulated_devices: Emulate) -> None
     assert (ended.stdout, ended.stderr) == ("[9.]\n", "")
 
 
-# ---- Its parts
+# ---- Parts of the engine
 
 
-def test_chunks_are_dealt_by_speed_and_in_turn() -> None:
+def test_chunks_are_assigned_by_speed_and_in_turn() -> None:
     shares = interleaved_shares(12, {0: 2.0, 3: 1.0})
     assert [len(shares[0]), len(shares[3])] == [8, 4]
     assert shares[3] == [2, 5, 8, 11] or shares[3] == [1, 4, 7, 10]
     assert sorted(shares[0] + shares[3]) == list(range(12))
 
 
-def test_chunks_are_dealt_anew_only_where_it_pays(cuda_devices: Emulate) -> None:
+def test_chunks_are_redistributed_only_if_it_pays(cuda_devices: Emulate) -> None:
     cuda_devices(2)
     engine = CudaEngine(np.zeros((10 * CHUNK, 1), np.float32), devices=[0, 1])
     even = engine._shares

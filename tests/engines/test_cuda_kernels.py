@@ -1,6 +1,6 @@
-"""The kernels that the engine does not launch in a pass: log densities, and labels from them.
+"""The kernels that the engine does not launch: log densities, and labels from them.
 
-Those that it does launch are tested through it (test_cuda_engine.py).
+The other kernels are tested through the engine (test_cuda_engine.py).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def launch(name: str, n_channels: int, *arguments: Any, grid: int, block: int) -
 
 
 def densities_on_device(events: Floats, mixture: Mixture) -> Floats:
-    """What mvn_log_density writes, float32 [K, N]."""
+    """Return the output of mvn_log_density, float32 [K, N]."""
     import pycuda.driver as cuda
 
     (n, dim), layout = events.shape, Layout(events.shape[1])
@@ -73,7 +73,7 @@ def densities_on_device(events: Floats, mixture: Mixture) -> Floats:
 
 
 def indicators_on_device(densities: Floats, dim: int, key: Key, first_event: int) -> tuple[Labels, Floats]:
-    """What sample_indicators writes: labels uint16 [N] and log likelihoods float32 [N]."""
+    """Return the output of sample_indicators: labels uint16 [N] and log likelihoods float32 [N]."""
     import pycuda.driver as cuda
 
     n_components, n = densities.shape

@@ -1,4 +1,4 @@
-"""Whole runs on CUDA devices, emulated where there are none: the draws, whatever becomes of the devices."""
+"""Whole runs on CUDA devices, emulated or real: the draws do not depend on failures of devices."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def on_cuda(folder: Path, output: Path, *devices: int) -> Config:
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Events in three chunks, the last one short."""
+    """Return events in three chunks, the last one short."""
     folder = tmp_path_factory.mktemp("many")
     write_events(folder / "events.npy", 2 * 65_536 + 4_321, dim=2)
     return folder
@@ -49,7 +49,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def made() -> dict[str, Path]:
-    """What `whole` has made so far."""
+    """The files that `whole` has made so far."""
     return {}
 
 
@@ -74,7 +74,7 @@ def test_any_number_of_devices_gives_the_same_run_file(
 
 
 def test_the_draws_are_those_of_the_cpu_engine(many: Path, kind: str, whole: Path, tmp_path: Path) -> None:
-    """To the rounding of sums and a label now and then: one of 130,000 moves no mean of these by 1e-4."""
+    """Check equality up to rounding and rare labels: one of 130,000 changes no mean here by 1e-4."""
     cuda = open_run(whole)
     cpu = open_run(RUNS[kind](a_config(many, str(tmp_path / "cpu.h5"), **SECTIONS)).path)
     np.testing.assert_allclose(cuda.trace["log_posterior"], cpu.trace["log_posterior"], rtol=1e-6)
@@ -158,7 +158,7 @@ def test_the_commands_on_devices(
     emulated_devices(0)
     code, _, said = dpmix("mcmc", "run.h5", "--resume")
     assert code == 2
-    assert said.startswith("dpmix: engine.backend: the run began on cuda, which is not available here: ")
+    assert said.startswith("dpmix: engine.backend: the run started on cuda, which is not available here: ")
     assert said.endswith("; or take --set engine.backend=cpu\n")
 
     emulated_devices(1)

@@ -1,4 +1,4 @@
-"""Sums that do not depend on order or grouping, against exact arithmetic."""
+"""Order-free sums, compared with exact arithmetic."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_what_cancels_leaves_zero(terms: list[float]) -> None:
 
 
 def test_rows_of_sums_are_sums_one_by_one() -> None:
-    """Rows with zeros, bins that rise in some, and lengths that fill no row."""
+    """Rows with zeros, bins that rise in some rows, and lengths that do not fill a row."""
     rng = np.random.default_rng(0)
     for n in (1, 127, 128, 129, 400):
         terms = rng.normal(size=(12, n)) * 10.0 ** rng.integers(-300, 200, size=(12, n))
@@ -100,7 +100,7 @@ def test_rows_of_sums_are_sums_one_by_one() -> None:
 
 
 def test_plain_sums_depend_on_order() -> None:
-    """Or the tests above would prove nothing."""
+    """Otherwise the tests above would prove nothing."""
     rng = np.random.default_rng(0)
     terms = list(rng.normal(size=30) * 10.0 ** rng.integers(-5, 5, size=30))
     orders = [list(rng.permutation(terms)) for _ in range(20)]
@@ -133,7 +133,7 @@ def test_what_is_not_finite_is_as_in_ieee_arithmetic(terms: list[float], want: f
 
 
 def test_sums_of_many_numbers_are_still_exact() -> None:
-    """The largest slices, as many as may be: 2^22 additions, by merging a state with itself."""
+    """The largest slices and the maximum of 2^22 additions, by merging a state with itself."""
     term = 1.5 * 2.0**28 - 2.0**-24
     for sign in (1.0, -1.0):
         state = state_of([sign * term])

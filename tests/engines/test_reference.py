@@ -1,4 +1,4 @@
-"""The reference engine's own foundations: its random numbers against the published ones."""
+"""The random numbers of the reference engine, compared with published values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from reference import ReferenceEngine, philox4x32, uniforms
 from dpmix.model.mixture import Mixture
 from dpmix.model.streams import Key
 
-# Known answers of philox4x32-10 published with Random123 (kat_vectors): counter, key, output.
+# Known answers of philox4x32-10, published with Random123 (kat_vectors): counter, key, output.
 KNOWN_ANSWERS = [
     (
         (0x00000000, 0x00000000, 0x00000000, 0x00000000),
@@ -45,7 +45,7 @@ def test_uniform_takes_its_words_from_event_iteration_chain_and_seed() -> None:
 
 
 def test_labels_follow_the_uniforms() -> None:
-    """Two equal components: the label is whether the uniform is above one half."""
+    """For two equal components, the label is 1 if the uniform is above one half."""
     events = np.zeros((1000, 1), np.float32)
     mixture = Mixture(
         np.log([0.5, 0.5]), np.zeros((2, 1)), np.ones((2, 1, 1)), np.full(2, -0.5 * np.log(2 * np.pi))

@@ -1,4 +1,4 @@
-// Runs the engine without Python, so that a cross-compiled one can be run under an emulator and compared.
+// Runs the engine without Python, so that a cross-compiled engine can run under an emulator for comparison.
 //
 // Standard input, binary: int32 N, D, K; float32 events [N][D]; float64 log constants [K], means [K][D],
 // whiteners [K][D][D]. Standard output: the labels of two draws and of an E step, one number per line, and

@@ -1,7 +1,7 @@
-"""Tests of the CPU engine on native code built for a sanitizer: sanitized.py [address] [thread].
+"""Run the tests of the CPU engine on native code built for a sanitizer: sanitized.py [address] [thread].
 
-Built apart, in build/sanitized, for one instruction set and with little optimisation, side by side: most of a
-build is one large file. What a sanitizer reports ends the process, and so the tests fail.
+The code is built in build/sanitized for one instruction set and with little optimisation. The builds run in
+parallel, because most of a build is one large file. A sanitizer's report ends the process: the tests fail.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CXX = os.environ.get("CXX", "g++")
 
 
 class Sanitizer(NamedTuple):
-    """What is checked, the runtime to load first, its options, the tests (pytest -k), mistakes it sees."""
+    """A sanitizer: its checks, runtime library, options, tests (pytest -k) and the mistakes that it finds."""
 
     checked: str
     runtime: str
@@ -34,12 +34,12 @@ SANITIZERS = {
     "address": Sanitizer(
         "address,undefined",
         "libasan.so",
-        {"ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc"},  # so that arrays have red zones
-        # Not TestV3 again, nor what takes a minute alone, nor where the sanitizer's own memory would count.
+        {"ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc"},  # gives arrays red zones
+        # Without tests of a minute, and without tests of memory, in which the sanitizer's own would count.
         "not TestBest and not (threads and 14-40) and not files_do and not memory_does",
         ("read_beyond_the_end", "overflow"),
     ),
-    # Those of several threads: the others would be the same code again, slower.
+    # Only tests with several threads; the others would run the same code, slower.
     "thread": Sanitizer(
         "thread",
         "libtsan.so",
@@ -51,7 +51,7 @@ SANITIZERS = {
 
 
 def build(name: str) -> Path:
-    """The module dpmix.kernels._cpu, built for a sanitizer."""
+    """Build the module dpmix.kernels._cpu for a sanitizer and return its path."""
     checked = SANITIZERS[name].checked
     folder = ROOT / "build" / "sanitized" / name
     flags = f"-g1 -fsanitize={checked} -fno-sanitize-recover=all -fno-omit-frame-pointer"
@@ -66,14 +66,14 @@ def build(name: str) -> Path:
     defined = [f"-D{key}={value}" for key, value in options.items()]
     cmake = shutil.which("cmake", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     if cmake is None:
-        sys.exit("cmake is not here: pip install '.[dev]'")
+        sys.exit("cmake is missing: pip install '.[dev]'")
     subprocess.run([cmake, "-S", ROOT, "-B", folder, *defined], check=True, stdout=subprocess.DEVNULL)
     subprocess.run([cmake, "--build", folder, "--parallel", "2"], check=True, stdout=subprocess.DEVNULL)
     return next(folder.glob("_cpu.*.so"))
 
 
 def control(name: str) -> None:
-    """Mistakes on purpose have to be found, or the tests would prove nothing."""
+    """Check that the sanitizer finds deliberate mistakes; otherwise the tests would prove nothing."""
     folder = ROOT / "build" / "sanitized"
     library = folder / f"wrong-{name}.so"
     flags = [f"-fsanitize={SANITIZERS[name].checked}", "-fno-sanitize-recover=all", "-O1", "-fPIC", "-shared"]
@@ -90,7 +90,7 @@ def control(name: str) -> None:
 
 
 def environment(name: str) -> dict[str, str]:
-    """Variables of a process that loads the sanitizer's runtime first, then C++'s, whose throw that takes."""
+    """Return an environment that loads the sanitizer's runtime, then that of C++ with the throw it wraps."""
     where = [
         subprocess.run([CXX, f"-print-file-name={library}"], capture_output=True, check=True, text=True)
         for library in (SANITIZERS[name].runtime, "libstdc++.so.6")
@@ -100,8 +100,8 @@ def environment(name: str) -> dict[str, str]:
     return {**os.environ, **SANITIZERS[name].options, **paths, "OPENBLAS_NUM_THREADS": "1"}
 
 
-def begin_tests(name: str, module: Path) -> subprocess.Popen[str]:
-    """Run the tests on a module, beside those of the other sanitizer."""
+def start_tests(name: str, module: Path) -> subprocess.Popen[str]:
+    """Start the tests on a module, in parallel with those of the other sanitizer."""
     options = ["-q", "-p", "sanitized", "-k", SANITIZERS[name].tests, "--durations=5"]
     command = [
         sys.executable,
@@ -118,7 +118,7 @@ def begin_tests(name: str, module: Path) -> subprocess.Popen[str]:
 
 
 def take(path: str) -> None:
-    """Put a module in the place of the installed dpmix.kernels._cpu."""
+    """Replace the installed dpmix.kernels._cpu by a module."""
     import dpmix.kernels
 
     spec = importlib.util.spec_from_file_location("dpmix.kernels._cpu", path)
@@ -136,7 +136,7 @@ if __name__ == "__main__":
         modules = dict(zip(chosen, pool.map(build, chosen), strict=True))
     for name in chosen:
         control(name)
-    processes = {name: begin_tests(name, module) for name, module in modules.items()}
+    processes = {name: start_tests(name, module) for name, module in modules.items()}
     for name, process in processes.items():
         print(f"== {name}\n{process.communicate()[0]}", flush=True)
     sys.exit(any(process.returncode for process in processes.values()))

@@ -1,4 +1,4 @@
-// Mistakes on purpose, one for each sanitizer to find (sanitized.py).
+// Deliberate mistakes that the sanitizers must find (sanitized.py).
 
 #include <climits>
 #include <thread>
