@@ -53,6 +53,7 @@ def names_of(head: str) -> set[str]:
     return {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
 
 
+@pytest.mark.slow
 @PAGES
 def test_every_block_works(page: str, tmp_path: Path) -> None:
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}

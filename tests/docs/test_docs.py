@@ -30,6 +30,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "html"
 
 
+@pytest.mark.slow
 def test_every_command_and_every_option_is_in_the_reference(built: Path) -> None:
     page = (built / "commands.html").read_text(encoding="utf-8")
     headings = re.findall(r"<h2>(.*?)<a", page)

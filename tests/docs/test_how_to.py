@@ -278,6 +278,7 @@ def page_folder(tutorial: Path, tmp_path: Path) -> Iterator[Path]:
         yield folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_every_block_works(page: str, page_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Follower(page_folder, monkeypatch).follow((FOLDER / f"{page}.md").read_text(encoding="utf-8"))

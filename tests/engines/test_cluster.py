@@ -272,6 +272,7 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
     started.end()
 
 
+@pytest.mark.slow
 def test_workers_killed_at_any_moment_and_added_change_nothing(
     case: tuple[Floats, Mixture, list], processes: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -440,6 +441,7 @@ def test_a_run_on_a_cluster_of_this_machine_is_the_run_of_one_process(tmp_path: 
     assert not list(tmp_path.glob("*.events")), "a file of events is left"
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_run_on_a_cluster_of_this_machine_as_any_other(
     tmp_path: Path, environment: dict[str, str]
 ) -> None:
@@ -469,6 +471,7 @@ def test_ctrl_c_ends_a_run_on_a_cluster_of_this_machine_as_any_other(
     assert_identical(tmp_path / "run.h5", tmp_path / "whole.h5")
 
 
+@pytest.mark.slow
 def test_a_run_made_on_a_cluster_is_gated_by_one_process(tmp_path: Path) -> None:
     write_events(tmp_path / "events.npy", 3000)
     engine = {"backend": "cluster", "cluster": {"workers": 1, "threads_per_worker": 1}}
@@ -657,6 +660,7 @@ def free_port() -> int:
 QUICK = "--set mcmc.burn_in=2 --set mcmc.draws=2 --set mcmc.chains=1"
 
 
+@pytest.mark.slow
 def test_the_recipe_of_two_terminals(tmp_path: Path, environment: dict[str, str]) -> None:
     ports = {"8786": str(free_port()), "8787": str(free_port())}
     terminals = []
@@ -682,6 +686,7 @@ def test_the_recipe_of_two_terminals(tmp_path: Path, environment: dict[str, str]
     assert (tmp_path / "run.h5").exists()
 
 
+@pytest.mark.slow
 def test_the_recipe_of_slurm_on_a_queue_of_this_machine(
     tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

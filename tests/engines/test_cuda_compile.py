@@ -83,6 +83,7 @@ def test_kernels_keep_within_the_budgets_on_their_cards(architecture: str, tmp_p
                 assert all(is_ <= most for is_, most in zip(used, stated[name], strict=True)), (name, used)
 
 
+@pytest.mark.slow
 @needs_nvcc
 @pytest.mark.parametrize("n_channels", [1, 17, 33, 64])
 def test_kernels_compile_for_any_number_of_channels(n_channels: int, tmp_path: Path) -> None:
@@ -90,6 +91,7 @@ def test_kernels_compile_for_any_number_of_channels(n_channels: int, tmp_path: P
         list(pool.map(lambda source: compiled(source, n_channels, "sm_90", tmp_path), SOURCES))
 
 
+@pytest.mark.slow
 @needs_nvcc
 def test_nothing_of_an_event_leaves_the_registers_at_64_channels(tmp_path: Path) -> None:
     for name, stack, *_ in REPORT.findall(compiled("mvn_log_density", 64, "sm_90", tmp_path)):

@@ -573,6 +573,7 @@ def report_on(source: str, n_channels: int, sanitizer: str, folder: Path, edit: 
     return sanitized.run(library, sanitizer, launches_of_all_kernels(1500, n_channels, 19)[source])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "n_channels"),
     [

@@ -82,6 +82,7 @@ def test_the_draws_are_those_of_the_cpu_engine(many: Path, kind: str, whole: Pat
     np.testing.assert_allclose(cuda.means, cpu.means, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_stopped_and_resumed_on_other_devices_is_one_run(
     cuda_devices: Devices, many: Path, kind: str, whole: Path, tmp_path: Path
 ) -> None:
@@ -91,6 +92,7 @@ def test_stopped_and_resumed_on_other_devices_is_one_run(
     assert_identical(whole, tmp_path / "run.h5")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launch", [1, 7])
 def test_a_device_that_dies_leaves_the_draws_as_they_are(
     emulated_devices: Devices,
@@ -108,6 +110,7 @@ def test_a_device_that_dies_leaves_the_draws_as_they_are(
     assert "(1)" in line
 
 
+@pytest.mark.slow
 def test_the_last_device_that_dies_stops_the_run_and_it_goes_on(
     emulated_devices: Devices, many: Path, kind: str, whole: Path, tmp_path: Path
 ) -> None:

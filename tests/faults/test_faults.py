@@ -109,6 +109,7 @@ def how_to_go_on(path: Path) -> list[str]:
 # The process ends
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "kills"), [("mcmc", KILLS), ("bem", (KILLS + 4) // 5)])
 def test_killed_at_random_moments_a_run_goes_on_to_the_same_draws(
     data: Path, folder: Path, kind: str, kills: int, record_property: Record
@@ -207,6 +208,7 @@ def resume_after_power_cuts(cuts: list[Path], data: Path) -> tuple[int, int]:
     return found, fewer
 
 
+@pytest.mark.slow
 def test_what_is_left_when_the_power_fails_opens_and_goes_on_to_the_same_draws(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_property: Record
 ) -> None:
@@ -222,6 +224,7 @@ def test_what_is_left_when_the_power_fails_opens_and_goes_on_to_the_same_draws(
     )
 
 
+@pytest.mark.slow
 def test_without_syncs_or_without_a_look_at_the_draws_a_power_cut_would_show(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,6 +264,7 @@ def committed_first(writer: RunWriter, draw: int, *given: Any) -> None:
 WRITE_DRAW = RunWriter.write_draw
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("counter", ["last", "first"])
 def test_the_counter_is_written_last(
     data: Path, tmp_path: Path, counter: str, monkeypatch: pytest.MonkeyPatch
@@ -600,6 +604,7 @@ def test_events_that_memory_has_no_room_for_are_refused_before_they_are_read(
     record_property("outcome", "refused before they are read, with what they need")
 
 
+@pytest.mark.slow
 def test_the_memory_that_is_asked_for_is_what_a_run_takes(folder: Path) -> None:
     write_events(folder / "wide.npy", 5_000, 64)
     code = f"""

@@ -373,7 +373,12 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+FIRST = ("usual", "names")  # the others are slow
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[] if case in FIRST else [pytest.mark.slow]) for case in CASES]
+)
 def test_all_figures_are_drawn(tmp_path: Path, case: str, recwarn: pytest.WarningsRecorder) -> None:
     gating = CASES[case]
     run = make_run(tmp_path / "run.h5", kind=gating.kind, draws=8, gating=gating)
@@ -439,6 +444,7 @@ def test_numbers_on_a_map_stand_at_events_or_above_an_island_they_would_hide() -
     assert points[2, 1] > small[:, 1].max()
 
 
+@pytest.mark.slow
 def test_figures_are_the_same_whenever_they_are_drawn(tmp_path: Path) -> None:
     gating = with_map(make_gating())
     run = make_run(tmp_path / "run.h5", gating=gating)

@@ -770,6 +770,7 @@ def test_predict_needs_files(folder: Path, tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------- real events
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_pictures")
 def test_mouse_cells_beside_manual_gates(shared_data: Path, tmp_path: Path) -> None:
     """Markers and gates of Van Gassen et al. (2015), Cytometry A 87:636, in a short run."""

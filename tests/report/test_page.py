@@ -322,6 +322,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     driver.quit()
 
 
+@pytest.mark.slow
 def test_a_browser_shows_the_page(tmp_path: Path, browser: Browser) -> None:
     gating = with_map(make_gating(6, 4, samples=("a.fcs", "b.fcs", "c.fcs")), 20_000)
     page_of(tmp_path, gating)
@@ -346,6 +347,7 @@ def test_a_browser_shows_the_page(tmp_path: Path, browser: Browser) -> None:
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_the_map_tells_the_population_of_one_event_where_many_lie(tmp_path: Path, browser: Browser) -> None:
     gating = replace(make_gating(1, 2, parts=1), phenotypes=("<b>CD3</b>+",))
     places = 0.05 * np.random.default_rng(1).normal(size=(20_000, 2)).astype(np.float32)
@@ -357,6 +359,7 @@ def test_the_map_tells_the_population_of_one_event_where_many_lie(tmp_path: Path
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_the_reader_picks_markers_and_populations(tmp_path: Path, browser: Browser) -> None:
     gating = make_gating(6, 4, samples=("a.fcs", "b.fcs"))
     page_of(tmp_path, gating)
@@ -398,6 +401,7 @@ def test_the_reader_picks_markers_and_populations(tmp_path: Path, browser: Brows
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_pointing_tells_what_is_there(tmp_path: Path, browser: Browser) -> None:
     gating = make_gating(3, 2, parts=1, n_events=20_000)
     page_of(tmp_path, gating)
@@ -417,6 +421,7 @@ def test_pointing_tells_what_is_there(tmp_path: Path, browser: Browser) -> None:
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("turn", range(2))
 def test_names_are_shown_as_they_are(tmp_path: Path, browser: Browser, turn: int) -> None:
     channels = NASTY[turn:] + NASTY[:turn]
@@ -439,6 +444,7 @@ def test_names_are_shown_as_they_are(tmp_path: Path, browser: Browser, turn: int
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "gating",
     [
@@ -467,6 +473,7 @@ def test_other_gatings_are_shown_too(tmp_path: Path, browser: Browser, gating: G
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_the_page_fits_a_narrow_screen(tmp_path: Path, browser: Browser) -> None:
     page_of(tmp_path, make_gating(6, 12, samples=("a" * 80 + ".fcs", "b")))
     size = browser.driver.get_window_size()
@@ -495,6 +502,7 @@ def await_complaints(browser: Browser, *words: str) -> None:
     WebDriverWait(browser.driver, 20).until(all_heard, f"{words}")
 
 
+@pytest.mark.slow
 def test_what_goes_wrong_is_seen_by_these_tests(tmp_path: Path, browser: Browser) -> None:
     text = page_of(tmp_path, make_gating(3, 2))
     tail = "<script>console.error('wrong')</script><img src='http://example.invalid/x.png' alt=''></body>"
@@ -509,6 +517,7 @@ def test_what_goes_wrong_is_seen_by_these_tests(tmp_path: Path, browser: Browser
     await_complaints(browser, "Content Security Policy")  # the page itself forbids what is outside
 
 
+@pytest.mark.slow
 def test_a_browser_that_cannot_unpack_is_told_so(tmp_path: Path, browser: Browser) -> None:
     text = page_of(tmp_path, make_gating(3, 2))
     old = tmp_path / "old.html"

@@ -652,6 +652,7 @@ def child(work: Callable[[Path, Connection], None], path: Path) -> Iterator[None
         process.join()
 
 
+@pytest.mark.slow
 def test_a_kill_at_any_moment_leaves_a_file_with_its_committed_draws(path: Path) -> None:
     rng = np.random.default_rng(1)
     counts = set()

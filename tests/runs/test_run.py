@@ -397,6 +397,7 @@ def test_alpha_that_is_not_learned_is_the_prior_mean_from_any_start(tmp_path: Pa
         assert (open_run(run_mcmc(config, overwrite=True).path).trace["alpha"] == 1.5).all(), init
 
 
+@pytest.mark.slow
 def test_learned_hyperparameters_reach_the_same_posterior_from_any_start(tmp_path: Path) -> None:
     rng = np.random.default_rng(2)
     roots = rng.normal(size=(5, 3, 3)) * rng.uniform(0.2, 2.0, size=(5, 1, 1))

@@ -22,6 +22,7 @@ from dpmix.model import normal_wishart, split_merge
 from dpmix.model.mixture import Stats
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", [Sampler(), Sampler(label_swaps=False, split_merge=False)])
 @pytest.mark.parametrize("alpha", [1.0, None])
 def test_a_chain_has_the_exact_posterior(alpha: float | None, sampler: Sampler) -> None:

@@ -25,6 +25,8 @@ from dpmix.engines.cuda import CudaEngine
 from dpmix.model import normal_wishart
 from dpmix.model.mixture import HYPERPARAMETERS, Hyperparameters, Stats, no_events
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("sampler", [Sampler(), Sampler(split_merge=False), Sampler(False, False)])
 def test_the_joint_distribution_is_kept(sampler: Sampler) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from whole_chain import FAMILY, FIXED, Schedule, calibration, family_wise, rank_p_values, worst
+
+pytestmark = pytest.mark.slow
 
 
 def test_ranks_of_truths_are_uniform() -> None:
