@@ -1,8 +1,8 @@
-"""The errors that a user is shown, one clear line each."""
+"""The errors of dpmix, each shown to the user as one line."""
 
 
 class DpmixError(Exception):
-    """Something outside the program is wrong: shown as one line, without a traceback (exit code 1)."""
+    """An error outside the program, shown as one line without a traceback (exit code 1)."""
 
     exit_code = 1
 
@@ -24,7 +24,7 @@ class ConfigError(DpmixError):
 
 
 class EngineError(DpmixError):
-    """An engine failed in the midst of a run, which can go on from what is committed (exit code 1)."""
+    """An engine failed during a run, which can resume from its committed draws (exit code 1)."""
 
 
 class DataError(DpmixError):
@@ -32,9 +32,9 @@ class DataError(DpmixError):
 
 
 class OutputError(DataError):
-    """A run can no longer write its file or checkpoint; it can go on from what is committed (exit code 1)."""
+    """A run cannot write its file or checkpoint; it can resume from its committed draws (exit code 1)."""
 
 
 def printable(text: str) -> str:
-    """A text in one line that no terminal takes for a command: a name in a file may hold anything."""
+    """Return a text as one line without control characters, which names in a file may contain."""
     return "".join(c if c.isprintable() else " " for c in text)

@@ -22,7 +22,7 @@ from dpmix.populations import find
 from dpmix.populations.find import Populations
 from dpmix.runs.reader import Run, open_run
 from dpmix.runs.session import check_same_data
-from dpmix.system.files import nearest_there
+from dpmix.system.files import nearest_existing
 
 log = logging.getLogger("dpmix")
 
@@ -97,7 +97,7 @@ def prepare(
     config = _local_config(run, engine)
     backend = choose_backend(config.engine, option="--backend ").backend
     storage = Storage.of(
-        config.engine, backend, nearest_there(output.absolute().parent) / output.name, _working_bytes
+        config.engine, backend, nearest_existing(output.absolute().parent) / output.name, _working_bytes
     )
     return Task(run, config, _events(run, config, data, storage), backend, storage)
 

@@ -18,7 +18,7 @@ from dpmix.populations.task import Task, prepare
 from dpmix.report import embedding, event_files, figures, page, tables
 from dpmix.runs.diagnostics import convergence
 from dpmix.runs.reader import open_run
-from dpmix.system.files import refuse
+from dpmix.system.files import check_outputs
 
 
 def gate(
@@ -66,7 +66,7 @@ def gate(
         embedding.need()
     folder = Path(output)
     task = prepare(run_file, data, engine, folder)
-    refuse(_paths(task, folder, formats, with_map), overwrite, _inputs(task))
+    check_outputs(_paths(task, folder, formats, with_map), overwrite, _inputs(task))
     found = task.find_populations(n_draws, level, n_populations)
     gating, population = _write_events(task, found, folder, formats, memberships)
     if with_map:
@@ -94,7 +94,7 @@ def predict(
     folder = Path(output)
     task = prepare(run_file, data, engine, folder)
     paths = event_files.event_paths(folder, formats, task.events.samples, task.events.sources)
-    refuse(paths, overwrite, _inputs(task))
+    check_outputs(paths, overwrite, _inputs(task))
     found = task.find_populations(n_draws, level, n_populations)
     return _write_events(task, found, folder, formats, memberships=True)[0]
 

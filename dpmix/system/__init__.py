@@ -1,1 +1,1 @@
-"""What dpmix needs of the machine: memory, locks, whole files, and progress of long work."""
+"""Services of the operating system: memory, locks, files, signals, and progress of long work."""

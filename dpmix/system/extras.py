@@ -1,4 +1,4 @@
-"""Libraries that only some users need: an extra of the package each, with an error that names it."""
+"""Check for optional libraries, each in an extra of the package, with an error that names the extra."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def require_extra(module: str, extra: str, purpose: str) -> None:
     extra : str
         The extra that installs it: ``pip install 'dpmix[extra]'``.
     purpose : str
-        What needs it, the beginning of the message.
+        The feature that needs it, as the start of the message.
     """
     try:
         import_module(module)

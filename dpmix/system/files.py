@@ -1,4 +1,4 @@
-"""Where results are written: never half a file under its name, never over what is not to be lost."""
+"""Write files completely or not at all, and never over inputs or, unasked, over existing files."""
 
 from __future__ import annotations
 
@@ -10,22 +10,27 @@ from pathlib import Path
 from dpmix.errors import ConfigError, DataError
 
 
-def refuse(paths: Sequence[Path], overwrite: bool, inputs: Sequence[Path] = ()) -> None:
-    """Raise `ConfigError` where something is in the way of files to be written.
+def check_outputs(paths: Sequence[Path], overwrite: bool, inputs: Sequence[Path] = ()) -> None:
+    """Check that files can be written.
 
     Parameters
     ----------
     paths : sequence of Path
-        The files.
+        The files to write.
     overwrite : bool
-        Files that exist may be replaced.
+        Allow existing files to be replaced.
     inputs : sequence of Path
-        What is read, the run file and the data: never replaced.
+        Files that are read (the run file and the data), which are never replaced.
+
+    Raises
+    ------
+    ConfigError
+        A file cannot or must not be written; one line per problem.
     """
     problems = []
-    for folder in dict.fromkeys(nearest_there(path.parent) for path in paths):
+    for folder in dict.fromkeys(nearest_existing(path.parent) for path in paths):
         if not folder.is_dir():
-            problems.append(f"{folder}: is a file, need a folder to write to; give another --output")
+            problems.append(f"{folder}: is a file, not a folder; give another --output")
         elif not os.access(folder, os.W_OK | os.X_OK):
             problems.append(f"{folder}: no permission to write to this folder; give another --output")
     if problems:
@@ -34,9 +39,9 @@ def refuse(paths: Sequence[Path], overwrite: bool, inputs: Sequence[Path] = ()) 
     there = []
     for path in paths:
         if path.resolve() in read:
-            problems.append(f"{path}: would replace a file that is read; give another --output")
+            problems.append(f"{path}: would replace an input file; give another --output")
         elif path.is_dir():
-            problems.append(f"{path}: is a folder, need its name for a file; give another --output")
+            problems.append(f"{path}: is a folder, not a file; give another --output")
         elif path.exists() and not overwrite:
             there.append(path)
     if len(there) == 1:
@@ -50,14 +55,14 @@ def refuse(paths: Sequence[Path], overwrite: bool, inputs: Sequence[Path] = ()) 
         raise ConfigError(problems)
 
 
-def nearest_there(folder: Path) -> Path:
-    """The folder, or what is there of the way to it."""
+def nearest_existing(folder: Path) -> Path:
+    """Return the folder, or its nearest parent that exists."""
     return next(one for one in (folder, *folder.absolute().parents) if os.path.lexists(one))
 
 
 @contextmanager
 def writing(path: Path, failure: type[DataError] = DataError) -> Iterator[None]:
-    """Say of an error of the operating system which file could not be written."""
+    """Turn an `OSError` into an error that names the file which cannot be written."""
     try:
         yield
     except OSError as error:
@@ -65,13 +70,13 @@ def writing(path: Path, failure: type[DataError] = DataError) -> Iterator[None]:
 
 
 def partial_path(path: Path) -> Path:
-    """The name of a file until it is whole."""
+    """Return the temporary name of a file that is being written."""
     return path.with_name(path.name + ".partial")
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """The name of a file to write: whole, it takes the place of `path`; it is gone where anything fails.
+    """Give a temporary file to write, and move it to `path` at the end; delete it if anything fails.
 
     Raises
     ------
@@ -86,12 +91,12 @@ def replacing(path: Path) -> Iterator[Path]:
         os.replace(temporary, path)
     except BaseException:
         with suppress(OSError):
-            temporary.unlink(missing_ok=True)  # it takes room on a disk that may be full
+            temporary.unlink(missing_ok=True)  # the disk may be full
         raise
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until the names of files, given, changed and taken away, have reached the disk."""
+    """Wait until new, changed and deleted names of files in a folder have reached the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -100,7 +105,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text in UTF-8, whole or not at all.
+    """Write text in UTF-8, completely or not at all.
 
     Raises
     ------

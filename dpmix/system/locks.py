@@ -1,4 +1,8 @@
-"""One writer for a file: a lock that ends with its process, however that ends, and that no reader meets."""
+"""Lock a file for one writer. The lock ends with its process and does not affect readers.
+
+filelock uses flock(2), which HDF5 requests for reading, too; a POSIX lock is lost when the process closes
+another descriptor of the file. Hence open file description locks (fcntl(2)), which belong to one descriptor.
+"""
 
 from __future__ import annotations
 
@@ -13,29 +17,36 @@ from dpmix.errors import ConfigError
 
 log = logging.getLogger("dpmix")
 
-# Of the whole file and of this descriptor (fcntl(2), open file description locks): not of the process, which
-# would lose it by closing the file after reading, and not flock(2), which HDF5 asks for where it reads.
 _WHOLE_FILE = struct.pack("hhlli", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 
 
 def open_alone(path: Path, *, create: bool = False) -> int:
-    """Open a file to write to it, alone: a descriptor that holds its lock until it is closed.
+    """Open a file as its only writer.
 
-    The lock goes with the file when that is renamed.
+    Parameters
+    ----------
+    path : Path
+    create : bool
+        Create the file if it does not exist.
+
+    Returns
+    -------
+    int
+        A file descriptor, which holds the lock until it is closed, also if the file is renamed.
 
     Raises
     ------
     ConfigError
-        Another run holds the file.
+        Another run holds the lock.
     OSError
-        It cannot be opened.
+        The file cannot be opened.
     """
     flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
     while True:
         file = os.open(path, flags, 0o666)
         try:
             _lock(path, file)
-            if _is_at(path, file):  # not renamed or deleted between the two calls
+            if _is_at(path, file):  # not renamed or deleted before it was locked
                 return file
             os.close(file)
         except BlockingIOError:
@@ -55,7 +66,9 @@ def _lock(path: Path, file: int) -> None:
     except OSError as error:
         if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
             raise
-        log.warning("%s: cannot be locked (%s): let no other run write to it", path, error.strerror)
+        log.warning(
+            "%s: cannot be locked (%s); make sure that no other run writes to it", path, error.strerror
+        )
 
 
 def _is_at(path: Path, file: int) -> bool:

@@ -1,7 +1,7 @@
-"""How much memory this process may still take, so that what cannot fit is refused before it is tried.
+"""Find the memory available to this process, to refuse work that cannot fit before it starts.
 
-Linux promises memory that it does not have and ends the process that takes it: an allocation that succeeds
-says nothing.
+On Linux an allocation that is too large often succeeds, and the process is killed when it uses the memory.
+psutil knows the memory of the machine, but not the limits of control groups.
 """
 
 from __future__ import annotations
@@ -17,31 +17,37 @@ OWN_GROUPS = Path("/proc/self/cgroup")
 
 
 def available() -> int:
-    """Bytes: the least of what the machine, control groups and `ulimit -v` leave to this process."""
+    """Return the bytes available: the minimum over the machine, control groups and `ulimit -v`."""
     limits = [_of_machine(), _of_addresses(), *(_of_control_group(group) for group in _control_groups())]
     return max(min(found for found in limits if found is not None), 0)
 
 
 def require(n_bytes: int, what: str, remedy: str, mapped: int = 0) -> None:
-    """Raise `DataError` where there is not so much memory.
+    """Raise an error if less memory is available than required.
 
     Parameters
     ----------
     n_bytes : int
+        Memory required, in bytes.
     what : str
-        What needs it, the beginning of the message.
+        The work that requires it, as the start of the message.
     remedy : str
-        Its end.
+        What to do, as the end of the message.
     mapped : int
-        Bytes of files that will be mapped: they take addresses, which `ulimit -v` limits, but no memory.
+        Bytes of files that will be mapped. They take address space, which `ulimit -v` limits, but no memory.
+
+    Raises
+    ------
+    DataError
+        Too little memory or address space is available.
     """
     free, addresses = available(), _of_addresses()
     if n_bytes > free:
         raise DataError(f"{what} needs {shown(n_bytes)} of memory, {shown(free)} are available; {remedy}")
     if addresses is not None and n_bytes + mapped > addresses:
         raise DataError(
-            f"{what} needs {shown(n_bytes + mapped)} of addresses, as it maps files, and ulimit -v "
-            f"leaves {shown(addresses)}; raise it, or {remedy}"
+            f"{what} needs {shown(n_bytes + mapped)} of address space, because it maps files, and "
+            f"ulimit -v leaves {shown(addresses)}; raise it, or {remedy}"
         )
 
 
@@ -60,25 +66,25 @@ def _of_machine() -> int:
 
 
 def _control_groups() -> list[Path]:
-    """Folders of the control groups of either version that limit this process: its own and those above it."""
+    """Return the folders of the control groups (version 1 or 2) of this process, parents included."""
     found: list[Path] = []
     lines = OWN_GROUPS.read_text().splitlines() if OWN_GROUPS.exists() else []
     for _, controllers, name in (line.split(":", 2) for line in lines):
         if controllers in ("", "memory"):
             root = CGROUP / controllers
-            own = root / name.strip("/")  # not there in a container, which sees its own group as the root
+            own = root / name.strip("/")  # missing in a container, whose group appears as the root
             found += [folder for folder in (own, *own.parents) if folder.is_relative_to(root)]
     return found
 
 
 def _of_control_group(folder: Path) -> int | None:
-    """What a control group leaves; file pages that nobody uses count as free."""
+    """Return the bytes that a control group leaves; inactive file pages count as available."""
     first_version = (folder / "memory.limit_in_bytes").exists()
     names = ("limit_in_bytes", "usage_in_bytes") if first_version else ("max", "current")
     try:
         most, used = (int((folder / f"memory.{name}").read_text()) for name in names)
         lines = (folder / "memory.stat").read_text().splitlines()
-    except (OSError, ValueError):  # no such group, or one without a limit ("max")
+    except (OSError, ValueError):  # no such group, or no limit ("max")
         return None
     cache = "total_inactive_file" if first_version else "inactive_file"
     idle = sum(int(line.split()[1]) for line in lines if line.split()[0] == cache)
@@ -86,5 +92,5 @@ def _of_control_group(folder: Path) -> int | None:
 
 
 def shown(n_bytes: int) -> str:
-    """A number of bytes for a reader."""
+    """Return a number of bytes as text, in MB or GB."""
     return f"{n_bytes / 1e9:,.1f} GB" if n_bytes >= 1e8 else f"{n_bytes / 1e6:.1f} MB"

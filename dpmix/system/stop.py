@@ -1,4 +1,4 @@
-"""Ctrl-C and kill: the first asks a run to stop after its sweep, the second ends it at once."""
+"""Stop a run on Ctrl-C or kill: the first signal after its sweep, the second at once."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stop:
-    """Remember that a signal has asked a run to stop, while it is open (a context manager).
+    """Record that a signal has asked a run to stop, while open as a context manager.
 
-    Calling it returns True once a signal has come. Python handles signals in the main thread only: in another
+    Calling it returns True after a signal. Python handles signals in the main thread only: in another
     thread it never returns True.
 
     Parameters
@@ -49,7 +49,7 @@ class Stop:
         self._signal = number
         self._restore()  # the next signal has its usual effect
         # os.write, because the signal may have interrupted a write to Python's stderr.
-        os.write(2, b"\ndpmix: stopping after this sweep; once more ends it at once\n")
+        os.write(2, b"\ndpmix: stopping after this sweep; interrupt again to stop at once\n")
 
     def _restore(self) -> None:
         for number, handler in self._handlers.items():

@@ -273,7 +273,7 @@ def test_the_limit_is_what_is_free_where_none_is_given(
 def test_addresses_that_are_not_there_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "_of_addresses", lambda: 1000)
     with pytest.raises(
-        DataError, match=r"a.npy: to hold 1000 events in 2 channels needs .* of addresses, as it"
+        DataError, match=r"a.npy: to hold 1000 events in 2 channels needs .* of address space, because it"
     ):
         Storage(tmp_path, 10).hold(1000, 2, "a.npy")
 

@@ -19,7 +19,7 @@ from dpmix.inputs.sources import Source
 from dpmix.populations.result import Block
 from dpmix.report import event_files
 from dpmix.report.event_files import FORMATS, event_paths, open_writers
-from dpmix.system.files import refuse
+from dpmix.system.files import check_outputs
 
 CHANNELS = ("CD3", "CD4/x", "CD8")
 N_POPULATIONS = 4
@@ -283,15 +283,15 @@ def test_what_is_in_the_way(tmp_path: Path) -> None:
     there.write_text("x")
     read.write_text("x")
     folder.mkdir()
-    refuse([new, there], True)
-    refuse([new], False, [read])
+    check_outputs([new, there], True)
+    check_outputs([new], False, [read])
     with pytest.raises(ConfigError) as caught:
-        refuse([new, there, folder, read], False, [tmp_path / "folder" / ".." / "read"])
+        check_outputs([new, there, folder, read], False, [tmp_path / "folder" / ".." / "read"])
     problems = caught.value.problems
     assert [problem.split(":")[0] for problem in problems] == [f"{folder}", f"{read}", f"{there}"]
     assert "--overwrite" in problems[-1]
-    with pytest.raises(ConfigError, match="would replace a file that is read"):
-        refuse([read], True, [read])
+    with pytest.raises(ConfigError, match="would replace an input file"):
+        check_outputs([read], True, [read])
 
 
 @pytest.mark.parametrize("formats", [FORMATS, ("fcs",)])
@@ -354,12 +354,12 @@ def test_many_files_in_the_way_are_one_line(tmp_path: Path) -> None:
     for path in paths[:3]:
         path.touch()
     with pytest.raises(ConfigError) as refused:
-        refuse(paths, False)
+        check_outputs(paths, False)
     (line,) = str(refused.value).splitlines()
     assert line.startswith(f"{paths[0]} and 2 other files: exist already; ")
 
 
 def test_a_file_in_the_place_of_the_folder_is_refused_at_once(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").touch()
-    with pytest.raises(ConfigError, match=r"run\.yaml: is a file, need a folder"):
-        refuse([tmp_path / "run.yaml" / "report.html", tmp_path / "run.yaml" / "tree.json"], True)
+    with pytest.raises(ConfigError, match=r"run\.yaml: is a file, not a folder"):
+        check_outputs([tmp_path / "run.yaml" / "report.html", tmp_path / "run.yaml" / "tree.json"], True)

@@ -423,7 +423,7 @@ def test_files_that_are_there_are_not_replaced_unasked(folder: Path, tmp_path: P
 def test_a_folder_to_write_to_is_no_file(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("mine")
     for write in (gate.gate, lambda *given: gate.predict(given[0], [folder / "a.fcs"], given[1])):
-        with pytest.raises(ConfigError, match=r"mine: is a file, need a folder to write to"):
+        with pytest.raises(ConfigError, match=r"mine: is a file, not a folder"):
             write(folder / "run.h5", tmp_path / "mine")
     assert (tmp_path / "mine").read_text() == "mine"
 
@@ -437,7 +437,7 @@ def test_a_place_that_cannot_be_made_is_refused_before_the_work(
         for command in (("gate", folder / "run.h5"), ("predict", folder / "run.h5", folder / "a.fcs")):
             refused = dpmix(*command, "--output", output, code=2)
             assert refused.stderr == (
-                f"dpmix: {tmp_path}/mine: is a file, need a folder to write to; give another --output\n"
+                f"dpmix: {tmp_path}/mine: is a file, not a folder; give another --output\n"
             )
     (tmp_path / "kept").mkdir()
     allowed = os.access
@@ -487,7 +487,7 @@ def test_a_file_that_is_read_is_never_replaced(folder: Path, tmp_path: Path) -> 
         gate.predict,
         lambda run, data, output, **options: gate.gate(run, output, data=data, **options),
     ):
-        with pytest.raises(ConfigError, match=r"a\.gated\.fcs: would replace a file that is read"):
+        with pytest.raises(ConfigError, match=r"a\.gated\.fcs: would replace an input file"):
             write(folder / "run.h5", [tmp_path / "a.fcs", source], tmp_path, **given)
     assert source.read_bytes() == before
 
