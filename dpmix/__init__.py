@@ -10,6 +10,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dpmix.api.estimator import DPMixture
     from dpmix.api.sampling import run_bem, run_mcmc
     from dpmix.api.simulate import simulate
     from dpmix.config.load import load_config
@@ -22,6 +23,7 @@ __version__ = version("dpmix")
 __all__ = [
     "Config",
     "ConfigError",
+    "DPMixture",
     "DataError",
     "DpmixError",
     "EngineError",
@@ -38,6 +40,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "dpmix.api.estimator": ("DPMixture",),
     "dpmix.api.sampling": ("run_bem", "run_mcmc"),
     "dpmix.api.simulate": ("simulate",),
     "dpmix.config.load": ("load_config",),

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from dpmix.config.yaml_text import flow
 from dpmix.runs.bem import run_bem as bem_loop
+from dpmix.runs.display import ProgressDisplay
 from dpmix.runs.loop import SweepReport
 from dpmix.runs.mcmc import run_mcmc as mcmc_loop
 from dpmix.runs.reader import Run, open_run
-from dpmix.runs.resume import ConfigLike, Kind, choose
+from dpmix.runs.resume import Chosen, ConfigLike, Kind, choose
 from dpmix.system.stop import Stop
-
-log = logging.getLogger("dpmix")
 
 Settings = Mapping[str, Any] | Sequence[str]
 
@@ -28,6 +30,7 @@ def run_mcmc(
     base: str | Path | None = None,
     resume: bool = False,
     overwrite: bool = False,
+    progress: bool | None = None,
     on_sweep: Callable[[SweepReport], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> Run:
@@ -52,6 +55,8 @@ def run_mcmc(
         larger mcmc.draws adds draws.
     overwrite : bool
         Replace an existing run file.
+    progress : bool, optional
+        Show the log and the progress. Default: on a terminal and in a notebook.
     on_sweep : callable, optional
         Called with a `SweepReport` after each sweep of each chain.
     should_stop : callable, optional
@@ -74,7 +79,12 @@ def run_mcmc(
     KeyboardInterrupt
         Ctrl-C stopped the run.
     """
-    return _sample("mcmc", config, settings, base, resume, overwrite, on_sweep, should_stop)
+    chosen = _chosen("mcmc", config, settings, base, resume, overwrite)
+    if chosen.finished is not None:
+        return chosen.finished
+    return sample(
+        "mcmc", chosen, overwrite=overwrite, progress=progress, on_sweep=on_sweep, should_stop=should_stop
+    )
 
 
 def run_bem(
@@ -84,6 +94,7 @@ def run_bem(
     base: str | Path | None = None,
     resume: bool = False,
     overwrite: bool = False,
+    progress: bool | None = None,
     on_sweep: Callable[[SweepReport], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> Run:
@@ -92,32 +103,39 @@ def run_bem(
     The run file has one draw: the end of the best start. Parameters, returns and raises as `run_mcmc`; the
     callables are called after each step.
     """
-    return _sample("bem", config, settings, base, resume, overwrite, on_sweep, should_stop)
-
-
-def _sample(
-    kind: Kind,
-    config: ConfigLike,
-    settings: Settings,
-    base: str | Path | None,
-    resume: bool,
-    overwrite: bool,
-    on_sweep: Callable[[SweepReport], None] | None,
-    should_stop: Callable[[], bool] | None,
-) -> Run:
-    if resume and overwrite:
-        raise ValueError("resume continues a run file and overwrite replaces it; use one of them")
-    chosen = choose(kind, config, overrides_of(settings), resume)
+    chosen = _chosen("bem", config, settings, base, resume, overwrite)
     if chosen.finished is not None:
         return chosen.finished
+    return sample(
+        "bem", chosen, overwrite=overwrite, progress=progress, on_sweep=on_sweep, should_stop=should_stop
+    )
+
+
+def sample(
+    kind: Kind,
+    chosen: Chosen,
+    *,
+    overwrite: bool = False,
+    progress: bool | None = None,
+    on_sweep: Callable[[SweepReport], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> Run:
+    """Run a sampler and return its draws; Ctrl-C stops it after its sweep and raises `KeyboardInterrupt`."""
     sampler = mcmc_loop if kind == "mcmc" else bem_loop
-    with Stop([signal.SIGINT]) as stop:
+    with Stop([signal.SIGINT]) as stop, shown(progress) as display:
+
+        def report(sweep: SweepReport) -> None:
+            if display is not None:
+                display.on_sweep(sweep)
+            if on_sweep is not None:
+                on_sweep(sweep)
+
         result = sampler(
             chosen.config,
-            base=chosen.base if base is None else Path(base),
-            resume=resume,
+            base=chosen.base,
+            resume=chosen.earlier is not None,
             overwrite=overwrite,
-            on_sweep=on_sweep or (lambda progress: None),
+            on_sweep=report,
             should_stop=lambda: stop() or (should_stop is not None and should_stop()),
         )
     drawn = open_run(result.path)
@@ -127,6 +145,23 @@ def _sample(
             "resume=True continues"
         )
     return drawn
+
+
+def shown(progress: bool | None) -> AbstractContextManager[ProgressDisplay | None]:
+    """Return a display of log and progress, or of nothing; None shows them to a user who is there."""
+    if progress is None:
+        console = Console(stderr=True)
+        progress = console.is_interactive or console.is_jupyter
+    return ProgressDisplay() if progress else nullcontext()
+
+
+def _chosen(
+    kind: Kind, config: ConfigLike, settings: Settings, base: str | Path | None, resume: bool, overwrite: bool
+) -> Chosen:
+    if resume and overwrite:
+        raise ValueError("resume continues a run file and overwrite replaces it; use one of them")
+    chosen = choose(kind, config, overrides_of(settings), resume)
+    return chosen if base is None else replace(chosen, base=Path(base))
 
 
 def overrides_of(settings: Settings) -> list[str]:

@@ -1,0 +1,116 @@
+"""Parameters of the estimator and of `gate_anndata`: keys of the config, by their last names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypedDict
+
+import numpy as np
+
+from dpmix.config.schema import Config
+from dpmix.errors import ConfigError
+from dpmix.runs.resume import choose
+
+CONFIG_KEYS = {
+    "components": "model.components",
+    "prior": "model.prior",
+    "learn": "model.learn",
+    "chains": "mcmc.chains",
+    "burn_in": "mcmc.burn_in",
+    "draws": "mcmc.draws",
+    "thin": "mcmc.thin",
+    "init": "mcmc.init",
+    "starts": "bem.starts",
+    "max_steps": "bem.max_steps",
+    "tolerance": "bem.tolerance",
+    "channels": "data.channels",
+    "transforms": "data.transform",
+    "standardize": "data.standardize",
+    "atoms": "data.atoms",
+    "backend": "engine.backend",
+}
+"""Config key of each parameter with the same meaning."""
+
+
+class Parameters(TypedDict, total=False):
+    """Parameters with the meanings and defaults of `dpmix.DPMixture`."""
+
+    method: Literal["mcmc", "bem"]
+    components: int
+    prior: Mapping[str, Any] | None
+    learn: Sequence[str]
+    chains: int
+    burn_in: int
+    draws: int
+    thin: int
+    init: str
+    starts: int
+    max_steps: int
+    tolerance: float
+    channels: Sequence[str] | None
+    transforms: Mapping[str, Any] | None
+    standardize: bool
+    atoms: Literal["report", "dither", "tail"]
+    backend: Literal["auto", "cpu", "cuda", "cluster"]
+    random_state: int | np.random.RandomState | None
+    n_jobs: int | None
+    settings: Mapping[str, Any] | None
+
+
+def make_config(parameters: Mapping[str, Any], files: Sequence[str], output: Path) -> Config:
+    """Return the config of a run.
+
+    Parameters
+    ----------
+    parameters : mapping
+        As in `Parameters`; others are ignored. None is the default of the config.
+    files : sequence of str
+        Data files.
+    output : Path
+        The run file.
+
+    Raises
+    ------
+    ConfigError
+        A parameter is wrong. The error names its config key.
+    """
+    settings = dict(parameters.get("settings") or {})
+    values = {key: parameters.get(name) for name, key in CONFIG_KEYS.items()} | {
+        "engine.threads": threads_of(parameters.get("n_jobs")),
+        "seed": seed_of(parameters.get("random_state", 1)),
+        "data.files": list(files),
+        "output.path": str(output),
+    }
+    if twice := sorted({*settings} & {*values}):
+        raise ConfigError([f"settings: {key} is set by a parameter; use that one" for key in twice])
+    values = {key: value for key, value in values.items() if value is not None}
+    return choose("mcmc", nested({**values, **settings})).config
+
+
+def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values by dotted keys as sections inside one another."""
+    sections: dict[str, Any] = {}
+    for key, value in settings.items():
+        *path, name = key.split(".")
+        section = sections
+        for part in path:
+            section = section.setdefault(part, {})
+        section[name] = value
+    return sections
+
+
+def seed_of(random_state: int | np.random.RandomState | None) -> int:
+    """Return the seed of a run: the number itself, or one drawn from the generator (None: NumPy's own)."""
+    if isinstance(random_state, int | np.integer):
+        return int(random_state)
+    generator: Any = np.random if random_state is None else random_state
+    return int(generator.randint(2**31 - 1))
+
+
+def threads_of(n_jobs: int | None) -> int | None:
+    """Return the number of threads: n_jobs, or of the processors all but -1 - n_jobs (None: all)."""
+    if n_jobs is None or n_jobs == -1:
+        return None
+    return n_jobs if n_jobs >= 0 else max(len(os.sched_getaffinity(0)) + 1 + n_jobs, 1)

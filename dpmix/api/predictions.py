@@ -1,0 +1,87 @@
+"""What the populations of a run say of events in memory."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import numpy as np
+
+from dpmix.config.engine import EngineConfig
+from dpmix.config.load import parse_config
+from dpmix.engines.base import Engine
+from dpmix.engines.choose import choose_backend, make_engine
+from dpmix.model.mixture import Array, Floats, Ints
+from dpmix.populations.find import Populations
+from dpmix.populations.modes import MakeEngine
+from dpmix.runs.reader import Run
+
+BLOCK = 131_072  # events whose memberships in one draw are held at a time
+
+
+def engine_maker(run: Run) -> MakeEngine:
+    """Return a function that makes the engine of a run for other events.
+
+    A run of a cluster takes an engine of this machine.
+    """
+    config = parse_config(run.config_text, str(run.path)).engine
+    if config.backend == "cluster":
+        config = EngineConfig(weight_floor=config.weight_floor)
+    backend = choose_backend(config).backend
+
+    def make(values: Floats) -> Engine:
+        return make_engine(backend, config, values)
+
+    return make
+
+
+def predicted(found: Populations, make: MakeEngine, values: Floats) -> tuple[Array, Array]:
+    """Return memberships and log predictive densities, averaged over the draws.
+
+    Parameters
+    ----------
+    found : Populations
+    make : callable
+        Makes the engine.
+    values : float32 [N, D]
+        Events, standardised scale.
+
+    Returns
+    -------
+    memberships : float64 [N, P]
+        By the proportions of the run; rows sum to 1.
+    log_densities : float64 [N]
+        Log of the mean density over the draws, standardised scale.
+    """
+    n_events, n_draws = len(values), len(found.draws)
+    memberships = np.zeros((n_events, found.n_populations))
+    log_densities = np.full(n_events, -np.inf)
+    with closing(make(values)) as engine:
+        for start in range(0, n_events, BLOCK):
+            block = slice(start, min(start + BLOCK, n_events))
+            for shares, of_draw in found.memberships(engine, block.start, block.stop):
+                memberships[block] += shares
+                log_densities[block] = np.logaddexp(log_densities[block], of_draw)
+    memberships /= memberships.sum(axis=1, keepdims=True)
+    return memberships, log_densities - np.log(n_draws)
+
+
+def draw_events(found: Populations, n_events: int, seed: int) -> tuple[Array, Ints]:
+    """Draw events from the mean density over the draws, float64 [N, D] (standardised scale), and their
+    populations, int64 [N]."""
+    random = np.random.default_rng(seed)
+    run = found.run
+    points = np.empty((n_events, len(run.channels)))
+    populations = np.empty(n_events, np.int64)
+    draws = random.integers(len(found.draws), size=n_events)
+    for t in np.unique(draws):
+        own = np.flatnonzero(draws == t)
+        chain, draw = found.draws[t]
+        weights = np.asarray(run.weights[chain, draw])
+        labels = random.choice(len(weights), len(own), p=weights / weights.sum())
+        populations[own] = found.components[t][labels]
+        shocks = random.standard_normal((len(own), len(run.channels)))
+        for k in np.unique(labels):
+            rows = labels == k
+            root = np.linalg.cholesky(run.covariances[chain, draw, k])
+            points[own[rows]] = run.means[chain, draw, k] + shocks[rows] @ root.T
+    return points, populations
