@@ -11,33 +11,33 @@ from dpmix.inputs.sources import Source
 from dpmix.inputs.transforms import Scaling
 from dpmix.model.mixture import Floats, Ints
 
-ATOM_FATES: dict[atoms.Treatment, str] = {
-    "kept": "kept as they are (data.atoms: dither or tail spreads them)",
+TREATMENTS: dict[atoms.Treatment, str] = {
+    "kept": "unchanged (data.atoms: dither or tail spreads them)",
     "dithered": f"dithered by {atoms.DITHER:g} standard deviations",
-    "tail below": "given a tail below the limit",
-    "tail above": "given a tail above the limit",
+    "tail below": "spread as a tail below the limit",
+    "tail above": "spread as a tail above the limit",
 }
 
 
 @dataclass(frozen=True)
 class ChannelReport:
-    """What was seen of one channel; counts are of events.
+    """Counts and extremes of one channel.
 
     Attributes
     ----------
     channel, detector, transform : str
     low, high : int
-        Margin events: at the bottom and at the top of the range of the instrument, before compensation.
+        Margin events: at the lower and at the upper limit of the instrument, before compensation.
     share : float
-        Of the events read, those at either margin.
+        Share of margin events in the events read.
     atoms : tuple of Atom
-        Raw values that many of the events that are used share, and what was done to these.
+        Raw values that many of the events in use share, and their treatment.
     minimum, maximum : float
-        Raw values of the events that are used, compensated where that was asked.
+        Extreme raw values of the events in use (compensated if the config says so).
     negative : int
-        Raw values below 0.
+        Events with a raw value below 0.
     beyond_top : int
-        Raw values above the top t of a logicle scale; the transform goes on there.
+        Events with a raw value above the top t of a logicle scale, where the transform continues.
     """
 
     channel: str
@@ -55,14 +55,14 @@ class ChannelReport:
 
 @dataclass(frozen=True)
 class Report:
-    """What was done to the data: a line for each thing, and a summary of each channel.
+    """The preparation of the events: notes on its steps, and a summary of each channel.
 
     Attributes
     ----------
     n_read : int
         Events drawn from the files.
     n_dropped : int
-        Of those, margin events left out because the config asks for it.
+        Margin events dropped from these because the config says so.
     channels : tuple of ChannelReport
     notes : tuple of str
     """
@@ -73,7 +73,7 @@ class Report:
     notes: tuple[str, ...]
 
     def lines(self) -> list[str]:
-        """What a user should know before the first sweep: what was done, and what piles up where."""
+        """Return the lines of the log before the first sweep."""
         lines = [*self.notes]
         transforms: dict[str, list[str]] = {}
         for channel in self.channels:
@@ -84,35 +84,39 @@ class Report:
             for channel in self.channels
             if channel.low or channel.high
         ]
-        fate = f"{self.n_dropped:,} events dropped" if self.n_dropped else "kept"
-        lines.append(f"margin events ({fate}): {'; '.join(margin)}" if margin else "margin events: none")
+        what = f"{self.n_dropped:,} events dropped" if self.n_dropped else "kept"
+        lines.append(f"margin events ({what}): {'; '.join(margin)}" if margin else "margin events: none")
         beyond = [
             f"{channel.channel} {channel.beyond_top:,}" for channel in self.channels if channel.beyond_top
         ]
         if beyond:
-            lines.append(f"events above the top t of their logicle scale (kept): {', '.join(beyond)}")
+            lines.append(f"events above the top (t) of the logicle scale (kept): {', '.join(beyond)}")
         lines += self._atom_lines()
         return lines
 
     def _atom_lines(self) -> list[str]:
+        """Return a line for each treatment of atoms."""
         used = self.n_read - self.n_dropped
-        by_fate: dict[str, list[str]] = {}
+        by_treatment: dict[str, list[str]] = {}
         for channel in self.channels:
             for atom in channel.atoms:
                 share = f"{atom.events:,} at {atom.value:g} ({atom.events / used:.2%})"
-                by_fate.setdefault(ATOM_FATES[atom.treatment], []).append(f"{channel.channel} {share}")
-        return [f"atoms (events at one value), {fate}: {'; '.join(found)}" for fate, found in by_fate.items()]
+                by_treatment.setdefault(TREATMENTS[atom.treatment], []).append(f"{channel.channel} {share}")
+        return [
+            f"atoms (many events at one value), {treatment}: {'; '.join(found)}"
+            for treatment, found in by_treatment.items()
+        ]
 
 
 @dataclass(frozen=True)
 class Events:
-    """The events of a run, as the sampler sees them.
+    """The events of a run on the scale of the sampler.
 
     Attributes
     ----------
     values : float32 [N, D]
-        C-contiguous, read-only; transformed, and standardised unless the config says not to. An np.memmap
-        where they are held in a file.
+        C-contiguous, read-only; transformed, and standardised unless the config says otherwise. An np.memmap
+        if they are held in a file.
     channels : tuple of str
         D names to show: the marker where it names one channel, else the detector.
     detectors : tuple of str
@@ -120,13 +124,13 @@ class Events:
     samples : tuple of str
         S names.
     sample_columns : mapping of str to S str
-        What the table of samples says beside their names and files.
+        Further columns of the table of samples.
     sources : tuple of Source
-        Their files, of which no more events can be read.
+        Their files; no more events can be read from them.
     sample_starts : int64 [S + 1]
-        Events sample_starts[s] to sample_starts[s + 1] are of sample s.
+        Events sample_starts[s] to sample_starts[s + 1] belong to sample s.
     rows : int64 [N] or None
-        Row of each event in its file; None where every row is here.
+        Row of each event in its file; None if all rows are used.
     scaling : Scaling
     report : Report
     data_hash : str

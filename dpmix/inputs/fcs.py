@@ -1,16 +1,17 @@
-"""FCS files: HEADER and TEXT read by FlowIO, DATA by numpy, a range of rows at a time.
+"""Read what a data set of an FCS file contains: its channels, and where its events are.
 
-FlowIO refuses files that every laboratory has and expects to open. What is done about it here:
+FlowIO parses TEXT (`dpmix.inputs.fcs_text`), numpy reads DATA (`dpmix.inputs.fcs_data`). FlowIO alone refuses
+files that are common in laboratories. dpmix also reads:
 
-- DATA offsets blank in HEADER, in disagreement between HEADER and TEXT, or one byte too long: the segment
-  that holds the events is taken, and a disagreement is said in `Header.notes`;
-- several data sets in one file: any of them can be read, the first unless asked otherwise;
-- integers of 24 bits, and of mixed widths in one event;
-- empty values in TEXT, a supplemental TEXT segment, an ANALYSIS segment that cannot be read, FCS 2.0 without
-  $TOT.
+- DATA offsets that are blank in HEADER, differ between HEADER and TEXT, or are one byte too large; it uses
+  the segment that holds the events, and `Header.notes` reports a difference;
+- any of several data sets in one file, by default the first;
+- integers of 24 bits, and integers of different widths in one event;
+- empty values in TEXT, a supplemental TEXT segment, an ANALYSIS segment that cannot be read, and FCS 2.0
+  without $TOT.
 
-Values are given as they are stored, integers masked to $PnR as the standard demands; the logarithmic
-amplification of old instruments ($PnE) and the spillover are described in the header, and undone elsewhere.
+The header describes the logarithmic amplification of old instruments ($PnE) and the spillover;
+`dpmix.inputs.file_plans` undoes both.
 
 Standards: FCS 2.0, Cytometry 11:323 (1990); 3.0, 28:118 (1997); 3.1, 77A:97 (2010); 3.2, 99:100 (2021).
 """
@@ -32,31 +33,31 @@ import numpy.typing as npt
 from dpmix.errors import DataError
 from dpmix.inputs.fcs_text import AGAIN, HEADER_BYTES, data_set_offsets, read_text, whole_number
 
-SPILLOVER_KEYWORDS = ("spillover", "spill", "comp")  # FlowIO gives keywords in lower case without their $
+SPILLOVER_KEYWORDS = ("spillover", "spill", "comp")  # FlowIO returns keywords in lower case without $
 MASS_INSTRUMENT = re.compile(r"cytof|helios|dvs|xt ?mass|mass cyto", re.IGNORECASE)
 MASS_DETECTOR = re.compile(r"^\(?[A-Z][a-z]?\d{2,3}\)?D[id]$|\(([A-Z][a-z]?\d{2,3})\)D[id]$")
 
 
 @dataclass(frozen=True)
 class Channel:
-    """What a data file says of one of its channels.
+    """Metadata of one channel of a data file.
 
     Attributes
     ----------
     detector : str
         Name in the file ($PnN, or the header of a column).
     marker : str
-        What was stained ($PnS), "" where the file does not say.
+        Stained marker ($PnS), "" where the file names none.
     range : float or None
-        Values lie below it ($PnR), None where the file does not say.
+        Upper bound of the values ($PnR), None where the file has none.
     log : (float, float) or None
         Decades d and offset f of a logarithmic amplifier ($PnE): the linear value is f 10^(d x / range).
     gain : float
         Amplifier gain ($PnG); stored values are not divided by it.
     integer : bool
-        Stored as integers.
+        Values are stored as integers.
     numeric : bool
-        Holds numbers.
+        Values are numbers.
     """
 
     detector: str
@@ -70,7 +71,7 @@ class Channel:
 
 @dataclass(frozen=True)
 class Spillover:
-    """Spillover between detectors: stored = true @ matrix, matrix float64 [C, C], row i for dye i."""
+    """Spillover between C detectors: stored = true @ matrix, with matrix float64 [C, C], row i for dye i."""
 
     detectors: tuple[str, ...]
     matrix: npt.NDArray[np.float64]
@@ -78,13 +79,13 @@ class Spillover:
 
 @dataclass(frozen=True)
 class Header:
-    """What one data set of an FCS file contains.
+    """Contents of one data set of an FCS file, without its events.
 
     Attributes
     ----------
     path : Path
     version : str
-        As "FCS3.1".
+        For example "FCS3.1".
     datatype : str
         $DATATYPE: I (integers), F (float32) or D (float64).
     n_events : int
@@ -92,27 +93,27 @@ class Header:
     spillover : Spillover or None
         The file's own matrix ($SPILLOVER, SPILL or $COMP).
     spillover_problem : str
-        Why the file's spillover keyword cannot be read, "" where there is nothing wrong.
+        Why the file's spillover keyword cannot be read, "" where there is no problem.
     instrument : str
         $CYT.
     kind : "fluorescence" or "mass"
     data_set, n_data_sets : int
-        Which of the file's data sets this is, from 1.
+        Number of this data set, from 1, and of data sets in the file.
     notes : tuple of str
-        What is odd about the file, one line each.
+        Oddities of the file, one line each.
     keywords : dict
-        All keywords of TEXT, in lower case and without their $.
+        All keywords of TEXT, in lower case and without $.
     text : tuple of (bytes, bytes)
-        The keywords and values of TEXT and its supplement as they are in the file, in their order; a value
-        that is empty there is one blank.
+        Keywords and values of TEXT and its supplement as in the file, in their order; an empty value is one
+        blank.
     byte_order : "<" or ">"
         Little- or big-endian.
     data_start : int
         First byte of the events in the file.
     analysis : (int, int)
-        First byte of ANALYSIS in the file and the number of its bytes, (0, 0) where it has none.
+        First byte of ANALYSIS in the file and its length in bytes, (0, 0) where it has none.
     row : numpy dtype
-        One event as it is stored, fields c0, c1, ...
+        One event as stored, with fields c0, c1, ...
     """
 
     path: Path
@@ -136,18 +137,18 @@ class Header:
 
 
 def read_header(path: str | Path, data_set: int = 1) -> Header:
-    """Read what a data set of an FCS file contains, without its events.
+    """Read the metadata of a data set of an FCS file.
 
     Parameters
     ----------
     path : str or Path
     data_set : int
-        Which data set of the file, from 1.
+        Number of the data set in the file, from 1.
 
     Raises
     ------
     DataError
-        The file is not FCS, is truncated or corrupt, or of a kind that dpmix does not read.
+        The file is not FCS, is truncated or corrupt, or is of a kind that dpmix does not read.
     """
     path = Path(path)
     try:
@@ -181,7 +182,7 @@ def _read_data_set(file: BinaryIO, path: Path, data_set: int, offsets: list[int]
     if any(
         not c.integer and _log_scale(keywords, n, path)[0] for n, c in zip(numbers, channels, strict=True)
     ):
-        notes.append("$PnE of floating point channels not applied: the standard has them linear")
+        notes.append("$PnE ignored for floating point channels: the standard defines them as linear")
     spillover, problem = _spillover(keywords)
     instrument = keywords.get("cyt", "").strip()
     mass = MASS_INSTRUMENT.search(instrument) or any(MASS_DETECTOR.search(c.detector) for c in channels)
@@ -208,7 +209,7 @@ def _read_data_set(file: BinaryIO, path: Path, data_set: int, offsets: list[int]
 
 
 def _byte_order(keywords: Mapping[str, str], path: Path) -> Literal["<", ">"]:
-    """$BYTEORD: "1,2,3,4" (or "1,2") is little-endian, its reverse big-endian."""
+    """Return the byte order by $BYTEORD: "1,2,3,4" (or "1,2") is little-endian, the reverse big-endian."""
     found = keywords.get("byteord", "").replace(" ", "")
     digits = found.split(",")
     ascending = [str(k + 1) for k in range(len(digits))]
@@ -220,7 +221,7 @@ def _byte_order(keywords: Mapping[str, str], path: Path) -> Literal["<", ">"]:
 
 
 def _channel_type(keywords: Mapping[str, str], n: int, order: str, path: Path) -> np.dtype[Any]:
-    """How channel n is stored: $PnDATATYPE (FCS 3.2) or $DATATYPE, and $PnB."""
+    """Return the stored type of channel n by $PnDATATYPE (FCS 3.2) or $DATATYPE, and $PnB."""
     letter = keywords.get(f"p{n}datatype", keywords["datatype"]).strip().upper()
     bits = whole_number(keywords.get(f"p{n}b", ""), 0)
     types = {("F", 32): "f4", ("D", 64): "f8"} | {("I", 8 * size): f"u{size}" for size in (1, 2, 4, 8)}
@@ -233,8 +234,8 @@ def _channel_type(keywords: Mapping[str, str], n: int, order: str, path: Path) -
 
 
 def _channel(keywords: Mapping[str, str], n: int, integer: bool, path: Path) -> Channel:
-    """The metadata of channel n; $PnE counts for integers only, as the standard says."""
-    name = keywords.get(f"p{n}n")  # FlowIO takes $P01N for it
+    """Return the metadata of channel n. $PnE applies to integers only, as in the standard."""
+    name = keywords.get(f"p{n}n")  # FlowIO also accepts $P01N
     if name is None:
         raise DataError(f"{path}: $P{n}N, the name of channel {n}, is missing; {AGAIN}")
     try:
@@ -254,7 +255,7 @@ def _channel(keywords: Mapping[str, str], n: int, integer: bool, path: Path) -> 
 
 
 def _log_scale(keywords: Mapping[str, str], n: int, path: Path) -> tuple[float, float]:
-    """Decades and offset of $PnE, (0, 0) for a linear channel."""
+    """Return decades and offset of $PnE, (0, 0) for a linear channel."""
     found = keywords.get(f"p{n}e", "0,0")
     try:
         decades, offset = (float(x) for x in found.split(","))
@@ -268,10 +269,10 @@ def _log_scale(keywords: Mapping[str, str], n: int, path: Path) -> tuple[float, 
 def _place_data(
     raw: bytes, keywords: Mapping[str, str], row_bytes: int, size: int, path: Path
 ) -> tuple[int, int, list[str]]:
-    """First byte of DATA, number of events, and what was odd.
+    """Return the first byte of DATA, the number of events, and notes on oddities.
 
-    HEADER and TEXT both say where DATA is. Taken is the one whose length fits $TOT, TEXT before HEADER from
-    FCS 3.0 on; an end that is one byte too far is a common slip.
+    HEADER and TEXT both have the place of DATA. The place whose length fits $TOT is used; if both do, TEXT
+    has precedence from FCS 3.0 on. An end that is one byte too far is a common error of instruments.
     """
     in_header = whole_number(raw[26:34], 0), whole_number(raw[34:42], 0)
     in_text = whole_number(keywords.get("begindata", ""), 0), whole_number(keywords.get("enddata", ""), 0)
@@ -284,20 +285,21 @@ def _place_data(
     if n_events == 0:
         return 0, 0, []
     if not places:
-        raise DataError(f"{path}: neither HEADER nor TEXT says where the events are; {AGAIN}")
+        raise DataError(f"{path}: neither HEADER nor TEXT has the place of the events; {AGAIN}")
     fits = [place for place in places if place[1] - need in (0, 1)] + [p for p in places if p[1] >= need]
     first, length = (fits or places)[0]
     there = max(min(size - first, length), 0)
     if there < need:
-        found = f"found {there // row_bytes} of the {n_events} events that $TOT promises"
+        found = f"found {there // row_bytes} of the {n_events} events of $TOT"
         raise DataError(f"{path}: truncated or corrupt: {found}; {AGAIN}")
     if in_header != in_text and len(places) == 2:
-        return first, n_events, [f"HEADER and TEXT disagree on where the events are; bytes from {first} read"]
+        note = f"HEADER and TEXT disagree on the place of the events; reading from byte {first}"
+        return first, n_events, [note]
     return first, n_events, []
 
 
 def _place_analysis(raw: bytes, in_text: tuple[int, int], offset: int, size: int) -> tuple[int, int]:
-    """First byte of ANALYSIS in the file, and its length; nothing where what is said is not there."""
+    """Return the first byte of ANALYSIS in the file and its length, (0, 0) if it lies outside the file."""
     for first, last in (in_text, (whole_number(raw[42:50], 0), whole_number(raw[50:58], 0))):
         if HEADER_BYTES <= first < last < size:
             return offset + first, last - first + 1
@@ -305,7 +307,7 @@ def _place_analysis(raw: bytes, in_text: tuple[int, int], offset: int, size: int
 
 
 def _spillover(keywords: Mapping[str, str]) -> tuple[Spillover | None, str]:
-    """The file's spillover matrix, and why it cannot be read if so."""
+    """Return the file's spillover matrix, or why it cannot be read."""
     name = next((key for key in SPILLOVER_KEYWORDS if keywords.get(key, "").strip()), None)
     if name is None:
         return None, ""

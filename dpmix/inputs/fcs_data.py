@@ -20,26 +20,26 @@ from dpmix.inputs.fcs_text import AGAIN
 def read_events(
     header: Header, start: int = 0, stop: int | None = None, columns: Sequence[int] | None = None
 ) -> npt.NDArray[np.float32]:
-    """Read a range of events, as stored (integers masked to $PnR); only those rows are touched in the file.
+    """Read a range of events as stored. Integers are masked to $PnR, as the standard demands.
 
     Parameters
     ----------
     header : Header
     start, stop : int
-        Rows [start, stop) of the data set; stop None for all.
+        Rows [start, stop) of the data set; stop None for the last.
     columns : sequence of int, optional
-        Channels by number from 0, in the order wanted; all by default.
+        Numbers of the channels, from 0, in the order of the result; default: all.
 
     Returns
     -------
     float32 [stop - start, len(columns)]
-        Integers up to 2^24 are exact; wider integers and float64 are rounded to float32 (infinite beyond its
-        range).
+        Integers up to 2^24 are exact. Larger integers and float64 are rounded to float32, and are infinite
+        beyond its range.
 
     Raises
     ------
     DataError
-        The file cannot be read, or is shorter than when its header was read.
+        The file cannot be read, or is shorter than its header says.
     """
     stop = header.n_events if stop is None else min(stop, header.n_events)
     rows = read_rows(header, start, max(start, stop)).view(header.row)[:, 0]
@@ -52,12 +52,12 @@ def read_events(
 
 
 def read_rows(header: Header, start: int, stop: int) -> npt.NDArray[np.uint8]:
-    """Read a range of events as the bytes that they are in the file, uint8 [stop - start, bytes of an event].
+    """Read the bytes of a range of events, uint8 [stop - start, bytes of an event].
 
     Raises
     ------
     DataError
-        The file cannot be read, or has changed since its header was read.
+        The file cannot be read, or is shorter than its header says.
     """
     size = header.row.itemsize
     try:
@@ -72,7 +72,7 @@ def read_rows(header: Header, start: int, stop: int) -> npt.NDArray[np.uint8]:
 
 
 def read_analysis(header: Header) -> bytes:
-    """The ANALYSIS segment as it is in the file, empty where there is none."""
+    """Read the bytes of the ANALYSIS segment, empty where the file has none."""
     first, length = header.analysis
     with header.path.open("rb") as file:
         file.seek(first)
@@ -80,7 +80,7 @@ def read_analysis(header: Header) -> bytes:
 
 
 def _unpacked(stored: npt.NDArray[Any], channel: Channel, byte_order: str) -> npt.NDArray[Any]:
-    """Three-byte integers put together; integers without the bits above $PnR, rounded up to a power of 2."""
+    """Combine three-byte integers, and mask integers to $PnR, rounded up to a power of 2."""
     if stored.ndim == 2:
         bytes_ = stored.astype(np.uint32)
         low, high = (0, 2) if byte_order == "<" else (2, 0)
@@ -108,14 +108,14 @@ def write_fcs(
     channels : sequence of str
         Detector names ($PnN).
     markers : sequence of str, optional
-        What was stained ($PnS), "" where nothing.
+        Stained markers ($PnS), "" for none.
     keywords : mapping, optional
-        Further keywords, as {"$CYT": "simulated", "$P1R": "1024"}; $PnR is 262144 unless given.
+        Further keywords, for example {"$CYT": "simulated", "$P1R": "1024"}; $PnR is 262144 by default.
 
     Raises
     ------
     ValueError
-        Names and columns differ in number.
+        The numbers of names and columns differ.
     """
     if events.ndim != 2 or events.shape[1] != len(channels):
         raise ValueError(f"events of shape {events.shape} need {len(channels)} columns, one per name")

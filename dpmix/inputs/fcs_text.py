@@ -13,12 +13,12 @@ import flowio
 from dpmix.errors import DataError, printable
 
 HEADER_BYTES = 58
-MARK = b"\x1e"  # delimiter of keywords and values in the TEXT that FlowIO is given
-PART = re.compile(rb"(?<=[^\x1e])\x1e(?!\x1e)")  # where FlowIO parts it
-MOST_TEXT = 16 * 2**20  # bytes; a long one takes FlowIO some hundred times as much memory
+MARK = b"\x1e"  # delimiter in the TEXT that FlowIO parses
+PART = re.compile(rb"(?<=[^\x1e])\x1e(?!\x1e)")  # where FlowIO splits TEXT
+MOST_TEXT = 16 * 2**20  # bytes; FlowIO needs about a hundred times as much memory
 MOST_CHANNELS = 4096
 MOST_DATA_SETS = 256
-AGAIN = "get the file again from the instrument or from where it was copied"
+AGAIN = "export or copy the file again"
 
 
 class Text(NamedTuple):
@@ -27,17 +27,17 @@ class Text(NamedTuple):
     header: bytes
     keywords: dict[str, str]
     pairs: tuple[tuple[bytes, bytes], ...]
-    analysis: tuple[int, int]  # the first and last byte that TEXT gives, 0 where it gives none
+    analysis: tuple[int, int]  # first and last byte by TEXT, 0 where TEXT has none
 
 
 def data_set_offsets(file: BinaryIO, path: Path) -> list[int]:
-    """Where each data set begins; $NEXTDATA counts from the beginning of its own data set."""
+    """Return the offset of each data set; $NEXTDATA counts from the start of its own data set."""
     offsets = [0]
     while True:
         keywords = read_text(file, path, offsets[-1]).keywords
         step = whole_number(keywords.get("nextdata", ""), 0)
         file.seek(offsets[-1] + max(step, 0))
-        if step <= 0 or file.read(3) != b"FCS":  # many files give nonsense for the last data set
+        if step <= 0 or file.read(3) != b"FCS":  # nonsense in the last data set of many files
             return offsets
         offsets.append(offsets[-1] + step)
         if len(offsets) > MOST_DATA_SETS:
@@ -45,9 +45,9 @@ def data_set_offsets(file: BinaryIO, path: Path) -> list[int]:
 
 
 def read_text(file: BinaryIO, path: Path, offset: int) -> Text:
-    """HEADER and the keywords of TEXT, by FlowIO, of the data set at an offset of the file.
+    """Read HEADER and TEXT of the data set at an offset of the file.
 
-    FlowIO is given HEADER and TEXT alone, repaired where it would stumble, and neither DATA nor ANALYSIS.
+    FlowIO parses a copy of HEADER and TEXT, repaired where it would fail, without DATA and ANALYSIS.
     """
     file.seek(offset)
     header = file.read(HEADER_BYTES)
@@ -57,7 +57,7 @@ def read_text(file: BinaryIO, path: Path, offset: int) -> Text:
     text = _segment(file, path, offset, first, last) if HEADER_BYTES <= first < last else b""
     if len(text) < max(last - first + 1, 3):
         raise DataError(
-            f"{path}: TEXT is said to be in bytes {first} to {last}, which are not there; {AGAIN}"
+            f"{path}: TEXT has bytes {first} to {last} by HEADER, which the file does not have; {AGAIN}"
         )
     keywords, pairs = _parsed(header, text, path)
     extra = _segment_of_keywords(keywords, "stext")
@@ -73,21 +73,21 @@ def read_text(file: BinaryIO, path: Path, offset: int) -> Text:
 
 
 def _segment(file: BinaryIO, path: Path, offset: int, first: int, last: int) -> bytes:
-    """Bytes first to last, last included, of the data set at an offset: of its TEXT."""
+    """Return bytes first to last (included) of TEXT of the data set at an offset."""
     if last - first >= MOST_TEXT:
-        raise DataError(f"{path}: TEXT is said to have {last - first + 1} bytes, need {MOST_TEXT} at most")
+        raise DataError(f"{path}: TEXT has {last - first + 1} bytes by its offsets, need {MOST_TEXT} at most")
     file.seek(offset + first)
     return file.read(last - first + 1)
 
 
 def _segment_of_keywords(keywords: Mapping[str, str], name: str) -> tuple[int, int] | None:
-    """First and last byte of the segment that $BEGINname and $ENDname give, None where they give none."""
+    """Return the first and last byte of a segment by $BEGINname and $ENDname, None where they have none."""
     first, last = (whole_number(keywords.get(end + name, ""), 0) for end in ("begin", "end"))
     return (first, last) if HEADER_BYTES <= first < last else None
 
 
 def whole_number(text: str | bytes, default: int) -> int:
-    """An integer in blanks that could be a place in a file; the default where there is none."""
+    """Return an integer that may be padded with blanks, or the default if it is missing or too large."""
     try:
         number = int(text)
     except ValueError:
@@ -96,9 +96,10 @@ def whole_number(text: str | bytes, default: int) -> int:
 
 
 def _repaired(text: bytes) -> bytes:
-    """TEXT as FlowIO can split it: a delimiter that means nothing to `re`, one at the end, no ANALYSIS.
+    """Return TEXT in a form that FlowIO can split.
 
-    $TOT, optional in FCS 2.0 and required by FlowIO, is -1 where it is absent.
+    Its delimiter has no meaning in regular expressions and is also its last byte, and ANALYSIS is empty. A
+    missing $TOT, optional in FCS 2.0 but required by FlowIO, becomes -1.
     """
     delimiter = text[:1]
     if delimiter != MARK:
@@ -110,9 +111,14 @@ def _repaired(text: bytes) -> bytes:
 
 
 def _parsed(header: bytes, text: bytes, path: Path) -> tuple[dict[str, str], tuple[tuple[bytes, bytes], ...]]:
-    """Keywords of TEXT by FlowIO; read again, empty values filled, where those made it lose its place.
+    """Parse TEXT by FlowIO, and again with empty values filled if they shifted the keywords.
 
-    Also the pairs that FlowIO made them of, as they are in the file.
+    Returns
+    -------
+    keywords : dict
+        In lower case and without $.
+    pairs : tuple of (bytes, bytes)
+        The same keywords and values as in the file.
     """
     mark = text[:1]
     delimiter = chr(text[0])
@@ -125,11 +131,11 @@ def _parsed(header: bytes, text: bytes, path: Path) -> tuple[dict[str, str], tup
             flow = flowio.FlowData(stream, only_text=True, use_header_offsets=True, nextdata_offset=0)
         except KeyError as error:
             problem = f"keyword ${str(error.args[0]).upper()} is missing"
-        except Exception as error:  # corrupt bytes end in FlowIO in any of a dozen kinds of exception
+        except Exception as error:  # FlowIO raises a dozen kinds of exceptions for corrupt bytes
             problem = f"{error}"
         else:
             channels, lost = sorted(flow.channels), any("\x1e" in key for key in flow.text)
-            problem = f"$PAR is {flow.channel_count}, the channels named are {channels}"
+            problem = f"$PAR is {flow.channel_count}, but the named channels are {channels}"
             if (
                 MOST_CHANNELS >= len(channels) == flow.channel_count > 0
                 and channels[-1] == len(channels)

@@ -1,4 +1,4 @@
-"""Many samples: a table with a row for each, which says where its events are and what is known of it."""
+"""Open the samples of a run, from a list of files or from a table with a row per sample."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from dpmix.inputs.sources import Source
 from dpmix.inputs.storage import Storage
 
 FILE, NAME = "file", "sample"
-# Columns that the tables of a gating have beside those of the samples.
-TAKEN = ("population", "phenotype", "events", "proportion", "low", "high")
+# Columns that the tables of a gating add to those of the samples.
+RESERVED = ("population", "phenotype", "events", "proportion", "low", "high")
 NEED = f"need a CSV file with a row per sample and a column {FILE}"
 
 Columns = Mapping[str, Sequence[str]]
@@ -29,28 +29,29 @@ def open_samples(
     Parameters
     ----------
     files : sequence of str or Path
-        As `dpmix.inputs.opening.open_sources` takes them.
+        Names, globs or folders, see `dpmix.inputs.opening.open_sources`.
     table : str or None
-        A CSV file, in place of `files`. Its column `file` names the file of each sample (a part of it after
-        `::`), relative to the folder of the table; a column `sample` the names to show; all others are kept.
+        A CSV file, used instead of `files`. Its column `file` has the file of each sample, relative to the
+        folder of the table (a part of the file follows `::`). A column `sample` has the names to show. All
+        other columns are kept.
     base : Path
         Folder that names are relative to.
     storage : Storage, optional
-        For `open_sources`.
+        Holds the numbers of text files; default: memory.
 
     Returns
     -------
     sources : list of Source
-        S samples, by the names to show.
+        S samples with the names to show.
     columns : mapping of str to S str
-        The other columns of the table; none without one.
+        The other columns of the table; empty without a table.
 
     Raises
     ------
     ConfigError
-        The table cannot be read or is not such a table, or a file is not there.
+        The table cannot be read, a column or name in it is wrong, or a file is missing.
     DataError
-        A file is of no known kind, or cannot be read.
+        A file is of an unknown kind, or cannot be read.
     """
     if table is None:
         return open_sources(files, base, storage), {}
@@ -71,7 +72,7 @@ def open_samples(
 
 
 def _read(path: Path) -> tuple[list[str], list[list[str]]]:
-    """The first line of a table and the others, which have as many cells; there is a column of files."""
+    """Read a table: its first line and its rows, which have as many cells; one column is `file`."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             delimiter = max(",\t;", key=file.readline().count)
@@ -80,18 +81,20 @@ def _read(path: Path) -> tuple[list[str], list[list[str]]]:
                 [printable(cell.strip()) for cell in line] for line in csv.reader(file, delimiter=delimiter)
             ]
     except (OSError, ValueError, csv.Error) as error:
-        reason = getattr(error, "strerror", None) or "no text in UTF-8"
+        reason = getattr(error, "strerror", None) or "not text in UTF-8"
         raise ConfigError([f"data.samples: {path}: cannot be read ({reason}), {NEED}"]) from None
     head, *rows = [line for line in lines if any(line)] or [[]]
     problem = ""
     if FILE not in head:
         problem = f"found the columns {', '.join(head)}, {NEED}" if head else f"is empty, {NEED}"
     elif len({*head}) < len(head) or "" in head:
-        problem = "found a column without a name, or two of one name, need a name of its own for each"
-    elif {*head} & {*TAKEN}:
-        problem = f"{', '.join(sorted({*head} & {*TAKEN}))} is a column of dpmix's tables, need another name"
+        problem = "found a column without a name, or two columns with one name, need different names"
+    elif {*head} & {*RESERVED}:
+        problem = (
+            f"{', '.join(sorted({*head} & {*RESERVED}))} is a column of the result tables, need another name"
+        )
     elif not rows:
-        problem = "found no row under its first line, need one per sample"
+        problem = "found no row after its first line, need one per sample"
     elif odd := [row for row in rows if len(row) != len(head)]:
         problem = (
             f"row {rows.index(odd[0]) + 1} has {len(odd[0])} cells, need {len(head)} as in the first line"
@@ -102,11 +105,13 @@ def _read(path: Path) -> tuple[list[str], list[list[str]]]:
 
 
 def _place(folder: Path, cell: str) -> Place:
+    """Return the path and the part that a cell of the column `file` names."""
     name, _, part = cell.partition("::")
     return folder / Path(name).expanduser(), part
 
 
 def _file_problems(places: Sequence[Place]) -> list[str]:
+    """Return what is wrong with the files of a table."""
     missing = [
         f"row {k}: no such file: {file}" for k, (file, _) in enumerate(places, 1) if not file.is_file()
     ]
@@ -114,10 +119,11 @@ def _file_problems(places: Sequence[Place]) -> list[str]:
 
 
 def _name_problems(names: Sequence[str]) -> list[str]:
+    """Return what is wrong with the names of samples in a table."""
     odd = [
-        f'row {k}: got the sample "{name}", need a name, without /'
+        f'row {k}: got the sample "{name}", need a name without /'
         for k, name in enumerate(names, 1)
         if name in ("", ".", "..") or "/" in name
     ]
     twice = [name for name, count in Counter(names).items() if count > 1 and name]
-    return odd + [f"the sample {name} is named twice, need another name for each" for name in twice]
+    return odd + [f"the sample {name} is named twice, need a different name for each" for name in twice]

@@ -1,8 +1,8 @@
-"""Where the events of a run are held: in memory, or in a file where that would be too much.
+"""Hold the events of a run: in memory, or in a file if they are too large for the memory limit.
 
-Such a file has no name, so that nothing is left of it however its process ends; only that which the workers
-of a cluster read has one. Room for all of it is taken before a byte is written: where a disk fills up under a
-file that is mapped, the process ends without a word.
+The file has no name, so it disappears however its process ends. Only the file that the workers of a cluster
+read has a name. Disk space for the whole file is allocated before a byte is written: if a disk fills up under
+a mapped file, the kernel kills the process without a message.
 """
 
 from __future__ import annotations
@@ -27,50 +27,49 @@ from dpmix.system.locks import open_alone
 
 log = logging.getLogger("dpmix")
 
-Beside = Callable[[int, int], int]
+Overhead = Callable[[int, int], int]
 Spool = tempfile.SpooledTemporaryFile[bytes]
 
-SHARE = 0.8  # of the free memory: the limit where none is given
-TABLES = 1 / 8  # of the limit: numbers of text files, while they are read
-PASSED = 64 << 20  # bytes of a file that stay mapped behind a pass over it
+SHARE = 0.8  # of the available memory: the default limit
+TABLES = 1 / 8  # of the limit: for the numbers of text files while they are read
+RELEASE_STEP = 64 << 20  # bytes of a mapped file between two releases
 HEADER = 128  # bytes of an NPY file before its numbers
-ANOTHER = "give another folder in engine.scratch, or take fewer events (data.max_events)"
+REMEDY = "give another folder in engine.scratch, or take fewer events (data.max_events)"
 
 
 class Storage:
-    """Holds the events of a run (a context manager, which removes the file that has a name).
+    """Hold the events of a run. A context manager, which removes a file with a name.
 
     Parameters
     ----------
     folder : Path, optional
         For files.
     limit : int, optional
-        Bytes of memory that the events, and what is held beside them, may take; None for no limit: nothing is
-        put into files.
-    beside : callable
-        beside(N, D) bytes are held beside N events of D channels.
+        Bytes of memory for the events and the overhead. None: no limit, and no files.
+    overhead : callable
+        overhead(N, D) is the number of bytes that a run holds in addition to N events of D channels.
     path : Path, optional
-        An NPY file that the events are put into, whatever their size, for other processes.
+        NPY file for events of any size, which other processes read.
     overwrite : bool
-        It may be there already, left by a process that was killed.
+        Replace this file if it exists, for example after a process was killed.
 
     Raises
     ------
     ConfigError
-        Something is in the place of the file.
+        The file exists already.
     DataError
-        The file cannot be made.
+        The file cannot be created.
     """
 
     def __init__(
         self,
         folder: Path = Path(),
         limit: int | None = None,
-        beside: Beside = lambda n, dim: 0,
+        overhead: Overhead = lambda n, dim: 0,
         path: Path | None = None,
         overwrite: bool = False,
     ) -> None:
-        self._folder, self._limit, self._beside, self._path = folder, limit, beside, path
+        self._folder, self._limit, self._overhead, self._path = folder, limit, overhead, path
         self._lock: int | None = None
         self._spool: Spool | None = None
         if path is not None:
@@ -79,51 +78,50 @@ class Storage:
             with writing(path):
                 self._lock = open_alone(path, create=True)
                 if os.fstat(self._lock).st_size:
-                    # Not that file itself: workers may be at it still, and would end where it is cut short.
+                    # Do not truncate this file: workers that still read it would be killed.
                     path.unlink()
                     os.close(self._lock)
                     self._lock = open_alone(path, create=True)
 
     @classmethod
     def of(
-        cls, engine: EngineConfig, backend: str, output: Path, beside: Beside, overwrite: bool = False
+        cls, engine: EngineConfig, backend: str, output: Path, overhead: Overhead, overwrite: bool = False
     ) -> Self:
-        """As the config says, for a run (or a gating) with an output; in its folder, where no other is given.
+        """Make the storage of a run or a gating by its config; the default folder is the output's.
 
         Raises
         ------
         ConfigError
-            There is no such folder, or something is in the place of the file for a cluster.
+            The folder does not exist, or the file for a cluster exists already.
         """
         folder = output.parent if engine.scratch is None else Path(engine.scratch)
         if engine.scratch is not None and not folder.is_dir():
-            raise ConfigError([f"engine.scratch: no such folder: {folder}; make it, or give another"])
+            raise ConfigError([f"engine.scratch: no such folder: {folder}; create it, or set another"])
         limit = engine.memory_limit_bytes
         path = folder / f"{output.name}.events" if backend == "cluster" else None
-        return cls(
-            folder, int(SHARE * memory.available()) if limit is None else limit, beside, path, overwrite
-        )
+        limit = int(SHARE * memory.available()) if limit is None else limit
+        return cls(folder, limit, overhead, path, overwrite)
 
     @classmethod
     def temporary(cls) -> Self:
-        """For a look at files: within the memory that is free, then in the system's folder for such."""
+        """Make the storage to read files briefly: available memory, then the system's temporary folder."""
         return cls(Path(tempfile.gettempdir()), int(SHARE * memory.available()))
 
     def scratch(self, values: Floats) -> Path | None:
-        """The folder for what is kept beside events, None where that is to be in memory, as they are."""
+        """Return the folder for further large arrays: None, for memory, if the events are in memory."""
         return self._folder if is_in_file(values) else None
 
     def hold(self, n_events: int, n_channels: int, what: str) -> Floats:
-        """Room for events, float32 [N, D]; what it is for begins the message that it cannot be had.
+        """Allocate an array for events, float32 [N, D]; an error message starts with `what` it is for.
 
         Raises
         ------
         DataError
-            There is no such room.
+            There is not enough memory or disk space.
         """
         size = 4 * n_events * n_channels
         what = f"{what}: to hold {n_events} events in {n_channels} channels"
-        fewer = "take fewer channels (data.channels) or fewer events (data.max_events)"
+        fewer = "use fewer channels (data.channels) or fewer events (data.max_events)"
         if self._path is None and self._fits(size, n_events, n_channels):
             memory.require(size, what, fewer)
             return np.empty((n_events, n_channels), np.float32)
@@ -134,13 +132,13 @@ class Storage:
                 held = np.memmap(file, np.float32, "r+", HEADER, (n_events, n_channels))
         except OSError as error:
             needs = f"{what} needs a file of {memory.shown(size)} in {self._folder}"
-            raise DataError(f"{needs} ({error.strerror}); {ANOTHER}") from None
+            raise DataError(f"{needs} ({error.strerror}); {REMEDY}") from None
         limit = "" if self._limit is None else f" (memory limit {memory.shown(self._limit)})"
         log.info("events: %s in a file in %s%s", memory.shown(size), self._folder, limit)
         return held
 
     def seal(self, values: Floats) -> Floats:
-        """The events that were put into the room held, as they stay: read-only, for other processes too."""
+        """Finish the events: make them read-only, and readable by other processes if the file has a name."""
         if self._path is not None and isinstance(values, np.memmap):
             with writing(self._path):
                 values.flush()
@@ -152,9 +150,9 @@ class Storage:
         return values
 
     def table(self, n_columns: int) -> Table:
-        """Room for as many rows as come, where nobody knows before how many that will be.
+        """Make a table for rows whose number is not known yet.
 
-        All tables of a run together take an eighth of the memory limit, then go on in a file.
+        All tables of a run together use an eighth of the memory limit, and a file beyond it.
         """
         if self._spool is None:
             most = 0 if self._limit is None else max(int(TABLES * self._limit), 1)
@@ -162,7 +160,7 @@ class Storage:
         return Table(self._spool, n_columns, self._folder)
 
     def close(self) -> None:
-        """Remove the file that has a name."""
+        """Remove a file with a name."""
         if self._path is not None and self._lock is not None:
             with suppress(OSError):
                 self._path.unlink()
@@ -176,7 +174,7 @@ class Storage:
         self.close()
 
     def _file(self) -> IO[bytes]:
-        """Where events are put; the name of the one that has one goes with the map of it."""
+        """Open the file for the events. numpy records its name, if any, in the memory map."""
         if self._path is None:
             return tempfile.TemporaryFile(dir=self._folder)
         file = self._path.open("r+b")
@@ -184,14 +182,15 @@ class Storage:
         return file
 
     def _fits(self, size: int, n_events: int, n_channels: int) -> bool:
+        """Return True if events of a size in bytes and the overhead are within the limit."""
         if self._limit is None:
             return True
-        beside = max(self._beside(n_events, n_channels), int(TABLES * self._limit))
-        return size + beside <= self._limit
+        overhead = max(self._overhead(n_events, n_channels), int(TABLES * self._limit))
+        return size + overhead <= self._limit
 
 
 class Table:
-    """Rows of numbers as they come; `Storage.table` makes one, and one after another is filled."""
+    """Rows of numbers that are appended. `Storage.table` makes one after the previous is complete."""
 
     def __init__(self, spool: Spool, n_columns: int, folder: Path) -> None:
         self._spool, self._n_columns, self._folder = spool, n_columns, folder
@@ -203,7 +202,7 @@ class Table:
         return self._n_rows
 
     def append(self, rows: Floats) -> None:
-        """Put rows below those that are there, float32 [M, columns].
+        """Append rows, float32 [M, columns].
 
         Raises
         ------
@@ -214,11 +213,11 @@ class Table:
             self._spool.write(rows.tobytes())
             self._spool.flush()
         except OSError as error:
-            raise DataError(f"{self._folder}: cannot be written: {error.strerror}; {ANOTHER}") from None
+            raise DataError(f"{self._folder}: cannot be written: {error.strerror}; {REMEDY}") from None
         self._n_rows += len(rows)
 
     def read(self, start: int, stop: int) -> Floats:
-        """Some of the rows, float32 [stop - start, columns]."""
+        """Return rows [start, stop), float32 [stop - start, columns]."""
         row = 4 * self._n_columns
         self._spool.seek(self._start + start * row)
         found = np.frombuffer(self._spool.read((stop - start) * row), np.float32)
@@ -226,15 +225,16 @@ class Table:
 
 
 def is_in_file(values: Floats) -> bool:
-    """Whether events are held in a file."""
+    """Return True if events are held in a file."""
     return isinstance(values, np.memmap)
 
 
 def release_pages(values: Floats, start: int, stop: int) -> None:
-    """Tell the system that a pass over events is through with some, now and then, where they are in a file.
+    """Release the pages of a mapped file after a pass over events [start, stop), once every 64 MB.
 
-    It would keep all pages of the file for this process until others want them, and count them as its memory.
+    Otherwise the pages would count as memory of this process until another process needs memory. Events in
+    memory are not affected.
     """
-    step = max(PASSED // (values.itemsize * values.shape[1]), 1)
+    step = max(RELEASE_STEP // (values.itemsize * values.shape[1]), 1)
     if isinstance(values, np.memmap) and (start // step < stop // step or stop == len(values)):
         values._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]

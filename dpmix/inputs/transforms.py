@@ -1,14 +1,13 @@
-"""The scales of a channel, and the ways between them.
+"""The scales of a channel, and conversions between them.
 
 raw
-    As measured: in the file's units, amplification undone and compensated where that was asked.
+    Measured values in the units of the file, with amplification undone and compensated if the config says so.
 transformed
-    After the channel's transform (logicle, arcsinh, log, linear): the scale of plots; atoms are spread here,
-    where that was asked.
+    After the channel's transform (logicle, arcsinh, log, linear). The scale of plots. Atoms are spread on it.
 standardised
-    Mean 0 and standard deviation 1 over the events: the scale that the sampler sees.
+    Mean 0 and standard deviation 1 over the events. The scale of the sampler.
 
-Logicle: Moore and Parks (2012), Cytometry A 81A:273, by FlowUtils.
+Logicle: Moore and Parks (2012), Cytometry A 81A:273, computed by FlowUtils.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ Method = Literal["logicle", "arcsinh", "log", "linear"]
 
 @dataclass(frozen=True)
 class Transform:
-    """The transform of one channel, every parameter given.
+    """The transform of one channel with all its parameters.
 
     Attributes
     ----------
@@ -40,12 +39,12 @@ class Transform:
     cofactor : float
         For arcsinh.
     t, w, m, a : float
-        For logicle: top of the scale, linear decades, all decades, further negative decades.
+        For logicle: top of the scale, linear decades, all decades, additional negative decades.
 
     Raises
     ------
     ValueError
-        The parameters are outside what the method is defined for.
+        The method is not defined for these parameters.
     """
 
     method: Method = "linear"
@@ -69,23 +68,23 @@ class Transform:
             found = f"t = {self.t:g}, w = {self.w:g}, m = {self.m:g}, a = {self.a:g}"
             raise ValueError(f"logicle: {found}, need t > 0, m > 0, 0 <= w <= m / 2 and -w <= a <= m - 2 w")
         if self.method == "logicle" and not self._can_be_computed():
-            raise ValueError(f"{self}: too extreme to be computed, need t, w, m and a nearer their defaults")
+            raise ValueError(f"{self}: too extreme to compute, need t, w, m and a closer to their defaults")
 
     def _can_be_computed(self) -> bool:
-        """Whether FlowUtils finds this logicle scale increasing, and 1 at its top."""
+        """Return True if FlowUtils computes an increasing logicle scale that is 1 at its top."""
         scale = self.apply(self.t * np.array([-1.0, -1e-3, 0.0, 1e-3, 1.0]))
         return bool((np.diff(scale) > 0).all() and abs(scale[-1] - 1.0) < 1e-6)
 
     def apply(self, raw: Array) -> Array:
-        """Raw to transformed values, float64 of any shape; log needs values above 0.
+        """Convert raw to transformed values, float64 of any shape; log requires values above 0.
 
-        NaN where a value is too far beyond a logicle scale for its equation to be solved.
+        The result is NaN for a value too far beyond a logicle scale for its equation to be solved.
         """
         match self.method:
             case "logicle":
                 parameters = {"t": self.t, "m": self.m, "w": self.w, "a": self.a}
                 flat = logicle(np.ravel(raw), None, **parameters)
-                failed = flat == -1.0  # FlowUtils says so; it may be the value, too
+                failed = flat == -1.0  # FlowUtils returns -1 if it fails; -1 may also be the value
                 if failed.any():
                     there = logicle_inverse(np.array([-1.0]), None, **parameters)
                     flat[failed & ~np.isclose(np.ravel(raw), there, rtol=1e-6)] = np.nan
@@ -98,7 +97,7 @@ class Transform:
                 return np.asarray(raw, np.float64)
 
     def invert(self, transformed: Array) -> Array:
-        """Transformed to raw values, float64 of any shape."""
+        """Convert transformed to raw values, float64 of any shape."""
         match self.method:
             case "logicle":
                 flat = logicle_inverse(np.ravel(transformed), None, t=self.t, m=self.m, w=self.w, a=self.a)
@@ -111,7 +110,7 @@ class Transform:
                 return np.asarray(transformed, np.float64)
 
     def parameters(self) -> dict[str, float]:
-        """The parameters that the method has."""
+        """Return the parameters of the method by name."""
         names = {"logicle": ("t", "w", "m", "a"), "arcsinh": ("cofactor",)}.get(self.method, ())
         return {name: getattr(self, name) for name in names}
 
@@ -121,7 +120,7 @@ class Transform:
 
 @dataclass(frozen=True)
 class Scaling:
-    """The scales of every channel of a run; standardised = (transformed - means) / sds.
+    """The scales of all channels of a run: standardised = (transformed - means) / sds.
 
     Attributes
     ----------
@@ -130,11 +129,11 @@ class Scaling:
     transforms : tuple of Transform
         One per channel.
     means, sds : float64 [D]
-        Of the transformed events; 0 and 1 where the run was not standardised.
+        Of the transformed events; 0 and 1 if the run does not standardise.
     atoms : tuple of tuples of Atom
-        Of each channel, with what is done to their events.
+        For each channel.
     seed : int
-        Of the noise that atoms are spread by.
+        Of the noise that spreads atoms.
     """
 
     channels: tuple[str, ...]
@@ -145,13 +144,13 @@ class Scaling:
     seed: int = 0
 
     def spread_atoms(self, transformed: Floats, sample: str, rows: Ints) -> None:
-        """Move the events at the atoms as recorded, in place.
+        """Add noise to the events at the atoms as recorded, in place.
 
         Parameters
         ----------
         transformed : float32 [M, D]
         sample : str
-            Name of the sample that they are of.
+            Name of their sample.
         rows : int64 [M]
             Row of each event in its file.
         """
@@ -160,24 +159,24 @@ class Scaling:
             spread(transformed[:, j], points, atoms, (self.seed, sample, self.channels[j]), rows)
 
     def to_transformed(self, points: npt.ArrayLike) -> Array:
-        """Standardised points to the transformed scale, float64 [..., D]."""
+        """Convert standardised points to the transformed scale, float64 [..., D]."""
         return np.asarray(points, np.float64) * self.sds + self.means
 
     def covariance_to_transformed(self, covariances: npt.ArrayLike) -> Array:
-        """Covariances on the standardised scale to the transformed scale, float64 [..., D, D]."""
+        """Convert covariances from the standardised to the transformed scale, float64 [..., D, D]."""
         return np.asarray(covariances, np.float64) * np.outer(self.sds, self.sds)
 
     def to_raw(self, points: npt.ArrayLike) -> Array:
-        """Standardised points to raw values, float64 [..., D].
+        """Convert standardised points to raw values, float64 [..., D].
 
-        Of a component's mean this is where its middle lies, not the mean of its raw values.
+        The result for a component's mean is its centre on the raw scale, not the mean of its raw values.
         """
         transformed = self.to_transformed(points)
         columns = [t.invert(transformed[..., j]) for j, t in enumerate(self.transforms)]
         return np.stack(columns, axis=-1)
 
     def as_attributes(self) -> dict[str, Any]:
-        """All of it in plain lists and numbers, for JSON."""
+        """Return the scaling as plain lists and numbers, for JSON."""
         return {
             "channels": list(self.channels),
             "transforms": [{"method": t.method, **t.parameters()} for t in self.transforms],
@@ -189,18 +188,18 @@ class Scaling:
 
     @classmethod
     def from_attributes(cls, attributes: Mapping[str, Any]) -> Scaling:
-        """What `as_attributes` gave.
+        """Make the scaling from the result of `as_attributes`.
 
         Raises
         ------
         DataError
-            It is something else.
+            The attributes are not a scaling.
         """
         try:
             scaling = cls._from_attributes(attributes)
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
-            raise DataError(f"the scaling that a run file holds cannot be read ({reason})") from None
+            raise DataError(f"the scaling in a run file cannot be read ({reason})") from None
         return scaling
 
     @classmethod
@@ -218,11 +217,11 @@ class Scaling:
         if scaling.atoms:
             lengths.add(len(scaling.atoms))
         if lengths != {dim} or scaling.means.ndim != 1 or scaling.sds.ndim != 1:
-            raise ValueError("its parts are of different lengths")
+            raise ValueError("its parts have different lengths")
         if not (
             np.isfinite(scaling.means).all() and (scaling.sds > 0).all() and (scaling.sds < np.inf).all()
         ):
-            raise ValueError("means or standard deviations are no such")
+            raise ValueError("means or standard deviations are not valid")
         if not all(isinstance(name, str) for name in scaling.channels) or type(scaling.seed) is not int:
-            raise ValueError("a name is no text, or the seed no integer")
+            raise ValueError("a name is not text, or the seed is not an integer")
         return scaling

@@ -290,14 +290,14 @@ def test_atoms_are_told_with_what_was_done(folder: Path) -> None:
     low, high, zero, inside = (
         f"{name} {x}" for name, x in zip(("CD3", "CD3", "CD4", "CD8"), shares, strict=True)
     )
-    head = "atoms (events at one value), "
-    kept = f"{head}kept as they are (data.atoms: dither or tail spreads them)"
+    head = "atoms (many events at one value), "
+    kept = f"{head}unchanged (data.atoms: dither or tail spreads them)"
     told = {
         "report": [f"{kept}: {low}; {high}; {zero}; {inside}"],
         "dither": [f"{head}dithered by 0.03 standard deviations: {low}; {high}; {zero}; {inside}"],
         "tail": [
-            f"{head}given a tail below the limit: {low}; {zero}",
-            f"{head}given a tail above the limit: {high}",
+            f"{head}spread as a tail below the limit: {low}; {zero}",
+            f"{head}spread as a tail above the limit: {high}",
             f"{head}dithered by 0.03 standard deviations: {inside}",
         ],
     }

@@ -159,7 +159,7 @@ def test_a_scratch_that_is_not_there(data: Path, tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["mcmc", str(config)])
     assert result.exit_code == 2
     assert result.stderr == (
-        "dpmix: engine.scratch: no such folder: /no/such/folder; make it, or give another\n"
+        "dpmix: engine.scratch: no such folder: /no/such/folder; create it, or set another\n"
     )
 
 
