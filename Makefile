@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 # A new package, as well as native code, needs a new installation.
 NATIVE := CMakeLists.txt pyproject.toml kernels/limits.cuh $(wildcard kernels/cpu/* dpmix/*/__init__.py)
 CPP := $(wildcard kernels/*.cu kernels/*.cuh kernels/cpu/*pp tests/native/*.cpp tests/cuda_on_cpu/*.cpp tests/cuda_on_cpu/*.h)
+# The packages as the wheel has them: mypy then follows dpmix.cli and dpmix.kernels, its stubs included.
+TYPED := build/typed
 EMULATOR := build/cuda_on_cpu/libcuda.so.1
 FUZZ_SECONDS ?= 1200
 COG := $(BIN)/cog -r -I benchmarks
@@ -87,7 +89,9 @@ sbc: $(VENV)/installed
 lint: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python -m mypy dpmix cli kernels tests/cuda_on_cpu
+	rm -rf $(TYPED) && mkdir -p $(TYPED) && cp -rL dpmix cli kernels tests/cuda_on_cpu $(TYPED)
+	rm -rf $(TYPED)/dpmix/cli $(TYPED)/dpmix/kernels && mv $(TYPED)/cli $(TYPED)/kernels $(TYPED)/dpmix
+	cd $(TYPED) && $(abspath $(BIN))/python -m mypy --config-file $(CURDIR)/pyproject.toml dpmix cuda_on_cpu
 	$(BIN)/clang-format --dry-run -Werror $(CPP)
 	$(COG) --check $(PAGES)
 	$(BIN)/python docs/words.py $(EDITED)
