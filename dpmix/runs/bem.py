@@ -1,11 +1,11 @@
-"""The loop of Bayesian EM."""
+"""Run Bayesian EM: several starts, one after the other, of which the best end is kept."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,20 +14,20 @@ import numpy.typing as npt
 from dpmix.config.schema import Config
 from dpmix.model import bem
 from dpmix.model.mixture import State, mixture_of
+from dpmix.runs.checkpoint import Checkpoint
 from dpmix.runs.layout import Record
 from dpmix.runs.loop import (
     Checkpoints,
     OnSweep,
     Result,
     ShouldStop,
-    SweepReport,
-    checkpoint_of,
     collinear,
     engine_pass,
-    finished,
+    load_checkpoint,
     record_of,
+    report_of,
+    result_of,
     start_state,
-    stopped,
 )
 from dpmix.runs.session import Session, open_session
 
@@ -40,125 +40,164 @@ def run_bem(
     base: Path = Path(),
     resume: bool = False,
     overwrite: bool = False,
-    on_sweep: OnSweep = lambda progress: None,
+    on_sweep: OnSweep = lambda report: None,
     should_stop: ShouldStop = lambda: False,
 ) -> Result:
-    """Run Bayesian EM from several starts and write the best; every start's path is recorded.
+    """Run Bayesian EM from several starts; write the path of each start, and the best end as the draw.
 
-    Parameters, returns and raises as `run_mcmc`; a step is told of and asked after as a sweep is.
+    Parameters, returns and raises as `run_mcmc`, with steps in place of sweeps.
     """
-    starts, max_steps = config.bem.starts, config.bem.max_steps
     with (
         open_session("bem", config, base, resume, overwrite) as session,
         Checkpoints(session) as checkpoints,
     ):
-        writer = session.writer
+        writer, starts = session.writer, config.bem.starts
         if writer.committed == 1:
-            writer.discard_checkpoint()  # a run killed just before it did so itself has left one
-            return finished(session)
-        first = 0
-        best: _Best | None = None
-        resumed_climb: Iterator[tuple[State, State | None, Record]] | None = None
-        checkpoint = checkpoint_of(session, resume)
-        if checkpoint is not None:
-            (resumed, passed, best_state), first, extra = checkpoint
-            if "best" in extra:
-                best = _Best(best_state, _as_record(extra["best"]))
-            # The order of an engine's events, and so the last bits of its sums, come from the pass before.
-            with engine_pass(session):
-                session.engine.expect_labels(mixture_of(passed))
-            resumed_climb = climb(session, resumed, float(extra["value"]))
-            log.info("going on from step %d of start %d of %d", resumed.iteration, first + 1, starts)
+            writer.discard_checkpoint()  # left by a run that was killed just before it did so itself
+            return result_of(session)
+        first, best, resumed = _resumed(session, resume)
         for start in range(first, starts):
             phase = f"start {start + 1} of {starts}"
-            for state, following, record in resumed_climb or climb(session, start_state(session, start)):
-                step = state.iteration
+            for step in resumed or climb(session, _Point(start_state(session, start))):
+                at, record = step.point.state.iteration, step.record
                 with session.profile.span("writing"):
-                    writer.write_sweep(start, step, record)
-                at = "bem", phase, step, max_steps, start
-                on_sweep(SweepReport(*at, **asdict(record), draws=writer.committed))
-                if following is None:
-                    break
-                checkpoints.take(*_bem_checkpoint(start, state, following, record, best))
-                if should_stop():
-                    checkpoints.save()
-                    return stopped(session)
-            resumed_climb = None
-            log.info("%s: log posterior %.6g after %d steps", phase, record.log_posterior, step)
-            if best is None or record.log_posterior > best.record.log_posterior:
-                best = _Best(state, record)
+                    writer.write_sweep(start, at, record)
+                on_sweep(report_of("bem", phase, at, config.bem.max_steps, start, record, writer.committed))
+                if step.following is not None:
+                    checkpoints.take(_checkpoint(start, step, step.following, best))
+                    if should_stop():
+                        checkpoints.save()
+                        return result_of(session)
+            resumed = None
+            log.info("%s: log posterior %.6g after %d steps", phase, record.log_posterior, at)
+            best = _better(best, step.end)
         assert best is not None
         with session.profile.span("writing"):
             writer.write_draw(0, [best.state], [best.record])
-        writer.discard_checkpoint()  # nothing is left to resume
-        return finished(session)
+        writer.discard_checkpoint()  # the run is complete
+        return result_of(session)
 
 
 @dataclass(frozen=True)
-class _Best:
-    """Where the best start of Bayesian EM so far ended."""
+class _Point:
+    """A state on the path of a start.
+
+    Attributes
+    ----------
+    state : State
+    log_posterior : float
+        Of the state before it.
+    emptied : int
+        Components emptied by the step that led to the state.
+    emptied_so_far : int
+        Components emptied by all steps of the start.
+    """
+
+    state: State
+    log_posterior: float = -np.inf
+    emptied: int = 0
+    emptied_so_far: int = 0
+
+
+@dataclass(frozen=True)
+class _End:
+    """The state at which a start ended, and its record, with the components emptied by the whole start."""
 
     state: State
     record: Record
 
 
-def climb(
-    session: Session, state: State, value: float = -np.inf
-) -> Iterator[tuple[State, State | None, Record]]:
-    """Bayesian EM from one state: every state passed, the state after it (None at the end), its record.
+@dataclass(frozen=True)
+class _Step:
+    """A point on the path of a start, its record, and the next point; None at the end of the path."""
 
-    `value` is the log posterior of the state before the first.
-    """
+    point: _Point
+    record: Record
+    following: _Point | None
+
+    @property
+    def end(self) -> _End:
+        """The point as an end of its start."""
+        return _End(self.point.state, replace(self.record, counts=(self.point.emptied_so_far,)))
+
+
+def climb(session: Session, point: _Point) -> Iterator[_Step]:
+    """Yield the steps of Bayesian EM from a point, until the log posterior settles or bem.max_steps."""
     config = session.config
     while True:
-        began = time.perf_counter()
+        state, started = point.state, time.perf_counter()
         mixture = mixture_of(state)
         with engine_pass(session):
             stats = session.engine.expect_labels(mixture)
         with session.profile.span("parameters"):
-            record = record_of(state, stats, session.prior, time.perf_counter() - began)
-        change = abs(record.log_posterior - value)
+            seconds = time.perf_counter() - started
+            record = record_of(state, stats, session.prior, seconds, (point.emptied,))
+        change = abs(record.log_posterior - point.log_posterior)
         settled = change <= config.bem.tolerance * abs(record.log_posterior)
         if settled or state.iteration == config.bem.max_steps:
-            yield state, None, record
+            yield _Step(point, record, None)
             return
         try:
             with session.profile.span("parameters"):
-                following, _ = bem.step(state, stats, session.prior, config.bem.update)
+                next_state, info = bem.step(state, stats, session.prior, config.bem.update)
         except np.linalg.LinAlgError as error:
             raise collinear("step", state.iteration + 1) from error
-        record = replace(record, seconds=time.perf_counter() - began)
-        yield state, following, record
-        state, value = following, record.log_posterior
+        emptied = int(info.emptied)
+        following = _Point(next_state, record.log_posterior, emptied, point.emptied_so_far + emptied)
+        yield _Step(point, replace(record, seconds=time.perf_counter() - started), following)
+        point = following
 
 
-def best_climb(session: Session, should_stop: ShouldStop) -> State | None:
-    """The end of the best start of Bayesian EM, as the beginning of a chain; None if asked to stop."""
-    best: _Best | None = None
+def best_end(session: Session, should_stop: ShouldStop) -> State | None:
+    """Return the end of the best start, as the initial state of a chain; None if asked to stop."""
+    best: _End | None = None
     for start in range(session.config.bem.starts):
-        for passed in climb(session, start_state(session, start)):
-            end = passed
+        for step in climb(session, _Point(start_state(session, start))):
+            last = step
             if should_stop():
                 return None
-        state, _, record = end
-        log.info("start %d of Bayesian EM: log posterior %.6g", start + 1, record.log_posterior)
-        if best is None or record.log_posterior > best.record.log_posterior:
-            best = _Best(state, record)
+        log.info("start %d of Bayesian EM: log posterior %.6g", start + 1, last.record.log_posterior)
+        best = _better(best, last.end)
     assert best is not None
     return replace(best.state, iteration=0)
 
 
-def _bem_checkpoint(
-    start: int, state: State, following: State, record: Record, best: _Best | None
-) -> tuple[list[State], int, dict[str, npt.NDArray[np.float64]]]:
-    """What Bayesian EM goes on from: the next state, the state just passed, and the best start so far."""
-    extra = {"value": np.array(record.log_posterior)}
+def _better(best: _End | None, end: _End) -> _End:
+    """Return the end with the higher log posterior; the earlier one of equals."""
+    return end if best is None or end.record.log_posterior > best.record.log_posterior else best
+
+
+def _checkpoint(start: int, step: _Step, following: _Point, best: _End | None) -> Checkpoint:
+    """Return what Bayesian EM resumes from: the next point, the state just passed, the best end so far."""
+    extra: dict[str, npt.NDArray[np.float64]] = {
+        "value": np.array(following.log_posterior),
+        "emptied": np.array([following.emptied, following.emptied_so_far], np.float64),
+    }
     if best is not None:
-        extra["best"] = np.array(astuple(best.record))
-    return [following, state, state if best is None else best.state], start, extra
+        record = best.record
+        values = record.log_likelihood, record.log_posterior, record.occupied, record.alpha, record.seconds
+        extra["best"] = np.array([*values, *record.counts])
+    passed = step.point.state
+    return Checkpoint([following.state, passed, passed if best is None else best.state], start, extra)
 
 
-def _as_record(values: npt.NDArray[np.float64]) -> Record:
-    """The inverse of `astuple` as float64."""
-    log_likelihood, log_posterior, n_occupied, alpha, seconds = values.tolist()
-    return Record(log_likelihood, log_posterior, int(n_occupied), alpha, seconds)
+def _resumed(session: Session, resume: bool) -> tuple[int, _End | None, Iterator[_Step] | None]:
+    """Return the start to resume, the best end before it, and the steps left; a new run begins at start 0.
+
+    Checkpoints written before emptied components were counted have no counts; neither have their run files.
+    """
+    checkpoint = load_checkpoint(session, resume)
+    if checkpoint is None:
+        return 0, None, None
+    (state, passed, best_state), start, extra = checkpoint
+    best = None
+    if "best" in extra:
+        log_likelihood, log_posterior, n_occupied, alpha, seconds, *counts = extra["best"].tolist()
+        values = log_likelihood, log_posterior, int(n_occupied), alpha, seconds
+        best = _End(best_state, Record(*values, tuple(map(int, counts))))
+    # The engine's order of the events, and so the last bits of its sums, come from the pass before.
+    with engine_pass(session):
+        session.engine.expect_labels(mixture_of(passed))
+    emptied, so_far = map(int, extra.get("emptied", np.zeros(2)))
+    log.info("resuming from step %d of start %d of %d", state.iteration, start + 1, session.config.bem.starts)
+    return start, best, climb(session, _Point(state, float(extra["value"]), emptied, so_far))

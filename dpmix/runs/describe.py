@@ -1,4 +1,4 @@
-"""Describe a run in lines for a reader."""
+"""Describe a run in plain lines: its setting, progress, mixing and speed, as `dpmix info` prints them."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from dpmix.runs.diagnostics import (
 from dpmix.runs.profile import SPANS
 from dpmix.runs.reader import Run
 
-# Where more than so many times the draws would be needed, other things are of more use.
+# Beyond this many times the draws, other remedies help more than a longer run.
 MOST_TIMES = 20
 
 
 def describe_run(run: Run) -> list[str]:
-    """A run in lines for a reader: config, progress, engine, components, mixing, speed."""
+    """Describe the config, engine, progress, components, mixing and speed of a run."""
     described = _describe_mcmc(run) if run.kind == "mcmc" else _describe_bem(run)
     return [*_describe_setting(run), *described]
 
 
 def describe_engine(engine: Mapping[str, object]) -> str:
-    """An engine's `info` and why it was chosen, as the run file has them, in one line."""
+    """Describe an engine in one line, from its `info` and the reason why it was chosen."""
     details = {name: value for name, value in engine.items() if name not in ("backend", "chosen")}
     chosen = f" ({engine['chosen']})" if "chosen" in engine else ""
     return ", ".join(
@@ -44,7 +44,7 @@ def describe_engine(engine: Mapping[str, object]) -> str:
 
 
 def describe_profile(run: Run) -> list[str]:
-    """Where the time of a run went, a line for every span; none before its first checkpoint."""
+    """Describe where the time of a run went, one line per span; empty before its first checkpoint."""
     total = sum(run.profile.values())
     if not total:
         return []
@@ -63,7 +63,7 @@ def _describe_setting(run: Run) -> Iterator[str]:
     data = run.config["data"]
     files = ", ".join(data["files"]) or data["samples"]
     method = "MCMC" if run.kind == "mcmc" else f"Bayesian EM by posterior {_update(run)}s"
-    yield f"{run.path}: {method}, begun {run.attributes['created']}"
+    yield f"{run.path}: {method}, started {run.attributes['created']}"
     yield f"data: {run.attributes['n_events']:,} events of {files}"
     yield f"channels ({len(run.channels)}): {', '.join(run.channels)}"
     yield f"model: at most {run.n_components} components; seed {run.attributes['seed']}"
@@ -92,6 +92,7 @@ def _describe_mcmc(run: Run) -> Iterator[str]:
     yield f"occupied components: mean {occupied.mean():.1f}, {occupied.min()} to {occupied.max()}"
     yield f"alpha: mean {alpha.mean():.3g}, sd {alpha.std():.2g}"
     yield from _describe_hyperparameters(run)
+    yield from _describe_moves(run)
     log_posterior = run.sample_stats["log_posterior"]
     yield f"log posterior: mean {log_posterior.mean():,.1f}, last {log_posterior[:, -1].mean():,.1f}"
     rows = convergence(run)
@@ -102,8 +103,19 @@ def _describe_mcmc(run: Run) -> Iterator[str]:
             yield f"warning: {warning}"
 
 
+def _describe_moves(run: Run) -> Iterator[str]:
+    """Acceptance rates; nothing where the file has no counts of moves."""
+    rates = [
+        f"{accepted:,} of {proposed:,} {'label swaps' if name == 'swaps' else name}"
+        + (f" ({accepted / proposed:.1%})" if proposed else "")
+        for name, (accepted, proposed) in run.moves.items()
+    ]
+    if rates:
+        yield f"moves accepted after burn-in: {', '.join(rates)}"
+
+
 def _describe_hyperparameters(run: Run) -> Iterator[str]:
-    """Those that are learned: averages over the draws, or what Bayesian EM found."""
+    """Learned hyperparameters: means over the draws, or the values that Bayesian EM found."""
     mean, spread = ("mean ", True) if run.kind == "mcmc" else ("", False)
     for name, values in run.hyperparameters.items():
         if name in ("gamma", "nu"):
@@ -122,7 +134,7 @@ def _describe_hyperparameters(run: Run) -> Iterator[str]:
 
 def _describe_mixing(rows: list[Mixing]) -> Iterator[str]:
     if not rows:
-        yield f"mixing: told from {MIN_DRAWS} draws on"
+        yield f"mixing: not assessed with fewer than {MIN_DRAWS} draws"
         return
     width = max(len(row.quantity) for row in rows)
     yield f"mixing: {'':{width - 6}}   R-hat  bulk ESS  tail ESS"
@@ -134,15 +146,15 @@ def _describe_mixing(rows: list[Mixing]) -> Iterator[str]:
 
 
 def _advise(run: Run, rows: list[Mixing]) -> Iterator[str]:
-    """What the figures of the mixing mean, and what to do about them."""
+    """Explain R-hat and ESS, and what to do where they are poor."""
     if not rows:
         return
     chains, draws = len(run.alpha), run.committed
-    parts = "the chains, and their halves," if chains > 1 else "the halves of the chain"
-    yield f"  R-hat: whether {parts} agree, as they do below {GOOD_R_HAT}. ESS: how many independent"
-    yield f"  draws these are worth, for means (bulk) and 5% and 95% quantiles (tail); {GOOD_ESS} are enough."
+    parts = "the chains and their halves" if chains > 1 else "the halves of the chain"
+    yield f"  R-hat compares {parts}; they agree if it is below {GOOD_R_HAT}. ESS is the effective sample"
+    yield f"  size for means (bulk) and for 5% and 95% quantiles (tail); {GOOD_ESS} is enough."
     if chains * draws < ROUGH_DRAWS:
-        yield f"  {chains * draws} draws in all: below {ROUGH_DRAWS} these figures are rough themselves."
+        yield f"  {chains * draws} draws in all: R-hat and ESS are rough with fewer than {ROUGH_DRAWS}."
     poor = [row for row in rows if not row.good]
     if poor:
         first, *others = _remedy(run, poor)
@@ -151,43 +163,43 @@ def _advise(run: Run, rows: list[Mixing]) -> Iterator[str]:
     else:
         yield f"  Enough for all {len(rows)} quantities."
     if chains == 1:
-        yield "  One chain cannot show whether another start would end elsewhere; mcmc.chains: 4 can."
+        yield "  One chain cannot show whether another start would give other results; mcmc.chains: 4 can."
 
 
 def _remedy(run: Run, poor: list[Mixing]) -> list[str]:
-    """How a run gets the effective draws that it lacks: these grow as draws do."""
+    """Return how to get a larger effective sample size, which grows with the number of draws."""
     if not run.complete:
-        return [f"{run.draws - run.committed} draws of each chain are still to come."]
+        return [f"{run.draws - run.committed} draws of each chain are still missing."]
     chains = len(run.alpha)
     times = max(2.0, *(GOOD_ESS / min(row.ess_bulk, row.ess_tail) for row in poor))
     if times > MOST_TIMES and chains * run.draws >= ROUGH_DRAWS:
         where = "by mcmc.chains: 4" if chains == 1 else "in the report of dpmix gate"
         return [
-            f"it would take more than {MOST_TIMES} times the draws. Raise mcmc.draws",
-            f"and mcmc.burn_in, and see {where} whether chains agree on what you need.",
+            f"more than {MOST_TIMES} times the draws are needed. Raise mcmc.draws",
+            f"and mcmc.burn_in, and check {where} whether chains agree on what you need.",
         ]
     more = _rounded_up(times * run.draws)
     return [
-        f"go on to some {more:,} draws of each chain:",
+        f"continue to about {more:,} draws of each chain:",
         f"dpmix mcmc {shlex.quote(str(run.path))} --resume --set mcmc.draws={more}",
     ]
 
 
 def _rounded_up(number: float) -> int:
-    """To two digits."""
+    """Round up to two significant digits."""
     unit = int(10 ** max(len(str(int(number))) - 2, 0))
     return math.ceil(number / unit) * unit
 
 
 def _update(run: Run) -> str:
-    """To what Bayesian EM takes components."""
+    """Return whether Bayesian EM updates components to their posterior mean or mode."""
     return str(run.config["bem"]["update"])
 
 
 def _describe_bem(run: Run) -> Iterator[str]:
     trace, made = run.trace, run.sweeps_made
     state = "complete" if run.complete else "not complete"
-    yield f"progress: {state}; {int((made >= 0).sum())} of {len(made)} starts begun"
+    yield f"progress: {state}; {int((made >= 0).sum())} of {len(made)} starts run"
     if (made > 0).any():
         yield _speed(run)
     begun = np.flatnonzero(made >= 0).tolist()
@@ -196,14 +208,16 @@ def _describe_bem(run: Run) -> Iterator[str]:
     unsettled = [start for start in begun if _ran_out(run, start)]
     for start, log_posterior in ends.items():
         occupied = trace["occupied"][start, made[start]]
-        mark = (", not settled" if start in unsettled else "") + (" (kept)" if start == kept else "")
+        mark = (", not converged" if start in unsettled else "") + (" (kept)" if start == kept else "")
         yield (
             f"  start {start + 1}: {made[start]} steps, log posterior {log_posterior:,.1f}, "
-            f"{occupied} components occupied{mark}"
+            f"{occupied} occupied components{mark}"
         )
     if unsettled:
-        yield f"warning: {len(unsettled)} of {len(begun)} starts had not settled by bem.max_steps; raise it"
+        yield f"warning: {len(unsettled)} of {len(begun)} starts had not converged by bem.max_steps; raise it"
     if run.complete:
+        if run.emptied is not None:
+            yield f"components emptied: {run.emptied} of {run.n_components} in the kept start"
         yield f"alpha: {run.alpha[0, 0]:.3g}"
         yield from _describe_hyperparameters(run)
         if warning := truncation_warning_of(run):
@@ -211,7 +225,7 @@ def _describe_bem(run: Run) -> Iterator[str]:
 
 
 def _ran_out(run: Run, start: int) -> bool:
-    """Whether a start of Bayesian EM ended with its steps and not because it had settled."""
+    """Return whether a start of Bayesian EM used all its steps and had not converged."""
     path, tolerance = run.trace["log_posterior"][start], run.config["bem"]["tolerance"]
     if run.sweeps_made[start] < len(path) - 1:
         return False
@@ -219,10 +233,10 @@ def _ran_out(run: Run, start: int) -> bool:
 
 
 def _speed(run: Run) -> str:
-    """Median over all sweeps made, so that a pause does not count."""
+    """Describe the median time of a sweep or step, which ignores pauses."""
     seconds = float(np.nanmedian(run.trace["seconds"]))
     unit = "sweep" if run.kind == "mcmc" else "step"
-    if not seconds > 0.0:  # a file that says so is damaged, but its draws may be read
-        return f"speed: {seconds:.3g} s a {unit}"
+    if not seconds > 0.0:  # the file is damaged, but its draws may be readable
+        return f"speed: {seconds:.3g} s per {unit}"
     rate = run.attributes["n_events"] * run.n_components / seconds
-    return f"speed: {seconds:.3g} s a {unit}, {rate / 1e6:,.0f} million events times components a second"
+    return f"speed: {seconds:.3g} s per {unit}, {rate / 1e6:,.0f} million events x components per second"

@@ -1,4 +1,4 @@
-"""What a run says about itself: progress, mixing, whether its truncation binds."""
+"""Diagnose a run: whether its chains mix and agree, whether its truncation binds."""
 
 from __future__ import annotations
 
@@ -13,38 +13,39 @@ from scipy.special import entr
 from dpmix.model.mixture import Array
 from dpmix.runs.reader import Run
 
-# The last weight is all the mass that the sticks before it leave over, which a longer mixture would divide
-# further; more than one event in a thousand is a population that a reader could look for.
+# The last weight is all the mass after the other sticks, which a longer mixture would divide further. More
+# than one event in a thousand may be a population that a reader looks for.
 VISIBLE_WEIGHT = 1e-3
-# A full house now and then is chance; in more than one draw in twenty the data asked for more components.
+# Occasional occupancy of all components is expected; in more than one draw in twenty the data need more.
 FULL_SHARE = 0.05
 # Vehtari et al. (2021), section 4.
 GOOD_R_HAT = 1.01
 GOOD_ESS = 400
-# Above it chains are in different places. Of 100 independent draws, in one chain or several, it is below; of
-# fewer it need not be, and says little.
+# Above it, chains are in different places. R-hat of 100 independent draws, in one chain or several, is below
+# it; R-hat of fewer draws may be above it by chance.
 BAD_R_HAT = 1.1
 ROUGH_DRAWS = 100
-# An R-hat so large is a variance of 0 within chains, but for rounding.
+# An R-hat above it means a variance of 0 within chains, apart from rounding.
 NO_MOVE_R_HAT = 1e6
-# R-hat of one chain compares its quarters, each of two draws at least.
+# R-hat of one chain compares its quarters, each of at least two draws.
 MIN_DRAWS = 8
 
 
 @dataclass(frozen=True)
 class Mixing:
-    """How well one quantity of the chains is known; NaN where that cannot be told because it never moved.
+    """Mixing of one quantity. ESS and R-hat are NaN for a quantity that is the same in every draw.
 
-    R-hat is infinite where a quantity moved only from one chain, or half of one, to another.
+    R-hat is infinite where a quantity is constant in each chain (or half of a chain) and differs between
+    them.
 
     Attributes
     ----------
     quantity : str
-        In words.
+        Its name, in words.
     mean, sd : float
         Over all draws of all chains.
     ess_bulk, ess_tail : float
-        Effective number of draws, for the middle and for the 5% tails of the distribution.
+        Effective sample size for the centre and for the 5% tails of the distribution.
     r_hat : float
         Rank-normalised split R-hat.
     """
@@ -58,18 +59,18 @@ class Mixing:
 
     @property
     def good(self) -> bool:
-        """Whether the draws are enough for this quantity, by the usual rules (a constant is)."""
+        """Whether the draws are enough by the usual rules; a constant quantity always passes."""
         if self.sd == 0.0:
             return True
         return self.r_hat < GOOD_R_HAT and min(self.ess_bulk, self.ess_tail) >= GOOD_ESS
 
 
 def convergence(run: Run) -> list[Mixing]:
-    """Mixing of quantities of the whole mixture, none of which follows one component by its number; of m and
-    phi, where they are learned, in the channel that mixes worst.
+    """Return the mixing of quantities of the whole mixture.
 
-    All but the log posterior are the same however the components are numbered. That depends on their order as
-    the prior of the sticks does, over which the chain moves as well.
+    Learned m and phi are given for their slowest channel. No quantity follows a component by its number. All
+    but the log posterior are invariant to the order of the components. The log posterior depends on the order
+    through the prior of the sticks; the chain moves over orders as well.
 
     Rank-normalised split R-hat and effective sample sizes of Vehtari, Gelman, Simpson, Carpenter and Buerkner
     (2021), Bayesian Analysis 16:667, as ArviZ computes them. The halves of a single chain stand for two
@@ -78,7 +79,7 @@ def convergence(run: Run) -> list[Mixing]:
     Parameters
     ----------
     run : Run
-        A chain; Bayesian EM has no mixing.
+        A run of MCMC; Bayesian EM has no mixing.
 
     Returns
     -------
@@ -110,51 +111,51 @@ def convergence(run: Run) -> list[Mixing]:
 
 
 def disagreement_warning(rows: Sequence[Mixing], chains: int, draws: int) -> str | None:
-    """Whether chains, or the halves of a chain, are in different places, and what to do about it.
+    """Warn where chains, or the halves of a chain, are in different places, and say what to do.
 
     Parameters
     ----------
     rows : sequence of Mixing
     chains, draws : int
-        Chains, and draws of each.
+        Number of chains, and of draws per chain.
 
     Returns
     -------
     str or None
-        One line, or None where no R-hat is above 1.1 or where fewer than 100 draws in all cannot tell.
+        One line; None where no R-hat is above 1.1, or with fewer than 100 draws in all.
     """
     apart = [row for row in rows if row.r_hat > BAD_R_HAT]
     if not apart or chains * draws < ROUGH_DRAWS:
         return None
     worst = max(apart, key=lambda row: row.r_hat)
     others = f" and {len(apart) - 1} more" if len(apart) > 1 else ""
-    who = "chains, or the halves of one, disagree" if chains > 1 else "the halves of the chain disagree"
+    who = "chains, or the halves of a chain, disagree" if chains > 1 else "the halves of the chain disagree"
     return (
-        f"{who} on {worst.quantity} (R-hat {worst.r_hat:.2f}){others}: not yet draws of one posterior; raise "
-        "mcmc.burn_in and mcmc.draws"
+        f"{who} on {worst.quantity} (R-hat {worst.r_hat:.2f}){others}: the draws do not yet represent one "
+        "posterior; raise mcmc.burn_in and mcmc.draws"
     )
 
 
 def truncation_warning(
     last_weight: npt.ArrayLike, occupied: npt.ArrayLike, n_components: int, *, which: str = "last"
 ) -> str | None:
-    """Whether the truncation binds, and what to do about it.
+    """Warn where the truncation binds, and say what to do.
 
     Parameters
     ----------
     last_weight : float64 [...]
-        Weight of the last component in every draw: what all sticks before it leave over.
+        Weight of the last component in each draw: the mass after all other sticks.
     occupied : int [...]
-        Occupied components in every draw.
+        Occupied components in each draw.
     n_components : int
         The truncation K.
     which : str
-        What that component is called.
+        Name of that component in the warning.
 
     Returns
     -------
     str or None
-        One line, or None where the truncation does not show.
+        One line; None where the truncation does not bind.
     """
     left_over = float(np.asarray(last_weight).mean())
     full = float((np.asarray(occupied) == n_components).mean())
@@ -169,41 +170,41 @@ def truncation_warning(
 
 
 def truncation_warning_of(run: Run) -> str | None:
-    """`truncation_warning` of the draws of a run, one at least."""
+    """Return `truncation_warning` for the draws of a run, at least one."""
     occupied = run.sample_stats["occupied"]
     if run.kind == "mcmc":
         return truncation_warning(run.weights[..., -1], occupied, run.n_components)
-    # Nothing orders the sticks of Bayesian EM by weight: its last component is the lightest one.
+    # Bayesian EM does not order its sticks by weight; the lightest component takes the place of the last.
     return truncation_warning(run.weights.min(axis=-1), occupied, run.n_components, which="lightest")
 
 
 def floor_warning(
     variances: Array, least: npt.ArrayLike, channels: Sequence[str], *, by_modes: bool = False
 ) -> str | None:
-    """Whether a learned phi lies near the least that its prior allows, and what to do about it.
+    """Warn where a learned phi is near its lower bound, and say what to do.
 
     Parameters
     ----------
     variances : float64 [..., D]
-        Diagonal of phi in every draw.
+        Diagonal of phi in each draw.
     least : float64 [D] or float
-        What they exceed by the prior.
+        Lower bound that the prior sets.
     channels : sequence of str
         D names.
     by_modes : bool
-        Whether Bayesian EM went to modes, where empty components draw phi down, too.
+        Bayesian EM updated to modes, where empty components also pull phi down.
 
     Returns
     -------
     str or None
-        One line, or None where no channel's mean is within ten times of its least.
+        One line; None where each channel's mean is at least ten times its lower bound.
     """
     means = variances.reshape(-1, len(channels)).mean(axis=0)
     low = [c for c, near in zip(channels, means < 10.0 * np.asarray(least), strict=True) if near]
     if not low:
         return None
     cause = (
-        "empty components at their modes draw it there; set bem.update: mean"
+        "empty components at their modes pull it there; set bem.update: mean"
         if by_modes
         else "very many events share a value there; spread them with data.atoms: tail or dither"
     )
@@ -214,7 +215,7 @@ def floor_warning(
 
 
 def by_channel_of(run: Run) -> dict[str, Array]:
-    """m and the variances of phi where they are learned, [chain, draw, channel]."""
+    """Return m and the variances of phi where they are learned, float64 [chain, draw, channel]."""
     found, learned = {}, run.hyperparameters
     if "m" in learned:
         found["m"] = learned["m"]
@@ -224,14 +225,14 @@ def by_channel_of(run: Run) -> dict[str, Array]:
 
 
 def _mixing(quantity: str, values: Array) -> Mixing:
-    """Mixing of one quantity, [chain, draw]."""
+    """Return the mixing of one quantity, float64 [chain, draw]."""
     if np.ptp(values) == 0.0:
         return Mixing(quantity, float(values.flat[0]), 0.0, np.nan, np.nan, np.nan)
-    from arviz_stats.base import array_stats  # of ArviZ what works on arrays: quick to import
+    from arviz_stats.base import array_stats  # the part of ArviZ for arrays: quick to import
 
     chains, draws = values.shape
     compared = values if chains > 1 else values[0, : draws // 2 * 2].reshape(2, -1)
-    with warnings.catch_warnings():  # a variance within the halves may be 0
+    with warnings.catch_warnings():  # the variance within a half may be 0
         warnings.simplefilter("ignore", RuntimeWarning)
         r_hat = float(array_stats.rhat(compared, chain_axis=0, draw_axis=1, method="rank"))
     return Mixing(

@@ -20,8 +20,21 @@ import numpy.typing as npt
 
 from dpmix.runs.profile import SPANS
 
-FORMAT_VERSION = 1
+# 2: counts of moves and of emptied components; files of format 1 are read without them.
+FORMAT_VERSION = 2
 COUNTERS = ("committed", "synced")
+MCMC_COUNTS = (
+    "splits_proposed",
+    "splits_accepted",
+    "merges_proposed",
+    "merges_accepted",
+    "swaps_proposed",
+    "swaps_accepted",
+)
+COUNTS = {"mcmc": MCMC_COUNTS, "bem": ("emptied",)}
+"""Counts of one sweep of MCMC and of one step of Bayesian EM (`dpmix.model.gibbs.Info`,
+`dpmix.model.bem.Info`)."""
+
 GROUPS = ("posterior", "sample_stats", "trace", "profile")
 DRAWN_GROUPS = ("posterior", "sample_stats")  # a row of a dataset for every draw
 REQUIRED_ATTRIBUTES = ("config", "seed", "engine", "scaling", "data_hash", "n_events")
@@ -30,7 +43,7 @@ AnyArray = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Record:
-    """What is kept of one sweep of one chain, or of one step of one start of Bayesian EM.
+    """Record of one sweep of one chain, or of one step of one start of Bayesian EM.
 
     Attributes
     ----------
@@ -42,6 +55,9 @@ class Record:
         Concentration of the Dirichlet process.
     seconds : float
         Wall time of the sweep.
+    counts : tuple of int
+        `COUNTS` of the sweep that led to the state; in the record of a draw, their sums over the sweeps since
+        the previous draw.
     """
 
     log_likelihood: float
@@ -49,6 +65,7 @@ class Record:
     occupied: int
     alpha: float
     seconds: float
+    counts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -77,6 +94,8 @@ class Layout:
         as JSON.
     learned : sequence of str
         Those of `dpmix.model.mixture.HYPERPARAMETERS` that are learned.
+    counts : sequence of str
+        `COUNTS` of the kind; none in files of format 1.
     """
 
     kind: str
@@ -88,6 +107,7 @@ class Layout:
     constants: Mapping[str, tuple[Sequence[str], npt.ArrayLike]]
     attributes: Mapping[str, object]
     learned: Sequence[str] = ()
+    counts: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if self.kind not in ("mcmc", "bem"):
@@ -135,10 +155,12 @@ class Layout:
             "sample_stats/log_posterior": (draw, np.float64),
             "sample_stats/occupied": (draw, np.int64),
             "sample_stats/seconds": (draw, np.float64),
+            **{f"sample_stats/{name}": (draw, np.int64) for name in self.counts},
             "trace/log_likelihood": (sweep, np.float64),
             "trace/log_posterior": (sweep, np.float64),
             "trace/occupied": (sweep, np.int64),
             "trace/alpha": (sweep, np.float64),
+            **{f"trace/{name}": (sweep, np.int64) for name in self.counts},
             "trace/seconds": (sweep, np.float64),
             "profile/seconds": (("span",), np.float64),
         }

@@ -1,4 +1,4 @@
-"""What the loops of MCMC and of Bayesian EM share: reports of sweeps, checkpoints, results."""
+"""What the loops of MCMC and Bayesian EM share: reports of sweeps, start states, checkpoints, results."""
 
 from __future__ import annotations
 
@@ -6,21 +6,24 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 
 from dpmix.errors import DataError, DpmixError, EngineError
+from dpmix.inputs.storage import release_pages
+from dpmix.model import gibbs
 from dpmix.model.mixture import State, Stats, occupied
 from dpmix.model.prior import Prior, log_prior
+from dpmix.model.streams import Step, Stream
+from dpmix.runs import initialise
 from dpmix.runs.checkpoint import Checkpoint
 from dpmix.runs.describe import describe_run
 from dpmix.runs.layout import Record
 from dpmix.runs.reader import open_run
-from dpmix.runs.session import Session, initial_state
+from dpmix.runs.session import Session
 
 log = logging.getLogger("dpmix")
 
@@ -29,7 +32,7 @@ CHECKPOINT_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class SweepReport:
-    """What a run tells of every sweep of every chain (every step of every start) as it goes on.
+    """Report of one sweep of one chain, or of one step of one start of Bayesian EM.
 
     Attributes
     ----------
@@ -38,11 +41,17 @@ class SweepReport:
     phase : str
         "burn-in", "draws", or "start 2 of 5".
     iteration, total : int
-        Sweeps made and to make in this run (steps made and allowed in this start).
+        Number of this sweep and of all sweeps of the run (of this step and of the most steps of a start).
     chain : int
-        Chain or start.
-    log_likelihood, log_posterior, occupied, alpha, seconds
-        Of the state that the sweep left behind; seconds of this sweep alone.
+        Chain or start, from 0.
+    log_likelihood, log_posterior : float
+        Of the state after the sweep, in nats, of the standardised events.
+    occupied : int
+        Components that hold an event.
+    alpha : float
+        Concentration of the Dirichlet process.
+    seconds : float
+        Wall time of this sweep.
     draws : int
         Draws committed to the run file.
     """
@@ -69,9 +78,9 @@ class Result:
     path : Path
         The run file.
     completed : bool
-        False if it was asked to stop before its end; everything so far is committed.
+        False if the run was asked to stop before its last draw; all draws so far are committed.
     summary : list of str
-        Lines for a reader.
+        Description of the run, in lines.
     """
 
     path: Path
@@ -86,7 +95,7 @@ ShouldStop = Callable[[], bool]
 class Checkpoints:
     """Saves what a run resumes from: every few seconds, when asked, and after an error or Ctrl-C.
 
-    A context manager, around everything that the engine does.
+    A context manager around all passes of the engine.
     """
 
     def __init__(self, session: Session) -> None:
@@ -94,14 +103,14 @@ class Checkpoints:
         self._latest: Checkpoint | None = None
         self._saved = time.monotonic()
 
-    def take(self, states: list[State], iteration: int, extra: dict[str, npt.NDArray[np.float64]]) -> None:
-        """Remember what the run would go on from now, and save it if the last time is some seconds ago."""
-        self._latest = Checkpoint(states, iteration, extra)
+    def take(self, checkpoint: Checkpoint) -> None:
+        """Keep a checkpoint in memory; save it if some seconds have passed since the last save."""
+        self._latest = checkpoint
         if time.monotonic() - self._saved > CHECKPOINT_SECONDS:
             self.save()
 
     def save(self) -> None:
-        """Save what was taken last, if anything was."""
+        """Save the latest checkpoint, if there is one."""
         if self._latest is not None:
             self._session.write_profile()
             with self._session.profile.span("writing"):
@@ -120,7 +129,7 @@ class Checkpoints:
 
 @contextmanager
 def engine_pass(session: Session) -> Iterator[None]:
-    """A pass of the engine, inside: its time, and its failure as what a run can go on from."""
+    """Time the pass of the engine made inside, and raise `EngineError` where it fails."""
     try:
         with session.profile.engine_pass():
             yield
@@ -130,45 +139,80 @@ def engine_pass(session: Session) -> Iterator[None]:
         raise EngineError(f"not enough memory for a pass over the events: {error}") from error
 
 
-def record_of(state: State, stats: Stats, prior: Prior, seconds: float) -> Record:
-    """Of a state, given the statistics of the pass that took its log likelihood."""
+def record_of(state: State, stats: Stats, prior: Prior, seconds: float, counts: tuple[int, ...]) -> Record:
+    """Return the record of a state from the statistics of the pass that computed its log likelihood."""
     return Record(
         log_likelihood=stats.log_likelihood,
         log_posterior=stats.log_likelihood + log_prior(state, prior),
         occupied=occupied(stats.counts),
         alpha=state.alpha,
         seconds=seconds,
+        counts=counts,
     )
 
 
-def checkpoint_of(session: Session, resume: bool) -> Checkpoint | None:
-    """What a run goes on from; a resumed one that has to begin again says so."""
+def report_of(
+    kind: str, phase: str, iteration: int, total: int, chain: int, record: Record, draws: int
+) -> SweepReport:
+    """Return the report of a recorded sweep."""
+    values = record.log_likelihood, record.log_posterior, record.occupied, record.alpha, record.seconds
+    return SweepReport(kind, phase, iteration, total, chain, *values, draws)
+
+
+def load_checkpoint(session: Session, resume: bool) -> Checkpoint | None:
+    """Return the checkpoint to resume from, or None; log a warning where a resumed run has none."""
     checkpoint = session.writer.load_checkpoint()
     if resume and checkpoint is None:
-        log.warning("no checkpoint beside %s: it begins again, to the same draws", session.writer.path)
+        log.warning("no checkpoint next to %s: it restarts, and gives the same draws", session.writer.path)
     return checkpoint
 
 
 def start_state(session: Session, chain: int, method: str = "kmeans") -> State:
+    """Return a state made from a subsample of the events, or drawn from the prior.
+
+    Parameters
+    ----------
+    session : Session
+    chain : int
+        Chain, or start of Bayesian EM, from 0.
+    method : str
+        "kmeans", "random" or "prior", as in mcmc.init.
+
+    Raises
+    ------
+    DataError
+        A component's scatter is not positive definite to float64 (collinear channels).
+    """
+    config, prior = session.config, session.prior
+    stream, count = Stream(config.seed, chain, 0), config.model.components
     try:
         with session.profile.span("start"):
-            return initial_state(session, chain, method)
+            if method == "prior":
+                alpha = None if "alpha" in prior.learned else initialise.alpha_start(prior)
+                return gibbs.draw_prior(prior, count, alpha, stream)
+            values = session.events.values
+            size = initialise.subsample_size(len(values), count)
+            rng = stream.step(Step.SUBSAMPLE)
+            rows = rng.choice(len(values), size=size, replace=False, shuffle=False)
+            subsample = values[np.sort(rows)]
+            release_pages(values, 0, len(values))
+            start = initialise.from_kmeans if method == "kmeans" else initialise.from_random_events
+            return start(subsample, len(values), count, prior, stream)
     except np.linalg.LinAlgError as error:
         raise collinear("start", chain + 1) from error
 
 
-def collinear(what: str, iteration: int) -> DataError:
+def collinear(unit: str, number: int) -> DataError:
+    """Return the error for a covariance that is not positive definite, with its usual causes."""
     return DataError(
-        f"{what} {iteration}: a component's covariance is not positive definite: some channels are linear "
+        f"{unit} {number}: a component's covariance is not positive definite: some channels are linear "
         "combinations of others (leave one of them out with data.channels, or raise model.prior.phi), or "
         "model.prior is far from the scale of the data"
     )
 
 
-def stopped(session: Session) -> Result:
+def result_of(session: Session) -> Result:
+    """Write where the time went, and return how the run ended."""
     session.write_profile()
-    return Result(session.writer.path, False, describe_run(open_run(session.writer.path)))
-
-
-def finished(session: Session) -> Result:
-    return replace(stopped(session), completed=True)
+    run = open_run(session.writer.path)
+    return Result(run.path, run.complete, describe_run(run))

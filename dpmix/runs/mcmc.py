@@ -1,41 +1,48 @@
-"""The loop of block Gibbs MCMC."""
+"""Run block Gibbs MCMC: all chains in lockstep, from their initial states to the last draw."""
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import dataclass, replace
+from operator import add
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 
 from dpmix.config.schema import Config
+from dpmix.errors import DataError
 from dpmix.model import gibbs, split_merge
 from dpmix.model.mixture import Array, Ints, Mixture, State, Stats, mixture_of
 from dpmix.model.split_merge import SplitAssignment
 from dpmix.model.streams import Key, Stream
 from dpmix.runs import initialise
-from dpmix.runs.bem import best_climb
+from dpmix.runs.bem import best_end
+from dpmix.runs.checkpoint import Checkpoint, checkpoint_path
+from dpmix.runs.layout import MCMC_COUNTS, Record
 from dpmix.runs.loop import (
     Checkpoints,
     OnSweep,
     Result,
     ShouldStop,
     SweepReport,
-    checkpoint_of,
     collinear,
     engine_pass,
-    finished,
+    load_checkpoint,
     record_of,
+    report_of,
+    result_of,
     start_state,
-    stopped,
 )
 from dpmix.runs.reader import open_run
 from dpmix.runs.session import Session, open_session
 
 log = logging.getLogger("dpmix")
+
+NO_MOVES = (0,) * len(MCMC_COUNTS)
 
 
 def run_mcmc(
@@ -44,7 +51,7 @@ def run_mcmc(
     base: Path = Path(),
     resume: bool = False,
     overwrite: bool = False,
-    on_sweep: OnSweep = lambda progress: None,
+    on_sweep: OnSweep = lambda report: None,
     should_stop: ShouldStop = lambda: False,
 ) -> Result:
     """Run block Gibbs MCMC and write its draws.
@@ -55,105 +62,102 @@ def run_mcmc(
     base : Path
         Folder that relative data paths of the config start from.
     resume : bool
-        Go on from the run file's checkpoint, to the draws that an uninterrupted run gives; also to more of
-        them than it began with.
+        Resume from the run file's checkpoint. The draws are those of an uninterrupted run. The config may
+        ask for more draws than the run was started with.
     overwrite : bool
         Replace an existing run file.
     on_sweep : callable
-        Told of every sweep.
+        Called after each sweep of each chain.
     should_stop : callable
-        Asked after every sweep; once it says True the run commits and ends.
-
-    Returns
-    -------
-    Result
+        Called after each sweep; when it returns True, the run saves its checkpoint and ends.
 
     Raises
     ------
     ConfigError, DataError, DpmixError
         One line each, for anything wrong outside the program.
     EngineError
-        The engine failed on the way; everything so far is committed, and `resume` goes on from there.
+        The engine failed. All draws so far are committed, and `resume` continues from there.
     """
-    mcmc = config.mcmc
-    total = mcmc.sweeps
     with (
         open_session("mcmc", config, base, resume, overwrite) as session,
         Checkpoints(session) as checkpoints,
+        _Passes(session) as passes,
     ):
-        writer = session.writer
-        if writer.committed == mcmc.draws:
-            return finished(session)
-        checkpoint = checkpoint_of(session, resume)
-        if checkpoint is not None:
-            states, first = checkpoint.states, checkpoint.iteration
-            log.info("going on from sweep %d of %d", first, total)
-        else:
-            begun = _initial_states(session, should_stop)
-            if begun is None:
-                return stopped(session)
-            states, first = begun, 0
-        # Every pass of the engine gives the log likelihood of the state it is handed, so state t is recorded
-        # in the pass that also draws the labels for state t + 1; the first state is made, not drawn. The next
-        # pass of a chain begins as soon as its parameters are drawn: all else, the host does during passes.
-        with _Passes(session) as passes:
-            for chain, state in enumerate(states):
-                passes.begin(state, chain)
-            for iteration in range(first, total + 1):
-                current, records, stopping = states, [], False
-                states = []
-                for chain, state in enumerate(current):
-                    stats, seconds = passes.result(chain)
-                    if iteration < total:
-                        stopping = stopping or (chain == 0 and should_stop())
-                        following, order, host_seconds = _following(session, passes, state, stats, chain)
-                        seconds += host_seconds
-                        states.append(following)
-                        if not stopping:
-                            passes.begin(following, chain, order)
-                    records.append(record_of(state, stats, session.prior, seconds))
-                    with session.profile.span("writing"):
-                        writer.write_sweep(chain, iteration, records[chain])
-                draw, between = divmod(iteration - mcmc.burn_in, mcmc.thin)
-                if draw >= 1 and between == 0:
-                    with session.profile.span("writing"):
-                        writer.write_draw(draw - 1, current, records)
-                phase = "burn-in" if iteration <= mcmc.burn_in else "draws"
-                for chain, record in enumerate(records):
-                    at = "mcmc", phase, iteration, total, chain
-                    on_sweep(SweepReport(*at, **asdict(record), draws=writer.committed))
-                if iteration < total:
-                    checkpoints.take(states, iteration + 1, {})
-                if stopping:
-                    checkpoints.save()
-                    return stopped(session)
-        # More draws may be asked for later: where they go on from stays.
-        checkpoints.take(current, total, {})
-        checkpoints.save()
-        return finished(session)
+        if session.writer.committed == config.mcmc.draws:
+            return result_of(session)
+        chains = _resumed_chains(session, resume) or _new_chains(session, should_stop)
+        for sweep in _lockstep(session, passes, chains, should_stop):
+            _write(session, sweep)
+            for report in _reports(session, sweep):
+                on_sweep(report)
+            checkpoints.take(sweep.checkpoint)
+        checkpoints.save()  # after the last draw too: a user may ask for more draws
+        return result_of(session)
+
+
+@dataclass(frozen=True)
+class _Chain:
+    """A chain between two sweeps.
+
+    Attributes
+    ----------
+    state : State
+    order : int64 [K] or None
+        How the last sweep reordered the components, as in `Mixture`; None before the first sweep.
+    moves : tuple of int
+        `MCMC_COUNTS` of the sweep that drew the state.
+    recent : tuple of int
+        Their sums over all sweeps since the last draw, the sweep that drew the state included.
+    """
+
+    state: State
+    order: Ints | None = None
+    moves: tuple[int, ...] = NO_MOVES
+    recent: tuple[int, ...] = NO_MOVES
+
+
+@dataclass(frozen=True)
+class _Sweep:
+    """States of all chains after one sweep, with their records, and the chains one sweep later.
+
+    After the last sweep of the run, `following` are the same chains again.
+    """
+
+    chains: list[_Chain]
+    records: list[Record]
+    following: list[_Chain]
+
+    @property
+    def iteration(self) -> int:
+        """Number of the sweep; 0 for the initial states."""
+        return self.chains[0].state.iteration
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """What the run resumes from after this sweep."""
+        states = [chain.state for chain in self.following]
+        counts = np.array([(chain.moves, chain.recent) for chain in self.following])
+        return Checkpoint(states, states[0].iteration, {"counts": counts})
 
 
 class _Passes:
-    """Passes of the engine for the chains of a run, one at a time, in a thread of their own.
+    """Passes of the engine over the events, one at a time, in a thread of their own.
 
-    A context manager; passes that are not yet under way at its end are not made.
+    A context manager; at its end, passes that have not started are cancelled.
     """
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._thread = ThreadPoolExecutor(1, "engine")
-        self._begun: dict[int, Future[tuple[Stats, float]]] = {}
+        self._started: dict[int, Future[tuple[Stats, float]]] = {}
 
-    def begin(self, state: State, chain: int, order: Ints | None = None) -> None:
-        """Have the labels drawn for the state that follows this one, after the passes begun before.
+    def start(self, number: int, chain: _Chain) -> None:
+        """Draw the labels for the next state of a chain, after the passes started before."""
+        self._started[number] = self._thread.submit(self._draw_labels, number, chain)
 
-        `order` is that of `Mixture`.
-        """
-        self._begun[chain] = self._thread.submit(self._draw_labels, state, order, chain)
-
-    def result(self, chain: int) -> tuple[Stats, float]:
-        """Statistics of the chain's pass, and the seconds that it took."""
-        return self._begun.pop(chain).result()
+    def result(self, number: int) -> tuple[Stats, float]:
+        """Wait for a chain's pass, and return its statistics and its seconds."""
+        return self._started.pop(number).result()
 
     def divide(self, split: SplitAssignment, mixture: Mixture, key: Key) -> tuple[Stats, Array]:
         """Divide the events of a chain whose pass has ended, after the passes started before."""
@@ -163,12 +167,13 @@ class _Passes:
         with engine_pass(self._session):
             return self._session.engine.divide(split, mixture, key)
 
-    def _draw_labels(self, state: State, order: Ints | None, chain: int) -> tuple[Stats, float]:
-        began = time.perf_counter()
-        mixture, key = mixture_of(state, order), Key(self._session.config.seed, chain, state.iteration + 1)
+    def _draw_labels(self, number: int, chain: _Chain) -> tuple[Stats, float]:
+        started = time.perf_counter()
+        mixture = mixture_of(chain.state, chain.order)
+        key = Key(self._session.config.seed, number, chain.state.iteration + 1)
         with engine_pass(self._session):
             stats = self._session.engine.draw_labels(mixture, key)
-        return stats, time.perf_counter() - began
+        return stats, time.perf_counter() - started
 
     def __enter__(self) -> Self:
         return self
@@ -177,39 +182,108 @@ class _Passes:
         self._thread.shutdown(cancel_futures=True)
 
 
-def _following(
-    session: Session, passes: _Passes, state: State, stats: Stats, chain: int
-) -> tuple[State, Ints | None, float]:
-    """The sampler's part of a sweep: the state after this one, its order (`Mixture`), and the seconds."""
-    began = time.perf_counter()
-    iteration = state.iteration + 1
-    mcmc, key = session.config.mcmc, Key(session.config.seed, chain, iteration)
-    is_due = mcmc.split_merge > 0 and iteration % mcmc.split_merge == 0
+def _lockstep(
+    session: Session, passes: _Passes, chains: list[_Chain], should_stop: ShouldStop
+) -> Iterator[_Sweep]:
+    """Yield the sweeps of all chains in lockstep, to the last one of the run or until asked to stop.
+
+    A pass of the engine computes the log likelihood of a state and draws the labels for the next state: a
+    state is recorded one pass after it was drawn. A chain's next pass starts as soon as its parameters are
+    drawn, so that the host does everything else while the engine works.
+    """
+    total, ending = session.config.mcmc.sweeps, not chains
+    for number, chain in enumerate(chains):
+        passes.start(number, chain)
+    while not ending:
+        records, following = [], []
+        for number, chain in enumerate(chains):
+            stats, pass_seconds = passes.result(number)
+            is_last = chain.state.iteration == total
+            if number == 0:
+                ending = is_last or should_stop()
+            started = time.perf_counter()
+            following.append(chain if is_last else _advance(session, passes, number, chain, stats))
+            seconds = pass_seconds + time.perf_counter() - started
+            if not ending:
+                passes.start(number, following[number])
+            records.append(record_of(chain.state, stats, session.prior, seconds, chain.moves))
+        yield _Sweep(chains, records, following)
+        chains = following
+
+
+def _advance(session: Session, passes: _Passes, number: int, chain: _Chain, stats: Stats) -> _Chain:
+    """Return a chain one sweep later: draw all but the labels, whose statistics are given."""
+    mcmc, iteration = session.config.mcmc, chain.state.iteration + 1
+    key = Key(session.config.seed, number, iteration)
+    split_merge_due = mcmc.split_merge > 0 and iteration % mcmc.split_merge == 0
     try:
         with session.profile.span("parameters"):
-            following, info = gibbs.sweep(
-                state,
+            state, info = gibbs.sweep(
+                chain.state,
                 stats,
                 session.prior,
                 Stream(*key),
                 label_swaps=mcmc.label_swaps,
-                regroup=split_merge.round_of(passes.divide, key) if is_due else None,
+                regroup=split_merge.round_of(passes.divide, key) if split_merge_due else None,
             )
     except np.linalg.LinAlgError as error:
         raise collinear("sweep", iteration) from error
-    return following, info.order, time.perf_counter() - began
+    moves = tuple(int(getattr(info, name)) for name in MCMC_COUNTS)
+    after_draw = (chain.state.iteration - mcmc.burn_in) % mcmc.thin == 0
+    recent = moves if after_draw else tuple(map(add, chain.recent, moves))
+    return _Chain(state, info.order, moves, recent)
 
 
-def _initial_states(session: Session, should_stop: ShouldStop) -> list[State] | None:
-    """The state that every chain begins at, as mcmc.init says; None if asked to stop on the way there."""
-    chains, method = session.config.mcmc.chains, session.config.mcmc.init
+def _write(session: Session, sweep: _Sweep) -> None:
+    """Write a sweep to the trace, and its states as a draw where one is due."""
+    mcmc, writer = session.config.mcmc, session.writer
+    with session.profile.span("writing"):
+        for number, record in enumerate(sweep.records):
+            writer.write_sweep(number, sweep.iteration, record)
+        draw, since_draw = divmod(sweep.iteration - mcmc.burn_in, mcmc.thin)
+        if draw >= 1 and since_draw == 0:
+            pairs = list(zip(sweep.chains, sweep.records, strict=True))
+            records = [replace(record, counts=chain.recent) for chain, record in pairs]
+            writer.write_draw(draw - 1, [chain.state for chain in sweep.chains], records)
+
+
+def _reports(session: Session, sweep: _Sweep) -> Iterator[SweepReport]:
+    """Yield the report of a sweep of each chain."""
+    mcmc, at = session.config.mcmc, sweep.iteration
+    phase = "burn-in" if at <= mcmc.burn_in else "draws"
+    for number, record in enumerate(sweep.records):
+        yield report_of("mcmc", phase, at, mcmc.sweeps, number, record, session.writer.committed)
+
+
+def _resumed_chains(session: Session, resume: bool) -> list[_Chain]:
+    """Return the chains of the checkpoint; none where there is no checkpoint.
+
+    Checkpoints written before moves were counted have none; neither have their run files.
+    """
+    checkpoint = load_checkpoint(session, resume)
+    if checkpoint is None:
+        return []
+    shape = len(checkpoint.states), 2, len(MCMC_COUNTS)
+    counts = checkpoint.extra.get("counts", np.zeros(shape, np.int64))
+    if counts.shape != shape:
+        raise DataError(
+            f"{checkpoint_path(session.writer.path)}: does not fit the run; restart with --overwrite"
+        )
+    log.info("resuming from sweep %d of %d", checkpoint.iteration, session.config.mcmc.sweeps)
+    pairs = zip(checkpoint.states, counts.tolist(), strict=True)
+    return [_Chain(state, None, tuple(moves), tuple(recent)) for state, (moves, recent) in pairs]
+
+
+def _new_chains(session: Session, should_stop: ShouldStop) -> list[_Chain]:
+    """Return the chains at their initial states, as mcmc.init says; none if asked to stop meanwhile."""
+    numbers, method = range(session.config.mcmc.chains), session.config.mcmc.init
     if method == "bem":
-        state = best_climb(session, should_stop)
-        return None if state is None else [state] * chains
+        state = best_end(session, should_stop)
+        return [] if state is None else [_Chain(state) for _ in numbers]
     if session.origin is None:
-        return [start_state(session, chain, method) for chain in range(chains)]
-    run = open_run(session.origin)
+        return [_Chain(start_state(session, number, method)) for number in numbers]
+    origin, count = open_run(session.origin), session.config.model.components
     return [
-        initialise.from_run(run, chain, session.config.model.components, session.events, session.prior)
-        for chain in range(chains)
+        _Chain(initialise.from_run(origin, number, count, session.events, session.prior))
+        for number in numbers
     ]

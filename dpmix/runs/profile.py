@@ -1,4 +1,4 @@
-"""Where the time of a run goes: wall seconds, by what they were spent on."""
+"""Measure where the time of a run goes: wall seconds by activity."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from threading import Lock
 
 SPANS = {
     "kernels": "the engine's kernels",
-    "copies": "copies to and from devices that no kernel hides",
-    "passes": "passes of the engine beyond these",
-    "parameters": "the host's part: parameter draws, or steps of Bayesian EM",
+    "copies": "copies to and from devices, not hidden by kernels",
+    "passes": "rest of the engine's passes",
+    "parameters": "host: parameter draws, or steps of Bayesian EM",
     "start": "initial states",
     "writing": "writing the run file and checkpoints",
-    "other": "the rest",
+    "other": "other",
 }
-"""What the time of a run is divided among, in words. What the host does during a pass is hidden by it."""
+"""Activities that share the time of a run, in words. Work of the host during a pass counts as the pass."""
 
 
 class Profile:
-    """Divides the time from its making on among `SPANS`.
+    """Divides the time since it was made among `SPANS`.
 
     Parameters
     ----------
     earlier : mapping of str to float
-        Seconds of every span that the run has spent before; empty for one that begins.
+        Seconds of each span before a resume; empty for a new run.
     clock : callable
-        Seconds, from any moment.
+        Returns seconds since any fixed time.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Profile:
 
     @contextmanager
     def span(self, name: str) -> Iterator[None]:
-        """Count what the host does inside as ``parameters``, ``start`` or ``writing``; never nested."""
+        """Count the host's work inside as ``parameters``, ``start`` or ``writing``; never nested."""
         self._turn(span=name)
         try:
             yield
@@ -52,7 +52,7 @@ class Profile:
 
     @contextmanager
     def engine_pass(self) -> Iterator[None]:
-        """A pass of the engine, inside, in whatever thread; one at a time."""
+        """Count a pass of the engine inside, in any thread; one at a time."""
         self._turn(passing=True)
         try:
             yield
@@ -60,12 +60,12 @@ class Profile:
             self._turn(passing=False)
 
     def seconds(self, engine: Mapping[str, float]) -> dict[str, float]:
-        """Seconds of every span so far.
+        """Return the seconds of each span so far.
 
         Parameters
         ----------
         engine : mapping of str to float
-            What an engine made with this profile says of its own `seconds`.
+            `Engine.seconds` of the engine of the run.
         """
         self._turn()
         measured = dict(self._measured)
@@ -76,7 +76,7 @@ class Profile:
         return {name: self._earlier.get(name, 0.0) + spent[name] for name in SPANS}
 
     def _turn(self, *, span: str | None = None, passing: bool | None = None) -> None:
-        """Count the time since the last turn, and say what comes now."""
+        """Count the time since the last call, and set the activity from now on."""
         with self._lock:
             now = self._clock()
             self._measured["passes" if self._passing else self._span] += now - self._since

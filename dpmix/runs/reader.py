@@ -1,4 +1,4 @@
-"""Read the draws of a run."""
+"""Read a run file: its draws as arrays and as an ArviZ object, its trace, its config."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 
 def open_run(path: str | Path, *, transformed: bool = False) -> Run:
-    """Open a run file, of a run that is finished, stopped, killed or still going on.
+    """Open the run file of a run that is complete, stopped, killed or still running.
 
     Parameters
     ----------
     path : str or Path
-        What ``dpmix mcmc`` or ``dpmix bem`` wrote.
+        A file that ``dpmix mcmc`` or ``dpmix bem`` wrote.
     transformed : bool
-        Give means and covariances, and m and phi, on the transformed scale (logicle, arcsinh, ...) instead of
-        the standardised one, which the chain lives on. Log likelihoods stay those of the standardised events.
+        Return means and covariances, and m and phi, on the transformed scale (logicle, arcsinh, ...) instead
+        of the standardised scale of the sampler. Log likelihoods remain those of the standardised events.
 
     Returns
     -------
@@ -43,30 +43,30 @@ def open_run(path: str | Path, *, transformed: bool = False) -> Run:
     Raises
     ------
     DataError
-        The file is missing, is no run file, is cut short, or is of a newer format.
+        The file is missing, is not a run file, is truncated, or has a newer format.
     """
     return Run(Path(path), transformed)
 
 
 class Run:
-    """A run file, as `open_run` gives it: the draws that were committed at that moment.
+    """A run file opened by `open_run`, with the draws that were committed at that moment.
 
-    Arrays are read-only views of the file, so that nothing is read before it is used; only rescaled ones are
-    held in memory.
+    Arrays are read-only views of the file: data are read when they are used. Only rescaled arrays are held in
+    memory.
 
     Attributes
     ----------
     path : Path
     transformed : bool
-        Whether means and covariances, m and phi are on the transformed scale.
+        Means and covariances, m and phi are on the transformed scale.
     attributes : dict
-        Attributes of the file, as they are stored.
+        Attributes of the file, as stored.
     channels : tuple of str
         D names.
     committed : int
-        Draws that are whole, in every chain.
+        Draws that are complete in every chain.
     constants : dict of str to array
-        What does not change in a run: samples, scaling of the channels, ...
+        Constants of the run: samples, scaling of the channels, ...
     """
 
     def __init__(self, path: Path, transformed: bool) -> None:
@@ -91,12 +91,12 @@ class Run:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """The whole config, plain values; `ConfigError` where it is none."""
+        """The whole config as plain values; raises `ConfigError` where it is not valid."""
         return parse_config(self.config_text, str(self.path)).model_dump()
 
     @property
     def base(self) -> Path:
-        """Folder that the files of the config are relative to."""
+        """Folder that relative paths in the config start from."""
         base = self.attributes.get("base")
         if not isinstance(base, str):
             raise self._wrong("base")
@@ -104,7 +104,7 @@ class Run:
 
     @property
     def detectors(self) -> list[str]:
-        """Names of the channels in the first data file, D of them."""
+        """D names of the channels in the first data file."""
         names = self._json("detectors")
         if not isinstance(names, list) or len(names) != len(self.channels) or not _are_texts(names):
             raise self._wrong("detectors")
@@ -112,7 +112,7 @@ class Run:
 
     @property
     def engine(self) -> dict[str, Any]:
-        """What held and labelled the events; at least the name of its backend."""
+        """The engine that held and labelled the events; `backend` is its name."""
         engine = self._mapping("engine")
         if not isinstance(engine.get("backend"), str):
             raise self._wrong("engine")
@@ -120,7 +120,7 @@ class Run:
 
     @property
     def scaling(self) -> dict[str, Any]:
-        """Transform and standardisation of the channels."""
+        """Transforms and standardisation of the channels."""
         return self._mapping("scaling")
 
     @property
@@ -135,7 +135,7 @@ class Run:
 
     @property
     def draws(self) -> int:
-        """Draws that the finished run keeps, of each chain."""
+        """Draws of each chain in the complete run."""
         return self._contents.slots["posterior/alpha"].shape[1]
 
     @property
@@ -173,9 +173,8 @@ class Run:
 
     @cached_property
     def hyperparameters(self) -> dict[str, Array]:
-        """Those that were learned of m, float64 [chain, draw, D], gamma and nu, [chain, draw], and phi,
-        [chain, draw, D, D].
-        """
+        """Learned hyperparameters, float64: m [chain, draw, D], gamma and nu [chain, draw], phi [chain, draw,
+        D, D]."""
         drawn: dict[str, Array] = {
             name: self._drawn(f"posterior/{name}")
             for name in HYPERPARAMETERS
@@ -191,36 +190,60 @@ class Run:
 
     @property
     def sample_stats(self) -> dict[str, AnyArray]:
-        """log_likelihood, log_posterior, occupied and seconds of the draws, each [chain, draw]."""
+        """log_likelihood, log_posterior, occupied and seconds of the draws, each [chain, draw].
+
+        Also the counts of proposed and accepted moves (Bayesian EM: ``emptied``), int64 [chain, draw], summed
+        over the sweeps since the previous draw; the first draw counts from the end of the burn-in. Files of
+        format 1 have no counts.
+        """
         return {name: self._drawn(f"sample_stats/{name}") for name in self._names("sample_stats")}
 
     @property
     def trace(self) -> dict[str, AnyArray]:
-        """log_likelihood, log_posterior, occupied, alpha and seconds of every state from the initial one on,
-        burn-in too: each [chain, sweep], or [start, step] of Bayesian EM.
+        """log_likelihood, log_posterior, occupied, alpha, seconds and counts of each sweep, burn-in included.
 
-        Sweeps not made, or not made yet, read NaN, and -1 in ``occupied``.
+        Each is [chain, sweep], or [start, step] for Bayesian EM. Row 0 is the initial state. Sweeps not made
+        are NaN, or -1 in integers.
         """
         return {name: self._arrays[f"trace/{name}"] for name in self._names("trace")}
 
     @property
     def sweeps_made(self) -> npt.NDArray[np.int64]:
-        """Sweeps that each chain (steps that each start) has made, int64 [chain]; -1 before its initial state
-        is recorded."""
+        """Sweeps made by each chain (steps by each start), int64 [chain]; -1 before its initial state."""
         made: npt.NDArray[np.int64] = np.isfinite(self.trace["seconds"]).sum(axis=1) - 1
         return made
 
     @property
-    def profile(self) -> dict[str, float]:
-        """Wall seconds of the run by what they were spent on, a span each of `dpmix.runs.profile.SPANS`.
+    def moves(self) -> dict[str, tuple[int, int]]:
+        """Accepted and proposed ``splits``, ``merges`` and ``swaps`` after the burn-in, over all chains.
 
-        They are written with every checkpoint and at the end; empty before.
+        Empty for Bayesian EM and for files of format 1.
+        """
+        stats = self.sample_stats
+        return {
+            name: (int(stats[f"{name}_accepted"].sum()), int(stats[f"{name}_proposed"].sum()))
+            for name in ("splits", "merges", "swaps")
+            if f"{name}_proposed" in stats
+        }
+
+    @property
+    def emptied(self) -> int | None:
+        """Components emptied by the best start of Bayesian EM; None before the run is complete, for MCMC, and
+        for files of format 1."""
+        counts = self.sample_stats.get("emptied")
+        return None if counts is None or not counts.size else int(counts[0, 0])
+
+    @property
+    def profile(self) -> dict[str, float]:
+        """Wall seconds of the run by activity, as in `dpmix.runs.profile.SPANS`.
+
+        Written with each checkpoint and at the end; empty before the first.
         """
         seconds = self._arrays["profile/seconds"]
         return {} if np.isnan(seconds).any() else dict(zip(SPANS, seconds.tolist(), strict=True))
 
     def arviz(self) -> arviz.InferenceData:
-        """The committed draws as an ArviZ object, with the groups of the file."""
+        """Return the committed draws as an ArviZ object, with the groups of the file."""
         arviz_module = import_arviz()
         import xarray
 
@@ -269,7 +292,7 @@ class Run:
             raise self._wrong(name) from None
 
     def _wrong(self, name: str) -> DataError:
-        return DataError(f"{self.path}: the attribute {name} is not what dpmix writes")
+        return DataError(f"{self.path}: the attribute {name} is not as dpmix writes it")
 
 
 def _are_texts(values: list[Any]) -> bool:

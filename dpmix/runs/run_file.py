@@ -37,7 +37,7 @@ import numpy as np
 
 from dpmix.errors import DataError
 from dpmix.model.mixture import HYPERPARAMETERS
-from dpmix.runs.layout import COUNTERS, DRAWN_GROUPS, FORMAT_VERSION, GROUPS, AnyArray, Layout
+from dpmix.runs.layout import COUNTERS, COUNTS, DRAWN_GROUPS, FORMAT_VERSION, GROUPS, AnyArray, Layout
 
 ATTRIBUTE_TYPES = {
     **dict.fromkeys(
@@ -166,7 +166,14 @@ def layout_found(contents: Contents) -> Layout:
         constants=contents.constants,
         attributes=contents.attributes,
         learned=[name for name in HYPERPARAMETERS if f"posterior/{name}" in slots],
+        counts=counts_of(contents),
     )
+
+
+def counts_of(contents: Contents) -> tuple[str, ...]:
+    """Return the names of the counts in a run file: `COUNTS` of its kind, or none in format 1."""
+    names = COUNTS[contents.attributes["kind"]]
+    return names if any(f"trace/{name}" in contents.slots for name in names) else ()
 
 
 def copy_drawn(contents: Contents, path: Path, larger: Path) -> None:

@@ -20,14 +20,12 @@ from dpmix.engines.choose import choose_backend, make_engine, warn_of_other_arit
 from dpmix.errors import ConfigError, DataError
 from dpmix.inputs import preprocess
 from dpmix.inputs.events import Events
-from dpmix.inputs.storage import Storage, is_in_file, release_pages
-from dpmix.model import gibbs
-from dpmix.model.mixture import HYPERPARAMETERS, State
+from dpmix.inputs.storage import Storage, is_in_file
+from dpmix.model.mixture import HYPERPARAMETERS
 from dpmix.model.prior import Prior
-from dpmix.model.streams import Step, Stream
 from dpmix.runs import initialise
 from dpmix.runs.describe import describe_engine
-from dpmix.runs.layout import Layout
+from dpmix.runs.layout import COUNTS, Layout
 from dpmix.runs.profile import Profile
 from dpmix.runs.reader import Run, open_run
 from dpmix.runs.writer import RunWriter
@@ -165,29 +163,6 @@ def refuse_origin(origin: Path, path: Path) -> None:
         raise ConfigError([f"mcmc.init: {origin} is what this run would replace; give another --output"])
 
 
-def initial_state(session: Session, chain: int, method: str = "kmeans") -> State:
-    """A state from a subsample of the events, or from the prior.
-
-    Raises
-    ------
-    numpy.linalg.LinAlgError
-        If a component's scatter is not positive definite to float64 (collinear channels).
-    """
-    config, values = session.config, session.events.values
-    stream = Stream(config.seed, chain, 0)
-    count = config.model.components
-    if method == "prior":
-        alpha = None if "alpha" in session.prior.learned else initialise.alpha_start(session.prior)
-        return gibbs.draw_prior(session.prior, count, alpha, stream)
-    rows = stream.step(Step.SUBSAMPLE).choice(
-        len(values), size=initialise.subsample_size(len(values), count), replace=False, shuffle=False
-    )
-    some = values[np.sort(rows)]
-    release_pages(values, 0, len(values))
-    make = initialise.from_kmeans if method == "kmeans" else initialise.from_random_events
-    return make(some, len(values), count, session.prior, stream)
-
-
 def make_prior(model: ModelConfig, channels: Sequence[str]) -> Prior:
     """The prior over the chosen channels, and what of it is learned.
 
@@ -230,6 +205,7 @@ def layout_of(kind: str, config: Config, base: Path, events: Events, engine: Map
         n_components=config.model.components,
         channels=events.channels,
         learned=[name for name in HYPERPARAMETERS if name in config.model.learn],
+        counts=COUNTS[kind],
         constants={
             "channel_means": (("channel",), scaling.means),
             "channel_sds": (("channel",), scaling.sds),

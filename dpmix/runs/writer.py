@@ -21,7 +21,7 @@ from dpmix.runs import checkpoint
 from dpmix.runs.checkpoint import Checkpoint, checkpoint_path
 from dpmix.runs.layout import Layout, Record, lay_out
 from dpmix.runs.profile import SPANS
-from dpmix.runs.run_file import committed_draws, copy_drawn, layout_found, read_contents
+from dpmix.runs.run_file import committed_draws, copy_drawn, counts_of, layout_found, read_contents
 from dpmix.system.files import partial_path, sync_folder, writing
 from dpmix.system.locks import open_alone
 from dpmix.system.memory import shown
@@ -43,6 +43,7 @@ class RunWriter:
         self._file = file
         self._contents = read_contents(path)
         self._committed = committed_draws(path, self._contents)
+        self._counts = counts_of(self._contents)
         self._learned = [name for name in HYPERPARAMETERS if f"posterior/{name}" in self._contents.slots]
 
     @staticmethod
@@ -151,8 +152,11 @@ class RunWriter:
 
     def write_sweep(self, chain: int, sweep: int, record: Record) -> None:
         """Write one row of the trace; its seconds last, as the mark that the row is whole."""
-        for name in ("log_likelihood", "log_posterior", "occupied", "alpha", "seconds"):
-            self._write(f"trace/{name}", (chain, sweep), getattr(record, name))
+        place = (chain, sweep)
+        for name in ("log_likelihood", "log_posterior", "occupied", "alpha"):
+            self._write(f"trace/{name}", place, getattr(record, name))
+        self._write_counts("trace", place, record)
+        self._write("trace/seconds", place, record.seconds)
 
     def write_draw(self, draw: int, states: Sequence[State], records: Sequence[Record]) -> None:
         """Write one draw, counted from 0, of every chain (of Bayesian EM: of the best start), then commit it.
@@ -171,6 +175,7 @@ class RunWriter:
                 self._write(f"posterior/{name}", (chain, draw), getattr(state.hyperparameters, name))
             for name in ("log_likelihood", "log_posterior", "occupied", "seconds"):
                 self._write(f"sample_stats/{name}", (chain, draw), getattr(record, name))
+            self._write_counts("sample_stats", (chain, draw), record)
         self._committed = max(self._committed, draw + 1)
         self._write("committed", (), self._committed)
 
@@ -237,6 +242,12 @@ class RunWriter:
     @property
     def _run_id(self) -> str:
         return str(self._contents.attributes["run_id"])
+
+    def _write_counts(self, group: str, place: tuple[int, int], record: Record) -> None:
+        """Write the counts of a record; a file of format 1 has no place for them."""
+        if self._counts:
+            for name, count in zip(self._counts, record.counts, strict=True):
+                self._write(f"{group}/{name}", place, count)
 
     def _write(self, name: str, row: tuple[int, ...], value: npt.ArrayLike) -> None:
         """Write the row of a dataset that its leading indices name to its place in the file."""

@@ -155,7 +155,7 @@ def test_what_never_moves_is_named_so(path: Path) -> None:
 def test_too_few_draws_tell_nothing(path: Path) -> None:
     run = mcmc_run(path, np.random.default_rng(6).normal(size=(2, 20)), committed=7)
     assert convergence(run) == []
-    assert "mixing: told from 8 draws on" in describe_run(run)
+    assert "mixing: not assessed with fewer than 8 draws" in describe_run(run)
 
 
 @pytest.mark.parametrize(
@@ -182,13 +182,13 @@ def test_a_finished_run_in_lines(path: Path) -> None:
     draws = np.random.default_rng(7).normal(-5000.0, 1.0, size=(2, 500))
     text = "\n".join(describe_run(mcmc_run(path, draws, committed=500)))
     for part in (
-        "run.h5: MCMC, begun 20",
+        "run.h5: MCMC, started 20",
         "data: 1,000,000 events of a.fcs, b.fcs",
         "channels (2): CD3, CD4",
         "model: at most 8 components; seed 5",
         "engine: cpu (auto: no CUDA), threads 2\n",
         "progress: complete; 500 of 500 draws of each of 2 chains, sweep 510 of 510 (burn-in 10)",
-        "speed: 0.02 s a sweep, 400 million events times components a second",
+        "speed: 0.02 s per sweep, 400 million events x components per second",
         "occupied components: mean 3.0, 3 to 3",
         "alpha: mean ",
         "log posterior: mean -5,000.",
@@ -287,8 +287,10 @@ def told(lines: list[str], begin: str) -> str:
 def test_poor_mixing_and_a_binding_truncation_are_said(path: Path) -> None:
     walk = np.cumsum(np.random.default_rng(8).normal(size=(1, 100)), axis=1)
     lines = lines_of(path, walk, occupied=K, stick=0.2)
-    assert told(lines, "  Not enough for 3 of 8").endswith("more than 20 times the draws. Raise mcmc.draws")
-    assert told(lines, "  and mcmc.burn_in, and see by mcmc.chains: 4")
+    assert told(lines, "  Not enough for 3 of 8").endswith(
+        "more than 20 times the draws are needed. Raise mcmc.draws"
+    )
+    assert told(lines, "  and mcmc.burn_in, and check by mcmc.chains: 4")
     assert told(lines, "warning: the truncation binds: the last component holds 20.97% of the mass")
     assert told(lines, "warning: the halves of the chain disagree on log posterior (R-hat ").endswith(
         "raise mcmc.burn_in and mcmc.draws"
@@ -307,7 +309,9 @@ def test_chains_that_mix_have_no_warning_and_chains_that_disagree_have_one(path:
         apart[-1, 0 if chains > 1 else draws // 2 :] += 4.0
         path.unlink()
         warning = told(lines_of(path, apart), "warning: ")
-        who = "chains, or the halves of one, disagree" if chains > 1 else "the halves of the chain disagree"
+        who = (
+            "chains, or the halves of a chain, disagree" if chains > 1 else "the halves of the chain disagree"
+        )
         assert warning.startswith(f"warning: {who} on log ")
         assert "and 1 more: " in warning or "and 2 more: " in warning
 
@@ -318,7 +322,7 @@ def test_disagreement_is_not_told_from_few_draws(path: Path) -> None:
     lines = lines_of(path, draws)
     assert np.nanmax([row.r_hat for row in convergence(open_run(path))]) > 1.1
     assert not [line for line in lines if line.startswith("warning")]
-    assert told(lines, "  20 draws in all: below 100 these figures are rough themselves.")
+    assert told(lines, "  20 draws in all: R-hat and ESS are rough with fewer than 100.")
 
 
 def test_chains_that_never_move_disagree_without_end(path: Path) -> None:
@@ -335,9 +339,9 @@ def test_chains_that_never_move_disagree_without_end(path: Path) -> None:
     ("chains", "draws", "committed", "expected"),
     [
         (4, 600, 600, "  Enough for all 8 quantities."),
-        (2, 90, 90, "  Not enough for 3 of 8 quantities: go on to some "),
-        (2, 400, 60, "  Not enough for 3 of 8 quantities: 340 draws of each chain are still to come."),
-        (1, 10, 10, "  Not enough for 3 of 8 quantities: go on to some "),
+        (2, 90, 90, "  Not enough for 3 of 8 quantities: continue to about "),
+        (2, 400, 60, "  Not enough for 3 of 8 quantities: 340 draws of each chain are still missing."),
+        (1, 10, 10, "  Not enough for 3 of 8 quantities: continue to about "),
     ],
 )
 def test_what_to_do_is_said(path: Path, chains: int, draws: int, committed: int, expected: str) -> None:
@@ -346,9 +350,9 @@ def test_what_to_do_is_said(path: Path, chains: int, draws: int, committed: int,
     alone = [line for line in lines if line.startswith("  One chain cannot show")]
     assert len(alone) == (chains == 1)
     assert told(
-        lines, "  R-hat: whether the chains" if chains > 1 else "  R-hat: whether the halves of the chain"
+        lines, "  R-hat compares the chains" if chains > 1 else "  R-hat compares the halves of the chain"
     )
-    if "some" in expected:
+    if "about" in expected:
         needed = int(line.removeprefix(expected).removesuffix(" draws of each chain:").replace(",", ""))
         poor = [row for row in convergence(open_run(path)) if not row.good]
         least = min(min(row.ess_bulk, row.ess_tail) for row in poor)
@@ -389,21 +393,21 @@ def test_starts_that_ran_out_of_steps_are_told(path: Path) -> None:
                 writer.write_sweep(start, step, Record(value, value, 4, 1.5, 0.01))
         writer.write_draw(0, [state()], [Record(-2.0, -2.0, 4, 1.5, 0.01)])
     lines = describe_run(open_run(path))
-    assert told(lines, "  start 1: ").endswith("4 components occupied, not settled (kept)")
-    assert told(lines, "  start 2: ").endswith("4 components occupied")
-    assert told(lines, "  start 3: ").endswith("4 components occupied")
-    assert told(lines, "warning: 1 of 3 starts had not settled by bem.max_steps; raise it")
+    assert told(lines, "  start 1: ").endswith("4 occupied components, not converged (kept)")
+    assert told(lines, "  start 2: ").endswith("4 occupied components")
+    assert told(lines, "  start 3: ").endswith("4 occupied components")
+    assert told(lines, "warning: 1 of 3 starts had not converged by bem.max_steps; raise it")
 
 
 def test_bayesian_em_in_lines(path: Path) -> None:
     text = "\n".join(describe_run(bem_run(path, [-1200.0, -1100.0, -1150.0], complete=True)))
     for part in (
-        "Bayesian EM by posterior means, begun 20",
-        "progress: complete; 3 of 3 starts begun",
-        "speed: 0.01 s a step",
-        "start 1: 1 steps, log posterior -1,200.0, 4 components occupied\n",
-        "start 2: 2 steps, log posterior -1,100.0, 5 components occupied (kept)\n",
-        "start 3: 3 steps, log posterior -1,150.0, 6 components occupied\n",
+        "Bayesian EM by posterior means, started 20",
+        "progress: complete; 3 of 3 starts run",
+        "speed: 0.01 s per step",
+        "start 1: 1 steps, log posterior -1,200.0, 4 occupied components\n",
+        "start 2: 2 steps, log posterior -1,100.0, 5 occupied components (kept)\n",
+        "start 3: 3 steps, log posterior -1,150.0, 6 occupied components\n",
         "alpha: 1",
         "warning: the truncation binds: the lightest component holds 0.78% of the mass; raise",
     ):
@@ -415,5 +419,5 @@ def test_bayesian_em_that_goes_on_keeps_nothing_yet(path: Path) -> None:
     run = bem_run(path, [-1200.0, -1100.0], complete=False)
     assert convergence(run) == []
     text = "\n".join(describe_run(run))
-    assert "progress: not complete; 2 of 3 starts begun" in text
+    assert "progress: not complete; 2 of 3 starts run" in text
     assert "(kept)" not in text

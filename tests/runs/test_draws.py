@@ -26,7 +26,7 @@ import xarray
 from dpmix.errors import ConfigError, DataError
 from dpmix.model.mixture import HYPERPARAMETERS, Array, Hyperparameters, State
 from dpmix.runs.checkpoint import checkpoint_path
-from dpmix.runs.layout import Layout, Record
+from dpmix.runs.layout import COUNTS, MCMC_COUNTS, Layout, Record
 from dpmix.runs.profile import SPANS
 from dpmix.runs.reader import import_arviz, open_run
 from dpmix.runs.run_file import read_contents
@@ -66,6 +66,7 @@ def layout(
             "n_events": 30,
         },
         learned=learned,
+        counts=COUNTS[kind] if kind == "mcmc" else (),
     )
 
 
@@ -87,7 +88,7 @@ def state(draw: int, chain: int = 0) -> State:
 
 
 def record(draw: int, chain: int = 0) -> Record:
-    return Record(-100.0 + draw, -200.0 + draw, 3 + chain, 1.5, 0.25)
+    return Record(-100.0 + draw, -200.0 + draw, 3 + chain, 1.5, 0.25, (draw, chain, 2, 3, 4, 5))
 
 
 def write_draw(writer: RunWriter, draw: int, chains: int = CHAINS) -> None:
@@ -107,6 +108,8 @@ def assert_whole(path: Path, committed: int | None = None) -> int:
             assert run.alpha[chain, draw] == expected.alpha
             assert run.sample_stats["log_posterior"][chain, draw] == -200.0 + draw
             assert run.sample_stats["occupied"][chain, draw] == 3 + chain
+            counts = [run.sample_stats[name][chain, draw] for name in MCMC_COUNTS]
+            assert counts == [draw, chain, 2, 3, 4, 5]
     return run.committed
 
 
@@ -135,7 +138,7 @@ def test_what_was_written_is_read(path: Path) -> None:
     assert (run.config["seed"], run.config["model"]["components"]) == (7, 32)
     assert run.attributes["seed"] == 7
     assert run.attributes["n_events"] == 30
-    assert run.attributes["format_version"] == 1
+    assert run.attributes["format_version"] == 2
     assert run.engine == {"backend": "cpu", "threads": 2}
     assert run.scaling == {"CD3": {"method": "arcsinh"}}
     assert set(run.versions) == {"dpmix", "numpy", "python"}
@@ -479,7 +482,7 @@ def spoil_short(path: Path) -> None:
 
 def spoil_newer(path: Path) -> None:
     with h5py.File(path, "r+") as file:
-        file.attrs["format_version"] = 2
+        file.attrs["format_version"] = 3
 
 
 @pytest.mark.parametrize(
@@ -490,7 +493,7 @@ def spoil_newer(path: Path) -> None:
         (spoil_foreign, "not a run file of dpmix"),
         (spoil_foreign_empty, "not a run file of dpmix"),
         (spoil_short, "cut short"),
-        (spoil_newer, "format 2, this dpmix reads up to 1: upgrade"),
+        (spoil_newer, "format 3, this dpmix reads up to 2: upgrade"),
     ],
 )
 def test_foreign_files_are_refused_in_one_line(
