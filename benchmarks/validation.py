@@ -4,7 +4,7 @@
     python benchmarks/validation.py sbc         # some 10 minutes; exits with 1 if the ranks are not uniform
 
 The tests are those of tests/: short_tests.py at the size at which they are run on the wrong samplers of
-wrong_samplers.py, and `whole_chain.calibration`.
+wrong_samplers.py, and `comparisons.calibration`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from threadpoolctl import threadpool_limits
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests" / room) for room in ("statistics", "engines", "model", "runs")]
 
+from comparisons import FAMILY, calibration, family_wise, worst  # noqa: E402
 from short_tests import SHORT, p_value  # noqa: E402
-from whole_chain import FAMILY, FIXED, LEARNED, Schedule, calibration, family_wise, worst  # noqa: E402
+from whole_chain import FIXED, LEARNED, Schedule  # noqa: E402
 from wrong_samplers import WRONG  # noqa: E402
 
 PAGE = ROOT / "docs" / "explanation" / "validation.md"

@@ -38,7 +38,7 @@ Update = Literal["mean", "mode"]
 
 
 class Info(NamedTuple):
-    """What a step reports besides the new state.
+    """Counts of components, which a step returns with the new state.
 
     Attributes
     ----------

@@ -23,7 +23,7 @@ from dpmix.model.streams import Step, Stream
 
 
 class Info(NamedTuple):
-    """What a sweep reports besides the new state.
+    """Order of the components and counts of moves, which a sweep returns with the new state.
 
     Proposed moves include those that are rejected without a pass over the events.
 

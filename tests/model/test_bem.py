@@ -1,4 +1,4 @@
-"""Bayesian EM: the step against the textbook's formulas, and its path on data."""
+"""Bayesian EM: the step compared with the textbook's formulas, and its path on data."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def three_groups(n_events: int = 600) -> np.ndarray:
 
 @dataclass
 class Way:
-    """A climb: states, their log posteriors, sticks before the first at 1, components without weight."""
+    """A climb: states, log posteriors, sticks before the first at 1, empty and newly emptied components."""
 
     states: list[State]
     values: np.ndarray
@@ -43,14 +43,14 @@ class Way:
 
     @property
     def rises(self) -> np.ndarray:
-        """Of every step that cuts nothing off the mixture, relative to the log posterior."""
+        """Relative change of the log posterior in each step that does not shorten the mixture."""
         return (np.diff(self.values) / np.abs(self.values[1:]))[np.diff(self.live) == 0]
 
 
 def climb(
     events: np.ndarray, state: State, prior: Prior, steps: int, update: bem.Update, copies: float = 1.0
 ) -> Way:
-    """Bayesian EM; every event stands for `copies` of itself."""
+    """Run Bayesian EM; each event counts `copies` times."""
     engine = ReferenceEngine(events)
     states, values, live, empty, emptied = [state], [], [], [], []
     for _ in range(steps):
@@ -149,7 +149,7 @@ def test_emptied_components_leave_finite_numbers() -> None:
     stats.scatters[0] = 600 * np.eye(2)
     after, info = bem.step(state, stats, PRIOR)
     assert info.empty == 4
-    assert info.emptied == 3  # the last component has no stick, and what the first leaves
+    assert info.emptied == 3  # the last component has no stick, and takes the remaining stick
     assert np.isfinite(log_prior(after, PRIOR))
     assert np.isfinite(after.alpha)
     assert after.weights.sum() == pytest.approx(1.0)
@@ -184,9 +184,11 @@ def test_a_step_to_modes_goes_to_the_joint_mode_of_a_component() -> None:
 
 
 def test_posterior_means_may_lower_the_log_posterior() -> None:
-    """The counterexample: a single component, from the joint mode. Both updates have the same mean, and
-    c = (dof + D + 2) / (dof - D - 1) times the covariance: the log posterior falls by
-    (dof + D + 2) D (log c + 1 / c - 1) / 2."""
+    """The counterexample is a single component at the joint mode.
+
+    The update "mean" keeps its mean and multiplies its covariance by c = (dof + D + 2) / (dof - D - 1): the
+    log posterior falls by (dof + D + 2) D (log c + 1 / c - 1) / 2.
+    """
     events = three_groups(30)
     start = one_component(events)
     there = climb(events, start, PRIOR, 2, "mode").states[1]
@@ -204,7 +206,7 @@ def one_component(events: np.ndarray) -> State:
 
 
 def test_modes_are_narrower_and_keep_more_components() -> None:
-    """Why the paper's update is the default."""
+    """This is why the paper's update is the default."""
     events, prior = three_groups(), replace(PRIOR, learned=frozenset({"alpha"}))
     start = initialise.from_random_events(events, 600, 16, prior, Stream(0, 0, 0))
     ends = {u: climb(events, start, prior, 150, u).states[-1] for u in ("mean", "mode")}
@@ -218,7 +220,7 @@ LEARNED = ((), ("alpha",), ("alpha", "gamma", "nu", "phi"), ("alpha", *HYPERPARA
 
 
 def ways(update: bem.Update, seeds: range) -> list[tuple[Prior, Way]]:
-    """Climbs of data of all kinds, from all kinds of starts, under priors that suit the data or do not."""
+    """Return climbs on varied data, from all kinds of starts, under priors that suit the data or do not."""
     found = []
     for seed in seeds:
         rng = np.random.default_rng(seed)
@@ -227,7 +229,7 @@ def ways(update: bem.Update, seeds: range) -> list[tuple[Prior, Way]]:
         noise = rng.normal(scale=rng.choice([0.2, 1.0]), size=(n_events, dim))
         events = (centres[rng.integers(len(centres), size=n_events)] + noise).astype(np.float32)
         gamma, nu, phi, shape, rate = 10.0 ** rng.uniform([-1, -1, -1.5, -1, -1], [2, 1.5, 1, 1, 1])
-        rate = shape if seed % 9 == 0 else rate  # alpha begins at 1
+        rate = shape if seed % 9 == 0 else rate  # alpha starts at 1
         learned = frozenset(LEARNED[seed % 5])
         prior = Prior(np.zeros(dim), gamma, nu, phi * np.eye(dim), shape, rate, learned)
         stream = Stream(seed, 0, 0)
@@ -241,9 +243,11 @@ def ways(update: bem.Update, seeds: range) -> list[tuple[Prior, Way]]:
 
 
 def test_with_modes_the_log_posterior_never_falls() -> None:
-    """To rounding, and to what the floor of an event's weights leaves out, in all steps but those in which a
-    stick reaches 1: these are few, and the log posterior is that of a shorter mixture from there on. With
-    alpha of 1 or more nothing jumps at them."""
+    """This holds up to rounding and the weight floor, except in the few steps in which a stick reaches 1.
+
+    From such a step on, the log posterior is that of a shorter mixture. With alpha of 1 or more it does not
+    fall in such a step either.
+    """
     cut = at_one = emptied = gone = 0
     for prior, way in ways("mode", range(45)):
         assert np.isfinite(way.values).all()
@@ -265,13 +269,13 @@ def test_with_modes_the_log_posterior_never_falls() -> None:
 
 
 def test_with_means_it_falls_in_the_same_climbs() -> None:
-    """The control of the test above: it can fail, and it does with the paper's update."""
+    """This is the control of the test above, which fails with the paper's update."""
     falls = [way.rises.min(initial=0.0) < -1e-6 for _, way in ways("mean", range(15))]
     assert np.mean(falls) > 0.4
 
 
 def test_a_stick_that_has_reached_1_stays_there() -> None:
-    """Even where its conditional, by an alpha that has grown since, would have it come back."""
+    """This holds even if alpha has grown since, and the mode of the stick's conditional is below 1."""
     prior = replace(PRIOR, learned=frozenset())
     state = initialise.from_kmeans(three_groups(), 600, 4, prior, Stream(1, 0, 0))
     sticks = bem.modal_sticks(np.array([300.0, 300.0, 0.0, 0.0]), 0.5, np.zeros(3, bool))
@@ -302,12 +306,15 @@ def test_a_run_climbs_as_its_config_says(tmp_path: Path, learn: list[str]) -> No
     assert falls["mean"] < -2e-6
 
 
-# Beside scikit-learn
+# Comparison with scikit-learn
 
 
 def test_one_component_is_the_posterior_of_scikit_learn() -> None:
-    """With one component variational Bayes is exact: the same normal inverse Wishart posterior, of which
-    scikit-learn gives the mean and the scale over the degrees of freedom."""
+    """With one component variational Bayes is exact.
+
+    scikit-learn gives the mean of the normal inverse Wishart posterior, and its scale matrix divided by the
+    degrees of freedom.
+    """
     events = three_groups(60).astype(np.float64)
     theirs = variational(1, PRIOR).fit(events)
     dof = theirs.degrees_of_freedom_[0]
@@ -320,8 +327,10 @@ def test_one_component_is_the_posterior_of_scikit_learn() -> None:
 
 @pytest.mark.parametrize("update", ["mean", "mode"])
 def test_groups_far_apart_end_at_the_posterior_of_scikit_learn(update: bem.Update) -> None:
-    """Where no event is in doubt the fixed points of both are the same posterior given the labels: that of
-    scikit-learn's truncated Dirichlet process in full, ours its means or modes."""
+    """If the label of each event is certain, both fixed points belong to the same posterior given the labels.
+
+    scikit-learn has the whole posterior of its truncated Dirichlet process, dpmix its means or modes.
+    """
     rng = np.random.default_rng(3)
     centres = np.repeat([[0.0, 0.0], [60.0, 0.0], [0.0, 60.0]], [90, 60, 30], axis=0)
     events = (centres + rng.normal(size=(180, 2))).astype(np.float32)
@@ -329,7 +338,7 @@ def test_groups_far_apart_end_at_the_posterior_of_scikit_learn(update: bem.Updat
     theirs = variational(3, prior).fit(events.astype(np.float64))
     start = initialise.from_kmeans(events, 180, 3, prior, Stream(1, 0, 0))
     away = np.square(start.means - theirs.means_[:, None]).sum(axis=2)
-    start = replace(start, means=start.means[away.argmin(axis=1)])  # the sticks tell their order
+    start = replace(start, means=start.means[away.argmin(axis=1)])  # sticks depend on the order
     end = climb(events, start, prior, 10, update).states[-1]
     theirs_a, theirs_b = theirs.weight_concentration_
     dofs = theirs.degrees_of_freedom_[:, None, None]
@@ -343,7 +352,7 @@ def test_groups_far_apart_end_at_the_posterior_of_scikit_learn(update: bem.Updat
 
 @pytest.mark.parametrize("update", ["mean", "mode"])
 def test_very_many_events_end_at_the_maximum_likelihood_of_scikit_learn(update: bem.Update) -> None:
-    """Each event stands for a thousand million of itself, beside which no prior counts; groups overlap."""
+    """Each event counts 1e9 times, so that the prior has no weight; groups overlap."""
     rng = np.random.default_rng(5)
     centres = np.repeat([[0.0, 0.0], [4.0, 0.0], [0.0, 4.0]], [125, 75, 50], axis=0)
     events = (centres + rng.normal(size=(250, 2))).astype(np.float32)
@@ -365,12 +374,12 @@ def test_very_many_events_end_at_the_maximum_likelihood_of_scikit_learn(update: 
     assert end.means == pytest.approx(theirs.means_, abs=1e-4)
     assert end.covariances == pytest.approx(theirs.covariances_, abs=1e-4)
     assert way.values[-1] / 250e9 == pytest.approx(theirs.score(events.astype(np.float64)), abs=1e-6)
-    few = climb(events, start, prior, 60, update).states[-1]  # and with these 250 the prior does count
+    few = climb(events, start, prior, 60, update).states[-1]  # with these 250 events the prior has weight
     assert np.abs(few.covariances - theirs.covariances_).max() > 1e-2
 
 
 def variational(n_components: int, prior: Prior) -> BayesianGaussianMixture:
-    """scikit-learn's variational Bayes under our prior, with alpha at its prior mean."""
+    """Return scikit-learn's variational Bayes under the same prior, with alpha at its prior mean."""
     return BayesianGaussianMixture(
         n_components=n_components,
         tol=1e-12,

@@ -1,4 +1,7 @@
-"""Each conditional of the Gibbs sweep has its exact moments. The whole sweep: test_joint_distribution.py."""
+"""Each conditional of the Gibbs sweep has its exact moments.
+
+test_joint_distribution.py tests the whole sweep.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from dpmix.model.streams import Key, Step, Stream
 PRIOR = Prior(np.array([0.5, -0.5]), 2.0, 3.0, np.array([[1.0, 0.4], [0.4, 0.8]]), 2.0, 1.0)
 LEARNED = replace(PRIOR, learned=frozenset({"alpha", *HYPERPARAMETERS}))
 COMPONENTS, EVENTS = 4, 12
-# A right sampler fails one choice of the seed in some 500.
+# A correct sampler fails for about one choice of the seed in 500.
 SMALL = 1e-4
 
 
@@ -30,12 +33,12 @@ def simulate_events(state: State, rng: np.random.Generator) -> npt.NDArray[np.fl
 
 
 def test_draws_without_learning_are_what_they_always_were() -> None:
-    """The numbers are those of the first version, which could not learn hyperparameters."""
+    """The numbers are from the first version, which had fixed hyperparameters."""
     state = gibbs.draw_prior(PRIOR, COMPONENTS, None, Stream(7, 0, 0))
     engine = ReferenceEngine(simulate_events(state, np.random.default_rng(8)))
     stats = engine.draw_labels(mixture_of(state), Key(7, 0, 1))
     fixed, _ = gibbs.sweep(state, stats, PRIOR, Stream(7, 0, 1))
-    # only the last bits may differ, by the linear algebra of another processor
+    # only the last bits may differ: linear algebra depends on the processor
     assert state.alpha == pytest.approx(3.651861756483129, rel=1e-12)
     assert fixed.alpha == pytest.approx(1.7045667479367452, rel=1e-12)
     first = [-2.3476897983996023, 0.8801765914159698, 0.12248979699644241, -0.7713691888105798]
@@ -61,7 +64,7 @@ def test_learning_takes_its_random_numbers_from_a_stream_of_its_own() -> None:
 
 
 def test_label_swaps_leave_labels_and_sticks_as_they_are() -> None:
-    """Given the prior of (alpha, sticks, labels) alone, where a slip in a swap's ratio cannot hide."""
+    """The prior of (alpha, sticks, labels), without data, shows any error in the ratio of a swap."""
     rng = np.random.default_rng(11)
     counts_before, counts_after, first_before, first_after = [], [], [], []
     for _ in range(6000):
@@ -84,21 +87,21 @@ def test_label_swaps_leave_labels_and_sticks_as_they_are() -> None:
     assert st.ks_2samp(first_before, first_after).pvalue > SMALL
 
 
-def test_a_sweep_tells_the_numbers_that_its_components_had() -> None:
-    """What passes are pruned by: the order of the sweep's swaps, which draws none of the parameters."""
+def test_a_sweep_returns_the_former_numbers_of_its_components() -> None:
+    """Passes are pruned by this order, that of the label swaps, which draw no parameters."""
     state = gibbs.draw_prior(PRIOR, COMPONENTS, None, Stream(7, 0, 0))
     stats = no_events(COMPONENTS, 2)
     stats.counts[:] = [3.0, 0.0, 40.0, 1.0]
-    stays, told = gibbs.sweep(state, stats, PRIOR, Stream(7, 0, 1), label_swaps=False)
-    assert told.order is None
-    moved, told = gibbs.sweep(state, stats, PRIOR, Stream(7, 0, 1))
-    assert told.order is not None
-    assert told.order.tolist() != [0, 1, 2, 3]
-    assert np.array_equal(moved.means, stays.means[told.order])
+    stays, info = gibbs.sweep(state, stats, PRIOR, Stream(7, 0, 1), label_swaps=False)
+    assert info.order is None
+    moved, info = gibbs.sweep(state, stats, PRIOR, Stream(7, 0, 1))
+    assert info.order is not None
+    assert info.order.tolist() != [0, 1, 2, 3]
+    assert np.array_equal(moved.means, stays.means[info.order])
 
 
 def test_a_sweep_counts_its_label_swaps() -> None:
-    """Of three kinds: K tries, K - 2 and K - 1 neighbours. Two empty components do not count."""
+    """The three kinds try K swaps, and those of K - 2 and K - 1 neighbours. Empty pairs do not count."""
     state = gibbs.draw_prior(PRIOR, COMPONENTS, None, Stream(7, 0, 0))
 
     def info_of(counts: list[float], *, label_swaps: bool = True) -> gibbs.Info:
@@ -122,7 +125,7 @@ def test_swaps_of_empty_neighbours_are_not_counted() -> None:
 
 
 def z_scores(sample: Array, mean: Array, variance: Array) -> Array:
-    """Of the sample mean over the first axis."""
+    """Return z-scores of the sample mean over the first axis."""
     return (sample.mean(axis=0) - mean) / np.sqrt(variance / len(sample))
 
 
@@ -156,7 +159,7 @@ def test_parameters_have_the_moments_of_the_normal_inverse_wishart() -> None:
     assert np.allclose(np.linalg.inv(precision), covariances)
     fit = st.kstest(precision[:, 0, 0] / np.linalg.inv(scale)[0, 0], st.chi2(dof).cdf)
     assert fit.pvalue > SMALL
-    # whitened by its own draw, a mean is standard normal, and independent of it
+    # a mean whitened by its own covariance is standard normal, and independent of that covariance
     standard = np.einsum("nij,nj->ni", whiteners, means - expected) * np.sqrt(kappa + 30)
     assert st.kstest(standard.ravel(), "norm").pvalue > SMALL
 
@@ -183,7 +186,7 @@ def test_sticks_stay_finite_where_a_stick_rounds_to_one() -> None:
     assert np.isfinite(log_weights(sticks.log_sticks, sticks.log1m_sticks)).all()
 
 
-def test_a_component_alone_takes_everything() -> None:
+def test_a_single_component_has_all_events_and_weight() -> None:
     state = gibbs.draw_prior(PRIOR, 1, None, Stream(3, 0, 0))
     engine = ReferenceEngine(np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32))
     stats = engine.draw_labels(mixture_of(state), Key(1, 0, 1))
@@ -193,7 +196,7 @@ def test_a_component_alone_takes_everything() -> None:
 
 
 def test_alpha_of_a_vague_prior_stays_above_zero() -> None:
-    """Gamma(0.001) variates round to 0, at which nothing goes on."""
+    """Gamma(0.001) variates round to 0, which would lead to infinite logs."""
     prior = Prior(np.zeros(2), 5.0, 2.0, 0.3 * np.eye(2), 1e-3, 1e-3)
     drawn = [gibbs.draw_prior(prior, 6, None, Stream(1, chain, 0)) for chain in range(50)]
     assert min(state.alpha for state in drawn) == stick_breaking.LEAST_ALPHA

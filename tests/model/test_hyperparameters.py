@@ -1,4 +1,4 @@
-"""The hyperparameters' conditionals and modes against their exact distributions."""
+"""Compare the conditionals and modes of the hyperparameters with their exact distributions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dpmix.model.mixture import HYPERPARAMETERS, Array, Hyperparameters, State, 
 from dpmix.model.prior import Prior, log_hyperprior, log_prior
 from dpmix.model.streams import Step, Stream
 
-# A right sampler fails one choice of the seed in some 500.
+# A correct sampler fails for about one choice of the seed in 500.
 SMALL = 1e-4
 PRIOR = Prior(
     np.array([0.5, -0.5, 0.2]),
@@ -33,7 +33,7 @@ HYPER = Hyperparameters(
 
 
 def a_state(n_components: int = 7) -> State:
-    """Components of the model, under hyperparameters that are not the prior's own."""
+    """Return a state drawn from the model, with hyperparameters that differ from those of the prior."""
     state = gibbs.draw_prior(PRIOR, n_components, None, Stream(3, 0, 0))
     empty = normal_wishart.posterior(no_events(n_components, 3), HYPER)
     means, covariances, whiteners = normal_wishart.draw_parameters(
@@ -47,7 +47,7 @@ def learning(*names: str) -> Prior:
 
 
 def drawn(name: str, count: int, state: State | None = None) -> Array:
-    """Draws of one hyperparameter given a state's components and the others, [count, ...]."""
+    """Return draws of one hyperparameter, given the components of a state and the others, [count, ...]."""
     state = state or a_state()
     components = hyperparameters.summarise(state.means, state.whiteners, HYPER.m)
     rng, prior = np.random.default_rng(7), learning(name)
@@ -57,7 +57,7 @@ def drawn(name: str, count: int, state: State | None = None) -> Array:
 
 
 def log_joint(hyper: Hyperparameters, state: State | None = None) -> float:
-    """Log density of everything, as a function of the hyperparameters."""
+    """Return the joint log density as a function of the hyperparameters."""
     return log_prior(replace(state or a_state(), hyperparameters=hyper), PRIOR)
 
 
@@ -150,7 +150,7 @@ def test_each_is_switched_on_its_own(name: str) -> None:
         assert following.alpha == state.alpha
 
 
-def test_components_without_events_say_nothing() -> None:
+def test_components_without_events_have_no_effect() -> None:
     state, stats = a_state(), no_events(7, 3)
     stats.counts[:4] = 5.0
     other = replace(state, means=np.concatenate((state.means[:4], state.means[4:] + 9.0)))
@@ -162,7 +162,7 @@ def test_components_without_events_say_nothing() -> None:
         assert all(np.array_equal(getattr(one, name), getattr(two, name)) for name in HYPERPARAMETERS)
 
 
-def test_bayesian_em_takes_components_without_events_for_none() -> None:
+def test_bayesian_em_ignores_components_without_events() -> None:
     stats = some_stats()
     stats.counts[4:], stats.sums[4:], stats.scatters[4:] = 0.0, 0.0, 0.0
     few = Stats(stats.counts[:4], stats.sums[:4], stats.scatters[:4], stats.centres[:4], 0.0)
@@ -180,7 +180,7 @@ def restricted(least: float) -> Wishart:
 
 
 def test_channels_are_redrawn_from_the_restricted_distribution() -> None:
-    """The moves leave it as it is: independent draws of it, moved, against others that are not."""
+    """The moves leave it invariant: independent draws after a move are compared with others without."""
     wishart = restricted(0.2)
     rng = np.random.default_rng(5)
     whole = st.wishart(wishart.dof, np.linalg.inv(wishart.inverse)).rvs(12_000, random_state=2)
@@ -214,7 +214,7 @@ def test_both_ways_to_draw_phi_agree() -> None:
 
 
 def test_phi_far_below_its_least_is_drawn_above_it() -> None:
-    """As with events piled at one value: the exact density there is the least, plus a steep exponential."""
+    """This happens with events piled at one value: Phi is the bound plus a steep exponential there."""
     scale = np.diag([1.0, 1e-9])
     wishart = Wishart(60.0, np.linalg.inv(scale), 0.01 * np.eye(2))
     rng, phi, draws = np.random.default_rng(8), np.eye(2), []
@@ -228,7 +228,7 @@ def test_phi_far_below_its_least_is_drawn_above_it() -> None:
     assert st.kstest(np.array(draws)[::10, 0, 0], st.chi2(60).cdf).pvalue > SMALL
 
 
-def test_phi_is_drawn_from_the_edge_where_bayesian_em_may_end() -> None:
+def test_phi_is_drawn_from_the_boundary_at_which_bayesian_em_may_end() -> None:
     wishart = Wishart(60.0, np.diag([1e9, 1e9, 1e9]), 0.01 * np.eye(3))
     mode = hyperparameters.wishart_mode(wishart)
     assert mode == pytest.approx(wishart.least)
@@ -305,7 +305,7 @@ def test_draws_from_the_prior_have_its_moments() -> None:
 
 
 def some_stats() -> Stats:
-    """Weighted events: many, few, a fraction of one, and none."""
+    """Return statistics of weighted events: many, few, a fraction of one, and none."""
     rng = np.random.default_rng(10)
     stats = no_events(7, 3)
     for j, count in enumerate((200.0, 50.0, 9.0, 3.0, 0.4, 1e-3, 0.0)):
@@ -317,8 +317,10 @@ def some_stats() -> Stats:
 
 
 def objective(hyper: Hyperparameters, stats: Stats) -> float:
-    """log p(hyperparameters) and the log density of the weighted events, components integrated out (Gelman et
-    al. 2013, Bayesian Data Analysis, 3rd edition, section 3.6), but for a constant."""
+    """Return log p(hyperparameters) plus the log density of the weighted events, up to a constant.
+
+    The components are integrated out (Gelman et al. 2013, Bayesian Data Analysis, 3rd edition, section 3.6).
+    """
     dim, dof = 3, hyper.nu + 4
     conditional = normal_wishart.posterior(stats, hyper)
     value = log_hyperprior(hyper, PRIOR)

@@ -1,4 +1,4 @@
-"""The densities of the model against scipy.stats, in float64."""
+"""Compare the densities of the model with scipy.stats, in float64."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_statistics_add_only_about_the_same_centre() -> None:
         one + other
 
 
-def test_streams_are_keyed_and_not_sequenced() -> None:
+def test_streams_depend_on_their_key_alone() -> None:
     def first(seed: int, chain: int, iteration: int, step: Step) -> float:
         return float(Stream(seed, chain, iteration).step(step).random())
 

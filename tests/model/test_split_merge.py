@@ -1,4 +1,4 @@
-"""Split-merge moves. Their densities, and that they keep the posterior: test_exact_posterior.py."""
+"""Split-merge moves; test_exact_posterior.py tests their densities and their invariant distribution."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def stats_of(events: Floats, labels: Ints, centres: Array) -> Stats:
 
 
 def state_of(events: Floats, labels: Ints, n_components: int, prior: Prior) -> State:
-    """A state drawn given labels."""
+    """Draw a state given labels."""
     stats = stats_of(events, labels, np.zeros((n_components, events.shape[1])))
     state = gibbs.draw_prior(prior, n_components, 1.0, Stream(0, 0, 0))
     return gibbs.sweep(state, stats, prior, Stream(0, 0, 0))[0]
@@ -43,7 +43,7 @@ def separated(n_events: int, n_groups: int, dim: int) -> tuple[Floats, Ints]:
     return ((events - events.mean(axis=0)) / events.std(axis=0)).astype(np.float32), labels
 
 
-def test_statistics_of_two_together_are_those_of_their_events() -> None:
+def test_merged_statistics_are_those_of_the_joined_events() -> None:
     rng = np.random.default_rng(1)
     events, labels = rng.normal(size=(50, 2)).astype(np.float32), rng.integers(2, size=50)
     centres = np.array([[3.0, 1.0], [-2.0, 7.0]])
@@ -57,7 +57,7 @@ def test_statistics_of_two_together_are_those_of_their_events() -> None:
 def chain(
     events: Floats, state: State, prior: Prior, sweeps: int, *, moves: bool
 ) -> tuple[list[float], list[int]]:
-    """Log posteriors and numbers of occupied components, with a round in every sweep or with none."""
+    """Return log posteriors and numbers of occupied components, with a round in every sweep or in none."""
     engine = CpuEngine(events)
     log_posteriors, numbers = [], []
     for _ in range(sweeps):
@@ -71,7 +71,7 @@ def chain(
 
 
 def test_separated_groups_are_found_from_one_component() -> None:
-    """And without the moves they are not."""
+    """Without the moves they are not found."""
     events, labels = separated(4000, 12, 5)
     prior = Prior(np.zeros(5), 5.0, 2.0, 0.1 * np.eye(5), 1.0, 1.0)
     truth, _ = chain(events, state_of(events, labels, 30, prior), prior, 40, moves=False)
@@ -82,7 +82,7 @@ def test_separated_groups_are_found_from_one_component() -> None:
 
 
 def test_splits_and_merges_balance() -> None:
-    """Of a few events, where both are common."""
+    """With few events, both are common."""
     events = np.random.default_rng(4).normal(size=(12, 2)).astype(np.float32)
     state = state_of(events, np.zeros(12, int), 6, PRIOR)
     engine, made = CpuEngine(events), np.zeros(2, int)
@@ -127,7 +127,7 @@ def test_a_round_moves_events_and_loses_none() -> None:
 
 
 def test_a_round_counts_the_moves_it_proposes() -> None:
-    """Also those that it rejects without a pass over the events: here all, as one component is one event."""
+    """This includes moves rejected without a pass over the events: here all, with one event each."""
     events = np.array([[0.0, 0.0], [90.0, 90.0], [-90.0, 90.0], [-90.0, -90.0]], np.float32)
 
     def no_pass(split: split_merge.SplitAssignment, mixture: object) -> tuple[Stats, Array]:

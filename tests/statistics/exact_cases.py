@@ -1,4 +1,4 @@
-"""The exact posterior of a few events, by enumeration of all their labels, and a chain beside it.
+"""The exact posterior of a few events, by enumeration of all their labels, and a chain to compare with it.
 
 N events, D channels, K components, Z = K^N label vectors, G values of alpha.
 """
@@ -10,10 +10,11 @@ from functools import cache
 from itertools import product
 
 import numpy as np
+from quantities import log_densities
 from reference import ReferenceEngine
 from scipy import stats as st
 from scipy.special import betaln, logsumexp, multigammaln
-from whole_chain import WHOLE, Array, Case, Ints, Sampler, Schedule, log_densities, posterior_draws
+from whole_chain import WHOLE, Array, Case, Ints, Sampler, Schedule, posterior_draws
 
 from dpmix.model import split_merge
 from dpmix.model.mixture import Stats
@@ -23,11 +24,11 @@ from dpmix.model.streams import Key
 PRIOR = Prior(np.array([0.2, -0.1]), 3.0, 2.0, np.array([[0.8, 0.2], [0.2, 0.5]]), 2.0, 1.5)
 EVENTS = np.array([[0.0, 0.1], [0.4, -0.3], [1.9, 1.2], [2.2, 0.6], [-1.6, 0.9], [0.9, 0.5]], np.float32)
 POINTS = np.array([[0.2, 0.0], [2.0, 1.0], [-1.0, -1.0]])
-LEAST_CELL = 0.02  # what is less probable is one cell
+LEAST_CELL = 0.02  # all values that are less probable form one cell
 
 
 def log_marginal(events: Array, prior: Prior) -> float:
-    """log density of events of one component, its parameters integrated out.
+    """Return the log density of the events of one component, with its parameters integrated out.
 
     Gelman et al. (2013), Bayesian Data Analysis, 3rd edition, section 3.6.
     """
@@ -50,7 +51,7 @@ def log_marginal(events: Array, prior: Prior) -> float:
 
 
 def log_predictive(point: Array, events: Array, prior: Prior) -> float:
-    """log density of one more event of a component that holds these: a Student t."""
+    """Return the log density of one more event of a component with these events: a Student t."""
     count, dim = events.shape
     kappa, dof = 1.0 / prior.gamma + count, prior.nu + dim + 1 + count
     scale, mean = prior.nu * prior.phi, prior.m
@@ -65,7 +66,7 @@ def log_predictive(point: Array, events: Array, prior: Prior) -> float:
 
 
 def log_label_prior(counts: Array, alpha: Array) -> Array:
-    """log P(labels | alpha), [G, Z], of counts [Z, K], the sticks integrated out."""
+    """Return log P(labels | alpha), [G, Z], of counts [Z, K], with the sticks integrated out."""
     later = np.cumsum(counts[:, ::-1], axis=1)[:, ::-1] - counts
     alphas = alpha[:, None, None]
     own = betaln(1.0 + counts[:, :-1], alphas + later[:, :-1]) - betaln(1.0, alphas)
@@ -73,7 +74,7 @@ def log_label_prior(counts: Array, alpha: Array) -> Array:
 
 
 def expected_weights(counts: Array, alpha: Array) -> Array:
-    """E[pi_j | labels, alpha], [G, Z, K]."""
+    """Return E[pi_j | labels, alpha], [G, Z, K]."""
     later = np.cumsum(counts[:, ::-1], axis=1)[:, ::-1] - counts
     alphas = alpha[:, None, None]
     sticks = (1.0 + counts) / (1.0 + alphas + counts + later)
@@ -83,19 +84,19 @@ def expected_weights(counts: Array, alpha: Array) -> Array:
 
 
 def partition_of(labels: Ints) -> Ints:
-    """One number for each way to part the events, [T], of labels [T, N], however components are numbered."""
+    """Return one number for each partition of the events, [T], from labels [T, N], for any numbering."""
     same = labels[:, :, None] == labels[:, None, :]
-    first = same.argmax(axis=2)  # the first event of each one's block
+    first = same.argmax(axis=2)  # for each event, the first event of its block
     return np.asarray(first @ labels.shape[1] ** np.arange(labels.shape[1]))
 
 
 def occupation(labels: Ints) -> Ints:
-    """One number for each (n_1, ..., n_K), [T]."""
+    """Return one number for each (n_1, ..., n_K), [T]."""
     return np.asarray(((labels.shape[1] + 1) ** labels).sum(axis=1))
 
 
 class Exact:
-    """The exact posterior of the first events; alpha given, or its prior cut into G equally probable parts.
+    """The exact posterior of the first events, for a fixed alpha or a prior of G equally probable values.
 
     Attributes
     ----------
@@ -103,7 +104,7 @@ class Exact:
     probabilities : float64 [Z]
     alpha : float64 [G]
     of_alpha : float64 [G]
-        Posterior probability of each part.
+        Posterior probability of each value.
     density : float64 [points]
         Posterior mean of the mixture's density.
     """
@@ -136,10 +137,10 @@ exact_case = cache(Exact)
 
 
 def beyond_chance(values: Array, expected: Array, batches: int) -> float:
-    """P-value of the means of a chain's values [T, M] (Hotelling's test of the means of batches)."""
+    """Return the p-value of the means of a chain's values [T, M] (Hotelling's test of batch means)."""
     count = len(values) // batches
     means = values[: count * batches].reshape(batches, count, -1).mean(axis=1)
-    if np.ptp(means, axis=0).min() == 0.0:  # a cell that is not rare was never entered, or never left
+    if np.ptp(means, axis=0).min() == 0.0:  # a cell that is not rare was never or always occupied
         return 0.0
     away, dim = means.mean(axis=0) - expected, means.shape[1]
     squared = batches * away @ np.linalg.solve(np.cov(means.T).reshape(dim, dim), away)
@@ -147,18 +148,18 @@ def beyond_chance(values: Array, expected: Array, batches: int) -> float:
 
 
 def frequencies(cells: Ints, exact_cells: Ints, probabilities: Array, batches: int) -> float:
-    """P-value of how often a chain was in each cell: a chi-square test, corrected for autocorrelation."""
+    """Return the p-value of the chain's frequency in each cell, corrected for autocorrelation."""
     kinds, place = np.unique(exact_cells, return_inverse=True)
     expected = np.bincount(place, probabilities)
     usual = expected >= LEAST_CELL
-    # all that are rare are one cell; it is left out, as the frequencies of all cells sum to 1
+    # the rare values form one cell, which is left out: the frequencies of all cells sum to 1
     return beyond_chance((cells[:, None] == kinds[usual]).astype(float), expected[usual], batches)
 
 
 def exact_posterior(
     alpha: float | None, sweeps: int, sampler: Sampler = WHOLE, *, batches: int = 40, seed: int = 1
 ) -> dict[str, float]:
-    """P-values of a chain against the exact posterior; `alpha` None: learned."""
+    """Return p-values of a chain under the exact posterior; `alpha` None means learned."""
     exact = exact_case(alpha)
     learned = frozenset({"alpha"} if alpha is None else ())
     case = Case(replace(PRIOR, learned=learned), 3, len(EVENTS))
@@ -174,7 +175,7 @@ def exact_posterior(
         "density": beyond_chance(np.exp(log_densities(trace, points)), exact.density, batches),
     }
     if alpha is None:
-        # eight parts, each as probable by the prior
+        # eight intervals with equal prior probability
         gamma = st.gamma(PRIOR.alpha_shape, scale=1.0 / PRIOR.alpha_rate)
         parts = np.minimum((8 * gamma.cdf(trace.alpha)).astype(int), 7)
         p_values["alpha"] = frequencies(parts, np.repeat(np.arange(8), 50), exact.of_alpha, batches)
@@ -182,9 +183,10 @@ def exact_posterior(
 
 
 def split_merge_alone(count: int, seed: int = 1) -> dict[str, float]:
-    """P-values of labels drawn from their posterior and moved by one round each: four events, K = 2.
+    """Return p-values of labels drawn from their posterior and moved by one round each: four events, K = 2.
 
-    Where the labels went is told by the statistics; expected and observed are compared by chi-square.
+    The statistics after the round show the new labels. Expected and observed labels are compared by
+    chi-square.
     """
     exact, events = exact_case(1.0, 2, 4), EVENTS[:4]
     engine, rng = ReferenceEngine(events), np.random.default_rng([seed, 5])

@@ -1,4 +1,4 @@
-"""The statistical tests at the size at which they are run on wrong samplers."""
+"""The statistical tests at the size used for wrong samplers."""
 
 from __future__ import annotations
 
@@ -6,30 +6,22 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 import test_gibbs
+from comparisons import calibration, family_wise, joint_distribution
 from exact_cases import exact_posterior, split_merge_alone
 from test_conditionals import DISTANCES, label_frequencies, swap_moves
-from whole_chain import (
-    FIXED,
-    LEARNED,
-    Sampler,
-    Schedule,
-    calibration,
-    cpu_engine,
-    family_wise,
-    joint_distribution,
-)
+from whole_chain import FIXED, LEARNED, Sampler, Schedule, cpu_engine
 
 PLAIN = Sampler(split_merge=False)
 
 
 def labels_and_swaps() -> dict[str, float]:
-    """Steps 1 and 5 alone."""
+    """Return the p-values of labels and label swaps alone."""
     p_values = {f"labels {distance} away": label_frequencies(cpu_engine, distance) for distance in DISTANCES}
     return p_values | swap_moves(3000)
 
 
 def asserting(*tests: Callable[[], None]) -> dict[str, float]:
-    """Of tests that only assert: 0 where they fail, and 1 where they pass."""
+    """Return 0 for each test that fails an assertion, and 1 for each that passes."""
 
     def passes(test: Callable[[], None]) -> bool:
         try:
@@ -56,7 +48,7 @@ SHORT: Mapping[str, Callable[[], dict[str, float]]] = {
 
 
 def p_value(name: str) -> float:
-    """Of all comparisons of a test together; 0 where a wrong sampler's numbers cannot go on."""
+    """Return the p-value of a test, all its comparisons together, or 0 if it ends in a numerical error."""
     try:
         return family_wise(SHORT[name]())
     except (np.linalg.LinAlgError, FloatingPointError):

@@ -1,4 +1,4 @@
-"""Labels near and far, label swaps one by one, and densities, against SciPy in float64.
+"""Compare labels near and far, each kind of label swap, and densities with SciPy in float64.
 
 The conditionals of parameters, sticks and alpha are in test_gibbs.py, of hyperparameters in
 test_hyperparameters.py.
@@ -11,10 +11,11 @@ from itertools import permutations
 
 import numpy as np
 import pytest
+from comparisons import FAMILY, family_wise, worst
 from exact_cases import frequencies, log_label_prior
 from scipy import stats as st
 from scipy.special import logsumexp
-from whole_chain import FAMILY, FIXED, Array, Floats, Ints, MakeEngine, cpu_engine, family_wise, worst
+from whole_chain import FIXED, Array, Floats, Ints, MakeEngine, cpu_engine
 
 from dpmix.engines.cuda import CudaEngine
 from dpmix.model import gibbs, label_swaps
@@ -25,9 +26,9 @@ from dpmix.model.streams import Key, Stream
 
 
 def along_a_line(distance: float) -> tuple[Array, Array, Array, Floats]:
-    """Weights, means and covariances of four normals, and an event so many standard deviations from all.
+    """Return weights, means and covariances of four normals, and an event at this distance from all.
 
-    Far out only normals of one covariance leave a label to chance.
+    The distance is in standard deviations. Far away, the label is random only if all covariances are equal.
     """
     covariance = np.array([[1.0, 0.5, 0.2], [0.5, 2.0, -0.3], [0.2, -0.3, 0.6]])
     root = np.linalg.cholesky(covariance)
@@ -39,7 +40,7 @@ def along_a_line(distance: float) -> tuple[Array, Array, Array, Floats]:
 
 
 def label_frequencies(make_engine: MakeEngine, distance: float, seed: int = 1) -> float:
-    """P-value of 20,000 labels of one event against their exact probabilities: chi-square."""
+    """Return the p-value of 20,000 labels of one event, by chi-square from their exact probabilities."""
     weights, means, covariances, event = along_a_line(distance)
     rounded = means.astype(np.float32).astype(float)  # as engines hold them
     each = [
@@ -108,14 +109,14 @@ def arrangements(move: Callable[[Ints], label_swaps.Exchange], count: int) -> In
 
 
 def swap_moves(count: int = 6000, seed: int = 1) -> dict[str, float]:
-    """P-values of the orders that each kind of move visits against all orders' exact probabilities."""
+    """Return p-values of the orders visited by each kind of move, given their exact probabilities."""
     rng = np.random.default_rng(seed)
     rows = np.array(list(permutations(range(4))))
     counts = np.array(COUNTS)[rows]
     log_sticks, log1m_sticks = np.log(STICKS), np.log1p(-STICKS)
     weights = log_weights(log_sticks, log1m_sticks)
 
-    # the second move takes sticks along: a component keeps its own, and the last keeps its place
+    # the second move exchanges sticks, too: a component keeps its stick, and the last keeps its place
     inner = rows[rows[:, 3] == 3]
     moved_weights = np.array([log_weights(log_sticks[r[:3]], log1m_sticks[r[:3]]) for r in inner])
 

@@ -1,9 +1,10 @@
-"""A chain on six events against their posterior, which is enumerated (`exact_cases`)."""
+"""Compare a chain on six events with their posterior, which is enumerated (`exact_cases`)."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from comparisons import FAMILY, family_wise, worst
 from exact_cases import (
     EVENTS,
     PRIOR,
@@ -16,7 +17,7 @@ from exact_cases import (
     split_merge_alone,
 )
 from scipy import stats as st
-from whole_chain import FAMILY, Array, Sampler, family_wise, worst
+from whole_chain import Array, Sampler
 
 from dpmix.model import normal_wishart, split_merge
 from dpmix.model.mixture import Stats
@@ -72,11 +73,11 @@ def test_the_prior_of_labels_is_the_sticks_integrated_out(alpha: float) -> None:
     log_prior = log_label_prior(counts, np.array([alpha]))[0]
     assert np.exp(log_prior).sum() == pytest.approx(1.0, rel=1e-12)
     assert [split_merge.log_labels(row, alpha) for row in counts] == pytest.approx(log_prior, rel=1e-12)
-    # one event in the second, the others in the first: E[v_1^5 (1 - v_1) v_2], sticks independent
+    # one event in the second component, the others in the first: E[v_1^5 (1 - v_1) v_2], sticks independent
     nodes, weights = np.polynomial.legendre.leggauss(200)
     v = (nodes + 1.0) / 2.0
     densities = 0.5 * weights * alpha * (1.0 - v) ** (alpha - 1.0)
-    if alpha >= 1.0:  # or the density has a pole
+    if alpha >= 1.0:  # below 1 the density has a pole
         expected = (densities * v**5 * (1.0 - v)).sum() * (densities * v).sum()
         row = np.flatnonzero((counts == [5.0, 1.0, 0.0]).all(axis=1))[0]
         assert np.exp(log_prior[row]) == pytest.approx(expected, rel=1e-9)

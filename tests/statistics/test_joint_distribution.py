@@ -1,4 +1,4 @@
-"""Sweeps and simulated events, by turns, leave the model's joint distribution as it is (`whole_chain`)."""
+"""Alternating sweeps and simulations of the events leave the joint distribution invariant (`comparisons`)."""
 
 from __future__ import annotations
 
@@ -6,20 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from comparisons import FAMILY, family_wise, joint_distribution, prior_draws, same_distribution, worst
 from scipy import stats as st
-from whole_chain import (
-    FAMILY,
-    FIXED,
-    LEARNED,
-    Case,
-    Sampler,
-    family_wise,
-    joint_distribution,
-    learning,
-    prior_draws,
-    same_distribution,
-    worst,
-)
+from whole_chain import FIXED, LEARNED, Case, Sampler, learning
 
 from dpmix.engines.cuda import CudaEngine
 from dpmix.model import normal_wishart
@@ -61,7 +50,7 @@ def test_draws_from_the_prior_are_those_of_scipy(case: Case) -> None:
 
 
 def test_a_sweep_that_forgets_the_events_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It leaves all parameters distributed as they are, but has none that go with the events it was given."""
+    """Such a sweep keeps the distribution of all parameters, but they do not depend on the events."""
     right = normal_wishart.posterior
 
     def of_nothing(stats: Stats, hyper: Hyperparameters) -> normal_wishart.Posterior:
@@ -73,7 +62,7 @@ def test_a_sweep_that_forgets_the_events_is_caught(monkeypatch: pytest.MonkeyPat
 
 
 def test_ranks_see_a_shift_and_a_spread_through_autocorrelation() -> None:
-    """Of Cauchy variates, which have no mean: p-values are uniform, and small where they are to be."""
+    """Use Cauchy variates, which have no mean: p-values are uniform, and small for a shift or a spread."""
     rng = np.random.default_rng(4)
 
     def chains() -> np.ndarray:

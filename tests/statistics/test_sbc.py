@@ -1,10 +1,11 @@
-"""Simulation-based calibration, the short one; `make sbc` runs the long one."""
+"""Simulation-based calibration, short version; `make sbc` runs the long version."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from whole_chain import FAMILY, FIXED, Schedule, calibration, family_wise, rank_p_values, worst
+from comparisons import FAMILY, calibration, family_wise, rank_p_values, worst
+from whole_chain import FIXED, Schedule
 
 pytestmark = pytest.mark.slow
 

@@ -1,27 +1,27 @@
-"""Every wrong sampler of `wrong_samplers` is caught, here by the cheapest test that does it (`short_tests`).
+"""Each wrong sampler of `wrong_samplers` is detected by its cheapest test of `short_tests`.
 
-`benchmarks/validation.py` runs all of these tests on all of them.
+`benchmarks/validation.py` runs all of these tests on all wrong samplers.
 """
 
 from __future__ import annotations
 
 import pytest
+from comparisons import FAMILY
 from short_tests import SHORT, p_value
-from whole_chain import FAMILY
 from wrong_samplers import WRONG
 
 CHEAPEST = {
     "every sweep draws labels with the same uniforms": "exact",
     "labels without the weights": "joint",
     "labels without the determinants": "labels, swaps",
-    "weights below a third of the best one's are taken for 0": "labels, swaps",
+    "weights below a third of the largest are set to 0": "labels, swaps",
     "nu + 2 for nu + D + 1 degrees of freedom": "joint",
     "gamma for 1 / gamma": "joint",
     "scatter about the old means for scatter about the average": "parameters",
     "no pull of the scale towards m": "joint",
     "Bartlett's degrees of freedom in the wrong order": "joint",
     "statistics of the labels before": "joint",
-    "an empty component is not drawn anew": "joint, learned",
+    "an empty component keeps its parameters": "joint, learned",
     "sticks off by one: sum over r >= j for r > j": "joint",
     "a rate for a scale in alpha": "joint",
     "K for K - 1 sticks in alpha": "joint",
@@ -37,7 +37,7 @@ CHEAPEST = {
     "gamma: a rate for a scale": "joint, learned",
     "nu: nu + 2 for nu + D + 1": "joint, learned",
     "Phi: nu + 2 for nu + D + 1": "joint, learned",
-    "the components' sums about the m given, not the latest": "joint, learned",
+    "sums over components about 0 instead of m": "joint, learned",
 }
 
 

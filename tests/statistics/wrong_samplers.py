@@ -1,6 +1,6 @@
-"""Deliberately wrong samplers: what the statistical tests have to catch.
+"""Deliberately wrong samplers, which the statistical tests must detect.
 
-Each is one slip in one function of the sampler or the engine, made by `with WRONG[name]():`.
+Each has one error in one function of the sampler or the engine. `with WRONG[name]():` installs it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WRONG: dict[str, Callable[[], AbstractContextManager[object]]] = {}
 
 
 def instead_of(owner: Any, name: str, slip: str) -> Callable[[Function], Function]:
-    """Register a wrong function, which is handed the right one first."""
+    """Register a wrong function, whose first argument is the right one."""
 
     def register(wrong: Function) -> Function:
         @contextmanager
@@ -59,7 +59,7 @@ def _(right, self, mixture, key):
     return right(self, replace(mixture, log_norms=np.zeros(len(mixture.means))), key)
 
 
-@instead_of(CpuEngine, "__init__", "weights below a third of the best one's are taken for 0")
+@instead_of(CpuEngine, "__init__", "weights below a third of the largest are set to 0")
 def _(right, self, events, **options):
     right(self, events, **options | {"weight_floor": 1.0})
 
@@ -125,7 +125,10 @@ WRONG["statistics of the labels before"] = _stale
 
 @contextmanager
 def _kept() -> Iterator[None]:
-    """No error where hyperparameters are given; learned ones are drawn with the empty ones integrated out."""
+    """Keep the parameters of empty components.
+
+    This is correct for fixed hyperparameters. Learned ones are drawn with empty components integrated out.
+    """
     right_sweep, right_draw, now = gibbs.sweep, normal_wishart.draw_parameters, {}
 
     def sweep(state, stats, prior, stream, **options):
@@ -148,7 +151,7 @@ def _kept() -> Iterator[None]:
         yield
 
 
-WRONG["an empty component is not drawn anew"] = _kept
+WRONG["an empty component keeps its parameters"] = _kept
 
 
 # Sticks and alpha
@@ -249,6 +252,6 @@ def _(right, components, nu, prior):
     return wishart._replace(dof=wishart.dof - components.n_components * (len(prior.m) - 1))
 
 
-@instead_of(hyperparameters, "summarise", "the components' sums about the m given, not the latest")
+@instead_of(hyperparameters, "summarise", "sums over components about 0 instead of m")
 def _(right, means, whiteners, m):
     return right(means, whiteners, np.zeros_like(m))
