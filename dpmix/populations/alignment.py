@@ -1,10 +1,10 @@
-"""Label switching undone: components of every draw numbered as those of one draw that they share events with.
+"""Undo label switching: number the components of every draw as in a reference draw.
 
-A component's number means nothing from draw to draw. Cron and West (2011), Am. Stat. 65:16, section 3: a draw
-and a reference classify the same events, and the components of the draw are renumbered so that as few events
-as can be change their number, an assignment problem (solved by scipy). T draws, M events, K components.
+The number of a component has no meaning across draws. Cron and West (2011), Am. Stat. 65:16, section 3,
+classify the same events by a draw and by a reference, and renumber the components of the draw such that as
+few events as possible change their number. This is an assignment problem, solved by scipy.
 
-The raw draws stay as they are; `write_aligned` writes another file.
+T draws, M events, K components. The raw draws stay unchanged; `write_aligned` writes another file.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ PER_COMPONENT = ("weights", "means", "covariances")
 
 
 def align(labels: npt.ArrayLike, weights: npt.ArrayLike, reference: int) -> Ints:
-    """Which component of each draw takes the place of each component of the reference.
+    """Match the components of each draw to those of a reference draw.
 
-    Components that no shared event ties to one another (those without events, first of all) take the places
-    that are left by weight, the heaviest the place of the heaviest; of equal ones the first.
+    Components without shared events, mostly those without any events, take the remaining places by weight:
+    the heaviest gets the place of the heaviest, ties in order of their numbers.
 
     Parameters
     ----------
     labels : int [T, M]
         Component of each of the same events in each draw.
     weights : float [T, K]
-        Of the components of each draw.
+        Weights of the components of each draw.
     reference : int
-        Number of the draw whose numbers are kept.
+        Number of the reference draw.
 
     Returns
     -------
     int64 [T, K]
-        order[t, k] is the component of draw t in the place of the reference's component k: a permutation of
-        0..K-1, 0, 1, ... of the reference itself. ``means[t][order[t]]`` are then aligned.
+        order[t, k] is the component of draw t that matches component k of the reference: a permutation of
+        0..K-1, the identity for the reference itself. ``means[t][order[t]]`` are the aligned means.
     """
     draws, weight = np.asarray(labels), np.asarray(weights, np.float64)
     if draws.ndim != 2 or weight.ndim != 2 or len(draws) != len(weight) or draws.dtype.kind not in "iu":
         raise ValueError(
-            f"labels of shape {draws.shape} and type {draws.dtype} and weights of shape {weight.shape}, need "
+            f"labels of shape {draws.shape} and type {draws.dtype} and weights of shape {weight.shape}: need "
             "int [draws, events] and float [draws, components]"
         )
     if draws.size and not (draws.min() >= 0 and draws.max() < weight.shape[1]):
@@ -62,8 +62,8 @@ def align(labels: npt.ArrayLike, weights: npt.ArrayLike, reference: int) -> Ints
 
 
 def _order(kept: Ints, kept_weights: Array, labels: Ints, weights: Array) -> Ints:
-    """For each component of the reference the one of a draw, int64 [K]."""
-    # The assignment is of components that have events: at most M of them, however many there are.
+    """Return the component of a draw for each component of the reference, int64 [K]."""
+    # Only components with events are assigned: at most M for any K.
     places, kept_numbers = np.unique(kept, return_inverse=True)
     components, numbers = np.unique(labels, return_inverse=True)
     shared = contingency(kept_numbers, numbers)
@@ -79,22 +79,22 @@ def _order(kept: Ints, kept_weights: Array, labels: Ints, weights: Array) -> Int
 
 
 def write_aligned(path: str | Path, run: Run, draws: npt.ArrayLike, order: npt.ArrayLike) -> None:
-    """Write draws with their components in order, as a file that ``arviz.from_netcdf`` and xarray open.
+    """Write draws with aligned components to a file that ``arviz.from_netcdf`` and xarray open.
 
-    Its group ``posterior`` has weights, means, covariances, alpha and what else was learned, as the run file
-    has them and on the scale that the run was opened on, and ``component_order`` [chain, draw, component]:
-    the number in the run file. ``chain`` and ``draw`` are numbers in the run file, ``component`` those of the
-    reference. Draws are read and written one by one. An earlier file at the path is replaced when the new one
-    is whole.
+    The group ``posterior`` has weights, means, covariances, alpha and learned hyperparameters, named as in
+    the run file and on the scale of `run`. ``component_order`` [chain, draw, component] has the component
+    numbers of the run file. ``chain`` and ``draw`` are numbers in the run file, ``component`` is the number
+    in the reference. Draws are read and written one by one. An existing file is replaced once the new one
+    is complete.
 
     Parameters
     ----------
     path : str or Path
     run : Run
     draws : int [T, 2]
-        Chain and draw, from 0, of each draw: the same draws of each chain, in any order.
+        Chain and draw, from 0, of each draw; the same draws of each chain, in any order.
     order : int64 [T, K]
-        As `align` gives it.
+        Result of `align`.
 
     Raises
     ------
@@ -105,20 +105,20 @@ def write_aligned(path: str | Path, run: Run, draws: npt.ArrayLike, order: npt.A
     """
     path = Path(path)
     if path.exists() and path.samefile(run.path):
-        raise ConfigError([f"{path}: is the run file itself, which stays as it is; give another name"])
+        raise ConfigError([f"{path}: is the run file, which must not change; give another name"])
     pairs, orders = np.asarray(draws, np.int64), np.asarray(order, np.int64)
     chains, numbers = np.unique(pairs[:, 0]), np.unique(pairs[:, 1])
     if orders.shape != (len(pairs), run.n_components) or len(np.unique(pairs, axis=0)) != len(pairs):
         raise ValueError(f"order of shape {orders.shape} for {len(pairs)} draws, each once")
     if len(pairs) != len(chains) * len(numbers):
-        raise ValueError("not the same draws of each chain")
+        raise ValueError("the chains have different draws")
     with writing(path), replacing(path) as temporary, h5netcdf.File(temporary, "w") as file:
         file.attrs.update(_attributes(run))
         _write_posterior(file.create_group("posterior"), run, chains, numbers, pairs, orders)
 
 
 def _attributes(run: Run) -> dict[str, str]:
-    """What the file says of itself; no run_id of its own, by which run files are known."""
+    """Return the attributes of the file. It has no run_id, which identifies run files."""
     return {
         "title": f"aligned draws of {run.path.name}",
         "source": str(run.path.resolve()),

@@ -1,26 +1,28 @@
-"""Which markers a population has: a threshold for each channel from the mixture, and words from thresholds.
+"""Phenotypes of populations: a threshold for each channel from the mixture, and signs relative to it.
 
-**A channel has two levels** where its populations fall in two groups with a clear valley between them. Two
-densities are looked at, on a grid.
+**A channel has two levels** if its populations form two groups with a clear valley between them. Two kinds of
+density are examined, on a grid.
 
-1. That of all events in the channel, a mixture of normals in one dimension. A valley counts where the density
-   is at most 4/5 of the lesser peak beside it, and where at least 2% of the events are in populations that
-   are above it as a whole (by their lower quartile) and as many in such that are below (by their upper one):
-   ripples of a density with many components, and a population that a transform cuts in two at zero, are none.
-2. Where there is no such valley, as where positive events are rare and lie in the tail of the others: for
-   every cut of the populations, in the order of their medians, the densities of those below and above it,
-   each side counted as one half. A valley between the medians beside the cut counts where the density is at
-   most half of the lesser peak: of two normals of one width, where they are 3.4 standard deviations apart.
+1. The density of all events in the channel, a mixture of normals in one dimension. A valley is clear if its
+   density is at most 4/5 of the lower of the two adjacent peaks, if at least 2% of the events belong to
+   populations with their lower quartile above it, and at least 2% to populations with their upper quartile
+   below it. This rejects ripples of a density with many components, and populations that a transform splits
+   at zero.
+2. If there is no clear valley, for example because positive events are rare and lie in the tail of the
+   others: the populations are ordered by their medians and cut into two sides in every possible way, each
+   side with total weight 1/2. A valley between the medians adjacent to the cut is clear if the density is at
+   most half of the lower peak. Two normals of equal width have such a valley from 3.4 standard deviations on.
 
-Of several valleys the one is taken that explains the most variance between the populations (Otsu 1979, IEEE
-Trans. Syst. Man Cybern. 9:62, on the populations' means). Where the best cut of all, clear or not, explains
-twice as much, and as much as two halves one standard deviation apart do, the populations differ gradually: a
-few bright ones are then no second level, and the others should not be called negative. Populations of less
-than 0.1% of the events are not asked.
+Of several clear valleys, the one that explains most variance between the populations is the threshold (Otsu
+1979, IEEE Trans. Syst. Man Cybern. 9:62, applied to the means of populations). There is no threshold if
+populations differ gradually: if the best cut, clear or not, explains more than twice as much variance, and at
+least as much as two halves one standard deviation apart. A few bright populations do not form a second level
+then, and the others should not be called negative. Populations with less than 0.1% of the events are ignored.
 
-These shares and ratios were chosen on the labelled real sets, whose channels and subsets are known.
+These shares and ratios were chosen on labelled real data with known channels and subsets.
 
-K components, D channels, P populations. All is on the scale of the means given, best the transformed one.
+K components, D channels, P populations. All quantities are on the scale of the means given, preferably the
+transformed scale.
 """
 
 from __future__ import annotations
@@ -34,22 +36,30 @@ from scipy.special import ndtr
 
 from dpmix.model.mixture import Array
 
-GRID = 1024  # points that densities are evaluated at
-OUTSIDE = 5e-4  # of the events: in components that the grid need not reach, at either end
-REACH = 4.0  # standard deviations of a component that it reaches
-LEAST = 0.001  # of the events: a population of fewer is not asked
-VALLEY, SHARE = 0.8, 0.02  # in the density of all events
-RARE_VALLEY = 0.5  # where both sides count as one half
-EXPLAINS = 0.5  # of the variance that the best cut explains
-GRADUAL = 0.25  # of the variance within populations: so much the best cut explains to be heard
+GRID = 1024  # points of a density
+OUTSIDE = 5e-4  # share of the events in components that the grid may miss at either end
+REACH = 4.0  # range of a component in its standard deviations
+LEAST = 0.001  # share of the events below which a population is ignored
+VALLEY, SHARE = 0.8, 0.02  # relative density of a valley and share of events on each side, rule 1
+RARE_VALLEY = 0.5  # relative density of a valley, rule 2
+EXPLAINS = 0.5  # share of the variance explained by the best cut that a threshold must explain
+GRADUAL = 0.25  # variance explained by the best cut, relative to that within populations, to reject a valley
 
 
 @dataclass(frozen=True)
 class _Channel:
-    """One channel of the populations that are asked, in the order of their medians.
+    """One channel of the populations examined, ordered by their medians.
 
-    x [G], densities [P, G], which sum to that of the events, weights, lower, medians, upper and means [P];
-    within is the mean variance of a population.
+    Attributes
+    ----------
+    x : float64 [G]
+        Grid.
+    densities : float64 [P, G]
+        Densities of the populations; they sum to that of the events.
+    weights, lower, medians, upper, means : float64 [P]
+        Weights, quartiles and means of the populations.
+    within : float
+        Mean variance within a population.
     """
 
     x: Array
@@ -65,7 +75,7 @@ class _Channel:
 def thresholds(
     weights: npt.ArrayLike, means: npt.ArrayLike, covariances: npt.ArrayLike, populations: npt.ArrayLike
 ) -> Array:
-    """Between the low and the high events of each channel, float64 [D]; NaN where there are no two levels.
+    """Return the threshold of each channel, float64 [D]; NaN for a channel without two levels.
 
     Parameters
     ----------
@@ -89,16 +99,17 @@ def thresholds(
 def phenotypes(
     lower: npt.ArrayLike, upper: npt.ArrayLike, thresholds: npt.ArrayLike, channels: Sequence[str]
 ) -> tuple[str, ...]:
-    """The markers of each population in words, as "CD3+ CD4+ CD8- CD45RA+/-".
+    """Return the phenotype of each population, for example "CD3+ CD4+ CD8- CD45RA+/-".
 
-    A marker has + where three quarters of its events or more are above the threshold, - where as many are
-    below, +/- (dim, or of both kinds) otherwise. Channels without a threshold are left out, all of them of a
-    population without events. Commas separate the markers where the name of one has a space.
+    A marker is + if at least three quarters of the events are above the threshold, - if at least three
+    quarters are below, and +/- (dim or mixed) otherwise. Channels without a threshold are omitted; a
+    population without events has an empty phenotype. Commas separate the markers if the name of one
+    contains a space.
 
     Parameters
     ----------
     lower, upper : float [P, D]
-        Quartiles of the events of each population; NaN where it has none.
+        Quartiles of the events of each population; NaN for a population without events.
     thresholds : float [D]
     channels : sequence of str
         D names.
@@ -113,7 +124,7 @@ def phenotypes(
 
 
 def _channel(members: Array, means: Array, sds: Array) -> _Channel:
-    """One channel; members are the weights of the components in each population, [P, K]."""
+    """Return one channel; members are the weights of the components in each population, [P, K]."""
     used = members.sum(axis=0)
     x = np.linspace(_end(means - REACH * sds, used), -_end(-means - REACH * sds, used), GRID)
     z = (x - means[:, None]) / sds[:, None]
@@ -129,13 +140,14 @@ def _channel(members: Array, means: Array, sds: Array) -> _Channel:
 
 
 def _end(points: Array, weights: Array) -> float:
-    """The lowest point but for those of OUTSIDE of the weight."""
+    """Return the lowest point, ignoring a share OUTSIDE of the weight."""
     order = np.argsort(points)
     held = np.cumsum(weights[order])
     return float(points[order[np.searchsorted(held, OUTSIDE * held[-1])]])
 
 
 def _threshold(channel: _Channel) -> float:
+    """Return the threshold of a channel, or NaN."""
     found = _valleys(channel)
     if len(found) == 0:
         found = _rare_valleys(channel)
@@ -148,7 +160,7 @@ def _threshold(channel: _Channel) -> float:
 
 
 def _valleys(channel: _Channel) -> Array:
-    """Where the density of all events has a clear valley."""
+    """Return the clear valleys in the density of all events (rule 1)."""
     density = channel.densities.sum(axis=0)
     inner = np.flatnonzero((density[1:-1] < density[:-2]) & (density[1:-1] <= density[2:])) + 1
     x = channel.x[inner[_depths(density)[inner] <= VALLEY]]
@@ -159,7 +171,7 @@ def _valleys(channel: _Channel) -> Array:
 
 
 def _rare_valleys(channel: _Channel) -> Array:
-    """Where the populations below and above a cut, each side counted as one half, have a clear valley."""
+    """Return the clear valleys between the populations below and above a cut (rule 2)."""
     sums, held = np.cumsum(channel.densities, axis=0), np.cumsum(channel.weights)
     low = sums[:-1] / held[:-1, None]
     high = (sums[-1] - sums[:-1]) / (held[-1] - held[:-1, None])
@@ -172,7 +184,7 @@ def _rare_valleys(channel: _Channel) -> Array:
 
 
 def _depths(densities: Array) -> Array:
-    """Density over the lesser of the highest to its left and the highest to its right, along an axis."""
+    """Return the density relative to the lower of the highest peaks to its left and right, along an axis."""
     left = np.maximum.accumulate(densities, axis=-1)
     right = np.maximum.accumulate(densities[..., ::-1], axis=-1)[..., ::-1]
     lesser = np.minimum(left, right)
@@ -180,7 +192,7 @@ def _depths(densities: Array) -> Array:
 
 
 def _explained(channel: _Channel, x: float) -> float:
-    """Variance between the populations with their medians above x and the others, by their means."""
+    """Return the variance between populations with medians above x and the others, by their means."""
     above = channel.medians > x
     weights = np.array([channel.weights[side].sum() for side in (above, ~above)])
     sums = np.array([channel.weights[side] @ channel.means[side] for side in (above, ~above)])

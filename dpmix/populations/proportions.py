@@ -1,21 +1,21 @@
-"""The proportions of populations in a sample, which may be unlike those of the run.
+"""Proportions of populations in a sample, which may differ from those in the run.
 
-What the engine says of event n in a draw of the run is by the run's weights pi of the populations: r_np, in
-proportion to pi_p f_p(x_n), f_p being the density of population p. A sample has the densities of the run, and
-weights omega of its own:
+In a draw of the run, the engine computes the memberships r_np of event n from the run's weights pi of the
+populations: r_np is proportional to pi_p f_p(x_n), with f_p the density of population p. A sample shares the
+densities of the run and has its own weights omega:
 
-    P(z_n = p)  in proportion to  r_np omega_p / pi_p
+    P(z_n = p)  proportional to  r_np omega_p / pi_p
     omega | a   ~ Dirichlet(a pi)
-    a           each of 1, 2, 4, ..., 2^14 as likely
+    a           uniform on 1, 2, 4, ..., 2^14
 
-So the run's proportions count as much as a events of the sample would, and how much that is, from one event
-to thousands, is learned: a sample like its run is judged as the run's own events are, another by its own
-events. (With a = 1 throughout, a population of which a sample has few events would lose to its neighbours
-those that lie between, in samples like their run, too.)
+The proportions of the run thus count as much as a events of the sample, and a is learned, from one event to
+thousands. A sample similar to the run is gated with the proportions of the run, a different one with its own.
+(With a = 1, a rare population would lose the events between it and its neighbours, even in a sample similar
+to the run.)
 
-Given a draw of the run, the populations z of the events, a and omega are drawn in turn (Gibbs sampling):
-z | omega; a | counts, omega being integrated out; omega | a, counts ~ Dirichlet(a pi + counts). The same
-adjustment by EM: Saerens, Latinne and Decaestecker (2002), Neural Comput. 14:21.
+Given a draw of the run, Gibbs sampling draws in turn the populations z | omega, a | counts with omega
+integrated out, and omega | a, counts ~ Dirichlet(a pi + counts). Saerens, Latinne and Decaestecker (2002),
+Neural Comput. 14:21, make the same adjustment by EM.
 
 T draws, M events, P populations.
 """
@@ -31,27 +31,27 @@ from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.model.streams import Step, Stream
 
 CONCENTRATIONS = 2.0 ** np.arange(15)
-"""What the run's proportions may be worth in a sample: events."""
-MOST_EVENTS = 20_000  # of a sample from which its weights are drawn
-FIRST, LATER = 50, 3  # iterations of the Gibbs sampler in the first draw and in each that follows
-LEAST_RATIO = 1e-30  # an event that one population alone explains is of that one, however few it has
+"""Values of a: weight of the run's proportions in a sample, as a number of events."""
+MOST_EVENTS = 20_000  # events from which the weights of a sample are drawn
+FIRST, LATER = 50, 3  # Gibbs iterations in the first draw and in each later one
+LEAST_RATIO = 1e-30  # an event that only one population explains belongs to it, however rare it is
 
 
 def representatives(populations: Ints, n_populations: int) -> tuple[Ints, Array]:
-    """Events that stand for all of a sample: of rare populations all, of others equally many.
+    """Choose events that represent a sample: all of rare populations, equally many of the others.
 
     Parameters
     ----------
     populations : int64 [N]
-        Of the events, roughly.
+        Approximate population of each event.
     n_populations : int
 
     Returns
     -------
     rows : int64 [M]
-        Ascending; all N where these are at most `MOST_EVENTS`, else about that many or fewer.
+        Ascending; all N events if there are at most `MOST_EVENTS`, else about that many or fewer.
     each : float64 [M]
-        How many events each stands for; their sum is N.
+        Number of events that each represents; their sum is N.
     """
     if len(populations) <= MOST_EVENTS:
         return np.arange(len(populations)), np.ones(len(populations))
@@ -67,20 +67,19 @@ def representatives(populations: Ints, n_populations: int) -> tuple[Ints, Array]
 def sample_weights(
     memberships: Iterable[Floats], weights: Array, each: Array, random: np.random.Generator
 ) -> Array:
-    """A sample's weights of the populations along the draws of the run, float64 [T, P].
+    """Draw a sample's weights of the populations for each draw of the run, float64 [T, P].
 
-    A draw from their posterior for each draw of the run; where that is one draw only (Bayesian EM), the mean
-    of half of the iterations.
+    If the run has one draw only (Bayesian EM), the result is the mean over half of the iterations.
 
     Parameters
     ----------
     memberships : iterable of float32 [M, P]
-        By the run's weights, of T draws.
+        Memberships with the weights of the run, for each of T draws.
     weights : float64 [T, P]
-        The run's.
+        Weights in the run.
     each : float64 [M]
-        How many events of the sample each stands for. Where they are all of it, 1 each, these are exact draws
-        of a Gibbs sampler; else the noise of what is left out makes them slightly wide.
+        Number of events of the sample that each represents. If all are 1, the Gibbs sampler is exact;
+        otherwise the noise of the omitted events makes the draws slightly too wide.
     random : numpy Generator
     """
     own = np.empty(weights.shape)
@@ -100,37 +99,44 @@ def sample_weights(
 
 
 def ratios(own: Array, weights: Array) -> Floats:
-    """What memberships by the run's weights are multiplied by, float32 of their shape; 0 where these are."""
+    """Return the factors from the run's to a sample's memberships, float32; 0 where the run's weight is 0."""
     quotients = np.maximum(own / np.maximum(weights, LEAST_RATIO), LEAST_RATIO)
     return np.where(weights > 0.0, quotients, 0.0).astype(np.float32)
 
 
 def draw_populations(terms: Floats, uniforms: Floats) -> Ints:
-    """A population of each event, int64 [M], drawn by its terms [M, P] with uniforms [M, 1] below 1."""
+    """Draw the population of each event, int64 [M], from its terms [M, P] with uniforms [M, 1] below 1."""
     ends = np.cumsum(terms, axis=1)
     drawn: Ints = (ends <= uniforms * ends[:, -1:]).sum(axis=1)
     return drawn
 
 
 def posterior(counts: Ints, seed: int) -> Array:
-    """Posterior draws of proportions given how many events were drawn to each population, float64 [T, S, P].
+    """Draw proportions from their posterior given counts of drawn populations, float64 [T, S, P].
 
-    A Dirichlet of the counts and a prior worth one event in all, spread evenly (Perks 1947): what a sample of
-    other cells of the same kind would show, so that few events give wide intervals, also of what is rare.
+    The posterior is a Dirichlet distribution with the counts plus a prior of one event in total, spread
+    evenly (Perks 1947). It describes other cells of the same kind, so few events give wide intervals, also
+    for rare populations.
+
+    Parameters
+    ----------
+    counts : int64 [T, S, P]
+    seed : int
+        Seed of the run.
     """
     random = Stream(seed, 1, 0).step(Step.PROPORTIONS)
     return _dirichlet(counts + 1.0 / counts.shape[2], random)
 
 
 def _dirichlet(shapes: Array, random: np.random.Generator) -> Array:
-    """Draws of Dirichlet distributions, over the last axis."""
+    """Draw from Dirichlet distributions over the last axis."""
     gammas = random.standard_gamma(shapes)
     shares: Array = gammas / gammas.sum(axis=-1, keepdims=True)
     return shares
 
 
 def _draw_concentration(counts: Array, weights: Array, random: np.random.Generator) -> float:
-    """One of `CONCENTRATIONS` given the counts [P]: a Dirichlet-multinomial likelihood."""
+    """Draw one of `CONCENTRATIONS` given the counts [P], by the Dirichlet-multinomial likelihood."""
     there = counts > 0.0
     shapes = np.maximum(CONCENTRATIONS[:, None] * weights[there], LEAST_RATIO)
     logs = (gammaln(shapes + counts[there]) - gammaln(shapes)).sum(axis=1)

@@ -1,4 +1,4 @@
-"""Events counted on a grid of every pair of channels, block by block: what pictures of any N are drawn from.
+"""Counts of events on a grid for every pair of channels, block by block; pictures of any N use them.
 
 N events, D channels, B bins of a channel, P populations.
 """
@@ -13,31 +13,28 @@ import numpy.typing as npt
 
 from dpmix.model.mixture import Array, Ints
 
-# All pairs together: two bytes each in a report are 4 MB, whatever N and D are.
-ALL_BINS = 2_000_000
+ALL_BINS = 2_000_000  # of all pairs together: with two bytes each, 4 MB in a report for any N and D
 FEWEST_BINS, MOST_BINS = 24, 128
-# How far the grid reaches beyond what it is given, in the width of that.
-MARGIN = 0.05
-# Events that are kept as bins before they are counted: a pass over many at once is cheaper.
-BUFFER = 1 << 19
-# Codes up to which a count of each is faster than sorting a full buffer.
-DENSE = 1 << 21
+MARGIN = 0.05  # of the grid beyond the range of the events, relative to that range
+BUFFER = 1 << 19  # events held as bins before they are counted: one pass over many is faster
+DENSE = 1 << 21  # number of codes up to which counting all is faster than sorting a full buffer
 
 
 @dataclass(frozen=True)
 class Rasters:
-    """Events counted on a grid of each pair of channels, so that pictures do not grow with N.
+    """Counts of events on a grid for each pair of channels; their size does not grow with N.
 
     Attributes
     ----------
     edges : float64 [D, B + 1]
-        Of the B bins of each channel, transformed scale; events beyond the ends are in the first or last bin.
+        Edges of the B bins of each channel, transformed scale. Events beyond the ends are in the first or
+        last bin.
     pairs : int64 [D (D - 1) / 2, 2]
-        Channels of each pair, (0, 1), (0, 2), ..., (D - 2, D - 1).
+        Channels of each pair: (0, 1), (0, 2), ..., (D - 2, D - 1).
     counts : int64 [pairs, B, B]
-        Events; the first index is the bin of the first channel.
+        Number of events; the first index is the bin of the first channel.
     populations : int16 [pairs, B, B]
-        Population that most of the events of a bin are of, -1 where there are none.
+        Most frequent population of each bin, -1 for an empty bin.
     """
 
     edges: Array
@@ -47,28 +44,28 @@ class Rasters:
 
 
 def bins_for(n_channels: int) -> int:
-    """Bins of each channel, B: fewer where there are many pairs."""
+    """Return the number of bins of each channel, B: fewer for many pairs."""
     pairs = max(1, n_channels * (n_channels - 1) // 2)
     return int(np.clip(np.sqrt(ALL_BINS / pairs), FEWEST_BINS, MOST_BINS))
 
 
 def grid(lows: npt.ArrayLike, highs: npt.ArrayLike) -> Array:
-    """Edges of the bins, equally wide in a channel, float64 [D, B + 1].
+    """Return the edges of the bins, equally wide in a channel, float64 [D, B + 1].
 
     Parameters
     ----------
     lows, highs : float [D]
-        Transformed scale: where nearly all events lie between, as the 0.1% and 99.9% quantiles. The grid
-        reaches a little further; a channel whose ends coincide gets one unit.
+        Range of nearly all events, for example the 0.1% and 99.9% quantiles, transformed scale. The grid adds
+        a margin. A channel with equal ends gets a grid of width 1.
 
     Raises
     ------
     ValueError
-        They are not finite, of different length, or a low is above its high.
+        The ends are not finite or differ in length, or a low end is above its high end.
     """
     low, high = np.asarray(lows, float), np.asarray(highs, float)
     if low.ndim != 1 or low.shape != high.shape or not np.all(np.isfinite(low) & np.isfinite(high)):
-        raise ValueError("need the finite ends of each channel")
+        raise ValueError("the ends of each channel must be finite")
     if np.any(low > high):
         raise ValueError("the low end of a channel is above its high end")
     margin = np.where(high > low, MARGIN * (high - low), 0.5)
@@ -76,14 +73,14 @@ def grid(lows: npt.ArrayLike, highs: npt.ArrayLike) -> Array:
 
 
 class Counter:
-    """Counts blocks of events, in any order and of any size, to the same `Rasters`.
+    """Counts events; blocks of any size in any order give the same `Rasters`.
 
-    Takes 12 bytes for every bin of a pair and population that holds an event, and a buffer.
+    It needs 12 bytes for each bin of a pair and population that holds an event, and a buffer.
 
     Parameters
     ----------
     edges : float64 [D, B + 1]
-        As `grid` gives them: equally wide, B up to 256.
+        Result of `grid`: equally wide, B up to 256.
     n_populations : int
         P.
     """
@@ -109,14 +106,14 @@ class Counter:
         Parameters
         ----------
         values : float [M, D]
-            Transformed scale; beyond the grid they count in the first or last bin.
+            Transformed scale; values beyond the grid count in the first or last bin.
         populations : int [M]
             0..P-1.
 
         Raises
         ------
         ValueError
-            The shapes do not fit, a value is not finite, or there is no such population.
+            The shapes differ, a value is not finite, or a population is out of range.
         """
         if values.shape != (len(populations), len(self._edges)):
             raise ValueError(
@@ -136,7 +133,7 @@ class Counter:
             first = last
 
     def rasters(self) -> Rasters:
-        """What was counted so far."""
+        """Return the counts so far."""
         self._count()
         bins = self._edges.shape[1] - 1
         counts = np.zeros((len(self._pairs), bins * bins), np.int64)
@@ -144,7 +141,7 @@ class Counter:
         for pair, (codes, events) in enumerate(self._counted):
             places, of = np.divmod(codes, np.uint32(self._n_populations))
             np.add.at(counts[pair], places, events)
-            # Written last, and so kept: most events, and of as many the lower number.
+            # The last write wins: the population with most events, the lower number for ties.
             order = np.lexsort((-of.astype(np.int64), events))
             populations[pair, places[order]] = of[order]
         shape = (len(self._pairs), bins, bins)
@@ -152,7 +149,7 @@ class Counter:
         return Rasters(self._edges, pairs, counts.reshape(shape), populations.reshape(shape))
 
     def _bins_of(self, values: npt.NDArray[np.floating]) -> npt.NDArray[np.uint8]:
-        """Bin of each value, uint8 [D, M]."""
+        """Return the bin of each value, uint8 [D, M]."""
         bins = self._edges.shape[1] - 1
         lows, highs = self._edges[:, :1], self._edges[:, -1:]
         places = (values.T - lows) * (bins / (highs - lows))
@@ -162,7 +159,7 @@ class Counter:
         return clipped
 
     def _count(self) -> None:
-        """Empty the buffer: codes of (bin, bin, population) and how often each was seen, of every pair."""
+        """Empty the buffer: count the codes of (bin, bin, population) of every pair."""
         held = slice(0, self._buffered)
         size, bins = np.uint32(self._n_populations), np.uint32(self._edges.shape[1] - 1)
         rows = [channel[held] * (bins * size) for channel in self._bins]
@@ -176,7 +173,7 @@ class Counter:
 def _counted(
     seen: npt.NDArray[np.uint32], n_codes: int, codes: npt.NDArray[np.uint32], events: Ints
 ) -> tuple[npt.NDArray[np.uint32], Ints]:
-    """Codes, ascending, with the events of each, when those seen now are added; codes are below n_codes."""
+    """Add the codes seen now to codes, ascending, and their numbers of events; codes are below n_codes."""
     if n_codes <= DENSE:
         counts = np.bincount(seen, minlength=n_codes)
         counts[codes] += events

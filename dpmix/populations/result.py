@@ -1,7 +1,7 @@
-"""What gating gives: populations, how large they are, and how sure that is.
+"""Results of gating: populations, their sizes and their uncertainty.
 
 N events in S samples, D channels, K components, P populations, T draws of the posterior. Populations are
-numbered from 1 where a user meets them, by size, and from 0 in arrays.
+numbered by size, from 1 in files and texts, from 0 in arrays.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from dpmix.populations.rasters import Rasters
 from dpmix.populations.tree import Tree
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-"""Of the events of a population, per channel."""
+"""Quantiles of the events of a population in each channel."""
 INTERVAL = (0.05, 0.95)
-"""Posterior quantiles that a credible interval reaches from and to: 90%."""
+"""Posterior quantiles at the ends of a 90% credible interval."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class Block:
     values : float32 [M, D]
         The events on the transformed scale.
     memberships : float32 [M, P]
-        Posterior probability of each population, by the sample's own proportions; rows sum to 1.
+        Posterior probability of each population given the sample's own proportions; rows sum to 1.
     log_density : float64 [M]
-        Log predictive density on the standardised scale: log of the mean over draws of the mixture's density.
+        Log predictive density on the standardised scale: log of the mixture density averaged over the draws.
     implausible : bool [M]
-        Events that the model finds implausible (`dpmix.populations.find`).
+        Events that are implausible under the model (`dpmix.populations.find`).
     """
 
     sample: int
@@ -63,7 +63,7 @@ class Block:
 
     @property
     def entropy(self) -> Floats:
-        """Entropy of the memberships, float32 [M], in nats: 0 where the population is certain."""
+        """Entropy of the memberships in nats, float32 [M]: 0 if the population is certain."""
         p = self.memberships
         entropy: Floats = -(p * np.log(np.maximum(p, np.finfo(np.float32).tiny))).sum(axis=1)
         return entropy + np.float32(0.0)  # no -0
@@ -71,7 +71,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Map:
-    """Some of the events in two dimensions (`dpmix.report.embedding`), in a random order.
+    """Some events in two dimensions (`dpmix.report.embedding`), in random order.
 
     Attributes
     ----------
@@ -91,59 +91,59 @@ class Gating:
     Attributes
     ----------
     run : str
-        The run file.
+        Path of the run file.
     kind : str
         "mcmc" or "bem".
     channels, samples : tuple of str
         D and S names.
     n_events : int64 [S]
-        Events gated.
+        Number of events gated.
     n_chains : int
     draws : int64 [T, 2]
         Chain and draw, from 0, of each draw used.
     reference : int
-        The one whose own populations are most like these: pictures and markers' signs are of its components.
+        The draw whose own populations are most similar to these. Ellipses and phenotypes use its components.
     pooled : int64 [pooled draws]
-        Those whose mean density the populations are of.
+        Draws in the mean density that defines the populations.
     tree : Tree
-        Of that density: component j of it is component j mod K of the (j div K)th of them.
+        Tree of that density. Its component j is component j mod K of the (j div K)th of these draws.
     modes : int64 [L]
         Population of each mode of the tree.
     level : float
-        Where the tree is cut.
+        Cut height of the tree.
     why : str
-        What chose the level, for a reader.
+        Reason for the cut height, for a reader.
     components : int64 [K]
         Population of each component of the reference draw.
     weights, means, covariances : float64 [K], [K, D], [K, D, D]
-        Of the reference draw, transformed scale.
+        Mixture of the reference draw, transformed scale.
     numbers : int64 [T]
-        Populations that each draw's own tree has, cut by the same rule.
+        Number of populations in each draw's own tree, cut by the same rule.
     support : float64 [P]
-        Share of the draws whose own tree has this population again: Jaccard similarity of the events
-        above 1/2.
+        Share of the draws whose own tree contains this population (Jaccard similarity of the events above
+        1/2).
     agreement : float64 [C, C]
         Mean adjusted Rand index of the draws' own partitions within (diagonal) and between chains.
     sizes : int64 [S, P]
-        Events whose most probable population it is.
+        Number of events with this most probable population.
     proportions : float64 [T, S, P]
         Posterior draws of each sample's proportions.
     certainty : float64 [P]
-        Mean probability, of the events whose most probable population it is.
+        Mean probability of the population among these events.
     n_implausible : int64 [S]
-        Events that the model finds implausible.
+        Number of events that are implausible under the model.
     quantiles : float64 [5, P, D]
-        QUANTILES of the events of each population, transformed scale; NaN where it has none.
+        `QUANTILES` of the events of each population, transformed scale; NaN for a population without events.
     thresholds : float64 [D]
-        Between the low and the high events of a channel, transformed scale; NaN where the mixture shows no
+        Threshold between low and high events of each channel, transformed scale; NaN for a channel without
         two levels.
     phenotypes : tuple of str
-        P, as "CD3+ CD4+ CD8-".
+        P phenotypes, for example "CD3+ CD4+ CD8-".
     rasters : Rasters
     sample_columns : mapping of str to S str
-        What a table of samples says of each.
+        Columns of the table of samples.
     map : Map, optional
-        Where one was asked for.
+        None unless requested.
     """
 
     run: str
@@ -183,16 +183,16 @@ class Gating:
 
     @property
     def overall(self) -> Array:
-        """Posterior draws of the proportions in all samples, weighted by events, float64 [T, P]."""
+        """Posterior draws of the proportions in all samples together, weighted by events, float64 [T, P]."""
         overall: Array = np.einsum("tsp,s->tp", self.proportions, self.n_events / self.n_events.sum())
         return overall
 
 
 def interval(draws: Array) -> tuple[Array, Array, Array]:
-    """Posterior mean and the ends of the 90% credible interval, over the first axis.
+    """Return posterior mean and ends of the 90% credible interval over the first axis.
 
-    A further draw lies between the ends with that probability, whatever the number of draws (Hyndman and Fan
-    1996, Am. Stat. 50:361, definition 6). Numpy's default takes in 88% of them where 100 draws are given.
+    A further draw lies between the ends with probability 90% for any number of draws (Hyndman and Fan 1996,
+    Am. Stat. 50:361, definition 6). With numpy's default definition it would be 88% for 100 draws.
 
     Parameters
     ----------

@@ -17,7 +17,7 @@ MOST_EVENTS = 20_000
 PERPLEXITY = 30.0
 MAP_NOTE = (
     "Neighbours are similar in all channels. Distances between islands and sizes of islands have no meaning.",
-    "Populations are not defined on the map: an island may hold several, and a population several islands.",
+    "Populations are not defined on the map: an island may hold several; one may form several islands.",
 )
 EARLY, LATE, REPORT_EVERY = 250, 500, 10  # steps: with exaggeration, without, between progress reports
 

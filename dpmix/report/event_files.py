@@ -1,11 +1,11 @@
-"""The files of a gating that have a row per event, in the formats asked for.
+"""Files of a gating with one row per event, in several formats.
 
-| file | what |
+| file | content |
 | --- | --- |
 | events.parquet, events.csv | event (row in its file, from 0), sample, population (from 1), probability, \
-entropy (nats), log_density, implausible; where memberships are asked for also p1, p2, ... |
-| events.h5ad | AnnData: X the transformed values, the same columns in `obs`, memberships in `obsm` |
-| SAMPLE.gated.fcs | each sample's own file with channels added: dpmix_population (0 where an event was not \
+entropy (nats), log_density, implausible; with memberships also p1, p2, ... |
+| events.h5ad | AnnData: transformed values in `X`, the same columns in `obs`, memberships in `obsm` |
+| SAMPLE.gated.fcs | each sample's file with added channels: dpmix_population (0 for an event that was not \
 gated), dpmix_probability, dpmix_entropy, dpmix_implausible (`dpmix.report.fcs_export`) |
 """
 
@@ -32,7 +32,7 @@ from dpmix.system.extras import require_extra
 from dpmix.system.files import partial_path, writing
 
 FORMATS = ("parquet", "csv", "h5ad", "fcs")
-ROW_GROUP = 131_072  # events of a row group of Parquet, at least
+ROW_GROUP = 131_072  # minimum events in a row group of Parquet
 
 Columns = dict[str, npt.NDArray[Any]]
 
@@ -43,14 +43,14 @@ Columns = dict[str, npt.NDArray[Any]]
 def event_paths(
     directory: Path, formats: Sequence[str], samples: Sequence[str], sources: Sequence[Source]
 ) -> list[Path]:
-    """The files that `open_writers` will write, in the order of the formats; nothing is touched.
+    """Return the files that `open_writers` writes, in the order of the formats, without touching any.
 
     Raises
     ------
     ConfigError
-        A format is unknown, h5ad is asked for without AnnData, or an FCS file was gated before.
+        A format is unknown, AnnData is not installed, or an FCS file has channels of an earlier gating.
     DataError
-        FCS is asked for a sample that is no FCS file.
+        The format is FCS and a sample is not an FCS file.
     """
     unknown = sorted(set(formats) - set(FORMATS))
     if unknown:
@@ -65,23 +65,23 @@ def event_paths(
 
 
 def _headers(samples: Sequence[str], sources: Sequence[Source]) -> list[Header]:
-    """Of the samples' FCS files, where all are and none has been gated."""
+    """Return the headers of the samples' files, which must be FCS files without channels of a gating."""
     headers = []
     for name, source in zip(samples, sources, strict=True):
         header = source.header
         if header is None:
             others = ", ".join(FORMATS[:-1])
-            raise DataError(f"{name}: is no FCS file, need one for --format fcs; others are {others}")
+            raise DataError(f"{name}: is not an FCS file, which --format fcs requires; use {others}")
         gated = [c.detector for c in header.channels if c.detector.startswith("dpmix_")]
         if gated:
             found = f"has the channel {gated[0]} of an earlier gating"
-            raise ConfigError([f"{name}: {found}; --format fcs needs the file as it was before"])
+            raise ConfigError([f"{name}: {found}; --format fcs requires the original file"])
         headers.append(header)
     return headers
 
 
 def _stems(samples: Sequence[str]) -> list[str]:
-    """File names of samples: without suffix where they still differ, numbered where nothing else helps."""
+    """Return file names of samples: without suffix if unique, else with suffix, else numbered."""
     parts = [name.partition("::") for name in samples]
     flat = [name.replace("/", "_").replace("::", "_") for name in samples]
     short = [
@@ -98,7 +98,7 @@ def _stems(samples: Sequence[str]) -> list[str]:
 
 
 class _Writer(Protocol):
-    """One format. `columns` are `_columns` of the block; `abandon` may follow anything."""
+    """Writer of one format. `columns` is `_columns(block)`; `abandon` may be called at any time."""
 
     def write(self, block: Block, columns: Columns) -> None: ...
     def finish(self, gating: Gating) -> None: ...
@@ -106,24 +106,24 @@ class _Writer(Protocol):
 
 
 class EventFiles:
-    """Writes blocks to all files; see `open_writers`."""
+    """Write blocks of events to files in all formats; see `open_writers`."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._paths = paths
         self._writers: list[tuple[Path, _Writer]] = []
 
     def open(self, path: Path, make: Callable[[], _Writer]) -> None:
-        """Open a format, of which this is the first file."""
+        """Open the writer of a format; `path` is its first file."""
         with writing(path):
             self._writers.append((path, make()))
 
     def write(self, block: Block) -> None:
-        """Write events; blocks come sample by sample, rows ascending.
+        """Write events; blocks must come sample by sample, with ascending rows.
 
         Raises
         ------
         DataError
-            A file cannot be written, or an FCS file that is copied not be read.
+            A file cannot be written, or an FCS file cannot be read.
         """
         columns = _columns(block)
         for path, writer in self._writers:
@@ -131,7 +131,7 @@ class EventFiles:
                 writer.write(block, columns)
 
     def finish(self, gating: Gating) -> None:
-        """Complete the files, then give them their names."""
+        """Complete all files, then rename them to their final names."""
         for path, writer in self._writers:
             with writing(path):
                 writer.finish(gating)
@@ -144,7 +144,7 @@ class EventFiles:
 
     def __exit__(self, *error: object) -> None:
         for _, writer in self._writers:
-            with suppress(Exception):  # nothing that happens to a file thrown away is of interest
+            with suppress(Exception):  # the file is discarded
                 writer.abandon()
         for path in self._paths:
             with suppress(OSError):
@@ -161,52 +161,38 @@ def open_writers(
     n_populations: int,
     memberships: bool = False,
 ) -> EventFiles:
-    """Open files for the events of a gating.
+    """Open files for the events of a gating: a context manager, which deletes its files without `finish`.
 
-    Memory does not grow with the events, but for h5ad: that one holds the values and memberships of all
-    events, 4 N (D + P) bytes, and while it is written twice that and the names of the events (measured: 0.55
-    kB per event with D = 14 and P = 25).
-
-    In an FCS file events that were not gated (beyond `data.max_events`, or left out at the margins) are kept,
-    with 0 in all added channels.
+    Only h5ad needs memory that grows with N (0.55 kB per event measured for D = 14 and P = 25). FCS files
+    keep events that were not gated (`data.max_events`, margins), with 0 in all added channels.
 
     Parameters
     ----------
     directory : str or Path
-        Folder of the files; made where it is not there.
-    formats : sequence of str
-        Of `FORMATS`.
-    channels : sequence of str
-        D names.
-    samples : sequence of str
-        S names.
+        Folder of the files; created if missing.
+    formats, channels, samples : sequence of str
+        Some of `FORMATS`; D and S names.
     sources : sequence of Source
-        Their files.
+        Files of the samples.
     n_populations : int
     memberships : bool
-        Write the probability of every population to Parquet and CSV as well.
-
-    Returns
-    -------
-    EventFiles
-        A context manager; without a `finish` before its end nothing is left behind.
+        Also write the probability of every population to Parquet and CSV.
 
     Raises
     ------
     ConfigError, DataError
-        As `event_paths`; or a file cannot be written.
+        As in `event_paths`, or a file cannot be written.
     """
-    directory = Path(directory)
-    paths = event_paths(directory, formats, samples, sources)
-    with writing(directory):
-        directory.mkdir(parents=True, exist_ok=True)
-    listed = n_populations if memberships else 0
+    folder = Path(directory)
+    paths = event_paths(folder, formats, samples, sources)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     files = EventFiles(paths)
     try:
         for path in paths:
-            if path in (directory / "events.parquet", directory / "events.csv"):
-                files.open(path, partial(_Table, path, samples, listed))
-            elif path == directory / "events.h5ad":
+            if path.name in ("events.parquet", "events.csv"):
+                files.open(path, partial(_Table, path, samples, n_populations if memberships else 0))
+            elif path.name == "events.h5ad":
                 files.open(path, partial(_H5ad, path, channels, samples))
         if "fcs" in formats:
             own = paths[-len(samples) :]
@@ -218,7 +204,7 @@ def open_writers(
 
 
 def _columns(block: Block) -> Columns:
-    """What every format writes of a block, by name; copied, because a block may be used again."""
+    """Return the columns of a block that all formats write; copied, because the block may be reused."""
     return {
         "event": block.rows.copy(),
         "population": (block.population + 1).astype(np.int32),
@@ -230,7 +216,7 @@ def _columns(block: Block) -> Columns:
 
 
 class _Table:
-    """Parquet or CSV, by the name of the file."""
+    """Writes Parquet or CSV, by the name of the file."""
 
     def __init__(self, path: Path, samples: Sequence[str], n_listed: int) -> None:
         import pyarrow
@@ -285,7 +271,7 @@ class _Table:
         self._file.close()
 
     def _flush(self) -> None:
-        """Blocks together, because a small row group costs a reader as much as a large one."""
+        """Write several blocks as one row group: a small one costs a reader as much as a large one."""
         import pyarrow
 
         if self._held:
@@ -294,14 +280,14 @@ class _Table:
 
 
 class _H5ad:
-    """AnnData, written at the end."""
+    """Writes AnnData, at the end."""
 
     def __init__(self, path: Path, channels: Sequence[str], samples: Sequence[str]) -> None:
         self._path = partial_path(path)
         self._channels = list(channels)
         self._samples = list(samples)
         self._blocks: list[tuple[int, Columns, Floats, Floats]] = []
-        self._path.touch()  # a folder that cannot be written to is told before the work
+        self._path.touch()  # fails early if the folder is not writable
 
     def write(self, block: Block, columns: Columns) -> None:
         self._blocks.append((block.sample, columns, block.values.copy(), block.memberships.copy()))
@@ -334,7 +320,7 @@ class _H5ad:
 
 
 class _Fcs:
-    """The samples' own files with channels added, one open at a time."""
+    """Copies the samples' files with added channels, one open at a time."""
 
     def __init__(self, paths: list[Path], headers: Sequence[Header], n_populations: int) -> None:
         self._paths = paths

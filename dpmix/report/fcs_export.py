@@ -1,21 +1,21 @@
-"""An FCS file again, with channels added: what was there stays as it is.
+"""Copy an FCS file and add channels; existing channels stay unchanged.
 
-The bytes of the old channels are copied, and so are all keywords but those that say where segments lie and
-how many channels there are. Added channels are stored as the file stores its own, because all channels of a
-file share one $DATATYPE (before FCS 3.2), and because FlowIO, FlowKit and others read no other files:
+The bytes of the existing channels are copied, and all keywords except segment positions and the number of
+channels. Added channels use the storage type of the file, because all channels of a file share one $DATATYPE
+(before FCS 3.2), and because FlowIO, FlowKit and others read no other files:
 
-- float32 among float32, float64 among float64;
-- integers among integers, of the widest of the old channels' widths (16 bits at least), a fraction as the
-  nearest whole number of its `Added.scale`-th parts. $PnG is that scale: readers that divide by the gain, as
-  FlowIO and FlowKit do unless told otherwise, give the fraction; DPMIX_SCALE says it in words. To make such
-  a file one of floats instead would change what it means: old instruments store logarithms as integers
-  ($PnE), which floats must not be.
-- float32 with its own $PnDATATYPE where types are mixed (FCS 3.2; FlowIO reads no such file).
+- float32 in float32 files, float64 in float64 files;
+- integers in integer files, with the greatest width of the existing channels (at least 16 bits). A fraction
+  is multiplied by `Added.scale` and rounded. $PnG is that scale, so readers that divide by the gain, as
+  FlowIO and FlowKit do by default, return the fraction; DPMIX_SCALE states it in words. Conversion of the
+  file to floats would change its meaning: old instruments store logarithms as integers ($PnE), which floats
+  must not be.
+- float32 with its own $PnDATATYPE in files of mixed types (FCS 3.2; FlowIO cannot read such files).
 
-Changed where it must be: integers of 24 bits become 32 bits wide, the same numbers, because FlowIO and
-FlowKit do not read 24; a file that FCS 2.0 cannot describe, with events beyond byte 99,999,999, becomes FCS
-3.0; empty values, which the standards forbid, become a blank. Supplemental TEXT moves into TEXT. Other data
-sets of the file, and segments that only its vendor knows (OTHER), are left out.
+Necessary changes: 24-bit integers become 32-bit integers with the same values, because FlowIO and FlowKit
+cannot read 24 bits. A file with events beyond byte 99,999,999, which FCS 2.0 cannot describe, becomes FCS
+3.0. Empty values, which the standards forbid, become a blank. Supplemental TEXT moves into TEXT. Other data
+sets of the file and vendor segments (OTHER) are omitted.
 
 Standards: see `dpmix.inputs.fcs`.
 """
@@ -39,24 +39,24 @@ from dpmix.inputs.fcs_text import HEADER_BYTES
 
 Bytes = npt.NDArray[np.uint8]
 
-IN_HEADER = 99_999_999  # the last byte that eight digits can name
-EVENTS = 32_768  # copied at a time
+IN_HEADER = 99_999_999  # largest offset with eight digits
+EVENTS = 32_768  # events copied at a time
 DELIMITERS = (b"\x0c", b"|", b"/", b"\x1e", b"!", b"~", b"\x1f", b"\x1d", b"\x1c", b"\x01", b"\x02")
-CRC = b"00000000"  # the standard's way to say that none was computed
+CRC = b"00000000"  # by the standard: not computed
 
 
 @dataclass(frozen=True)
 class Added:
-    """A channel to add.
+    """A channel to add to an FCS file.
 
     Attributes
     ----------
     name, label : str
         $PnN and $PnS.
     limit : float
-        Values lie between 0 and it.
+        Upper limit of the values; the lower limit is 0.
     scale : int
-        Parts of 1 that values are rounded to where the file stores integers.
+        Factor by which values are multiplied before rounding, if the file stores integers.
     """
 
     name: str
@@ -66,14 +66,14 @@ class Added:
 
 
 class Copy:
-    """A copy of one data set, written front to back.
+    """Copy of one data set, written front to back.
 
     Parameters
     ----------
     header : Header
-        Of the data set.
+        Header of the data set.
     path : Path
-        Where to write.
+        File to write.
     added : sequence of Added
     """
 
@@ -91,21 +91,21 @@ class Copy:
         self._file.write(heading)
 
     def write(self, rows: npt.NDArray[np.int64], values: Sequence[npt.NDArray[Any]]) -> None:
-        """Write all events up to the last of some rows.
+        """Write all events up to the last of the given rows.
 
         Parameters
         ----------
         rows : int64 [M]
-            Ascending, beyond those written before. Events between them have 0 in the added channels.
+            Ascending, greater than those written before. Events between them get 0 in the added channels.
         values : sequence of arrays [M]
-            Of the added channels.
+            Values of the added channels.
 
         Raises
         ------
         DataError
             The file being copied cannot be read.
         ValueError
-            Rows are not ascending, or not of the file.
+            Rows do not ascend, or exceed the file.
         """
         if not len(rows):
             return
@@ -114,7 +114,7 @@ class Copy:
         self._advance(int(rows[-1]) + 1, rows, values)
 
     def close(self) -> None:
-        """Write what is left of the file, and close it."""
+        """Write the remaining events and close the file."""
         none = np.empty(0, np.int64)
         self._advance(self._header.n_events, none, [none] * len(self._added_at))
         self._file.write(self._tail)
@@ -123,7 +123,7 @@ class Copy:
         self._file.close()
 
     def abandon(self) -> None:
-        """Close the file as it is."""
+        """Close the incomplete file."""
         self._file.close()
 
     def _advance(self, stop: int, rows: npt.NDArray[np.int64], values: Sequence[npt.NDArray[Any]]) -> None:
@@ -133,7 +133,7 @@ class Copy:
             events: Bytes = np.zeros((end - start, self._bytes), np.uint8)
             events[:, self._places] = read_rows(self._header, start, end)
             for at, scale, column in zip(self._added_at, self._scales, values, strict=True):
-                part = column[first:last]  # multiplied in float64: float32 would round a second time
+                part = column[first:last]  # float64 avoids a second rounding
                 stored = part if scale == 1 else np.rint(part.astype(np.float64) * scale)
                 as_bytes = stored.astype(self._type).view(np.uint8).reshape(-1, self._type.itemsize)
                 events[rows[first:last] - start, at : at + self._type.itemsize] = as_bytes
@@ -142,7 +142,7 @@ class Copy:
 
 
 def _stored(header: Header, added: Sequence[Added]) -> tuple[np.dtype[np.generic], list[int]]:
-    """How added channels are stored, and the scale of each."""
+    """Return the storage type of added channels and the scale of each."""
     if all(channel.integer for channel in header.channels):
         size = max(2, *(_width(kind) for kind in _types(header)))
         return np.dtype(f"{header.byte_order}u{size}"), [channel.scale for channel in added]
@@ -155,12 +155,12 @@ def _types(header: Header) -> list[np.dtype[np.generic]]:
 
 
 def _width(kind: np.dtype[np.generic]) -> int:
-    """Bytes that a channel has in the copy."""
+    """Return the bytes of a channel in the copy."""
     return 4 if kind.itemsize == 3 else kind.itemsize
 
 
 def _places(header: Header) -> tuple[slice | npt.NDArray[np.int64], int]:
-    """Where each byte of an old event goes in a new one, and the bytes of the old channels there."""
+    """Return the position of each byte of an old event in a new one, and the bytes of the old channels."""
     size = sum(_width(kind) for kind in _types(header))
     if size == header.row.itemsize:
         return slice(size), size
@@ -177,9 +177,9 @@ def _places(header: Header) -> tuple[slice | npt.NDArray[np.int64], int]:
 def _heading(
     header: Header, added: Sequence[Added], kind: np.dtype[np.generic], row_bytes: int, analysis_bytes: int
 ) -> bytes:
-    """HEADER and TEXT of the copy, up to the first byte of DATA."""
+    """Return HEADER and TEXT of the copy, up to the first byte of DATA."""
     changes = _channel_keywords(header, added, kind)
-    # of one length whatever the numbers are, so that TEXT does not move what it points to
+    # fixed width, so that the numbers do not change the length of TEXT
     places = ("$BEGINDATA", "$ENDDATA", "$BEGINANALYSIS", "$ENDANALYSIS", "$BEGINSTEXT", "$ENDSTEXT")
     changes |= dict.fromkeys(places, "0" * 12) | {"$NEXTDATA": "0"}
     text_end = HEADER_BYTES + len(_text(header, changes)) - 1
@@ -197,7 +197,7 @@ def _heading(
 
 
 def _channel_keywords(header: Header, added: Sequence[Added], kind: np.dtype[np.generic]) -> dict[str, str]:
-    """Keywords that are new in the copy or have to change, but for the places of segments."""
+    """Return new and changed keywords of the copy, except segment positions."""
     letter = {"u": "I", "f": "F" if kind.itemsize == 4 else "D"}[kind.kind]
     keywords = {
         f"$P{n}B": "32" for n, old in enumerate(_types(header), start=1) if old.itemsize != _width(old)
@@ -205,7 +205,7 @@ def _channel_keywords(header: Header, added: Sequence[Added], kind: np.dtype[np.
     for n, channel in enumerate(added, start=len(header.channels) + 1):
         scale = channel.scale if letter == "I" else 1
         keywords |= {f"$P{n}N": channel.name, f"$P{n}S": channel.label, f"$P{n}B": f"{8 * kind.itemsize}"}
-        # values lie below $PnR; flowCore even cuts them off at one below it
+        # values must be below $PnR; flowCore truncates them to $PnR - 1
         keywords |= {f"$P{n}R": f"{max(math.ceil(channel.limit * scale), 1) + 1}", f"$P{n}E": "0,0"}
         keywords |= {f"$P{n}G": f"{scale}"}
         if letter != header.datatype:
@@ -213,8 +213,8 @@ def _channel_keywords(header: Header, added: Sequence[Added], kind: np.dtype[np.
     keywords["$PAR"] = f"{len(header.channels) + len(added)}"
     if letter == "I":
         parts = ", ".join(f"{channel.name} {channel.scale}" for channel in added if channel.scale > 1)
-        keywords["DPMIX_SCALE"] = f"integers that are so many times the value: {parts}"
-    if int(header.keywords["tot"]) < 0:  # FCS 2.0 does without
+        keywords["DPMIX_SCALE"] = f"stored integer = value times scale: {parts}"
+    if int(header.keywords["tot"]) < 0:  # FCS 2.0 may omit it
         keywords["$TOT"] = f"{header.n_events}"
     if "originality" in header.keywords:
         keywords["$ORIGINALITY"] = "Appended"
@@ -222,9 +222,9 @@ def _channel_keywords(header: Header, added: Sequence[Added], kind: np.dtype[np.
 
 
 def _text(header: Header, changes: dict[str, str]) -> bytes:
-    """TEXT, with a delimiter that is in no keyword and no value: FlowIO loses its place at some escaped ones.
+    """Return TEXT with a delimiter that no keyword or value contains: FlowIO misreads some escaped ones.
 
-    Keywords are matched without their $, as FlowIO does.
+    Keywords match without their $, as in FlowIO.
     """
     new = {_bare(key.encode()): value.encode() for key, value in changes.items()}
     there = {_bare(key) for key, _ in header.text}
@@ -235,7 +235,7 @@ def _text(header: Header, changes: dict[str, str]) -> bytes:
     words = b"".join(key + value for key, value in pairs)
     delimiter = next((mark for mark in DELIMITERS if mark not in words), None)
     if delimiter is None:
-        raise DataError(f"{header.path}: TEXT has every character that could part its keywords; use csv")
+        raise DataError(f"{header.path}: TEXT contains every possible delimiter; use --format csv")
     return delimiter + b"".join(key + delimiter + value + delimiter for key, value in pairs)
 
 

@@ -36,7 +36,11 @@ def summary(gating: Gating) -> list[str]:
         f"The most probable population of an event has a mean probability of {mean:.1%}."
     )
     modes = count(len(gating.tree.heights), "mode")
-    return [found, certainty, f"The tree of {modes} is cut at {gating.level:.3g} ({gating.why})."]
+    return [
+        found,
+        certainty,
+        f"The tree of {modes} is cut at {gating.level:.3g} standard deviations ({gating.why}).",
+    ]
 
 
 def warnings(gating: Gating, run: Run, mixing: list[Mixing]) -> list[str]:

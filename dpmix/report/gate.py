@@ -46,8 +46,7 @@ def gate(
     formats : sequence of str
         Formats of the event files: parquet, csv, h5ad, fcs.
     memberships, with_map, overwrite : bool
-        Write the probability of every population to Parquet and CSV; draw a map of at most 20,000 events
-        (`dpmix.report.embedding`); replace existing files.
+        Write all membership probabilities to Parquet and CSV; draw a t-SNE map; replace existing files.
     n_draws, level, n_populations : int, float, int
         Number of draws to use; cut height of the tree, or number of populations to cut it into, not both.
     engine : sequence of str, optional
@@ -71,8 +70,7 @@ def gate(
     gating, population = _write_events(task, found, folder, formats, memberships)
     if with_map:
         gating = replace(gating, map=embedding.make_map(task.events.values, population, task.config.seed))
-    _write_report(task, found, gating, folder)
-    return gating
+    return _write_report(task, found, gating, folder)
 
 
 def predict(
@@ -137,11 +135,12 @@ def _write_events(
     return gating, summary.population
 
 
-def _write_report(task: Task, found: Populations, gating: Gating, folder: Path) -> None:
-    """Write tables, aligned draws, figures and the report."""
+def _write_report(task: Task, found: Populations, gating: Gating, folder: Path) -> Gating:
+    """Write tables, aligned draws, figures and the report; return the gating."""
     tables.write_tables(folder, gating, task.events.scaling.means, task.events.scaling.sds)
     run = open_run(task.run.path, transformed=True)
     alignment.write_aligned(folder / "aligned.nc", run, found.draws, found.order)
     mixing = convergence(run)
     figures.write_figures(folder / "figures", gating, run, mixing)
     page.write_report(folder / "report.html", gating, run, mixing)
+    return gating

@@ -1,4 +1,4 @@
-"""The tables of a gating: populations.csv, proportions.csv and tree.json."""
+"""Tables of a gating: populations.csv, proportions.csv and tree.json."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TABLES = ("populations.csv", "proportions.csv", "tree.json")
 
 
 def table_paths(directory: Path) -> list[Path]:
-    """The files that `write_tables` will write."""
+    """Return the files that `write_tables` writes."""
     return [directory / name for name in TABLES]
 
 
@@ -29,18 +29,17 @@ def write_tables(
 ) -> None:
     """Write populations.csv, proportions.csv and tree.json.
 
-    populations.csv has a row per population of all samples together, proportions.csv one per sample and
-    population, with what a table of samples says of it; proportion is the posterior mean, low and high the
-    ends of the 90% interval, empty where there is one draw only. Channels are on the transformed scale, their
-    cells empty where a population has no event. tree.json is what `_tree` says.
+    populations.csv has one row per population, for all samples together. proportions.csv has one row per
+    sample and population, with the columns of the table of samples. `proportion` is the posterior mean; `low`
+    and `high` are the ends of the 90% credible interval, empty for a single draw. Channels are on the
+    transformed scale; their cells are empty for a population without events. `_tree` describes tree.json.
 
     Parameters
     ----------
     directory : str or Path
     gating : Gating
     channel_means, channel_sds : float64 [D]
-        Those that take the tree's points from the standardised to the transformed scale (`constant_data` of
-        the run file).
+        Scaling from the standardised to the transformed scale (`constant_data` of the run file).
 
     Raises
     ------
@@ -57,7 +56,7 @@ def write_tables(
 
 
 def _lines(rows: Iterable[Sequence[object]]) -> str:
-    """CSV; numbers with six digits, what is not known empty."""
+    """Return CSV text; numbers have six digits, unknown values are empty."""
     out = io.StringIO()
     table = csv.writer(out, lineterminator="\n")
     for row in rows:
@@ -98,19 +97,19 @@ def _proportion_rows(gating: Gating) -> Iterator[Sequence[object]]:
 
 
 def _intervals(draws: Array) -> tuple[Array, Array, Array]:
-    """Mean and interval over draws, NaN for the interval of one draw."""
+    """Return mean and interval over the draws; the interval of a single draw is NaN."""
     mean, low, high = interval(draws)
     return (mean, low, high) if len(draws) > 1 else (mean, low * np.nan, high * np.nan)
 
 
 def _tree(gating: Gating, places: Array) -> dict[str, object]:
-    """The tree of populations: enough to draw it and to cut it anew.
+    """Return the tree of populations with all that is needed to draw it and to cut it elsewhere.
 
-    It is of the mean density of `draws` of the run file: of the components of the first, then of the second,
-    and so on. Modes and components are numbered from 0, populations from 1. In each merge, in the order of
-    ascending levels, what has the name `mode` becomes part of what has the name `into`; the populations at a
-    level are those of all merges below it; where `why` says that not all at this level are made, the first
-    of these are. A level or height is null where it is infinite.
+    It is the tree of the mean density of `draws` of the run file, with the components of the first draw, then
+    of the second, and so on. Modes and components are numbered from 0, populations from 1. Merges are in the
+    order of ascending levels; each merges the branch named `mode` into the branch named `into`. The
+    populations at a cut height result from all merges below it. If `why` says that only some of the merges at
+    this height are made, these are the first ones. An infinite level or height is null.
     """
     tree = gating.tree
     components = [np.flatnonzero(tree.modes == mode).tolist() for mode in range(len(tree.heights))]

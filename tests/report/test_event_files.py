@@ -265,7 +265,7 @@ def test_an_unknown_format(tmp_path: Path, sources: list[Source]) -> None:
 def test_fcs_of_what_is_no_fcs(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.ones((5, 2), np.float32))
     sources = open_sources([tmp_path / "a.npy"])
-    with pytest.raises(DataError, match=r"a.npy: is no FCS file.*parquet, csv, h5ad") as caught:
+    with pytest.raises(DataError, match=r"a.npy: is not an FCS file.*parquet, csv, h5ad") as caught:
         write(tmp_path / "out", ("fcs",), sources)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
