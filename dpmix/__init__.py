@@ -10,6 +10,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dpmix.api.anndata import gate_anndata
     from dpmix.api.estimator import DPMixture
     from dpmix.api.sampling import run_bem, run_mcmc
     from dpmix.api.simulate import simulate
@@ -31,6 +32,7 @@ __all__ = [
     "Run",
     "__version__",
     "gate",
+    "gate_anndata",
     "load_config",
     "open_run",
     "predict",
@@ -40,6 +42,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "dpmix.api.anndata": ("gate_anndata",),
     "dpmix.api.estimator": ("DPMixture",),
     "dpmix.api.sampling": ("run_bem", "run_mcmc"),
     "dpmix.api.simulate": ("simulate",),

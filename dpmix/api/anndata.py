@@ -1,0 +1,233 @@
+"""AnnData in, AnnData out: a run and its populations in one call."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+import numpy as np
+
+from dpmix.api.events import Folder, write_events
+from dpmix.api.parameters import Parameters, make_config
+from dpmix.api.sampling import sample, shown
+from dpmix.model.mixture import Array, Floats, Ints
+from dpmix.populations.result import Gating, interval
+from dpmix.report.gate import predict
+from dpmix.runs.reader import Run
+from dpmix.runs.resume import choose
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+COLUMNS = ("population", "probability", "entropy", "implausible")
+
+
+def gate_anndata(
+    adata: AnnData,
+    *,
+    layer: str | None = None,
+    use_rep: str | None = None,
+    sample_key: str | None = None,
+    n_populations: int | None = None,
+    level: float | None = None,
+    n_draws: int = 100,
+    key_added: str = "population",
+    folder: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    copy: bool = False,
+    progress: bool | None = None,
+    **parameters: Unpack[Parameters],
+) -> AnnData | None:
+    """Find the cell populations in an AnnData object.
+
+    One call makes a run (`dpmix mcmc` or `dpmix bem`) and assigns each event to a population (`dpmix
+    predict`). Values are taken as they are unless ``transforms`` names a transform.
+
+    Parameters
+    ----------
+    adata : AnnData
+        A row per event and a column per channel.
+    layer : str, optional
+        Layer to use instead of X.
+    use_rep : str, optional
+        Array in ``obsm`` to use instead of X.
+    sample_key : str, optional
+        Column of ``obs`` with the sample of each event. Populations are shared; each sample has its own
+        proportions.
+    n_populations, level : int, float, optional
+        Number of populations, or the level at which to cut their tree; not both.
+    n_draws : int
+        Draws of the run that memberships average over.
+    key_added : str
+        Name of the results.
+    folder : str or Path, optional
+        Folder where the run file (run.h5), the events and the memberships of all populations
+        (gated/events.parquet) are kept. Default: a temporary folder.
+    resume : bool
+        Continue the run in ``folder``, after Ctrl-C or with more draws.
+    copy : bool
+        Return a changed copy and leave ``adata`` as it is.
+    progress : bool, optional
+        Show the log and the progress. Default: on a terminal and in a notebook.
+    **parameters
+        Parameters of `dpmix.DPMixture`: method, components, chains, draws, channels, transforms,
+        random_state, n_jobs, settings and the others that are keys of the config.
+
+    Returns
+    -------
+    AnnData or None
+        The copy, with ``copy=True``. The object gets:
+
+        ``obs["population"]``
+            Most probable population, categorical "1", "2", ..., by size.
+        ``obs["population_probability"]``
+            Its probability.
+        ``obs["population_entropy"]``
+            Entropy of the memberships, in nats: 0 where the population is certain.
+        ``obs["population_implausible"]``
+            True for events that the model finds implausible.
+        ``uns["dpmix"]``
+            config (YAML), seed, versions, method, level, and the table of populations: phenotype, events,
+            proportion with its 90% interval, support, certainty; with ``sample_key`` also the table of
+            proportions by sample. With another ``key_added`` it is ``uns[key_added]``.
+
+    Raises
+    ------
+    ValueError
+        An event has no sample.
+    KeyError
+        There is no such layer, array or column.
+    ConfigError, DataError, EngineError, OutputError
+        As of `dpmix.run_mcmc`.
+    """
+    if unknown := sorted({*parameters} - {*Parameters.__annotations__}):
+        raise TypeError(f"gate_anndata() has no parameter {', '.join(unknown)}")
+    values, channels = _events(adata, layer, use_rep)
+    codes, samples = _samples(adata, sample_key)
+    home = Folder(folder)
+    output = home.path / "gated"
+    files = [
+        write_events(home.path, values[codes == s], channels, stem) for s, stem in enumerate(_stems(samples))
+    ]
+    method = parameters.get("method", "mcmc")
+    config = make_config(parameters, files, home.path / "run.h5")
+    with shown(progress) as display:
+        chosen = replace(choose(method, config, resume=resume), base=home.path)
+        try:
+            run = sample(method, chosen, progress=False, on_sweep=display.on_sweep if display else None)
+        except KeyboardInterrupt:
+            if folder is None:
+                raise KeyboardInterrupt("stopped; with `folder` a stopped run keeps its draws") from None
+            raise
+        gating = predict(
+            run.path,
+            [home.path / file for file in files],
+            output,
+            n_draws=n_draws,
+            level=level,
+            n_populations=n_populations,
+            overwrite=resume,
+        )
+    result = adata.copy() if copy else adata
+    _annotate(result, key_added, codes, output / "events.parquet", gating)
+    result.uns["dpmix" if key_added == "population" else key_added] = _about(run, gating, samples)
+    return result if copy else None
+
+
+def _events(adata: AnnData, layer: str | None, use_rep: str | None) -> tuple[Floats, list[str] | None]:
+    """The events, float32 [N, D], and the names of their channels."""
+    if layer is not None and use_rep is not None:
+        raise ValueError("layer and use_rep both name the events; use one of them")
+    if use_rep is not None:
+        table = adata.obsm[use_rep]
+        channels = [*map(str, table.columns)] if hasattr(table, "columns") else None
+    else:
+        table = adata.X if layer is None else adata.layers[layer]
+        channels = [*map(str, adata.var_names)]
+    if hasattr(table, "to_memory"):  # of an object in backed mode
+        table = table.to_memory()
+    dense = table.toarray() if hasattr(table, "toarray") else np.asarray(table)
+    with np.errstate(over="ignore"):  # beyond float32: infinite, which the run refuses by channel
+        return np.ascontiguousarray(dense, np.float32), channels
+
+
+def _samples(adata: AnnData, key: str | None) -> tuple[Ints, list[str]]:
+    """The sample of each event, int64 [N], and the names of the samples in the order of their first event."""
+    if key is None:
+        return np.zeros(adata.n_obs, np.int64), ["events"]
+    import pandas
+
+    codes, names = pandas.factorize(adata.obs[key].astype(object))
+    if (codes < 0).any():
+        raise ValueError(f'obs["{key}"] has no sample for {(codes < 0).sum():,} events; fill it in')
+    return codes.astype(np.int64), [str(name) for name in names]
+
+
+def _stems(samples: Sequence[str]) -> list[str]:
+    """Names of files without suffixes."""
+    if len(samples) == 1:
+        return ["events"]
+    return [f"{k}-{re.sub(r'[^A-Za-z0-9._+-]', '_', name)[:80]}" for k, name in enumerate(samples, 1)]
+
+
+def _annotate(adata: AnnData, key: str, codes: Ints, path: Path, gating: Gating) -> None:
+    """Add the columns of an event file, which has the samples one after another, to `obs`."""
+    import pandas
+    import pyarrow.parquet
+
+    table = pyarrow.parquet.read_table(path, columns=list(COLUMNS))
+    order = np.argsort(codes, kind="stable")
+    columns = {}
+    for name in COLUMNS:
+        ordered = table.column(name).to_numpy()
+        columns[name] = np.empty_like(ordered)
+        columns[name][order] = ordered
+    populations = [str(p) for p in range(1, gating.n_populations + 1)]
+    adata.obs[key] = pandas.Categorical.from_codes(columns["population"] - 1, populations)
+    for name in COLUMNS[1:]:
+        adata.obs[f"{key}_{name}"] = columns[name]
+
+
+def _about(run: Run, gating: Gating, samples: Sequence[str]) -> dict[str, Any]:
+    """What `uns` says of the run and its populations."""
+    about = {
+        "config": run.config_text,
+        "method": run.kind,
+        "seed": np.uint64(run.attributes["seed"]),
+        "versions": dict(run.versions),
+        "level": float(gating.level),
+        "populations": _table(gating, gating.sizes.sum(axis=0), gating.overall),
+    }
+    about["populations"]["support"] = gating.support
+    about["populations"]["certainty"] = gating.certainty
+    if len(samples) > 1:
+        import pandas
+
+        tables = [_table(gating, gating.sizes[s], gating.proportions[:, s]) for s in range(len(samples))]
+        for name, table in zip(samples, tables, strict=True):
+            table.insert(0, "sample", name)
+        about["proportions"] = pandas.concat(tables).reset_index(drop=True)
+        about["proportions"].index = about["proportions"].index.astype(str)
+    return about
+
+
+def _table(gating: Gating, events: Ints, draws: Array) -> Any:
+    """A data frame with a row per population, from its events [P] and draws of its proportion [T, P]."""
+    import pandas
+
+    mean, low, high = interval(draws)
+    return pandas.DataFrame(
+        {
+            "population": [str(p) for p in range(1, gating.n_populations + 1)],
+            "phenotype": list(gating.phenotypes),
+            "events": events,
+            "proportion": mean,
+            "low": low if len(draws) > 1 else np.nan,
+            "high": high if len(draws) > 1 else np.nan,
+        },
+        index=[str(p) for p in range(1, gating.n_populations + 1)],
+    )
