@@ -1,8 +1,8 @@
-"""Draw a run: events, the components of its last draw, and the path of its chains.
+"""Draw a run: its events, the components of its last draw, and the log posterior of its chains.
 
     python data/figure.py demo/run.h5 demo/figure.png
 
-Takes the events from the files that the run's own config names, on the transformed scale.
+The events are read from the files that the config of the run names, and drawn on the transformed scale.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ VISIBLE = 0.002  # weight of the smallest component drawn
 
 
 def informative_pairs(weights: np.ndarray, means: np.ndarray, count: int) -> list[tuple[int, int]]:
-    """Pairs of different channels, those that set the components apart most first."""
+    """Return pairs of different channels; the pair that separates the components most is first."""
     average = weights @ means
     between = weights @ np.square(means - average)
     best = np.argsort(-between)
@@ -37,7 +37,7 @@ def informative_pairs(weights: np.ndarray, means: np.ndarray, count: int) -> lis
 def draw_components(
     axes: Axes, weights: np.ndarray, means: np.ndarray, covariances: np.ndarray, pair: tuple[int, int]
 ) -> None:
-    """Ellipses that hold 90% of each component, the heavier the darker."""
+    """Draw an ellipse with 90% of each component; components with a larger weight are darker."""
     size = np.sqrt(-2 * np.log(1 - CONTENT))
     for weight, mean, covariance in zip(weights, means, covariances, strict=True):
         if weight < VISIBLE:
@@ -51,6 +51,7 @@ def draw_components(
 
 
 def main() -> None:
+    """Draw the run that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path)
     parser.add_argument("figure", type=Path)
@@ -84,7 +85,7 @@ def main() -> None:
 
 
 def run_standardised_means(path: Path) -> np.ndarray:
-    """Means of the last draw on the standardised scale, on which channels compare."""
+    """Return the means of the last draw on the standardised scale, on which channels are comparable."""
     return dpmix.open_run(path).means[0, -1]
 
 

@@ -1,7 +1,7 @@
-"""Coverage-guided fuzzing of a target by atheris (libFuzzer): python fuzz/fuzz.py TARGET [its options].
+"""Fuzz a target with atheris (libFuzzer): python fuzz/fuzz.py TARGET [options of libFuzzer].
 
-A crash is any exception but the project's own errors, ten seconds without an answer, or 2 GB of memory.
-What is new is added to fuzz/corpus/TARGET only where libFuzzer is told to write there.
+A crash is an exception other than an error of dpmix, ten seconds without an answer, or 2 GB of memory. New
+inputs are written to the first folder among the options.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import atheris
 FOLDER = Path(__file__).resolve().parent
 LIMITS = ["-timeout=10", "-rss_limit_mb=2048", "-max_len=8192"]
 
-# The finder of an editable installation loads modules without their being instrumented: last in the row.
+# The finder of an editable installation loads modules without instrumentation, so it comes last.
 sys.meta_path.sort(key=lambda finder: type(finder).__module__.startswith("_editable"))
 sys.path.insert(0, str(FOLDER.parent))
 
@@ -23,6 +23,7 @@ with atheris.instrument_imports(include=["dpmix", "flowio", "flowutils", "yaml"]
 
 
 def main() -> None:
+    """Fuzz the target that the command line names."""
     if len(sys.argv) < 2 or sys.argv[1] not in TARGETS:
         sys.exit(f"usage: fuzz.py {'|'.join(TARGETS)} [folders and options of libFuzzer]")
     name, options = sys.argv[1], sys.argv[2:]

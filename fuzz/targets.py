@@ -1,8 +1,8 @@
-"""What is fuzzed: a target takes bytes and returns, or raises what no user should ever see.
+"""Targets of the fuzzer: each takes bytes, and returns or raises an exception that is a finding.
 
-The project's own errors, one line per problem, are the right answer to nonsense and are caught here; every
-other exception goes through and is a finding. Nothing here needs a fuzzer, so that the tests replay the
-corpus (tests/faults/test_fuzz_corpus.py).
+An error of dpmix with one line per problem is the right answer to invalid input, and is caught here. Any
+other exception is a finding. No fuzzer is needed here: the tests replay the corpus
+(tests/faults/test_fuzz_corpus.py).
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from dpmix.runs.profile import SPANS
 from dpmix.runs.reader import Run, open_run
 from dpmix.runs.writer import RunWriter
 
-EVENTS = 1_000  # looked at of a file, however many it says it has
+EVENTS = 1_000  # events that are read, however many a file declares
 
 logging.getLogger("dpmix").setLevel(logging.CRITICAL)
 
 
 class NotOneLine(AssertionError):
-    """A problem that is shown in no line, or in several."""
+    """A problem that is reported in no line, or in several lines."""
 
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """Around what may be refused: the project's errors end here, if they are a line per problem."""
+    """Catch errors of dpmix with one line per problem, and raise `NotOneLine` for others."""
     try:
         yield
     except DpmixError as error:
@@ -61,10 +61,10 @@ def refusals() -> Iterator[None]:
 
 
 def fuzz_fcs(data: bytes) -> None:
-    """A file that begins with FCS is taken as it is, other bytes as TEXT and DATA under a right HEADER.
+    """Read an FCS file: bytes that start with FCS, or other bytes as TEXT and DATA after a valid HEADER.
 
-    In the latter the first byte says how the offsets are given, and a zero byte ends TEXT: so a mutation
-    reaches what is behind HEADER without its offsets having to be guessed.
+    In the second case the first byte selects where the offsets are stored, and a zero byte ends TEXT. So
+    mutations reach the code behind HEADER without guessing its offsets.
     """
     path = _folder() / "fuzzed.fcs"
     path.write_bytes(data if data.startswith(b"FCS") else _assembled(data))
@@ -92,16 +92,17 @@ def fuzz_fcs(data: bytes) -> None:
 
 
 def _assembled(data: bytes) -> bytes:
+    """Return an FCS file with a valid HEADER, and TEXT and DATA from bytes."""
     how, (text, _, events) = data[:1], data[1:].partition(b"\0")
     first = 58 + len(text)
     places = {b"b": (0, 0), b"o": (first, first + len(events))}.get(how, (first, first + len(events) - 1))
     offsets = (58, first - 1, *places, 0, 0)
-    return (b"FCS2.0" if how == b"2" else b"FCS3.1") + b"    " + b"".join(
-        b"%8d" % offset for offset in offsets
-    ) + text + events  # fmt: skip
+    version = b"FCS2.0" if how == b"2" else b"FCS3.1"
+    return version + b"    " + b"".join(b"%8d" % offset for offset in offsets) + text + events
 
 
 def _transformed(method: str, channel: Channel, source: Source, values: np.ndarray) -> None:
+    """Make the transform of a channel and apply it."""
     settings = Config.model_validate(
         {"data": {"files": ["x"], "transform": {"default": {"method": method}}}}
     ).data.transform["default"]
@@ -114,9 +115,10 @@ def _transformed(method: str, channel: Channel, source: Source, values: np.ndarr
 
 
 def fuzz_config(data: bytes) -> None:
-    """A config, and after a line `---set` settings as --set gives them, one per line.
+    """Read a config, with overrides as of --set after a line `---set`, one per line.
 
-    What is accepted is written and read again to the same config, and its transforms are made and used.
+    An accepted config must give the same config after writing and reading it. Its transforms are made and
+    used.
     """
     text, _, overrides = data.decode("utf-8", "ignore").partition("\n---set\n")
     with refusals(), warnings.catch_warnings():
@@ -136,7 +138,7 @@ def fuzz_config(data: bytes) -> None:
 
 
 class Choices:
-    """Decisions read off bytes; zeros where they have ended."""
+    """Decisions read from bytes; zeros after their end."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, 0
@@ -146,7 +148,7 @@ class Choices:
         return max(len(self._data) - self._at, 0)
 
     def number(self, below: int) -> int:
-        """From 0 to below - 1, of two bytes."""
+        """Return an integer from 0 to below - 1, from two bytes."""
         return int.from_bytes(self.bytes(2), "little") % max(below, 1)
 
     def bytes(self, count: int) -> bytes:
@@ -192,10 +194,10 @@ SHAPES = (
 
 
 def fuzz_run_file(data: bytes) -> None:
-    """A valid run file with up to a dozen things in it changed through h5py, each decision read off the data.
+    """Read a valid run file after up to twelve changes through h5py; the data decide the changes.
 
-    Read is all that `dpmix info` and `dpmix gate` ask of a run file. Its bytes are not changed at random:
-    that fuzzes the HDF5 library, which such a file can keep busy for ever.
+    All that `dpmix info` and `dpmix gate` need is read. Bytes are not changed at random: that would fuzz the
+    HDF5 library, and some such files keep it busy forever.
     """
     choices = Choices(data)
     path = _folder() / "fuzzed.h5"
@@ -203,7 +205,7 @@ def fuzz_run_file(data: bytes) -> None:
     with suppress(*H5PY_ERRORS), h5py.File(path, "r+") as file:
         for _ in range(12):
             if choices.left:
-                # What h5py itself does not do is no change.
+                # A change that h5py refuses is no change.
                 with suppress(*H5PY_ERRORS):
                     _change(file, choices)
     with refusals(), warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -212,7 +214,7 @@ def fuzz_run_file(data: bytes) -> None:
 
 
 def read_all(run: Run) -> None:
-    """All that the commands ask of a run file."""
+    """Read all that the commands need of a run file."""
     describe_run(run), describe_profile(run)
     Scaling.from_attributes(run.scaling)
     list(map(str, run.detectors))
@@ -226,6 +228,7 @@ def read_all(run: Run) -> None:
 
 
 def _change(file: h5py.File, choices: Choices) -> None:
+    """Make one change to a run file."""
     names = sorted(_names(file))
     name = choices.one_of(names)
     item = file.get(name)
@@ -241,7 +244,7 @@ def _change(file: h5py.File, choices: Choices) -> None:
         case 4:
             attribute = choices.one_of(sorted(file.attrs))
             file.attrs[attribute] = choices.one_of(NUMBERS)
-        case 5:  # a leaf of what is stored as JSON
+        case 5:  # a leaf of a JSON attribute
             attribute = choices.one_of(("scaling", "engine", "versions", "report", "detectors"))
             value = json.loads(file.attrs[attribute])
             _mutate(value, choices)
@@ -275,7 +278,7 @@ def _change(file: h5py.File, choices: Choices) -> None:
 
 
 def _mutate(value: Any, choices: Choices) -> None:
-    """Change one thing somewhere inside a value as JSON has it."""
+    """Change one part of a JSON value."""
     keys = list(value) if isinstance(value, dict) else list(range(len(value)))
     key = choices.one_of(keys) if keys else 0
     if keys and isinstance(value[key], (dict, list)) and value[key] and choices.number(4):
@@ -287,26 +290,25 @@ def _mutate(value: Any, choices: Choices) -> None:
 
 
 def _names(file: h5py.File) -> list[str]:
+    """Return the names of all groups and data sets."""
     found: list[str] = []
     file.visit(found.append)
     return found
 
 
-@cache
-def _template(bem: bool) -> bytes:
-    """A whole run file of two components in two channels, three draws of one chain."""
-    k, names, learned = 2, ("CD3", "CD4"), ("m", "gamma", "nu", "phi")
-    path, draws = _folder() / "template.h5", 1 if bem else 3
-    scale = Scaling(names, (transforms.Transform("arcsinh", 5.0), transforms.Transform("logicle", t=1024.0)),
-                    np.zeros(2), np.ones(2), ((), ()), 1)  # fmt: skip
-    layout = Layout(
-        kind="bem" if bem else "mcmc",
+def _layout(kind: str, draws: int) -> Layout:
+    """Return the layout of a run file of two components in two channels."""
+    names = ("CD3", "CD4")
+    both = (transforms.Transform("arcsinh", 5.0), transforms.Transform("logicle", t=1024.0))
+    scale = Scaling(names, both, np.zeros(2), np.ones(2), ((), ()), 1)
+    return Layout(
+        kind=kind,
         chains=1,
         draws=draws,
         sweeps=5,
-        n_components=k,
+        n_components=2,
         channels=names,
-        learned=learned,
+        learned=("m", "gamma", "nu", "phi"),
         constants={
             "channel_means": (("channel",), np.zeros(2)),
             "channel_sds": (("channel",), np.ones(2)),
@@ -325,14 +327,21 @@ def _template(bem: bool) -> bytes:
             "detectors": ["A", "B"],
         },
     )
-    whole = np.broadcast_to(np.eye(2), (k, 2, 2)).copy()
+
+
+@cache
+def _template(bem: bool) -> bytes:
+    """Make a complete run file: two components in two channels, three draws of one chain."""
+    path, draws = _folder() / "template.h5", 1 if bem else 3
+    layout = _layout("bem" if bem else "mcmc", draws)
+    whole = np.broadcast_to(np.eye(2), (2, 2, 2)).copy()
     hyper = Hyperparameters(np.zeros(2), 5.0, 2.0, np.eye(2))
     with RunWriter.create(path, layout, overwrite=True) as writer:
         for sweep in range(5):
             writer.write_sweep(0, sweep, Record(-1.0 - sweep, -2.0, 2, 1.5, 0.1))
         for draw in range(draws):
             state = State(
-                draw, 1.0 + draw, np.array([-0.5]), np.array([-0.9]), np.zeros((k, 2)), whole, whole, hyper
+                draw, 1.0 + draw, np.array([-0.5]), np.array([-0.9]), np.zeros((2, 2)), whole, whole, hyper
             )
             writer.write_draw(draw, [state], [Record(-1.0 - draw, -2.0, 2, 1.5, 0.1)])
         writer.write_profile(dict.fromkeys(SPANS, 1.0))
@@ -341,6 +350,7 @@ def _template(bem: bool) -> bytes:
 
 @cache
 def _folder() -> Path:
+    """Make a folder for this process."""
     return Path(tempfile.mkdtemp(prefix="dpmix-fuzz-"))
 
 

@@ -1,4 +1,4 @@
-"""Simulated data with the truth beside it: from the model, or like a cytometer's.
+"""Simulate data with known populations: from the model, or like the data of a flow cytometer.
 
 The same arguments and seed give the same data.
 """
@@ -19,35 +19,35 @@ from dpmix.inputs.fcs_data import write_fcs
 from dpmix.model.mixture import Array, Floats
 from dpmix.model.prior import Prior
 
-COFACTOR = 150.0  # of the arcsinh scale that the populations are described on
+COFACTOR = 150.0  # of the arcsinh scale on which the populations are defined
 TOP = 262_143.0  # where a channel saturates: $PnR - 1
 SUFFIXES = (".fcs", ".csv", ".npy")
 
 
 @dataclass(frozen=True)
 class Simulation:
-    """Events and what they were made from.
+    """Simulated events and their true populations.
 
     Attributes
     ----------
     events : float32 [N, D]
-        As an instrument stores them: spilled over and saturated, where it is one.
+        As an instrument stores them: with spillover and saturation, if an instrument is simulated.
     channels, markers : tuple of str
-        D detector names; D markers, "" where nothing was stained.
+        D detector names; D markers, "" for none.
     labels : int32 [N]
         Population of each event.
     populations : tuple of str
         P names.
     weights : float64 [P]
-        Share of each population in the truth.
+        True share of each population.
     means, covariances : float64 [P, T], [P, T, T]
-        Of the populations on `truth_scale`, before the instrument's noise and limits.
+        Of the populations on `truth_scale`, before noise and limits of the instrument.
     truth_channels : tuple of str
-        T channels that means and covariances are about.
+        The T channels of means and covariances.
     truth_scale : str
         "linear", or "arcsinh 150" of the compensated values.
     spillover : Spillover or None
-        Recorded in an FCS file; of others the truth has it.
+        Written to FCS files, and to the truth.
     """
 
     events: Floats
@@ -63,18 +63,18 @@ class Simulation:
     spillover: Spillover | None = None
 
     def write(self, path: str | Path) -> Path:
-        """Write the events as FCS, CSV or NPY by the suffix, and the truth beside them.
+        """Write the events as FCS, CSV or NPY by the suffix, and the truth to a file in the same folder.
 
         Returns
         -------
         Path
-            Of the truth, `<stem>.truth.npz`: labels, populations, weights, means, covariances, channels,
-            scale, spillover and its channels (empty where there is none).
+            File of the truth, `<stem>.truth.npz`: labels, populations, weights, means, covariances, channels,
+            scale, spillover and its channels (empty for no spillover).
 
         Raises
         ------
         ConfigError
-            The suffix is none of these.
+            The suffix is unknown.
         """
         path = Path(path)
         match path.suffix.lower():
@@ -85,7 +85,7 @@ class Simulation:
                     csv.writer(file, lineterminator="\n").writerow(self.channels)
                     np.savetxt(file, self.events, fmt="%.9g", delimiter=",")
             case ".npy":
-                with path.open("wb") as raw:  # np.save would add its suffix to one in capitals
+                with path.open("wb") as raw:  # np.save would add its suffix after one in capitals
                     np.save(raw, self.events)
             case other:
                 raise ConfigError(
@@ -108,11 +108,11 @@ class Simulation:
         return truth
 
     def _keywords(self) -> dict[str, str]:
-        """What an FCS file says beside the names."""
+        """Return the keywords of an FCS file besides names."""
         keywords = {"$CYT": "dpmix simulation", "$TIMESTEP": "0.01"}
         if self.spillover:
             keywords["$SPILLOVER"] = spillover_text(self.spillover)
-        else:  # no instrument, no range: it holds every value
+        else:  # no instrument and no range: $PnR is above every value
             top = float(np.abs(self.events).max(initial=1.0))
             keywords |= {
                 f"$P{n}R": str(2 ** int(np.ceil(np.log2(top + 1)))) for n in range(1, len(self.channels) + 1)
@@ -121,7 +121,7 @@ class Simulation:
 
 
 def spillover_text(spillover: Spillover) -> str:
-    """A spillover matrix as the value of $SPILLOVER (FCS 3.1, 3.2.20)."""
+    """Return a spillover matrix as the value of $SPILLOVER (FCS 3.1, 3.2.20)."""
     numbers = [f"{x:.9g}" for x in spillover.matrix.ravel()]
     return ",".join([str(len(spillover.detectors)), *spillover.detectors, *numbers])
 
@@ -138,14 +138,14 @@ def from_model(
 ) -> Simulation:
     """Draw parameters from the prior, then labels and events from the mixture (`dpmix.model.mixture`).
 
-    The values need no transform: an FCS file of them is for `data.transform: {default: {method: linear}}`.
+    The values need no transform: use `data.transform: {default: {method: linear}}` with an FCS file of them.
 
     Parameters
     ----------
     n_events, n_channels, n_components : int
     prior : Prior, optional
-        Its m and phi have n_channels; by default m = 0, gamma = 5, nu = 2, phi = 0.3 I, alpha ~ Gamma(4, 1),
-        where alpha's is chosen so that several components hold events.
+        Prior in n_channels. Default: m = 0, gamma = 5, nu = 2, phi = 0.3 I and alpha ~ Gamma(4, 1), with
+        which several components have events.
     seed : int
 
     Returns
@@ -155,7 +155,7 @@ def from_model(
     Raises
     ------
     ValueError
-        A number is below 1, or the prior is about other channels.
+        A number is below 1, or the prior has another number of channels.
     """
     if min(n_events, n_channels, n_components) < 1:
         raise ValueError(
@@ -164,18 +164,9 @@ def from_model(
     if prior is None:
         prior = Prior(np.zeros(n_channels), 5.0, 2.0, 0.3 * np.eye(n_channels), 4.0, 1.0)
     if prior.m.shape != (n_channels,):
-        raise ValueError(f"the prior is about {len(prior.m)} channels, need {n_channels}")
+        raise ValueError(f"the prior has {len(prior.m)} channels, need {n_channels}")
     random = np.random.default_rng(seed)
-    alpha = random.gamma(prior.alpha_shape, 1.0 / prior.alpha_rate)
-    sticks = np.append(random.beta(1.0, alpha, n_components - 1), 1.0)
-    weights = sticks * np.cumprod(np.append(1.0, 1.0 - sticks[:-1]))
-    weights /= weights.sum()
-    degrees = prior.nu + n_channels + 1
-    covariances = invwishart.rvs(degrees, prior.nu * prior.phi, size=n_components, random_state=random)
-    covariances = np.reshape(covariances, (n_components, n_channels, n_channels))
-    roots = np.linalg.cholesky(covariances)
-    shocks = random.standard_normal((n_components, n_channels))
-    means = prior.m + np.sqrt(prior.gamma) * np.einsum("kij,kj->ki", roots, shocks)
+    weights, means, covariances, roots = _draw_components(prior, n_components, random)
     labels = random.choice(n_components, n_events, p=weights).astype(np.int32)
     events = np.empty((n_events, n_channels), np.float32)
     for k in range(n_components):
@@ -196,7 +187,25 @@ def from_model(
     )
 
 
-# ------------------------------------------------------------------------------ like a cytometer's
+def _draw_components(
+    prior: Prior, n_components: int, random: np.random.Generator
+) -> tuple[Array, Array, Array, Array]:
+    """Draw weights [K], means [K, D], covariances [K, D, D] and their Cholesky factors from the prior."""
+    dim = len(prior.m)
+    alpha = random.gamma(prior.alpha_shape, 1.0 / prior.alpha_rate)
+    sticks = np.append(random.beta(1.0, alpha, n_components - 1), 1.0)
+    weights = sticks * np.cumprod(np.append(1.0, 1.0 - sticks[:-1]))
+    weights /= weights.sum()
+    degrees = prior.nu + dim + 1
+    covariances = invwishart.rvs(degrees, prior.nu * prior.phi, size=n_components, random_state=random)
+    covariances = np.reshape(covariances, (n_components, dim, dim))
+    roots = np.linalg.cholesky(covariances)
+    shocks = random.standard_normal((n_components, dim))
+    means = prior.m + np.sqrt(prior.gamma) * np.einsum("kij,kj->ki", roots, shocks)
+    return weights, means, covariances, roots
+
+
+# ------------------------------------------------------------------------------ like a flow cytometer
 
 SCATTER = ("FSC-A", "FSC-H", "SSC-A")
 DYES = {
@@ -212,8 +221,8 @@ DYES = {
     "BV711-A": "CD56",
 }
 
-# Populations of blood: share in percent, scatter (forward, side, in 1000), and level of each marker in the
-# order of DYES, 0 (none), 1 (dim), 2 (middle), 3 (bright), 4 (some saturate).
+# Populations of blood: share in percent, scatter (forward, side, in 1000), and the level of each marker in
+# the order of DYES: 0 (none), 1 (dim), 2 (medium), 3 (bright), 4 (some events saturate).
 #                       share   fsc  side   RA  4 25 R7 127 8  3 19 14 56
 POPULATIONS = {
     "CD4 naive":         (18.0, (95, 28), (3, 3, 0, 2, 2, 0, 3, 0, 0, 0)),
@@ -233,25 +242,25 @@ POPULATIONS = {
 }  # fmt: skip
 LEVELS = np.array([0.15, 2.2, 3.9, 5.6, 7.2])  # on the arcsinh scale
 SPREADS = np.array([0.45, 0.5, 0.42, 0.38, 0.38])
-CORRELATION = 0.35  # between markers of a cell: a large cell is bright in all
+CORRELATION = 0.35  # between the markers of a cell: large cells are bright in all markers
 TAIL = 9.0  # degrees of freedom of Student's t
-SKEW = 0.85  # delta of the skew normal behind each marker (Azzalini 1985, Scand. J. Stat. 12:171)
-NOISE = 30.0  # sd of the detector's own noise, in stored units
+SKEW = 0.85  # delta of the skew normal distribution of each marker (Azzalini 1985, Scand. J. Stat. 12:171)
+NOISE = 30.0  # standard deviation of the detector noise, in stored units
 
 
 def cytometry_like(n_events: int, seed: int = 1, spill: bool = True) -> Simulation:
-    """A sample like that of a ten-colour flow cytometer: 14 populations of blood, one of them 0.2% of it.
+    """Simulate a sample of a ten-colour flow cytometer: 14 populations of blood, the rarest with 0.2%.
 
-    Markers are skewed and heavy-tailed on the arcsinh scale and correlated within a population; the dyes
-    spill over, noise makes values negative after compensation, and bright values saturate at 262143.
-    Channels are FSC-A, FSC-H, SSC-A, ten dyes and Time.
+    Within a population markers are correlated, and skewed and heavy-tailed on the arcsinh scale. Dyes spill
+    over, noise makes values negative after compensation, and bright values saturate at 262143. Channels are
+    FSC-A, FSC-H, SSC-A, ten dyes and Time.
 
     Parameters
     ----------
     n_events : int
     seed : int
     spill : bool
-        Whether dyes spill over; the matrix is then recorded.
+        Dyes spill over, and the matrix is recorded.
 
     Returns
     -------
@@ -273,17 +282,8 @@ def cytometry_like(n_events: int, seed: int = 1, spill: bool = True) -> Simulati
 
     signal = COFACTOR * np.sinh(means[labels] + sds[labels] * _skewed(random, n_events))
     matrix = _spillover_matrix() if spill else np.eye(len(DYES))
-    light = signal @ matrix
-    light += random.standard_normal(light.shape) * np.sqrt(NOISE**2 + 4.0 * np.abs(light))
-    scatter = np.array([scatter for _, scatter, _ in POPULATIONS.values()], float)[labels] * 1000.0
-    size = random.normal(1.0, 0.08, (n_events, 1))
-    scatter *= size * np.exp(random.normal(0.0, (0.06, 0.14), (n_events, 2)))
-    height = scatter[:, :1] * random.normal(0.85, 0.015, (n_events, 1))
-    time = np.sort(random.uniform(0.0, 60_000.0, n_events))
-    stored = np.column_stack((scatter[:, :1], height, scatter[:, 1:], light))
-    events = np.column_stack((np.minimum(stored, TOP), time)).astype(np.float32)
     return Simulation(
-        events=events,
+        events=_measured(signal @ matrix, labels, random),
         channels=(*SCATTER, *DYES, "Time"),
         markers=("",) * len(SCATTER) + tuple(DYES.values()) + ("",),
         labels=labels,
@@ -297,8 +297,21 @@ def cytometry_like(n_events: int, seed: int = 1, spill: bool = True) -> Simulati
     )
 
 
+def _measured(light: Array, labels: npt.NDArray[np.int32], random: np.random.Generator) -> Floats:
+    """Return events as stored, float32 [N, D]: scatter, dyes with detector noise, and time."""
+    n_events = len(light)
+    light = light + random.standard_normal(light.shape) * np.sqrt(NOISE**2 + 4.0 * np.abs(light))
+    scatter = np.array([scatter for _, scatter, _ in POPULATIONS.values()], float)[labels] * 1000.0
+    size = random.normal(1.0, 0.08, (n_events, 1))
+    scatter *= size * np.exp(random.normal(0.0, (0.06, 0.14), (n_events, 2)))
+    height = scatter[:, :1] * random.normal(0.85, 0.015, (n_events, 1))
+    time = np.sort(random.uniform(0.0, 60_000.0, n_events))
+    stored = np.column_stack((scatter[:, :1], height, scatter[:, 1:], light))
+    return np.column_stack((np.minimum(stored, TOP), time)).astype(np.float32)
+
+
 def _skewed(random: np.random.Generator, n_events: int) -> Array:
-    """Correlated skew t values with mean 0, float64 [N, dyes]; their covariance is `_shape_covariance`."""
+    """Draw correlated skew t values with mean 0 and covariance `_shape_covariance`, float64 [N, dyes]."""
     dim = len(DYES)
     root = np.linalg.cholesky(np.full((dim, dim), CORRELATION) + (1.0 - CORRELATION) * np.eye(dim))
     normal = random.standard_normal((n_events, dim)) @ root.T
@@ -308,14 +321,14 @@ def _skewed(random: np.random.Generator, n_events: int) -> Array:
 
 
 def _shape_covariance() -> Array:
-    """Covariance of `_skewed`, float64 [dyes, dyes]."""
+    """Return the covariance of `_skewed`, float64 [dyes, dyes]."""
     dim = len(DYES)
     correlated = (1.0 - SKEW**2) * (np.full((dim, dim), CORRELATION) + (1.0 - CORRELATION) * np.eye(dim))
     return TAIL / (TAIL - 2.0) * (correlated + SKEW**2 * (1.0 - 2.0 / np.pi) * np.eye(dim))
 
 
 def _spillover_matrix() -> Array:
-    """Each dye spills into the next ones, less into those further off and towards shorter wavelengths."""
+    """Return the spillover between dyes; it decreases with distance and towards shorter wavelengths."""
     dyes = np.arange(len(DYES))
     steps = np.abs(dyes[:, None] - dyes)
     onwards, back = 0.18 * 0.35 ** (steps - 1.0), 0.03 * 0.3 ** (steps - 1.0)
