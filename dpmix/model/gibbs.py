@@ -69,7 +69,6 @@ def sweep(
     state : State
         The state that the labels were drawn from.
     stats : Stats
-        Statistics of the labelled events.
     prior : Prior
         Its `learned` says which hyperparameters are drawn and whether alpha is.
     stream : Stream

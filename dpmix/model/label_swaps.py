@@ -1,7 +1,7 @@
 """Label swaps: Metropolis moves that exchange the places of two components in the stick order.
 
-The prior expects large weights first, so the order of the components matters, and a draw of the labels does
-not change it. All functions are pure. K components.
+The prior expects large weights first, so the order of the components matters, and moving one event at a time
+does not change it. All functions are pure. K components.
 """
 
 from __future__ import annotations

@@ -15,9 +15,12 @@ is made in the same way, from the events of both components, and q is the probab
 they are.
 
 Let z be the labels, p(z) their probability given alpha, and m(.) the marginal likelihood of the events of a
-component; parameters and sticks are integrated out. A split is accepted with probability min(1, p(z') m(one)
-m(other) / (2 p(z) m(both) q)), and a merge with that of the inverse ratio. The 2 has this reason: a merge
-gives all events to either of the two components, but a split always starts from the one that has them.
+component; parameters and sticks are integrated out. A split is accepted with probability::
+
+    min(1, p(z') m(one) m(other) / (2 p(z) m(both) q))
+
+and a merge with that of the inverse ratio. The reason for the 2: a merge gives all events to either of the
+two components, but a split always starts from the one that has them.
 
 As q is at most 1, a merge that would be rejected even at q = 1 requires no pass over the events. Most pairs
 are so far apart that this holds. The moves of a round are made one after the other, but their events are
