@@ -1,6 +1,6 @@
 """The commands of dpmix.
 
-Nothing heavy is imported before a command runs, so that `dpmix --help` answers at once.
+Heavy libraries are imported when a command runs, so that `dpmix --help` is quick.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from . import bem, devices, gate, info, init, mcmc, predict, simulate
 
 
 class Commands(click.Group):
-    """Commands that show what is wrong outside the program in a line each, without a traceback."""
+    """Commands that show each error outside the program as one line, without a traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -33,32 +33,32 @@ class Commands(click.Group):
             if not _is_lack_of_memory(error):
                 raise
             reason = f": {printable(str(error))}" if str(error) else ""
-            remedy = "take fewer events (data.max_events) or channels, or fewer model.components"
+            remedy = "use fewer events (data.max_events), fewer channels, or fewer model.components"
             click.echo(f"dpmix: not enough memory{reason}; {remedy}", err=True)
             ctx.exit(DpmixError.exit_code)
         except KeyboardInterrupt:
             ctx.exit(128 + signal.SIGINT)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)  # in the order of a first use
+        return list(self.commands)  # in order of first use
 
 
 def _require_addresses() -> None:
-    """Raise `DpmixError` where `ulimit -v` leaves too few addresses to load the libraries that commands use.
+    """Raise `DpmixError` if `ulimit -v` leaves too little address space to load the libraries.
 
-    They take some 0.6 GB and more for every core, and one of them, OpenBLAS, may try for ever.
+    They need about 0.6 GB, and more for each core. With less, OpenBLAS may retry forever.
     """
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     needed = 900_000_000 + 64_000_000 * (os.cpu_count() or 1)
     if limit != resource.RLIM_INFINITY and limit < needed:
         raise DpmixError(
-            f"ulimit -v: {limit / 1e9:.2f} GB of addresses, need at least {needed / 1e9:.2f} GB to load the "
-            "libraries; raise it, or limit memory by a control group"
+            f"ulimit -v: {limit / 1e9:.2f} GB of address space; loading the libraries needs at least "
+            f"{needed / 1e9:.2f} GB; raise it, or limit memory with a control group"
         )
 
 
 def _is_lack_of_memory(error: Exception) -> bool:
-    """Whether an error is one of the ways in which Python says that there is no memory."""
+    """Return True for the errors by which Python reports a lack of memory."""
     return (
         isinstance(error, MemoryError)
         or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
@@ -70,7 +70,7 @@ def _is_lack_of_memory(error: Exception) -> bool:
 @click.group("dpmix", cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="dpmix")
 def main() -> None:
-    """Sample truncated Dirichlet process mixtures of normals, for the events of flow and mass cytometry.
+    """Fit Bayesian Gaussian mixture models to large flow and mass cytometry data.
 
     \b
     A first run:

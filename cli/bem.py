@@ -12,11 +12,12 @@ from . import sampling
 @click.command("bem")
 @sampling.options
 def command(**options: Any) -> None:
-    """Climb the posterior by Bayesian EM from several starts, as CONFIG says; keep the highest end.
+    """Find a mode of the posterior by Bayesian EM.
 
-    With bem.update: mode that end is a mode of the posterior; by the paper's update, mean, it is near one.
+    Bayesian EM runs from several starts and writes the result with the highest posterior to an HDF5 run file.
+    With bem.update: mode it ends at a mode of the posterior; with the default, mean, it ends near one.
 
-    CONFIG is a YAML file, as `dpmix init` writes it; with --resume it may be the run file itself.
+    CONFIG is a YAML file, as `dpmix init` writes it. With --resume it may also be the run file.
 
     \b
     Examples:

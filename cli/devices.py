@@ -7,7 +7,9 @@ import click
 
 @click.command("devices")
 def command() -> None:
-    """List the engines that this machine offers, each GPU by its number, and why any is not available.
+    """List the backends and the GPUs of this machine.
+
+    If a backend is not available, the reason is shown.
 
     \b
     Example:
@@ -23,6 +25,6 @@ def command() -> None:
     try:
         devices = cuda.devices()
     except DpmixError:
-        return  # and the line above says why
+        return  # the line above has the reason
     for number, name, memory, capability in devices:
         click.echo(f"  {number}  {name}, {memory / 2**30:.1f} GiB, compute capability {capability}")

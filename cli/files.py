@@ -1,4 +1,4 @@
-"""What `dpmix init` and `dpmix info` say about a data file."""
+"""Describe a data file, for `dpmix init` and `dpmix info`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def describe(source: Source) -> list[str]:
-    """Lines about a data file as a whole."""
+    """Return lines that describe a data file."""
     kind, header = "a table of numbers", source.header
     if header is not None:
         instrument = f" ({header.instrument})" if header.instrument else ""
@@ -29,12 +29,12 @@ def describe(source: Source) -> list[str]:
 
 
 def scale(suggestion: Suggestion) -> str:
-    """The transform that fits a channel, as the config has it."""
+    """Return the transform that fits a channel, in YAML."""
     cofactor = "" if suggestion.cofactor is None else f", cofactor: {suggestion.cofactor:g}"
     return f"{{method: {suggestion.transform}{cofactor}}}"
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows of cells, as lines in which every column begins at one place."""
+    """Return rows of cells as lines with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

@@ -17,12 +17,17 @@ if TYPE_CHECKING:
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--output", type=click.Path(path_type=Path), required=True, help="Folder to write to.")
 @click.option(
-    "--data", multiple=True, help="File, glob or folder to gate in place of the run's own; repeatable."
+    "--data", multiple=True, help="File, glob or folder to gate instead of the data of the run; repeatable."
 )
 @gating.options
-@click.option("--memberships", is_flag=True, help="Write the probability of every population, not one only.")
 @click.option(
-    "--map", "with_map", is_flag=True, help="Draw a map of 20,000 events, too (t-SNE; needs 'dpmix[map]')."
+    "--memberships", is_flag=True, help="Write the probabilities of all populations for each event."
+)
+@click.option(
+    "--map",
+    "with_map",
+    is_flag=True,
+    help="Also draw a t-SNE map of up to 20,000 events (needs 'dpmix[map]').",
 )
 def command(
     run: Path,
@@ -33,20 +38,22 @@ def command(
     quiet: bool,
     **options: object,
 ) -> None:
-    """Gate the events of RUN: populations, memberships, tables, figures and a report.
+    """Find the populations of RUN, and write a report.
 
-    Populations are where the posterior mean density shows a valley and lies some standard deviations apart;
-    tree.json and the report have the whole tree, --level and --populations another cut of it. Every event
-    gets its most probable population, the probability of that, and the entropy of all, from the draws.
+    Populations are separated by a valley of the posterior mean density and by some standard deviations. The
+    report and tree.json show the whole tree of populations; --level or --populations cut it at another
+    height. Each event gets its most probable population, the probability of this population, and the entropy
+    over all populations, from the draws.
 
     \b
-    Written to the folder of --output:
+    Files in the folder of --output:
       report.html          everything on one page, for any browser
-      events.parquet       a row per event; --format csv, h5ad or fcs (the files with channels added)
-      populations.csv      size, proportion with its interval, markers
-      proportions.csv      of each sample
-      figures/             PNG and PDF
-      tree.json, aligned.nc
+      events.parquet       one row per event; also csv, h5ad or fcs by --format
+      populations.csv      size, proportion with credible interval, markers
+      proportions.csv      proportions in each sample
+      figures/             figures as PNG and PDF
+      tree.json            tree of populations
+      aligned.nc           draws with aligned components, for ArviZ
 
     \b
     Examples:
@@ -63,18 +70,20 @@ def command(
             run, output, data=data, memberships=memberships, with_map=with_map, **gating.arguments(options)
         )
     if not quiet:
-        click.echo("\n".join([*_summary(found), f"written: {output}/report.html and what it is made of"]))
+        click.echo(
+            "\n".join([*_summary(found), f"written: {output}; open {output}/report.html in a browser"])
+        )
 
 
 def _summary(found: Gating) -> list[str]:
-    """What a reader wants to know first."""
+    """Return lines that summarise a gating."""
     from dpmix.populations.result import interval
 
     mean, low, high = interval(found.overall)
     lines = [
         f"{found.n_events.sum():,} events in {len(found.samples)} "
         f"{'sample' if len(found.samples) == 1 else 'samples'}, {found.n_populations} populations at level "
-        f"{found.level:.3g} ({found.why}); draws have {found.numbers.min()} to {found.numbers.max()} each"
+        f"{found.level:.3g} ({found.why}); single draws have {found.numbers.min()} to {found.numbers.max()}"
     ]
     wide = len(found.draws) > 1
     for p in range(found.n_populations):

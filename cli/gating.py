@@ -1,4 +1,4 @@
-"""What `dpmix gate` and `dpmix predict` share: their options."""
+"""Options of `dpmix gate` and `dpmix predict`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FORMATS = ("parquet", "csv", "h5ad", "fcs")
 
 
 def options(command: Command) -> Command:
-    """Options of a command that assigns events to populations."""
+    """Add the options of a command that assigns events to populations."""
     for decorate in reversed(
         (
             click.option(
@@ -23,18 +23,37 @@ def options(command: Command) -> Command:
                 multiple=True,
                 default=("parquet",),
                 show_default=True,
-                help="Of the events; repeatable. fcs: the files themselves with channels added.",
+                help="Format of the events; repeatable. fcs: the input files with added channels.",
             ),
-            click.option("--level", type=click.FloatRange(min=0.0), help="Cut the tree of populations here."),
-            click.option("--populations", type=click.IntRange(min=1), help="Cut it into so many."),
             click.option(
-                "--draws", type=click.IntRange(min=1), help="Draws of the run to use.  [default: 100]"
+                "--level", type=click.FloatRange(min=0.0), help="Height at which the population tree is cut."
             ),
-            click.option("--backend", type=click.Choice(("auto", "cpu", "cuda")), help="Key engine.backend."),
-            click.option("--threads", type=click.IntRange(1, 4096), help="Key engine.threads."),
-            click.option("--memory-limit", help="Key engine.memory_limit."),
-            click.option("--scratch", type=click.Path(), help="Key engine.scratch."),
-            click.option("--overwrite", is_flag=True, help="Replace files that are there."),
+            click.option(
+                "--populations",
+                type=click.IntRange(min=1),
+                help="Number of populations to cut the tree into.",
+            ),
+            click.option(
+                "--draws", type=click.IntRange(min=1), help="Number of draws to use.  [default: 100]"
+            ),
+            click.option(
+                "--backend",
+                type=click.Choice(("auto", "cpu", "cuda")),
+                help="Backend (config key engine.backend).",
+            ),
+            click.option(
+                "--threads",
+                type=click.IntRange(1, 4096),
+                help="Number of threads (config key engine.threads).",
+            ),
+            click.option(
+                "--memory-limit",
+                help="Memory for the events, for example 16GB (config key engine.memory_limit).",
+            ),
+            click.option(
+                "--scratch", type=click.Path(), help="Folder for temporary files (config key engine.scratch)."
+            ),
+            click.option("--overwrite", is_flag=True, help="Replace existing files."),
             click.option("--quiet", is_flag=True, help="Show warnings and errors only."),
         )
     ):
@@ -43,9 +62,9 @@ def options(command: Command) -> Command:
 
 
 def arguments(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options as arguments of the functions in `dpmix.report.gate`."""
+    """Return the options as arguments of `dpmix.report.gate.gate` and `predict`."""
     if options["level"] is not None and options["populations"] is not None:
-        raise click.UsageError("--level and --populations both say where the tree is cut: give one of them")
+        raise click.UsageError("--level and --populations both cut the tree; give one of them")
     from dpmix.config.yaml_text import flow
 
     keys = ("backend", "threads", "memory_limit", "scratch")

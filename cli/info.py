@@ -12,11 +12,11 @@ from . import files
 @click.command("info")
 @click.argument("file", type=click.Path())
 def command(file: str) -> None:
-    """Say what FILE contains: a data file of any kind that is read, or a run file.
+    """Describe FILE: a data file of any supported kind, or a run file.
 
-    Of a run: its config, how far it is, its engine, occupied components, alpha and what else is learned of
-    the prior, log posterior, whether its chains agree (R-hat) and what its draws are worth (ESS), what to do
-    where that is not enough, and where its time went; while it goes on, too.
+    For a run: its config, progress, engine, occupied components, alpha and other learned hyperparameters, log
+    posterior, convergence of the chains (R-hat), effective sample size (ESS), advice if these are
+    insufficient, and the time spent in each part. This also works during the run.
 
     \b
     Examples:

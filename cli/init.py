@@ -21,14 +21,18 @@ if TYPE_CHECKING:
 
 @click.command("init")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option("--output", type=click.Path(path_type=Path), help="Config to write; printed without it.")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Config file to write; without it, the config is printed.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace an existing config.")
 def command(files: tuple[str, ...], output: Path | None, overwrite: bool) -> None:
-    """Write a commented config for data files, from what they say of themselves.
+    """Write a commented config for data files.
 
-    Every key is there with its default; every channel is there with its detector and marker, whether it is
-    taken and why not, and a transform that fits the instrument. Several files, and those of a folder, are
-    pooled into one data set.
+    The config lists every key with its default, and every channel with its detector, its marker and a
+    transform that fits the instrument. Channels that are not used are commented out, with the reason. Several
+    files, and the files of a folder, are pooled into one data set.
 
     \b
     Examples:
@@ -46,11 +50,11 @@ def command(files: tuple[str, ...], output: Path | None, overwrite: bool) -> Non
         output.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError([f"{output}: cannot be written: {error.strerror}"]) from None
-    click.echo(f"{output}: written; look it over, then: dpmix mcmc {output}", err=True)
+    click.echo(f"{output}: written; check it, then run: dpmix mcmc {output}", err=True)
 
 
 def write_config(files: Sequence[str], folder: Path) -> str:
-    """The text of a config for data files, to be put in a folder, which their paths become relative to."""
+    """Return the text of a config for data files, with paths relative to the folder of the config."""
     from dpmix.config.write import to_yaml
     from dpmix.config.yaml_text import flow
     from dpmix.inputs import channels
@@ -63,7 +67,7 @@ def write_config(files: Sequence[str], folder: Path) -> str:
     taken = [k for k, suggestion in enumerate(suggestions) if suggestion.taken]
     if not taken:
         why = ", ".join(f"{s.detector} ({s.why})" for s in suggestions)
-        raise DataError(f"{first.name}: found no channel to take: {why}; write the config by hand")
+        raise DataError(f"{first.name}: no channel can be used: {why}; write the config by hand")
     notes = [note for other in sources[1:] for note in channels.same_channels(first, taken, other)[1]]
     names = channels.display_names(first.details)
     config = _config([_relative(file, folder) for file in files], names, suggestions)
@@ -81,7 +85,7 @@ def write_config(files: Sequence[str], folder: Path) -> str:
 
 
 def _relative(file: str, folder: Path) -> str:
-    """A file's name (and the part of it after ::) as seen from a folder."""
+    """Return the path of a file relative to a folder, with the part after :: unchanged."""
     name, separator, part = file.partition("::")
     path = Path(name).expanduser()
     return str(path if path.is_absolute() else os.path.relpath(path, folder)) + separator + part
@@ -101,7 +105,7 @@ def _config(files: list[str], names: Sequence[str], suggestions: Sequence[Sugges
 
 
 def _about(files: Sequence[str], sources: Sequence[Source]) -> list[str]:
-    """Lines about the files, which are as many as the sources unless some are globs or folders."""
+    """Return lines that describe the files; short ones if some of the files are globs or folders."""
     from importlib.metadata import version
 
     lines = [f"A config of dpmix {version('dpmix')}, written by dpmix init."]
@@ -111,7 +115,7 @@ def _about(files: Sequence[str], sources: Sequence[Source]) -> list[str]:
 
 
 def _channel_lines(names: Sequence[str], suggestions: Sequence[Suggestion]) -> list[str]:
-    """An item for every channel that is taken, and for every other one in a comment, with why it is not."""
+    """Return a YAML item for each channel that is used, and a comment with the reason for each other."""
     from dpmix.config.yaml_text import flow
 
     rows = []
@@ -123,19 +127,19 @@ def _channel_lines(names: Sequence[str], suggestions: Sequence[Suggestion]) -> l
             if s.marker
             else "no marker"
         )
-        why = f"; not taken: {s.why}" if s.why else ""
+        why = f"; left out: {s.why}" if s.why else ""
         rows.append((f"{'- ' if s.taken else '# - '}{flow(name)}", f"# {other}{why}"))
     return data_files.columns(rows)
 
 
 def _transform_lines(names: Sequence[str], suggestions: Sequence[Suggestion]) -> list[str]:
-    """A transform for every channel that is taken, and for every other one in a comment."""
+    """Return the transform of each channel that is used, and a comment for each other."""
     from dpmix.config.data import DEFAULT
     from dpmix.config.yaml_text import flow
 
     lines = [f"{DEFAULT}: {{method: auto}}"]
     for name, s in zip(names, suggestions, strict=True):
-        if name == DEFAULT:  # a channel of that name takes the default
+        if name == DEFAULT:  # a channel with this name has the default transform
             continue
         lines.append(f"{'' if s.taken else '# '}{flow(name)}: {data_files.scale(s)}")
     return lines

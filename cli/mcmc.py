@@ -12,11 +12,14 @@ from . import sampling
 @click.command("mcmc")
 @sampling.options
 def command(**options: Any) -> None:
-    """Draw from the posterior by block Gibbs sampling, as CONFIG says, into an HDF5 run file.
+    """Draw from the posterior by MCMC (block Gibbs sampling).
 
-    CONFIG is a YAML file, as `dpmix init` writes it; with --resume it may be the run file itself. The run
-    file may be read while it is written. A run that was stopped or killed goes on with --resume, to the same
-    draws that it would have given; with more mcmc.draws, to more of them.
+    The draws are written to an HDF5 run file, which can be read during the run.
+
+    CONFIG is a YAML file, as `dpmix init` writes it. With --resume it may also be the run file.
+
+    --resume continues a stopped or killed run, to the same draws as without the interruption. It also extends
+    a complete run, if mcmc.draws is larger than before.
 
     \b
     Examples:

@@ -15,12 +15,12 @@ from . import gating
 @click.option("--output", type=click.Path(path_type=Path), required=True, help="Folder to write to.")
 @gating.options
 def command(run: Path, files: tuple[str, ...], output: Path, quiet: bool, **options: object) -> None:
-    """Memberships of the events of FILES in the populations of RUN.
+    """Assign the events of FILES to the populations of RUN.
 
-    The files are compensated, transformed and scaled as the run was. Of each event: its most probable
-    population and the probability of every one, the entropy of these, its log predictive density, and
-    whether the model finds it implausible: less dense than 999 in 1,000 of the events that the model itself
-    would make. Populations are those of `dpmix gate` with the same options.
+    The files are compensated, transformed and scaled as in the run. For each event the result has its most
+    probable population, the probabilities of all populations, their entropy, and the log predictive density.
+    An event is implausible if its density is lower than that of 999 in 1,000 events simulated from the model.
+    The populations are those of `dpmix gate` with the same options.
 
     \b
     Examples:

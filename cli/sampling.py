@@ -1,38 +1,51 @@
-"""What `dpmix mcmc` and `dpmix bem` share: their options, the run, its end."""
+"""Options and runs of `dpmix mcmc` and `dpmix bem`."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 from dpmix.errors import EngineError, OutputError
+
+if TYPE_CHECKING:
+    from dpmix.runs.loop import Result
+    from dpmix.runs.reader import Run
+    from dpmix.runs.resume import Chosen
 
 Kind = Literal["mcmc", "bem"]
 Command = Callable[..., None]
 
 
 def options(command: Command) -> Command:
-    """Argument and options of a command that samples."""
+    """Add the argument and options of a command that samples."""
     for decorate in reversed(
         (
             click.argument("config", type=click.Path(path_type=Path)),
-            click.option("--output", type=click.Path(), help="Run file to write (key output.path)."),
+            click.option("--output", type=click.Path(), help="Run file to write (config key output.path)."),
             click.option(
                 "--resume",
                 is_flag=True,
-                help="Go on with a run that was stopped or killed, or to more draws.",
+                help="Resume a run that was stopped or killed, or add draws to it.",
             ),
             click.option("--overwrite", is_flag=True, help="Replace an existing run file."),
-            click.option("--seed", type=click.IntRange(0, 2**64 - 1), help="Key seed."),
-            click.option("--threads", type=click.IntRange(1, 4096), help="Key engine.threads."),
+            click.option("--seed", type=click.IntRange(0, 2**64 - 1), help="Random seed (config key seed)."),
             click.option(
-                "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any config key; repeatable."
+                "--threads",
+                type=click.IntRange(1, 4096),
+                help="Number of threads (config key engine.threads).",
             ),
-            click.option("--profile", is_flag=True, help="Say at the end where the time went."),
+            click.option(
+                "--set",
+                "settings",
+                multiple=True,
+                metavar="KEY=VALUE",
+                help="Set any config key; repeatable.",
+            ),
+            click.option("--profile", is_flag=True, help="Print the time spent in each part at the end."),
             click.option("--quiet", is_flag=True, help="Show warnings and errors only."),
         )
     ):
@@ -53,35 +66,38 @@ def sample(
     profile: bool,
     quiet: bool,
 ) -> None:
-    """Run one of the samplers to its end, or until it is asked to stop."""
+    """Run a sampler to its end, or until a signal stops it, and print its summary."""
     if resume and overwrite:
-        raise click.UsageError(
-            "--resume goes on with a run file and --overwrite replaces it: give one of them"
-        )
+        raise click.UsageError("--resume continues a run file and --overwrite replaces it; give one of them")
     from dpmix.config.yaml_text import flow
-    from dpmix.runs.bem import run_bem
-    from dpmix.runs.describe import describe_profile, describe_run
-    from dpmix.runs.display import ProgressDisplay
-    from dpmix.runs.mcmc import run_mcmc
-    from dpmix.runs.reader import open_run
     from dpmix.runs.resume import choose
-    from dpmix.system.stop import Stop
 
     given = {"output.path": output, "seed": seed, "engine.threads": threads}
     overrides = [*settings, *(f"{key}={flow(value)}" for key, value in given.items() if value is not None)]
     chosen = choose(kind, config, overrides, resume)
     if chosen.finished is not None:
-        if not quiet:
-            click.echo(f"dpmix: {chosen.output}: complete already, nothing to resume", err=True)
-            click.echo("\n".join(describe_run(chosen.finished)))
-        if profile:
-            click.echo("\n".join(describe_profile(chosen.finished)))
+        _show_finished(chosen.finished, chosen.output, profile, quiet)
         return
+    result, exit_code = _run(kind, chosen, resume, overwrite, quiet)
+    if result is not None:
+        _show_result(result, profile, quiet)
+    if result is None or not result.completed:
+        again = f"dpmix {kind} {shlex.quote(str(chosen.output))} --resume"
+        click.echo(f"dpmix: stopped; resume with: {again}", err=True)
+        click.get_current_context().exit(exit_code)
 
-    begin = {"mcmc": run_mcmc, "bem": run_bem}[kind]
+
+def _run(kind: Kind, chosen: Chosen, resume: bool, overwrite: bool, quiet: bool) -> tuple[Result | None, int]:
+    """Run a sampler; return its result, None if it failed, and the exit code if it has not completed."""
+    from dpmix.runs.bem import run_bem
+    from dpmix.runs.display import ProgressDisplay
+    from dpmix.runs.mcmc import run_mcmc
+    from dpmix.system.stop import Stop
+
+    run = {"mcmc": run_mcmc, "bem": run_bem}[kind]
     try:
         with Stop() as stop, ProgressDisplay(quiet) as display:
-            result = begin(
+            result = run(
                 chosen.config,
                 base=chosen.base,
                 resume=resume,
@@ -89,9 +105,16 @@ def sample(
                 on_sweep=display.on_sweep,
                 should_stop=stop,
             )
+        return result, stop.exit_code
     except (EngineError, OutputError) as error:
         click.echo(f"dpmix: {error}", err=True)
-        _end_unfinished(kind, str(chosen.output), error.exit_code)
+        return None, error.exit_code
+
+
+def _show_result(result: Result, profile: bool, quiet: bool) -> None:
+    from dpmix.runs.describe import describe_profile
+    from dpmix.runs.reader import open_run
+
     if quiet:
         for line in result.summary:
             if line.startswith("warning: "):
@@ -100,11 +123,13 @@ def sample(
         click.echo("\n".join(result.summary))
     if profile:
         click.echo("\n".join(describe_profile(open_run(result.path))))
-    if not result.completed:
-        _end_unfinished(kind, str(result.path), stop.exit_code)
 
 
-def _end_unfinished(kind: Kind, path: str, exit_code: int) -> NoReturn:
-    """Say how the run goes on, and end the command."""
-    click.echo(f"dpmix: stopped; go on with: dpmix {kind} {shlex.quote(path)} --resume", err=True)
-    click.get_current_context().exit(exit_code)
+def _show_finished(run: Run, path: Path, profile: bool, quiet: bool) -> None:
+    from dpmix.runs.describe import describe_profile, describe_run
+
+    if not quiet:
+        click.echo(f"dpmix: {path}: already complete, nothing to resume", err=True)
+        click.echo("\n".join(describe_run(run)))
+    if profile:
+        click.echo("\n".join(describe_profile(run)))

@@ -17,13 +17,19 @@ from dpmix.errors import ConfigError, DataError
     type=click.Choice(["cytometry", "model"]),
     default="cytometry",
     show_default=True,
-    help="Like a ten-colour flow cytometer's, or drawn from the model.",
+    help="Similar to ten-colour flow cytometry, or drawn from the model.",
 )
 @click.option("--events", type=click.IntRange(1), default=50_000, show_default=True, help="Number of events.")
-@click.option("--channels", type=click.IntRange(1, 64), help="Channels, of kind model.  [default: 8]")
-@click.option("--components", type=click.IntRange(1, 4096), help="Truncation, of kind model.  [default: 32]")
-@click.option("--no-spill", is_flag=True, help="Without spillover between dyes, of kind cytometry.")
-@click.option("--seed", type=click.IntRange(0), default=1, show_default=True)
+@click.option(
+    "--channels", type=click.IntRange(1, 64), help="Number of channels, for --kind model.  [default: 8]"
+)
+@click.option(
+    "--components",
+    type=click.IntRange(1, 4096),
+    help="Number of components, for --kind model.  [default: 32]",
+)
+@click.option("--no-spill", is_flag=True, help="Without spillover between dyes, for --kind cytometry.")
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Random seed.")
 @click.option("--overwrite", is_flag=True, help="Replace existing files.")
 def command(
     output: Path,
@@ -35,10 +41,11 @@ def command(
     seed: int,
     overwrite: bool,
 ) -> None:
-    """Make a data set, with the truth beside it, as OUTPUT: FCS, CSV or NPY by its suffix.
+    """Simulate a data set with known populations.
 
-    The truth (label of every event, parameters of the populations) goes to a file beside OUTPUT that ends in
-    .truth.npz. The same options and seed give the same data.
+    The events are written to OUTPUT, as FCS, CSV or NPY by its suffix. The truth (label of each event,
+    parameters of the populations) is written next to OUTPUT, to a file that ends in .truth.npz. The same
+    options and seed give the same data.
 
     \b
     Examples:
@@ -46,9 +53,9 @@ def command(
       dpmix simulate small.csv --kind model --events 5000 --channels 3 --components 20 --seed 7
     """
     if kind == "model" and no_spill:
-        raise click.UsageError("--no-spill belongs to --kind cytometry")
+        raise click.UsageError("--no-spill is for --kind cytometry only")
     if kind == "cytometry" and (channels, components) != (None, None):
-        raise click.UsageError("--channels and --components belong to --kind model")
+        raise click.UsageError("--channels and --components are for --kind model only")
     from dpmix.inputs import simulate
 
     for path in (output, output.with_name(f"{output.stem}.truth.npz")):

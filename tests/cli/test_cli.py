@@ -149,7 +149,7 @@ def test_a_failed_engine_is_told_with_how_to_go_on(folder: Path, monkeypatch: py
     monkeypatch.setattr(bem, "run_bem", FakeRun(fail))
     assert dpmix("bem", "in/run.yaml", "--output", "my run.h5", code=1).stderr.splitlines() == [
         "dpmix: every device has failed",
-        "dpmix: stopped; go on with: dpmix bem 'my run.h5' --resume",
+        "dpmix: stopped; resume with: dpmix bem 'my run.h5' --resume",
     ]
 
 
@@ -159,7 +159,7 @@ def test_too_little_memory_is_a_line(folder: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(mcmc, "run_mcmc", FakeRun(fail))
     said = dpmix("mcmc", "in/run.yaml", code=1).stderr
-    assert said.startswith("dpmix: not enough memory: Unable to allocate 1.2 TiB; take fewer events")
+    assert said.startswith("dpmix: not enough memory: Unable to allocate 1.2 TiB; use fewer events")
 
 
 def test_a_binding_truncation_is_told_even_quietly(folder: Path) -> None:
@@ -181,7 +181,7 @@ def test_data_are_not_overwritten_by_a_run(folder: Path) -> None:
 def test_a_complete_run_goes_on_to_more_draws_and_never_to_fewer(folder: Path) -> None:
     dpmix("mcmc", "in/run.yaml")
     began = open_run("run.h5").draws
-    assert "complete already" in dpmix("mcmc", "run.h5", "--resume").stderr
+    assert "already complete" in dpmix("mcmc", "run.h5", "--resume").stderr
     dpmix("mcmc", "run.h5", "--resume", "--set", f"mcmc.draws={began + 3}", "--quiet")
     grown = open_run("run.h5")
     assert (grown.draws, grown.complete) == (began + 3, True)
@@ -258,7 +258,7 @@ def test_a_signal_stops_the_run_after_its_sweep(
     monkeypatch.setattr(mcmc, "run_mcmc", FakeRun(stop))
     result = dpmix("mcmc", "in/run.yaml", "--output", "my run.h5", code=code)
     assert asked == [False, True]
-    assert "dpmix: stopped; go on with: dpmix mcmc 'my run.h5' --resume" in result.stderr
+    assert "dpmix: stopped; resume with: dpmix mcmc 'my run.h5' --resume" in result.stderr
     assert signal.getsignal(number) is before
 
 
@@ -303,7 +303,7 @@ def test_a_run_from_its_config(folder: Path, kind: str) -> None:
     again = dpmix(kind, "in/run.yaml", code=2)
     assert again.stderr.startswith("dpmix: run.h5: exists already; --resume goes on with it, --overwrite")
     dpmix(kind, "in/run.yaml", "--overwrite")
-    assert "complete already" in dpmix(kind, "in/run.yaml", "--resume").stderr
+    assert "already complete" in dpmix(kind, "in/run.yaml", "--resume").stderr
 
 
 @pytest.mark.parametrize("by", ["in/run.yaml", "run.h5"])
@@ -532,8 +532,8 @@ def test_simulate_from_the_model(folder: Path) -> None:
     [
         (["x.xls"], 2, "need one of .fcs, .csv, .npy"),
         (["no/x.fcs"], 1, "dpmix: no/x.fcs: cannot be written: No such file or directory"),
-        (["x.csv", "--channels", "3"], 2, "--channels and --components belong to --kind model"),
-        (["x.csv", "--kind", "model", "--no-spill"], 2, "--no-spill belongs to --kind cytometry"),
+        (["x.csv", "--channels", "3"], 2, "--channels and --components are for --kind model only"),
+        (["x.csv", "--kind", "model", "--no-spill"], 2, "--no-spill is for --kind cytometry only"),
         (["x.csv", "--events", "0"], 2, "Invalid value for '--events'"),
     ],
 )

@@ -463,7 +463,7 @@ def test_ctrl_c_ends_a_run_on_a_cluster_of_this_machine_as_any_other(
     _, said = command.communicate(timeout=60)
     assert command.returncode == 130
     assert "Traceback" not in said
-    assert "stopped; go on with: dpmix mcmc" in said
+    assert "stopped; resume with: dpmix mcmc" in said
     options = ["--resume", "--set", "engine.backend=cpu"]
     found = CliRunner().invoke(main, ["mcmc", str(tmp_path / "run.h5"), *options])
     assert found.exit_code == 0, found.output

@@ -156,7 +156,7 @@ def test_the_commands_on_devices(
     code, _, said = dpmix("mcmc", "run.yaml")
     assert code == 1
     assert "engine: cuda (auto: " in said
-    assert said.splitlines()[-1] == f"dpmix: stopped; go on with: dpmix mcmc {config.output.path} --resume"
+    assert said.splitlines()[-1] == f"dpmix: stopped; resume with: dpmix mcmc {config.output.path} --resume"
 
     emulated_devices(0)
     code, _, said = dpmix("mcmc", "run.h5", "--resume")

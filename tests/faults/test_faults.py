@@ -160,8 +160,8 @@ def test_a_signal_stops_a_run_that_says_how_it_goes_on(
     committed = assert_draws_of(whole, path)
     assert not open_run(path).complete
     last = said.splitlines()[-1]
-    assert last == f"dpmix: stopped; go on with: dpmix {kind} {path} --resume"
-    ended(*shlex.split(last.partition("go on with: dpmix ")[2]), "--quiet")
+    assert last == f"dpmix: stopped; resume with: dpmix {kind} {path} --resume"
+    ended(*shlex.split(last.partition("resume with: dpmix ")[2]), "--quiet")
     assert_identical(whole, path)
     record_property("fault", f"{number.name} to `dpmix {kind}`")
     record_property(
@@ -322,7 +322,7 @@ def test_a_write_that_the_system_refuses_is_told_and_loses_nothing(
     problem, advice = result.stderr.splitlines()
     assert problem.startswith(f"dpmix: {path}")
     assert problem.endswith(f": cannot be written: {os.strerror(number)}")
-    assert advice == f"dpmix: stopped; go on with: dpmix mcmc {path} --resume"
+    assert advice == f"dpmix: stopped; resume with: dpmix mcmc {path} --resume"
     assert not path.with_name("run.h5.checkpoint.partial").exists()
     assert assert_draws_of(data / "mcmc.h5", path) >= 0
     assert CliRunner().invoke(main, ["mcmc", str(path), "--resume", "--quiet"]).exit_code == 0
@@ -374,7 +374,7 @@ def test_a_disk_that_fills_up_is_told_and_loses_nothing(
     lines = said.splitlines()
     assert lines[:4] == 2 * [
         f"dpmix: {disk}/run.h5.checkpoint: cannot be written: No space left on device",
-        f"dpmix: stopped; go on with: dpmix mcmc {disk}/run.h5 --resume",
+        f"dpmix: stopped; resume with: dpmix mcmc {disk}/run.h5 --resume",
     ]
     committed = assert_draws_of(data / "mcmc.h5", kept)
     assert committed > 0
@@ -567,7 +567,7 @@ def test_too_few_addresses_for_the_libraries_are_a_line(
     process = limited(megabytes * 1_000_000, "mcmc", folder / "run.yaml")
     assert process.returncode == 1
     assert process.stderr.startswith(
-        f"dpmix: ulimit -v: {megabytes / 1000:.2f} GB of addresses, need at least"
+        f"dpmix: ulimit -v: {megabytes / 1000:.2f} GB of address space; loading the libraries needs at least"
     )
     assert len(process.stderr.splitlines()) == 1
     record_property("fault", f"`ulimit -v` of {megabytes} MB, too little to load the libraries")
@@ -671,7 +671,7 @@ def test_memory_that_ends_in_the_midst_of_a_run_loses_nothing(
     assert result.exit_code == 1
     assert result.stderr.splitlines() == [
         "dpmix: not enough memory for a pass over the events: std::bad_alloc",
-        f"dpmix: stopped; go on with: dpmix mcmc {path} --resume",
+        f"dpmix: stopped; resume with: dpmix mcmc {path} --resume",
     ]
     assert assert_draws_of(data / "mcmc.h5", path) > 20
     assert CliRunner().invoke(main, ["mcmc", str(path), "--resume", "--quiet"]).exit_code == 0

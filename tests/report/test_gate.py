@@ -675,8 +675,8 @@ def test_gate_says_what_it_found(folder: Path) -> None:
     first, *populations, implausible, written = result.stdout.splitlines()
     n_populations = len(populations)
     assert first == (
-        f"3,000 events in 2 samples, {n_populations} populations at level 2.4 (the default); draws have "
-        f"{n_populations} to {n_populations} each"
+        f"3,000 events in 2 samples, {n_populations} populations at level 2.4 (the default); single draws "
+        f"have {n_populations} to {n_populations}"
     )
     table = pandas.read_csv(folder / "bem" / "populations.csv")
     for row, line in zip(table.itertuples(), populations, strict=True):
@@ -684,7 +684,7 @@ def test_gate_says_what_it_found(folder: Path) -> None:
     assert table.low.isna().all()
     n_implausible = events(folder / "bem").implausible.sum()
     assert implausible == f"implausible events: {n_implausible:,} ({n_implausible / TAKEN:.2%})"
-    assert written == f"written: {folder}/bem/report.html and what it is made of"
+    assert written == f"written: {folder}/bem; open {folder}/bem/report.html in a browser"
     assert f"{n_populations} populations at level 2.4 (the default), from 1 draws" in result.stderr
     assert files_of(folder / "bem") == EVERYTHING - {
         "events.csv",
@@ -713,7 +713,7 @@ def test_options_of_gate(folder: Path, tmp_path: Path) -> None:
     )
     assert result.stdout.startswith("1,500 events in 1 sample, 2 populations at level ")
     assert (
-        "(2 populations requested, with only some of the merges at this height); draws have 2 to 2 each"
+        "(2 populations requested, with only some of the merges at this height); single draws have 2 to 2"
         in result.stdout
     )
     assert " to " in result.stdout.splitlines()[1]  # an interval
@@ -747,7 +747,7 @@ def test_help_and_usage(folder: Path, tmp_path: Path, command: str) -> None:
     assert f"dpmix {command} run.h5" in text.split("Examples:")[1]
     given = [command, folder / "run.h5", *([folder / "a.fcs"] if command == "predict" else [])]
     both = dpmix(*given, "--output", tmp_path / "out", "--level", "3", "--populations", "4", code=2)
-    assert "--level and --populations both say where the tree is cut" in both.stderr
+    assert "--level and --populations both cut the tree; give one of them" in both.stderr
     for wrong in (["--draws", "0"], ["--level", "-1"], ["--populations", "0"], ["--format", "xlsx"]):
         assert wrong[0] in dpmix(*given, "--output", tmp_path / "out", *wrong, code=2).stderr
     assert "--output" in dpmix(*given, code=2).stderr
