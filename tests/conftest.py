@@ -1,4 +1,4 @@
-"""What several test files share."""
+"""Share fixtures between test files."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ if not ON_GPU and emulator.DRIVER.exists():
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """Folder of real cytometry files beside the checkout; the test is skipped where it is absent."""
+    """Folder of real cytometry files next to the checkout; the test is skipped where it is absent."""
     folder = Path(__file__).resolve().parents[2] / "shared" / "data"
     if not folder.is_dir():
-        pytest.skip("real cytometry files are not here (a folder shared/data beside the checkout)")
+        pytest.skip("real cytometry files are not here (a folder shared/data next to the checkout)")
     return folder
 
 

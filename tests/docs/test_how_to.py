@@ -72,7 +72,7 @@ Block = tuple[str, str]
 
 
 def blocks(text: str) -> list[Block]:
-    """What stands behind the ``` of each block of a page, and its text."""
+    """Return the info string and the text of each fenced block of a page."""
     return re.findall(r"^```([^\n]+)\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
 
 
@@ -208,7 +208,7 @@ def smaller(line: str) -> str:
     found = [options for begin, options in SMALLER.items() if re.match(rf"(\w+=\S+ +)*{begin}\b", line)]
     if "dpmix mcmc" in line and "mcmc.draws" not in line:
         found.append(DRAWS)
-    if re.search(r"\.h5 --resume", line):  # which goes on with the config that it has
+    if re.search(r"\.h5 --resume", line):  # which keeps its config
         found = []
     return "".join(f" {options}" for options in found)
 

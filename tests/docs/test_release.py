@@ -1,4 +1,4 @@
-"""What a release says of itself: one version, a changelog, a citation, types for those who import it."""
+"""Test what a release states: one version, a changelog, a citation, types for those who import it."""
 
 from __future__ import annotations
 
