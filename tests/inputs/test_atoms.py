@@ -1,4 +1,4 @@
-"""Values that many events share: which of them are atoms, what is done, and that it can be done again."""
+"""Atoms: which values are atoms, their treatment, and that the treatment is reproducible."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def values_of(values: npt.ArrayLike) -> list[float]:
     return [atom.value for atom in found(values)]
 
 
-# ------------------------------------------------------------------------------- what is an atom
+# ---------------------------------------------------------------------------------- definition
 
 N = 20_000
 
@@ -63,7 +63,7 @@ def linearised(stored: npt.ArrayLike) -> Any:
 
 
 def coarse_grid_in_a_fine_one() -> Array:
-    """Ten-bit numbers of a logarithm on a scale of 3,500, and beside them what was compensated."""
+    """Make ten-bit numbers of a logarithm on a scale of 3,500, and compensated values on the fine scale."""
     coarse = np.round(np.round(two_populations() / 7) * 7)
     return np.where(random(3).random(N) < 0.6, coarse, np.round(two_populations()))
 
@@ -88,7 +88,7 @@ NO_ATOMS = {
 
 
 @pytest.mark.parametrize("name", NO_ATOMS)
-def test_frequent_values_among_frequent_values_are_no_atoms(name: str) -> None:
+def test_frequent_values_among_frequent_values_are_not_atoms(name: str) -> None:
     assert values_of(NO_ATOMS[name]) == []
 
 
@@ -122,14 +122,14 @@ def test_values_far_more_frequent_than_their_neighbours_are_atoms(
     ]
 
 
-def test_a_handful_of_events_is_no_atom() -> None:
+def test_a_handful_of_events_is_not_an_atom() -> None:
     base = random().normal(size=100)
     assert values_of(np.r_[base, [0.5] * 8]) == []
     assert values_of(np.r_[base, [0.5] * 9]) == [0.5]
     assert values_of(np.r_[random().normal(size=N), [0.5] * 19]) == []  # less than 1 in 1,000
 
 
-def test_atoms_are_sought_in_some_events_and_counted_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_atoms_are_searched_in_some_events_and_counted_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.maximum(random().normal(size=N), -1)
     monkeypatch.setattr(atoms, "SAMPLE", 1000)
     assert found(values) == (Atom(-1.0, int((values == -1).sum()), "kept", 0.0),)
@@ -139,7 +139,7 @@ def test_atoms_are_sought_in_some_events_and_counted_in_all(monkeypatch: pytest.
 # ------------------------------------------------------------------------------------ the noise
 
 
-def test_the_noise_of_a_row_is_the_same_in_any_company() -> None:
+def test_the_noise_of_a_row_does_not_depend_on_other_rows() -> None:
     key = (3, "a.fcs", "CD4")
     rows = np.r_[0:40_000, 10**9, 2**40]
     noise = normals(key, rows)
@@ -151,8 +151,8 @@ def test_the_noise_of_a_row_is_the_same_in_any_company() -> None:
     assert len(normals(key, rows[:0])) == 0
 
 
-def test_the_noise_is_what_it_always_was() -> None:
-    """A run that goes on, or is gated, with a later version must see the events that it began with."""
+def test_the_noise_is_the_same_in_every_version() -> None:
+    """A run that is resumed or gated with a later version needs the events of its start."""
     noise = normals((2**64 - 1, "sample.fcs", "CD45RA"), np.array([0, 1, 16_383, 16_384, 10**9]))
     expected = [-0.3531480354405, -1.9451953053505, -0.0675751919243, -1.9925398725648, 0.0135781059902]
     np.testing.assert_allclose(noise, expected, rtol=1e-11)
@@ -192,7 +192,7 @@ def test_dithered_events_move_by_a_little_normal_noise_and_no_others_move() -> N
 
 @pytest.mark.parametrize("clip", [-1.5, -0.5, 0.3])
 @pytest.mark.parametrize("side", [-1, 1])
-def test_a_tail_goes_on_as_dense_as_the_events_inside_end(clip: float, side: int) -> None:
+def test_a_tail_continues_the_density_of_the_events_inside(clip: float, side: int) -> None:
     n = 200_000
     values = side * np.maximum(random().normal(size=n), clip)
     moved, (atom,) = spread_of(values, "tail")
@@ -225,10 +225,10 @@ def test_only_an_atom_at_a_limit_gets_a_tail() -> None:
     values = np.r_[random().normal(size=N), [0.25] * 2000]
     _, (atom,) = spread_of(values, "tail")
     assert (atom.treatment, atom.width) == ("dithered", spread_of(values, "dither")[1][0].width)
-    beside = np.r_[np.maximum(random().normal(size=N), -1), [-0.99] * 2000]
-    alone, (tail, inner) = spread_of(beside[:N], "tail")[1][0], spread_of(beside, "tail")[1]
+    two_atoms = np.r_[np.maximum(random().normal(size=N), -1), [-0.99] * 2000]
+    alone, (tail, inner) = spread_of(two_atoms[:N], "tail")[1][0], spread_of(two_atoms, "tail")[1]
     assert (tail.treatment, inner.treatment) == ("tail below", "dithered")
-    assert tail.width == pytest.approx(alone.width, rel=0.1)  # the density beside it is without other atoms
+    assert tail.width == pytest.approx(alone.width, rel=0.1)  # other atoms do not count for its density
     some_beyond = np.r_[np.maximum(random().normal(size=N), -1), [-1.1] * 5]
     assert spread_of(some_beyond, "tail")[1][0].treatment == "tail below"
     too_many = np.r_[np.maximum(random().normal(size=N), -1), random().normal(-1.5, 0.1, 500)]
@@ -251,7 +251,7 @@ def test_an_event_is_moved_once() -> None:
 
 
 def sample_values(n: int = 3000, seed: int = 1) -> npt.NDArray[np.float32]:
-    """Clipped at both ends; clipped at 0; an atom inside; none."""
+    """Make four channels: clipped at both ends, clipped at 0, with an atom inside, without atoms."""
     x = random(seed).normal(100, 40, (n, 4)).astype(np.float32)
     x[:, 0] = np.clip(x[:, 0], 30, 150)
     x[:, 1] = np.maximum(x[:, 1] - 80, 0)
@@ -281,7 +281,7 @@ def test_report_changes_no_bit(folder: Path) -> None:
     np.testing.assert_array_equal(events.values, ((transformed - means) / sds).astype(np.float32))
 
 
-def test_atoms_are_told_with_what_was_done(folder: Path) -> None:
+def test_atoms_are_reported_with_their_treatment(folder: Path) -> None:
     values = sample_values()
     counts = [int((values[:, j] == v).sum()) for j, v in ((0, 30), (0, 150), (1, 0), (2, 110))]
     shares = [
@@ -292,7 +292,7 @@ def test_atoms_are_told_with_what_was_done(folder: Path) -> None:
     )
     head = "atoms (many events at one value), "
     kept = f"{head}unchanged (data.atoms: dither or tail spreads them)"
-    told = {
+    expected = {
         "report": [f"{kept}: {low}; {high}; {zero}; {inside}"],
         "dither": [f"{head}dithered by 0.03 standard deviations: {low}; {high}; {zero}; {inside}"],
         "tail": [
@@ -301,7 +301,7 @@ def test_atoms_are_told_with_what_was_done(folder: Path) -> None:
             f"{head}dithered by 0.03 standard deviations: {inside}",
         ],
     }
-    for mode, lines in told.items():
+    for mode, lines in expected.items():
         events = events_of(folder, "a.npz", atoms=mode, **RAW)
         assert [line for line in events.report.lines() if "atoms" in line] == lines
         assert tuple(channel.atoms for channel in events.report.channels) == events.scaling.atoms
@@ -388,7 +388,7 @@ def test_a_constant_channel_is_refused_all_the_same(tmp_path: Path, mode: str) -
 
 
 def test_spreading_needs_memory_for_the_atoms_of_a_chunk_only() -> None:
-    """Rows far apart, as of a small subsample of a large file; and many rows in one block."""
+    """Rows far apart, as in a small subset of a large file, and many rows in one block."""
     scaling = Scaling(
         ("x",), (Transform(),), np.zeros(1), np.ones(1), ((Atom(0.0, 1, "dithered", 1.0),),), seed=1
     )
@@ -414,15 +414,15 @@ def clipped_run(folder: Path, output: str, mode: str) -> Any:
     return a_config(folder, output, mcmc=SHORT, data=data)
 
 
-def test_a_run_keeps_what_was_done_and_goes_on_with_nothing_else(tmp_path: Path) -> None:
+def test_a_run_keeps_the_treatment_and_resumes_only_with_the_same(tmp_path: Path) -> None:
     whole = run_mcmc(clipped_run(tmp_path, "whole.h5", "tail")).path
     record = open_run(whole)
     scaling = Scaling.from_attributes(record.scaling)
     assert [a.treatment for channel in scaling.atoms for a in channel] == ["tail below"] * 3
     assert scaling.seed == 5
-    told = json.loads(json.dumps(record.attributes["report"]))
-    told = json.loads(told) if isinstance(told, str) else told
-    assert [channel["atoms"] for channel in told["channels"]] == record.scaling["atoms"]
+    report = json.loads(json.dumps(record.attributes["report"]))
+    report = json.loads(report) if isinstance(report, str) else report
+    assert [channel["atoms"] for channel in report["channels"]] == record.scaling["atoms"]
 
     config = clipped_run(tmp_path, "part.h5", "tail")
     part = run_mcmc(config, should_stop=StopAfter(2)).path
@@ -455,7 +455,7 @@ REAL = {
 
 @pytest.mark.parametrize("name", REAL)
 def test_atoms_of_real_samples(shared_data: Path, name: str) -> None:
-    """Clipped and zero-heavy channels, and no others: floats, integers, ten bits, rounded logarithms."""
+    """Only clipped and zero-heavy channels have atoms: floats, integers, ten bits, rounded logarithms."""
     reported = events_of(shared_data, name, channels=["[!l]*"], compensation="none")  # all but the label
     there = [(c.channel, round(atom.value)) for c in reported.report.channels for atom in c.atoms]
     assert there == REAL[name]

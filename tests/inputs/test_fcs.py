@@ -1,4 +1,4 @@
-"""FCS files: the odd ones of real laboratories, mangled ones, and what is written is read back."""
+"""FCS files: odd files of real laboratories, corrupt files, and files that dpmix writes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def make_fcs(
     header_data: tuple[int | None, int | None] | None = None,
     supplement: dict[str, str] | None = None,
 ) -> Path:
-    """Write an FCS file by hand, so that it can be wrong in any way."""
+    """Write an FCS file byte by byte, with any errors."""
 
     def joined(pairs: dict[str, str]) -> bytes:
         return (
@@ -205,7 +205,7 @@ def test_blank_offsets_in_the_header(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read_events(read_header(path)), [[1], [2]])
 
 
-def test_disagreeing_offsets_are_said(tmp_path: Path) -> None:
+def test_disagreeing_offsets_are_noted(tmp_path: Path) -> None:
     path = make_fcs(
         tmp_path / "a.fcs", struct.pack("<2H", 1, 2), channel_keywords([16], ["8"]), header_data=(60, 90)
     )
@@ -229,7 +229,7 @@ def test_disagreeing_offsets_are_said(tmp_path: Path) -> None:
         ({"$BEGINSTEXT": "100", "$ENDSTEXT": "9" * 17}, "TEXT has 99999999999999900 bytes"),
     ],
 )
-def test_what_cannot_be_read_is_refused_in_one_line(
+def test_a_file_that_cannot_be_read_is_refused_in_one_line(
     tmp_path: Path, change: dict[str, str], message: str
 ) -> None:
     path = make_fcs(tmp_path / "a.fcs", struct.pack("<2H", 1, 2), channel_keywords([16], ["8"]) | change)
@@ -239,7 +239,7 @@ def test_what_cannot_be_read_is_refused_in_one_line(
     assert "a.fcs" in str(caught.value)
 
 
-def test_a_name_under_another_number_is_no_name(tmp_path: Path) -> None:
+def test_a_name_with_a_padded_number_is_missing(tmp_path: Path) -> None:
     keywords = channel_keywords([16], ["8"])
     keywords["$P01N"] = keywords.pop("$P1N")
     path = make_fcs(tmp_path / "a.fcs", struct.pack("<2H", 1, 2), keywords)
@@ -255,7 +255,7 @@ def test_a_truncated_file_says_how_much_is_there(tmp_path: Path) -> None:
         read_header(path)
 
 
-def test_unusable_spillover_is_told_not_raised(tmp_path: Path) -> None:
+def test_unusable_spillover_is_reported_not_raised(tmp_path: Path) -> None:
     keywords = channel_keywords([32], ["10"], "F") | {"$SPILLOVER": "2,FL1,FL2,1,0"}
     header = read_header(make_fcs(tmp_path / "a.fcs", struct.pack("<2f", 1, 2), keywords))
     assert header.spillover is None
@@ -314,7 +314,7 @@ def test_names_must_fit_the_events(tmp_path: Path) -> None:
 
 
 def mangled(base: bytes) -> st.SearchStrategy[bytes]:
-    """A file with some bytes of HEADER and TEXT replaced, or words of it, or its end cut off."""
+    """Generate files with some bytes or keywords of HEADER and TEXT replaced, or truncated."""
     text_end = int(base[18:26])
     replaced = st.lists(st.tuples(st.integers(0, text_end), st.binary(min_size=1, max_size=6)), max_size=4)
     words = [
@@ -375,7 +375,7 @@ def test_a_mangled_file_is_read_or_refused(small_file: Path, data: st.DataObject
 
 
 def refusal_of(path: Path) -> str | None:
-    """Why a file is refused, None where it is read; anything but a DataError goes through."""
+    """Return the error of a file that is refused, None for a file that is read; other errors propagate."""
     try:
         header = read_header(path)
         events = read_events(header)

@@ -1,6 +1,6 @@
-"""Bad data through the command: one clear line and nothing written, or a right run; never a traceback.
+"""Bad data on the command line: one clear error and no run file, or a correct run; never a traceback.
 
-What single modules make of bad input is tested with them; here whole commands read real files.
+Other tests give bad input to single modules; these tests run whole commands on real files.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def mcmc(file: str, *settings: str, data: str = "") -> Result:
 
 
 def assert_refused(result: Result, message: str, code: int = 1) -> None:
-    """One line of the command's own, and no run file."""
+    """Require one line from the command, and no run file."""
     assert result.exit_code == code, result.output
     lines = result.output.splitlines()
     assert len(lines) == 1, lines
@@ -57,7 +57,7 @@ def assert_refused(result: Result, message: str, code: int = 1) -> None:
 
 
 def assert_runs(result: Result) -> None:
-    """A whole run, with a finite log posterior and proper components."""
+    """Require a complete run with a finite log posterior and valid covariances."""
     assert result.exit_code == 0, result.output
     run = open_run("run.h5")
     assert run.complete
@@ -104,7 +104,7 @@ SAVE: dict[str, Callable[[Path, np.ndarray], None]] = {
 
 
 @pytest.mark.parametrize("name", SAVE)
-def test_values_that_no_kind_of_file_may_have(folder: Path, name: str) -> None:
+def test_values_that_are_refused_in_every_kind_of_file(folder: Path, name: str) -> None:
     for wrong, found in ((np.nan, "1 NaN, 0 infinite"), (-np.inf, "0 NaN, 1 infinite")):
         values = GOOD.copy()
         values[17, 1] = wrong
@@ -115,7 +115,7 @@ def test_values_that_no_kind_of_file_may_have(folder: Path, name: str) -> None:
 
 
 def test_the_same_files_run_where_nothing_is_wrong(folder: Path) -> None:
-    """The control of the tests above: it is the wrong value that is refused."""
+    """Control of the test above: without the wrong value the files run."""
     for name, save in SAVE.items():
         save(folder / name, GOOD)
         assert_runs(mcmc(name))
@@ -172,7 +172,7 @@ def test_events_that_can(folder: Path, case: str) -> None:
 
 
 def test_a_logicle_scale_that_values_are_far_beyond(folder: Path) -> None:
-    """FlowUtils gives -1 where it finds no solution: that must not be taken for a value."""
+    """FlowUtils returns -1 if it finds no solution; dpmix must not use that as a value."""
     write_fcs("a.fcs", GOOD, NAMES)
     result = mcmc("a.fcs", data=", transform: {default: {method: logicle, t: 1.0e+300}}")
     assert_refused(result, "too extreme to compute", 2)
@@ -202,7 +202,7 @@ def test_a_spillover_matrix_that_is_wrong(folder: Path, spillover: str, message:
 @pytest.mark.parametrize(
     "content", ["CD3,CD4\n1,0\n0,1\n".encode("utf-16"), b"CD3," + b"x" * 200_000, b"a,b\n1,2\n3,x"]
 )
-def test_a_matrix_file_in_no_encoding_that_is_read(folder: Path, content: bytes) -> None:
+def test_a_matrix_file_in_an_unknown_encoding(folder: Path, content: bytes) -> None:
     write_fcs("a.fcs", GOOD, NAMES)
     Path("spill.csv").write_bytes(content)
     assert_refused(mcmc("a.fcs", "data.compensation=spill.csv"), "spill.csv is not a matrix", 2)
@@ -227,7 +227,7 @@ def test_a_matrix_file_in_no_encoding_that_is_read(folder: Path, content: bytes)
         "no second quote",
     ],
 )
-def test_a_table_in_no_encoding_that_is_read(folder: Path, content: bytes) -> None:
+def test_a_table_in_an_unknown_encoding(folder: Path, content: bytes) -> None:
     Path("a.csv").write_bytes(content)
     result = mcmc("a.csv")
     assert result.exit_code == 1
@@ -251,7 +251,7 @@ def test_markers_in_latin_1(folder: Path) -> None:
     assert open_run("run.h5").channels[0].startswith("CD4")
 
 
-def test_a_file_whose_name_is_no_text(folder: Path) -> None:
+def test_a_file_whose_name_is_not_text(folder: Path) -> None:
     np.save("a.npy", GOOD)
     os.rename(b"a.npy", b"a\xff\x1b[31m\n.npy")
     result = mcmc("*.npy")
@@ -288,7 +288,7 @@ def swap(path: Path) -> None:
 def test_a_file_that_changes_between_two_passes(
     folder: Path, name: str, change: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mapped file that is cut short would end the process by a signal."""
+    """A mapped file that is truncated would kill the process by a signal."""
     path, find_limits = folder / name, gather.find_limits
     if name == "columns.npy":
         np.save(path, np.asfortranarray(GOOD))
@@ -308,7 +308,7 @@ def test_a_file_that_changes_between_two_passes(
     ), result
 
 
-# ------------------------------------------------------------------------- files that lie about sizes
+# ---------------------------------------------------------------------------- files with false sizes
 
 
 def lying_fcs(**changes: str) -> bytes:
@@ -347,7 +347,7 @@ HARMLESS = {
 
 
 @pytest.mark.parametrize("what", LIES)
-def test_fcs_that_lies_costs_no_memory(folder: Path, what: str) -> None:
+def test_fcs_with_false_sizes_costs_no_memory(folder: Path, what: str) -> None:
     make, message = LIES[what]
     Path("a.fcs").write_bytes(make())
     tracemalloc.start()
@@ -364,7 +364,7 @@ def test_fcs_that_lies_costs_no_memory(folder: Path, what: str) -> None:
 
 
 @pytest.mark.parametrize("what", HARMLESS)
-def test_fcs_that_lies_about_what_is_not_needed(folder: Path, what: str) -> None:
+def test_fcs_with_false_values_that_are_not_needed(folder: Path, what: str) -> None:
     Path("a.fcs").write_bytes(HARMLESS[what]())
     assert_runs(mcmc("a.fcs"))
 
@@ -377,7 +377,7 @@ def test_a_chain_of_data_sets_without_end(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("shape", [(2**40, 3), (2**62, 4), (-300, 3), (300, 2**40), (10**30, 3), (300, 0)])
-def test_npy_that_lies(folder: Path, shape: tuple[int, int]) -> None:
+def test_npy_with_false_sizes(folder: Path, shape: tuple[int, int]) -> None:
     header = repr({"descr": "<f4", "fortran_order": False, "shape": shape}).ljust(117) + "\n"
     content = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + GOOD.tobytes()
     Path("a.npy").write_bytes(content)

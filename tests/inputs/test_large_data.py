@@ -1,4 +1,4 @@
-"""Events that memory does not hold: the same draws from a file, and nothing left of it however a run ends."""
+"""Events larger than memory: the same draws from a file, which disappears however a run ends."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SMALL = {"memory_limit": "1 MB"}
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Events of 1.6 MB, and what a run in memory makes of them."""
+    """Write events of 1.6 MB, and a run that held them in memory."""
     folder = tmp_path_factory.mktemp("large")
     write_events(folder / "events.npy", N, D)
     run_mcmc(a_config(folder, "plain.h5", mcmc=MCMC))
@@ -106,7 +106,7 @@ def test_bayesian_em_of_events_in_a_file_stopped_and_resumed_is_one_run(data: Pa
     assert_identical(tmp_path / "plain.h5", tmp_path / "run.h5")
 
 
-def test_a_killed_run_leaves_its_own_files_only_and_goes_on(data: Path, tmp_path: Path) -> None:
+def test_a_killed_run_leaves_only_its_own_files_and_resumes(data: Path, tmp_path: Path) -> None:
     config = config_file(data, tmp_path, mcmc=MCMC | {"draws": 60})
     process = subprocess.Popen(dpmix("mcmc", config), stderr=subprocess.PIPE, text=True)
     wait_for_draws(tmp_path / "run.h5", 2, process)
@@ -136,7 +136,7 @@ test -z "$(ls -A "$DISK")"
 """
 
 
-def test_a_scratch_that_is_too_small_is_told_in_a_line(data: Path, tmp_path: Path) -> None:
+def test_a_scratch_that_is_too_small_is_reported_in_one_line(data: Path, tmp_path: Path) -> None:
     disk, table = tmp_path / "disk", tmp_path / "events.csv"
     disk.mkdir()
     np.savetxt(table, np.load(data / "events.npy"), delimiter=",", fmt="%.4g")
@@ -154,7 +154,7 @@ def test_a_scratch_that_is_too_small_is_told_in_a_line(data: Path, tmp_path: Pat
     assert not (tmp_path / "run.h5").exists()
 
 
-def test_a_scratch_that_is_not_there(data: Path, tmp_path: Path) -> None:
+def test_a_missing_scratch_folder(data: Path, tmp_path: Path) -> None:
     config = config_file(data, tmp_path, engine={"scratch": "/no/such/folder"})
     result = CliRunner().invoke(main, ["mcmc", str(config)])
     assert result.exit_code == 2
@@ -185,7 +185,7 @@ def prepared(folder: Path, storage: Storage | None, **settings: Any) -> Events:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two files, with atoms and margins."""
+    """Write two files with atoms and margin events."""
     random = np.random.default_rng(1)
     for name, n in (("a", 3000), ("b", 1234)):
         values = random.normal(500, 100, (n, 3)).astype(np.float32)
@@ -226,7 +226,7 @@ def test_events_are_the_same_in_memory_and_in_a_file(
     assert sorted(file.name for file in folder.iterdir()) == ["a.npz", "b.npz"]
 
 
-def test_the_file_of_a_cluster_is_one_runs_own(folder: Path) -> None:
+def test_the_file_of_a_cluster_belongs_to_one_run(folder: Path) -> None:
     path = folder / "run.h5.events"
     path.write_bytes(b"left by a run that was killed")
     with pytest.raises(ConfigError, match=r"run.h5.events: exists already; --overwrite replaces it"):
@@ -242,7 +242,7 @@ def test_the_file_of_a_cluster_is_one_runs_own(folder: Path) -> None:
     assert not path.exists()
 
 
-def test_the_file_that_a_killed_run_left_is_not_cut_short_under_its_workers(tmp_path: Path) -> None:
+def test_the_file_of_a_killed_run_is_not_truncated_under_its_workers(tmp_path: Path) -> None:
     path = tmp_path / "run.h5.events"
     np.arange(100_000, dtype=np.float32).tofile(path)
     at_work, inode = np.memmap(path, np.float32, "r"), path.stat().st_ino
@@ -252,25 +252,23 @@ def test_the_file_that_a_killed_run_left_is_not_cut_short_under_its_workers(tmp_
         assert at_work[-1] == 99_999
 
 
-def test_what_a_run_holds_beside_its_events_counts() -> None:
-    def in_file(limit: int, beside: int) -> bool:
-        return is_in_file(Storage(Path(), limit, lambda n, dim: n * beside).hold(1000, 2, "events"))
+def test_the_overhead_of_a_run_counts() -> None:
+    def in_file(limit: int, overhead: int) -> bool:
+        return is_in_file(Storage(Path(), limit, lambda n, dim: n * overhead).hold(1000, 2, "events"))
 
     assert not in_file(12_000, 4)
     assert in_file(12_000, 5)
     assert in_file(8_500, 0)  # text files may take an eighth
 
 
-def test_the_limit_is_what_is_free_where_none_is_given(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_default_limit_is_the_available_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "available", lambda: 10_000)
     storage = Storage.of(EngineConfig(), "cpu", tmp_path / "run.h5", lambda n, dim: 0)
     assert not is_in_file(storage.hold(800, 2, "events"))
     assert is_in_file(storage.hold(1_100, 2, "events"))
 
 
-def test_addresses_that_are_not_there_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_address_space_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "_of_addresses", lambda: 1000)
     with pytest.raises(
         DataError, match=r"a.npy: to hold 1000 events in 2 channels needs .* of address space, because it"
@@ -279,7 +277,7 @@ def test_addresses_that_are_not_there_are_told(tmp_path: Path, monkeypatch: pyte
 
 
 def peak(folder: Path, n_events: int, storage: Storage | None) -> int:
-    """Most bytes that preparing events takes at a time."""
+    """Return the most memory in bytes while events are prepared."""
     write_events(folder / "events.npy", n_events, D)
     tracemalloc.start()
     preprocess.prepare(DataConfig(files=["events.npy"]), folder, 1, storage)
@@ -299,12 +297,12 @@ def test_memory_does_not_grow_with_the_events(tmp_path: Path, monkeypatch: pytes
 
 
 def mapped() -> int:
-    """Bytes of files that this process has in its memory."""
+    """Return the bytes of mapped files in the memory of this process."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return sum(1024 * int(x.split()[1]) for x in lines if x.startswith(("RssFile", "RssShmem")))
 
 
-def test_what_a_pass_is_through_with_is_memory_of_the_process_no_longer(tmp_path: Path) -> None:
+def test_pages_of_a_mapped_file_are_released_after_a_pass(tmp_path: Path) -> None:
     before = mapped()
     values = Storage(tmp_path, 0).hold(2_000_000, 4, "events")  # 32 MB
     values[:] = 3

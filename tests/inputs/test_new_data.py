@@ -1,4 +1,4 @@
-"""Events of files as the sampler of a run saw its own, or would have: `prepare_like`."""
+"""Events on the scale of a run: its own files and others (`prepare_like`)."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def random(seed: int = 1) -> np.random.Generator:
 
 
 def like(run: Events, base: Path, *files: str, **settings: Any) -> Events:
-    """The events of files after those of a run, with what a run file keeps of it."""
+    """Prepare files on the scale of a run, with the attributes that its run file keeps."""
     scaling = Scaling.from_attributes(json.loads(json.dumps(run.scaling.as_attributes())))
     config = DataConfig.model_validate({"files": ["not_there.fcs"], **settings})
     return prepare_like(config, base, files, scaling, run.detectors)
 
 
 def write_flow(path: Path, n: int = 4000, seed: int = 1) -> None:
-    """A fluorescence file with a spillover matrix, clipped in a channel that it leaves alone."""
+    """Write a fluorescence file with a spillover matrix, clipped in a channel without spillover."""
     x = random(seed).lognormal(8, 2, (n, 3)).astype(np.float32)
     x[:, 0] = np.minimum(x[:, 0], 262_143)
     x[:, 2] = np.maximum(x[:, 2] - 1000, 0)
@@ -212,7 +212,7 @@ def write_new(base: Path, values: npt.ArrayLike) -> None:
     save(base, "new.npz", values, ["CD3", "CD4", "CD8"])
 
 
-def test_few_and_constant_events_are_no_reason_to_refuse_a_file(tmp_path: Path, run: Events) -> None:
+def test_few_or_constant_events_are_accepted(tmp_path: Path, run: Events) -> None:
     write_new(tmp_path, normal()[:1])
     got = like(run, tmp_path, "new.npz")
     np.testing.assert_array_equal(got.values, run.values[:1])
@@ -229,7 +229,7 @@ def test_values_that_are_not_finite(tmp_path: Path, run: Events) -> None:
         like(run, tmp_path, "new.npz")
 
 
-def test_no_logarithm_of_what_is_not_positive(tmp_path: Path, run: Events) -> None:
+def test_the_logarithm_requires_positive_values(tmp_path: Path, run: Events) -> None:
     values = normal()
     values[:4, 0] = [0, -1, 0, 5]
     write_new(tmp_path, values)
@@ -237,7 +237,7 @@ def test_no_logarithm_of_what_is_not_positive(tmp_path: Path, run: Events) -> No
         like(run, tmp_path, "new.npz")
 
 
-def test_values_beyond_all_numbers_on_the_scale_of_the_run(tmp_path: Path) -> None:
+def test_values_that_overflow_on_the_scale_of_the_run(tmp_path: Path) -> None:
     save(tmp_path, "run.npz", normal() * 1e-6, ["CD3", "CD4", "CD8"])
     run = events_of(tmp_path, "run.npz")
     values = normal()
@@ -247,7 +247,7 @@ def test_values_beyond_all_numbers_on_the_scale_of_the_run(tmp_path: Path) -> No
         like(run, tmp_path, "new.npz")
 
 
-def test_a_file_that_is_not_there(tmp_path: Path, run: Events) -> None:
+def test_a_missing_file(tmp_path: Path, run: Events) -> None:
     with pytest.raises(ConfigError, match=r"absent.fcs matches no file"):
         like(run, tmp_path, "absent.fcs")
 

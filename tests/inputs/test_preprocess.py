@@ -1,4 +1,4 @@
-"""Events from files: channels, compensation, transforms, margins, subsamples, and what is refused."""
+"""Events from files: channels, compensation, transforms, margin events, subsets, and errors."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_channels_by_marker_detector_and_glob(tmp_path: Path) -> None:
     assert any("FSC-A, Time" in note for note in events_of(tmp_path, "a.fcs", transform=LINEAR).report.notes)
 
 
-def test_an_exact_name_goes_before_a_glob_and_before_other_case() -> None:
+def test_an_exact_name_has_precedence_over_globs_and_case() -> None:
     details = [Channel("cd4"), Channel("CD4"), Channel("CD[4]"), Channel("X", marker="CD45")]
     assert match("CD4", details) == [1]
     assert match("CD[4]", details) == [2]
@@ -71,7 +71,7 @@ def test_a_marker_of_several_channels_is_not_a_name(tmp_path: Path) -> None:
     assert events_of(tmp_path, "a.fcs", transform=LINEAR).channels == ("PE-A", "PE-H", "CD8")
 
 
-def test_names_that_mean_nothing_are_told_with_the_nearest(tmp_path: Path) -> None:
+def test_names_without_a_match_are_reported_with_the_nearest(tmp_path: Path) -> None:
     save(tmp_path, "a.npz", normal(), ["CD3", "CD4", "CD45RA"])
     with pytest.raises(ConfigError) as caught:
         events_of(tmp_path, "a.npz", channels=["CD33", "CD4", "CD45"])
@@ -95,7 +95,7 @@ dpmix_population|dpmix_entropy""".replace("\n", "|").split("|")
 
 
 @pytest.mark.parametrize("name", NOT_MARKERS)
-def test_what_is_not_a_marker(tmp_path: Path, name: str) -> None:
+def test_names_that_are_not_markers(tmp_path: Path, name: str) -> None:
     save(tmp_path, "a.npz", normal(), [name, "PE-A", "CD4"])
     assert [s.taken for s in suggest(open_source(tmp_path / "a.npz"))] == [False, True, True]
 
@@ -103,7 +103,7 @@ def test_what_is_not_a_marker(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["FL1-H", "SSEA4", "CD11c", "Ir191Di", "DNA1", "Tim3", "Labeled", "PE-Cy5-A", "TFSCx"]
 )
-def test_what_is_a_marker(tmp_path: Path, name: str) -> None:
+def test_names_that_are_markers(tmp_path: Path, name: str) -> None:
     save(tmp_path, "a.npz", normal(dim=1), [name])
     assert suggest(open_source(tmp_path / "a.npz"))[0].taken
 
@@ -178,7 +178,7 @@ def test_compensation_from_csv(
     tmp_path: Path, true_values: npt.NDArray[np.float64], rows_named: bool
 ) -> None:
     write_spilled(tmp_path / "a.fcs", true_values, ["A", "B", "C"], spill="1,A,1")
-    order = [2, 0, 1]  # its order is its own
+    order = [2, 0, 1]  # another order than in the file
     lines = [",".join((["x"] if rows_named else []) + ["ABC"[k] for k in order])]
     lines = [lines[0][1:] if rows_named else lines[0]]  # the corner is blank
     for i in order:
@@ -198,7 +198,7 @@ def test_rows_of_a_matrix_file_go_by_their_names(
     np.testing.assert_allclose(events.values, true_values, rtol=1e-4, atol=1e-2)
 
 
-def test_a_file_without_a_matrix_beside_one_with_is_told(
+def test_a_missing_matrix_is_reported_if_another_file_has_one(
     tmp_path: Path, true_values: npt.NDArray[np.float64]
 ) -> None:
     write_spilled(tmp_path / "a.fcs", true_values, ["A", "B", "C"])
@@ -209,7 +209,7 @@ def test_a_file_without_a_matrix_beside_one_with_is_told(
 
 
 @pytest.mark.parametrize("form", ["<{}>", "Comp-{}"])
-def test_what_was_compensated_before_is_not_again(
+def test_compensated_values_are_not_compensated_again(
     tmp_path: Path, true_values: npt.NDArray[np.float64], form: str
 ) -> None:
     write_spilled(tmp_path / "a.fcs", true_values, [form.format(n) for n in "ABC"])
@@ -238,7 +238,7 @@ def test_a_matrix_that_cannot_be_used(
 @pytest.mark.parametrize(
     "text", [None, "A,B\n1,0\n", "A,B\n1,x\n0,1\n", "", "A,A\n1,0\n0,1\n", "A,B\n1,0,0\n0,1,0,0\n"]
 )
-def test_a_matrix_file_that_is_none(
+def test_a_file_that_is_not_a_matrix(
     tmp_path: Path, true_values: npt.NDArray[np.float64], text: str | None
 ) -> None:
     write_spilled(tmp_path / "a.fcs", true_values, ["A", "B", "C"])
@@ -252,7 +252,7 @@ def test_a_matrix_file_that_is_none(
 
 
 def write_log_integers(path: Path) -> npt.NDArray[np.int64]:
-    """Ten-bit integers of a linear and of a logarithmic channel (4 decades); FlowIO writes floats only."""
+    """Write ten-bit integers of a linear and a logarithmic channel (4 decades); FlowIO writes only floats."""
     stored = np.random.default_rng(5).integers(0, 1024, (500, 2))
     keywords = channel_keywords([16, 16], ["1024", "1024"], n_events=500) | {"$P2E": "4,0"}
     make_fcs(path, stored.astype("<u2").tobytes(), keywords)
@@ -288,7 +288,7 @@ def test_each_method_has_its_formula(tmp_path: Path) -> None:
         "a": {"method": "logicle", "w": 0.7, "t": 200_000.0},
         "b": {"method": "arcsinh", "cofactor": 20.0},
         "c*": {"method": "log"},
-        "c2": {"method": "arcsinh"},  # a name in full goes before a glob, whatever the order
+        "c2": {"method": "arcsinh"},  # a full name has precedence over a glob in any order
     }
     events = events_of(tmp_path, "a.npz", standardize=False, transform=transform)
     x = raw.astype(np.float64)
@@ -325,7 +325,7 @@ def test_what_fits_the_instrument(tmp_path: Path) -> None:
     assert [t.cofactor for t in events_of(tmp_path, "mass.fcs").scaling.transforms] == [5.0, 5.0]
 
 
-def test_every_scale_can_be_gone_back_from(tmp_path: Path) -> None:
+def test_every_scale_can_be_inverted(tmp_path: Path) -> None:
     simulation = cytometry_like(3000, seed=3)
     simulation.write(tmp_path / "a.fcs")
     transform = {"CD3": {"method": "arcsinh"}, "FSC-A": {"method": "log"}, "default": {"method": "logicle"}}
@@ -355,7 +355,7 @@ def test_scaling_through_json() -> None:
 
 
 @pytest.mark.parametrize("bad", [{"t": 0.0}, {"w": 3.0}, {"m": 0.0}, {"a": -1.0}, {"w": -0.1}])
-def test_logicle_parameters_that_flowutils_would_pass_over(bad: dict[str, float]) -> None:
+def test_logicle_parameters_that_flowutils_would_ignore(bad: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="logicle"):
         Transform("logicle", **({"t": 1000.0} | bad))
 
@@ -435,7 +435,7 @@ def test_margin_events_are_dropped_when_asked(tmp_path: Path) -> None:
     assert (events.report.channels[0].high, events.report.channels[1].low) == (40, 30)
 
 
-def test_zero_is_no_margin_of_a_mass_cytometer(tmp_path: Path) -> None:
+def test_zero_is_not_a_margin_of_a_mass_cytometer(tmp_path: Path) -> None:
     values = np.maximum(np.random.default_rng(9).normal(0, 20, (1000, 1)), 0).astype(np.float32)
     for name, instrument, low in (("a.fcs", "CyTOF", 0), ("b.fcs", "LSRII", int((values == 0).sum()))):
         write_fcs(tmp_path / name, values, ["Nd142"], keywords={"$CYT": instrument})
@@ -464,7 +464,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_a_subsample_is_of_the_pooled_events_by_the_seed(tmp_path: Path) -> None:
+def test_a_subset_is_drawn_from_all_files_by_the_seed(tmp_path: Path) -> None:
     one, two = np.arange(1000.0), np.arange(1000.0, 4000.0)
     save(tmp_path, "a.npz", one[:, None], ["x"])
     save(tmp_path, "b.npz", two[:, None], ["x"])
@@ -489,7 +489,7 @@ def test_a_subsample_is_of_the_pooled_events_by_the_seed(tmp_path: Path) -> None
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_every_event_is_as_likely_in_a_subsample() -> None:
+def test_every_event_has_the_same_probability_in_a_subset() -> None:
     sizes, taken = [100, 37, 203], np.zeros(340)
     for seed in range(400):
         selection = gather.select_rows(sizes, 85, seed)
@@ -519,7 +519,7 @@ def test_the_size_of_a_block_changes_nothing(tmp_path: Path, monkeypatch: pytest
     ]
 
 
-# ------------------------------------------------------------------------------------- what is refused
+# -------------------------------------------------------------------------------------------- errors
 
 
 def test_values_that_are_not_finite(tmp_path: Path) -> None:
@@ -554,7 +554,7 @@ def test_fewer_events_than_channels(tmp_path: Path) -> None:
         events_of(tmp_path, "b.npz", max_events=1)
 
 
-def test_no_logarithm_of_what_is_not_positive(tmp_path: Path) -> None:
+def test_the_logarithm_requires_positive_values(tmp_path: Path) -> None:
     values = normal()
     values[:4, 0] = [0, -1, 0, 5]
     save(tmp_path, "a.npz", values, ["CD3", "CD4", "CD8"])

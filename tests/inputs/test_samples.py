@@ -1,4 +1,4 @@
-"""Tables of samples: from their rows to the proportions of each."""
+"""Tables of samples: from their rows to proportions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TABLE = "sample,file,group,day\nP1,one/a.npy,ill,1\nP2,one/b.npy,,2\nP3,../many.
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Three samples of different sizes, and a table of them in a folder below."""
+    """Write three samples of different sizes, and their table in a subfolder."""
     random = np.random.default_rng(1)
     (tmp_path / "study" / "one").mkdir(parents=True)
     centres = np.array([[0, 0, 0], [6, 6, 6]])
@@ -65,7 +65,7 @@ def test_a_table_names_files_and_samples(folder: Path) -> None:
         (None, "cannot be read (No such file or directory), need a CSV file with a row per sample"),
     ],
 )
-def test_what_is_wrong_with_a_table_is_told(folder: Path, table: str | bytes | None, message: str) -> None:
+def test_errors_of_a_table(folder: Path, table: str | bytes | None, message: str) -> None:
     path = folder / "study" / "samples.csv"
     path.unlink()
     if table is not None:
@@ -76,20 +76,20 @@ def test_what_is_wrong_with_a_table_is_told(folder: Path, table: str | bytes | N
     assert all(line.startswith(f"data.samples: {path}: ") for line in caught.value.problems)
 
 
-def test_all_problems_of_a_table_are_told_at_once(folder: Path) -> None:
+def test_all_problems_of_a_table_are_reported_together(folder: Path) -> None:
     (folder / "study" / "samples.csv").write_text("file,sample\none/x.npy,a/b\none/y.npy,c\none/a.npy,c\n")
     with pytest.raises(ConfigError) as caught:
         open_samples([], "study/samples.csv", folder)
     assert len(caught.value.problems) == 4
 
 
-def test_names_in_a_table_are_no_commands_of_a_terminal(folder: Path) -> None:
+def test_control_characters_in_names_are_removed(folder: Path) -> None:
     (folder / "study" / "samples.csv").write_text("file,sample,x\x1b[2J\none/a.npy,P\x1b[2J1,\x07\n")
     (source,), columns = open_samples([], "study/samples.csv", folder)
     assert (source.name, columns) == ("P [2J1", {"x [2J": [" "]})
 
 
-def test_a_part_that_is_not_there(folder: Path) -> None:
+def test_a_missing_part(folder: Path) -> None:
     (folder / "study" / "samples.csv").write_text("file\n../many.npz::middle\n")
     with pytest.raises(DpmixError, match="has no array middle, it has left, right"):
         open_samples([], "study/samples.csv", folder)

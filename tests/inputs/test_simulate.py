@@ -1,4 +1,4 @@
-"""Simulated data are what they say: the truth beside them is the truth."""
+"""Simulated data agree with the truth that is written with them."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_cytometer_sample_shows_its_populations_after_compensation() -> None:
     for k, name in enumerate(simulation.populations):
         own = scale[simulation.labels == k]
         np.testing.assert_allclose(np.median(own, axis=0), simulation.means[k], atol=0.35, err_msg=name)
-    # before the instrument's noise and limits the moments are exact: look where there is little of either
+    # moments are exact before noise and limits of the instrument: use channels with little of either
     naive = scale[simulation.labels == 0][:, [0, 1, 6]]
     covariance = simulation.covariances[0][np.ix_([0, 1, 6], [0, 1, 6])]
     np.testing.assert_allclose(np.cov(naive.T), covariance, rtol=0.25, atol=0.01)
@@ -84,7 +84,7 @@ def test_the_same_seed_gives_the_same_data() -> None:
 
 
 @pytest.mark.parametrize("name", ["a.fcs", "a.csv", "a.npy"])
-def test_written_data_come_back_with_the_truth_beside_them(tmp_path: Path, name: str) -> None:
+def test_written_data_and_truth_are_read_back(tmp_path: Path, name: str) -> None:
     simulation = cytometry_like(300, seed=9)
     truth_path = simulation.write(tmp_path / name)
     source = open_source(tmp_path / name)

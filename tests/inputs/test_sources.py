@@ -1,4 +1,4 @@
-"""Data files of every kind give the same events, and refuse what is no table of numbers."""
+"""Data files of every kind give the same events; files without a table of numbers are refused."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_an_empty_cell_is_not_a_number_but_nan(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read, [[1, 2], [np.nan, 3]])
 
 
-def test_words_are_refused_only_where_they_are_read(tmp_path: Path) -> None:
+def test_text_columns_are_refused_only_if_they_are_read(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("a,kind,b\n1,x,2\n3,y,4\n")
     source = open_source(tmp_path / "a.csv")
     assert [c.numeric for c in source.details] == [True, False, True]
@@ -189,7 +189,7 @@ def test_all_wrong_names_are_reported_together(tmp_path: Path, values: Values) -
         ("a.csv", b"\xff\xfe\x00a,\n", "cannot be read"),
     ],
 )
-def test_what_is_no_data_file_is_refused_in_one_line(
+def test_a_file_without_data_is_refused_in_one_line(
     tmp_path: Path, name: str, content: bytes, message: str
 ) -> None:
     (tmp_path / name).write_bytes(content)
@@ -199,7 +199,7 @@ def test_what_is_no_data_file_is_refused_in_one_line(
     assert name in str(caught.value)
 
 
-def test_arrays_that_are_no_table(tmp_path: Path) -> None:
+def test_arrays_that_are_not_tables(tmp_path: Path) -> None:
     for array in (np.zeros(5), np.zeros((2, 2, 2)), np.array([["a", "b"]])):
         np.save(tmp_path / "a.npy", array)
         with pytest.raises(DataError, match=r"need numbers \[events, channels\]"):
@@ -229,7 +229,7 @@ def test_a_folder_is_the_data_files_in_it(tmp_path: Path, values: Values) -> Non
         (folder / "x.npy").rename(folder / name)
     write_hdf5(folder / "run.h5", values)
     with h5py.File(folder / "run.h5", "a") as file:
-        file.attrs["run_id"] = "x"  # of a run that has its output there
+        file.attrs["run_id"] = "x"  # as in the run file of a run with its output there
     assert [s.name for s in open_sources(["data"], tmp_path)] == ["a.fcs", "b.CSV", "c.tsv", "d.parquet"]
     assert [s.name for s in open_sources([folder / ""])] == ["a.fcs", "b.CSV", "c.tsv", "d.parquet"]
     with pytest.raises(ConfigError, match=r"a.fcs is named twice"):
@@ -243,7 +243,7 @@ def test_a_folder_is_the_data_files_in_it(tmp_path: Path, values: Values) -> Non
 def test_a_text_file_is_the_same_table_in_memory_and_in_a_file(
     tmp_path: Path, values: Values, limit: int | None
 ) -> None:
-    """Of two files together the numbers are 14 kB, of which an eighth of 20,000 bytes stays in memory."""
+    """The numbers of both files are 14 kB. With a limit of 20,000 bytes, 2,500 bytes stay in memory."""
     write_csv(tmp_path / "a.csv", values)
     write_csv(tmp_path / "b.csv", values[:, ::-1] * 2, "a;word;b", ";")
     lines = (tmp_path / "b.csv").read_text().splitlines()
@@ -281,7 +281,7 @@ def test_real_tables(shared_data: Path) -> None:
     np.testing.assert_array_equal(dlbcl.read(0, 1), [[171, 387, 118, 4]])
 
 
-def test_a_run_file_is_no_data_file(tmp_path: Path, values: Values) -> None:
+def test_a_run_file_is_refused(tmp_path: Path, values: Values) -> None:
     write_hdf5(tmp_path / "run.h5", values)
     with h5py.File(tmp_path / "run.h5", "a") as file:
         file.attrs["run_id"] = "x"
