@@ -10,7 +10,8 @@ import pytest
 from cuda_on_cpu import emulator
 from threadpoolctl import threadpool_limits
 
-pytest.register_assert_rewrite("engine_contract", "whole_chain", "whole_runs")  # they say what differs, too
+# These modules report differences as test modules do.
+pytest.register_assert_rewrite("cluster_cases", "cuda_cases", "engine_contract", "whole_chain", "whole_runs")
 
 # One thread for the linear algebra of NumPy and SciPy, in processes that tests start too: with several, small
 # products are many times slower where tests run side by side. The variable is read when a library is loaded;

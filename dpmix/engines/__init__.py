@@ -1,1 +1,1 @@
-"""What holds the events and turns a mixture into sufficient statistics."""
+"""Engines: they hold the events and compute sufficient statistics from a mixture."""

@@ -32,7 +32,7 @@ LOOK_SECONDS = 2.0  # between requests for the list of workers
 FIRST_REBALANCE = 8  # passes before chunks may move by measured speeds; then after 16, 32, ...
 WORTH = 1.2  # they move if that makes a pass this many times faster, because events are read again
 SILENT_SECONDS = 20.0  # without a heartbeat after which a worker counts as hung
-WAIT_SECONDS = 300.0  # for a worker, if there is none
+WAIT_SECONDS = 300.0  # for a worker, while none is alive
 
 
 @dataclass(frozen=True)

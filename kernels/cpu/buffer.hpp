@@ -106,7 +106,7 @@ class Passage {
     }
     ~Passage() {
         wait();
-        for_each_part(done_, asked_, let_go);
+        for_each_part(done_, asked_, release_pages);
     }
     Passage(const Passage&) = delete;
     Passage& operator=(const Passage&) = delete;
@@ -120,7 +120,7 @@ class Passage {
     // Makes the chunks first, ..., end - 1 available; returns when they are.
     void at(std::size_t first, std::size_t end) {
         if (spans_.empty()) return;
-        for_each_part(done_, first, let_go);
+        for_each_part(done_, first, release_pages);
         done_ = first;
         if (end > ready_) {
             wait();
@@ -157,7 +157,7 @@ class Passage {
         for (std::size_t at = 0; at < size; at += page_size()) static_cast<void>(page[at]);
     }
 
-    static void let_go(char* begin, std::size_t size) { ::madvise(begin, size, MADV_DONTNEED); }
+    static void release_pages(char* begin, std::size_t size) { ::madvise(begin, size, MADV_DONTNEED); }
 
     // Whole pages from the page of the first byte on; the last page may belong to the next chunk too.
     void for_each_part(std::size_t first, std::size_t end, void (*body)(char*, std::size_t)) const {

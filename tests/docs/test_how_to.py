@@ -54,7 +54,7 @@ PAGES = [
     "several-gpus",
     "extend",
 ]
-ELSEWHERE = {"cluster", "install"}  # followed by test_cluster.py; in CI
+ELSEWHERE = {"cluster", "install"}  # followed by test_cluster_messages.py; in CI
 
 # What makes it quick: appended to commands that begin so, and put in place of what stands in blocks.
 SMALLER = {

@@ -215,22 +215,25 @@ def test_pruning_is_measured_and_switches_itself_off() -> None:
 def test_pruning_follows_components_that_are_renumbered() -> None:
     """Label swaps renumber components in every sweep; without the order, last labels belong to other ones."""
     events, mixture = problem(40_000, 14, 64, spread=3.0)
-    told, untold, dense = CpuEngine(events), CpuEngine(events), CpuEngine(events, pruning=False)
+    informed, uninformed, dense = CpuEngine(events), CpuEngine(events), CpuEngine(events, pruning=False)
     rng = np.random.default_rng(5)
     kept = {}
     for iteration in range(4):
         key, order = Key(1, 0, iteration), rng.permutation(64)
         mixture = renumbered(mixture, order)
         want = dense.draw_labels(mixture, key)
-        for name, engine, now in (("told", told, replace(mixture, order=order)), ("untold", untold, mixture)):
+        for name, engine, now in (
+            ("informed", informed, replace(mixture, order=order)),
+            ("uninformed", uninformed, mixture),
+        ):
             assert_same_stats(engine.draw_labels(now, key), want)
             kept[name] = engine._native.kept
-    assert kept["told"] < 0.5
-    assert kept["untold"] > 0.9
+    assert kept["informed"] < 0.5
+    assert kept["uninformed"] > 0.9
 
     for order in (np.zeros(64, np.int64), np.arange(63)):
         with pytest.raises(ValueError, match="each of 0 to 63 once"):
-            told.draw_labels(replace(mixture, order=order), Key(1, 0, 9))
+            informed.draw_labels(replace(mixture, order=order), Key(1, 0, 9))
 
 
 def renumbered(mixture: Mixture, order: Ints) -> Mixture:

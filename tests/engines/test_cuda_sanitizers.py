@@ -1,0 +1,252 @@
+"""The kernels under the address and thread sanitizers, and mistakes that the sanitizers must report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from cuda_on_cpu import nvcc, sanitized
+from engine_contract import problem, split_of
+
+from dpmix.kernels.build import FOLDER
+from dpmix.kernels.layout import CHUNK, MOMENT_THREADS, PARTS, THREADS, Layout
+
+BROKEN = Path(nvcc.__file__).with_name("broken.cu")
+X = np.arange(1, 257, dtype=np.float32)
+
+pytestmark = pytest.mark.usefixtures("emulated_devices")
+
+
+class Edit(NamedTuple):
+    """A change at one place in a file of kernels/."""
+
+    file: str
+    was: str
+    becomes: str
+
+
+@pytest.fixture(scope="module", params=["address", "thread"])
+def sanitizer(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def broken_libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The kernels of broken.cu for each sanitizer."""
+    folder = tmp_path_factory.mktemp("sanitized")
+    libraries = {name: folder / f"{name}.so" for name in sanitized.LIBRARIES}
+    for name, path in libraries.items():
+        nvcc.compile_kernels(BROKEN, path, [], name)
+    return libraries
+
+
+@pytest.mark.parametrize(
+    ("sanitizer", "name", "reported"),
+    [
+        ("address", "past_shared", "global-buffer-overflow"),
+        ("address", "past_global", "heap-buffer-overflow"),
+        ("address", "reads_past_global", "heap-buffer-overflow"),
+        ("thread", "reversed_without_barrier", "data race"),
+        ("thread", "reversed_behind_warp_barrier", "data race"),
+    ],
+)
+def test_sanitizers_report_wrong_kernels(
+    broken_libraries: dict[str, Path], sanitizer: str, name: str, reported: str
+) -> None:
+    launch = sanitized.Launch(name, (1, 1), 256, [X.tobytes(), X.tobytes()])
+    report = sanitized.run(broken_libraries[sanitizer], sanitizer, [launch])
+    assert reported in report
+    assert name in report
+
+
+def test_sanitizers_pass_right_kernels(broken_libraries: dict[str, Path], sanitizer: str) -> None:
+    names = ("reversed", "reversed_in_warps", "barrier_after_exit", "warp_operations", "rank")
+    launches = [sanitized.Launch(name, (3, 2), 256, [X.tobytes(), X.tobytes()]) for name in names]
+    if sanitizer == "thread":  # writes of different blocks are not ordered
+        launches = [launch._replace(grid=(1, 1)) for launch in launches]
+    assert sanitized.run(broken_libraries[sanitizer], sanitizer, launches) == ""
+
+
+class Launches:
+    """Launches of every kernel, with arrays of exactly the sizes on the cards; the last event is far."""
+
+    def __init__(self, n_events: int, n_channels: int, n_components: int) -> None:
+        self.layout = layout = Layout(n_channels)
+        events, mixture = problem(n_events, n_channels, n_components)
+        events[-1] += 1e6  # far from every component
+        chunk = np.zeros((1, CHUNK, layout.padded_dim), np.float32)
+        chunk[0, :n_events, :n_channels] = events
+        self.padded, self.used = chunk.tobytes(), chunk[0, :n_events].tobytes()
+        self.exact = layout.pack(mixture.log_weights + mixture.log_norms, mixture.means, mixture.whiteners)
+        self.rows = self.exact.astype(np.float32).tobytes()
+        self.chunks, self.far_counts = np.zeros(1, np.uint32).tobytes(), bytes(4)
+        labels = np.zeros((1, CHUNK), np.uint16)
+        labels[0, :n_events] = np.arange(n_events) * 7919 % n_components
+        self.labels = labels.tobytes()
+        largest = np.zeros((1, CHUNK, 2), np.float32)
+        largest[0, n_events - 1, 0] = -1e9
+        self.normalisers = largest.tobytes()
+        self.sums = bytes(8 * layout.blocks_per_chunk)
+        self.moments = bytes(8 * n_components * layout.n_moments)
+        self.n_events, self.n_components = n_events, n_components
+        self.n, self.k, self.floor = ("Q", n_events), ("i", n_components), ("f", 25.0)
+        self.key = [("Q", 1), ("I", 0), ("I", 3)]
+
+    def of(self, source: str) -> list[sanitized.Launch]:
+        """Return the launches of the kernels in a source."""
+        made: list[sanitized.Launch] = getattr(self, source)()
+        return made
+
+    def draw_labels(self) -> list[sanitized.Launch]:
+        numbers = [self.chunks, self.n, ("Q", 0), self.k, self.floor, *self.key]
+        output = [self.labels, self.sums, self.far_counts]
+        return [
+            self._by_event("draw_labels", [self.padded, self.rows, far, *numbers, *output])
+            for far in (None, self.exact.tobytes())
+        ]
+
+    def accumulate(self) -> list[sanitized.Launch]:
+        arguments = [self.padded, self.rows, self.labels, self.chunks, self.n, self.k, self.moments]
+        return [sanitized.Launch("accumulate", (self.n_components, 1), MOMENT_THREADS, arguments)]
+
+    def expect_labels(self) -> list[sanitized.Launch]:
+        shared = [self.chunks, self.n, self.k, self.floor, self.normalisers, self.labels]
+        totals = [
+            self._by_event(
+                "expect_totals", [self.padded, self.rows, far, *shared, self.sums, self.far_counts]
+            )
+            for far in (None, self.exact.tobytes())
+        ]
+        arguments = [self.padded, self.rows, self.exact.tobytes(), *shared, self.moments]
+        grid = (self.n_components, 1)
+        return [*totals, sanitized.Launch("expect_moments", grid, MOMENT_THREADS, arguments)]
+
+    def memberships(self) -> list[sanitized.Launch]:
+        k = self.n_components
+        ends = np.array([0, k // 3, k // 3, k, k], np.int32)
+        numbers = [ends.tobytes(), self.chunks, ("Q", 600), self.n, self.k, ("i", len(ends)), self.floor]
+        output = [bytes(4 * CHUNK * len(ends)), bytes(8 * CHUNK), self.far_counts]
+        return [
+            self._by_event("memberships", [self.padded, self.rows, far, *numbers, *output])
+            for far in (None, self.exact.tobytes())
+        ]
+
+    def divide(self) -> list[sanitized.Launch]:
+        split, n_pairs = split_of(self.n_components)
+        table = np.stack([split.pairs, split.sides.astype(np.int32)])
+        exact = self.exact[: 2 * n_pairs]
+        numbers = [table.tobytes(), self.labels, self.chunks, self.n, ("Q", 0), self.k, self.floor]
+        output = [bytes(2 * CHUNK), bytes(8 * n_pairs * PARTS), self.far_counts]
+        start, end = [self.padded, exact.astype(np.float32).tobytes()], [*self.key, ("i", 2), *output]
+        grid = (n_pairs * PARTS, 1)
+        return [
+            sanitized.Launch("divide", grid, MOMENT_THREADS, [*start, far, *numbers, *end])
+            for far in (None, exact.tobytes())
+        ]
+
+    def mvn_log_density(self) -> list[sanitized.Launch]:
+        output = bytes(4 * self.n_components * self.n_events)
+        arguments = [self.used, self.rows, ("i", self.n_events), self.k, output]
+        grid = (-(-self.n_events // self.layout.events_per_block), 1)
+        return [sanitized.Launch("mvn_log_density", grid, THREADS, arguments)]
+
+    def sample_indicators(self) -> list[sanitized.Launch]:
+        shape = (self.n_components, self.n_events)
+        densities = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+        numbers = [("i", self.n_events), ("Q", 0), self.k, self.floor, *self.key]
+        arguments = [densities.tobytes(), *numbers, bytes(2 * self.n_events), bytes(4 * self.n_events)]
+        grid = (-(-self.n_events // THREADS), 1)
+        return [sanitized.Launch("sample_indicators", grid, THREADS, arguments)]
+
+    def _by_event(self, kernel: str, arguments: list[Any]) -> sanitized.Launch:
+        return sanitized.Launch(kernel, (self.layout.blocks_per_chunk, 1), THREADS, arguments)
+
+
+def report_on(source: str, n_channels: int, sanitizer: str, folder: Path, edit: Edit | None = None) -> str:
+    """Return a sanitizer's report on a .cu file, optionally after an edit of the file or of a header."""
+    for path in [*FOLDER.glob("*.cu"), *FOLDER.glob("*.cuh")]:
+        text = path.read_text()
+        if edit is not None and path.name == edit.file:
+            assert edit.was in text, f"{path.name} has changed: no {edit.was!r} in it"
+            text = text.replace(edit.was, edit.becomes, 1)
+        (folder / path.name).write_text(text)
+    library = folder / f"{source}.so"
+    nvcc.compile_kernels(folder / f"{source}.cu", library, [f"-DN_CHANNELS={n_channels}"], sanitizer)
+    return sanitized.run(library, sanitizer, Launches(1500, n_channels, 19).of(source))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("source", "n_channels"),
+    [
+        ("draw_labels", 5),
+        ("accumulate", 5),
+        ("accumulate", 33),
+        ("expect_labels", 5),
+        ("memberships", 5),
+        ("divide", 5),
+        ("divide", 33),
+        ("mvn_log_density", 5),
+        ("mvn_log_density", 18),
+        ("sample_indicators", 5),
+    ],
+)
+def test_sanitizers_pass_every_kernel(source: str, n_channels: int, sanitizer: str, tmp_path: Path) -> None:
+    assert report_on(source, n_channels, sanitizer, tmp_path) == ""
+
+
+def test_every_kernel_is_among_those_that_sanitizers_pass() -> None:
+    kernels = {path.stem: set(nvcc.KERNEL.findall(path.read_text())) for path in FOLDER.glob("*.cu")}
+    launches = Launches(20, 2, 2)
+    assert {source: {launch.kernel for launch in launches.of(source)} for source in kernels} == kernels
+
+
+BARRIER = "    __syncthreads();\n"
+WITHOUT_BARRIER = [
+    ("draw_labels", "draw_labels.cu", BARRIER + "#pragma unroll", "#pragma unroll"),
+    ("draw_labels", "draw_labels.cu", BARRIER + "\n    // 3.", "\n    // 3."),
+    ("draw_labels", "mixture.cuh", "        __syncthreads();  // the rows before", "// the rows before"),
+    ("memberships", "mixture.cuh", "        __syncthreads();  // the rows before", "// the rows before"),
+    ("mvn_log_density", "mixture.cuh", "        __syncthreads();\n        for (int c", "        for (int c"),
+    ("expect_labels", "mixture.cuh", BARRIER + "    double sum", "    double sum"),
+    ("expect_labels", "expect_labels.cu", BARRIER + "    Moments sums", "    Moments sums"),
+    ("expect_labels", "expect_labels.cu", "    " + BARRIER + "        for (; tail", "        for (; tail"),
+    ("accumulate", "accumulate.cu", "    " + BARRIER + "        for (; tail", "        for (; tail"),
+    ("divide", "divide.cu", BARRIER + "    int n_places", "    int n_places"),
+    ("divide", "divide.cu", "    " + BARRIER + "    }\n\n    // 2.", "    }\n\n    // 2."),
+    ("accumulate", "moments.cuh", BARRIER + "    int before", "    int before"),
+    ("accumulate", "moments.cuh", "    " + BARRIER + "        const int lane", "        const int lane"),
+    ("accumulate", "moments.cuh", "        __syncthreads();  // z is no", "// z is no"),
+]
+OUT_OF_BOUNDS = [
+    ("mvn_log_density", "mvn_log_density.cu", "i < n_events", "i <= n_events"),
+    ("mvn_log_density", "mixture.cuh", "count - 1);", "count);"),
+    ("memberships", "memberships.cu", "population < n_populations &&", "population <= n_populations &&"),
+    ("memberships", "memberships.cu", "j < ends[p]", "j <= ends[p]"),
+    ("divide", "divide.cu", "j < n_components", "j <= n_components"),
+    ("divide", "divide.cu", "q < 2 * PACK_QUADS", "q <= 2 * PACK_QUADS"),
+    ("divide", "divide.cu", "places[at++]", "places[at++ + PART]"),
+    ("draw_labels", "mixture.cuh", "q < count * PACK_QUADS", "q <= count * PACK_QUADS"),
+    ("draw_labels", "draw_labels.cu", "+ rank[e]]", "+ rank[e] + 1]"),
+    ("expect_labels", "expect_labels.cu", "q < PACK_QUADS", "q <= PACK_QUADS"),
+    ("accumulate", "accumulate.cu", "i < CAPACITY", "i <= CAPACITY"),
+    ("accumulate", "moments.cuh", "column <= row", "column <= row + 1"),
+    ("sample_indicators", "sample_indicators.cu", "i >= n_events", "i > n_events"),
+]
+
+
+@pytest.mark.parametrize(("source", "file", "was", "becomes"), WITHOUT_BARRIER)
+def test_a_barrier_taken_out_is_reported(
+    source: str, file: str, was: str, becomes: str, tmp_path: Path
+) -> None:
+    report = report_on(source, 5, "thread", tmp_path, Edit(file, was, becomes))
+    assert "data race" in report or "SEGV" in report  # an uninitialised index may have any value
+
+
+@pytest.mark.parametrize(("source", "file", "was", "becomes"), OUT_OF_BOUNDS)
+def test_an_index_off_by_one_is_out_of_bounds(
+    source: str, file: str, was: str, becomes: str, tmp_path: Path
+) -> None:
+    assert "buffer-overflow" in report_on(source, 5, "address", tmp_path, Edit(file, was, becomes))
