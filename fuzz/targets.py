@@ -145,6 +145,7 @@ class Choices:
 
     @property
     def left(self) -> int:
+        """Return the number of bytes that are not used yet."""
         return max(len(self._data) - self._at, 0)
 
     def number(self, below: int) -> int:
@@ -152,14 +153,17 @@ class Choices:
         return int.from_bytes(self.bytes(2), "little") % max(below, 1)
 
     def bytes(self, count: int) -> bytes:
+        """Return the next bytes, fewer at the end."""
         found = self._data[self._at : self._at + count]
         self._at += count
         return found
 
     def text(self) -> str:
+        """Return a text of less than 40 bytes."""
         return self.bytes(self.number(40)).decode("utf-8", "ignore").replace("\0", "")
 
     def one_of(self, options: Any) -> Any:
+        """Return one of some options."""
         if not options:
             raise LookupError("nothing to choose from")
         return options[self.number(len(options))]

@@ -1,1 +1,1 @@
-"""From files to events: sources, channels, transforms, atoms and their preparation."""
+"""Read data files and prepare their events for the sampler."""

@@ -162,6 +162,7 @@ def read_header(path: str | Path, data_set: int = 1) -> Header:
 
 
 def _read_data_set(file: BinaryIO, path: Path, data_set: int, offsets: list[int]) -> Header:
+    """Read the metadata of a data set, given the offsets of all data sets of the file."""
     offset = offsets[data_set - 1]
     raw, keywords, pairs, analysis = read_text(file, path, offset)
     version = raw[:6].decode()

@@ -32,14 +32,12 @@ Atoms = tuple[tuple[Atom, ...], ...]
 class Scale(Protocol):
     """Where transforms, atoms, means and standard deviations come from.
 
-    Attributes
-    ----------
-    passes : int
-        Passes over the events once they are gathered, for the progress.
+    `FittedScale` and `RecordedScale` are the two kinds.
     """
 
     @property
-    def passes(self) -> int: ...
+    def passes(self) -> int:
+        """Return the number of passes over the gathered events, for the progress."""
 
     def before_transform(self, plans: Sequence[FilePlan], gathered: Gathered) -> tuple[Scaling, Atoms]:
         """Return the scaling with its transforms and atoms, and the atoms of these events for the report.
@@ -133,7 +131,7 @@ class FittedScale:
 
 
 class RecordedScale:
-    """The scale of an earlier run. Values that many events share elsewhere are no atoms.
+    """The scale of an earlier run. Its atoms are used, and no others are searched.
 
     Parameters
     ----------

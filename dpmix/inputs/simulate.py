@@ -130,11 +130,7 @@ def spillover_text(spillover: Spillover) -> str:
 
 
 def from_model(
-    n_events: int,
-    n_channels: int,
-    n_components: int,
-    prior: Prior | None = None,
-    seed: int = 1,
+    n_events: int, n_channels: int, n_components: int, prior: Prior | None = None, seed: int = 1
 ) -> Simulation:
     """Draw parameters from the prior, then labels and events from the mixture (`dpmix.model.mixture`).
 
@@ -161,20 +157,15 @@ def from_model(
         raise ValueError(
             f"got {n_events} events, {n_channels} channels, {n_components} components, need 1 or more"
         )
-    if prior is None:
-        prior = Prior(np.zeros(n_channels), 5.0, 2.0, 0.3 * np.eye(n_channels), 4.0, 1.0)
+    prior = prior or Prior(np.zeros(n_channels), 5.0, 2.0, 0.3 * np.eye(n_channels), 4.0, 1.0)
     if prior.m.shape != (n_channels,):
         raise ValueError(f"the prior has {len(prior.m)} channels, need {n_channels}")
     random = np.random.default_rng(seed)
     weights, means, covariances, roots = _draw_components(prior, n_components, random)
     labels = random.choice(n_components, n_events, p=weights).astype(np.int32)
-    events = np.empty((n_events, n_channels), np.float32)
-    for k in range(n_components):
-        own = np.flatnonzero(labels == k)
-        events[own] = means[k] + random.standard_normal((len(own), n_channels)) @ roots[k].T
     names = tuple(f"ch{j}" for j in range(n_channels))
     return Simulation(
-        events=events,
+        events=_draw_events(labels, means, roots, random),
         channels=names,
         markers=("",) * n_channels,
         labels=labels,
@@ -185,6 +176,17 @@ def from_model(
         truth_channels=names,
         truth_scale="linear",
     )
+
+
+def _draw_events(
+    labels: npt.NDArray[np.int32], means: Array, roots: Array, random: np.random.Generator
+) -> Floats:
+    """Draw events, float32 [N, D], from the components of their labels."""
+    events = np.empty((len(labels), means.shape[1]), np.float32)
+    for k, (mean, root) in enumerate(zip(means, roots, strict=True)):
+        own = np.flatnonzero(labels == k)
+        events[own] = mean + random.standard_normal((len(own), len(mean))) @ root.T
+    return events
 
 
 def _draw_components(

@@ -204,6 +204,7 @@ class Scaling:
 
     @classmethod
     def _from_attributes(cls, attributes: Mapping[str, Any]) -> Scaling:
+        """Make the scaling; any exception means that the attributes are not a scaling."""
         scaling = cls(
             channels=tuple(attributes["channels"]),
             transforms=tuple(Transform(**t) for t in attributes["transforms"]),
