@@ -1,4 +1,4 @@
-"""The commands: what they pass on, what they show, how they end."""
+"""Test the commands: the arguments they pass on, their output, and their exit codes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ON_CPU = ["--set", "engine.backend=cpu"]
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A current folder that has a folder `in` with a config and its events."""
+    """Return the current folder, with a config and its events in the folder `in`."""
     rng = np.random.default_rng(0)
     (tmp_path / "in").mkdir()
     events = np.concatenate([rng.normal(size=(300, 3)), 4 + rng.normal(size=(200, 3))])
@@ -67,7 +67,7 @@ def progress(iteration: int = 1, total: int = 100, kind: str = "mcmc", chain: in
 
 
 class FakeRun:
-    """In place of the sampler: keeps what it was given, and does what a test wants."""
+    """Replace the sampler: record the arguments, and call a function of the test."""
 
     def __init__(self, body: Callable[[dict[str, Any]], bool] = lambda given: True) -> None:
         self.body = body
@@ -101,7 +101,7 @@ def test_version() -> None:
     assert dpmix("--version").stdout.startswith("dpmix, version ")
 
 
-# Sampling: what is passed on
+# Sampling: arguments
 
 
 @pytest.mark.parametrize("kind", ["mcmc", "bem"])
@@ -142,7 +142,7 @@ def test_a_bug_keeps_its_traceback(folder: Path, monkeypatch: pytest.MonkeyPatch
         dpmix("mcmc", "in/run.yaml")
 
 
-def test_a_failed_engine_is_told_with_how_to_go_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_engine_names_the_command_to_resume(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(given: dict[str, Any]) -> bool:
         raise EngineError("every device has failed")
 
@@ -162,7 +162,7 @@ def test_too_little_memory_is_a_line(folder: Path, monkeypatch: pytest.MonkeyPat
     assert said.startswith("dpmix: not enough memory: Unable to allocate 1.2 TiB; use fewer events")
 
 
-def test_a_binding_truncation_is_told_even_quietly(folder: Path) -> None:
+def test_a_binding_truncation_is_reported_even_quietly(folder: Path) -> None:
     result = dpmix("mcmc", "in/run.yaml", "--quiet", "--set", "model.components=2")
     assert result.stdout == ""
     assert result.stderr.startswith("warning: the truncation binds")
@@ -178,7 +178,7 @@ def test_data_are_not_overwritten_by_a_run(folder: Path) -> None:
     assert Path("in/events.csv").read_bytes() == before
 
 
-def test_a_complete_run_goes_on_to_more_draws_and_never_to_fewer(folder: Path) -> None:
+def test_a_complete_run_extends_to_more_draws_and_never_to_fewer(folder: Path) -> None:
     dpmix("mcmc", "in/run.yaml")
     began = open_run("run.h5").draws
     assert "already complete" in dpmix("mcmc", "run.h5", "--resume").stderr
@@ -189,7 +189,7 @@ def test_a_complete_run_goes_on_to_more_draws_and_never_to_fewer(folder: Path) -
     assert fewer.stderr.startswith("dpmix: run.h5: mcmc.draws: not what run.h5 began with")
 
 
-def test_a_run_without_its_checkpoint_says_that_it_begins_again(
+def test_a_run_without_its_checkpoint_warns_that_it_restarts(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stop_after(2, monkeypatch)
@@ -218,7 +218,7 @@ def test_wrong_usage_exits_with_2(folder: Path, arguments: list[str], expected: 
     assert expected in dpmix("mcmc", *arguments, code=2).stderr
 
 
-# Sampling: what is shown
+# Sampling: output
 
 
 def test_quiet_shows_warnings_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,7 +239,7 @@ def test_quiet_shows_warnings_only(folder: Path, monkeypatch: pytest.MonkeyPatch
     assert logging.getLogger("dpmix").handlers == []
 
 
-# Sampling: being stopped
+# Sampling: signals
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -262,7 +262,7 @@ def test_a_signal_stops_the_run_after_its_sweep(
     assert signal.getsignal(number) is before
 
 
-def test_a_second_interrupt_ends_it_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_interrupt_stops_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(given: dict[str, Any]) -> bool:
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGINT)
@@ -280,7 +280,7 @@ def test_a_second_interrupt_ends_it_at_once(folder: Path, monkeypatch: pytest.Mo
 
 
 def stop_after(sweeps: int, monkeypatch: pytest.MonkeyPatch, kind: str = "mcmc") -> None:
-    """Have the next run stopped by an interrupt after some sweeps."""
+    """Interrupt the next run after some sweeps."""
     original = getattr(LOOPS[kind], f"run_{kind}")
 
     def stopped(config: Config, **given: Any) -> loop.Result:
@@ -307,7 +307,7 @@ def test_a_run_from_its_config(folder: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("by", ["in/run.yaml", "run.h5"])
-def test_a_stopped_run_goes_on_to_the_same_draws(
+def test_a_stopped_run_resumes_to_the_same_draws(
     folder: Path, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     dpmix("mcmc", "in/run.yaml", "--output", "whole.h5")
@@ -323,7 +323,7 @@ def test_a_stopped_run_goes_on_to_the_same_draws(
 
 
 @pytest.mark.parametrize("kind", ["mcmc", "bem"])
-def test_the_profile_is_printed_when_asked_and_told_by_info(folder: Path, kind: str) -> None:
+def test_the_profile_is_printed_on_request_and_by_info(folder: Path, kind: str) -> None:
     asked = dpmix(kind, "in/run.yaml", "--profile", "--quiet").stdout.splitlines()
     assert asked[0].startswith("time: ")
     assert [line.split("  ")[1] for line in asked[1:]] == list(SPANS.values())
@@ -332,7 +332,7 @@ def test_the_profile_is_printed_when_asked_and_told_by_info(folder: Path, kind: 
     assert "kernels" not in dpmix(kind, "in/run.yaml", "--overwrite").stdout
 
 
-def test_a_run_goes_on_with_another_backend(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_resumes_with_another_backend(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     no_cuda = SimpleNamespace(available=lambda: (False, "no driver"))
     monkeypatch.setattr("dpmix.engines.choose.cuda", no_cuda)
     dpmix("mcmc", "in/run.yaml", "--output", "whole.h5")
@@ -348,7 +348,7 @@ def test_a_run_goes_on_with_another_backend(folder: Path, monkeypatch: pytest.Mo
     np.testing.assert_array_equal(whole.means, resumed.means)
 
 
-def test_a_run_goes_on_only_as_it_began(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_resumes_only_with_the_same_config(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stop_after(2, monkeypatch)
     dpmix("mcmc", "in/run.yaml", code=130)
     for path in ("in/run.yaml", "run.h5"):
@@ -395,7 +395,7 @@ def test_init_of_a_folder(folder: Path) -> None:
 
 
 def test_init_of_odd_names(folder: Path) -> None:
-    """A channel that is named as the default transform is, a file name of two lines."""
+    """A channel named like the default transform, and a file name with a line break."""
     rows = ["default,CD[3]*,no,12:30", "1,2,3,4", "3,1,5,2", "5,6,3,1", "6,5,4,3", "1,5,2,9"]
     Path("two\nlines.csv").write_text("\n".join(rows))
     dpmix("init", "two\nlines.csv", "--output", "run.yaml")
@@ -415,7 +415,7 @@ def test_init_prints_without_output_and_never_overwrites_unasked(folder: Path) -
     assert load_config("in/run.yaml").data.channels == ["a", "b", "c"]
 
 
-def test_init_of_what_is_not_there(folder: Path) -> None:
+def test_init_of_a_missing_file(folder: Path) -> None:
     assert "none.fcs" in dpmix("init", "none.fcs", code=2).stderr
     assert "cannot be written" in dpmix("init", "in/events.csv", "--output", "no/run.yaml", code=2).stderr
 
@@ -541,7 +541,7 @@ def test_simulate_refuses(folder: Path, arguments: list[str], code: int, expecte
     assert expected in dpmix("simulate", *arguments, code=code).stderr
 
 
-# The configs that come with the project
+# The configs in configs/
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 SMALL = ["model.components=12", "mcmc.burn_in=3", "mcmc.draws=4", "bem.max_steps=5", "engine.backend=cpu"]
@@ -553,7 +553,7 @@ def test_no_config_is_left_out() -> None:
 
 @pytest.mark.parametrize("name", ["demo", "table", "modes", "samples"])
 def test_a_config_runs_as_it_says(folder: Path, name: str) -> None:
-    """The commands in the comment at its top, on fewer events and for fewer sweeps."""
+    """Run the commands in the comment at its top, with fewer events and sweeps."""
     shutil.copytree(CONFIGS, folder / "configs")
     (folder / "demo").mkdir()
     text = (CONFIGS / f"{name}.yaml").read_text()

@@ -1,4 +1,4 @@
-"""The config: defaults, round trips, and one line for every way to get it wrong."""
+"""Test the config: defaults, round trips, and one line for each problem."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def problem(text: str, *overrides: str) -> str:
     return line
 
 
-# What is read
+# Reading
 
 
 def test_files_alone_are_enough(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_nothing_can_be_changed_afterwards() -> None:
         config.seed = 2
 
 
-# What is written
+# Writing
 
 
 EVERYTHING = """
@@ -163,7 +163,7 @@ def _flat(mapping: dict, prefix: str = ""):
             yield prefix + name, value
 
 
-# What is wrong
+# Problems
 
 
 @pytest.mark.parametrize(
@@ -397,7 +397,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
             load_config(path)
 
 
-# No mangled config ends in a traceback
+# A damaged config never ends in a traceback
 
 VALID = to_yaml(parse_config(EVERYTHING, "run.yaml"))
 VALUES = st.recursive(
