@@ -20,7 +20,7 @@ import numpy.typing as npt
 from distributed import Future
 
 from dpmix.config.engine import EngineConfig
-from dpmix.engines import exact, part
+from dpmix.engines import cluster_part, exact
 from dpmix.engines.checks import (
     check_events,
     check_options,
@@ -30,8 +30,8 @@ from dpmix.engines.checks import (
     checked_split,
 )
 from dpmix.engines.cluster_connect import closing_quietly, connected, explained_errors, local_cluster
+from dpmix.engines.cluster_part import Sums
 from dpmix.engines.cluster_placement import Held, Placement
-from dpmix.engines.part import Sums
 from dpmix.engines.sums import division_of, stats_of
 from dpmix.model.mixture import Array, Floats, Ints, Mixture, Stats
 from dpmix.model.split_merge import SplitAssignment
@@ -77,7 +77,7 @@ class ClusterEngine:
             raise ValueError("events: need an np.memmap of an NPY file")
         self._n_events, self._n_channels = events.shape
         self._numbers = count()
-        self._latest: dict[int, part.Pass] = {}  # for each chain, the pass that drew its labels
+        self._latest: dict[int, cluster_part.Pass] = {}  # for each chain, the pass that drew its labels
         self._components: dict[int, int] = {}  # number of components of these labels
         self._patience = TRANSFER_SECONDS
         self._kernel_seconds = 0.0
@@ -139,7 +139,9 @@ class ClusterEngine:
             before = self._latest[key.chain]
             values, _ = self._summed(
                 mixture,
-                lambda held, sent: self._placement.submit(part.divide, held, before, split, sent, key),
+                lambda held, sent: self._placement.submit(
+                    cluster_part.divide, held, before, split, sent, key
+                ),
             )
         return division_of(values, mixture)
 
@@ -159,7 +161,7 @@ class ClusterEngine:
                 here = max(start, offset) - offset, min(stop, end) - offset
                 if here[0] >= here[1]:
                     return []
-                return [self._placement.submit(part.memberships, held, sent, populations, *here)]
+                return [self._placement.submit(cluster_part.memberships, held, sent, populations, *here)]
 
             shares, log_densities = zip(*self._gathered(start_on), strict=True)
         return np.concatenate(shares), np.concatenate(log_densities)
@@ -179,7 +181,9 @@ class ClusterEngine:
         before = self._latest[chain]
         with self._explained_errors():
             return np.concatenate(
-                self._gathered(lambda held: [self._placement.submit(part.labels, held, before, chain)])
+                self._gathered(
+                    lambda held: [self._placement.submit(cluster_part.labels, held, before, chain)]
+                )
             )
 
     def close(self) -> None:
@@ -200,7 +204,9 @@ class ClusterEngine:
             number = next(self._numbers)
             values, sent = self._summed(
                 mixture,
-                lambda held, sent: self._placement.submit(part.sums, held, before, (number, sent, key)),
+                lambda held, sent: self._placement.submit(
+                    cluster_part.sums, held, before, (number, sent, key)
+                ),
             )
         self._latest[chain], self._components[chain] = (number, sent, key), len(mixture.means)
         return stats_of(values, mixture)
@@ -271,9 +277,9 @@ class ClusterEngine:
         level = list(leaves)
         while len(level) > 1:
             groups = [level[i : i + FAN_IN] for i in range(0, len(level), FAN_IN)]
-            level = [self._placement.submit_anywhere(part.merged, group) for group in groups]
+            level = [self._placement.submit_anywhere(cluster_part.merged, group) for group in groups]
         return level[0]
 
     def _sent(self, mixture: Mixture) -> Future:
         """Send the parameters of a pass to a worker."""
-        return self._placement.submit_anywhere(part.as_is, mixture)
+        return self._placement.submit_anywhere(cluster_part.as_is, mixture)

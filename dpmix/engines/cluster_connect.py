@@ -12,7 +12,7 @@ from pathlib import Path
 from distributed import Client, KilledWorker, LocalCluster
 
 from dpmix.config.engine import ClusterConfig, EngineConfig
-from dpmix.engines import part
+from dpmix.engines import cluster_part
 from dpmix.errors import DpmixError
 
 CONNECT_SECONDS, CONNECT_TIMES = 10.0, 3
@@ -79,7 +79,7 @@ def local_cluster(config: ClusterConfig) -> LocalCluster:
         memory_limit=0,
         host="127.0.0.1",
         dashboard_address="127.0.0.1:0",
-        preload=[part.__name__],
+        preload=[cluster_part.__name__],
         silence_logs=logging.CRITICAL,
     )
 

@@ -19,9 +19,9 @@ from distributed import Client, Future
 
 import dpmix
 from dpmix.config.engine import EngineConfig
-from dpmix.engines import cluster_connect, part
+from dpmix.engines import cluster_connect, cluster_part
 from dpmix.engines.cluster_connect import first_line
-from dpmix.engines.part import About, Recipe
+from dpmix.engines.cluster_part import About, Recipe
 from dpmix.engines.shares import contiguous_shares, pass_seconds
 from dpmix.errors import DpmixError
 from dpmix.kernels.layout import CHUNK
@@ -216,7 +216,7 @@ class Placement:
     def _ask(self, workers: Sequence[str]) -> None:
         """Ask new workers for their properties; those that do not answer stay unknown."""
         new = [worker for worker in workers if worker not in self._known]
-        answers = self._client.run(part.about, workers=new, on_error="return") if new else {}
+        answers = self._client.run(cluster_part.about, workers=new, on_error="return") if new else {}
         for worker, found in answers.items():
             if isinstance(found, ImportError):
                 raise DpmixError(f"worker {worker}: {first_line(found)}: install dpmix there, as it is here")
@@ -269,12 +269,12 @@ class Placement:
             chunks=chunks,
             events=events,
             n_bytes=4 * (events[1] - events[0]) * self._n_channels,
-            fingerprint=part.fingerprint(self._path, events),
+            fingerprint=cluster_part.fingerprint(self._path, events),
             backend=self.backend,
             config=self._config,
             neighbours=sum(host_of(other) == host_of(worker) for other in all_workers),
         )
-        future = self.submit_anywhere(part.load, recipe, workers=[worker], allow_other_workers=True)
+        future = self.submit_anywhere(cluster_part.load, recipe, workers=[worker], allow_other_workers=True)
         return Held(worker, chunks, future)
 
     def _await_events(self) -> None:

@@ -17,7 +17,7 @@ from cluster_cases import N_CHUNKS, assert_same, engine_on, everything, threads
 from distributed import LocalCluster
 from engine_contract import AnyEngine, EngineContract, Floats, problem
 
-from dpmix.engines import cluster_placement, part
+from dpmix.engines import cluster_part, cluster_placement
 from dpmix.engines.cpu import CpuEngine
 from dpmix.engines.cuda import CudaEngine
 from dpmix.kernels.layout import CHUNK
@@ -81,7 +81,7 @@ def test_a_part_is_made_once_whether_it_fits_a_workers_memory_or_not(
         made.append("scratch" in options)
         return CpuEngine(values, **options)
 
-    monkeypatch.setattr(part, "CpuEngine", making)
+    monkeypatch.setattr(cluster_part, "CpuEngine", making)
     limits = dict.fromkeys((f"distributed.worker.memory.{what}" for what in ("spill", "pause")), False)
     with (
         dask.config.set(limits),
@@ -114,7 +114,7 @@ def test_what_moves_in_a_sweep_is_parameters_and_statistics_however_many_events(
             before = bytes_sent(local)
             engine.draw_labels(mixture, Key(3, 0, 1))
             sent.append(bytes_sent(local) - before)
-    parameters = part.size_of_mixture(mixture)
+    parameters = cluster_part.size_of_mixture(mixture)
     state = 4 * 8 * (64 * 6 * 7 // 2 + 1)
     assert sent[0] == sent[1]
     assert parameters + 2 * state <= sent[0] < parameters + 2 * state + 4096

@@ -22,7 +22,7 @@ from whole_runs import a_config, assert_identical, write_events
 
 from dpmix.cli import main
 from dpmix.config.engine import EngineConfig
-from dpmix.engines import cluster_connect, part
+from dpmix.engines import cluster_connect, cluster_part
 from dpmix.engines.cluster import ClusterEngine
 from dpmix.engines.cluster_connect import closing_quietly, connected
 from dpmix.engines.shares import contiguous_shares
@@ -83,12 +83,12 @@ def test_the_connection_is_repeated_after_an_assertion_of_dask(
 def test_a_system_error_on_a_worker_is_reported(
     one_worker: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(part: part.Part, work: part.Pass) -> None:
+    def fail(part: cluster_part.Part, work: cluster_part.Pass) -> None:
         raise OSError(5, "Input/output error")
 
     events, mixture = problem(100, 2, 2)
     with closing(engine_on(one_worker.scheduler_address, events, tmp_path)) as engine:
-        monkeypatch.setattr(part.Part, "run", fail)
+        monkeypatch.setattr(cluster_part.Part, "run", fail)
         with pytest.raises(DpmixError, match=r"^cluster .*: .*Input/output error"):
             engine.draw_labels(mixture, Key(3, 0, 0))
 
@@ -103,7 +103,7 @@ def test_another_file_on_a_worker_is_reported(
     one_worker: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prints = iter(["of the file here", "of the file there"])
-    monkeypatch.setattr(part, "fingerprint", lambda path, chunks: next(prints))
+    monkeypatch.setattr(cluster_part, "fingerprint", lambda path, chunks: next(prints))
     with pytest.raises(DpmixError, match="another file where a worker is; name a folder that every worker"):
         engine_on(one_worker.scheduler_address, problem(100, 2, 2)[0], tmp_path)
 
@@ -112,14 +112,14 @@ def test_a_file_that_a_worker_cannot_read_is_reported(
     one_worker: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events = held_in_file(problem(100, 2, 2)[0], tmp_path)
-    found = part.fingerprint
+    found = cluster_part.fingerprint
 
     def print_and_remove(path: str, chunks: tuple[int, int]) -> str:
         here = found(path, chunks)
         Path(path).unlink()
         return here
 
-    monkeypatch.setattr(part, "fingerprint", print_and_remove)
+    monkeypatch.setattr(cluster_part, "fingerprint", print_and_remove)
     config = EngineConfig(backend="cluster", scheduler=one_worker.scheduler_address)
     with pytest.raises(DpmixError, match=r"cannot be read by a worker .*; name a folder that every worker"):
         ClusterEngine(events, config)
@@ -129,7 +129,7 @@ def test_a_file_that_a_worker_cannot_read_is_reported(
     ("about", "said"),
     [
         (
-            part.About("0.0.1", "with fused multiply-add", False),
+            cluster_part.About("0.0.1", "with fused multiply-add", False),
             r"dpmix is .* here and .*0\.0\.1.*: install",
         ),
         (ImportError("No module named 'dpmix'"), "No module named 'dpmix': install dpmix there"),
