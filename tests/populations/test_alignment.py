@@ -1,4 +1,4 @@
-"""Label switching: simulated and sampled draws numbered alike, and the file that they are written to."""
+"""Alignment of components across draws, simulated and sampled, and the file of aligned draws."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ K = 9
 
 @pytest.fixture
 def switched() -> tuple[Ints, Array, Ints]:
-    """Labels and weights of 30 draws, and what each draw calls the components of draw 4.
+    """Labels and weights of 30 draws, and the numbers in each draw of the components of draw 4.
 
-    Components 7 and 8 never have an event; the events of the others stray a little.
+    Components 7 and 8 never have events; some events of the others move.
     """
     rng = random()
     n_draws, n_events = 30, 3000
@@ -49,7 +49,7 @@ def switched() -> tuple[Ints, Array, Ints]:
     strays = rng.random((n_draws, n_events)) < 0.1
     labels = np.where(strays, rng.integers(0, 7, (n_draws, n_events)), truth)
     weights = np.array([np.bincount(one, minlength=K) + rng.random(K) for one in labels])
-    weights[:, 7] = 0.5 + 0.2 * rng.random(n_draws)  # 8 is below it in every draw
+    weights[:, 7] = 0.5 + 0.2 * rng.random(n_draws)  # always above that of 8
     weights[:, 8] = 0.1 * rng.random(n_draws)
     renamed = np.take_along_axis(names, labels, axis=1)
     heavy = np.empty_like(weights)
@@ -64,11 +64,11 @@ def test_switched_labels_are_undone_exactly(switched: tuple[Ints, Array, Ints]) 
     np.testing.assert_array_equal(order, expected)
     np.testing.assert_array_equal(order[4], np.arange(K))
     assert not np.array_equal(expected, np.tile(np.arange(K), (len(labels), 1)))
-    assert not np.array_equal(by_weight(weights), expected)  # what would be simpler is not enough
+    assert not np.array_equal(by_weight(weights), expected)  # ordering by weight is not enough
 
 
 def by_weight(weights: Array) -> Ints:
-    """A wrong variant: the heaviest in the place of the heaviest, whatever their events."""
+    """Return a wrong variant: match components by weight only."""
     order = np.empty(weights.shape, np.int64)
     order[:, np.argsort(-weights[4])] = np.argsort(-weights, axis=1)
     return order
@@ -83,14 +83,14 @@ def test_no_permutation_has_more_events_in_common() -> None:
         most = max(shared[range(5), p].sum() for p in itertools.permutations(range(5)))
         assert shared[range(5), order[t]].sum() == most
         assert sorted(order[t]) == [0, 1, 2, 3, 4]
-        least = linear_sum_assignment(shared)[1]  # a wrong variant
+        least = linear_sum_assignment(shared)[1]  # wrong: minimises the shared events
         assert t == 2 or shared[range(5), least].sum() < most
 
 
-def test_what_no_event_ties_goes_by_weight_and_then_by_number() -> None:
+def test_components_without_shared_events_match_by_weight_then_number() -> None:
     labels = [[0, 0, 1, 1], [3, 3, 3, 3], [2, 2, 4, 4]]
     weights = [[0.4, 0.3, 0.1, 0.1, 0.1], [0.1, 0.2, 0.05, 0.6, 0.05], [0.05, 0.1, 0.4, 0.15, 0.3]]
-    # Draw 1: its 3 shares as many events with 0 as with 1; either is best, the rest goes by weight.
+    # Component 3 of draw 1 shares equally many events with 0 and 1. Others are matched by weight.
     order = align(labels, weights, 0)
     np.testing.assert_array_equal(order[0], [0, 1, 2, 3, 4])
     assert order[1].tolist() in ([3, 1, 0, 2, 4], [1, 3, 0, 2, 4])
@@ -104,7 +104,7 @@ def test_many_components_of_few_events() -> None:
     order = align(labels, weights, 0)
     np.testing.assert_array_equal(order[1, [4095, 0, 17]], [5, 6, 4000])
     np.testing.assert_array_equal(np.sort(order[1]), np.arange(4096))
-    assert order[1, 4094] == 0  # the heaviest that is left to the heaviest place
+    assert order[1, 4094] == 0  # the heaviest remaining component in the heaviest remaining place
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_what_cannot_be_aligned(labels: npt.ArrayLike, weights: npt.ArrayLike, m
 
 @pytest.fixture(scope="module")
 def sampled(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Two chains from random events on five populations far apart, all hyperparameters learned."""
+    """A run of two chains on five separated populations, with all hyperparameters learned."""
     folder = tmp_path_factory.mktemp("aligned")
     centres = 6 * np.array([[0, 0, 0], [2, 1, 0], [0, 1, 2], [1, 3, 1], [3, 3, 3]])
     labels = random().choice(5, 2000, p=[0.24, 0.22, 0.2, 0.18, 0.16])
@@ -146,7 +146,7 @@ def pairs_of(run: Run, draws: npt.ArrayLike) -> Ints:
 
 
 def classified(run: Run, pairs: Ints) -> Ints:
-    """Most probable component of each event in each draw, by scipy's densities."""
+    """Return the most probable component of each event in each draw, with densities of scipy."""
     events = np.load(run.path.parent / "events.npy").astype(np.float64)
     events = (events - run.constants["channel_means"]) / run.constants["channel_sds"]
     found = []
@@ -161,13 +161,13 @@ def classified(run: Run, pairs: Ints) -> Ints:
 
 
 def peaks(trace: Array) -> int:
-    """Of a density estimate of a component's mean over the draws, standardised scale; events spread by 1."""
+    """Count the modes of a density estimate of a component's mean over the draws, standardised scale."""
     grid = np.linspace(-4, 4, 801)
     density = gaussian_kde(trace, bw_method=0.15 / trace.std())(grid)
     return len(find_peaks(density)[0])
 
 
-def test_traces_of_components_apart_are_unimodal_once_aligned(sampled: Run) -> None:
+def test_traces_of_separated_components_are_unimodal_after_alignment(sampled: Run) -> None:
     pairs = pairs_of(sampled, range(30))
     order = align(classified(sampled, pairs), sampled.weights[tuple(pairs.T)], 3)
     raw = sampled.means[tuple(pairs.T)]
@@ -217,7 +217,7 @@ def test_the_aligned_file_opens_in_arviz_and_xarray(sampled: Run, tmp_path: Path
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_draw_of_the_file_stands_by_its_number_whatever_the_order(sampled: Run, tmp_path: Path) -> None:
+def test_draws_in_the_file_are_ordered_by_number(sampled: Run, tmp_path: Path) -> None:
     pairs = np.array([[1, 9], [1, 4]])
     order = np.array([random(k).permutation(6) for k in range(2)])
     write_aligned(tmp_path / "a.nc", sampled, pairs, order)
@@ -230,11 +230,11 @@ def test_a_draw_of_the_file_stands_by_its_number_whatever_the_order(sampled: Run
 
 def test_the_run_file_is_not_replaced(sampled: Run, tmp_path: Path) -> None:
     order = np.arange(6)[None]
-    with pytest.raises(ConfigError, match="is the run file itself"):
+    with pytest.raises(ConfigError, match="is the run file, which must not change"):
         write_aligned(sampled.path, sampled, [[0, 0]], order)
     with pytest.raises(DataError, match="cannot be written"):
         write_aligned(tmp_path / "none" / "a.nc", sampled, [[0, 0]], order)
-    with pytest.raises(ValueError, match="same draws of each chain"):
+    with pytest.raises(ValueError, match="the chains have different draws"):
         write_aligned(tmp_path / "a.nc", sampled, [[0, 0], [0, 1], [1, 0]], np.repeat(order, 3, 0))
     with pytest.raises(ValueError, match="each once"):
         write_aligned(tmp_path / "a.nc", sampled, [[0, 0], [0, 0]], np.repeat(order, 2, 0))

@@ -1,4 +1,4 @@
-"""Populations from draws: runs of known mixtures, whose components have another order in every draw."""
+"""Populations from draws: runs of known mixtures with switched labels."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ N_EVENTS = 4_000
 
 @dataclass(frozen=True)
 class Normals:
-    """A mixture, with what a draw in a run file has."""
+    """A mixture with the parameters of a draw in a run file."""
 
     weights: Array
     means: Array
@@ -40,7 +40,7 @@ class Normals:
         return Normals(self.weights[order], self.means[order], self.covariances[order])
 
     def __add__(self, other: Normals) -> Normals:
-        """The other's components take their weights from all."""
+        """Add the other's components; the weights of these are scaled down."""
         return Normals(
             np.append(self.weights * (1.0 - other.weights.sum()), other.weights),
             np.concatenate([self.means, other.means]),
@@ -49,13 +49,13 @@ class Normals:
 
 
 def normals(*parts: tuple[float, Sequence[float], float]) -> Normals:
-    """Of (weight, mean, standard deviation) each."""
+    """Return a mixture of normals given by (weight, mean, standard deviation)."""
     weights, means, sds = zip(*parts, strict=True)
     eye = np.eye(len(means[0]))
     return Normals(np.array(weights), np.array(means, float), np.array([sd**2 * eye for sd in sds]))
 
 
-# Three populations, of which the second is two components; 4, then some 9 standard deviations apart.
+# Three populations, 4 and about 9 standard deviations apart; the second has two components.
 POPULATIONS = normals(
     (0.15, (4.0, 0.0), 1.0),
     (0.30, (0.0, 10.0), 1.0),
@@ -68,7 +68,7 @@ OF_COMPONENT = np.array([2, 0, 0, 1])
 def write_run(
     path: Path, chains: Sequence[Sequence[Normals]], kind: str = "mcmc", n_events: int = N_EVENTS
 ) -> Run:
-    """A run file of these draws of each chain."""
+    """Write a run file with these draws of each chain, and open it."""
     n_draws, first = len(chains[0]), chains[0][0]
     channels = tuple(f"CD{k}" for k in range(first.means.shape[1]))
     zeros = np.zeros(len(channels))
@@ -97,7 +97,7 @@ def write_run(
 
 
 def switched(mixture: Normals, n_draws: int, seed: int = 1) -> list[Normals]:
-    """The same mixture again and again, under other numbers."""
+    """Return the same mixture several times, with shuffled components."""
     rng = np.random.default_rng(seed)
     return [mixture.shuffled(rng) for _ in range(n_draws)]
 
@@ -107,7 +107,7 @@ def cpu(events: Array) -> CpuEngine:
 
 
 def truth(found: Populations, t: int) -> Array:
-    """Population of each component of a draw, known by its mean."""
+    """Return the true population of each component of a draw, by its mean."""
     chain, draw = found.draws[t]
     away = np.abs(found.run.means[chain, draw][:, None] - POPULATIONS.means).sum(axis=2)
     return OF_COMPONENT[away.argmin(axis=1)]
@@ -137,13 +137,13 @@ def found(folder: Path) -> Populations:
 
 
 def test_switched_labels_give_the_same_populations(found: Populations) -> None:
-    """Numbered by weight: 0.50, 0.35 and 0.15."""
+    """Populations are numbered by weight: 0.50, 0.35 and 0.15."""
     assert (found.n_populations, found.level, found.why) == (3, LEVEL, "the default")
     orders = set()
     for t in range(16):
         np.testing.assert_array_equal(found.components[t], truth(found, t))
         orders.add(tuple(found.components[t]))
-    assert len(orders) > 6  # labels were switched
+    assert len(orders) > 6  # labels are switched
     np.testing.assert_array_equal(found.numbers, 3)
     np.testing.assert_array_equal(found.support, 1.0)
     np.testing.assert_array_equal(found.agreement, np.ones((2, 2)))
@@ -157,7 +157,7 @@ def test_populations_are_numbered_by_weight_and_not_by_height(folder: Path) -> N
 
 
 def test_modes_are_of_the_pooled_draws(found: Populations) -> None:
-    assert np.bincount(found.draws[found.pooled, 0]).tolist() == [2, 2]  # as many of both chains
+    assert np.bincount(found.draws[found.pooled, 0]).tolist() == [2, 2]  # equally many of both chains
     modes = found.tree.modes.reshape(len(found.pooled), -1)
     np.testing.assert_array_equal(found.modes[modes], found.components[found.pooled])
     np.testing.assert_array_equal(np.bincount(found.modes, minlength=3) > 0, np.ones(3, bool))
@@ -172,14 +172,14 @@ def test_components_in_the_order_of_the_reference(found: Populations) -> None:
     np.testing.assert_array_equal(found.order[found.reference], np.arange(4))
 
 
-def test_the_same_draws_of_each_chain_the_last_among_them(found: Populations) -> None:
+def test_the_same_draws_of_each_chain_are_used_with_the_last(found: Populations) -> None:
     few = find_populations(found.run, cpu, n_draws=9).draws
     assert [list(few[few[:, 0] == chain, 1]) for chain in (0, 1)] == [[0, 2, 5, 7]] * 2
     assert find_populations(found.run, cpu, n_draws=1).draws.tolist() == [[0, 7], [1, 7]]
     np.testing.assert_array_equal(found.draws, [(chain, draw) for chain in (0, 1) for draw in range(8)])
 
 
-def test_a_run_half_way(folder: Path) -> None:
+def test_an_incomplete_run(folder: Path) -> None:
     run = write_run(folder / "half.h5", [switched(POPULATIONS, 6)])
     run.committed = 3
     assert find_populations(run, cpu).draws[:, 1].tolist() == [0, 1, 2]
@@ -220,11 +220,11 @@ def test_every_engine_is_made_by_the_factory_and_closed(
             engine.labels()
 
 
-# ---------------------------------------------------------------------------- what draws disagree on
+# ---------------------------------------------------------------------------- draws that disagree
 
 
 def test_a_component_without_points_is_where_its_mean_lies(folder: Path) -> None:
-    """Of every place, in a draw that is not pooled; its weight alone would give it to the heaviest."""
+    """Also in a draw that is not pooled, and not in the heaviest population, as its weight suggests."""
     empty = normals((1e-9, (4.0, 0.5), 1.0), (1e-9, (0.3, 0.0), 1.0), (1e-9, (0.0, 12.0), 1.0))
     run = write_run(folder / "empty.h5", [[POPULATIONS + empty] * 12])
     found = find_populations(run, cpu)
@@ -233,8 +233,8 @@ def test_a_component_without_points_is_where_its_mean_lies(folder: Path) -> None
     np.testing.assert_array_equal(found.components[other], [[*OF_COMPONENT, 2, 1, 0]] * len(other))
 
 
-def test_what_one_of_the_pooled_draws_splits_is_one_population(folder: Path) -> None:
-    """Four of five have one broad normal where the fifth has two, 4 standard deviations apart."""
+def test_a_population_split_in_one_pooled_draw_is_one_population(folder: Path) -> None:
+    """Four of five draws have one broad normal, the fifth has two, 4 standard deviations apart."""
     a_pair = normals((0.3, (-1.2, 0.0), 0.6), (0.3, (1.2, 0.0), 0.6), (0.4, (0.0, 20.0), 1.0))
     broad = np.diag([0.36 + 1.44, 0.36])
     one = replace(
@@ -250,27 +250,27 @@ def test_what_one_of_the_pooled_draws_splits_is_one_population(folder: Path) -> 
     np.testing.assert_array_equal(found.numbers, [2, 2, 3, 2, 2])
     assert found.reference != 2
     assert found.agreement[0, 0] < 1.0
-    # Where all split it, it is two.
+    # If all draws split it, it is two populations.
     assert find_populations(write_run(folder / "all_split.h5", [[a_pair] * 5]), cpu).n_populations == 3
 
 
 @pytest.mark.parametrize(("draws_with_it", "n_found"), [(1, 3), (5, 4)])
-def test_forty_events_apart_are_a_population_where_all_draws_have_them(
+def test_forty_separate_events_are_a_population_if_all_draws_have_them(
     folder: Path, draws_with_it: int, n_found: int
 ) -> None:
-    """In one of five draws they are worth eight."""
+    """In one of five draws they count as eight events."""
     found = find_populations(apart_in(folder, (10.0, 0.0), draws_with_it), cpu)
     assert found.n_populations == n_found
     assert found.numbers.tolist() == [4] * draws_with_it + [3] * (5 - draws_with_it)
 
 
-def test_forty_events_of_one_draw_far_away_do_not_merge_others(folder: Path) -> None:
-    """The wide covariance of what they join would make its neighbour seem near: 1.7 where it is 4."""
+def test_forty_distant_events_of_one_draw_do_not_merge_others(folder: Path) -> None:
+    """They would widen the population they join, and reduce its separation from the next from 4 to 1.7."""
     assert find_populations(apart_in(folder, (30.0, 0.0), 1), cpu).n_populations == 3
 
 
 def apart_in(folder: Path, place: tuple[float, float], n_draws: int) -> Run:
-    """Five draws, of which so many have 40 events more at a place, and the others among the rest."""
+    """Return five draws; this many of them have 40 additional events at a place."""
     apart = POPULATIONS + normals((0.01, place, 1.0))
     without = POPULATIONS + normals((0.01, (0.0, 0.0), 1.0))
     return write_run(
@@ -279,8 +279,8 @@ def apart_in(folder: Path, place: tuple[float, float], n_draws: int) -> Run:
 
 
 def test_a_draw_that_merges_two_populations_supports_the_larger_alone(folder: Path) -> None:
-    """Jaccard similarity 0.35 / 0.5 of the one, 0.15 / 0.5 of the other."""
-    across = np.array([[4.36, 0.0], [0.0, 1.0]])  # moments of the two together
+    """The Jaccard similarity is 0.35 / 0.5 for one population and 0.15 / 0.5 for the other."""
+    across = np.array([[4.36, 0.0], [0.0, 1.0]])  # moments of the two populations together
     merged = replace(
         POPULATIONS,
         means=np.array([(1.2, 0.0), (0.0, 10.0), (0.0, 11.0), (1.2, 0.0)]),
@@ -293,14 +293,14 @@ def test_a_draw_that_merges_two_populations_supports_the_larger_alone(folder: Pa
     assert found.n_populations == 3
     assert found.numbers.tolist() == [2 if t == 3 else 3 for t in range(20)]
     np.testing.assert_allclose(found.support, [1.0, 1.0, 0.95])
-    # Its components are of what most of their points are of.
+    # Its components get the population of most of their points.
     np.testing.assert_array_equal(found.components[3], [1, 0, 0, 1])
     assert found.reference != 3
 
 
-def test_agreement_between_chains_that_found_other_populations(folder: Path) -> None:
-    """Against scikit-learn's index, of events drawn here from the mixture."""
-    moved = replace(POPULATIONS, means=POPULATIONS.means[[0, 1, 2, 0]])  # half of it gone to another place
+def test_agreement_between_chains_with_different_populations(folder: Path) -> None:
+    """Compare with the index of scikit-learn for events drawn from the mixture."""
+    moved = replace(POPULATIONS, means=POPULATIONS.means[[0, 1, 2, 0]])  # half of one population moved
     run = write_run(folder / "apart.h5", [switched(POPULATIONS, 4), switched(moved, 4)])
     found = find_populations(run, cpu)
     assert found.agreement[0, 0] == found.agreement[1, 1] == 1.0
@@ -313,7 +313,7 @@ def test_agreement_between_chains_that_found_other_populations(folder: Path) -> 
 
 
 def nearest_population(mixture: Normals, events: Array) -> Array:
-    """By the most probable component; populations are the same where the means are."""
+    """Return the population of each event by its most probable component; equal means, equal population."""
     terms = [
         multivariate_normal(mean, cov).logpdf(events) + np.log(weight)
         for weight, mean, cov in zip(mixture.weights, mixture.means, mixture.covariances, strict=True)
@@ -328,7 +328,7 @@ def nearest_population(mixture: Normals, events: Array) -> Array:
 def test_another_level(found: Populations) -> None:
     coarse = find_populations(found.run, cpu, level=5.0)
     assert (coarse.n_populations, coarse.level, coarse.why) == (2, 5.0, "requested")
-    for t in range(16):  # the upper two components, 0.50, and 0.35 + 0.15: equal weights, numbers by chance
+    for t in range(16):  # weights 0.50 and 0.35 + 0.15 are equal: either may be first
         upper = truth(found, t) == 0
         assert len(set(coarse.components[t][upper])) == len(set(coarse.components[t][~upper])) == 1
         assert set(coarse.components[t]) == {0, 1}
@@ -343,7 +343,7 @@ def test_a_number_of_populations(found: Populations, n_asked: int) -> None:
     assert asked.n_populations == n_asked
     assert asked.why == f"{n_asked} populations requested"
     np.testing.assert_array_equal(asked.numbers, n_asked)
-    # The level is one that gives the same, between two levels of the tree.
+    # The level lies between two levels of the tree and gives the same cut.
     np.testing.assert_array_equal(asked.tree.levels, found.tree.levels)
     assert len(np.unique(asked.tree.cut(asked.level))) == n_asked
     assert (asked.tree.levels < asked.level).sum() == len(asked.tree.levels) + 1 - n_asked
@@ -358,8 +358,8 @@ def test_more_populations_than_there_are_modes(found: Populations) -> None:
     assert asked.why == f"50 populations requested, but the density has {n_modes} modes"
 
 
-def test_a_number_between_merges_at_one_level() -> None:
-    """It is given, and it is told that the level alone would not give it."""
+def test_a_number_of_populations_between_merges_at_one_level() -> None:
+    """The number is reached, and the reason says that the level alone would not reach it."""
     merges = np.array([[3, 2], [2, 1], [1, 0]])
     tree = Tree(np.arange(4), np.zeros((4, 1)), np.zeros(4), merges, np.array([1.0, 1.0, 3.0]))
     assert [tree.cut_to(n).max() + 1 for n in (1, 2, 3, 4, 5)] == [1, 2, 3, 4, 4]
@@ -373,7 +373,7 @@ def test_a_number_between_merges_at_one_level() -> None:
     ]
 
 
-def test_mixtures_are_the_same_whether_they_are_held_or_not(
+def test_mixtures_in_memory_and_recomputed_are_the_same(
     found: Populations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events = sample(found.run, found.draws, 100)
@@ -423,7 +423,7 @@ def test_bayesian_em_has_one_draw_and_components_of_no_weight(folder: Path) -> N
 
 
 def sample(run: Run, draws: Array, n: int, seed: int = 3) -> Array:
-    """Events of the mean density of some draws, float64."""
+    """Draw events from the mean density of some draws, float64."""
     rng = np.random.default_rng(seed)
     places = np.column_stack([draws[rng.integers(0, len(draws), n)], np.zeros(n, np.int64)])
     for chain, draw in draws:
@@ -439,7 +439,7 @@ def memberships(found: Populations, events: Array) -> list[tuple[Array, Array]]:
 
 
 def terms_of(run: Run, draw: Array, events: Array) -> Array:
-    """log w_j N(x | mu_j, Sigma_j), float64 [M, K]."""
+    """Return log w_j N(x | mu_j, Sigma_j), float64 [M, K]."""
     w, m, c = (np.asarray(part[tuple(draw)]) for part in (run.weights, run.means, run.covariances))
     return np.transpose(
         [multivariate_normal(m[j], c[j]).logpdf(events) + np.log(w[j]) for j in range(len(w))]
@@ -459,7 +459,7 @@ def test_memberships_are_sums_over_the_components_of_each_population(found: Popu
 
 
 def test_one_in_1000_of_the_models_own_events_is_implausible(found: Populations) -> None:
-    """Standard error 0.14 in 1,000 of the level itself and 0.1 of the events here."""
+    """The standard error is 0.14 per 1,000 for the threshold and 0.1 per 1,000 for the events."""
     events = sample(found.run, found.draws, 100_000)
     log_densities = [logsumexp(terms_of(found.run, draw, events), axis=1) for draw in found.draws[:2]]
     np.testing.assert_allclose(*log_densities, rtol=1e-12)  # every draw is the same mixture
@@ -468,11 +468,11 @@ def test_one_in_1000_of_the_models_own_events_is_implausible(found: Populations)
 
 
 def test_the_least_density_is_of_the_mean_over_all_draws(folder: Path) -> None:
-    """Two draws that are far apart: the mean density is half of either, everywhere."""
+    """With two separated draws, the mean density is half of either."""
     one, other = normals((1.0, (0.0, 0.0), 1.0)), normals((1.0, (50.0, 0.0), 1.0))
     far = find_populations(write_run(folder / "far.h5", [[one, other]]), cpu).least_density
     near = find_populations(write_run(folder / "near.h5", [[one, one]]), cpu).least_density
-    # In two channels -2 log(1,000 u) is the square of the distance that a share u is beyond.
+    # In two channels a share u of the events lies beyond the squared distance -2 log(u).
     assert near == pytest.approx(np.log(0.001) - np.log(2.0 * np.pi), abs=0.5)
     assert far == pytest.approx(near - np.log(2.0), abs=0.5)
     assert far < near
@@ -482,7 +482,7 @@ def test_points_depend_on_the_seed_alone(folder: Path, found: Populations) -> No
     seen: list[Array] = []
 
     def make(events: Array) -> CpuEngine:
-        if len(events) == find.POINTS:  # not those of a tree
+        if len(events) == find.POINTS:  # the others belong to a tree
             seen.append(events)
         return CpuEngine(events)
 

@@ -1,4 +1,4 @@
-"""How alike partitions of the same events are, and what draws share."""
+"""Similarity of partitions of the same events, and support of populations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def random(seed: int = 1) -> np.random.Generator:
 
 
 def noisy(truth: Ints, share: float, seed: int) -> Ints:
-    """The truth with a share of the events put elsewhere, under other numbers."""
+    """Return the true partition with a share of the events moved, and renumbered."""
     rng = random(seed)
     moved = np.where(rng.random(len(truth)) < share, rng.integers(0, truth.max() + 1, len(truth)), truth)
     return rng.permutation(int(truth.max()) + 3)[moved]
@@ -27,7 +27,7 @@ def noisy(truth: Ints, share: float, seed: int) -> Ints:
 
 @pytest.fixture
 def draws() -> Ints:
-    """Draws of few and many populations, near one another and not, with numbers that do not occur."""
+    """Partitions into few and many populations, similar and different, with unused numbers."""
     truth = random().choice(6, 500, p=[0.5, 0.2, 0.15, 0.1, 0.04, 0.01])
     near = [noisy(truth, share, k) for k, share in enumerate((0.0, 0.02, 0.1, 0.5))]
     other = [random(9).integers(0, n, 500) for n in (1, 2, 40, 500)]
@@ -40,9 +40,9 @@ def test_rand_indices_are_those_of_scikit_learn(draws: Ints) -> None:
     np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-12)
 
 
-def test_a_rand_index_does_not_see_numbers_or_the_order_of_events(draws: Ints) -> None:
+def test_the_rand_index_ignores_numbers_and_order_of_events(draws: Ints) -> None:
     found = [rand_index(draws[0], other) for other in draws]
-    assert min(found) < 0.1 < 0.8 < sorted(found)[-2]  # the draws are of all kinds
+    assert min(found) < 0.1 < 0.8 < sorted(found)[-2]  # the draws cover the range
     other_numbers = [random(k).permutation(600)[other] for k, other in enumerate(draws)]
     assert [rand_index(draws[0], other) for other in other_numbers] == found
     order = random().permutation(500)
@@ -50,15 +50,15 @@ def test_a_rand_index_does_not_see_numbers_or_the_order_of_events(draws: Ints) -
 
 
 def test_rand_indices_of_many_events_do_not_overflow() -> None:
-    """A million events have 5e11 pairs, whose product is beyond int64."""
+    """A million events have 5e11 pairs; the product of two such numbers exceeds int64."""
     truth = random().integers(0, 3, 1_000_000)
     other = noisy(truth, 0.1, 2)
     assert rand_index(truth, other) == pytest.approx(adjusted_rand_score(truth, other), rel=1e-12)
 
 
 @pytest.mark.parametrize("partition", [[0, 0, 0], [0, 1, 2], [0]])
-def test_partitions_with_nothing_to_disagree_on_agree(partition: list[int]) -> None:
-    """One population, single events and one event have an index of 0 / 0."""
+def test_trivial_partitions_agree(partition: list[int]) -> None:
+    """The formula is 0 / 0 for one population, single events and one event."""
     assert rand_index(partition, partition) == 1.0
 
 
@@ -82,19 +82,19 @@ def test_a_chain_of_one_draw_has_no_agreement_with_itself() -> None:
     assert np.isfinite(found[[0, 1, 1], [1, 0, 1]]).all()
 
 
-def test_support_counts_the_draws_that_have_a_population_again() -> None:
+def test_support_counts_the_draws_that_contain_a_population() -> None:
     asked = np.repeat([0, 1, 2, 4], [40, 30, 20, 10])
     split = asked.copy()
-    split[:20] = 7  # population 0 halved: 20 of 40 in common is not more than half
+    split[:20] = 7  # half of population 0: 20 of 40 shared is not more than half
     mostly = asked.copy()
-    mostly[:15] = 7  # 25 of 40 are
-    merged = np.where(asked == 2, 1, asked)  # 30 of 50 are population 1 again, 20 of 50 are not 2
+    mostly[:15] = 7  # 25 of 40 is
+    merged = np.where(asked == 2, 1, asked)  # 30 of 50 match population 1, 20 of 50 do not match 2
     draws = np.array([mostly, split, asked, merged])
     np.testing.assert_array_equal(support(draws, asked, 6), [0.75, 1.0, 0.75, np.nan, 1.0, np.nan])
 
 
 def test_support_by_the_definition(draws: Ints) -> None:
-    asked = np.unique(draws[0], return_inverse=True)[1]  # need not be one of the draws
+    asked = np.unique(draws[0], return_inverse=True)[1]  # not one of the draws
     found = support(draws[1:], asked, 9)
     for p in range(9):
         mine = asked == p
@@ -109,7 +109,7 @@ def test_support_by_the_definition(draws: Ints) -> None:
     assert 0 < np.nanmin(found) < np.nanmax(found) < 1
 
 
-def test_a_table_of_events_is_at_least_as_large_as_asked() -> None:
+def test_a_contingency_table_has_the_minimum_shape() -> None:
     np.testing.assert_array_equal(contingency([0, 0, 2], [1, 1, 0]), [[0, 2], [0, 0], [1, 0]])
     assert contingency([0], [0], 3, 4).shape == (3, 4)
 
@@ -124,6 +124,6 @@ def test_no_array_grows_with_the_square_of_events() -> None:
     assert peak < 8 * draws.nbytes
 
 
-def test_a_population_beyond_those_asked_about() -> None:
-    with pytest.raises(ValueError, match="population 3 of 3"):
+def test_a_population_out_of_range() -> None:
+    with pytest.raises(ValueError, match="population 3: there are 3"):
         support([[0, 3], [0, 1]], [0, 3], 3)

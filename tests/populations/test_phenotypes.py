@@ -1,4 +1,4 @@
-"""Thresholds of channels from a mixture, and the words for populations: known signs, and a gated sample."""
+"""Thresholds of channels and phenotypes of populations: known signs, and a gated sample."""
 
 from __future__ import annotations
 
@@ -54,27 +54,27 @@ def test_the_unit_of_a_channel_only_scales_its_threshold(unit: float) -> None:
 def test_one_level_has_no_threshold() -> None:
     assert np.isnan(threshold((1, 0, 1, 0)))
     assert np.isnan(threshold((0.5, 0, 1, 0), (0.5, 1.5, 1, 1)))
-    assert np.isnan(threshold((0.4, 0, 1, 0), (0.3, 1.5, 1, 1), (0.3, 3.0, 1, 2)))  # from one to the next
+    assert np.isnan(threshold((0.4, 0, 1, 0), (0.3, 1.5, 1, 1), (0.3, 3.0, 1, 2)))  # gradual
     wide = [(0.1, 0.7 * k, 1.0, k) for k in range(10)]
     assert np.isnan(threshold(*wide))
 
 
 def test_events_without_a_valley_between_populations_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every population is cut in two at zero, as negative events are by some transforms."""
+    """Each population is split at zero, as some transforms split negative events."""
     cut = [(0.25, m, 0.5, p) for p in (0, 1) for m in (-1.5, 1.5)]
     assert np.isnan(threshold(*cut))
-    monkeypatch.setattr(phenotypes, "SHARE", 0.0)  # a wrong variant, of valleys only
+    monkeypatch.setattr(phenotypes, "SHARE", 0.0)  # wrong: ignores the populations beside a valley
     assert threshold(*cut) == pytest.approx(0, abs=0.02)
 
 
-def test_ripples_are_no_valleys(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ripples_are_not_valleys(monkeypatch: pytest.MonkeyPatch) -> None:
     ripples = [(0.1, 2.6 * k, 1.0, k) for k in range(5)]
     assert np.isnan(threshold(*ripples))
-    monkeypatch.setattr(phenotypes, "VALLEY", 1.0)  # a wrong variant
+    monkeypatch.setattr(phenotypes, "VALLEY", 1.0)  # wrong
     assert np.isfinite(threshold(*ripples))
 
 
-def test_a_stray_component_is_no_level() -> None:
+def test_a_stray_component_is_not_a_level() -> None:
     base = [(0.6, 0.0, 1.0, 0), (0.4, 5.0, 1.0, 1)]
     plain = threshold(*base)
     for stray in ((1e-5, 40.0, 1.0, 2), (1e-4, -300.0, 0.1, 0), (9e-4, 12.0, 0.2, 2)):
@@ -85,7 +85,7 @@ def test_a_stray_component_is_no_level() -> None:
 @pytest.mark.parametrize("share", [0.001, 0.003, 0.01, 0.1])
 @pytest.mark.parametrize("place", [4.0, 6.0])
 def test_rare_positive_events_in_the_tail_of_the_others(share: float, place: float) -> None:
-    """Where the density of all events has no valley, the populations have."""
+    """The density of all events has no valley, but the populations on either side of a cut have one."""
     others = [((1 - share) / 8, 0.1 * k - 0.4, 1.0, k) for k in range(8)]
     rare = (share / (1 - share), place, 1.0, 8)
     x = np.linspace(-5, place + 5, 20_001)
@@ -98,11 +98,11 @@ def test_rare_positive_events_in_the_tail_of_the_others(share: float, place: flo
 def test_rare_events_of_a_marker_that_populations_differ_in_gradually(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A few bright ones beside a slope from low to high: the high ones of the slope are not negative."""
+    """Next to a few bright populations, a gradual series is not negative at its high end."""
     slope = [(0.19, 0.8 * k, 1.0, k) for k in range(5)]
     bright = (0.01, 8.0, 0.7, 5)
     assert np.isnan(threshold(*slope, bright))
-    monkeypatch.setattr(phenotypes, "EXPLAINS", 0.0)  # a wrong variant
+    monkeypatch.setattr(phenotypes, "EXPLAINS", 0.0)  # wrong
     assert threshold(*slope, bright) == pytest.approx(5.5, abs=1)
 
 
@@ -112,7 +112,7 @@ def test_the_valley_that_explains_most_of_three() -> None:
     assert 1 < threshold(low, dim, (0.05, 8.0, 0.7, 2)) < 3
 
 
-def test_two_normals_need_the_distance_that_is_told() -> None:
+def test_two_normals_need_the_documented_distance() -> None:
     rare = 0.002
     near, far = ([(1 - rare, 0.0, 1.0, 0), (rare, d, 1.0, 1)] for d in (3.25, 3.45))
     assert np.isnan(threshold(*near))
@@ -120,8 +120,8 @@ def test_two_normals_need_the_distance_that_is_told() -> None:
 
 
 @pytest.mark.parametrize("bend", [0.3, 0.6])
-def test_skewed_populations_have_the_signs_that_they_were_made_with(bend: float) -> None:
-    """Log-normal populations, each fitted by several normals, as a Dirichlet process mixture does."""
+def test_skewed_populations_have_their_true_signs(bend: float) -> None:
+    """Fit each log-normal population by several normals, as a Dirichlet process mixture does."""
     signs = np.array([[1, -1, 1, 0], [1, 1, -1, 0], [-1, -1, -1, 0], [-1, 1, 1, 0]])
     sizes = [9000, 4000, 6000, 400]
     events, weights, means, covariances, populations = [], [], [], [], []
@@ -143,7 +143,7 @@ def test_skewed_populations_have_the_signs_that_they_were_made_with(bend: float)
     )
 
 
-def test_channels_are_apart_and_covariances_between_them_do_not_matter() -> None:
+def test_channels_are_independent_of_covariances_between_them() -> None:
     means = np.array([[0.0, 3.0], [8.0, 3.1], [0.2, 2.9]])
     covariances = np.array([[[1.0, r], [r, 1.0]] for r in (0.9, -0.5, 0.0)])
     found = thresholds([1, 1, 1], means, covariances, [0, 1, 2])
@@ -151,13 +151,13 @@ def test_channels_are_apart_and_covariances_between_them_do_not_matter() -> None
     assert np.isnan(found[1])
 
 
-def test_many_populations_none_of_which_is_large() -> None:
+def test_many_small_populations() -> None:
     n = 1500
     means = np.repeat([0.0, 10.0], n // 2)[:, None]
     assert np.isnan(thresholds(np.ones(n), means, np.ones((n, 1, 1)), np.arange(n))).all()
 
 
-# ----------------------------------------------------------------------------------------- words
+# ------------------------------------------------------------------------------------ phenotypes
 
 
 def words(low: Any, high: Any, limits: Any, channels: list[str]) -> tuple[str, ...]:
@@ -191,8 +191,8 @@ MOUSE = {
 }
 
 
-def test_the_gates_of_the_mouse_sample_read_as_they_were_drawn(shared_data: Path, tmp_path: Path) -> None:
-    """The thresholds are of the mixture, each component a population; the quartiles those of the gates."""
+def test_the_gates_of_the_mouse_sample_have_their_phenotypes(shared_data: Path, tmp_path: Path) -> None:
+    """Thresholds come from the mixture, each component a population; quartiles come from the gates."""
     names = ["CD3", "CD4", "CD8", "CD19", "NK1/1", "TCRyd", "CD45"]
     settings = {
         "data": {"files": [str(shared_data / "labelled/flowsom_68983.fcs")], "channels": names},

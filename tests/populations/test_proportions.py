@@ -1,4 +1,4 @@
-"""The weights of the populations in a sample that may be unlike its run."""
+"""Weights of populations in a sample that may differ from its run."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from dpmix.populations.proportions import draw_populations, ratios, representati
 
 Array = np.ndarray
 
-# Six populations, of which the last is rare and lies 4 standard deviations from the first.
+# Six populations; the last is rare and lies 4 standard deviations from the first.
 WEIGHTS = np.array([0.5, 0.2, 0.15, 0.1, 0.04, 0.01])
 MEANS = np.array([0.0, 9.0, 15.0, 21.0, 27.0, 4.0])
 
 
 def of_run(values: Array, weights: Array, means: Array) -> Array:
-    """Memberships by the run's weights, float32 [M, P]."""
+    """Return memberships with the weights of the run, float32 [M, P]."""
     terms = weights * norm.pdf(values[:, None], means)
     return (terms / terms.sum(axis=1, keepdims=True)).astype(np.float32)
 
 
 def by_sample(shares: Array, weights: Array, n_draws: int, seed: int = 1) -> Array:
-    """A sample's weights where all draws of the run are alike, float64 [T, P]."""
+    """Draw a sample's weights for a run with equal draws, float64 [T, P]."""
     every, each = np.tile(weights, (n_draws, 1)), np.ones(len(shares))
     return sample_weights([shares] * n_draws, every, each, np.random.default_rng(seed))
 
 
 def reweighted(shares: Array, own: Array, weights: Array) -> Array:
-    """Mean over the draws of memberships by the sample's weights, float64 [M, P]."""
+    """Return memberships with the sample's weights, averaged over the draws, float64 [M, P]."""
     terms = shares * ratios(own, np.broadcast_to(weights, own.shape))[:, None].astype(float)
     mean: Array = (terms / terms.sum(axis=2, keepdims=True)).mean(axis=0)
     return mean
@@ -43,7 +43,7 @@ def reweighted(shares: Array, own: Array, weights: Array) -> Array:
 
 
 def exact(shares: Array, weights: Array, concentrations: Sequence[float]) -> tuple[Array, Array]:
-    """Memberships and mean weights of a sample: the sum over all labels of its events, all concentrations."""
+    """Compute memberships and mean weights of a sample by summation over all labels and concentrations."""
     n_events, n_populations = shares.shape
     total, memberships, means = 0.0, np.zeros(shares.shape), np.zeros(n_populations)
     for labels in product(range(n_populations), repeat=n_events):
@@ -59,22 +59,22 @@ def exact(shares: Array, weights: Array, concentrations: Sequence[float]) -> tup
 
 
 @pytest.mark.parametrize("values", [[1.6], [1.2, 2.9, 3.1, 4.2]])
-def test_gibbs_draws_are_of_the_posterior(values: list[float]) -> None:
-    """Of one and of four events; by other concentrations the same events have other memberships."""
+def test_gibbs_draws_have_the_posterior(values: list[float]) -> None:
+    """With other concentrations, the same events have other memberships."""
     weights, means = np.array([0.7, 0.3]), np.array([0.0, 3.0])
     shares = of_run(np.array(values), weights, means)
     own = by_sample(shares, weights, 6_000)
     memberships, mean = exact(shares.astype(float), weights, proportions.CONCENTRATIONS)
     found = reweighted(shares, own, weights)
-    parts = own.reshape(20, -1, 2).mean(axis=1)  # draws that follow each other are alike
+    parts = own.reshape(20, -1, 2).mean(axis=1)  # successive draws are correlated
     error = parts.std(axis=0, ddof=1) / np.sqrt(20)
     assert (np.abs(own.mean(axis=0) - mean) < 4.0 * error).all()
     np.testing.assert_allclose(found, memberships, atol=0.012)
     if len(values) > 1:
         wrong, _ = exact(shares.astype(float), weights, [1.0])
         assert np.abs(wrong - memberships).max() > 0.03
-        assert np.abs(shares - memberships).max() > 0.03  # the run's
-    else:  # one event says nothing of the proportions: what is said of it is the run's
+        assert np.abs(shares - memberships).max() > 0.03  # those of the run
+    else:  # one event has no information about proportions
         np.testing.assert_allclose(memberships, shares, atol=1e-6)
 
 
@@ -82,7 +82,7 @@ def test_gibbs_draws_are_of_the_posterior(values: list[float]) -> None:
 
 
 def labelled(own: Array, n_events: int, seed: int) -> tuple[Array, Array]:
-    """Labels of a sample with these proportions, and its memberships by the run."""
+    """Draw labels of a sample with these proportions, and its memberships with the run's weights."""
     rng = np.random.default_rng(seed)
     labels = rng.choice(len(own), n_events, p=own)
     values = MEANS[labels] + rng.standard_normal(n_events)
@@ -90,7 +90,7 @@ def labelled(own: Array, n_events: int, seed: int) -> tuple[Array, Array]:
 
 
 def surprise(own: Array, judge: Callable[[Array], Array]) -> float:
-    """Mean of -log of the probability that 40 samples of 300 events are given for the true populations."""
+    """Return the mean of -log p of the true populations in 40 samples of 300 events."""
     logs = []
     for seed in range(40):
         labels, shares = labelled(own, 300, seed)
@@ -102,8 +102,8 @@ def judge(shares: Array) -> Array:
     return reweighted(shares, by_sample(shares, WEIGHTS, 40), WEIGHTS)
 
 
-def test_events_are_judged_by_what_their_sample_is_like(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As by the run in samples like it, better than by it in others; not so with a prior worth one event."""
+def test_memberships_adapt_to_the_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They equal the run's in similar samples and are better in others; a prior of one event fails."""
     unlike = np.array([0.4, 0.2, 0.15, 0.1, 0.04, 0.11])
     known = WEIGHTS, unlike
     best = [surprise(own, lambda shares, own=own: reweighted(shares, own[None], WEIGHTS)) for own in known]
@@ -116,10 +116,10 @@ def test_events_are_judged_by_what_their_sample_is_like(monkeypatch: pytest.Monk
     assert surprise(WEIGHTS, judge) > 1.15 * best[0]
 
 
-# ---------------------------------------------------------------------------- events that stand for others
+# ---------------------------------------------------------------------------- representative events
 
 
-def test_all_events_of_small_samples_and_of_rare_populations_are_taken() -> None:
+def test_all_events_of_small_samples_and_rare_populations_are_used() -> None:
     labels = np.random.default_rng(2).choice(3, 60_000, p=[0.9, 0.0995, 0.0005])
     rows, each = representatives(labels, 3)
     assert len(rows) == len(each) <= proportions.MOST_EVENTS
@@ -131,8 +131,8 @@ def test_all_events_of_small_samples_and_of_rare_populations_are_taken() -> None
     assert (each == 1.0).all()
 
 
-def test_a_large_sample_by_events_that_stand_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 40,000 events in a sample unlike its run, 24 of a population: the same with 2,000 as with all."""
+def test_a_large_sample_needs_only_representative_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A population with 24 of 40,000 events gets the same weight from 2,000 events as from all."""
     own = np.array([0.2994, 0.1, 0.3, 0.1, 0.2, 0.0006])
     _, shares = labelled(own, 40_000, seed=3)
     roughly = shares.argmax(axis=1)
@@ -147,7 +147,7 @@ def test_a_large_sample_by_events_that_stand_for_others(monkeypatch: pytest.Monk
     np.testing.assert_allclose(whole.mean(axis=0), own, rtol=0.05, atol=3e-4)
     np.testing.assert_allclose(part.mean(axis=0), whole.mean(axis=0), rtol=0.03, atol=4e-4)
     assert (part[:, 5] > 1e-4).all()
-    # An even stride takes one event of that population or none, and the sample seems to have none.
+    # A regular subsample has at most one event of that population and would miss it.
     every = np.tile(WEIGHTS, (30, 1))
     strided = sample_weights([shares[::20]] * 30, every, np.full(2_000, 20.0), np.random.default_rng(4))
     assert np.median(strided[:, 5]) < 1e-6
@@ -169,8 +169,8 @@ def test_populations_without_weight_in_a_draw_have_none_in_the_sample() -> None:
     assert (terms.sum(axis=2) > 0.0).all()
 
 
-def test_an_event_is_of_the_one_population_that_explains_it() -> None:
-    """However little weight that has in the sample."""
+def test_an_event_belongs_to_the_only_population_that_explains_it() -> None:
+    """The weight of the population in the sample may be tiny."""
     by = ratios(np.array([[1.0, 0.0]]), np.array([[0.5, 0.5]]))
     assert draw_populations(np.float32([[0.0, 1.0]]) * by, np.zeros((1, 1), np.float32)).tolist() == [1]
     assert draw_populations(np.float32([[0.5, 0.5]]) * by, np.full((1, 1), 0.99, np.float32)).tolist() == [0]
@@ -186,7 +186,7 @@ def test_populations_are_drawn_by_their_terms() -> None:
 
 
 def test_one_draw_has_the_mean_of_iterations() -> None:
-    """Of Bayesian EM, whose memberships are not to be the noise of one draw."""
+    """Bayesian EM has one draw; its memberships must not have the noise of one draw."""
     _, shares = labelled(WEIGHTS, 50, seed=6)
     found = [by_sample(shares, WEIGHTS, 1, seed)[0, 0] for seed in range(40)]
     drawn = [by_sample(shares, WEIGHTS, 2, seed)[0, 0] for seed in range(40)]
@@ -194,7 +194,7 @@ def test_one_draw_has_the_mean_of_iterations() -> None:
 
 
 def test_proportions_of_few_events_are_dirichlet() -> None:
-    """Of the counts and one event in all, spread evenly: moments of 20,000 draws."""
+    """Compare moments of 20,000 draws with those of the counts plus one event, spread evenly."""
     counts = np.array([0, 3, 12])
     draws = proportions.posterior(np.broadcast_to(counts, (20_000, 1, 3)), seed=3)[:, 0]
     shapes = dirichlet(counts + 1.0 / 3.0)

@@ -1,4 +1,4 @@
-"""Events counted on the grids of all pairs of channels."""
+"""Counts of events on the grids of all pairs of channels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def sample(n: int, d: int, p: int, seed: int = 1) -> tuple[np.ndarray, np.ndarra
 
 
 def inside(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """The values moved to the middle of the first or last bin where they lie beyond the grid."""
+    """Move values beyond the grid to the middle of the first or last bin."""
     half = (edges[:, 1] - edges[:, 0]) / 2
     return np.clip(values.astype(float), edges[:, 0] + half, edges[:, -1] - half)
 
@@ -24,7 +24,7 @@ def inside(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("dense", [0, 1 << 21], ids=["sorted", "dense"])
 def test_counts_are_those_of_numpy_for_every_pair(monkeypatch: pytest.MonkeyPatch, dense: int) -> None:
     monkeypatch.setattr(rasters, "DENSE", dense)
-    monkeypatch.setattr(rasters, "BUFFER", 700)  # blocks span it, and the last is partly filled
+    monkeypatch.setattr(rasters, "BUFFER", 700)  # blocks span the buffer, and the last one is partly filled
     values, population = sample(5_003, 4, 6)
     edges = grid(np.quantile(values, 0.01, axis=0), np.quantile(values, 0.99, axis=0))
     counter = Counter(edges, 6)
@@ -46,7 +46,7 @@ def test_counts_are_those_of_numpy_for_every_pair(monkeypatch: pytest.MonkeyPatc
         np.testing.assert_array_equal(counted.populations[pair], most)
 
 
-def test_asking_in_between_changes_nothing() -> None:
+def test_intermediate_results_change_nothing() -> None:
     values, population = sample(2_000, 3, 3)
     edges = grid(values.min(axis=0), values.max(axis=0))
     once, twice = Counter(edges, 3), Counter(edges, 3)
@@ -59,7 +59,7 @@ def test_asking_in_between_changes_nothing() -> None:
     np.testing.assert_array_equal(a.populations, b.populations)
 
 
-def test_of_as_many_events_the_larger_population_is_named() -> None:
+def test_the_lower_number_wins_ties() -> None:
     counter = Counter(grid([0.0, 0.0], [1.0, 1.0]), 3)
     counter.add(np.full((4, 2), 0.5), np.array([2, 1, 2, 1]))
     counted = counter.rasters()
@@ -78,7 +78,7 @@ def test_no_events_and_one_channel() -> None:
     assert single.counts.shape == single.populations.shape == (0, 128, 128)
 
 
-def test_all_pairs_fit_whatever_the_number_of_channels() -> None:
+def test_all_pairs_fit_for_any_number_of_channels() -> None:
     for d in range(2, 65):
         bins = bins_for(d)
         assert 24 <= bins <= 128
@@ -87,7 +87,7 @@ def test_all_pairs_fit_whatever_the_number_of_channels() -> None:
     assert bins_for(64) == 31
 
 
-def test_the_grid_reaches_beyond_its_ends_and_a_constant_channel_has_width() -> None:
+def test_the_grid_has_a_margin_and_a_constant_channel_a_width() -> None:
     edges = grid([0.0, 3.0], [10.0, 3.0])
     np.testing.assert_allclose(edges[:, [0, -1]], [[-0.5, 10.5], [2.5, 3.5]])
     np.testing.assert_allclose(np.diff(edges[0]), 11 / 128)
@@ -104,12 +104,12 @@ def test_the_grid_reaches_beyond_its_ends_and_a_constant_channel_has_width() -> 
         (np.array([[0.0, np.inf]]), np.zeros(1, int)),
     ],
 )
-def test_what_does_not_fit_is_refused(values: np.ndarray, population: np.ndarray) -> None:
+def test_invalid_events_are_refused(values: np.ndarray, population: np.ndarray) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         Counter(grid([0.0, 0.0], [1.0, 1.0]), 2).add(values, population)
 
 
-def test_a_grid_of_nonsense_is_refused() -> None:
+def test_invalid_ends_are_refused() -> None:
     for lows, highs in (([0.0], [np.nan]), ([1.0], [0.0]), ([0.0], [1.0, 2.0])):
         with pytest.raises(ValueError, match=r"ends|above"):
             grid(lows, highs)

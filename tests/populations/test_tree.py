@@ -13,7 +13,7 @@ from dpmix.populations.modes import Density, find_modes, find_saddles, nearest_c
 from dpmix.populations.tree import LEVEL, Tree, tree_of, valley_tolerance
 
 Array = NDArray[np.float64]
-MANY = 10_000_000  # events: chance plays no part
+MANY = 10_000_000  # events: no variation by chance
 
 
 def normals(means: Array, sds: float | Array = 1.0) -> tuple[Array, Array]:
@@ -32,7 +32,7 @@ def random_mixture(n_components: int, dim: int, seed: int) -> tuple[Array, Array
 
 
 def log_density(mixture: tuple[Array, Array, Array], points: Array) -> Array:
-    """By scipy."""
+    """Return the log density of a mixture with scipy."""
     terms = [np.log(w) + multivariate_normal(m, c).logpdf(points) for w, m, c in zip(*mixture, strict=True)]
     return np.logaddexp.reduce(np.array(terms), axis=0)
 
@@ -82,20 +82,20 @@ def test_the_saddle_of_two_normals_is_the_lowest_point_between_them() -> None:
     assert saddle.events == pytest.approx(100 * weights[own == lesser].sum())
 
 
-def test_a_chain_of_normals_is_one_population_though_its_ends_lie_far_apart() -> None:
+def test_a_chain_of_normals_is_one_population() -> None:
     means, covariances = normals([[1.5 * k, 0.0] for k in range(8)])
     tree = tree_of(np.full(8, 1 / 8), means, covariances, MANY, CpuEngine)
     assert tree.cut(LEVEL).max() == 0
 
 
-def test_few_events_are_not_enough_for_what_many_show() -> None:
+def test_a_population_needs_enough_events() -> None:
     means, covariances = normals([[0.0] * 4, [4.7] + [0.0] * 3])
     weights = np.array([0.99, 0.01])
     assert tree_of(weights, means, covariances, 1_000_000, CpuEngine).cut(LEVEL).tolist() == [0, 1]
     assert tree_of(weights, means, covariances, 1_200, CpuEngine).cut(LEVEL).tolist() == [0, 0]
 
 
-def test_a_mode_of_a_handful_of_events_is_no_population() -> None:
+def test_a_mode_with_few_events_is_not_a_population() -> None:
     means, covariances = normals([[0.0, 0.0], [50.0, 0.0]])
     weights = np.array([0.999, 0.001])
     assert tree_of(weights, means, covariances, 9_000, CpuEngine).cut(LEVEL).tolist() == [0, 0]
@@ -117,7 +117,7 @@ def test_copies_of_a_component_in_several_draws_have_the_events_of_one() -> None
 
 
 def test_the_tolerance_is_the_height_a_fitted_peak_varies_by() -> None:
-    """Peaks of normals fitted to 50 events: the part of the tolerance that chance is given."""
+    """Compare the tolerance with the variation of peaks of normals fitted to 50 events."""
     random = np.random.default_rng(4)
     events, dim = 50, 6
     heights = []
@@ -143,7 +143,7 @@ def test_levels_ascend_and_the_tree_is_cut_anywhere() -> None:
             assert tree.cut_to(wanted).max() + 1 == min(wanted, len(tree.heights))
 
 
-def test_merges_name_what_becomes_part_of_what() -> None:
+def test_merges_name_child_and_parent() -> None:
     tree = Tree(
         np.array([0, 1, 2, 2]),
         np.zeros((3, 1)),

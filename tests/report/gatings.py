@@ -1,4 +1,4 @@
-"""Gatings and runs of simulated populations, for what draws and tells them."""
+"""Simulated gatings and runs for tests of figures and the report."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def make_gating(
     empty: bool = False,
     seed: int = 1,
 ) -> Gating:
-    """Populations of 1 to `parts` normals each, on two levels of every channel.
+    """Make a gating of populations of 1 to `parts` normals each, on two levels of every channel.
 
-    empty: the last population has no event.
+    With `empty`, the last population has no events.
     """
     rng = np.random.default_rng(seed)
     channels = channels or tuple(f"CD{k + 1}" for k in range(n_channels))
@@ -110,7 +110,7 @@ def make_gating(
 
 
 def with_map(gating: Gating, n_events: int = 1_000) -> Gating:
-    """With a map on which every population is an island."""
+    """Add a map on which every population is an island."""
     rng = np.random.default_rng(3)
     populations = rng.choice(gating.n_populations, n_events, p=gating.sizes.sum(axis=0) / gating.sizes.sum())
     turn = 2.4 * populations
@@ -120,7 +120,7 @@ def with_map(gating: Gating, n_events: int = 1_000) -> Gating:
 
 
 def make_tree(components: Array, rng: np.random.Generator) -> Tree:
-    """Each component a mode: those of a population merge below 0.9, populations above."""
+    """Make a tree with a mode per component; modes of a population merge below 0.9, populations above."""
     first = [int(np.flatnonzero(components == p)[0]) for p in range(components.max() + 1)]
     within = [(k, first[p]) for k, p in enumerate(components) if k != first[p]]
     between = [(first[p], first[int(rng.integers(0, p))]) for p in range(len(first) - 1, 0, -1)]
@@ -145,9 +145,9 @@ def make_run(
     stick: float = 0.7,
     gating: Gating | None = None,
 ) -> Run:
-    """A run whose log posterior climbs and then varies about a level, `apart` from chain to chain.
+    """Make a run whose log posterior increases, then varies about a level that differs by `apart` per chain.
 
-    With a gating its weights are those of each draw.
+    With a gating, all draws have its weights.
     """
     rng = np.random.default_rng(7)
     size, dim = n_components if gating is None else len(gating.weights), len(channels)

@@ -1,4 +1,4 @@
-"""The map of a gating: t-SNE of some of its events."""
+"""The map of a gating by t-SNE."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Array = np.ndarray
 
 
 def blobs(n: int, dim: int = 5, n_populations: int = 4, seed: int = 1) -> tuple[Array, Array]:
-    """Events of populations that lie far apart, float32 [n, dim], and the population of each."""
+    """Draw events of separated populations, float32 [n, dim], and the population of each."""
     rng = np.random.default_rng(seed)
     population = rng.integers(0, n_populations, n).astype(np.int32)
     means = 10.0 * rng.permutation(np.eye(max(n_populations, dim)))[:n_populations, :dim]
@@ -24,7 +24,7 @@ def blobs(n: int, dim: int = 5, n_populations: int = 4, seed: int = 1) -> tuple[
 
 
 def neighbours_alike(places: Array, populations: Array) -> float:
-    """Share of the events whose nearest neighbour is of their population."""
+    """Return the share of the events whose nearest neighbour has the same population."""
     gaps = np.linalg.norm(places[:, None] - places[None], axis=2)
     np.fill_diagonal(gaps, np.inf)
     return float((populations[gaps.argmin(axis=1)] == populations).mean())
@@ -38,8 +38,8 @@ def test_neighbours_on_the_map_are_neighbours_in_all_channels() -> None:
     assert neighbours_alike(found.places, others) < 0.5, "a map of other events would pass"
 
 
-@pytest.mark.parametrize("n_events", [300, 1_100])  # neighbours by search, and by approximate search
-def test_a_seed_has_one_map_whatever_the_threads(n_events: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("n_events", [300, 1_100])  # exact and approximate search of neighbours
+def test_a_seed_gives_one_map_for_any_threads(n_events: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedding, "EARLY", 20)
     monkeypatch.setattr(embedding, "LATE", 30)
     events = blobs(n_events)
@@ -91,7 +91,7 @@ def test_events_are_drawn_at_random(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not np.array_equal(found.populations, embedding.make_map(values, rows, seed=4).populations)
 
 
-def test_a_missing_package_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     embedding.need()
     monkeypatch.setitem(sys.modules, "openTSNE", None)
     with pytest.raises(ConfigError, match=r"^a map needs openTSNE \(.*\): pip install 'dpmix\[map\]'$"):

@@ -1,4 +1,4 @@
-"""The files with a row per event: what is written is read back by other libraries."""
+"""Files with one row per event, read back by other libraries."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def sources(tmp_path: Path) -> list[Source]:
 
 
 def whole(sample: int, n_events: int, seed: int) -> Block:
-    """All that is gated of one sample: some rows are left out."""
+    """All gated events of one sample; some rows are missing."""
     random = np.random.default_rng(seed)
     rows = np.flatnonzero(random.random(n_events) < 0.9)
     n = len(rows)
@@ -77,7 +77,7 @@ def write(
 
 
 def wanted() -> dict[str, np.ndarray]:
-    """The columns, computed in float64 from the memberships."""
+    """Compute the columns from the memberships in float64."""
     p = np.concatenate([block.memberships for block in WHOLE]).astype(np.float64)
     logs = np.log(p, out=np.zeros_like(p), where=p > 0)
     return {
@@ -99,7 +99,7 @@ def agree(found: np.ndarray, name: str) -> None:
         np.testing.assert_array_equal(found, want, err_msg=name)
 
 
-# ------------------------------------------------------------------------------------------- kinds
+# ------------------------------------------------------------------------------------------ formats
 
 
 @pytest.mark.parametrize("memberships", [False, True])
@@ -171,7 +171,7 @@ def test_fcs_of_several_samples(tmp_path: Path, sources: list[Source]) -> None:
             [block.population + 1, block.probability, block.entropy, block.implausible]
         )
         np.testing.assert_array_equal(events[:, -4:], want)
-        # values lie below the range
+        # values must be below the range
         limits = [float(flow.channels[n]["pnr"]) for n in range(len(names) - 3, len(names) + 1)]
         assert limits == [5, 2, 3, 2]
 
@@ -202,7 +202,7 @@ def test_all_formats_at_once_in_blocks_of_any_size(tmp_path: Path, sources: list
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "many" / name).read_bytes()
 
 
-def test_row_groups_are_large_and_blocks_may_be_used_again(
+def test_row_groups_are_large_and_blocks_can_be_reused(
     tmp_path: Path, sources: list[Source], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
@@ -262,7 +262,7 @@ def test_an_unknown_format(tmp_path: Path, sources: list[Source]) -> None:
         event_paths(tmp_path, ["csv", "xlsx"], ["a", "b"], sources)
 
 
-def test_fcs_of_what_is_no_fcs(tmp_path: Path) -> None:
+def test_fcs_requires_fcs_files(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.ones((5, 2), np.float32))
     sources = open_sources([tmp_path / "a.npy"])
     with pytest.raises(DataError, match=r"a.npy: is not an FCS file.*parquet, csv, h5ad") as caught:
@@ -278,7 +278,7 @@ def test_fcs_that_was_gated_before(tmp_path: Path, sources: list[Source]) -> Non
         write(tmp_path / "again", ("fcs",), again)
 
 
-def test_what_is_in_the_way(tmp_path: Path) -> None:
+def test_existing_files(tmp_path: Path) -> None:
     there, folder, new, read = (tmp_path / name for name in ("there", "folder", "new", "read"))
     there.write_text("x")
     read.write_text("x")
@@ -295,7 +295,7 @@ def test_what_is_in_the_way(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("formats", [FORMATS, ("fcs",)])
-def test_nothing_is_left_of_what_was_not_finished(
+def test_unfinished_files_are_deleted(
     tmp_path: Path, sources: list[Source], formats: tuple[str, ...]
 ) -> None:
     out = tmp_path / "out"
@@ -327,7 +327,7 @@ def test_a_place_that_cannot_be_written_to(tmp_path: Path, sources: list[Source]
         write(out, (name,), sources)
 
 
-@pytest.mark.parametrize("name", ["parquet", "csv", "fcs"])  # HDF5 opens no device
+@pytest.mark.parametrize("name", ["parquet", "csv", "fcs"])  # HDF5 cannot open a device
 def test_a_full_disk(tmp_path: Path, sources: list[Source], name: str) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("/dev/full, which is a full disk, is not here")
@@ -340,7 +340,7 @@ def test_a_full_disk(tmp_path: Path, sources: list[Source], name: str) -> None:
     assert not list(out.iterdir())
 
 
-def test_a_data_file_that_is_cut_while_it_is_copied(tmp_path: Path, sources: list[Source]) -> None:
+def test_a_data_file_truncated_while_it_is_copied(tmp_path: Path, sources: list[Source]) -> None:
     header = sources[1].header
     assert header is not None
     header.path.write_bytes(header.path.read_bytes()[:-1000])
@@ -349,7 +349,7 @@ def test_a_data_file_that_is_cut_while_it_is_copied(tmp_path: Path, sources: lis
     assert not list((tmp_path / "out").iterdir())
 
 
-def test_many_files_in_the_way_are_one_line(tmp_path: Path) -> None:
+def test_many_existing_files_give_one_line(tmp_path: Path) -> None:
     paths = [tmp_path / name for name in ("a.csv", "b.csv", "c.csv", "new.csv")]
     for path in paths[:3]:
         path.touch()

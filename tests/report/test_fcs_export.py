@@ -1,4 +1,4 @@
-"""FCS files with channels added: real files and every kind of storage, opened by FlowIO and FlowKit."""
+"""FCS files with added channels: real files and every storage type, read by FlowIO and FlowKit."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def numbers(header: Header, seed: int = 1) -> tuple[npt.NDArray[np.int64], npt.N
 
 
 def copied(header: Header, path: Path, rows: npt.NDArray[np.int64] | None = None, blocks: int = 3) -> Header:
-    """The file with `numbers` added to all or some events, given in several blocks."""
+    """Write the file with `numbers` added to all or some events, in several blocks."""
     number, share = numbers(header)
     rows = np.arange(header.n_events) if rows is None else rows
     copy = Copy(header, path, ADDED)
@@ -62,7 +62,7 @@ def copied(header: Header, path: Path, rows: npt.NDArray[np.int64] | None = None
 
 def flow(path: Path, **options: bool | int) -> flowio.FlowData:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # FlowIO's, of ends that are one byte too far
+        warnings.simplefilter("ignore")  # FlowIO warns of ends that are one byte too large
         return flowio.FlowData(path, **options)
 
 
@@ -77,7 +77,7 @@ def test_real_files(shared_data: Path, tmp_path: Path, name: str) -> None:
     d = len(old.channels)
     number, share = numbers(old)
 
-    # by FlowIO and FlowKit
+    # read by FlowIO and FlowKit
     theirs = flow(new.path).as_array(preprocess=False)
     assert theirs.shape == (old.n_events, d + 2)
     sample = flowkit.Sample(new.path, preprocess=False)
@@ -85,7 +85,7 @@ def test_real_files(shared_data: Path, tmp_path: Path, name: str) -> None:
     assert sample.pns_labels[d:] == ["number", "share"]
     np.testing.assert_array_equal(sample.get_events("raw"), theirs)
 
-    # what is added
+    # added channels
     gain = float(new.keywords[f"p{d + 2}g"])
     assert gain == (10_000 if old.datatype == "I" else 1)
     np.testing.assert_array_equal(theirs[:, d], number)
@@ -93,17 +93,17 @@ def test_real_files(shared_data: Path, tmp_path: Path, name: str) -> None:
         theirs[:, d + 1], np.rint(share.astype(float) * gain) if gain > 1 else share
     )
 
-    # what was there: the numbers, and but for 24 bits the bytes
+    # existing channels: values, and bytes except for 24-bit integers
     np.testing.assert_array_equal(theirs[:, :d].astype(np.float32), read_events(old))
     if name != "fcs_odd/flowcal_Data003.fcs":
         np.testing.assert_array_equal(
             read_rows(new, 0, new.n_events)[:, : old.row.itemsize], read_rows(old, 0, old.n_events)
         )
         options = {"ignore_offset_error": True, "ignore_offset_discrepancy": True, "nextdata_offset": 0}
-        if "fake_large" not in name:  # HEADER is blank, which FlowIO does not read
+        if "fake_large" not in name:  # FlowIO cannot read a blank HEADER
             before = flow(old.path, **options)
             np.testing.assert_array_equal(theirs[:, :d], before.as_array(preprocess=False))
-            lost = "data1" in name  # FlowIO loses its place at empty values, which dpmix.inputs.fcs reads
+            lost = "data1" in name  # FlowIO misreads empty values, dpmix.inputs.fcs does not
             kept = (
                 {}
                 if lost
@@ -125,7 +125,7 @@ def test_real_files(shared_data: Path, tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["fcs/3FITC_4PE_004.fcs", "fcs/100715.fcs", "fcs_odd/data1.fcs"])
-def test_what_readers_make_of_gain_and_amplification(shared_data: Path, tmp_path: Path, name: str) -> None:
+def test_readers_apply_gain_and_amplification(shared_data: Path, tmp_path: Path, name: str) -> None:
     old = read_header(shared_data / name)
     new = copied(old, tmp_path / "new.fcs")
     before, after = flow(old.path).as_array(), flow(new.path).as_array()
@@ -142,7 +142,7 @@ def test_the_second_data_set(shared_data: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(flow(new.path).as_array(preprocess=False)[:, :-2], read_events(old))
 
 
-# -------------------------------------------------------------------------- each kind of storage
+# --------------------------------------------------------------------------- every storage type
 
 
 def sized(values: list[int], sizes: list[int], order: str) -> bytes:
@@ -168,7 +168,7 @@ def test_integers(tmp_path: Path, order: str, sizes: list[int], added_bits: int)
     values = [[200, 130], [255, 7], [0, 99]]
     if sizes == [3, 3]:
         values = [[16_777_215, 70_001], [1, 2], [65_536, 0]]
-    # $PnR 100 keeps 7 bits of the second channel: the 8th stays in the file and stays masked
+    # $PnR 100 masks the 8th bit of the second channel, which stays in the file
     ranges = [str(256 ** sizes[0]), "100" if sizes != [3, 3] else "16777216"]
     data = b"".join(sized(row, sizes, order) for row in values)
     keywords = channel_keywords([8 * s for s in sizes], ranges, order=order, n_events=3)
@@ -183,7 +183,7 @@ def test_integers(tmp_path: Path, order: str, sizes: list[int], added_bits: int)
     )
     assert [c.range for c in new.channels[2:]] == [21, 10_001]
     assert "new_share 10000" in new.keywords["dpmix_scale"]
-    if max(sizes) < 8:  # which FlowIO does not read
+    if max(sizes) < 8:  # FlowIO cannot read these
         np.testing.assert_array_equal(flow(new.path).as_array(preprocess=False), read_events(new))
 
 
@@ -216,7 +216,7 @@ def test_mixed_types_of_fcs_3_2(tmp_path: Path) -> None:
 
 
 def test_events_left_out_have_zeros(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fcs_export, "EVENTS", 64)  # gaps and blocks across several steps of copying
+    monkeypatch.setattr(fcs_export, "EVENTS", 64)  # gaps and blocks span several steps of copying
     simulation = simulate.cytometry_like(1000, seed=4)
     simulation.write(tmp_path / "old.fcs")
     old = read_header(tmp_path / "old.fcs")
@@ -307,7 +307,7 @@ def test_the_analysis_is_kept(tmp_path: Path, version: str) -> None:
     assert in_header == [new.analysis[0], new.analysis[0] + len(analysis) - 1]
 
 
-def test_an_analysis_that_is_not_there_is_not_pointed_to(tmp_path: Path) -> None:
+def test_a_missing_analysis_has_no_position(tmp_path: Path) -> None:
     path = make_fcs(tmp_path / "old.fcs", bytes(8), channel_keywords([32], ["10"], "F"))
     raw = path.read_bytes()
     path.write_bytes(raw[:42] + b"%8d%8d" % (len(raw) + 100, len(raw) + 200) + raw[58:])
@@ -315,10 +315,10 @@ def test_an_analysis_that_is_not_there_is_not_pointed_to(tmp_path: Path) -> None
     assert flow(new.path).analysis == {}
 
 
-def test_events_beyond_what_eight_digits_can_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_beyond_eight_digit_offsets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fcs_export, "IN_HEADER", 1500)
     keywords = channel_keywords([32], ["10"], "F", n_events=200)
-    keywords.pop("$TOT")  # FCS 2.0 has none, and then DATA of HEADER says how many events there are
+    keywords.pop("$TOT")  # FCS 2.0 has none; the size of DATA gives the number of events
     data = np.arange(200, dtype="<f4").tobytes()
     old = read_header(make_fcs(tmp_path / "old.fcs", data, keywords, version="FCS2.0"))
     new = copied(old, tmp_path / "new.fcs")

@@ -1,4 +1,4 @@
-"""What the figures show, and the figures."""
+"""Figures: their content and their files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ NAMES = {
     for suffix in (".png", ".pdf")
 }
 
-# Machado, Oliveira and Fernandes (2009), severity 1: what protanopes, deuteranopes and tritanopes see.
+# Colour vision of protanopes, deuteranopes and tritanopes, severity 1:
+# Machado, Oliveira and Fernandes (2009).
 SIGHTS = {
     "normal": np.eye(3),
     "protanopia": [
@@ -48,7 +49,7 @@ def linear(colours: tuple[str, ...]) -> Array:
 
 
 def cielab(rgb: Array) -> Array:
-    """CIE 1976 L*a*b*, D65: not the space that the palette was chosen in."""
+    """Convert to CIE 1976 L*a*b*, D65; the palette was chosen in another space."""
     to_xyz = [
         [0.4124564, 0.3575761, 0.1804375],
         [0.2126729, 0.7151522, 0.0721750],
@@ -83,7 +84,7 @@ def test_numbers_on_the_colours_can_be_read() -> None:
         assert (max(light, text) + 0.05) / (min(light, text) + 0.05) >= 4.5  # WCAG 2.1, AA
 
 
-def test_names_are_shortened_to_what_tells() -> None:
+def test_names_are_shortened_to_informative_parts() -> None:
     gating = make_gating(2, 4, channels=("CD3", "CD45RA", "a b", "HLA-DR"))
     full = "CD3+, CD45RA-, a b+/-, HLA-DR+"
     named = replace(gating, phenotypes=(full, "CD3-, CD45RA-, a b-, HLA-DR-"))
@@ -99,7 +100,7 @@ def test_names_are_shortened_to_what_tells() -> None:
 
 
 @pytest.mark.parametrize(
-    ("share", "told"),
+    ("share", "text"),
     [
         (0.0, "0.0%"),
         (1.0, "100.0%"),
@@ -109,8 +110,8 @@ def test_names_are_shortened_to_what_tells() -> None:
         (2e-5, "<0.01%"),
     ],
 )
-def test_shares_are_told_in_few_digits(share: float, told: str) -> None:
-    assert labels.percent(share) == told
+def test_shares_have_few_digits(share: float, text: str) -> None:
+    assert labels.percent(share) == text
 
 
 @pytest.mark.parametrize(
@@ -122,7 +123,7 @@ def test_shares_are_told_in_few_digits(share: float, told: str) -> None:
         (0.7, 1.0, [0.7, 0.8, 0.9, 1.0]),
     ],
 )
-def test_every_axis_of_logarithms_is_named(low: float, high: float, places: list[float]) -> None:
+def test_logarithmic_axes_have_ticks(low: float, high: float, places: list[float]) -> None:
     assert labels.ticks(low, high) == pytest.approx(places)
 
 
@@ -156,7 +157,7 @@ def test_separation_is_one_minus_the_bhattacharyya_coefficient() -> None:
 
 
 def blobs(centres: Array, n: int = 500) -> Gating:
-    """Populations about given centres."""
+    """Make a gating of populations around given centres."""
     centres = np.asarray(centres, float)
     n_populations, n_channels = centres.shape
     rng = np.random.default_rng(1)
@@ -175,8 +176,8 @@ def blobs(centres: Array, n: int = 500) -> Gating:
     )
 
 
-def test_the_pairs_chosen_separate_all_and_leave_out_what_does_not() -> None:
-    # Channels 0 and 1 tell 0 and 1 from the rest, channels 3 and 4 tell 2 and 3; channel 2 tells nothing.
+def test_the_chosen_pairs_separate_all_and_omit_useless_channels() -> None:
+    # Channels 0 and 1 separate populations 0 and 1, channels 3 and 4 separate 2 and 3, channel 2 none.
     gating = blobs([[0, 0, 0, 0, 0], [5, 5, 0, 0, 0], [0, 5, 0, 5, 0], [0, 5, 0, 0, 5]])
     chosen = pairs.separating_pairs(gating)
     channels = {int(c) for pair in chosen for c in gating.rasters.pairs[pair]}
@@ -220,7 +221,7 @@ def test_ranges_of_channels_are_quantiles_of_the_events() -> None:
     np.testing.assert_array_less(np.abs(high - np.quantile(values, 0.99, axis=0)), width)
 
 
-def test_the_heatmap_puts_like_beside_like_and_empty_populations_last() -> None:
+def test_the_heatmap_groups_similar_and_puts_empty_populations_last() -> None:
     gating = blobs([[0, 0, 0, 5], [5, 5, 5, 0], [0.2, 0, 0.1, 5], [5, 5, 4.8, 0], [9, 0, 0, 0]])
     quantiles = gating.quantiles.copy()
     quantiles[:, 4] = np.nan
@@ -239,7 +240,7 @@ def test_the_heatmap_puts_like_beside_like_and_empty_populations_last() -> None:
 
 
 def by_hand() -> tuple[Tree, Array]:
-    """Six modes: 1 and 2 join 0, 4 joins 3, then 5 joins 3, then 3 joins 0."""
+    """Return a tree of six modes: 1 and 2 join 0, 4 joins 3, then 5 joins 3, then 3 joins 0."""
     merges = np.array([[1, 0], [4, 3], [2, 0], [5, 3], [3, 0]])
     levels = np.array([0.01, 0.5, 0.6, 3.0, 8.0])
     tree = Tree(np.arange(6), np.zeros((6, 2)), np.zeros(6), merges, levels)
@@ -250,7 +251,7 @@ def test_the_tree_is_drawn_from_its_merges() -> None:
     tree, components = by_hand()
     gating = replace(make_gating(3, 2), tree=tree, level=1.0, modes=components)
     drawn = dendrogram.dendrogram(gating)
-    # What merges far below the cut is one leaf; its floor is there.
+    # Modes that merge far below the cut are one leaf, drawn from the floor.
     assert [(leaf.modes, leaf.populations) for leaf in drawn.leaves] == [
         (2, (0,)), (1, (0,)), (1, (1,)), (1, (1,)), (1, (2,)),
     ]  # fmt: skip
@@ -290,7 +291,7 @@ def test_brackets_do_not_cross_and_every_population_has_a_leaf() -> None:
                     assert not (low < place < high and end < row[1] < levels[1]), "lines cross"
 
 
-def test_trees_of_one_mode_of_very_many_and_cut_at_nothing() -> None:
+def test_trees_of_one_and_of_very_many_modes_and_a_cut_at_zero() -> None:
     one = Tree(np.zeros(3, int), np.zeros((1, 2)), np.zeros(1), np.zeros((0, 2), int), np.zeros(0))
     drawn = dendrogram.dendrogram(replace(make_gating(1, 2), tree=one, modes=np.zeros(1, int)))
     assert [leaf.modes for leaf in drawn.leaves] == [1]
@@ -315,7 +316,7 @@ def test_paths_are_thinned_to_their_extremes() -> None:
     assert len(traces.thinned(np.full(5, np.nan))) == 0
 
 
-def test_traces_tell_what_summaries_tell(tmp_path: Path) -> None:
+def test_traces_have_the_diagnostics_of_the_summaries(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run.h5", committed=30)
     mixing = convergence(run)
     rows = {row.quantity: row for row in mixing}
@@ -396,10 +397,10 @@ MAPS = {
 
 
 @pytest.mark.parametrize("case", MAPS)
-def test_a_map_is_drawn_where_there_is_one(
+def test_a_map_is_drawn(
     tmp_path: Path, case: str, recwarn: pytest.WarningsRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(figures, "FIGURES", ())  # the others are drawn elsewhere
+    monkeypatch.setattr(figures, "FIGURES", ())  # other tests draw the others
     run = make_run(tmp_path / "run.h5")
     figures.write_figures(tmp_path / "figures", MAPS[case], run, [])
     assert drawn(tmp_path / "figures") == {"map.png", "map.pdf"}
@@ -407,7 +408,7 @@ def test_a_map_is_drawn_where_there_is_one(
     assert not [str(w.message) for w in recwarn if "dpmix" in w.filename or "matplotlib" in w.filename]
 
 
-def test_a_map_has_its_events_where_they_are_and_says_what_it_means() -> None:
+def test_a_map_has_its_events_and_its_caption() -> None:
     gating = MAPS["empty population"]
     assert gating.map is not None
     figure = figures.event_map(gating, gating.map)
@@ -430,7 +431,7 @@ def test_a_map_has_its_events_where_they_are_and_says_what_it_means() -> None:
     assert "All 4,000 events" in embedding.map_caption(gating, with_map(gating, 4_000).map)
 
 
-def test_numbers_on_a_map_stand_at_events_or_above_an_island_they_would_hide() -> None:
+def test_numbers_on_a_map_stand_at_events_or_above_small_islands() -> None:
     gating = make_gating(3, 3)
     rng = np.random.default_rng(1)
     wide = rng.normal(size=(300, 2)) + np.where(np.arange(300) % 3 == 0, -50.0, 50.0)[:, None]
@@ -445,7 +446,7 @@ def test_numbers_on_a_map_stand_at_events_or_above_an_island_they_would_hide() -
 
 
 @pytest.mark.slow
-def test_figures_are_the_same_whenever_they_are_drawn(tmp_path: Path) -> None:
+def test_figures_are_reproducible(tmp_path: Path) -> None:
     gating = with_map(make_gating())
     run = make_run(tmp_path / "run.h5", gating=gating)
     for name in ("one", "two"):
@@ -482,7 +483,7 @@ def test_intervals_are_those_of_the_posterior_and_absent_where_there_is_none() -
     assert "no interval" in single.get_xlabel()
 
 
-def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     gating = make_gating()
     run = make_run(tmp_path / "run.h5", gating=gating)

@@ -1,4 +1,4 @@
-"""Gating from end to end: a run of simulated blood, its events and others, all files that come of it."""
+"""Gating from end to end: a run on simulated blood, its own and other events, and all output files."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Emulate = Callable[..., None]
 
 MARKERS = ["CD3", "CD4", "CD8", "CD19", "CD14"]
 SIZES = (2_500, 1_500)
-TAKEN = 3_000  # of these events the run takes so many
+TAKEN = 3_000  # events of the run
 FIGURES = ("heatmap", "pairs", "proportions", "tree", "traces")
 EVERYTHING = {
     *("events.parquet", "events.csv", "events.h5ad", "a.gated.fcs", "b.gated.fcs"),
@@ -70,7 +70,7 @@ def config(folder: Path, output: str, **sections: dict[str, Any]) -> Config:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two FCS files; `run.h5`, 16 draws of two chains from a part of their events."""
+    """A folder with two FCS files and `run.h5`, 16 draws from two chains on a part of their events."""
     folder = tmp_path_factory.mktemp("blood")
     for name, n_events, seed in zip("ab", SIZES, (1, 2), strict=True):
         simulate.cytometry_like(n_events, seed=seed).write(folder / f"{name}.fcs")
@@ -90,21 +90,21 @@ def found(task: Task) -> Populations:
 
 @pytest.fixture(scope="module")
 def gated(folder: Path) -> Gating:
-    """Of the run's own events, in the folder `all`, in all formats."""
+    """Gate the run's own events into the folder `all`, in all formats."""
     formats = ("parquet", "csv", "h5ad", "fcs")
     return gate.gate(folder / "run.h5", folder / "all", formats=formats, memberships=True, engine=ON_CPU)
 
 
 @pytest.fixture(scope="module")
 def predicted(folder: Path) -> Gating:
-    """Of all events of the two files, in the folder `new`."""
+    """Gate all events of the two files into the folder `new`."""
     files = [folder / "a.fcs", folder / "b.fcs"]
     return gate.predict(folder / "run.h5", files, folder / "new", engine=ON_CPU)
 
 
 @pytest.fixture
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a test is about something else: they take longer than all the rest."""
+    """Skip figures and report, which take longer than all the rest."""
     monkeypatch.setattr(figures, "write_figures", lambda *given: None)
     monkeypatch.setattr(page, "write_report", lambda *given: None)
 
@@ -114,7 +114,7 @@ def events(folder: Path) -> pandas.DataFrame:
 
 
 def listed(table: pandas.DataFrame) -> Array:
-    """The memberships in a table of events, float64 [N, P]."""
+    """Return the memberships in a table of events, float64 [N, P]."""
     return table[[name for name in table if name[0] == "p" and name[1:].isdigit()]].to_numpy(float)
 
 
@@ -122,7 +122,7 @@ def files_of(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
-# ---------------------------------------------------------------------------- what is written
+# ---------------------------------------------------------------------------- output files
 
 
 def test_all_files_are_written(folder: Path, gated: Gating, predicted: Gating) -> None:
@@ -132,14 +132,14 @@ def test_all_files_are_written(folder: Path, gated: Gating, predicted: Gating) -
     assert gated.channels == tuple(MARKERS)
     assert gated.n_events.sum() == TAKEN
     assert predicted.n_events.tolist() == list(SIZES)
-    assert 5 <= gated.n_populations <= 12  # of the five markers' levels
-    assert (np.diff(gated.proportions.mean(axis=(0, 1)))[:2] < 0.05).all()  # by weight, roughly
+    assert 5 <= gated.n_populations <= 12  # from the levels of five markers
+    assert (np.diff(gated.proportions.mean(axis=(0, 1)))[:2] < 0.05).all()  # approximately by weight
 
 
 def mean_of_draws(found: Populations, values: Array, ratios: Array) -> tuple[Array, Array]:
-    """Memberships [N, P] and log densities [N] averaged over the draws, in float64 by scipy.
+    """Average memberships [N, P] and densities [N] over the draws, in float64 with scipy.
 
-    ratios [T, P]: the weights of the populations in the sample over those in the run.
+    `ratios` [T, P] are the weights of the populations in the sample divided by those in the run.
     """
     total, log_densities = np.zeros((len(values), found.n_populations)), []
     for (chain, draw), populations, ratio in zip(found.draws, found.components, ratios, strict=True):
@@ -199,7 +199,7 @@ def test_the_summary_is_of_the_events_in_the_table(folder: Path, gated: Gating, 
 
 
 def test_medians_are_those_of_the_events(folder: Path, gated: Gating) -> None:
-    """AnnData has the values of each event beside its population."""
+    """AnnData has the values of each event next to its population."""
     import anndata
 
     table = anndata.read_h5ad(folder / "all" / "events.h5ad")
@@ -214,7 +214,7 @@ def test_medians_are_those_of_the_events(folder: Path, gated: Gating) -> None:
 
 
 def test_populations_are_those_that_were_simulated(folder: Path, predicted: Gating) -> None:
-    """CD4 T cells, CD8 T cells, B cells and monocytes: the populations of each are of no other."""
+    """The populations of CD4 T cells, CD8 T cells, B cells and monocytes hold no other cells."""
     kinds = {"CD4": "CD3+ CD4+ CD8-", "CD8": "CD3+ CD4- CD8+", "B": "CD19+", "monocytes": "CD14+"}
     names = np.concatenate(
         [np.array([*simulate.POPULATIONS])[np.load(folder / f"{x}.truth.npz")["labels"]] for x in "ab"]
@@ -259,7 +259,7 @@ def test_aligned_draws_open_in_arviz(folder: Path, found: Populations, gated: Ga
     for (chain, draw), order in zip(found.draws, found.order, strict=True):
         np.testing.assert_allclose(aligned.means[chain, draw], raw.means[chain, draw][order])
         np.testing.assert_allclose(aligned.weights[chain, draw], raw.weights[chain, draw][order])
-    # Heavy components are in their places: much nearer to the reference's than under their own numbers.
+    # Aligned heavy components are much nearer to those of the reference than unaligned ones.
     reference = raw.means[tuple(found.draws[found.reference])]
     heavy = raw.weights[tuple(found.draws[found.reference])] > 0.05
     moved = np.median(np.abs(aligned.means.values - reference)[:, :, heavy])
@@ -272,10 +272,10 @@ def test_the_tree_names_its_draws(folder: Path, gated: Gating) -> None:
     assert tree["phenotypes"] == list(gated.phenotypes)
 
 
-# ---------------------------------------------------------------------------- the same, another way
+# ---------------------------------------------------------------------------- equivalent calls
 
 
-def test_what_a_run_took_is_much_the_same_among_all_events(
+def test_events_of_the_run_are_gated_similarly_among_all_events(
     folder: Path, gated: Gating, predicted: Gating
 ) -> None:
     own, all_events = (events(folder / name).set_index(["sample", "event"]) for name in ("all", "new"))
@@ -284,7 +284,7 @@ def test_what_a_run_took_is_much_the_same_among_all_events(
     there = all_events.loc[own.index]
     for name in ("log_density", "implausible"):
         np.testing.assert_allclose(own[name], there[name], rtol=0, atol=1e-6)
-    # But for what the sample's proportions have to say of events in doubt.
+    # The proportions of the sample change uncertain events only.
     away = np.abs(listed(own) - listed(there))
     assert away.mean() < 1e-3
     assert away.max() < 0.1
@@ -301,7 +301,7 @@ def test_gate_of_other_files_is_predict(folder: Path, predicted: Gating, tmp_pat
         np.testing.assert_array_equal(getattr(again, name), getattr(predicted, name), err_msg=name)
 
 
-def test_a_sample_alone_is_as_among_others(folder: Path, predicted: Gating, tmp_path: Path) -> None:
+def test_a_sample_is_gated_alone_as_among_others(folder: Path, predicted: Gating, tmp_path: Path) -> None:
     alone = gate.predict(folder / "run.h5", [folder / "b.fcs"], tmp_path, engine=ON_CPU)
     together = events(folder / "new")
     columns = [name for name in together if name != "sample"]
@@ -380,14 +380,14 @@ def test_the_map_is_of_standardised_events_and_their_populations(
     assert len(mapped.places) == 500
 
 
-# ---------------------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------------------- errors
 
 
 def test_a_map_without_its_package_is_refused_before_the_work(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "openTSNE", None)
-    monkeypatch.setattr(gate, "prepare", lambda *given: pytest.fail("began to work"))
+    monkeypatch.setattr(gate, "prepare", lambda *given: pytest.fail("started to work"))
     refused = dpmix("gate", folder / "run.h5", "--output", tmp_path / "out", "--map", code=2)
     assert refused.stderr.startswith("dpmix: a map needs openTSNE (")
     assert refused.stderr.endswith("): pip install 'dpmix[map]'\n")
@@ -396,7 +396,7 @@ def test_a_map_without_its_package_is_refused_before_the_work(
 
 
 @pytest.mark.usefixtures("no_pictures")
-def test_without_a_map_nothing_of_it_is_needed_or_in_the_way(
+def test_without_a_map_its_package_and_files_do_not_matter(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "figures").mkdir()
@@ -409,7 +409,7 @@ def test_without_a_map_nothing_of_it_is_needed_or_in_the_way(
 
 
 @pytest.mark.usefixtures("no_pictures")
-def test_files_that_are_there_are_not_replaced_unasked(folder: Path, tmp_path: Path) -> None:
+def test_existing_files_are_replaced_only_with_overwrite(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "populations.csv").write_text("mine")
     with pytest.raises(ConfigError, match=r"populations\.csv: exists already; .*--overwrite"):
         gate.gate(folder / "run.h5", tmp_path, engine=ON_CPU)
@@ -420,7 +420,7 @@ def test_files_that_are_there_are_not_replaced_unasked(folder: Path, tmp_path: P
         gate.predict(folder / "run.h5", [folder / "a.fcs"], tmp_path, engine=ON_CPU)
 
 
-def test_a_folder_to_write_to_is_no_file(folder: Path, tmp_path: Path) -> None:
+def test_the_output_folder_must_not_be_a_file(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("mine")
     for write in (gate.gate, lambda *given: gate.predict(given[0], [folder / "a.fcs"], given[1])):
         with pytest.raises(ConfigError, match=r"mine: is a file, not a folder"):
@@ -428,10 +428,10 @@ def test_a_folder_to_write_to_is_no_file(folder: Path, tmp_path: Path) -> None:
     assert (tmp_path / "mine").read_text() == "mine"
 
 
-def test_a_place_that_cannot_be_made_is_refused_before_the_work(
+def test_an_impossible_output_folder_is_refused_before_the_work(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(find, "find_populations", lambda *given, **options: pytest.fail("began to work"))
+    monkeypatch.setattr(find, "find_populations", lambda *given, **options: pytest.fail("started to work"))
     (tmp_path / "mine").write_text("mine")
     for output in (tmp_path / "mine" / "out", tmp_path / "mine" / "far" / "out"):
         for command in (("gate", folder / "run.h5"), ("predict", folder / "run.h5", folder / "a.fcs")):
@@ -450,7 +450,7 @@ def test_a_place_that_cannot_be_made_is_refused_before_the_work(
     )
 
 
-def test_a_backend_that_is_not_there_is_told_with_an_option_that_is(
+def test_an_unavailable_backend_names_an_available_one(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dpmix.engines.cuda.available", lambda: (False, "no driver"))
@@ -463,9 +463,7 @@ def test_a_backend_that_is_not_there_is_told_with_an_option_that_is(
     assert "--set" not in options
 
 
-def test_a_run_of_files_that_were_gated_leaves_out_what_was_added(
-    folder: Path, gated: Gating, tmp_path: Path
-) -> None:
+def test_a_run_on_gated_files_ignores_the_added_channels(folder: Path, gated: Gating, tmp_path: Path) -> None:
     shutil.copy(folder / "all" / "a.gated.fcs", tmp_path / "a.fcs")
     shutil.copy(folder / "all" / "b.gated.fcs", tmp_path / "b.fcs")
     markers = open_source(folder / "a.fcs")
@@ -477,7 +475,7 @@ def test_a_run_of_files_that_were_gated_leaves_out_what_was_added(
         assert channels.choose_channels(["dpmix_entropy"], [source])[0] == [[len(source.details) - 2]]
 
 
-def test_a_file_that_is_read_is_never_replaced(folder: Path, tmp_path: Path) -> None:
+def test_an_input_file_is_never_replaced(folder: Path, tmp_path: Path) -> None:
     source = tmp_path / "a.gated.fcs"
     shutil.copy(folder / "a.fcs", source)
     shutil.copy(folder / "a.fcs", tmp_path / "a.fcs")
@@ -523,16 +521,16 @@ def test_proportions_have_the_mean_of_the_memberships(folder: Path, gated: Gatin
     for s, name in enumerate(gated.samples):
         shares = listed(table[table["sample"] == name])
         n_events = len(shares)
-        wanted = (shares.sum(axis=0) + 1.0 / n_populations) / (n_events + 1.0)  # with the prior's one event
+        wanted = (shares.sum(axis=0) + 1.0 / n_populations) / (n_events + 1.0)  # one event from the prior
         draws = gated.proportions[:, s]
         error = draws.std(axis=0, ddof=1) / np.sqrt(len(draws))
         assert (np.abs(draws.mean(axis=0) - wanted) < 4.5 * error).all()
         np.testing.assert_allclose(draws.sum(axis=1), 1.0)
-    assert np.abs(gated.proportions[:, 0] - gated.proportions[:, 1]).mean() > 0.005  # each its own
+    assert np.abs(gated.proportions[:, 0] - gated.proportions[:, 1]).mean() > 0.005  # the samples differ
 
 
 def test_labels_are_drawn_and_not_the_most_probable(tmp_path: Path) -> None:
-    """Of a population of 15% that runs into another, 14.5% are most probably of it."""
+    """A population of 15% that overlaps another is the most probable one for 14.5% of the events."""
     base = normals((0.85, (0.0, 0.0), 1.0), (0.15, (3.5, 0.0), 1.0))
     found = find_populations(write_run(tmp_path / "run.h5", [[base] * 10]), cpu, n_populations=2)
     assert found.n_populations == 2
@@ -542,13 +540,13 @@ def test_labels_are_drawn_and_not_the_most_probable(tmp_path: Path) -> None:
     shares, _, counts = assign.average_draws(found, engine, 0, n_events, ratios, np.random.default_rng(1))
     wanted = shares.mean(axis=0, dtype=float)
     assert (shares.argmax(axis=1) == 1).mean() < wanted[1] - 0.004
-    error = np.sqrt((shares[:, 1] * shares[:, 0]).sum()) / n_events  # of one draw's labels
+    error = np.sqrt((shares[:, 1] * shares[:, 0]).sum()) / n_events  # for the labels of one draw
     assert (np.abs(counts[:, 1] / n_events - wanted[1]) < 4.0 * error).all()
     assert counts[:, 1].std() > 0.3 * error * n_events
 
 
 def posterior_draws(n_draws: int, n_events: int, seed: int = 4) -> list[Normals]:
-    """Draws about the truth as n_events would make them, under other numbers each."""
+    """Return draws around the truth with the variation of n_events, each with shuffled components."""
     rng = np.random.default_rng(seed)
     draws = []
     for _ in range(n_draws):
@@ -560,7 +558,7 @@ def posterior_draws(n_draws: int, n_events: int, seed: int = 4) -> list[Normals]
 
 
 def counted(found: Populations, values: Array, n_samples: int, *, as_the_run: bool = False) -> Array:
-    """Events drawn to each population in every draw, of samples of equally many events, int64 [T, S, P]."""
+    """Count drawn populations in every draw, for samples of equal size, int64 [T, S, P]."""
     engine, random = CpuEngine(values.astype(np.float32), threads=1), np.random.default_rng(6)
     n_events, weights = len(values) // n_samples, found.weights
     counts = np.zeros((len(found.draws), n_samples, found.n_populations), np.int64)
@@ -583,7 +581,7 @@ def coverage(draws: Array, truth: Array | float) -> float:
 
 @pytest.mark.parametrize("n_draws", [20, 40, 100, 400])
 def test_nine_in_ten_further_draws_lie_in_an_interval(n_draws: int) -> None:
-    """Uniform ones, of which an interval takes in its width; those of numpy's default are narrower."""
+    """Uniform draws: the coverage is the width. Intervals by numpy's default are narrower."""
     draws = np.random.default_rng(n_draws).random((n_draws, 20_000))
     mean, low, high = interval(draws)
     np.testing.assert_array_equal(mean, draws.mean(axis=0))
@@ -593,7 +591,7 @@ def test_nine_in_ten_further_draws_lie_in_an_interval(n_draws: int) -> None:
 
 
 def test_intervals_cover_known_proportions(tmp_path: Path) -> None:
-    """120 samples of 60 cells. Intervals of the draws' counts alone have nowhere near that."""
+    """120 samples of 60 cells; intervals from the counts alone have much lower coverage."""
     n_samples, n_events = 120, 60
     made = write_run(tmp_path / "run.h5", [posterior_draws(40, 4_000)])
     found = find_populations(made, cpu)
@@ -605,9 +603,9 @@ def test_intervals_cover_known_proportions(tmp_path: Path) -> None:
 
 
 def test_intervals_cover_proportions_that_are_not_those_of_the_run(tmp_path: Path) -> None:
-    """A population of 40% of the run and 5% of a sample, 4 standard deviations from the next.
+    """A population with 40% of the run and 5% of a sample, 4 standard deviations from the next.
 
-    By the run's proportions it seems to be near 8%.
+    With the proportions of the run, the estimate would be near 8%.
     """
     n_samples, n_events = 120, 300
     base = normals((0.6, (0.0, 0.0), 1.0), (0.4, (4.0, 0.0), 1.0))
@@ -625,7 +623,7 @@ def test_intervals_cover_proportions_that_are_not_those_of_the_run(tmp_path: Pat
 
 
 def test_samples_of_one_and_of_three_events(folder: Path, predicted: Gating, tmp_path: Path) -> None:
-    """Each is of the population that it is of among others, or in doubt."""
+    """Each event has the same population as among others, or is uncertain."""
     together = events(folder / "new")
     b = together[together["sample"] == "b.fcs"].reset_index(drop=True)
     raw = flowio.FlowData(folder / "b.fcs")
@@ -640,10 +638,10 @@ def test_samples_of_one_and_of_three_events(folder: Path, predicted: Gating, tmp
         same = (table.population == b.population[:n_events]) | (b.probability[:n_events] < 0.9)
         assert same.all()
         np.testing.assert_allclose(few.proportions.sum(axis=2), 1.0)
-        assert (interval(few.overall)[2] - interval(few.overall)[1]).max() > 0.2  # hardly anything is known
+        assert (interval(few.overall)[2] - interval(few.overall)[1]).max() > 0.2  # little is known
 
 
-def test_a_large_sample_is_gated_by_some_of_its_events(
+def test_the_weights_of_a_large_sample_come_from_some_of_its_events(
     folder: Path, predicted: Gating, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(proportions, "MOST_EVENTS", 500)
@@ -667,7 +665,7 @@ def dpmix(*arguments: str | Path, code: int = 0) -> Result:
 
 
 def test_gate_says_what_it_found(folder: Path) -> None:
-    """Of Bayesian EM, whose one draw has no intervals."""
+    """Bayesian EM has one draw and no intervals."""
     assert run_bem(config(folder, "bem.h5")).completed
     result = dpmix(
         "gate", folder / "bem.h5", "--output", folder / "bem", "--backend", "cpu", "--threads", "1"
@@ -772,7 +770,7 @@ def test_predict_needs_files(folder: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_pictures")
-def test_mouse_cells_beside_manual_gates(shared_data: Path, tmp_path: Path) -> None:
+def test_mouse_cells_agree_with_manual_gates(shared_data: Path, tmp_path: Path) -> None:
     """Markers and gates of Van Gassen et al. (2015), Cytometry A 87:636, in a short run."""
     path = shared_data / "labelled" / "flowsom_68983.fcs"
     markers = ["CD8", "l/d", "TCRyd", "CD45", "TCRb", "NK1/1", "CD4", "CD19", "CD3"]

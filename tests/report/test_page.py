@@ -1,4 +1,4 @@
-"""The report: what it says, and what a browser makes of it."""
+"""The report: its text, and its rendering in a browser."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PLOTS = ("markers", "heatmap", "proportions", "tree", "traces")
 
 
 class Page(HTMLParser):
-    """Headings, table cells and addresses of a page, and whether its elements are closed in order."""
+    """Collects ids, table cells and addresses of a page, and checks that its elements are closed in order."""
 
     VOID = ("meta", "input", "br", "link", "img")
 
@@ -76,7 +76,7 @@ def page_of(tmp_path: Path, gating: Gating, **options: Any) -> str:
     return (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
-def test_the_page_is_whole_and_asks_for_nothing_outside(tmp_path: Path) -> None:
+def test_the_page_is_valid_and_self_contained(tmp_path: Path) -> None:
     page = Page(page_of(tmp_path, make_gating(samples=("a.fcs", "b.fcs"))))
     assert page.open == []
     assert len(page.ids) == len(set(page.ids))
@@ -86,7 +86,7 @@ def test_the_page_is_whole_and_asks_for_nothing_outside(tmp_path: Path) -> None:
     assert all(address.startswith("#") and address[1:] in page.ids for address in page.addresses)
 
 
-def test_a_map_has_a_place_where_there_is_one(tmp_path: Path) -> None:
+def test_a_map_has_a_section(tmp_path: Path) -> None:
     text = page_of(tmp_path, with_map(make_gating()))
     page = Page(text)
     assert page.open == []
@@ -123,7 +123,7 @@ def test_one_estimate_has_no_interval_and_no_support(tmp_path: Path) -> None:
     assert "R-hat near" not in text
 
 
-def test_the_summary_says_how_many_and_how_sure() -> None:
+def test_the_summary_has_numbers_and_uncertainty() -> None:
     gating = replace(make_gating(5, 4, draws=20), numbers=np.repeat([4, 5, 6, 7], [1, 18, 18, 3]))
     found, sure, cut = findings.summary(gating)
     assert found.startswith("5 populations in 4,000 events from 1 sample (4 channels).")
@@ -134,7 +134,7 @@ def test_the_summary_says_how_many_and_how_sure() -> None:
     assert gating.why in cut
 
 
-def test_warnings_are_given_where_they_are_due_and_only_there(tmp_path: Path) -> None:
+def test_each_warning_appears_only_when_it_applies(tmp_path: Path) -> None:
     good = replace(make_gating(4, 3, n_events=8_000), support=np.full(4, 0.9))
     run = make_run(tmp_path / "good.h5", draws=600)
     assert findings.warnings(good, run, [row for row in convergence(run) if row.good]) == []
@@ -170,12 +170,12 @@ def test_warnings_are_given_where_they_are_due_and_only_there(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("n_channels", [2, 14, 30, 64])
-def test_the_page_is_small_whatever_there_is_to_show(tmp_path: Path, n_channels: int) -> None:
+def test_the_page_is_small(tmp_path: Path, n_channels: int) -> None:
     gating = make_gating(8, n_channels)
     rng = np.random.default_rng(1)
     shape = gating.rasters.counts.shape
     crowded = replace(
-        gating.rasters,  # every bin is filled, without any order: nothing that packing could use
+        gating.rasters,  # every bin is filled at random and cannot be compressed
         counts=rng.integers(1, 1_000_000_000, shape),
         populations=rng.integers(0, 8, shape).astype(np.int16),
     )
@@ -183,7 +183,7 @@ def test_the_page_is_small_whatever_there_is_to_show(tmp_path: Path, n_channels:
     assert len(text.encode()) <= 10_000_000
 
 
-def test_rasters_are_packed_so_that_they_can_be_read_again(tmp_path: Path) -> None:
+def test_packed_rasters_can_be_read_back(tmp_path: Path) -> None:
     import base64
     import zlib
 
@@ -200,7 +200,7 @@ def test_rasters_are_packed_so_that_they_can_be_read_again(tmp_path: Path) -> No
         np.testing.assert_allclose(events, rasters.counts[pair], rtol=0.05, atol=0.5)
 
 
-def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_does_not_exist(tmp_path: Path) -> None:
     gating = make_gating()
     run = make_run(tmp_path / "run.h5", gating=gating)
     with pytest.raises(DataError, match=r"missing.*cannot be written: No such file"):
@@ -225,7 +225,7 @@ return texts.join(" | ");
 
 
 class Browser:
-    """A headless Chromium with what it logs and asks for."""
+    """A headless Chromium with its logs and network requests."""
 
     def __init__(self, driver: webdriver.Chrome) -> None:
         self.driver = driver
@@ -251,7 +251,7 @@ class Browser:
         WebDriverWait(self.driver, 30).until(lambda d: self.attribute(selector, name) == value)
 
     def complaints(self) -> list[str]:
-        """What went wrong in the page, and what it asked for outside itself."""
+        """Return errors of the page and its network requests."""
         logged = [
             entry["message"]
             for entry in self.driver.get_log("browser")
@@ -264,7 +264,7 @@ class Browser:
         return logged + [url for url in asked if not url.startswith(("file:", "data:", "blob:"))]
 
     def canvas(self, plot: str) -> str:
-        """What a plot looks like: its largest canvas, as text."""
+        """Return the image of a plot: its largest canvas, as text."""
         found: str = self.driver.execute_script(
             """
             const canvases = [];
@@ -281,7 +281,7 @@ class Browser:
         return found
 
     def hover(self, plot: str, across: float, up: float) -> str:
-        """Text of what appears where the mouse points, at shares of a plot's width and height."""
+        """Return the text of the tooltip at shares of a plot's width and height."""
         place = self.driver.find_element(By.ID, f"plot-{plot}")
         self.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", place)
         size = place.size
@@ -348,7 +348,7 @@ def test_a_browser_shows_the_page(tmp_path: Path, browser: Browser) -> None:
 
 
 @pytest.mark.slow
-def test_the_map_tells_the_population_of_one_event_where_many_lie(tmp_path: Path, browser: Browser) -> None:
+def test_the_tooltip_of_the_map_shows_one_event(tmp_path: Path, browser: Browser) -> None:
     gating = replace(make_gating(1, 2, parts=1), phenotypes=("<b>CD3</b>+",))
     places = 0.05 * np.random.default_rng(1).normal(size=(20_000, 2)).astype(np.float32)
     places[:2] = [[-1.0, -1.0], [1.0, 1.0]]
@@ -373,7 +373,7 @@ def test_the_reader_picks_markers_and_populations(tmp_path: Path, browser: Brows
         WebDriverWait(browser.driver, 20).until(
             lambda d: browser.canvas(plot) not in seen, f"{plot} looks like what was there before"
         )
-        time.sleep(0.3)  # what is drawn in two steps
+        time.sleep(0.3)  # some plots are drawn in two steps
         seen.add(browser.canvas(plot))
 
     def expect(state: str) -> None:
@@ -384,7 +384,7 @@ def test_the_reader_picks_markers_and_populations(tmp_path: Path, browser: Brows
     other = next(c for c in range(4) if c not in first)
     across.select_by_value(str(other))
     expect(f"{other},{first[1]},-1,population")
-    across.select_by_value(str(first[1]))  # the same as up: they change places
+    across.select_by_value(str(first[1]))  # the same as vertical: they are exchanged
     expect(f"{first[1]},{other},-1,population")
     browser.driver.find_element(By.CSS_SELECTOR, "input[value=density]").click()
     expect(f"{first[1]},{other},-1,density")
@@ -402,7 +402,7 @@ def test_the_reader_picks_markers_and_populations(tmp_path: Path, browser: Brows
 
 
 @pytest.mark.slow
-def test_pointing_tells_what_is_there(tmp_path: Path, browser: Browser) -> None:
+def test_tooltips_show_population_and_events(tmp_path: Path, browser: Browser) -> None:
     gating = make_gating(3, 2, parts=1, n_events=20_000)
     page_of(tmp_path, gating)
     browser.open(tmp_path / "report.html")
@@ -423,7 +423,7 @@ def test_pointing_tells_what_is_there(tmp_path: Path, browser: Browser) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("turn", range(2))
-def test_names_are_shown_as_they_are(tmp_path: Path, browser: Browser, turn: int) -> None:
+def test_names_are_shown_literally(tmp_path: Path, browser: Browser, turn: int) -> None:
     channels = NASTY[turn:] + NASTY[:turn]
     gating = make_gating(
         3, 5, channels=channels, samples=("<img src=x onerror=alert(2)>.fcs", "$$s$$"), parts=1
@@ -466,7 +466,7 @@ def test_names_are_shown_as_they_are(tmp_path: Path, browser: Browser, turn: int
         "one that the reference lacks",
     ],
 )
-def test_other_gatings_are_shown_too(tmp_path: Path, browser: Browser, gating: Gating) -> None:
+def test_unusual_gatings_are_shown(tmp_path: Path, browser: Browser, gating: Gating) -> None:
     page_of(tmp_path, gating, draws=8)
     browser.open(tmp_path / "report.html")
     assert all(len(browser.canvas(plot)) > 2_000 for plot in PLOTS)
@@ -503,7 +503,7 @@ def await_complaints(browser: Browser, *words: str) -> None:
 
 
 @pytest.mark.slow
-def test_what_goes_wrong_is_seen_by_these_tests(tmp_path: Path, browser: Browser) -> None:
+def test_these_tests_detect_errors(tmp_path: Path, browser: Browser) -> None:
     text = page_of(tmp_path, make_gating(3, 2))
     tail = "<script>console.error('wrong')</script><img src='http://example.invalid/x.png' alt=''></body>"
     bad = tmp_path / "bad.html"
@@ -514,11 +514,11 @@ def test_what_goes_wrong_is_seen_by_these_tests(tmp_path: Path, browser: Browser
     await_complaints(browser, "wrong", "example.invalid")
     bad.write_text(text.replace("</body>", tail), encoding="utf-8")
     browser.open(bad)
-    await_complaints(browser, "Content Security Policy")  # the page itself forbids what is outside
+    await_complaints(browser, "Content Security Policy")  # the page forbids external content
 
 
 @pytest.mark.slow
-def test_a_browser_that_cannot_unpack_is_told_so(tmp_path: Path, browser: Browser) -> None:
+def test_a_browser_without_decompression_shows_a_message(tmp_path: Path, browser: Browser) -> None:
     text = page_of(tmp_path, make_gating(3, 2))
     old = tmp_path / "old.html"
     old.write_text(

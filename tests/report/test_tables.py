@@ -1,4 +1,4 @@
-"""The tables of a gating, and a tree that can be cut again from its file."""
+"""Tables of a gating, and the tree cut from its file."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def small_gating(
     draws: int = 200,
     seed: int = 1,
 ) -> Gating:
-    """Numbers without sense but for their shapes; the last of several populations has no event."""
+    """Arbitrary numbers with correct shapes; the last of several populations has no events."""
     random = np.random.default_rng(seed)
     d, s, p = len(channels), len(samples), n_populations
-    k, modes = 4 * p, 2 * p  # two components to a mode, two modes to a population
+    k, modes = 4 * p, 2 * p  # two components per mode, two modes per population
     sizes = random.integers(1, 1000, (s, p))
     sizes[:, 1:][:, -1:] = 0
     quantiles = np.sort(random.normal(size=(len(QUANTILES), p, d)), axis=0)
@@ -134,7 +134,7 @@ def test_one_draw_has_no_interval(tmp_path: Path) -> None:
 
 
 def cut(tree: dict[str, list[dict[str, object]]], level: float) -> list[set[int]]:
-    """Sets of components at a level, from the file alone."""
+    """Return sets of components at a cut height, from the file alone."""
     groups = {mode["mode"]: set(mode["components"]) for mode in tree["modes"]}  # type: ignore[call-overload]
     for merge in tree["merges"]:
         if merge["level"] is None or merge["level"] >= level:  # type: ignore[operator]
