@@ -139,7 +139,7 @@ def gate_anndata(
 
 
 def _events(adata: AnnData, layer: str | None, use_rep: str | None) -> tuple[Floats, list[str] | None]:
-    """The events, float32 [N, D], and the names of their channels."""
+    """Return the events, float32 [N, D], and the names of their channels."""
     if layer is not None and use_rep is not None:
         raise ValueError("layer and use_rep both name the events; use one of them")
     if use_rep is not None:
@@ -156,7 +156,7 @@ def _events(adata: AnnData, layer: str | None, use_rep: str | None) -> tuple[Flo
 
 
 def _samples(adata: AnnData, key: str | None) -> tuple[Ints, list[str]]:
-    """The sample of each event, int64 [N], and the names of the samples in the order of their first event."""
+    """Return each event's sample, int64 [N], and the samples' names in the order of their first events."""
     if key is None:
         return np.zeros(adata.n_obs, np.int64), ["events"]
     import pandas
@@ -168,14 +168,14 @@ def _samples(adata: AnnData, key: str | None) -> tuple[Ints, list[str]]:
 
 
 def _stems(samples: Sequence[str]) -> list[str]:
-    """Names of files without suffixes."""
+    """Return the names of the samples' files, without suffixes."""
     if len(samples) == 1:
         return ["events"]
     return [f"{k}-{re.sub(r'[^A-Za-z0-9._+-]', '_', name)[:80]}" for k, name in enumerate(samples, 1)]
 
 
 def _annotate(adata: AnnData, key: str, codes: Ints, path: Path, gating: Gating) -> None:
-    """Add the columns of an event file, which has the samples one after another, to `obs`."""
+    """Add the columns of an event file to `obs`. The file has the samples one after another."""
     import pandas
     import pyarrow.parquet
 
@@ -193,7 +193,7 @@ def _annotate(adata: AnnData, key: str, codes: Ints, path: Path, gating: Gating)
 
 
 def _about(run: Run, gating: Gating, samples: Sequence[str]) -> dict[str, Any]:
-    """What `uns` says of the run and its populations."""
+    """Describe the run and its populations, for `uns`."""
     about = {
         "config": run.config_text,
         "method": run.kind,
@@ -216,7 +216,7 @@ def _about(run: Run, gating: Gating, samples: Sequence[str]) -> dict[str, Any]:
 
 
 def _table(gating: Gating, events: Ints, draws: Array) -> Any:
-    """A data frame with a row per population, from its events [P] and draws of its proportion [T, P]."""
+    """Return a data frame with a row per population: its events [P], and draws of its proportion [T, P]."""
     import pandas
 
     mean, low, high = interval(draws)

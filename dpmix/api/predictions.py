@@ -1,4 +1,4 @@
-"""What the populations of a run say of events in memory."""
+"""Predictions for events in memory, from the populations of a run."""
 
 from __future__ import annotations
 

@@ -47,6 +47,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "how-to"
 PAGES = [
     "priors-and-truncation",
+    "python",
     "read-draws",
     "compare-samples",
     "resume",
@@ -64,7 +65,15 @@ SMALLER = {
     "python -m pytest": "-q -p no:cacheprovider -k 'far_events or cut or split or no_labels'",
 }
 DRAWS = "--set mcmc.draws=10"  # of a command that names no number of draws
-QUICK = {"EVENTS = 10_000": "EVENTS = 300", "range(300)": "range(20)", "mcmc.draws=500": "mcmc.draws=14"}
+QUICK = {
+    "EVENTS = 10_000": "EVENTS = 300",
+    "range(300)": "range(20)",
+    "mcmc.draws=500": "mcmc.draws=14",
+    "burn_in=150, draws=120": "burn_in=10, draws=6",
+    '"mcmc.burn_in": 150, "mcmc.draws": 120': '"mcmc.burn_in": 10, "mcmc.draws": 12',
+    '"mcmc.draws": 130': '"mcmc.draws": 13',
+    "n_draws=20": "n_draws=4",
+}
 CHECKED = ("data", "model", "mcmc", "bem", "engine", "output")
 OTHER_PROGRAMS = {"cp", "df", "kill", "nvidia-smi", "scp"}
 
