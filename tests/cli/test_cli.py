@@ -197,7 +197,7 @@ def test_a_run_without_its_checkpoint_warns_that_it_restarts(
     Path("run.h5.checkpoint").unlink()
     monkeypatch.undo()
     monkeypatch.chdir(folder)
-    assert "no checkpoint beside run.h5" in dpmix("mcmc", "run.h5", "--resume", "--quiet").stderr
+    assert "no checkpoint next to run.h5" in dpmix("mcmc", "run.h5", "--resume", "--quiet").stderr
 
 
 @pytest.mark.parametrize(
