@@ -1,1 +1,1 @@
-"""What is written of populations: tables, event files, figures and the report page."""
+"""Files of a gating: tables, event files, figures and the HTML report."""

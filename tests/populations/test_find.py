@@ -380,9 +380,9 @@ def test_mixtures_in_memory_and_recomputed_are_the_same(
     held = memberships(found, events)
     assert found.mixture(*found.draws[0]) is found.mixture(*found.draws[0])
     monkeypatch.setattr(find, "HELD_BYTES", 0)
-    anew = find_populations(found.run, cpu)
-    assert anew.mixture(*anew.draws[0]) is not anew.mixture(*anew.draws[0])
-    for one, other in zip(memberships(anew, events), held, strict=True):
+    recomputed = find_populations(found.run, cpu)
+    assert recomputed.mixture(*recomputed.draws[0]) is not recomputed.mixture(*recomputed.draws[0])
+    for one, other in zip(memberships(recomputed, events), held, strict=True):
         np.testing.assert_array_equal(one[0], other[0])
         np.testing.assert_array_equal(one[1], other[1])
 

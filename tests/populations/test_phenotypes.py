@@ -63,7 +63,7 @@ def test_events_without_a_valley_between_populations_have_none(monkeypatch: pyte
     """Each population is split at zero, as some transforms split negative events."""
     cut = [(0.25, m, 0.5, p) for p in (0, 1) for m in (-1.5, 1.5)]
     assert np.isnan(threshold(*cut))
-    monkeypatch.setattr(phenotypes, "SHARE", 0.0)  # wrong: ignores the populations beside a valley
+    monkeypatch.setattr(phenotypes, "SHARE", 0.0)  # wrong: ignores the populations next to a valley
     assert threshold(*cut) == pytest.approx(0, abs=0.02)
 
 
