@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,7 +71,7 @@ class Task:
 
 
 def prepare(
-    run_file: str | Path,
+    run_file: str | os.PathLike[str],
     data: Sequence[str | Path] = (),
     engine: Sequence[str] = (),
     output: Path = Path("gated"),
@@ -79,7 +80,7 @@ def prepare(
 
     Parameters
     ----------
-    run_file : str or Path
+    run_file : str, Path or Run
     data : sequence of str or Path, optional
         Files or globs to gate instead of the run's own events.
     engine : sequence of str, optional

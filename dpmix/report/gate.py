@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from dpmix.system.files import check_outputs
 
 
 def gate(
-    run_file: str | Path,
+    run_file: str | os.PathLike[str],
     output: str | Path,
     *,
     data: Sequence[str | Path] = (),
@@ -40,7 +41,7 @@ def gate(
     Parameters
     ----------
     run_file, output : str or Path
-        File that ``dpmix mcmc`` or ``dpmix bem`` wrote, and the folder to write to, created if missing.
+        Run file (or open `Run`), and the folder to write to, created if missing.
     data : sequence of str or Path, optional
         Files or globs to gate instead of the run's own events.
     formats : sequence of str
@@ -74,7 +75,7 @@ def gate(
 
 
 def predict(
-    run_file: str | Path,
+    run_file: str | os.PathLike[str],
     data: Sequence[str | Path],
     output: str | Path,
     *,

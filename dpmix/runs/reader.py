@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import warnings
 from collections.abc import Sequence
 from functools import cached_property
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     import arviz
 
 
-def open_run(path: str | Path, *, transformed: bool = False) -> Run:
+def open_run(path: str | os.PathLike[str], *, transformed: bool = False) -> Run:
     """Open the run file of a run that is complete, stopped, killed or still running.
 
     Parameters
@@ -78,6 +79,14 @@ class Run:
         self.constants = {name: array for name, (_, array) in self._contents.constants.items()}
         self.committed = committed_draws(path, self._contents)
         self._arrays = {name: slot.map(path) for name, slot in self._datasets.items()}
+
+    def __fspath__(self) -> str:
+        """Return the path: functions that take a run file take a `Run`, too."""
+        return str(self.path)
+
+    def __repr__(self) -> str:
+        size = f"{self.n_components} components, {len(self.channels)} channels"
+        return f"<Run {self.path}: {self.kind}, {self.committed} of {self.draws} draws, {size}>"
 
     @property
     def kind(self) -> str:

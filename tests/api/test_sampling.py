@@ -115,6 +115,13 @@ def test_a_stopped_run_is_returned(plain: Path) -> None:
     assert_identical(plain, dpmix.run_mcmc("run.yaml", resume=True).path)
 
 
+def test_a_run_stands_for_its_file(plain: Path, tmp_path: Path) -> None:
+    run = dpmix.open_run(plain)
+    assert repr(run) == f"<Run {plain}: mcmc, 6 of 6 draws, 12 components, 3 channels>"
+    assert dpmix.open_run(run, transformed=True).transformed
+    assert dpmix.predict(run, ["events.npy"], tmp_path / "out", n_draws=2).n_events.tolist() == [3000]
+
+
 # Ctrl-C
 
 
