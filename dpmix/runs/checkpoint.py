@@ -1,4 +1,4 @@
-"""The checkpoint: the states that a stopped or killed run goes on from, replaced as a whole or not at all."""
+"""The checkpoint: the states that a stopped or killed run resumes from, replaced as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HYPER_ARRAYS = {field.name: f"given.{field.name}" for field in fields(Hyperparam
 
 
 class Checkpoint(NamedTuple):
-    """What a run goes on from: its states, the iteration they wait for, whatever else its caller keeps."""
+    """What a run resumes from: its states, their iteration, and further arrays of the loop."""
 
     states: list[State]
     iteration: int
@@ -45,7 +45,7 @@ def save(
     iteration: int,
     extra: Mapping[str, npt.ArrayLike],
 ) -> None:
-    """Replace the checkpoint of a run; one that is interrupted leaves the old one.
+    """Replace the checkpoint of a run; if interrupted, the old one stays.
 
     Raises
     ------
@@ -62,13 +62,13 @@ def save(
         },
         **{f"extra.{name}": array for name, array in extra.items()},
     }
-    with replacing(path) as temporary, temporary.open("wb") as file:  # savez would add its suffix to a name
+    with replacing(path) as temporary, temporary.open("wb") as file:  # savez would add a suffix to a name
         np.savez(file, **arrays)
     sync_folder(path.parent)
 
 
 def load(path: Path, run_id: str) -> Checkpoint | None:
-    """The checkpoint of a run, or None if it has none.
+    """Return the checkpoint of a run, or None if it has none.
 
     Raises
     ------
@@ -80,7 +80,7 @@ def load(path: Path, run_id: str) -> Checkpoint | None:
     try:
         with np.load(path, allow_pickle=False) as file:
             if sum(member.file_size for member in file.zip.infolist()) > path.stat().st_size:
-                raise ValueError("it is compressed, which none of dpmix is, and could be of any size")
+                raise ValueError("it is compressed; dpmix writes none so, and it could be of any size")
             arrays = dict(file)
         owner, iteration = str(arrays.pop("run_id")), int(arrays.pop("iteration"))
         columns = [arrays.pop(array) for array in STATE_ARRAYS.values()]
@@ -88,12 +88,12 @@ def load(path: Path, run_id: str) -> Checkpoint | None:
         hyper = [Hyperparameters(*map(_plain, row)) for row in zip(*values, strict=True)]
         states = [State(*map(_plain, row)) for row in zip(*columns, hyper, strict=True)]
     except (OSError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile):
-        raise DataError(f"{path}: not a whole checkpoint; --overwrite begins the run anew") from None
+        raise DataError(f"{path}: not a whole checkpoint; restart with --overwrite") from None
     if owner != run_id:
-        raise DataError(f"{path}: checkpoint of another run; --overwrite begins this one anew")
+        raise DataError(f"{path}: checkpoint of another run; restart with --overwrite")
     return Checkpoint(states, iteration, {name.removeprefix("extra."): a for name, a in arrays.items()})
 
 
 def _plain(value: Any) -> Any:
-    """A number of a state as a Python number, an array as it is."""
+    """Return a NumPy number as a Python number, an array as it is."""
     return value.item() if isinstance(value, np.generic) else value

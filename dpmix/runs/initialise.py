@@ -1,4 +1,4 @@
-"""Where a chain, or a start of Bayesian EM, begins: a state made from a subsample of the events."""
+"""Make the initial state of a chain or of a start of Bayesian EM, from events or from another run."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ LLOYD_ITERATIONS = 5
 
 
 def subsample_size(n_events: int, n_components: int) -> int:
-    """Events that an initialisation looks at: enough for every component, few enough to be quick."""
+    """Return how many events an initial state is made from: enough for all components, and fast."""
     return min(n_events, max(20_000, 20 * n_components))
 
 
 def alpha_start(prior: Prior) -> float:
-    """Where alpha starts, and stays unless it is learned: its prior mean e / f."""
+    """Return the initial alpha, its prior mean e / f; alpha keeps this value unless it is learned."""
     return prior.alpha_shape / prior.alpha_rate
 
 
 def from_kmeans(values: Floats, n_events: int, n_components: int, prior: Prior, stream: Stream) -> State:
-    """The Bayesian EM update of a k-means partition, largest component first.
+    """Return the Bayesian EM update of a k-means partition, largest component first.
 
     Seeds by k-means++ (Arthur and Vassilvitskii 2007), then a few Lloyd iterations.
 
@@ -43,7 +43,7 @@ def from_kmeans(values: Floats, n_events: int, n_components: int, prior: Prior, 
     values : float32 [M, D]
         A subsample of the events.
     n_events : int
-        Events that the subsample stands for; its counts are scaled up to them.
+        Number of all events; the counts of the subsample are scaled up to it.
     n_components : int
     prior : Prior
     stream : Stream
@@ -70,9 +70,9 @@ def from_kmeans(values: Floats, n_events: int, n_components: int, prior: Prior, 
 def from_random_events(
     values: Floats, n_events: int, n_components: int, prior: Prior, stream: Stream
 ) -> State:
-    """Means at random events (repeated where there are too few), prior mean covariances, equal weights.
+    """Return means at random events (repeated where too few), prior mean covariances, equal weights.
 
-    Parameters and returns as of `from_kmeans`.
+    Parameters and returns as in `from_kmeans`.
     """
     rng = stream.step(Step.INITIAL)
     replace = len(values) < n_components
@@ -92,48 +92,33 @@ def from_random_events(
 
 
 def from_run(run: Run, chain: int, n_components: int, events: Events, prior: Prior) -> State:
-    """The last draw of another run, taken from its standardised scale to that of these events.
+    """Return the last draw of another run, converted to the standardised scale of these events.
 
     Parameters
     ----------
     run : Run
-        Of the same channels, transforms and number of components.
+        A run with the same channels, transforms and number of components.
     chain : int
-        Taken modulo the chains of that run.
+        Chain, taken modulo the number of chains of that run.
     n_components : int
     events : Events
     prior : Prior
-        Where it learns alpha, that goes on too. Hyperparameters that it learns are at their values in it: the
-        first sweep draws them given the components.
+        If alpha is learned, it starts from the draw. Learned hyperparameters start from their values in the
+        prior: the first sweep draws them given the components.
 
     Returns
     -------
     State
-        Iteration 0. A stick behind the last weight above 0 has no mass to divide; it is set to one half.
+        Iteration 0. A stick after the last weight above 0 has no mass to divide; it is set to one half.
 
     Raises
     ------
     DataError
         The run has other channels, transforms or components, or no draw yet.
     """
-    if run.committed == 0:
-        raise DataError(f"{run.path}: holds no draw to start from yet; wait, or give another mcmc.init")
-    if tuple(run.channels) != tuple(events.channels):
-        raise DataError(
-            f"{run.path}: its channels are {', '.join(run.channels)}, need {', '.join(events.channels)}"
-        )
-    theirs = Scaling.from_attributes(run.scaling).transforms
-    differ = [
-        f"{channel} is {there}, here {here}"
-        for channel, there, here in zip(run.channels, theirs, events.scaling.transforms, strict=True)
-        if there != here
-    ]
-    if differ:
-        raise DataError(f"{run.path}: in it {'; '.join(differ)}: need the same data.transform in both")
+    _require_fit(run, n_components, events)
     chain = chain % len(run.weights)
     weights = run.weights[chain, -1]
-    if len(weights) != n_components:
-        raise DataError(f"{run.path}: has {len(weights)} components, need model.components = {n_components}")
     ratio = run.constants["channel_sds"] / events.scaling.sds
     shift = (run.constants["channel_means"] - events.scaling.means) / events.scaling.sds
     covariances = run.covariances[chain, -1] * (ratio[:, None] * ratio)
@@ -155,8 +140,30 @@ def from_run(run: Run, chain: int, n_components: int, events: Events, prior: Pri
     )
 
 
+def _require_fit(run: Run, n_components: int, events: Events) -> None:
+    """Raise `DataError` where a chain on these events cannot start from a draw of the run."""
+    if run.committed == 0:
+        raise DataError(f"{run.path}: holds no draw to start from yet; wait, or give another mcmc.init")
+    if tuple(run.channels) != tuple(events.channels):
+        raise DataError(
+            f"{run.path}: its channels are {', '.join(run.channels)}, need {', '.join(events.channels)}"
+        )
+    theirs = Scaling.from_attributes(run.scaling).transforms
+    differ = [
+        f"{channel} is {there}, here {here}"
+        for channel, there, here in zip(run.channels, theirs, events.scaling.transforms, strict=True)
+        if there != here
+    ]
+    if differ:
+        raise DataError(f"{run.path}: in it {'; '.join(differ)}: need the same data.transform in both")
+    if run.n_components != n_components:
+        raise DataError(
+            f"{run.path}: has {run.n_components} components, need model.components = {n_components}"
+        )
+
+
 def seed_centres(points: Array, n_components: int, rng: np.random.Generator) -> Array:
-    """k-means++ seeds, float64 [K, D]; scipy's own costs K^2 rather than K passes over the points."""
+    """Return k-means++ seeds, float64 [K, D], in K passes over the points; SciPy takes K^2."""
     centres = np.empty((n_components, points.shape[1]))
     centres[0] = points[rng.integers(len(points))]
     nearest = np.square(points - centres[0]).sum(axis=1)
@@ -169,7 +176,7 @@ def seed_centres(points: Array, n_components: int, rng: np.random.Generator) -> 
 
 
 def group_sums(points: Array, groups: npt.NDArray[np.intp], n_groups: int) -> Array:
-    """Sum of the points of each group, float64 [n_groups, D]."""
+    """Return the sum of the points of each group, float64 [n_groups, D]."""
     columns = [np.bincount(groups, weights=column, minlength=n_groups) for column in points.T]
     return np.stack(columns, axis=1)
 
@@ -177,9 +184,9 @@ def group_sums(points: Array, groups: npt.NDArray[np.intp], n_groups: int) -> Ar
 def _from_partition(
     points: Array, labels: npt.NDArray[np.intp], centres: Array, n_events: int, prior: Prior, iteration: int
 ) -> State:
-    """Posterior means given a hard partition of a subsample, its counts scaled to n_events.
+    """Return posterior means given a hard partition of a subsample, with counts scaled to n_events.
 
-    The sticks are at their posterior means too, not their modes: no component starts without weight.
+    The sticks are posterior means too, not modes: no component starts with weight 0.
     """
     n_components, dim = centres.shape
     stats = no_events(n_components, dim)
@@ -207,5 +214,5 @@ def _from_partition(
 
 
 def _ends(labels: npt.NDArray[np.intp], n_groups: int) -> npt.NDArray[np.intp]:
-    """Where each group but the last ends once the labels are sorted."""
+    """Return where each group but the last ends in the sorted labels."""
     return np.cumsum(np.bincount(labels, minlength=n_groups))[:-1]

@@ -85,7 +85,7 @@ def choose(kind: Kind, source: ConfigLike, settings: Sequence[str] = (), resume:
     elif resume:
         return _resumed_in_place(kind, path, settings)
     else:
-        raise ConfigError([f"{path}: HDF5, need a config in YAML; a run file goes on with --resume"])
+        raise ConfigError([f"{path}: HDF5, need a config in YAML; to continue a run file, add --resume"])
     if not resume:
         return Chosen(config, base)
     return _resumed(kind, config, base, name, _earlier(kind, Path(config.output.path)))
@@ -118,21 +118,23 @@ def _resumed_in_place(kind: Kind, path: Path, settings: Sequence[str]) -> Chosen
     own = [f"output.path={flow(str(path))}", *resets(settings)]
     config = parse_config(earlier.config_text, str(path), [*own, *settings])
     if Path(config.output.path) != path:
-        raise ConfigError([f"--output: got {config.output.path}, but {path} goes on in place; leave it out"])
+        raise ConfigError(
+            [f"--output: got {config.output.path}, but {path} is continued in place; leave it out"]
+        )
     return _resumed(kind, config, earlier.base, str(path), earlier)
 
 
 def _resumed(kind: Kind, config: Config, base: Path, name: str, earlier: Run) -> Chosen:
     """The run of a config, where it draws what the earlier run does."""
-    began = parse_config(earlier.config_text, str(earlier.path))
+    started = parse_config(earlier.config_text, str(earlier.path))
     adds_draws = kind == "mcmc" and config.mcmc.draws > earlier.draws
     allowed = RESUMABLE | ({"mcmc.draws"} if adds_draws else set())
-    changed = [key for key in differences(config, began) if key not in allowed]
+    changed = [key for key in differences(config, started) if key not in allowed]
     if changed:
         raise ConfigError(
             [
-                f"{name}: {key}: not what {earlier.path} began with; go on as it began with "
-                f"dpmix {earlier.kind} {earlier.path} --resume, or begin anew with --overwrite"
+                f"{name}: {key}: not what {earlier.path} was started with; continue it unchanged with "
+                f"dpmix {earlier.kind} {earlier.path} --resume, or restart with --overwrite"
                 for key in changed
             ]
         )
@@ -142,8 +144,10 @@ def _resumed(kind: Kind, config: Config, base: Path, name: str, earlier: Run) ->
 def _earlier(kind: Kind, path: Path) -> Run:
     """The run to resume."""
     if not path.exists():
-        raise ConfigError([f"{path}: no such run file to resume; leave --resume out to begin it"])
+        raise ConfigError([f"{path}: no such run file to resume; leave --resume out to start it"])
     earlier = open_run(path)
     if earlier.kind != kind:
-        raise ConfigError([f"{path}: made by dpmix {earlier.kind}; go on with dpmix {earlier.kind} --resume"])
+        raise ConfigError(
+            [f"{path}: made by dpmix {earlier.kind}; continue with dpmix {earlier.kind} --resume"]
+        )
     return earlier

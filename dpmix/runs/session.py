@@ -1,4 +1,4 @@
-"""What every run begins with: the events in their engine, the prior, the open run file."""
+"""Open a run: its events in their engine, its prior, its run file."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ log = logging.getLogger("dpmix")
 
 @dataclass(frozen=True)
 class Session:
-    """What the sampler's loops work with; `open_session` makes one.
+    """What the loops of MCMC and Bayesian EM work with; `open_session` makes it.
 
-    `origin` is the run file whose last draw the chains begin at, where mcmc.init names one.
+    `origin` is the run file whose last draw the chains start from, where mcmc.init names one.
     """
 
     config: Config
@@ -50,13 +50,13 @@ class Session:
     profile: Profile
 
     def write_profile(self) -> None:
-        """Write where the time of the run has gone so far."""
+        """Write the time of the run so far, by activity."""
         self.writer.write_profile(self.profile.seconds(self.engine.seconds))
 
 
 @contextmanager
 def open_session(kind: str, config: Config, base: Path, resume: bool, overwrite: bool) -> Iterator[Session]:
-    """Prepare the events, choose the engine and open the run file, and close all of it again.
+    """Prepare the events, set up the engine and open the run file; close all of them at the end.
 
     Parameters
     ----------
@@ -66,66 +66,77 @@ def open_session(kind: str, config: Config, base: Path, resume: bool, overwrite:
     base : Path
         Folder that relative data paths of the config start from.
     resume, overwrite : bool
-        Go on with the run file that is there; replace it.
+        Resume the existing run file; replace it.
 
     Raises
     ------
     ConfigError
-        What the config names is not there or does not fit, or something is in the run file's place.
+        A file of the config is missing or does not fit, or another file is in the place of the run file.
     DpmixError
         The engine cannot be set up.
     DataError
-        The events cannot be used, are not those that the run began with, or a run file cannot be read or
-        written.
+        The events are not usable or not those of the run, or a run file cannot be read or written.
     """
     path = Path(config.output.path)
-    origin = origin_of(config, base) if kind == "mcmc" else None
+    origin = _origin(kind, config, base)
     if not resume:
-        RunWriter.refuse_place(path, overwrite)
-        if origin is not None:
-            refuse_origin(origin, path)
+        _refuse_place(path, origin, overwrite)
     with ExitStack() as stack:
         earlier = open_run(path) if resume else None
-        # Before the data are read: who may not go on with the file should not have to wait for that.
+        # Before the data are read, which may take long: another run may be writing to the file.
         writer = None if earlier is None else stack.enter_context(RunWriter.reopen(path))
         choice = choose_backend(config.engine, None if earlier is None else earlier.engine["backend"])
-        replaced = resume or overwrite
         beside = partial(memory_beside, kind, config, choice.backend)
-        storage = stack.enter_context(Storage.of(config.engine, choice.backend, path, beside, replaced))
+        replaces = resume or overwrite
+        storage = stack.enter_context(Storage.of(config.engine, choice.backend, path, beside, replaces))
         events = preprocess.prepare(config.data, base, config.seed, storage)
         for line in events.report.lines():
             log.info(line)
         prior = make_prior(config.model, events.channels)
-        if origin is not None and not resume:  # what is wrong with it is said before a run file is laid out
+        if origin is not None and not resume:  # an origin that does not fit must fail before a file is made
             initialise.from_run(open_run(origin), 0, config.model.components, events, prior)
         require_memory(kind, config, events, choice.backend)
-        scratch = storage.scratch(events.values)
-        engine = stack.enter_context(
-            closing(make_engine(choice.backend, config.engine, events.values, scratch))
-        )
-        engine_attributes = {**engine.info, "chosen": choice.why}
-        log.info("engine: %s", describe_engine(engine_attributes))
-        # One thread for the batched linear algebra: its matrices are small, its results then do not depend
-        # on the number of cores, and an idle pool of spinning threads would slow the engine's own.
-        stack.enter_context(threadpool_limits(1, "blas"))
-        if earlier is not None:
-            warn_of_other_arithmetic(earlier.engine, engine_attributes)
-            check_same_data(earlier, events)
-        if writer is None:
-            layout = layout_of(kind, config, base, events, engine_attributes)
+        engine = stack.enter_context(_engine(config, choice.backend, events, storage))
+        attributes = {**engine.info, "chosen": choice.why}
+        log.info("engine: %s", describe_engine(attributes))
+        if writer is None or earlier is None:
+            layout = layout_of(kind, config, base, events, attributes)
             writer = stack.enter_context(RunWriter.create(path, layout, overwrite))
-        elif earlier is not None and kind == "mcmc" and config.mcmc.draws > earlier.draws:
-            grown = writer.grown(config.mcmc.draws, 1 + config.mcmc.sweeps, to_yaml(config))
-            writer = stack.enter_context(grown)
-            log.info("room for %d draws in place of %d", config.mcmc.draws, earlier.draws)
-        profile = Profile(earlier.profile if earlier is not None else {})
+        else:
+            warn_of_other_arithmetic(earlier.engine, attributes)
+            check_same_data(earlier, events)
+            if kind == "mcmc" and config.mcmc.draws > earlier.draws:
+                writer = stack.enter_context(_grown(writer, config, earlier))
+        profile = Profile({} if earlier is None else earlier.profile)
         yield Session(config, origin, events, engine, prior, writer, profile)
 
 
+@contextmanager
+def _engine(config: Config, backend: str, events: Events, storage: Storage) -> Iterator[Engine]:
+    """Make the engine, with one thread for batched linear algebra.
+
+    The matrices are small. With one thread the results do not depend on the number of cores, and no idle pool
+    of spinning threads slows the threads of the engine.
+    """
+    scratch = storage.scratch(events.values)
+    with (
+        closing(make_engine(backend, config.engine, events.values, scratch)) as engine,
+        threadpool_limits(1, "blas"),
+    ):
+        yield engine
+
+
+def _grown(writer: RunWriter, config: Config, earlier: Run) -> RunWriter:
+    """Return a writer of the same run with room for the draws that the config asks for."""
+    grown = writer.grown(config.mcmc.draws, 1 + config.mcmc.sweeps, to_yaml(config))
+    log.info("room for %d draws in place of %d", config.mcmc.draws, earlier.draws)
+    return grown
+
+
 def memory_beside(kind: str, config: Config, backend: str, n: int, dim: int, in_file: bool = False) -> int:
-    """Bytes of memory that a run takes beside its n events of `dim` channels, which may be in a file."""
+    """Return the bytes that a run needs besides its n events of `dim` channels, which may be in a file."""
     count, chains = config.model.components, _chains(kind, config)
-    states = (3 * chains + 8) * 8 * count * dim**2  # of the chains, and what the sampler works with
+    states = (3 * chains + 8) * 8 * count * dim**2  # of the chains, and work space of the sampler
     given = config.engine.threads, config.engine.chunks_in_flight
     scratch = cpu.scratch_bytes(n, dim, count, *given) if backend == "cpu" else 0
     labels = 0 if in_file and backend != "cuda" else n * (2 + 4 * chains)
@@ -133,7 +144,7 @@ def memory_beside(kind: str, config: Config, backend: str, n: int, dim: int, in_
 
 
 def require_memory(kind: str, config: Config, events: Events, backend: str) -> None:
-    """Raise `DataError` where the memory that a run takes beside its events is not there."""
+    """Raise `DataError` where the available memory is less than a run needs besides its events."""
     n, dim, count = len(events.values), len(events.channels), config.model.components
     chains, drawn = _chains(kind, config), config.mcmc.draws if kind == "mcmc" else 1
     in_file = is_in_file(events.values)
@@ -151,25 +162,26 @@ def _chains(kind: str, config: Config) -> int:
     return config.mcmc.chains if kind == "mcmc" else 1
 
 
-def origin_of(config: Config, base: Path) -> Path | None:
-    """The run file that mcmc.init names, None where it names a method."""
+def _origin(kind: str, config: Config, base: Path) -> Path | None:
+    """Return the run file that mcmc.init names; None where it names a method."""
     method = config.mcmc.init
-    return None if method in INIT_METHODS else base / method
+    return None if kind != "mcmc" or method in INIT_METHODS else base / method
 
 
-def refuse_origin(origin: Path, path: Path) -> None:
-    """Raise `ConfigError` where a run would begin at a draw of the very file that it replaces."""
-    if origin.exists() and path.exists() and origin.samefile(path):
+def _refuse_place(path: Path, origin: Path | None, overwrite: bool) -> None:
+    """Raise `ConfigError` where the run file cannot be written, or is the one that the chains start from."""
+    RunWriter.refuse_place(path, overwrite)
+    if origin is not None and origin.exists() and path.exists() and origin.samefile(path):
         raise ConfigError([f"mcmc.init: {origin} is what this run would replace; give another --output"])
 
 
 def make_prior(model: ModelConfig, channels: Sequence[str]) -> Prior:
-    """The prior over the chosen channels, and what of it is learned.
+    """Return the prior over the chosen channels, with the names of the parameters to learn.
 
     Raises
     ------
     ConfigError
-        A list in the config is not as long as there are channels.
+        A list in the config has another length than the number of channels.
     """
     prior, dim = model.prior, len(channels)
     problems = []
@@ -193,7 +205,7 @@ def make_prior(model: ModelConfig, channels: Sequence[str]) -> Prior:
 
 
 def layout_of(kind: str, config: Config, base: Path, events: Events, engine: Mapping[str, object]) -> Layout:
-    """The frame of the run file: its size, and everything about the run that does not change."""
+    """Return the layout of the run file: its sizes and everything that is constant during the run."""
     scaling = events.scaling
     is_mcmc = kind == "mcmc"
     rows = {} if events.rows is None else {"rows": (("event",), events.rows)}
@@ -228,19 +240,19 @@ def layout_of(kind: str, config: Config, base: Path, events: Events, engine: Map
     )
 
 
-def check_same_data(earlier: Run, events: Events, remedy: str = "begin anew with --overwrite") -> None:
-    """Refuse to work with a run whose events are no longer what they were."""
-    began, channels = earlier.attributes, ", ".join(earlier.channels)
+def check_same_data(earlier: Run, events: Events, remedy: str = "restart with --overwrite") -> None:
+    """Raise `DataError` where the events differ from those of the run."""
+    then, channels = earlier.attributes, ", ".join(earlier.channels)
     now = ", ".join(events.channels)
     if channels != now:
         difference = f"channels {channels} then, {now} now"
-    elif began["n_events"] != len(events.values):
-        difference = f"{began['n_events']:,} events then, {len(events.values):,} now"
-    elif began["data_hash"] != events.data_hash:
+    elif then["n_events"] != len(events.values):
+        difference = f"{then['n_events']:,} events then, {len(events.values):,} now"
+    elif then["data_hash"] != events.data_hash:
         difference = "other values, or in another order"
     else:
         return
     raise DataError(
-        f"{earlier.path}: the data have changed since this run began: {difference}; put the old files back, "
+        f"{earlier.path}: the data have changed since this run started: {difference}; put the old files back, "
         f"or {remedy}"
     )

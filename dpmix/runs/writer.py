@@ -1,4 +1,4 @@
-"""Write the draws of a run."""
+"""Write a run file: lay it out, write each sweep and draw to its place, save checkpoints."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ log = logging.getLogger("dpmix")
 
 
 class RunWriter:
-    """Writes a run file that `create` has laid out or that `reopen` has found; a context manager.
+    """Writes a run file that `create` has laid out or `reopen` has opened; a context manager.
 
-    Every method that writes raises `OutputError` where the disk refuses. While it is open no other process
-    can open another one for the same file.
+    Methods that write raise `OutputError` where the disk refuses. While a writer is open, no other process
+    can open a writer of the same file.
     """
 
     def __init__(self, path: Path, file: int) -> None:
-        """Take over a descriptor of the run file at a path, as `dpmix.system.locks.open_alone` gives it."""
+        """Take over a descriptor of the run file, as `dpmix.system.locks.open_alone` returns it."""
         self.path = path
         self._file = file
         self._contents = read_contents(path)
@@ -48,21 +48,21 @@ class RunWriter:
 
     @staticmethod
     def refuse_place(path: str | Path, overwrite: bool) -> None:
-        """Raise `ConfigError` where nothing can be written, or something is in the way.
+        """Raise `ConfigError` where the run file cannot be written, or another file is in its place.
 
-        Only a run file is ever overwritten: a mistyped --output must not cost anybody their data.
+        Only a run file is ever overwritten: a mistyped --output must not destroy other data.
         """
         path = Path(path)
         if path.is_dir():
-            raise ConfigError([f"{path}: is a folder, need the name of a file to write, as run.h5"])
+            raise ConfigError([f"{path}: is a folder; give the name of a file to write, such as run.h5"])
         if not path.parent.is_dir():
             raise ConfigError([f"{path}: no such folder: {path.parent}; make it, or give another --output"])
         if not os.access(path.parent, os.W_OK | os.X_OK):
             raise ConfigError([f"{path}: {path.parent} cannot be written to; give another --output"])
         if path.exists() and not is_run_file(path):
-            raise ConfigError([f"{path}: exists already and is no run file; give another --output"])
+            raise ConfigError([f"{path}: exists already and is not a run file; give another --output"])
         if path.exists() and not overwrite:
-            raise ConfigError([f"{path}: exists already; --resume goes on with it, --overwrite replaces it"])
+            raise ConfigError([f"{path}: exists already; --resume continues it, --overwrite replaces it"])
         if path.exists():
             with writing(path):
                 os.close(open_alone(path))
@@ -82,26 +82,26 @@ class RunWriter:
         path = Path(path)
         cls.refuse_place(path, overwrite)
         with ExitStack() as stack, _laid_out_beside(path, layout) as (temporary, file):
-            cls.refuse_place(path, overwrite)  # another run may have made it meanwhile
+            cls.refuse_place(path, overwrite)  # another run may have made the file meanwhile
             if path.exists():
                 stack.callback(os.close, open_alone(path))
             os.fsync(file)
             checkpoint_path(path).unlink(missing_ok=True)
-            sync_folder(path.parent)  # a new run beside an old checkpoint could not go on
+            sync_folder(path.parent)  # a new run with an old checkpoint could not be resumed
             os.replace(temporary, path)
             sync_folder(path.parent)
             return cls(path, file)
 
     @classmethod
     def reopen(cls, path: str | Path) -> Self:
-        """Open the file of a run that was stopped or killed, to go on with it.
+        """Open the file of a stopped or killed run, to resume it.
 
         Raises
         ------
         ConfigError
             Another run is writing to it.
         DataError
-            The file is missing, is no run file, is cut short, is of a newer format, or cannot be written.
+            The file is missing, not a run file, truncated, of a newer format, or cannot be written.
         """
         path = Path(path)
         if not path.is_file():
@@ -115,21 +115,21 @@ class RunWriter:
             raise
 
     def grown(self, draws: int, sweeps: int, config: str) -> Self:
-        """The same run with room for more draws: another writer, of a file in place of this one.
+        """Return a writer of the same run with room for more draws, in a new file that replaces this one.
 
         Parameters
         ----------
         draws, sweeps : int
             As in `Layout`.
         config : str
-            The config that asks for them, YAML.
+            The config that asks for the draws, YAML.
 
         Raises
         ------
         ConfigError
             The disk has no room.
         DataError
-            The file cannot be written; this one stays as it is.
+            The new file cannot be written; this file is left as it is.
         """
         found = layout_found(self._contents)
         attributes = {**found.attributes, "config": config}
@@ -143,15 +143,15 @@ class RunWriter:
 
     @property
     def committed(self) -> int:
-        """Number of draws that are whole, in every chain."""
+        """Number of draws that are complete in every chain."""
         return self._committed
 
     def write_profile(self, seconds: Mapping[str, float]) -> None:
-        """Replace the seconds of every span in `dpmix.runs.profile.SPANS`."""
+        """Replace the seconds of each span in `dpmix.runs.profile.SPANS`."""
         self._write("profile/seconds", (), [seconds[name] for name in SPANS])
 
     def write_sweep(self, chain: int, sweep: int, record: Record) -> None:
-        """Write one row of the trace; its seconds last, as the mark that the row is whole."""
+        """Write one row of the trace; seconds last, to mark the row as complete."""
         place = (chain, sweep)
         for name in ("log_likelihood", "log_posterior", "occupied", "alpha"):
             self._write(f"trace/{name}", place, getattr(record, name))
@@ -159,9 +159,9 @@ class RunWriter:
         self._write("trace/seconds", place, record.seconds)
 
     def write_draw(self, draw: int, states: Sequence[State], records: Sequence[Record]) -> None:
-        """Write one draw, counted from 0, of every chain (of Bayesian EM: of the best start), then commit it.
+        """Write one draw, numbered from 0, of each chain (Bayesian EM: of the best start), then commit it.
 
-        A resumed run may write draws again that are committed already, to the same values.
+        A resumed run may write committed draws again, with the same values.
         """
         chains = self._contents.slots["posterior/alpha"].shape[0]
         if not len(states) == len(records) == chains:
@@ -187,9 +187,9 @@ class RunWriter:
         Raises
         ------
         DataError
-            The run file is no longer the one at its path, so that a checkpoint beside it would mislead.
+            The run file at the path is another one, which the checkpoint would not fit.
         OutputError
-            The run file or the checkpoint cannot be written; the old checkpoint is left.
+            The run file or the checkpoint cannot be written; the old checkpoint stays.
         """
         if not (self.path.exists() and os.path.samestat(os.stat(self.path), os.fstat(self._file))):
             raise DataError(f"{self.path}: moved, deleted or replaced while a run was writing to it")
@@ -198,7 +198,7 @@ class RunWriter:
             checkpoint.save(checkpoint_path(self.path), self._run_id, states, iteration, extra)
 
     def load_checkpoint(self) -> Checkpoint | None:
-        """The latest checkpoint, or None where the run was ended before its first.
+        """Return the latest checkpoint; None where the run ended before its first.
 
         Raises
         ------
@@ -214,23 +214,23 @@ class RunWriter:
         shapes |= {"log_sticks": (k - 1,), "log1m_sticks": (k - 1,)}
         fit = all(getattr(state, name).shape == shapes[name] for state in found.states for name in shapes)
         if not fit or not 0 <= found.iteration < max(slots["trace/alpha"].shape):
-            raise DataError(f"{path}: does not fit the run; --overwrite begins the run anew")
+            raise DataError(f"{path}: does not fit the run; restart with --overwrite")
         return found
 
     def discard_checkpoint(self) -> None:
-        """Remove the checkpoint of a run that has come to its end."""
+        """Remove the checkpoint of a complete run."""
         self.sync()
         with writing(self.path, OutputError):
             checkpoint_path(self.path).unlink(missing_ok=True)
 
     def sync(self) -> None:
-        """Wait until everything written has reached the disk, then note so."""
+        """Wait until everything written is on the disk, then record so in the file."""
         with writing(self.path, OutputError):
             os.fsync(self._file)
         self._write("synced", (), self._committed)
 
     def close(self) -> None:
-        """Close the file; what is written stays."""
+        """Close the file."""
         os.close(self._file)
 
     def __enter__(self) -> Self:
@@ -250,7 +250,7 @@ class RunWriter:
                 self._write(f"{group}/{name}", place, count)
 
     def _write(self, name: str, row: tuple[int, ...], value: npt.ArrayLike) -> None:
-        """Write the row of a dataset that its leading indices name to its place in the file."""
+        """Write one row of a dataset, named by its leading indices, to its place in the file."""
         slot = self._contents.slots[name]
         data = np.asarray(value, slot.dtype)
         offset, buffer = slot.row(row, data.shape), np.ascontiguousarray(data).data.cast("B")
@@ -262,7 +262,7 @@ class RunWriter:
 
 @contextmanager
 def _laid_out_beside(path: Path, layout: Layout) -> Iterator[tuple[Path, int]]:
-    """A new run file, still under another name, and a descriptor that holds it; gone where anything fails."""
+    """Lay out a new run file under a temporary name; yield its path and descriptor; delete it on an error."""
     _require_room(path, layout.n_bytes + layout.checkpoint_bytes)
     temporary = partial_path(path)
     with writing(path):
@@ -279,7 +279,7 @@ def _laid_out_beside(path: Path, layout: Layout) -> Iterator[tuple[Path, int]]:
 
 
 def _require_room(path: Path, n_bytes: int) -> None:
-    """Raise `ConfigError` where the disk has no room for the file."""
+    """Raise `ConfigError` where the disk has too little free space for the file."""
     free = shutil.disk_usage(path.parent).free
     if n_bytes > free:
         raise ConfigError(
@@ -294,7 +294,7 @@ def _require_room(path: Path, n_bytes: int) -> None:
 def _reserve(path: Path, n_bytes: int) -> None:
     """Raise `OSError` where the system refuses a file of this size (a quota, a limit, no permission).
 
-    HDF5 is not asked first because a write refused in its midst can end the process.
+    HDF5 does not do this: a refused write within HDF5 can end the process.
     """
     with open(path, "wb") as file:
         if sys.platform == "linux":

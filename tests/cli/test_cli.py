@@ -173,7 +173,7 @@ def test_data_are_not_overwritten_by_a_run(folder: Path) -> None:
     before = Path("in/events.csv").read_bytes()
     for output in ("in/events.csv", "in/run.yaml"):
         said = dpmix("mcmc", "in/run.yaml", "--output", output, "--overwrite", code=2).stderr
-        assert "is no run file" in said
+        assert "is not a run file" in said
     assert "is a folder" in dpmix("mcmc", "in/run.yaml", "--output", ".", "--overwrite", code=2).stderr
     assert Path("in/events.csv").read_bytes() == before
 
@@ -209,7 +209,7 @@ def test_a_run_without_its_checkpoint_warns_that_it_restarts(
         (["in/run.yaml", "--resume", "--overwrite"], "give one of them"),
         (
             ["in/run.yaml", "--resume"],
-            "dpmix: run.h5: no such run file to resume; leave --resume out to begin it",
+            "dpmix: run.h5: no such run file to resume; leave --resume out to start it",
         ),
         (["in/run.yaml", "--resum"], "Did you mean"),
     ],
@@ -301,7 +301,7 @@ def test_a_run_from_its_config(folder: Path, kind: str) -> None:
     assert (found.kind, found.complete) == (kind, True)
     assert result.stdout.startswith("run.h5:")
     again = dpmix(kind, "in/run.yaml", code=2)
-    assert again.stderr.startswith("dpmix: run.h5: exists already; --resume goes on with it, --overwrite")
+    assert again.stderr.startswith("dpmix: run.h5: exists already; --resume continues it, --overwrite")
     dpmix(kind, "in/run.yaml", "--overwrite")
     assert "already complete" in dpmix(kind, "in/run.yaml", "--resume").stderr
 
@@ -354,14 +354,14 @@ def test_a_run_resumes_only_with_the_same_config(folder: Path, monkeypatch: pyte
     for path in ("in/run.yaml", "run.h5"):
         result = dpmix("mcmc", path, "--resume", "--seed", "9", "--set", "model.components=7", code=2)
         assert result.stderr.splitlines() == [
-            f"dpmix: {path}: {key}: not what run.h5 began with; go on as it began with dpmix mcmc run.h5 "
-            "--resume, or begin anew with --overwrite"
+            f"dpmix: {path}: {key}: not what run.h5 was started with; continue it unchanged with "
+            "dpmix mcmc run.h5 --resume, or restart with --overwrite"
             for key in ("model.components", "seed")
         ]
     for arguments, expected in (
-        (("bem", "run.h5", "--resume"), "made by dpmix mcmc; go on with dpmix mcmc --resume"),
-        (("mcmc", "run.h5"), "HDF5, need a config in YAML; a run file goes on with --resume"),
-        (("mcmc", "run.h5", "--resume", "--output", "x.h5"), "run.h5 goes on in place; leave it out"),
+        (("bem", "run.h5", "--resume"), "made by dpmix mcmc; continue with dpmix mcmc --resume"),
+        (("mcmc", "run.h5"), "HDF5, need a config in YAML; to continue a run file, add --resume"),
+        (("mcmc", "run.h5", "--resume", "--output", "x.h5"), "run.h5 is continued in place; leave it out"),
     ):
         assert expected in dpmix(*arguments, code=2).stderr
 

@@ -427,7 +427,7 @@ def test_a_run_keeps_the_treatment_and_resumes_only_with_the_same(tmp_path: Path
     config = clipped_run(tmp_path, "part.h5", "tail")
     part = run_mcmc(config, should_stop=StopAfter(2)).path
     for mode in ("report", "dither"):
-        with pytest.raises(DataError, match="the data have changed since this run began"):
+        with pytest.raises(DataError, match="the data have changed since this run started"):
             run_mcmc(clipped_run(tmp_path, "part.h5", mode), resume=True)
     run_mcmc(config, resume=True)
     assert_identical(whole, part)

@@ -497,7 +497,7 @@ def test_changed_data_are_refused(folder: Path, tmp_path: Path) -> None:
     run_mcmc(settings)
     simulate.cytometry_like(SIZES[1], seed=3).write(tmp_path / "b.fcs")
     with pytest.raises(
-        DataError, match=r"run\.h5: the data have changed since this run began: .* with --data$"
+        DataError, match=r"run\.h5: the data have changed since this run started: .* with --data$"
     ):
         gate.gate(tmp_path / "run.h5", tmp_path / "out", engine=ON_CPU)
     (tmp_path / "b.fcs").unlink()

@@ -407,7 +407,7 @@ def test_existing_files_are_not_overwritten(path: Path) -> None:
 def test_what_is_no_run_file_is_never_overwritten(path: Path) -> None:
     path.write_text("my thesis")
     for overwrite in (False, True):
-        with pytest.raises(ConfigError, match=r"run\.h5: exists already and is no run file"):
+        with pytest.raises(ConfigError, match=r"run\.h5: exists already and is not a run file"):
             RunWriter.create(path, layout(), overwrite)
     assert path.read_text() == "my thesis"
     with pytest.raises(ConfigError, match="is a folder"):
