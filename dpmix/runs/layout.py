@@ -1,4 +1,4 @@
-"""The frame of a run file: its datasets at their final size, nothing drawn."""
+"""Lay out a run file: all datasets at their final size, constants and attributes, nothing drawn."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Layout:
-    """Everything that fixes the size and the constant content of a run file.
+    """Sizes and constant content of a run file.
 
     Attributes
     ----------
@@ -79,21 +79,20 @@ class Layout:
     chains : int
         Chains, or starts of Bayesian EM.
     draws : int
-        Draws to keep of each chain; 1 for Bayesian EM, the best start.
+        Draws of each chain; 1 for Bayesian EM, the best start.
     sweeps : int
-        Rows of the trace: the most sweeps of a chain (steps of a start), and one for the initial state.
+        Rows of the trace: one for the initial state, and all sweeps of a chain (most steps of a start).
     n_components : int
         The truncation K.
     channels : sequence of str
         D names.
     constants : mapping of str to (dimension names, array)
         Content of the group ``constant_data``, text or numbers. ``channel_means`` and ``channel_sds``,
-        float64 [D] over ``("channel",)``, take standardised values back to the transformed scale.
+        float64 [D] over ``("channel",)``, convert standardised values to the transformed scale.
     attributes : mapping
-        Attributes of the file, at least `REQUIRED_ATTRIBUTES`: text and numbers as they are, anything else
-        as JSON.
+        Attributes of the file, at least `REQUIRED_ATTRIBUTES`; values other than texts and numbers as JSON.
     learned : sequence of str
-        Those of `dpmix.model.mixture.HYPERPARAMETERS` that are learned.
+        The learned ones of `dpmix.model.mixture.HYPERPARAMETERS`.
     counts : sequence of str
         `COUNTS` of the kind; none in files of format 1.
     """
@@ -121,7 +120,7 @@ class Layout:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Length of every dimension of what draws and sweeps fill."""
+        """Length of each dimension that draws and sweeps fill."""
         return {
             "chain": self.chains if self.kind == "mcmc" else 1,
             "draw": self.draws,
@@ -136,7 +135,7 @@ class Layout:
 
     @property
     def variables(self) -> dict[str, tuple[tuple[str, ...], npt.DTypeLike]]:
-        """Dimensions and type of every dataset that draws and sweeps fill, by its path in the file."""
+        """Dimensions and type of each dataset that draws and sweeps fill, by its path in the file."""
         draw = ("chain", "draw")
         sweep = ("chain", "sweep") if self.kind == "mcmc" else ("start", "step")
         hyperparameters = {
@@ -167,21 +166,21 @@ class Layout:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of the file's data; what describes them takes a few hundred kB at most."""
+        """Bytes of the file's data; its metadata take at most a few hundred kB."""
         drawn = sum(8 * math.prod(self.sizes[dim] for dim in dims) for dims, _ in self.variables.values())
         return drawn + sum(np.asarray(values).nbytes for _, values in self.constants.values())
 
     @property
     def checkpoint_bytes(self) -> int:
-        """Bytes of the checkpoint and of the next one, which are on the disk side by side for a moment."""
+        """Bytes of the checkpoint and of the next one; for a moment, both are on the disk."""
         states = self.chains if self.kind == "mcmc" else 3
         dim = len(self.channels)
         return 2 * states * (8 * self.n_components * (dim**2 + dim + 2) + 8 * dim**2 + 4096)
 
 
 def lay_out(path: Path, layout: Layout) -> None:
-    """Write a run file with every dataset at its final shape and nothing drawn."""
-    # HDF5 writes whatever reaches it in an aligned word at once; 8 bytes that cross a page could be torn.
+    """Write a run file with all datasets at their final shape and nothing drawn."""
+    # An aligned word of 8 bytes is written at once; a word across two pages could be torn.
     with h5netcdf.File(path, "w", alignment_threshold=1, alignment_interval=8, locking=False) as file:
         file.attrs.update(_attributes(layout))
         for name in COUNTERS:
@@ -192,21 +191,21 @@ def lay_out(path: Path, layout: Layout) -> None:
 
 
 def coordinate(dim: str, size: int, channels: Sequence[str]) -> AnyArray:
-    """Values along a dimension: the names of channels and of spans of time, numbers of anything else."""
+    """Return the values along a dimension: names of channels and spans of time, else numbers."""
     if dim == "span":
         return np.array(list(SPANS))
     return np.array(channels) if dim in ("channel", "channel_bis") else np.arange(size)
 
 
 def write_coordinates(group: h5netcdf.Group, coordinates: Mapping[str, AnyArray]) -> None:
-    """Make the dimensions of a group, with the values along each."""
+    """Create the dimensions of a group, with the values along each."""
     for dim, values in coordinates.items():
         group.dimensions[dim] = len(values)
         _write(group, dim, (dim,), values)
 
 
 def _attributes(layout: Layout) -> dict[str, str | int | float]:
-    """Attributes of the file: those of the layout and those that the file gives itself."""
+    """Return the attributes of the file: those of the layout, and those that every file has."""
     given = {
         name: value if isinstance(value, (str, int, float)) else json.dumps(value)
         for name, value in layout.attributes.items()
@@ -223,7 +222,7 @@ def _attributes(layout: Layout) -> dict[str, str | int | float]:
 
 
 def _lay_out_group(group: h5netcdf.Group, layout: Layout) -> None:
-    """Coordinates, and datasets with nothing drawn."""
+    """Create the coordinates of a group, and its datasets with nothing drawn."""
     prefix = f"{group.name.strip('/')}/"
     variables = {
         name.removeprefix(prefix): v for name, v in layout.variables.items() if name.startswith(prefix)
@@ -235,7 +234,7 @@ def _lay_out_group(group: h5netcdf.Group, layout: Layout) -> None:
 
 
 def _write_constants(group: h5netcdf.Group, layout: Layout) -> None:
-    """The constants; one that is named as its only dimension gives the values along that dimension."""
+    """Write the constants; one named like its only dimension holds the values along that dimension."""
     constants = {name: (tuple(dims), np.asarray(values)) for name, (dims, values) in layout.constants.items()}
     sizes = {
         dim: size for dims, array in constants.values() for dim, size in zip(dims, array.shape, strict=True)
@@ -256,7 +255,7 @@ def _write(group: h5netcdf.Group, name: str, dims: tuple[str, ...], array: AnyAr
 
 
 def _filled(dtype: npt.DTypeLike) -> h5py.h5p.PropDCID:
-    """Creation properties of a dataset that is on disk from the start, filled with NaN or -1."""
+    """Return properties of a dataset that is on the disk from the start, filled with NaN or -1."""
     properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     properties.set_fill_time(h5py.h5d.FILL_TIME_ALLOC)

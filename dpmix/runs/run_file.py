@@ -1,27 +1,27 @@
-"""The run file's format: what is in it, how it is laid out before the first draw, where things lie.
+"""The format of the run file: read and check its contents and the places of its datasets.
 
 The file is HDF5 in the netCDF-4 layout; ``arviz.from_netcdf`` and ``xarray.open_datatree`` open it as it is::
 
     posterior       weights [chain, draw, component], means [chain, draw, component, channel], covariances
                     [chain, draw, component, channel, channel_bis], alpha [chain, draw]; where learned,
                     m [chain, draw, channel], gamma, nu [chain, draw], phi [chain, draw, channel, channel_bis]
-    sample_stats    log_likelihood, log_posterior, occupied, seconds [chain, draw]
-    trace           the same and alpha, of every sweep: [chain, sweep], or [start, step] of Bayesian EM;
+    sample_stats    log_likelihood, log_posterior, occupied, seconds [chain, draw]; counts of moves (Bayesian
+                    EM: of emptied components), summed over the sweeps since the previous draw
+    trace           the same and alpha, of each sweep: [chain, sweep], or [start, step] for Bayesian EM;
                     sweep 0 is the initial state
     profile         seconds [span]: wall time of the run so far by activity, see dpmix.runs.profile
-    constant_data   samples, scaling of the channels, ...: whatever the layout names
-    committed       number of draws that are whole, in every chain
-    synced          number of draws that have certainly reached the disk
+    constant_data   samples, scaling of the channels, ...: the constants of the layout
+    committed       number of draws that are complete in every chain
+    synced          number of draws known to be on the disk
     attributes      kind, config, seed, versions, engine, scaling, data_hash, n_events, created, run_id,
                     format_version
 
-A run may be killed at any instant and may be read while it goes on, so the file has to be whole at every
-moment: it is laid out at its final size, NaN (or -1) wherever nothing is drawn yet, and from then on draws
-are written to their places without the HDF5 library. Its metadata never changes again, and the only lock held
-is one that keeps other writers off
-(`dpmix.system.locks`). Where the power fails, writes since the last sync may be
-lost in any part; as a place is only ever written to one value, what is lost still reads NaN (or -1), which is
-how a reader knows.
+A run may be killed at any time and may be read while it runs, so the file must be valid at every moment. It
+is laid out at its final size, NaN (or -1) where nothing is drawn yet; draws are then written to their places
+without the HDF5 library. The metadata never change, and the only lock keeps other writers out
+(`dpmix.system.locks`). After a power failure, any part of the writes since the last sync may be lost. Each
+place is only ever written with one value, so a lost value still reads NaN (or -1): this is how a reader
+detects it.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ ATTRIBUTE_TYPES = {
 
 @dataclass(frozen=True)
 class Slot:
-    """Where a dataset lies in the file.
+    """Place of a dataset in the file.
 
     Attributes
     ----------
     offset : int
-        Byte at which it begins.
+        Its first byte.
     shape : tuple of int
     dtype : dtype
     dims : tuple of str
@@ -67,7 +67,7 @@ class Slot:
     dims: tuple[str, ...]
 
     def row(self, index: tuple[int, ...], shape: tuple[int, ...]) -> int:
-        """Byte at which the row of the leading indices begins; `shape` is what is to be written there."""
+        """Return the first byte of the row with these leading indices; `shape` is the shape to be written."""
         rows, row = self.shape[: len(index)], self.shape[len(index) :]
         if shape != row:
             raise ValueError(f"shape {shape} for a row of shape {row}")
@@ -78,17 +78,17 @@ class Slot:
 
     @property
     def end(self) -> int:
-        """Byte behind its last one."""
+        """The byte after its last one."""
         return self.offset + math.prod(self.shape) * self.dtype.itemsize
 
     def map(self, path: Path) -> AnyArray:
-        """The dataset as a read-only array on the file itself."""
+        """Return the dataset as a read-only array mapped from the file."""
         return np.asarray(np.memmap(path, self.dtype, "r", self.offset, self.shape))
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What a run file says of itself, and where its datasets lie.
+    """Attributes and constants of a run file, and the places of its datasets.
 
     Attributes
     ----------
@@ -108,17 +108,17 @@ class Contents:
 
 
 def is_drawn(values: AnyArray) -> bool:
-    """Whether every value has been written since the file was laid out."""
+    """Return whether all values have been written since the file was laid out."""
     return not bool((np.isnan(values) if values.dtype.kind == "f" else values == -1).any())
 
 
 def read_contents(path: Path) -> Contents:
-    """What a run file says of itself.
+    """Return the contents of a run file.
 
     Raises
     ------
     DataError
-        The file is missing, is no run file, is cut short, or is of a newer format.
+        The file is missing, not a run file, truncated, or of a newer format.
     """
     if not path.is_file():
         raise DataError(f"{path}: no such run file")
@@ -152,7 +152,7 @@ def read_contents(path: Path) -> Contents:
 
 
 def layout_found(contents: Contents) -> Layout:
-    """The layout that a run file was made with."""
+    """Return the layout that a run file was made with."""
     slots = contents.slots
     starts, sweeps = slots["trace/alpha"].shape
     _, draws, n_components = slots["posterior/weights"].shape
@@ -177,7 +177,7 @@ def counts_of(contents: Contents) -> tuple[str, ...]:
 
 
 def copy_drawn(contents: Contents, path: Path, larger: Path) -> None:
-    """Copy everything that draws and sweeps have filled to a file that is laid out with room for more."""
+    """Copy all draws and sweeps to a file laid out with room for more."""
     slots = read_contents(larger).slots
     for name, slot in contents.slots.items():
         new = slots[name]
@@ -187,15 +187,15 @@ def copy_drawn(contents: Contents, path: Path, larger: Path) -> None:
 
 
 def committed_draws(path: Path, contents: Contents) -> int:
-    """Number of draws that are whole.
+    """Return the number of complete draws.
 
-    The machine may have lost power when the count had reached the disk and a draw had not, or parts of it: of
-    draws that are counted but not known to be on the disk, those from the first with a gap on do not count.
+    After a power failure the count may be on the disk and a draw, or part of it, may not. Draws that are
+    counted but not known to be on the disk are checked; from the first one with a gap, they do not count.
     """
     slots = contents.slots
     counted, most = int(slots["committed"].map(path)), slots["posterior/alpha"].shape[1]
     if not 0 <= counted <= most:
-        raise DataError(f"{path}: says that {counted} of {most} draws are committed; it is damaged")
+        raise DataError(f"{path}: has a count of {counted} committed draws of {most}; it is damaged")
     drawn = [slot.map(path) for name, slot in slots.items() if name.split("/")[0] in DRAWN_GROUPS]
     for draw in range(max(int(slots["synced"].map(path)), 0), counted):
         if not all(is_drawn(array[:, draw]) for array in drawn):
@@ -204,13 +204,13 @@ def committed_draws(path: Path, contents: Contents) -> int:
 
 
 class Wrong(ValueError):
-    """What a file has is not what a run file has."""
+    """The content of a file is not that of a run file."""
 
 
 def _check(contents: Contents, n_bytes: int) -> None:
-    """Raise `Wrong` where a file that any other program may have made could mislead its reader.
+    """Raise `Wrong` where a file made by another program could mislead its reader.
 
-    Shapes and types are those that a `Layout` of the sizes found would have, and all data lie in the file.
+    Shapes and types must be those of a `Layout` with the sizes found, and all data must lie in the file.
     """
     attributes, slots = contents.attributes, contents.slots
     missing = [name for name, kind in ATTRIBUTE_TYPES.items() if not isinstance(attributes.get(name), kind)]
@@ -235,7 +235,7 @@ def _check(contents: Contents, n_bytes: int) -> None:
     if min(chains, draws, sweeps, components, len(contents.channels)) < 1:
         raise Wrong("it has no chain, draw, sweep, component or channel")
     if unknown := sorted({*slots} - {*wanted}):
-        raise Wrong(f"{unknown[0]} is none of its data sets")
+        raise Wrong(f"{unknown[0]} is not one of its datasets")
     for name in ("channel_means", "channel_sds"):
         values = contents.constants[name][1]
         if values.dtype != np.float64 or values.shape != (len(contents.channels),):
@@ -243,7 +243,7 @@ def _check(contents: Contents, n_bytes: int) -> None:
 
 
 def _read_attributes(file: h5py.File) -> dict[str, Any]:
-    """Attributes of one text or number each, as the file's own are; others are nobody's business here."""
+    """Return the attributes that are one text or number, as all attributes of dpmix are."""
     found = {}
     for name in file.attrs:
         shape = file.attrs.get_id(name).shape
@@ -253,7 +253,7 @@ def _read_attributes(file: h5py.File) -> dict[str, Any]:
 
 
 def _own(file: h5py.File, name: str) -> h5py.Dataset:
-    """A data set of the file itself: a link may lead to another file."""
+    """Return a dataset of the file itself; raise `Wrong` for a link to another file."""
     dataset = file[name]
     if dataset.file.id != file.id and dataset.file.filename != file.filename:
         raise Wrong(f"{name} lies in another file")
@@ -277,7 +277,7 @@ def _dims(dataset: h5py.Dataset) -> tuple[str, ...]:
 
 
 def _values(dataset: h5py.Dataset) -> AnyArray:
-    """All of it, no more than the file has bytes: what is compressed or elsewhere could be of any size."""
+    """Return all values; raise `Wrong` where they are compressed or elsewhere, and could be of any size."""
     if dataset.size and dataset.id.get_offset() is None:
         raise Wrong(f"{dataset.name} is compressed, or not in the file")
     if h5py.check_string_dtype(dataset.dtype) is not None:
@@ -288,7 +288,7 @@ def _values(dataset: h5py.Dataset) -> AnyArray:
 
 
 def _texts(dataset: h5py.Dataset) -> list[str]:
-    """Its texts, read one by one: any number of them may be one and the same long one in the file."""
+    """Return the texts, read one by one: many of them may share one long text in the file."""
     left = os.path.getsize(dataset.file.filename)
     too_long = Wrong(f"the texts of {dataset.name} are longer than the file")
     if dataset.size > left:
@@ -303,5 +303,5 @@ def _texts(dataset: h5py.Dataset) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    """An attribute as a Python value; netCDF keeps a number as an array of one."""
+    """Return an attribute as a Python value; netCDF stores a number as an array of one."""
     return value.item() if isinstance(value, (np.ndarray, np.generic)) and value.size == 1 else value

@@ -134,7 +134,7 @@ def _grown(writer: RunWriter, config: Config, earlier: Run) -> RunWriter:
 
 
 def memory_beside(kind: str, config: Config, backend: str, n: int, dim: int, in_file: bool = False) -> int:
-    """Return the bytes that a run needs besides its n events of `dim` channels, which may be in a file."""
+    """Return the bytes that a run needs besides its n events of `dim` channels (`in_file`: mapped)."""
     count, chains = config.model.components, _chains(kind, config)
     states = (3 * chains + 8) * 8 * count * dim**2  # of the chains, and work space of the sampler
     given = config.engine.threads, config.engine.chunks_in_flight
@@ -253,6 +253,6 @@ def check_same_data(earlier: Run, events: Events, remedy: str = "restart with --
     else:
         return
     raise DataError(
-        f"{earlier.path}: the data have changed since this run started: {difference}; put the old files back, "
+        f"{earlier.path}: the data have changed since this run started: {difference}; restore the files, "
         f"or {remedy}"
     )

@@ -186,7 +186,7 @@ def test_a_complete_run_extends_to_more_draws_and_never_to_fewer(folder: Path) -
     grown = open_run("run.h5")
     assert (grown.draws, grown.complete) == (began + 3, True)
     fewer = dpmix("mcmc", "run.h5", "--resume", "--set", f"mcmc.draws={began}", code=2)
-    assert fewer.stderr.startswith("dpmix: run.h5: mcmc.draws: not what run.h5 began with")
+    assert fewer.stderr.startswith("dpmix: run.h5: mcmc.draws: not what run.h5 was started with")
 
 
 def test_a_run_without_its_checkpoint_warns_that_it_restarts(
