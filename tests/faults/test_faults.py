@@ -528,7 +528,7 @@ def test_a_run_goes_on_only_with_its_config_and_its_data(
         return str(result.stderr)
 
     for key, value in (("seed", 9), ("model.components", 9), ("mcmc.thin", 2), ("model.prior.nu", 9.0)):
-        assert f"{key}: not what {path} began with" in refused("--set", f"{key}={value}", code=2)
+        assert f"{key}: not what {path} was started with" in refused("--set", f"{key}={value}", code=2)
     events = np.load(folder / "events.npy")
     for changed, difference in (
         (events[:-1], "2,000 events then, 1,999 now"),
