@@ -38,7 +38,7 @@ from gating import Events, Ints
 from mixing import prepared, prior_of, state_of
 from mixtures import Parameters
 from plots import COLOURS, panels, significant
-from record import arguments, read_results, said, write_results
+from record import arguments, in_words, read_results, said, write_results
 from scipy.optimize import linear_sum_assignment
 from scipy.special import logsumexp
 from threadpoolctl import threadpool_limits
@@ -553,10 +553,12 @@ def headline() -> str:
     for method, (f1, ari) in sorted(means.items(), key=lambda item: -item[1][0]):
         about, seconds = METHODS[method], brief(simulated["methods"][method]["seconds"])
         lines.append(f"| {about.title} | {about.given} | {f1:.2f} / {ari:.2f} | {seconds} s |")
-    packages = ("dpmix", "scikit-learn", "flowsom", "phenograph")
-    record = said("peers", "benchmarks/results", packages)
-    agreement = "Agreement: [gating.json](benchmarks/results/gating.json), with the date of each value."
-    sources = f"Time: {record} {agreement}"
+    record = read_results("peers")
+    sources = (
+        f"Time: {in_words(record['machine'])}, {record['date'][:10]}: "
+        "[peers.json](benchmarks/results/peers.json), [versions](docs/benchmarks/peers.md). "
+        "Agreement, with dates: [gating.json](benchmarks/results/gating.json)."
+    )
     return "\n".join([*lines, "", textwrap.fill(sources, 115, break_on_hyphens=False)]) + "\n"
 
 
