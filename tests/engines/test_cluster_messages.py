@@ -261,6 +261,6 @@ def test_the_recipe_of_slurm_on_a_queue_of_this_machine(
 
 
 def test_the_manifests_of_kubernetes_are_yaml() -> None:
-    (kind, text), _ = recipe("Kubernetes")
+    ((kind, text),) = recipe("Kubernetes")
     assert kind == "yaml"
     assert [one["kind"] for one in yaml.safe_load_all(text)] == ["Service", "Deployment", "Deployment", "Job"]
