@@ -86,12 +86,8 @@ def open_session(kind: str, config: Config, base: Path, resume: bool, overwrite:
         # Before the data are read, which may take long: another run may be writing to the file.
         writer = None if earlier is None else stack.enter_context(RunWriter.reopen(path))
         choice = choose_backend(config.engine, None if earlier is None else earlier.engine["backend"])
-        beside = partial(memory_beside, kind, config, choice.backend)
-        replaces = resume or overwrite
-        storage = stack.enter_context(Storage.of(config.engine, choice.backend, path, beside, replaces))
-        events = preprocess.prepare(config.data, base, config.seed, storage)
-        for line in events.report.lines():
-            log.info(line)
+        storage = stack.enter_context(_storage(kind, config, choice.backend, resume or overwrite))
+        events = _events(config, base, storage)
         prior = make_prior(config.model, events.channels)
         if origin is not None and not resume:  # an origin that does not fit must fail before a file is made
             initialise.from_run(open_run(origin), 0, config.model.components, events, prior)
@@ -107,8 +103,22 @@ def open_session(kind: str, config: Config, base: Path, resume: bool, overwrite:
             check_same_data(earlier, events)
             if kind == "mcmc" and config.mcmc.draws > earlier.draws:
                 writer = stack.enter_context(_grown(writer, config, earlier))
-        profile = Profile({} if earlier is None else earlier.profile)
+        profile = Profile(None if earlier is None else earlier.profile)
         yield Session(config, origin, events, engine, prior, writer, profile)
+
+
+def _storage(kind: str, config: Config, backend: str, replaces: bool) -> Storage:
+    """Return where the events are kept: in memory, or in a file next to the run file."""
+    beside = partial(memory_beside, kind, config, backend)
+    return Storage.of(config.engine, backend, Path(config.output.path), beside, replaces)
+
+
+def _events(config: Config, base: Path, storage: Storage) -> Events:
+    """Prepare the events, and log what was found in the data and done to them."""
+    events = preprocess.prepare(config.data, base, config.seed, storage)
+    for line in events.report.lines():
+        log.info(line)
+    return events
 
 
 @contextmanager

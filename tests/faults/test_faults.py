@@ -696,4 +696,4 @@ def test_lack_of_memory_is_a_line_however_it_is_said(
     monkeypatch.setattr(mcmc, "run_mcmc", fail)
     result = CliRunner().invoke(main, ["mcmc", str(folder / "run.yaml")])
     assert result.exit_code == 1
-    assert result.stderr.splitlines()[-1].startswith(f"dpmix: not enough memory: {error}; take fewer events")
+    assert result.stderr.splitlines()[-1].startswith(f"dpmix: not enough memory: {error}; use fewer events")
