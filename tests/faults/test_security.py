@@ -265,7 +265,7 @@ MERGES = "a: &a {x: 1}\n" + "".join(
         (LAUGHS, "more than 100000 values"),
         (MERGES, "more than 100000 values"),
         ("data: &d {files: [x], channels: *d}", "refers to itself"),
-        ("seed: 1\n" * 600_000, "found 4800000 characters, need 4194304 at most"),
+        ("seed: 1\n" * 600_000, "has 4800000 characters; it must have 4194304 at most"),
         ('data: {files: ["\\uD800"]}', "half of a surrogate pair"),
     ],
     ids=["aliases", "merges", "a value in itself", "a long text", "half a character"],
