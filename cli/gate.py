@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 @click.option(
     "--data", multiple=True, help="File, glob or folder to gate instead of the data of the run; repeatable."
 )
-@gating.options
 @click.option(
     "--memberships", is_flag=True, help="Write the probabilities of all populations for each event."
 )
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Also draw a t-SNE map of up to 20,000 events (needs 'dpmix[map]').",
 )
+@gating.options
 def command(
     run: Path,
     output: Path,

@@ -26,12 +26,15 @@ def options(command: Command) -> Command:
                 help="Format of the events; repeatable. fcs: the input files with added channels.",
             ),
             click.option(
-                "--level", type=click.FloatRange(min=0.0), help="Height at which the population tree is cut."
+                "--level",
+                type=click.FloatRange(min=0.0),
+                help="Height at which the population tree is cut, in standard deviations. "
+                "A higher cut gives fewer populations.",
             ),
             click.option(
                 "--populations",
                 type=click.IntRange(min=1),
-                help="Number of populations to cut the tree into.",
+                help="Number of populations to cut the tree into, instead of --level.",
             ),
             click.option(
                 "--draws", type=click.IntRange(min=1), help="Number of draws to use.  [default: 100]"

@@ -21,7 +21,7 @@ Command = Callable[..., None]
 
 
 def options(command: Command) -> Command:
-    """Add the argument and options of a command that samples."""
+    """Add the argument and options of a command that runs the sampler or Bayesian EM."""
     for decorate in reversed(
         (
             click.argument("config", type=click.Path(path_type=Path)),
@@ -29,7 +29,7 @@ def options(command: Command) -> Command:
             click.option(
                 "--resume",
                 is_flag=True,
-                help="Resume a run that was stopped or killed, or add draws to it.",
+                help="Resume a run that was stopped or killed; with mcmc, also add draws.",
             ),
             click.option("--overwrite", is_flag=True, help="Replace an existing run file."),
             click.option("--seed", type=click.IntRange(0, 2**64 - 1), help="Random seed (config key seed)."),

@@ -1,6 +1,21 @@
 """Bayesian Gaussian mixture models for large cytometry data: the Python API.
 
-Names are imported on first use: ``import dpmix`` is fast.
+A first run::
+
+    run = dpmix.run_mcmc({"data": {"files": ["sample.fcs"]}})
+    gating = dpmix.gate(run, "gated")
+
+- `run_mcmc`, `run_bem`: make a run, as ``dpmix mcmc`` and ``dpmix bem`` do.
+- `open_run`: open a run file. It returns a `Run`, with the draws as arrays.
+- `gate`, `predict`: find the populations of a run, assign events to them, and write the results.
+- `gate_anndata`: gate the events of an AnnData object.
+- `DPMixture`: the same model with the interface of scikit-learn.
+- `Config`, `load_config`: the config of a run.
+- `simulate`: simulate data with known populations.
+- `DpmixError`: the base of all errors: `ConfigError`, `DataError`, `OutputError`, `EngineError`.
+
+``help(dpmix.run_mcmc)`` shows the help of one name. Names are imported on first use, so ``import dpmix``
+is fast.
 """
 
 from __future__ import annotations

@@ -56,8 +56,8 @@ class DPMixture(DensityMixin, BaseEstimator):  # type: ignore[misc] # scikit-lea
     starts, max_steps, tolerance
         Keys of bem.
     channels : sequence of str, optional
-        Key data.channels: names of columns to use, globs allowed. Default: all but scatter, time and the
-        like, by their names; of an array, all.
+        Key data.channels: names of columns to use, globs allowed. Default: of an array, all; otherwise
+        all except scatter, time and similar channels, by their names.
     transforms : mapping, optional
         Key data.transform. (scikit-learn takes an object with an attribute transform for a transformer.)
     standardize, atoms
@@ -68,7 +68,7 @@ class DPMixture(DensityMixin, BaseEstimator):  # type: ignore[misc] # scikit-lea
     n_draws : int
         Draws of the run that predictions average over.
     random_state : int, RandomState or None
-        The seed. A generator, or None for NumPy's own, gives a seed.
+        The seed. A RandomState, or None for NumPy's global one, supplies a seed.
     n_jobs : int, optional
         Threads. None and -1: one per core; -2: one less. The draws do not depend on it.
     backend : str
@@ -79,7 +79,7 @@ class DPMixture(DensityMixin, BaseEstimator):  # type: ignore[misc] # scikit-lea
     warm_start : bool
         ``fit`` resumes the run of the last ``fit`` on the same events: after Ctrl-C, or with more draws.
     verbose : int
-        Show progress where it is above 0.
+        Show progress if it is above 0.
     settings : mapping, optional
         Any other key of the config, as ``{"mcmc.label_swaps": False}``.
 
@@ -92,7 +92,7 @@ class DPMixture(DensityMixin, BaseEstimator):  # type: ignore[misc] # scikit-lea
     n_features_in_ : int
         Columns seen by ``fit``.
     feature_names_in_ : array of str
-        Their names, where they have names.
+        Their names, if they have names.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class DPMixture(DensityMixin, BaseEstimator):  # type: ignore[misc] # scikit-lea
         ValueError
             X is not a table of finite numbers.
         ConfigError, DataError, EngineError, OutputError
-            As of `dpmix.run_mcmc`.
+            As `dpmix.run_mcmc` raises them.
         """
         if self.method not in ("mcmc", "bem"):
             raise ValueError(f'method is {self.method!r}; it must be "mcmc" or "bem"')
@@ -199,7 +199,7 @@ class DPMixture(DensityMixin, BaseEstimator):  # type: ignore[misc] # scikit-lea
     def predict(self, X: Any) -> Ints:
         """Return the most probable population of each event, int64 [N], from 0 by size.
 
-        Population 0 here is population 1 of reports and tables. X as of `fit`.
+        Population 0 here is population 1 of reports and tables. X is as in `fit`.
         """
         most: Ints = self.predict_proba(X).argmax(axis=1)
         return most
@@ -236,7 +236,7 @@ class DPMixture(DensityMixin, BaseEstimator):  # type: ignore[misc] # scikit-lea
         Returns
         -------
         events : float64 [n_samples, D]
-            In the units of X, the columns that the run takes.
+            In the units of X; the columns that the run uses.
         populations : int64 [n_samples]
         """
         if n_samples < 1:

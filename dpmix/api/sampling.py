@@ -36,7 +36,7 @@ def run_mcmc(
 ) -> Run:
     """Draw from the posterior by block Gibbs sampling, as ``dpmix mcmc`` does.
 
-    The draws are in the run file of the config (key output.path) at every moment. Ctrl-C stops the run after
+    Each draw is written to the run file (config key output.path) as it is made. Ctrl-C stops the run after
     its sweep and keeps the draws: the function raises `KeyboardInterrupt`, `open_run` reads the draws made
     so far, and the same call with ``resume=True`` continues to the draws of an uninterrupted run. A second
     Ctrl-C ends the run at once; it resumes from its last checkpoint.
@@ -66,16 +66,16 @@ def run_mcmc(
     Returns
     -------
     Run
-        The draws. ``complete`` is False where the run has stopped early.
+        The draws. ``complete`` is False if the run stopped early.
 
     Raises
     ------
     ConfigError
-        The config is wrong. The error names each problem in a line.
+        The config is wrong. The error names each problem on a line of its own.
     DataError
         The data cannot be read or used.
     EngineError, OutputError
-        The run failed on its way. ``resume=True`` continues it.
+        The run failed. ``resume=True`` continues it.
     KeyboardInterrupt
         Ctrl-C stopped the run.
     """

@@ -205,7 +205,7 @@ class BemConfig(Section):
         "never decreases, except where a stick reaches 1 and truncates the mixture; with mean it may. With "
         "mode, leave gamma, nu and phi out of model.learn: components at a mode are narrower, more of them "
         "remain, and a learned gamma, nu or phi adapts to them.",
-        "the update of the paper",
+        "the update of Suchard et al. 2010",
     )
 
 

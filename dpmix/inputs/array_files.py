@@ -79,7 +79,7 @@ def _npz_shape(arrays: Any, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
 def open_hdf5(path: Path, part: str) -> Source:
     """Open an HDF5 file: the data set that `part` names, else the first 2-D one of numbers."""
     if is_run_file(path):
-        raise DataError(f"{path}: is a run file of dpmix, need a file of events")
+        raise DataError(f"{path}: is a run file of dpmix; give a data file, or read it with dpmix info")
     with h5py.File(path, "r") as file:
         if file.attrs.get("encoding-type") == "anndata":
             return _anndata(path, part)

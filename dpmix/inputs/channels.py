@@ -232,8 +232,8 @@ def same_channels(first: Source | Panel, chosen: Sequence[int], other: Source) -
             candidates = [j for j, c in enumerate(other.details) if c.detector == wanted.detector]
         if not candidates:
             raise DataError(
-                f"{other.name}: found no channel {wanted.detector} {wanted.marker}".rstrip()
-                + f", which {first.name} has; need a file that has it, or other channels in data.channels"
+                f"{other.name}: has no channel {wanted.detector} {wanted.marker}".rstrip()
+                + f", which {first.name} has; give files with the same channels, or change data.channels"
             )
         same = other.details[candidates[0]]
         if (same.detector, same.marker) != (wanted.detector, wanted.marker):

@@ -70,14 +70,15 @@ class _NotFinite:
         """Raise `DataError` with the channels, counts and rows if there are such values."""
         found = zip(plan.columns, self._not_numbers, self._infinite, self._first, strict=True)
         bad = [
-            f"{plan.source.channels[k]} ({n_nan} NaN, {n_inf} infinite, first in row {first})"
+            f"{plan.source.channels[k]} ({n_nan} NaN, {n_inf} infinite, first in event {first})"
             for k, n_nan, n_inf, first in found
             if first >= 0
         ]
         if bad:
             raise DataError(
-                f"{plan.source.name}: values that are not finite in {', '.join(bad)}; remove these events "
-                "from the file, or exclude the channel (list the others in data.channels)"
+                f"{plan.source.name}: values that are not finite in {', '.join(bad)}, counting events from 0"
+                "; remove these events from the file, or exclude the channel "
+                "(list the others in data.channels)"
             )
 
 

@@ -106,7 +106,7 @@ def _match_files(name: str, base: Path) -> tuple[list[Path], str]:
         return [path], ""
     pattern = str(Path(name).expanduser())
     found = [base / p for p in sorted(glob.glob(pattern, root_dir=base, recursive=True))]
-    problem = f"{name} matches no file in {base.resolve()}, need a file name or a glob"
+    problem = f"{name} matches no file in {base.resolve()}; correct the path"
     return found, "" if found else problem
 
 
@@ -160,10 +160,10 @@ def open_source(path: str | Path, part: str = "", storage: Storage | None = None
             size = f"{path.stat().st_size / 1e9:.1f} GB"
             raise DataError(f"{path}: needs {size} of address space, more than ulimit -v allows") from error
         reason = getattr(error, "strerror", None) or _line(error)
-        raise DataError(f"{path}: cannot be read ({reason}), need {KNOWN}") from error
+        raise DataError(f"{path}: cannot be read ({reason}); give {KNOWN}") from error
     if not source.details:
         raise DataError(
-            f"{path}: found no channels, need a table with a row per event and a column per channel"
+            f"{path}: has no channels; give a table with a row per event and a column per channel"
         )
     details = tuple(
         replace(channel, detector=printable(channel.detector), marker=printable(channel.marker))
@@ -171,14 +171,14 @@ def open_source(path: str | Path, part: str = "", storage: Storage | None = None
     )
     twice = sorted(name for name, count in Counter(d.detector for d in details).items() if count > 1)
     if twice:
-        raise DataError(f"{path}: several channels are named {', '.join(twice)}, need different names")
+        raise DataError(f"{path}: several channels are named {', '.join(twice)}; give them different names")
     return replace(source, name=printable(_joined(path.name, part)), details=details, path=path, stamp=stamp)
 
 
 def _opener(path: Path, storage: Storage) -> Callable[[Path, str], Source]:
     """Return the function that opens a file, by its first bytes."""
     if path.is_dir():
-        raise DataError(f"{path}: is a folder, need files, for example {path / '*.fcs'}")
+        raise DataError(f"{path}: is a folder; give a file, for example one of {path / '*.fcs'}")
     with path.open("rb") as file:
         start = file.read(8)
     if start.startswith(b"FCS"):
@@ -195,8 +195,9 @@ def _opener(path: Path, storage: Storage) -> Callable[[Path, str], Source]:
         return partial(open_text, storage=storage)
     suffix = path.suffix.lower().lstrip(".")
     claim = suffix.upper() if suffix in ("fcs", "lmd", "npy", "npz", "h5", "h5ad", "hdf5", "parquet") else ""
-    found = f"is named {claim} but does not start like such a file" if claim else "is of an unknown kind"
-    raise DataError(f"{path}: {found}, need {KNOWN}; {AGAIN}")
+    if claim:
+        raise DataError(f"{path}: is named {claim}, but its content is not {claim}; {AGAIN}")
+    raise DataError(f"{path}: is not a data file that dpmix reads; give {KNOWN}")
 
 
 def _fcs(path: Path, part: str) -> Source:

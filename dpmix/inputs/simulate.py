@@ -89,7 +89,7 @@ class Simulation:
                     np.save(raw, self.events)
             case other:
                 raise ConfigError(
-                    [f"{path}: got suffix {other or 'none'}, need one of {', '.join(SUFFIXES)}"]
+                    [f"{path}: its suffix is {other or 'missing'}; it must be one of {', '.join(SUFFIXES)}"]
                 )
         truth = path.with_name(f"{path.stem}.truth.npz")
         matrix = self.spillover

@@ -78,7 +78,7 @@ class ProgressDisplay(logging.Handler):
         key = ("start", str(progress.chain)) if bem else ("sweeps",)
         task = self._update(key, progress.phase, progress.iteration, progress.total)
         speed = None if task.speed is None else f"{task.speed:.3g}"
-        state = f"log likelihood {progress.log_likelihood:.6g}, {progress.occupied} occupied"
+        state = f"log likelihood {progress.log_likelihood:.6g}, {progress.occupied} components occupied"
         task.fields.update(
             count=f"{progress.iteration}/{progress.total}" + (f" {speed}/s" if speed else ""), state=state
         )

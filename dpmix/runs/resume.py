@@ -85,7 +85,9 @@ def choose(kind: Kind, source: ConfigLike, settings: Sequence[str] = (), resume:
     elif resume:
         return _resumed_in_place(kind, path, settings)
     else:
-        raise ConfigError([f"{path}: HDF5, need a config in YAML; to continue a run file, add --resume"])
+        raise ConfigError(
+            [f"{path}: is an HDF5 file; give a config in YAML, or continue a run file with --resume"]
+        )
     if not resume:
         return Chosen(config, base)
     return _resumed(kind, config, base, name, _earlier(kind, Path(config.output.path)))

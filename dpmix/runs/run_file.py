@@ -145,7 +145,7 @@ def read_contents(path: Path) -> Contents:
             _check(contents, path.stat().st_size)
             return contents
     except OSError as error:
-        raise DataError(f"{path}: not a run file of dpmix, or cut short: {error}") from None
+        raise DataError(f"{path}: not a run file of dpmix mcmc or dpmix bem, or truncated: {error}") from None
     except (LookupError, TypeError, AttributeError, ValueError, RuntimeError) as error:
         reason = f" ({str(error).splitlines()[0]})" if isinstance(error, Wrong) else ""
         raise DataError(f"{path}: HDF5, but not a run file of dpmix{reason}") from None

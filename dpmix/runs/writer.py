@@ -288,7 +288,7 @@ def _require_room(path: Path, n_bytes: int) -> None:
                 "mcmc.draws (raise mcmc.thin) or model.components, or choose another disk with --output"
             ]
         )
-    log.info("%s: laying out %s", path, shown(n_bytes))
+    log.info("%s: reserving %s on disk", path, shown(n_bytes))
 
 
 def _reserve(path: Path, n_bytes: int) -> None:

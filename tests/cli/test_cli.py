@@ -233,7 +233,7 @@ def test_quiet_shows_warnings_only(folder: Path, monkeypatch: pytest.MonkeyPatch
     assert loud.stderr.splitlines() == [
         "the engine is cpu",
         "warning: the truncation binds",
-        "burn-in: sweep 1 of 100, log likelihood -1.23457e+06, 7 occupied",
+        "burn-in: sweep 1 of 100, log likelihood -1.23457e+06, 7 components occupied",
     ]
     assert (quiet.stdout, quiet.stderr) == ("", "warning: the truncation binds\n")
     assert logging.getLogger("dpmix").handlers == []
@@ -360,7 +360,7 @@ def test_a_run_resumes_only_with_the_same_config(folder: Path, monkeypatch: pyte
         ]
     for arguments, expected in (
         (("bem", "run.h5", "--resume"), "made by dpmix mcmc; continue with dpmix mcmc --resume"),
-        (("mcmc", "run.h5"), "HDF5, need a config in YAML; to continue a run file, add --resume"),
+        (("mcmc", "run.h5"), "is an HDF5 file; give a config in YAML, or continue a run file with --resume"),
         (("mcmc", "run.h5", "--resume", "--output", "x.h5"), "run.h5 is continued in place; leave it out"),
     ):
         assert expected in dpmix(*arguments, code=2).stderr

@@ -109,7 +109,7 @@ def test_values_that_are_refused_in_every_kind_of_file(folder: Path, name: str) 
         values = GOOD.copy()
         values[17, 1] = wrong
         SAVE[name](folder / name, values)
-        assert_refused(mcmc(name), f"({found}, first in row 17)")
+        assert_refused(mcmc(name), f"({found}, first in event 17)")
     SAVE[name](folder / name, GOOD[:0])
     assert_refused(mcmc(name), "found 0 events in 3 channels")
 

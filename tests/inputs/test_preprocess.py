@@ -134,7 +134,7 @@ def test_the_same_marker_on_another_detector(tmp_path: Path) -> None:
 def test_a_file_without_a_channel_is_named(tmp_path: Path) -> None:
     save(tmp_path, "a.npz", normal(), ["CD3", "CD4", "CD8"])
     save(tmp_path, "b.npz", normal(), ["CD3", "CD4", "CD19"])
-    with pytest.raises(DataError, match=r"b.npz: found no channel CD8, which a.npz has"):
+    with pytest.raises(DataError, match=r"b.npz: has no channel CD8, which a.npz has"):
         events_of(tmp_path, "a.npz", "b.npz")
     assert events_of(tmp_path, "a.npz", "b.npz", channels=["CD3", "CD4"]).values.shape == (600, 2)
 
@@ -532,7 +532,7 @@ def test_values_that_are_not_finite(tmp_path: Path) -> None:
         events_of(tmp_path, "a.npz")
     message = str(caught.value)
     assert "a.npz" in message
-    assert "CD4 (1 NaN, 2 infinite, first in row 17), CD8 (0 NaN, 1 infinite, first in row 5)" in message
+    assert "CD4 (1 NaN, 2 infinite, first in event 17), CD8 (0 NaN, 1 infinite, first in event 5)" in message
     assert "data.channels" in message
     assert events_of(tmp_path, "a.npz", channels=["CD3"]).values.shape == (300, 1)
 

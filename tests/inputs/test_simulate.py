@@ -123,5 +123,5 @@ def test_a_suffix_in_capitals(tmp_path: Path) -> None:
 
 
 def test_an_unknown_suffix(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"need one of \.fcs, \.csv, \.npy"):
+    with pytest.raises(ConfigError, match=r"its suffix is \.xls; it must be one of \.fcs, \.csv, \.npy"):
         cytometry_like(10).write(tmp_path / "a.xls")

@@ -176,8 +176,8 @@ def test_all_wrong_names_are_reported_together(tmp_path: Path, values: Values) -
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.fcs", b"oi21j08cn\n", "is named FCS but does not start like such a file"),
-        ("a.xlsx", b"abcdefgh", "is of an unknown kind"),
+        ("a.fcs", b"oi21j08cn\n", "is named FCS, but its content is not FCS"),
+        ("a.xlsx", b"abcdefgh", "is not a data file that dpmix reads; give FCS"),
         ("a.npz", b"PK\x03\x04 broken", "cannot be read"),
         ("a.h5", b"\x89HDF\r\n\x1a\n broken", "cannot be read"),
         ("a.parquet", b"PAR1 broken", "cannot be read"),

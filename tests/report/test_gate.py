@@ -508,7 +508,7 @@ def test_changed_data_are_refused(folder: Path, tmp_path: Path) -> None:
 
 def test_a_file_without_the_channels_of_the_run(folder: Path, tmp_path: Path) -> None:
     np.savetxt(tmp_path / "x.csv", np.ones((5, 2)), delimiter=",", header="CD3,CD4", comments="")
-    with pytest.raises(DataError, match=r"x\.csv: found no channel .*, which the run has"):
+    with pytest.raises(DataError, match=r"x\.csv: has no channel .*, which the run has"):
         gate.predict(folder / "run.h5", [tmp_path / "x.csv"], tmp_path / "out", engine=ON_CPU)
 
 

@@ -44,12 +44,12 @@ def test_lines_come_at_a_sensible_interval() -> None:
     ]
     assert lines[2].split(", ")[1:3] == ["4 sweeps/s", "00:14 remaining"]
     assert lines[-1].split(", ")[1:3] == ["4 sweeps/s", "00:00 remaining"]
-    assert lines[0] == "burn-in: sweep 0 of 100, log likelihood -1.23457e+06, 7 occupied"
+    assert lines[0] == "burn-in: sweep 0 of 100, log likelihood -1.23457e+06, 7 components occupied"
 
 
 def test_one_sweep_is_one_line() -> None:
     assert lines_of([(0.0, sweep(100))]) == [
-        "burn-in: sweep 100 of 100, log likelihood -1.23457e+06, 7 occupied"
+        "burn-in: sweep 100 of 100, log likelihood -1.23457e+06, 7 components occupied"
     ]
 
 
@@ -82,7 +82,7 @@ def test_a_terminal_shows_rate_likelihood_and_occupied_components() -> None:
     text = file.getvalue()
     assert re.search(r"30/100 \S+/s", text)
     assert re.search(r"\b1/100", text.split("30/100")[-1])
-    assert "log likelihood -1.23457e+06, 7 occupied" in text
+    assert "log likelihood -1.23457e+06, 7 components occupied" in text
 
 
 def test_a_terminal_shows_a_bar_that_goes_away() -> None:

@@ -492,7 +492,7 @@ def spoil_newer(path: Path) -> None:
         (spoil_text, "not a run file of dpmix"),
         (spoil_foreign, "not a run file of dpmix"),
         (spoil_foreign_empty, "not a run file of dpmix"),
-        (spoil_short, "cut short"),
+        (spoil_short, "or truncated"),
         (spoil_newer, "format 3, this dpmix reads up to 2: upgrade"),
     ],
 )
