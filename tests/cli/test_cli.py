@@ -530,7 +530,7 @@ def test_simulate_from_the_model(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "expected"),
     [
-        (["x.xls"], 2, "need one of .fcs, .csv, .npy"),
+        (["x.xls"], 2, "it must be one of .fcs, .csv, .npy"),
         (["no/x.fcs"], 1, "dpmix: no/x.fcs: cannot be written: No such file or directory"),
         (["x.csv", "--channels", "3"], 2, "--channels and --components are for --kind model only"),
         (["x.csv", "--kind", "model", "--no-spill"], 2, "--no-spill is for --kind cytometry only"),
