@@ -14,7 +14,7 @@
 // Shared    24,576 (queue) + 64 * (D + 1) * 4 + D * 4 + 32 bytes: 41,504 at D = 64.
 // Budget    accumulate, D = 14: registers 74, stack 0, shared 28,504 bytes; no spills.
 // Limits    D 1 to 64; n_components 1 to 65,536.
-// Equals    step 2 of Engine::draw_labels of kernels/cpu/engine.cpp, within float32 rounding.
+// Equals    Engine::add_moments of kernels/cpu/pass_draw.cpp, within float32 rounding.
 // Source    Suchard et al. (2010), Appendix A, step 2.
 #include "moments.cuh"
 

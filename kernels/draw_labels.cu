@@ -19,8 +19,8 @@
 // Budget    draw_labels, D = 14: registers 168, stack 544, shared 17,284 bytes; no spills.
 //           The stack is each thread's `partial`; with 168 registers three blocks fit on a multiprocessor.
 // Limits    D 1 to 64; n_components 1 to 65,536.
-// Equals    Engine::draw_labels of kernels/cpu/engine.cpp, except labels whose uniform is within rounding of a
-//           step of the cumulative sum.
+// Equals    Engine::draw_labels of kernels/cpu/pass_draw.cpp, except labels whose uniform is within rounding of
+//           a step of the cumulative sum.
 // Source    Suchard et al. (2010), Appendix A, step 1.
 #include "far.cuh"
 #include "mixture.cuh"

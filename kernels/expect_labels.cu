@@ -21,7 +21,7 @@
 // Budget    expect_totals, D = 14: registers 168, stack 0, shared 7,936 bytes; no spills.
 // Budget    expect_moments, D = 14: registers 73, stack 0, shared 7,480 bytes; no spills.
 // Limits    D 1 to 64; n_components 1 to 65,536.
-// Equals    Engine::expect_labels of kernels/cpu/engine.cpp, within float32 rounding.
+// Equals    Engine::expect_labels of kernels/cpu/pass_expect.cpp, within float32 rounding.
 // Source    Suchard et al. (2010), section 3.2 and Appendix A.
 #include "far.cuh"
 #include "mixture.cuh"

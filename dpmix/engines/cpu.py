@@ -34,7 +34,7 @@ from dpmix.model.mixture import Array, Ints, Mixture
 from dpmix.model.split_merge import SplitAssignment
 from dpmix.model.streams import Key
 
-BATCH_BYTES = 64 << 20  # BUDGET of kernels/cpu/engine.cpp
+BATCH_BYTES = 64 << 20  # BUDGET of kernels/cpu/pass.hpp
 
 
 def available() -> tuple[bool, str]:
@@ -58,7 +58,7 @@ def usable_cores() -> int:
 def scratch_bytes(
     n_events: int, n_channels: int, n_components: int, threads: int | None, chunks_in_flight: int | None
 ) -> int:
-    """Estimate the working memory of passes, in bytes (kernels/cpu/engine.cpp); options as of `CpuEngine`."""
+    """Estimate the working memory of passes, in bytes (kernels/cpu/pass_*.cpp); options as of `CpuEngine`."""
     chunks: int = -(-n_events // CHUNK)
     moments = 8 * (1 + n_channels * (n_channels + 3) // 2)
     chunk: int = 8 * CHUNK + (n_components + 32) * moments

@@ -139,6 +139,16 @@ class Passage {
         }
     }
 
+    // Calls body(from, to) for windows of the chunks first, ..., end - 1, in order.
+    template <class Body>
+    void for_each_window(std::size_t first, std::size_t end, const Body& body) {
+        const std::size_t size = window(end - first);
+        for (; first < end; first += size) {
+            at(first, std::min(first + size, end));
+            body(first, std::min(first + size, end));
+        }
+    }
+
    private:
     static constexpr std::size_t WINDOW = std::size_t{32} << 20;  // bytes read ahead and worked on at a time
 

@@ -5,6 +5,9 @@
 // chunks on all threads. Sums within a chunk have one order, in float64, and the sums of chunks are added in
 // a way that does not depend on order (exact.hpp). So no result depends on the threads, the size of a batch,
 // the assignment of chunks to engines or the instruction set (x86-64-v2 rounds differently).
+//
+// engine.cpp holds what the passes share; each pass has its own file, pass_*.cpp. The order of a chunk's
+// events is in order.hpp.
 #pragma once
 
 #include <map>
@@ -27,6 +30,8 @@ struct Options {
     std::filesystem::path scratch;  // folder for values of every event; empty: memory
     bool mapped;                    // the events are a shared map of a file, so their pages may be released
 };
+
+struct Runs;  // runs.hpp
 
 class Engine {
    public:
@@ -75,15 +80,16 @@ class Engine {
     struct Task {  // part of a chunk's order
         std::size_t chunk;
         int from, count;
+        bool last;  // of its chunk
     };
     struct Work {  // multiplications of a task: made, and without pruning
         double made, whole;
         bool pruned;
     };
+    struct Pass;  // pass.hpp
 
     std::size_t n_chunks() const { return (n_events_ + CHUNK - 1) / CHUNK; }
     int events_in(std::size_t chunk) const;
-    void follow_curve(std::size_t chunk);
     std::vector<Task> tasks(std::size_t first_chunk, std::size_t end_chunk, int size) const;
     Chain& chain(std::uint32_t number);
     Passage passage(bool events, std::initializer_list<const Buffer*> buffers, std::size_t first = 0) const;
@@ -91,10 +97,24 @@ class Engine {
     bool can_prune(int n_components) const;
     int threads_for(int n_components, std::size_t n_events) const;
     bool prunes(const Chain& chain, std::size_t task, int n_components) const;
+    double whole_work(const Task& task, int n_components) const;
     void note(Chain& chain, int n_components, const std::vector<Work>& work);
-    void count(const Chain& chain, std::size_t chunk, int n_components, std::uint32_t* starts) const;
     void sort(Chain& chain, std::size_t chunk, int n_components, std::uint32_t* starts) const;
     std::vector<Scratch> scratches(int n_components, bool soft, int n_populations = 0);
+
+    // Steps of draw_labels (pass_draw.cpp).
+    void draw_chunks(Pass& pass, const Key& key, std::size_t first, std::size_t end, const Sums& sums);
+    void add_moments(Pass& pass, const Runs& runs, const Sums& sums);
+
+    // Steps of expect_labels (pass_expect.cpp).
+    void expect_parts(Pass& pass, const std::vector<Task>& parts, std::size_t first, std::size_t end);
+    void add_parts(Pass& pass, const std::vector<Task>& parts, std::size_t first, std::size_t end,
+                   const Sums& sums);
+    void add_log_likelihoods(const std::vector<Task>& parts, const Sums& sums) const;
+
+    // Steps of divide (pass_divide.cpp).
+    void divide_runs(Pass& pass, const Split& split, const Key& key, const Runs& runs);
+    void add_sides(Pass& pass, const Runs& runs, const Sums& sums);
 
     const Sweep& sweep_;
     const float* events_;

@@ -58,11 +58,12 @@ class ThreadScratch {
 
 // Working memory of a batch of chunks.
 struct BatchScratch {
-    std::vector<double> log_likelihoods;  // by event
+    std::vector<double> log_likelihoods;  // by event (draw), task (expect) or run (divide)
     std::vector<std::uint32_t> starts;    // [chunks][K + 1] of the components in a chunk's order
     AlignedVector<double> moments;        // of runs, or of pieces and components
     std::vector<std::uint8_t> touched;    // [pieces][K]
     AlignedVector<double> chunk;          // [K][moment_size(D)] of a chunk's pieces so far (expect only)
+    std::vector<std::uint8_t> started;    // [K]: 1 if `chunk` includes the component
 };
 
 }  // namespace dpmix
