@@ -26,7 +26,7 @@ HYPER_ARRAYS = {field.name: f"given.{field.name}" for field in fields(Hyperparam
 
 
 class Checkpoint(NamedTuple):
-    """What a run resumes from: its states, their iteration, and further arrays of the loop."""
+    """The data that a run resumes from: its states, their iteration, and further arrays of the loop."""
 
     states: list[State]
     iteration: int

@@ -59,7 +59,7 @@ class Mixing:
 
     @property
     def good(self) -> bool:
-        """Whether the draws are enough by the usual rules; a constant quantity always passes."""
+        """Test whether the draws are enough by the usual rules; a constant quantity always passes."""
         if self.sd == 0.0:
             return True
         return self.r_hat < GOOD_R_HAT and min(self.ess_bulk, self.ess_tail) >= GOOD_ESS

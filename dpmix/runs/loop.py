@@ -1,4 +1,4 @@
-"""What the loops of MCMC and Bayesian EM share: reports of sweeps, start states, checkpoints, results."""
+"""Parts shared by the loops of MCMC and Bayesian EM: sweep reports, start states, checkpoints, results."""
 
 from __future__ import annotations
 

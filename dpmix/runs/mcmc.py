@@ -134,7 +134,7 @@ class _Sweep:
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """What the run resumes from after this sweep."""
+        """The checkpoint from which the run resumes after this sweep."""
         states = [chain.state for chain in self.following]
         counts = np.array([(chain.moves, chain.recent) for chain in self.following])
         return Checkpoint(states, states[0].iteration, {"counts": counts})

@@ -149,7 +149,7 @@ class Run:
 
     @property
     def complete(self) -> bool:
-        """Whether every draw is committed."""
+        """True if every draw is committed."""
         return self.committed == self.draws
 
     @property

@@ -36,7 +36,7 @@ log = logging.getLogger("dpmix")
 
 @dataclass(frozen=True)
 class Session:
-    """What the loops of MCMC and Bayesian EM work with; `open_session` makes it.
+    """Everything that the loops of MCMC and Bayesian EM work with; `open_session` makes it.
 
     `origin` is the run file whose last draw the chains start from, where mcmc.init names one.
     """
@@ -109,8 +109,8 @@ def open_session(kind: str, config: Config, base: Path, resume: bool, overwrite:
 
 def _storage(kind: str, config: Config, backend: str, replaces: bool) -> Storage:
     """Return where the events are kept: in memory, or in a file next to the run file."""
-    beside = partial(memory_beside, kind, config, backend)
-    return Storage.of(config.engine, backend, Path(config.output.path), beside, replaces)
+    overhead = partial(memory_overhead, kind, config, backend)
+    return Storage.of(config.engine, backend, Path(config.output.path), overhead, replaces)
 
 
 def _events(config: Config, base: Path, storage: Storage) -> Events:
@@ -143,7 +143,7 @@ def _grown(writer: RunWriter, config: Config, earlier: Run) -> RunWriter:
     return grown
 
 
-def memory_beside(kind: str, config: Config, backend: str, n: int, dim: int, in_file: bool = False) -> int:
+def memory_overhead(kind: str, config: Config, backend: str, n: int, dim: int, in_file: bool = False) -> int:
     """Return the bytes that a run needs besides its n events of `dim` channels (`in_file`: mapped)."""
     count, chains = config.model.components, _chains(kind, config)
     states = (3 * chains + 8) * 8 * count * dim**2  # of the chains, and work space of the sampler
@@ -159,7 +159,7 @@ def require_memory(kind: str, config: Config, events: Events, backend: str) -> N
     chains, drawn = _chains(kind, config), config.mcmc.draws if kind == "mcmc" else 1
     in_file = is_in_file(events.values)
     memory.require(
-        memory_beside(kind, config, backend, n, dim, in_file),
+        memory_overhead(kind, config, backend, n, dim, in_file),
         f"a {kind} run of {n:,} events in {dim} channels (in {'a file' if in_file else 'memory'}: "
         f"{events.values.nbytes / 1e9:.2f} GB), {count} components and {chains} "
         f"chain{'s' if chains > 1 else ''}",

@@ -1,4 +1,4 @@
-"""Faults of the machine and of its users: none loses a draw, and a run goes on to the same draws.
+"""Faults of the machine and of its users: none loses a draw, and a resumed run gives the same draws.
 
 `make faults` runs these with more kills and makes the table of docs/explanation/validation.md from
 what they record.
@@ -74,7 +74,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(data: Path, tmp_path: Path) -> Path:
-    """A folder with a config, run.yaml, whose output is run.h5 beside it."""
+    """A folder with a config, run.yaml, whose output is run.h5 in the same folder."""
     (tmp_path / "out").mkdir()
     config = a_config(data, str(tmp_path / "out" / "run.h5"), **SECTIONS)
     (tmp_path / "out" / "run.yaml").write_text(to_yaml(config))
@@ -86,7 +86,7 @@ def start(*arguments: str | Path) -> subprocess.Popen[str]:
 
 
 def ended(*arguments: str | Path, code: int = 0) -> str:
-    """What a command said on stderr; it ends with this code."""
+    """Return the stderr of a command that ends with this exit code."""
     process = subprocess.run(dpmix(*arguments), capture_output=True, text=True, timeout=120)
     assert process.returncode == code, process.stderr
     assert "Traceback" not in process.stderr
@@ -100,7 +100,7 @@ def seconds_of(*arguments: str | Path) -> float:
 
 
 def how_to_go_on(path: Path) -> list[str]:
-    """An option; a run killed between its last draw and its end is complete, and begins anew."""
+    """An option; a run killed between its last draw and its end is complete, and restarts from scratch."""
     if not path.exists():
         return []
     return ["--overwrite" if open_run(path).complete else "--resume"]
@@ -137,7 +137,7 @@ def test_killed_at_random_moments_a_run_goes_on_to_the_same_draws(
     assert met > kills / 2
     record_property("fault", f"`kill -9` of `dpmix {kind}` at {kills} random moments, from its start on")
     record_property(
-        "outcome", f"{met} met it alive; {found} of {found} files open; the same draws in the end"
+        "outcome", f"{met} met a living process; {found} of {found} files open; the same draws at the end"
     )
 
 
@@ -166,8 +166,8 @@ def test_a_signal_stops_a_run_that_says_how_it_goes_on(
     record_property("fault", f"{number.name} to `dpmix {kind}`")
     record_property(
         "outcome",
-        f"its sweep finished and committed ({committed} draws), exit code {code}; the command that it prints "
-        "goes on to the same draws",
+        f"its sweep finished and committed ({committed} draws), exit code {code}; the printed command "
+        "resumes to the same draws",
     )
 
 
@@ -220,7 +220,7 @@ def test_what_is_left_when_the_power_fails_opens_and_goes_on_to_the_same_draws(
     record_property(
         "outcome",
         f"{found} of {found} files open; in {fewer} of them counted draws were lost, and none of these is "
-        "shown; the same draws in the end",
+        "shown; the same draws at the end",
     )
 
 
@@ -330,7 +330,7 @@ def test_a_write_that_the_system_refuses_is_told_and_loses_nothing(
 
 
 def in_namespace(script: str, *arguments: str | Path, **variables: str | Path) -> str:
-    """What a shell script said that may mount file systems, which nobody else sees; none is left behind."""
+    """Return the output of a shell script that may mount file systems, in a namespace of its own."""
     unshare = ["unshare", "--mount", "--map-root-user"]
     if shutil.which("unshare") is None or subprocess.run([*unshare, "true"], capture_output=True).returncode:
         pytest.skip("needs a mount namespace of its own (unshare --mount --map-root-user is refused here)")
@@ -379,7 +379,7 @@ def test_a_disk_that_fills_up_is_told_and_loses_nothing(
     committed = assert_draws_of(data / "mcmc.h5", kept)
     assert committed > 0
     assert_identical(data / "mcmc.h5", resumed)
-    record_property("fault", "disk filled by another program in the midst of a run")
+    record_property("fault", "disk filled by another program during a run")
     record_property(
         "outcome", f"a line, exit code 1, {committed} committed draws kept; with room again the same draws"
     )
@@ -399,7 +399,9 @@ def test_a_disk_that_is_too_small_is_refused(folder: Path, record_property: Reco
     assert re.search(r"run\.h5: needs 0\.\d MB, 0\.1 MB are free on its disk; lower mcmc\.draws", said)
     assert len(said.splitlines()) == 1
     record_property("fault", "disk too small for the run file and its checkpoint")
-    record_property("outcome", "refused before the first sweep, with what is needed and what is free")
+    record_property(
+        "outcome", "refused before the first sweep, with the space needed and the space available"
+    )
 
 
 READ_ONLY = """
@@ -464,7 +466,7 @@ def test_a_second_run_on_a_file_is_refused(data: Path, folder: Path, record_prop
     assert process.returncode == 0
     assert_identical(data / "mcmc.h5", path)
     record_property("fault", "a second run on one output: new, `--overwrite`, `--resume`")
-    record_property("outcome", "refused, exit code 2; the first goes on to the same draws")
+    record_property("outcome", "refused, exit code 2; the first continues to the same draws")
 
 
 def test_of_two_that_resume_at_once_one_is_refused(data: Path, folder: Path, record_property: Record) -> None:
@@ -480,7 +482,7 @@ def test_of_two_that_resume_at_once_one_is_refused(data: Path, folder: Path, rec
     assert codes == [0, 0] or any("another run is writing to it" in lines for lines in said)
     assert_identical(data / "mcmc.h5", path)
     record_property("fault", "two `--resume` at once, after a kill")
-    record_property("outcome", "one goes on to the same draws, the other is refused, exit code 2")
+    record_property("outcome", "one resumes to the same draws, the other is refused, exit code 2")
 
 
 def test_two_new_runs_cannot_lay_out_one_file(data: Path, tmp_path: Path) -> None:
@@ -541,9 +543,7 @@ def test_a_run_goes_on_only_with_its_config_and_its_data(
     ended("mcmc", path, "--resume", "--quiet")
     assert assert_draws_of(data / "mcmc.h5", path) == open_run(path).draws
     record_property("fault", "`--resume` with another config, or with other data")
-    record_property(
-        "outcome", "refused, naming the key, or what of the data is not as it was; nothing changed"
-    )
+    record_property("outcome", "refused, naming the key, or the change in the data; nothing changed")
 
 
 # Memory
@@ -571,7 +571,7 @@ def test_too_few_addresses_for_the_libraries_are_a_line(
     )
     assert len(process.stderr.splitlines()) == 1
     record_property("fault", f"`ulimit -v` of {megabytes} MB, too little to load the libraries")
-    record_property("outcome", "a line, exit code 1, where there was a traceback or a process without end")
+    record_property("outcome", "one line, exit code 1 (earlier: a traceback, or a process without end)")
 
 
 @pytest.mark.parametrize("kind", ["mcmc", "bem"])
@@ -601,7 +601,7 @@ def test_events_that_memory_has_no_room_for_are_refused_before_they_are_read(
     assert re.search(r"many\.npy: (.* )?needs? 1\.6 GB", process.stderr.splitlines()[-1]), process.stderr
     assert not (folder / "run.h5").exists()
     record_property("fault", "`ulimit -v` of 1.3 GB, events of 1.6 GB")
-    record_property("outcome", "refused before they are read, with what they need")
+    record_property("outcome", "refused before they are read, with the memory needed")
 
 
 @pytest.mark.slow

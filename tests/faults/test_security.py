@@ -1,4 +1,4 @@
-"""Files from strangers run no code, write nowhere but where they are told to, and exhaust no memory."""
+"""Files from strangers run no code, write only to the configured places, and exhaust no memory."""
 
 from __future__ import annotations
 

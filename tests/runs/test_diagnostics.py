@@ -1,4 +1,4 @@
-"""What a run says about itself."""
+"""Diagnostics of a run, and their description."""
 
 from __future__ import annotations
 
@@ -299,7 +299,7 @@ def test_poor_mixing_and_a_binding_truncation_are_said(path: Path) -> None:
 
 @pytest.mark.parametrize("chains", [1, 2, 4])
 def test_chains_that_mix_have_no_warning_and_chains_that_disagree_have_one(path: Path, chains: int) -> None:
-    """Also with as few draws as it is told from; one chain, or half of a single one, is in another place."""
+    """Also with the fewest draws that give a warning; one chain, or half of a single one, is elsewhere."""
     rng = np.random.default_rng(9)
     for draws in (ROUGH_DRAWS // chains, 400):
         mixed = rng.normal(size=(chains, draws))

@@ -1,4 +1,4 @@
-"""The display of progress: a bar on a terminal, lines elsewhere, and the log beside either."""
+"""The display of progress: a bar on a terminal, lines elsewhere, and the log next to either."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def test_mcmc_stopped_and_resumed_is_one_run(many: Path, plain: Path, questions:
 
 @pytest.mark.parametrize("questions", [None, 4])
 def test_a_run_goes_on_to_more_draws(tmp_path: Path, questions: int | None) -> None:
-    """Whether it was finished or stopped before, it is the run that had so many from the start."""
+    """A run that was finished or stopped before equals the run with this many draws from the start."""
     write_events(tmp_path / "events.npy", 3000)
     many = SHORT | {"draws": 7}
     plain = run_mcmc(a_config(tmp_path, "plain.h5", mcmc=many)).path

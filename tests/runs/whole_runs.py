@@ -95,7 +95,7 @@ def dpmix(*arguments: str | Path, checkpoint_seconds: float = 0.02) -> list[str]
 
 
 def wait_for_draws(path: Path, n: int, process: subprocess.Popen[str]) -> None:
-    """Wait until so many draws are committed by a process that goes on."""
+    """Wait until so many draws are committed by a process that is still running."""
     while process.poll() is None:
         with suppress(DataError):
             if open_run(path).committed >= n:
