@@ -11,7 +11,6 @@ EMULATOR := build/cuda_on_cpu/libcuda.so.1
 FUZZ_SECONDS ?= 1200
 COG := $(BIN)/cog -r -I benchmarks
 PAGES := README.md docs/tutorial.md docs/benchmarks/*.md
-# Texts whose words are checked: these pages, except one that quotes messages with old words.
 
 .PHONY: help demo test test-all test-gpu faults fuzz sanitize sbc lint warnings docs links bench guard bench-cpu bench-gpu clean
 
