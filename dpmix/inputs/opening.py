@@ -100,8 +100,8 @@ def _match_files(name: str, base: Path) -> tuple[list[Path], str]:
             problem = "" if found else "has no data file"
         except OSError as error:
             found, problem = [], f"cannot be read ({error.strerror})"
-        need = f"need a folder with {', '.join(FOLDER_SUFFIXES)}"
-        return found, f"{path}: {problem}, {need}" if problem else ""
+        need = f"give a folder with {', '.join(FOLDER_SUFFIXES)}"
+        return found, f"{path}: {problem}; {need}" if problem else ""
     if path.exists():  # a full name, even with the characters of a glob
         return [path], ""
     pattern = str(Path(name).expanduser())

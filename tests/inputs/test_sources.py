@@ -219,7 +219,7 @@ def test_a_folder_is_the_data_files_in_it(tmp_path: Path, values: Values) -> Non
     folder = tmp_path / "data"
     (folder / "inner.npy").mkdir(parents=True)
     with pytest.raises(
-        ConfigError, match=r"data.files: .*data: has no data file, need a folder with .fcs, .lmd, "
+        ConfigError, match=r"data.files: .*data: has no data file; give a folder with .fcs, .lmd, "
     ):
         open_sources(["data"], tmp_path)
     for name in ("b.CSV", "a.fcs", "c.tsv", "d.parquet"):
