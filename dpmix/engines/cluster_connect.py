@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 from collections.abc import Iterator
@@ -42,10 +43,13 @@ def connected(scheduler: str) -> Client:
     for _ in range(CONNECT_TIMES):
         try:
             return Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
-        except AssertionError as error:  # also if other messages arrive with a scheduler's first one
-            reason = first_line(error)
         except Exception as error:  # of any kind, because the address may be wrong in any way
             reason = first_line(error)
+            repeat = isinstance(error, AssertionError)  # other messages came with the scheduler's first one
+        # Close the failed client now. Dask closes it when it is collected, and that waits forever while
+        # another client starts: both take one lock, which is not reentrant.
+        gc.collect()
+        if not repeat:
             break
     raise DpmixError(
         f"no Dask scheduler answers at {scheduler} ({reason}): start one with dask scheduler, and workers "

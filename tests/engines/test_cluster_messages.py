@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
@@ -16,7 +17,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from cluster_cases import engine_on, held_in_file, threads
-from distributed import LocalCluster
+from distributed import Client, LocalCluster
 from engine_contract import problem
 from whole_runs import a_config, assert_identical, write_events
 
@@ -58,6 +59,15 @@ def test_a_wrong_scheduler_file_is_reported(tmp_path: Path, text: str | None, sa
 def test_an_address_that_dask_cannot_use_is_reported() -> None:
     with pytest.raises(DpmixError, match=r"no Dask scheduler answers at tls://127.0.0.1:1 \(TLS expects"):
         connected("tls://127.0.0.1:1")
+
+
+def test_a_failed_connection_leaves_no_client_to_the_garbage_collector() -> None:
+    """Dask would close it at any time later, and wait forever if another client starts at that moment."""
+    gc.collect()
+    before = {id(item) for item in gc.get_objects() if isinstance(item, Client)}
+    with pytest.raises(DpmixError, match="no Dask scheduler answers"):
+        connected("tcp://127.0.0.1:1")
+    assert [item for item in gc.get_objects() if isinstance(item, Client) and id(item) not in before] == []
 
 
 def test_the_connection_is_repeated_after_an_assertion_of_dask(
