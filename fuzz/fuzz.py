@@ -6,6 +6,7 @@ inputs are written to the first folder among the options.
 
 from __future__ import annotations
 
+import logging
 import sys
 from pathlib import Path
 
@@ -27,6 +28,7 @@ def main() -> None:
     if len(sys.argv) < 2 or sys.argv[1] not in TARGETS:
         sys.exit(f"usage: fuzz.py {'|'.join(TARGETS)} [folders and options of libFuzzer]")
     name, options = sys.argv[1], sys.argv[2:]
+    logging.getLogger("dpmix").setLevel(logging.CRITICAL)
     dictionary = FOLDER / f"{name}.dict"
     words = [f"-dict={dictionary}"] if dictionary.exists() else []
     atheris.Setup([sys.argv[0], *LIMITS, *words, *options, str(FOLDER / "corpus" / name)], TARGETS[name])

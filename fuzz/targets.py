@@ -8,7 +8,6 @@ other exception is a finding. No fuzzer is needed here: the tests replay the cor
 from __future__ import annotations
 
 import json
-import logging
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -38,8 +37,6 @@ from dpmix.runs.reader import Run, open_run
 from dpmix.runs.writer import RunWriter
 
 EVENTS = 1_000  # events that are read, however many a file declares
-
-logging.getLogger("dpmix").setLevel(logging.CRITICAL)
 
 
 class NotOneLine(AssertionError):

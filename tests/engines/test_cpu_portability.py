@@ -13,13 +13,12 @@ from engine_contract import problem
 from dpmix.engines.cpu import CpuEngine, instruction_sets
 from dpmix.model.streams import Key
 
-pytestmark = pytest.mark.slow
-
 COMPILER = shutil.which("aarch64-linux-gnu-g++")
 EMULATOR = shutil.which("qemu-aarch64")
 ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(
         COMPILER is None or EMULATOR is None, reason="no aarch64-linux-gnu-g++ or no qemu-aarch64"
     ),
