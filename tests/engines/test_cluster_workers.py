@@ -76,6 +76,7 @@ def test_a_worker_that_is_added_gets_chunks(
         assert engine.info["workers"] == 2
 
 
+@pytest.mark.slow
 def test_the_chunks_of_a_worker_that_is_late_are_done_by_others(
     case: tuple[Floats, Mixture, list],
     processes: Processes,
@@ -110,6 +111,7 @@ def test_the_chunks_of_a_worker_that_is_late_are_done_by_others(
         assert engine.info["workers"] == 2
 
 
+@pytest.mark.slow
 def test_a_lost_scheduler_is_reported_by_the_next_call(
     case: tuple[Floats, Mixture, list], processes: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -119,6 +119,7 @@ def ten_chunks() -> tuple[Floats, tuple[Mixture, Mixture]]:
     return events, (mixture, problem(100, 5, 20, spread=2.0, seed=1)[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pruning", [True, False])
 @pytest.mark.parametrize("cuts", [[0, 10], [0, 3, 10], [0, 1, 8, 10], [0, 1, 2, 4, 5, 6, 9, 10]])
 def test_parts_of_the_chunks_have_the_bits_of_the_whole(cuts: list[int], pruning: bool) -> None:

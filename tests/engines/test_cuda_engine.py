@@ -158,6 +158,7 @@ def test_the_order_of_threads_does_not_change_a_bit_in_many_channels(
     assert_same_results(made[2], made[0])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cuda_devices")
 @pytest.mark.parametrize("cut", [1, 2])
 def test_parts_of_the_chunks_have_the_bits_of_the_whole(cut: int) -> None:

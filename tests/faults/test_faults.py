@@ -425,6 +425,7 @@ echo ---- >&2
 """
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_read_only_is_told_and_loses_nothing(
     data: Path, folder: Path, record_property: Record
 ) -> None:
@@ -448,6 +449,7 @@ def test_a_folder_that_is_read_only_is_told_and_loses_nothing(
 # Two runs on one file
 
 
+@pytest.mark.slow
 def test_a_second_run_on_a_file_is_refused(data: Path, folder: Path, record_property: Record) -> None:
     path, busy = (
         folder / "run.h5",
@@ -469,6 +471,7 @@ def test_a_second_run_on_a_file_is_refused(data: Path, folder: Path, record_prop
     record_property("outcome", "refused, exit code 2; the first continues to the same draws")
 
 
+@pytest.mark.slow
 def test_of_two_that_resume_at_once_one_is_refused(data: Path, folder: Path, record_property: Record) -> None:
     path = folder / "run.h5"
     process = start("mcmc", folder / "run.yaml", "--quiet")
@@ -510,6 +513,7 @@ def test_a_lock_keeps_no_reader_off_and_outlasts_them(data: Path, tmp_path: Path
 # Resumed as it did not begin
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_only_with_its_config_and_its_data(
     data: Path, folder: Path, record_property: Record
 ) -> None:

@@ -200,6 +200,7 @@ def test_channels_are_redrawn_from_the_restricted_distribution() -> None:
         assert st.ks_2samp(value(before), value(after)).pvalue > SMALL
 
 
+@pytest.mark.slow
 def test_both_ways_to_draw_phi_agree() -> None:
     wishart = restricted(0.02)
     rng = np.random.default_rng(6)
@@ -332,6 +333,7 @@ def objective(hyper: Hyperparameters, stats: Stats) -> float:
     return float(value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learned", [HYPERPARAMETERS, *((name,) for name in HYPERPARAMETERS)])
 def test_bayesian_em_climbs_to_the_top_of_its_objective(learned: tuple[str, ...]) -> None:
     stats, prior = some_stats(), learning(*learned)

@@ -41,6 +41,7 @@ CHEAPEST = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slip", WRONG)
 def test_a_wrong_sampler_is_caught(slip: str) -> None:
     with WRONG[slip]():
