@@ -67,6 +67,7 @@ def budgets(source: str) -> dict[str, tuple[int, int, int]]:
     }
 
 
+@pytest.mark.slow
 @needs_nvcc
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_kernels_keep_within_the_budgets_on_their_cards(architecture: str, tmp_path: Path) -> None:

@@ -107,6 +107,7 @@ def test_the_order_of_threads_does_not_change_a_bit(emulated_devices: Callable[.
     np.testing.assert_array_equal(found[2], found[0])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("context")
 @pytest.mark.parametrize("first_event", [0, 2**32 - 100])
 @pytest.mark.parametrize(("n", "dim", "n_components"), SHAPES)

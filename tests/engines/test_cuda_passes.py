@@ -37,6 +37,7 @@ from dpmix.model.streams import Key
 # ---- Divisions
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fail",
     [

@@ -62,6 +62,7 @@ def whole(cuda_devices: Devices, many: Path, kind: str, made: dict[str, Path]) -
     return made[kind]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [2, 3])
 def test_any_number_of_devices_gives_the_same_run_file(
     cuda_devices: Devices, many: Path, kind: str, whole: Path, n: int, tmp_path: Path

@@ -42,6 +42,7 @@ def broken_libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path
     return libraries
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sanitizer", "name", "reported"),
     [
@@ -237,6 +238,7 @@ OUT_OF_BOUNDS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("source", "file", "was", "becomes"), WITHOUT_BARRIER)
 def test_a_barrier_taken_out_is_reported(
     source: str, file: str, was: str, becomes: str, tmp_path: Path
@@ -245,6 +247,7 @@ def test_a_barrier_taken_out_is_reported(
     assert "data race" in report or "SEGV" in report  # an uninitialised index may have any value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("source", "file", "was", "becomes"), OUT_OF_BOUNDS)
 def test_an_index_off_by_one_is_out_of_bounds(
     source: str, file: str, was: str, becomes: str, tmp_path: Path

@@ -141,6 +141,7 @@ def test_killed_at_random_moments_a_run_goes_on_to_the_same_draws(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mcmc", "bem"])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_stops_a_run_that_says_how_it_goes_on(
@@ -364,6 +365,7 @@ cp "$DISK/run.h5" "$RESUMED"
 """
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_is_told_and_loses_nothing(
     data: Path, folder: Path, record_property: Record
 ) -> None:

@@ -590,6 +590,7 @@ def test_nine_in_ten_further_draws_lie_in_an_interval(n_draws: int) -> None:
     assert (narrow[1] - narrow[0]).mean() < 0.9 - 1.5 / n_draws
 
 
+@pytest.mark.slow
 def test_intervals_cover_known_proportions(tmp_path: Path) -> None:
     """120 samples of 60 cells; intervals from the counts alone have much lower coverage."""
     n_samples, n_events = 120, 60
@@ -602,6 +603,7 @@ def test_intervals_cover_known_proportions(tmp_path: Path) -> None:
     assert coverage(counts / n_events, truth) < 0.6
 
 
+@pytest.mark.slow
 def test_intervals_cover_proportions_that_are_not_those_of_the_run(tmp_path: Path) -> None:
     """A population with 40% of the run and 5% of a sample, 4 standard deviations from the next.
 
@@ -692,6 +694,7 @@ def test_gate_says_what_it_found(folder: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_gate_draws_a_map_when_asked(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedding, "MOST_EVENTS", 300)
     options = ["--data", folder / "b.fcs", "--draws", "2", "--backend", "cpu", "--map"]
