@@ -61,6 +61,7 @@ def test_an_address_that_dask_cannot_use_is_reported() -> None:
         connected("tls://127.0.0.1:1")
 
 
+@pytest.mark.slow
 def test_a_failed_connection_leaves_no_client_to_the_garbage_collector() -> None:
     """Dask would close it at any time later, and wait forever if another client starts at that moment."""
     gc.collect()
