@@ -57,7 +57,8 @@ def fitted() -> dpmix.DPMixture:
 # scikit-learn's own checks
 
 
-@pytest.mark.parametrize("method", ["mcmc", pytest.param("bem", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["mcmc", "bem"])
 def test_the_checks_of_scikit_learn_pass(method: Any) -> None:
     """All of them. scikit-learn itself skips array API input: arrays of other libraries are not claimed."""
     estimator = dpmix.DPMixture(**SMALL | {"chains": 1}, method=method)

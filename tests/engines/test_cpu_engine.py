@@ -257,6 +257,7 @@ def test_one_component_holds_everything() -> None:
     np.testing.assert_allclose(stats.scatters[0], wide.T @ wide, rtol=1e-6, atol=1e-2)
 
 
+@pytest.mark.slow
 def test_many_components() -> None:
     events, mixture = problem(3000, 3, 4096)
     stats = CpuEngine(events).draw_labels(mixture, Key(1, 0, 0))
@@ -324,6 +325,7 @@ print(status("VmHWM:") - before)
 """
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_events_in_a_file(tmp_path: Path) -> None:
     """With 400 MB of events and 30 MB of values of them, next to 20 MB of labels and 12 of memberships."""
     path, block = tmp_path / "events.npy", np.random.default_rng(0).normal(size=(100_000, 20))

@@ -438,6 +438,7 @@ def gate_with_names(
     return page
 
 
+@pytest.mark.slow
 def test_names_in_the_report_are_text_and_nothing_is_written_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,6 +69,7 @@ def flow(path: Path, **options: bool | int) -> flowio.FlowData:
 # ------------------------------------------------------------------------------------ real files
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REAL)
 def test_real_files(shared_data: Path, tmp_path: Path, name: str) -> None:
     flowkit = pytest.importorskip("flowkit")
