@@ -5,7 +5,8 @@
 The cases are made by the code below and nothing else: `cases()` gives them one after another, each from a
 seed of its own, so that the same name is always the same data. They are single populations of shapes that no
 normal fits, which a rule should leave whole; and mixtures of populations nested, rare, overlapping, many,
-on a continuum, and like those of a cytometer, which it should tell apart. benchmarks/rules.py scores rules.
+on a continuum, and like those of a cytometer, which it should tell apart; among them simulated mass cytometry
+(mass_cytometry.py). benchmarks/rules.py scores rules.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import yaml
+from mass_cytometry import mass_cytometry
 
 from dpmix.config.compare import differences
 from dpmix.config.load import parse_config
@@ -50,7 +52,7 @@ class Case:
     events : float32 [N, D]
         On a scale that needs no transform; not standardised.
     labels : int64 [N]
-        Population of each event, from 1.
+        Population of each event, from 1; 0 for noise, which is not scored.
     """
 
     name: str
@@ -268,6 +270,11 @@ TABLE: tuple[tuple[str, Make, dict[str, Any], int, int], ...] = (
     ("cytometry", cytometry, {"number": 15, "zeros": False}, 20, 20_000),
     ("cytometry", cytometry, {"number": 25, "zeros": False}, 40, 20_000),
     ("cytometry-zeros", cytometry, {"number": 8, "zeros": True}, 8, 50_000),
+    ("mass", mass_cytometry, {"number": 20}, 13, 20_000),
+    ("mass", mass_cytometry, {"number": 20}, 13, 100_000),
+    ("mass", mass_cytometry, {"number": 20}, 21, 20_000),
+    ("mass", mass_cytometry, {"number": 20}, 30, 50_000),
+    ("mass", mass_cytometry, {"number": 20}, 40, 20_000),
     ("blood", blood, {}, 10, 20_000),
     ("blood", blood, {}, 10, 100_000),
     ("blood", blood, {}, 10, 1_000_000),
