@@ -74,6 +74,7 @@ def cdf_on_a_grid(values: Array, log_density: Array) -> tuple[Array, Array]:
 # Conditionals
 
 
+@pytest.mark.slow
 def test_gamma_has_its_conditional() -> None:
     grid = np.geomspace(0.3, 100.0, 4000)
     log_density = np.array([log_joint(replace(HYPER, gamma=value)) for value in grid])

@@ -81,6 +81,7 @@ def test_separated_groups_are_found_from_one_component() -> None:
     assert max(chain(events, one, prior, 200, moves=False)[0]) < level
 
 
+@pytest.mark.slow
 def test_splits_and_merges_balance() -> None:
     """With few events, both are common."""
     events = np.random.default_rng(4).normal(size=(12, 2)).astype(np.float32)

@@ -345,6 +345,7 @@ def test_prior_lists_must_fit_the_channels(tmp_path: Path) -> None:
     assert "model.prior.phi: got 4 numbers, need one or 3" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_every_start_reaches_the_same_posterior(tmp_path: Path) -> None:
     write_events(tmp_path / "events.npy", 3_000)
     reached = {}

@@ -31,6 +31,7 @@ def test_a_chain_has_the_exact_posterior(alpha: float | None, sampler: Sampler) 
     assert family_wise(p_values) > FAMILY, worst(p_values)
 
 
+@pytest.mark.slow
 def test_split_merge_moves_alone_keep_the_exact_posterior() -> None:
     p_values = split_merge_alone(2000)
     assert family_wise(p_values) > FAMILY, worst(p_values)
