@@ -10,7 +10,7 @@ K components, L modes, M points, D channels, all on the standardised scale.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -24,6 +24,7 @@ MakeEngine = Callable[[Floats], Engine]
 
 RIDGE_POINTS = 51  # points on a path, without its ends
 RIDGES = 2_048  # paths evaluated together
+ROUNDING = 1e-4  # of a log density, nats; paths that differ less are all evaluated
 CLIMB_STEPS, CLIMB_STILL = 100, 1e-4  # of modal EM; step length in standard deviations of the events
 SAME_MODE = 0.02  # largest distance within one mode, standard deviations of the events
 BLOCK = 65_536  # points times components whose densities are held at a time
@@ -153,6 +154,9 @@ def _climb(density: Density) -> Array:
 def find_saddles(density: Density, modes: Ints, points: Array, heights: Array, n_events: int) -> list[Saddle]:
     """Return the saddles at which the modes join, the highest first; one fewer than modes.
 
+    The density half way on a path is an upper bound of its lowest density. The paths that are best by this
+    bound give a lower bound of every saddle. Only paths that may be above it are evaluated at all points.
+
     Parameters
     ----------
     density : Density
@@ -161,30 +165,82 @@ def find_saddles(density: Density, modes: Ints, points: Array, heights: Array, n
     n_events : int
         Events that the mixture was fitted to.
     """
+    n_modes = len(heights)
     ridges = np.argwhere(np.triu(modes[:, None] != modes, 1))
-    lines = np.argwhere(np.triu(np.ones((len(heights), len(heights)), bool), 1))
+    lines = np.argwhere(np.triu(np.ones((n_modes, n_modes), bool), 1))
     ends = np.concatenate([modes[ridges], lines])
-    lowest = np.append(_lowest_on_ridgelines(density, ridges), _lowest_on_lines(density, points, lines))
-    lowest = np.minimum(lowest, heights[ends].min(axis=1))
-    branch = np.arange(len(heights))  # named by its highest mode, which has the lowest number
-    events = np.bincount(modes, density.weights, len(heights)) * n_events
+    bounds = np.minimum(heights[ends].min(axis=1), _half_way(density, points, ridges, lines))
+    at_means = density.log_density(density.means)[ridges].min(axis=1)
+    bounds[: len(ridges)] = np.minimum(bounds[: len(ridges)], at_means)
+
+    def lowest_on(paths: Ints) -> Array:
+        on_ridges, on_lines = np.split(paths, np.searchsorted(paths, [len(ridges)]))
+        found = (
+            _lowest_on_ridgelines(density, ridges[on_ridges]),
+            _lowest_on_lines(density, points, lines[on_lines - len(ridges)]),
+        )
+        lowest: Array = np.minimum(bounds[paths], np.concatenate(found))
+        return lowest
+
+    best = np.sort([at for at, _, _ in _joins(ends, bounds, n_modes)]).astype(np.int64)
+    lowest, least = lowest_on(best), np.full((n_modes, n_modes), -np.inf)
+    for at, lesser, greater in _joins(ends[best], lowest, n_modes):
+        least[np.ix_(lesser, greater)] = least[np.ix_(greater, lesser)] = lowest[at] - ROUNDING
+    possible = np.flatnonzero(bounds >= least[ends[:, 0], ends[:, 1]])
+    lowest = lowest_on(possible)
+    events = np.bincount(modes, density.weights, n_modes) * n_events
     saddles = []
-    for at in np.argsort(-lowest, kind="stable"):
-        u, v = ends[at]
-        if branch[u] == branch[v]:
-            continue
-        if branch[u] < branch[v]:
-            u, v = v, u
-        lesser, greater = branch[u], branch[v]
-        inside = branch == lesser
-        rise = float(heights[lesser] - lowest[at])
-        saddles.append(Saddle(int(u), int(v), rise, float(events[inside].sum())))
-        branch[inside] = greater
+    for at, lesser, _ in _joins(ends[possible], lowest, n_modes):
+        u, v = ends[possible[at]].tolist()
+        child, parent = (u, v) if u in lesser else (v, u)
+        rise = float(heights[lesser[0]] - lowest[at])
+        saddles.append(Saddle(child, parent, rise, float(events[lesser].sum())))
     return saddles
 
 
+def _joins(ends: Ints, lowest: Array, n_modes: int) -> Iterator[tuple[int, Ints, Ints]]:
+    """Yield the paths that join branches of modes, the highest first, with the modes of the two branches.
+
+    Parameters
+    ----------
+    ends : int64 [paths, 2]
+        The modes that each path connects.
+    lowest : float64 [paths]
+        Lowest log density on each path.
+    n_modes : int
+
+    Yields
+    ------
+    path : int
+    lesser, greater : int64
+        Modes of the two branches, ascending; the greater branch has the higher peak.
+    """
+    branch = np.arange(n_modes)  # named by its highest mode, which has the lowest number
+    order = np.argsort(-lowest, kind="stable")
+    while len(order):
+        highest = int(order[0])
+        parent, child = np.sort(branch[ends[highest]])
+        lesser, greater = np.flatnonzero(branch == child), np.flatnonzero(branch == parent)
+        yield highest, lesser, greater
+        branch[lesser] = parent
+        first, second = branch[ends[order]].T
+        order = order[first != second]
+
+
+def _half_way(density: Density, points: Array, ridges: Ints, lines: Ints) -> Array:
+    """Return the log density half way on ridgelines of components and on lines, float64 [paths]."""
+    pulls = np.einsum("kij,kj->ki", density.precisions, density.means)
+    middles = []
+    for at in range(0, len(ridges), RIDGES):
+        first, second = ridges[at : at + RIDGES].T
+        total = density.precisions[first] + density.precisions[second]
+        middles.append(np.linalg.solve(total, (pulls[first] + pulls[second])[..., None])[..., 0])
+    middles.append(points[lines].mean(axis=1))
+    return density.log_density(np.concatenate(middles))
+
+
 def _lowest_on_ridgelines(density: Density, pairs: Ints) -> Array:
-    """Return the lowest log density along the ridgeline of each pair of components, float64 [pairs].
+    """Return the lowest log density on the ridgeline of each pair of components, without its ends.
 
     On the ridgeline of normals i and j the gradients of their log densities cancel, weighted by 1 - a and a
     for a from 0 to 1. On the scale on which i is standard normal, where j has mean d and covariance
@@ -200,9 +256,7 @@ def _lowest_on_ridgelines(density: Density, pairs: Ints) -> Array:
         points: Array = density.means[first] + ((root @ directions) @ along[..., None])[..., 0]
         return points
 
-    ends = density.log_density(density.means)[pairs].min(axis=1)
-    lowest: Array = np.minimum(ends, _lowest_between(density, pairs, ridge))
-    return lowest
+    return _lowest_between(density, pairs, ridge)
 
 
 def _lowest_on_lines(density: Density, points: Array, pairs: Ints) -> Array:

@@ -1,9 +1,12 @@
 """The tree of populations of a mixture."""
 
+import itertools
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy.optimize import minimize
+from scipy.sparse.csgraph import minimum_spanning_tree
 from scipy.stats import multivariate_normal, norm
 
 from dpmix.engines.cpu import CpuEngine
@@ -80,6 +83,42 @@ def test_the_saddle_of_two_normals_is_the_lowest_point_between_them() -> None:
     lesser = own[np.argmin([heights[m] for m in own])]
     assert saddle.child == lesser
     assert saddle.events == pytest.approx(100 * weights[own == lesser].sum())
+
+
+def path_minima(mixture: tuple[Array, Array, Array], modes: Array, own: Array) -> Array:
+    """Return the best of the lowest log densities of all paths between two modes, [L, L]; all points."""
+    _, means, covariances = mixture
+    precisions, best = np.linalg.inv(covariances), np.full((len(modes), len(modes)), -np.inf)
+    shares = np.linspace(0.0, 1.0, 53)
+    for i, j in itertools.combinations(range(len(means)), 2):
+        pulls = [(1 - a) * precisions[i] @ means[i] + a * precisions[j] @ means[j] for a in shares]
+        totals = [(1 - a) * precisions[i] + a * precisions[j] for a in shares]
+        ridge = np.array([np.linalg.solve(*both) for both in zip(totals, pulls, strict=True)])
+        u, v = sorted((own[i], own[j]))
+        best[u, v] = max(best[u, v], log_density(mixture, ridge).min())
+    for u, v in itertools.combinations(range(len(modes)), 2):
+        line = modes[u] + np.linspace(0.0, 1.0, 53)[:, None] * (modes[v] - modes[u])
+        best[u, v] = max(best[u, v], log_density(mixture, line).min())
+    return best
+
+
+@pytest.mark.parametrize(("n_components", "dim", "seed"), [(14, 3, 1), (20, 5, 2), (25, 2, 3), (12, 8, 4)])
+def test_saddles_are_the_best_of_all_paths(n_components: int, dim: int, seed: int) -> None:
+    mixture = random_mixture(n_components, dim, seed)
+    density = Density(*mixture, CpuEngine)
+    own, points, heights = find_modes(density)
+    saddles = find_saddles(density, own, points, heights, 100)
+    lowest = np.minimum(path_minima(mixture, points, own), np.minimum.outer(heights, heights))
+    tree = minimum_spanning_tree(np.triu(heights.max() + 1.0 - lowest, 1))  # costs above 0
+    expected = np.sort(heights.max() + 1.0 - tree.data)[::-1]
+    branch = np.arange(len(heights))
+    found = []
+    for saddle in saddles:
+        lesser, greater = branch[saddle.child], branch[saddle.parent]
+        found.append(heights[lesser] - saddle.prominence)
+        branch[branch == lesser] = greater
+    assert len(heights) > 4
+    np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
 def test_a_chain_of_normals_is_one_population() -> None:
