@@ -32,9 +32,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import clusterings
 import gating
+import labelled_runs
 import numpy as np
-from gating import Events, Ints
+from clusterings import Events, Ints
 from mixing import prepared, prior_of, state_of
 from mixtures import Parameters
 from plots import COLOURS, panels, significant
@@ -356,14 +358,14 @@ def gmm_by_bic(events: Events, gates: int, seed: int) -> Ints:
     """GaussianMixture with the number of components that has the lowest BIC, of at most 20,000 events."""
     from sklearn.mixture import GaussianMixture
 
-    some = gating._some(events, 20_000, seed)
+    some = clusterings.subset(events, 20_000, seed)
     fitted = [GaussianMixture(k, random_state=seed).fit(some) for k in range(5, 45, 5)]
     return np.asarray(min(fitted, key=lambda model: float(model.bic(some))).predict(events))
 
 
-GMM_BIC = gating.Method("GMM, BIC", "5, 10, ... 40 components by BIC; fitted to at most 20,000 events",
+GMM_BIC = clusterings.Method("GMM, BIC", "5, 10, ... 40 components by BIC; fitted to at most 20,000 events",
                         gmm_by_bic, "scikit-learn")  # fmt: skip
-METHODS = {name: method for name, method in gating.METHODS.items() if name != "gmm"}
+METHODS = {n: method for n, method in clusterings.METHODS.items() if n not in ("gmm", "exact")}
 METHODS = {"gmm_bic": GMM_BIC, **METHODS}
 
 
@@ -401,7 +403,7 @@ def gated(method: str, events: Events, gates: Ints) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         began, before = time.perf_counter(), os.times()
         if cluster is None:
-            labels, _ = gating.dpmix_populations(events, Path(folder), SEED)
+            labels, _ = labelled_runs.gated(events, Path(folder), SEED)
         else:
             labels = cluster(events, n_gates, SEED)
         seconds, after = time.perf_counter() - began, os.times()
@@ -538,11 +540,11 @@ def brief(seconds: float) -> str:
 
 def headline() -> str:
     """Markdown for the README: every method on the seven gated sets, and its seconds on the simulated one."""
-    seven = gating.earlier()[gating.SEED]
+    seven = gating.over_seeds(gating.earlier())
     simulated = read_results("peers")["results"]["gates"]["simulated"]
     n_events, dim = simulated["events"]
     means = {
-        method: [np.mean([rows[name][key] for name in gating.SETS]) for key in ("mean_f1", "ari")]
+        method: [gating.mean_over_sets(rows)[key] for key in ("mean_f1", "ari")]
         for method, rows in seven.items()
         if method in METHODS
     }
@@ -564,14 +566,14 @@ def headline() -> str:
 
 def table_seven() -> str:
     """Markdown: the table of gating.py, from its own results."""
-    return gating.table(gating.earlier()[gating.SEED]) + "\n"
+    return gating.table(gating.over_seeds(gating.earlier())) + "\n"
 
 
 def table_behind() -> str:
     """Markdown: wherever another contender is ahead of dpmix, from peers.json and gating.json."""
     results = read_results("peers")["results"]
     lines = ["| where | the best | dpmix |", "| --- | --- | --- |"]
-    titles = {name: method.title for name, method in (gating.METHODS | METHODS).items()}
+    titles = {name: method.title for name, method in (clusterings.METHODS | METHODS).items()}
     for name, one in results["density"].items():
         rows = {fit: row for fit, row in one.get("fits", {}).items() if "reason" not in row}
         values = {fit: row.get("averaged", row["final"]) for fit, row in rows.items()}
@@ -583,11 +585,11 @@ def table_behind() -> str:
         for key, (what, digits) in SHOWN.items():
             values = {method: row[key] for method, row in rows.items()}
             lines += _behind(f"{what}, {name}", values, titles, digits, least=key == "seconds")
-    seven = gating.earlier()[gating.SEED]
+    seven = gating.over_seeds(gating.earlier())
     for name in gating.SETS:
         for key in ("mean_f1", "ari"):
             values = {method: rows[name][key] for method, rows in seven.items() if name in rows}
-            lines += _behind(f"{SHOWN[key][0]}, {name} of the seven", values, titles, SHOWN[key][1])
+            lines += _behind(f"{SHOWN[key][0]}, {name} of the gated sets", values, titles, SHOWN[key][1])
     return "\n".join(lines) + "\n"
 
 
