@@ -1,7 +1,7 @@
-"""Run dpmix on a sample of events by its commands, as a user does, and keep what is measured of the result.
+"""Run dpmix on a sample of events by its commands, as a user does, and keep its populations and scores.
 
-A sample has a folder of its own. What is there already is not measured again: `gated.json` is written last
-the config, and holds for the same events and the same config. After a change of the code, use another folder.
+A sample has a folder of its own. `gated.json` is written last: where it is, and events and config are the
+same, nothing is measured again. After a change of the code, use another folder.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RHATS = (1.1, 1.05)
 
 @dataclass(frozen=True)
 class Gated:
-    """What is kept of a gating.
+    """Results of a gating that are kept.
 
     Attributes
     ----------

@@ -103,21 +103,21 @@ def single(random: np.random.Generator, shape: Shape, dim: int, n: int) -> Made:
 # ---------------------------------------------------------------------------------------- mixtures
 
 
-def _sizes(shares: Array, n: int) -> Ints:
+def nearest_sizes(shares: Array, n: int) -> Ints:
     """Events of each population, nearest to its share, int64 [P]; every one has some, and they add to n."""
     sizes = np.maximum(np.rint(shares / shares.sum() * n).astype(np.int64), 1)
     sizes[sizes.argmax()] += n - sizes.sum()
     return sizes
 
 
-def _join(random: np.random.Generator, parts: list[Array]) -> Made:
+def join(random: np.random.Generator, parts: list[Array]) -> Made:
     """Populations put together, their events in random order."""
     labels = np.repeat(np.arange(1, len(parts) + 1), [len(part) for part in parts])
     order = random.permutation(len(labels))
     return np.concatenate(parts)[order], labels[order]
 
 
-def _apart(random: np.random.Generator, number: int, dim: int, distance: float) -> Array:
+def apart(random: np.random.Generator, number: int, dim: int, distance: float) -> Array:
     """Centres at least a distance from each other, in a ball no larger than they need, [number, dim]."""
     centres, radius, failures = np.zeros((1, dim)), 0.7 * distance, 0
     while len(centres) < number:
@@ -133,10 +133,10 @@ def _apart(random: np.random.Generator, number: int, dim: int, distance: float) 
 
 def nested(random: np.random.Generator, offset: float, share: float, dim: int, n: int) -> Made:
     """A narrow population (standard deviation 0.15) inside a wide one (1), `offset` off its centre."""
-    narrow, wide = _sizes(np.array([share, 1.0 - share]), n)
+    narrow, wide = nearest_sizes(np.array([share, 1.0 - share]), n)
     direction = random.normal(size=dim)
     centre = offset * direction / np.linalg.norm(direction)
-    return _join(
+    return join(
         random,
         [shaped(random, "gaussian", wide, dim), centre + 0.15 * shaped(random, "gaussian", narrow, dim)],
     )
@@ -144,13 +144,13 @@ def nested(random: np.random.Generator, offset: float, share: float, dim: int, n
 
 def rare(random: np.random.Generator, distance: float, dim: int, n: int) -> Made:
     """Three skewed populations, and one of 0.1%, `distance` of its standard deviations or more from each."""
-    centres = _apart(random, 4, dim, distance)
-    sizes = _sizes(np.array([0.55, 0.3, 0.149, 0.001]), n)
+    centres = apart(random, 4, dim, distance)
+    sizes = nearest_sizes(np.array([0.55, 0.3, 0.149, 0.001]), n)
     parts = [
         centre + 0.8 * shaped(random, "skewed", size, dim)
         for centre, size in zip(centres, sizes, strict=True)
     ]
-    return _join(random, parts)
+    return join(random, parts)
 
 
 def overlap(random: np.random.Generator, distance: float, dim: int, n: int) -> Made:
@@ -162,18 +162,18 @@ def overlap(random: np.random.Generator, distance: float, dim: int, n: int) -> M
     direction = random.normal(size=dim)
     step = distance * direction / np.linalg.norm(direction)
     first = random.normal(size=(n // 2, dim))
-    return _join(random, [first, step + random.normal(size=(n - n // 2, dim))])
+    return join(random, [first, step + random.normal(size=(n - n // 2, dim))])
 
 
 def many(random: np.random.Generator, shape: Shape, number: int, dim: int, n: int) -> Made:
     """Populations of one shape, well apart, of shares from 1 to 5 or so."""
-    centres = _apart(random, number, dim, 6.5)
-    sizes = _sizes(np.exp(random.uniform(0.0, np.log(5.0), number)), n)
+    centres = apart(random, number, dim, 6.5)
+    sizes = nearest_sizes(np.exp(random.uniform(0.0, np.log(5.0), number)), n)
     parts = [
         centre + random.uniform(0.6, 1.1) * shaped(random, shape, size, dim)
         for centre, size in zip(centres, sizes, strict=True)
     ]
-    return _join(random, parts)
+    return join(random, parts)
 
 
 def quadrants(random: np.random.Generator, distance: float, lineages: int, dim: int, n: int) -> Made:
@@ -208,13 +208,13 @@ def cytometry(random: np.random.Generator, number: int, zeros: bool, dim: int, n
             patterns = np.concatenate((patterns, pattern[None]))
     steps = random.uniform(3.0, 6.0, dim)
     shares = random.lognormal(0.0, 1.2, number)
-    sizes = _sizes(np.maximum(shares / shares.sum(), 0.003), n)
+    sizes = nearest_sizes(np.maximum(shares / shares.sum(), 0.003), n)
     parts = []
     for pattern, size in zip(patterns, sizes, strict=True):
         level = steps * pattern + random.normal(0.0, 0.3, dim) * pattern
         cell_size = 0.3 * random.normal(size=(size, 1))
         parts.append(level + cell_size + random.uniform(0.7, 1.1, dim) * shaped(random, "skewed", size, dim))
-    events, labels = _join(random, parts)
+    events, labels = join(random, parts)
     return np.maximum(events, 0.0) if zeros else events, labels
 
 
