@@ -11,6 +11,7 @@ import numpy.typing as npt
 from scipy.special import entr
 
 from dpmix.model.mixture import Array
+from dpmix.runs import effective_size
 from dpmix.runs.reader import Run
 
 # The last weight is all the mass after the other sticks, which a longer mixture would divide further. More
@@ -228,18 +229,16 @@ def _mixing(quantity: str, values: Array) -> Mixing:
     """Return the mixing of one quantity, float64 [chain, draw]."""
     if np.ptp(values) == 0.0:
         return Mixing(quantity, float(values.flat[0]), 0.0, np.nan, np.nan, np.nan)
-    from arviz_stats.base import array_stats  # the part of ArviZ for arrays: quick to import
-
     chains, draws = values.shape
     compared = values if chains > 1 else values[0, : draws // 2 * 2].reshape(2, -1)
     with warnings.catch_warnings():  # the variance within a half may be 0
         warnings.simplefilter("ignore", RuntimeWarning)
-        r_hat = float(array_stats.rhat(compared, chain_axis=0, draw_axis=1, method="rank"))
+        r_hat = effective_size.r_hat(compared)
     return Mixing(
         quantity,
         float(values.mean()),
         float(values.std()),
-        float(array_stats.ess(values, chain_axis=0, draw_axis=1, method="bulk")),
-        float(array_stats.ess(values, chain_axis=0, draw_axis=1, method="tail", prob=(0.05, 0.95))),
+        effective_size.ess_bulk(values),
+        effective_size.ess_tail(values),
         r_hat if r_hat < NO_MOVE_R_HAT else np.inf,
     )
