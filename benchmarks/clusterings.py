@@ -1,4 +1,4 @@
-"""Clustering tools to compare dpmix with, and the input that each is given."""
+"""Clustering tools to compare dpmix with, the input that each is given, and clusters matched to the truth."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from scipy.optimize import linear_sum_assignment
 
 Events = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
@@ -111,3 +112,15 @@ METHODS = {
     ),
 }
 PEERS = tuple(name for name, method in METHODS.items() if method.cluster is not None)
+
+SIMILAR = 0.5  # least Jaccard similarity of a match
+
+
+def matches(table: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Match rows (true) and columns (found) of a table of counts one to one, on F1.
+
+    Only pairs with a Jaccard similarity above 1/2 are a match.
+    """
+    union = table.sum(axis=1, keepdims=True) + table.sum(axis=0) - table
+    pairs = zip(*linear_sum_assignment(-table / (union + table)), strict=True)
+    return [(int(i), int(j)) for i, j in pairs if table[i, j] > SIMILAR * union[i, j]]

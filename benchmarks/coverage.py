@@ -30,9 +30,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import yaml
+from clusterings import matches
 from populations import Array, Ints, Shape, apart, join, shaped
 from record import FOLDER, QUICK_FOLDER, write_results
-from scipy.optimize import linear_sum_assignment
 from threadpoolctl import threadpool_limits
 
 from dpmix.config.load import parse_config
@@ -54,7 +54,6 @@ RARE = (0.0005, 0.001, 0.002, 0.003, 0.005)
 MAIN = (0.4, 0.3, 0.18)
 RARE_EVENTS, RARE_CHANNELS = 40_000, (6, 8, 10)
 RARE_SETTINGS = SETTINGS | {"model": {"components": 64}}
-SIMILAR = 0.5  # least Jaccard similarity of a match
 NORMAL_90 = 3.29  # width of a 90% interval in standard errors
 
 
@@ -137,13 +136,11 @@ def gate(sample: Sample, settings: dict[str, Any], options: Sequence[str]) -> Fo
     return Found(low, high, summary.population.astype(np.int64))
 
 
-def matches(labels: Ints, population: Ints) -> list[tuple[int, int]]:
-    """Match true and found populations one to one on F1; only those with a Jaccard similarity above 1/2."""
-    both = np.zeros((labels.max() + 1, population.max() + 1))
-    np.add.at(both, (labels, population), 1.0)
-    union = both.sum(axis=1, keepdims=True) + both.sum(axis=0) - both
-    pairs = zip(*linear_sum_assignment(-both / (union + both)), strict=True)
-    return [(int(i), int(j)) for i, j in pairs if both[i, j] > SIMILAR * union[i, j]]
+def matched_pairs(labels: Ints, population: Ints) -> list[tuple[int, int]]:
+    """Return pairs of a true and a found population, as `clusterings.matches`."""
+    table = np.zeros((labels.max() + 1, population.max() + 1), np.int64)
+    np.add.at(table, (labels, population), 1)
+    return matches(table)
 
 
 def intervals_of(case: tuple[str, int], options: Sequence[str]) -> dict[str, Any]:
@@ -151,7 +148,7 @@ def intervals_of(case: tuple[str, int], options: Sequence[str]) -> dict[str, Any
     sample = sample_of(*case)
     with threadpool_limits(1, "blas"):
         found = gate(sample, SETTINGS, options)
-    matched = matches(sample.labels, found.population)
+    matched = matched_pairs(sample.labels, found.population)
     true, own = (np.array(side, int) for side in zip(*matched, strict=True)) if matched else ([], [])
     n, low, high = len(sample.labels), found.low[own], found.high[own]
     realised = np.bincount(sample.labels, minlength=len(sample.proportions))[true] / n
@@ -177,7 +174,7 @@ def rare_of(number: int, options: Sequence[str]) -> dict[str, Any]:
     sample = rare_sample(number)
     with threadpool_limits(1, "blas"):
         found = gate(sample, RARE_SETTINGS, options)
-    matched = {true for true, _ in matches(sample.labels, found.population)}
+    matched = {true for true, _ in matched_pairs(sample.labels, found.population)}
     here = [share for number, share in enumerate(RARE, len(MAIN)) if number in matched]
     return {"found": here, "populations": len(found.low)}
 

@@ -18,8 +18,9 @@ index, of the gated events, sample by sample and averaged over the samples of a 
 tools have the same standardised events of one sample at a time. Some of the peers get the number of gates as
 input; dpmix does not, has one config for all, its defaults, and is run by its commands, as a user would.
 
-Of dpmix, also: the adjusted Rand index of the gatings of all events of a sample by two seeds, the number of
-populations, and the share of populations above 0.2% whose proportion has an R-hat below 1.1 and 1.05.
+Also the share of the gates of 0.05% to 0.5% of a sample's events that a cluster matches. Of dpmix, also the
+adjusted Rand index of the gatings of all events of a sample by two seeds, the number of populations, and the
+share of populations above 0.2% whose proportion has an R-hat below 1.1 and 1.05.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from clusterings import METHODS, PEERS, Events, Ints
+from clusterings import METHODS, PEERS, Events, Ints, matches
 from labelled_runs import Gated, agreement, gated, rhat_shares
 from record import FOLDER, write_results
 
@@ -49,6 +50,7 @@ SETS = (*OLDER, RARE)
 SCORES = ("mean_f1", "flowcap_f", "ari")
 BARS = {"mean_f1": 0.84, "flowcap_f": 0.93, "ari": 0.90}  # on the mean over the older sets
 BEHIND = 0.03  # most that dpmix's mean F1 may lie below the best peer's on a set
+RARE_SHARES = 0.0005, 0.005  # of the gates whose recall is measured
 STABLE_MEAN, STABLE_EACH, SPREAD = 0.97, 0.90, 1  # agreement between seeds, and difference of numbers
 SEED = 1
 
@@ -87,7 +89,7 @@ def measure(method: str, name: str, seed: int, asked: argparse.Namespace) -> Row
     """Scores of a method on a set, the mean over its samples; seconds are of all samples together."""
     _, gating_score = tools()
     about = METHODS[method]
-    scores, seconds, results = [], 0.0, []
+    scores, seconds, results, recall = [], 0.0, [], []
     for number, events, gates in samples(name, asked.samples):
         if about.cluster is None:
             folder = sample_folder(asked.runs, method, name, number, seed)
@@ -99,14 +101,25 @@ def measure(method: str, name: str, seed: int, asked: argparse.Namespace) -> Row
             labels = about.cluster(events, len(np.unique(gates[gates > 0])), seed)
             seconds += time.perf_counter() - began
         scores.append(gating_score.score(gates, labels))
+        recall += _rare_found(gating_score.confusion(gates, labels), len(events))
     mean = {key: round(float(np.mean([score[key] for score in scores])), 4) for key in (*SCORES, "clusters")}
     return mean | {
         "per_sample": [round(score["mean_f1"], 4) for score in scores],
         "seconds": round(seconds, 1),
         "version": version(about.distribution),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        **({"rare found": round(float(np.mean(recall)), 3), "rare": len(recall)} if recall else {}),
         **(_of_stages(results) if results else {}),
     }
+
+
+def _rare_found(table: Ints, n_events: int) -> list[bool]:
+    """Return whether each gate of 0.05% to 0.5% of the events is found (`clusterings.matches`)."""
+    found = {gate for gate, _ in matches(table)}
+    shares = table.sum(axis=1) / n_events
+    return [
+        int(gate) in found for gate in np.flatnonzero((shares >= RARE_SHARES[0]) & (shares < RARE_SHARES[1]))
+    ]
 
 
 def _of_stages(results: list[Gated]) -> Row:
@@ -206,24 +219,24 @@ def table(scores: Scores) -> str:
     return "\n".join(lines)
 
 
-def agreement_table(kept: Row, scores: Scores, method: str = "dpmix") -> str:
-    """Markdown: agreement between seeds and between chains, of dpmix on each set."""
-    stable = kept["stability"].get(method, {})
+def agreement_table(kept: Row, scores: Scores) -> str:
+    """Markdown: agreement between seeds and between chains and rare gates found, of dpmix on each set."""
     lines = [
-        "| set | seeds | ARI between seeds, mean (least) | populations by seed, first sample | "
-        "R-hat below 1.1 | below 1.05 |",
-        "|---" * 6 + "|",
+        "| | set | seeds | ARI between seeds, mean (least) | populations by seed, first sample | "
+        "R-hat below 1.1 | below 1.05 | rare gates found |",
+        "|---" * 8 + "|",
     ]
-    for name in SETS:
-        if name not in scores.get(method, {}):
+    for method, name in product(("dpmix", "exact"), SETS):
+        if (row := scores.get(method, {}).get(name)) is None:
             continue
-        row, between = scores[method][name], stable.get(name)
         cells = ["", ""]
-        if between:
+        if between := kept["stability"].get(method, {}).get(name):
             numbers = ", ".join(map(str, between["populations"][0]))
             cells = [f"{between['ari']:.3f} ({between['least']:.2f})", numbers]
         shares = [f"{row[key]:.0%}" if key in row else "" for key in ("rhat below 1.1", "rhat below 1.05")]
-        lines.append(f"| {name} | {row['seeds']} | {' | '.join([*cells, *shares])} |")
+        shares.append(f"{row['rare found']:.0%} of {row['rare']:.0f}" if "rare" in row else "")
+        title = METHODS[method].title
+        lines.append(f"| {' | '.join([title, name, str(row['seeds']), *cells, *shares])} |")
     return "\n".join(lines)
 
 
