@@ -301,7 +301,7 @@ def _layout(kind: str, draws: int) -> Layout:
     """Return the layout of a run file of two components in two channels."""
     names = ("CD3", "CD4")
     both = (transforms.Transform("arcsinh", 5.0), transforms.Transform("logicle", t=1024.0))
-    scale = Scaling(names, both, np.zeros(2), np.ones(2), ((), ()), 1)
+    scale = Scaling(names, both, np.zeros(2), np.ones(2), ((), ()))
     return Layout(
         kind=kind,
         chains=1,

@@ -19,14 +19,18 @@ of a component there. `tail` replaces an atom at a limit of the channel by a hal
 scale makes the density of the events continuous at the limit (at most half a standard deviation). `tail`
 dithers every other atom. The zero of a mass cytometer is dithered: it means no ions, and is not a limit.
 
-**Noise.** The noise is a function of the seed, the names of the sample and the channel, and the row of the
-event in its file. It does not depend on the order of events, on block sizes or on the other events that are
-used.
+**Noise.** The noise of an event is a function of the values that its file stores in the channel, and of the
+row of the event in the file. It does not depend on the seed, on the names of files, samples and channels, on
+the format of the file, on the other channels and samples, on block sizes, or on which events of the file are
+used. Two files with the same values have the same noise. Channels of a file that have the same values in all
+rows have different noise (`content_keys`). In run files up to format 2, the noise is a function of the seed,
+the names of the sample and the channel, and the row (`key_of_names`).
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -148,7 +152,7 @@ def spread(
     column: Floats,
     points: Array,
     atoms: Sequence[Atom],
-    key: tuple[int, str, str],
+    key: int,
     rows: Ints,
 ) -> None:
     """Add noise to the events at the atoms of a channel, in place.
@@ -161,8 +165,8 @@ def spread(
         Transformed values of the atoms.
     atoms : sequence of Atom
         The A atoms of the channel.
-    key : (int, str, str)
-        Seed, name of the sample, name of the channel.
+    key : int
+        Of the noise of the channel in the sample, from 0 to 2^128 - 1.
     rows : int64 [M]
         Row of each event in its file.
     """
@@ -176,16 +180,39 @@ def spread(
             column[at] = point + noise
 
 
-def normals(key: tuple[int, str, str], rows: Ints) -> Array:
-    """Draw a standard normal number for each row: Philox4x64-10 keyed by the seed and the names."""
-    seed, *names = key
-    name = hashlib.sha256("\0".join(["atoms", *names]).encode()).digest()[:8]
-    philox_key = seed + (int.from_bytes(name, "little") << 64)
+def content_keys(digests: Sequence[bytes]) -> tuple[int, ...]:
+    """Return the key of the noise of each channel of a file.
+
+    The keys differ even if channels have the same digest, for example two channels that are 0 in all rows:
+    with equal noise, such channels would be equal after it.
+
+    Parameters
+    ----------
+    digests : sequence of bytes
+        For each of the D channels of the run, a digest of its values in the file.
+    """
+    copies: Counter[bytes] = Counter()
+    keys = []
+    for digest in digests:
+        copy = copies[digest].to_bytes(8, "little")
+        keys.append(int.from_bytes(hashlib.sha256(b"atoms\0" + digest + copy).digest()[:16], "little"))
+        copies[digest] += 1
+    return tuple(keys)
+
+
+def key_of_names(seed: int, sample: str, channel: str) -> int:
+    """Return the key of the noise of a channel of a sample in run files up to format 2."""
+    name = hashlib.sha256(f"atoms\0{sample}\0{channel}".encode()).digest()[:8]
+    return seed + (int.from_bytes(name, "little") << 64)
+
+
+def normals(key: int, rows: Ints) -> Array:
+    """Draw a standard normal number for each row: Philox4x64-10 (Salmon et al. 2011)."""
     blocks, within = np.divmod(rows, BLOCK)
     order = np.argsort(blocks, kind="stable")
     bits = np.empty(len(rows), np.uint64)
     for group in filter(len, np.split(order, np.flatnonzero(np.diff(blocks[order])) + 1)):
-        block = np.random.Philox(key=philox_key, counter=int(blocks[group[0]]) << 64)
+        block = np.random.Philox(key=key, counter=int(blocks[group[0]]) << 64)
         bits[group] = block.random_raw(BLOCK)[within[group]]
     numbers: Array = ndtri(((bits >> np.uint64(12)) + 0.5) * 2.0**-52)  # the argument is never 0 or 1
     return numbers

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from dpmix.inputs.blocks import blocks
 from dpmix.inputs.file_plans import FilePlan, file_names
-from dpmix.inputs.limits import find_limits
+from dpmix.inputs.limits import scan_file
 from dpmix.inputs.storage import Storage, release_pages
 from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.system.progress import ProgressLog
@@ -82,6 +82,8 @@ class Gathered:
     n_read : int
         Events drawn from the files, margin events included.
     counts : ChannelCounts
+    digests : tuple of tuples of bytes
+        For each file, D digests of its channels.
     """
 
     values: Floats
@@ -89,10 +91,11 @@ class Gathered:
     sample_starts: Ints
     n_read: int
     counts: ChannelCounts
+    digests: tuple[tuple[bytes, ...], ...]
 
 
 def gather(plans: Sequence[FilePlan], subset: Subset, storage: Storage, progress: ProgressLog) -> Gathered:
-    """Read each file twice: for the limits of its channels, then for the events.
+    """Read each file twice: for the limits and the digests of its channels, then for the events.
 
     Raises
     ------
@@ -101,13 +104,13 @@ def gather(plans: Sequence[FilePlan], subset: Subset, storage: Storage, progress
     """
     sizes, n_channels = [plan.source.n_events for plan in plans], len(plans[0].chosen)
     values = storage.hold(subset.n_events, n_channels, file_names(plans))
-    limits = [find_limits(plan, progress) for plan in plans]
+    scans = [scan_file(plan, progress) for plan in plans]
     all_rows = subset.n_events == sum(sizes) and not subset.drop_margins
     rows = None if all_rows else np.empty(subset.n_events, np.int64)
     counts = ChannelCounts(n_channels)
     starts, filled = [0], 0
     selection = select_rows(sizes, subset.n_events, subset.seed)
-    for plan, own in zip(plans, limits, strict=True):
+    for plan, own in zip(plans, scans, strict=True):
         for start, stop in blocks(plan.source.n_events, progress):
             picked = next(selection)
             if picked is not None and len(picked) == 0:
@@ -129,7 +132,8 @@ def gather(plans: Sequence[FilePlan], subset: Subset, storage: Storage, progress
         starts.append(filled)
         plan.source.require_unchanged()
     rows = None if rows is None else rows[:filled].copy()
-    return Gathered(values[:filled], rows, np.array(starts), subset.n_events, counts)
+    digests = tuple(scan.digests for scan in scans)
+    return Gathered(values[:filled], rows, np.array(starts), subset.n_events, counts, digests)
 
 
 def select_rows(sizes: Sequence[int], n_events: int, seed: int) -> Iterator[Ints | None]:

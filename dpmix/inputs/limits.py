@@ -1,7 +1,8 @@
-"""The limits of each channel of a file: the values at which the instrument clips."""
+"""Scan a file once for the limits of its channels, where the instrument clips, and for digests of them."""
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,8 +19,8 @@ PILE_SHARE, PILE_EVENTS = 0.001, 10  # an extreme value is a limit if at least s
 
 
 @dataclass(frozen=True)
-class Limits:
-    """The limits of the chosen channels of one file, as stored.
+class Scan:
+    """Limits and digests of the chosen channels of one file, as stored.
 
     Margin events have a value at a limit or beyond it.
 
@@ -27,10 +28,13 @@ class Limits:
     ----------
     low, high : float64 [D]
         -inf and inf where a channel has no limit.
+    digests : tuple of bytes
+        D digests of the values of each channel in all rows, 16 bytes each.
     """
 
     low: Array
     high: Array
+    digests: tuple[bytes, ...]
 
 
 class _Extreme:
@@ -82,8 +86,24 @@ class _NotFinite:
             )
 
 
-def find_limits(plan: FilePlan, progress: ProgressLog) -> Limits:
-    """Read a file once and find the limits of its channels.
+class _Digests:
+    """BLAKE2b of the values of each column read so far; 0 and -0 count as the same value."""
+
+    def __init__(self, n_columns: int) -> None:
+        self._hashes = [hashlib.blake2b(digest_size=16) for _ in range(n_columns)]
+
+    def add(self, block: Floats) -> None:
+        """Take in a block of events, float32 [M, columns]."""
+        for column, of_column in zip(block.T, self._hashes, strict=True):
+            of_column.update((column + np.float32(0)).astype("<f4", copy=False).data)
+
+    def digests(self) -> list[bytes]:
+        """Return the digest of each column."""
+        return [of_column.digest() for of_column in self._hashes]
+
+
+def scan_file(plan: FilePlan, progress: ProgressLog) -> Scan:
+    """Read a file once for the limits and the digests of its channels.
 
     Raises
     ------
@@ -92,12 +112,13 @@ def find_limits(plan: FilePlan, progress: ProgressLog) -> Limits:
     """
     n_columns = len(plan.columns)
     lowest, highest = _Extreme(n_columns, np.minimum, np.inf), _Extreme(n_columns, np.maximum, -np.inf)
-    not_finite = _NotFinite(n_columns)
+    not_finite, contents = _NotFinite(n_columns), _Digests(n_columns)
     for start, stop in blocks(plan.source.n_events, progress):
         block = plan.source.read(start, stop, plan.columns)
         not_finite.add(block, start)
         lowest.add(block)
         highest.add(block)
+        contents.add(block)
     not_finite.require_none(plan)
     places = plan.places(plan.chosen)
     low = [
@@ -108,7 +129,8 @@ def find_limits(plan: FilePlan, progress: ProgressLog) -> Limits:
         _top(plan.source, k, lowest.values[c], highest.values[c], int(highest.counts[c]))
         for k, c in zip(plan.chosen, places, strict=True)
     ]
-    return Limits(np.array(low), np.array(high))
+    digests = contents.digests()
+    return Scan(np.array(low), np.array(high), tuple(digests[c] for c in places))
 
 
 def _pile(source: Source) -> float:

@@ -39,7 +39,13 @@ from dpmix.model.mixture import Ints
 from dpmix.system.progress import ProgressLog
 
 
-def prepare(settings: DataConfig, base: Path, seed: int, storage: Storage | None = None) -> Events:
+def prepare(
+    settings: DataConfig,
+    base: Path,
+    seed: int,
+    storage: Storage | None = None,
+    noise_seed: int | None = None,
+) -> Events:
     """Read the files of a run and prepare its events.
 
     Parameters
@@ -48,9 +54,11 @@ def prepare(settings: DataConfig, base: Path, seed: int, storage: Storage | None
     base : Path
         Folder that file names are relative to.
     seed : int
-        For the random subset (max_events) and for the noise that spreads atoms.
+        For the random subset (max_events).
     storage : Storage, optional
         Holds the events; default: memory.
+    noise_seed : int, optional
+        `Scaling.seed` of an earlier run, to prepare its events again.
 
     Raises
     ------
@@ -65,7 +73,7 @@ def prepare(settings: DataConfig, base: Path, seed: int, storage: Storage | None
     chosen, notes = choose_channels(settings.channels, sources)
     plans, plan_notes = plan_files(settings, base, sources, chosen)
     notes += plan_notes
-    scale = FittedScale(settings, plans, seed)
+    scale = FittedScale(settings, plans, noise_seed)
     total = sum(source.n_events for source in sources)
     n_events = min(total, settings.max_events or total)
     subset = Subset(n_events, settings.margin_events == "drop", seed)
@@ -87,6 +95,7 @@ def prepare_like(
     Channels are found by marker or detector. Amplification and compensation follow the config of the run
     (auto: each file's own matrix). Transforms, standardisation and the treatment of atoms are those of the
     run. All events are used: data.max_events and data.margin_events are ignored. The noise that spreads atoms
+    is that of the run for files with the same values, whatever their names. For a run file up to format 2, it
     depends on the names of the samples. They equal those of the run unless two files have the same name or a
     table of samples gave other names.
 

@@ -67,8 +67,8 @@ class FittedScale:
     ----------
     settings : DataConfig
     plans : sequence of FilePlan
-    seed : int
-        For the noise that spreads atoms.
+    noise_seed : int or None
+        `Scaling.seed` of an earlier run with the same events; None for a new run.
 
     Raises
     ------
@@ -80,9 +80,9 @@ class FittedScale:
 
     passes = 3
 
-    def __init__(self, settings: DataConfig, plans: Sequence[FilePlan], seed: int) -> None:
+    def __init__(self, settings: DataConfig, plans: Sequence[FilePlan], noise_seed: int | None) -> None:
         first = plans[0]
-        self._settings, self._seed = settings, seed
+        self._settings, self._noise_seed = settings, noise_seed
         self._names = display_names([first.source.details[k] for k in first.chosen])
         if len(self._names) > MAX_CHANNELS:
             raise DataError(
@@ -116,7 +116,7 @@ class FittedScale:
         apply = [transform.apply for transform in transforms]
         found = atoms.find(values, self._settings.atoms, apply, no_limits)
         zeros, ones = np.zeros(len(names)), np.ones(len(names))
-        return Scaling(names, transforms, zeros, ones, found, self._seed), found
+        return Scaling(names, transforms, zeros, ones, found, self._noise_seed), found
 
     def after_transform(
         self, scaling: Scaling, values: Floats, summary: TransformSummary, progress: ProgressLog

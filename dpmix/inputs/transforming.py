@@ -47,7 +47,10 @@ class TransformSummary:
 def transform_events(
     gathered: Gathered, scaling: Scaling, samples: Sequence[str], progress: ProgressLog
 ) -> TransformSummary:
-    """Transform events and spread their atoms, in place."""
+    """Transform events and spread their atoms, in place; `samples` are the names of the S samples."""
+    keys = [
+        scaling.noise_keys(name, digests) for name, digests in zip(samples, gathered.digests, strict=True)
+    ]
     values, dim = gathered.values, len(scaling.channels)
     above_top, totals = np.zeros(dim, np.int64), np.zeros(dim)
     lowest, highest = np.full(dim, np.inf), np.full(dim, -np.inf)
@@ -62,7 +65,7 @@ def transform_events(
                 block[:, j] = transform.apply(raw)
         lowest, highest = np.minimum(lowest, block.min(0)), np.maximum(highest, block.max(0))
         identical = [(j, k) for j, k in identical if np.array_equal(block[:, j], block[:, k])]
-        _spread_atoms(gathered, scaling, samples, start, stop)
+        _spread_atoms(gathered, scaling, keys, start, stop)
         finite &= np.isfinite(block).all(0)
         with np.errstate(invalid="ignore", over="ignore"):  # values that are not finite raise an error later
             totals += block.sum(0, dtype=np.float64)
@@ -70,13 +73,13 @@ def transform_events(
 
 
 def _spread_atoms(
-    gathered: Gathered, scaling: Scaling, samples: Sequence[str], start: int, stop: int
+    gathered: Gathered, scaling: Scaling, keys: Sequence[Sequence[int]], start: int, stop: int
 ) -> None:
-    """Spread the atoms of a block in place, sample by sample."""
+    """Spread the atoms of a block in place, sample by sample, by the keys [S, D] of their noise."""
     if all(atom.treatment == "kept" for channel in scaling.atoms for atom in channel):
         return
     edges = gathered.sample_starts
-    for sample in range(int(np.searchsorted(edges, start, "right")) - 1, len(samples)):
+    for sample in range(int(np.searchsorted(edges, start, "right")) - 1, len(keys)):
         first, last = max(int(edges[sample]), start), min(int(edges[sample + 1]), stop)
         if first >= stop:
             break
@@ -84,7 +87,7 @@ def _spread_atoms(
             continue
         numbers = np.arange(first, last) - edges[sample]
         rows = numbers if gathered.rows is None else gathered.rows[first:last]
-        scaling.spread_atoms(gathered.values[first:last], samples[sample], rows)
+        scaling.spread_atoms(gathered.values[first:last], keys[sample], rows)
 
 
 def standard_deviations(values: Floats, means: Array, progress: ProgressLog) -> Array:

@@ -13,7 +13,7 @@ Logicle: Moore and Parks (2012), Cytometry A 81A:273, computed by FlowUtils.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -22,7 +22,7 @@ import numpy.typing as npt
 from flowutils.transforms import logicle, logicle_inverse
 
 from dpmix.errors import DataError
-from dpmix.inputs.atoms import Atom, spread
+from dpmix.inputs.atoms import Atom, content_keys, key_of_names, spread
 from dpmix.model.mixture import Array, Floats, Ints
 
 Method = Literal["logicle", "arcsinh", "log", "linear"]
@@ -132,8 +132,9 @@ class Scaling:
         Of the transformed events; 0 and 1 if the run does not standardise.
     atoms : tuple of tuples of Atom
         For each channel.
-    seed : int
-        Of the noise that spreads atoms.
+    seed : int or None
+        Of the noise that spreads atoms, in run files up to format 2; None where the noise depends on the
+        content of the files.
     """
 
     channels: tuple[str, ...]
@@ -141,22 +142,36 @@ class Scaling:
     means: Array
     sds: Array
     atoms: tuple[tuple[Atom, ...], ...] = ()
-    seed: int = 0
+    seed: int | None = None
 
-    def spread_atoms(self, transformed: Floats, sample: str, rows: Ints) -> None:
+    def noise_keys(self, sample: str, digests: Sequence[bytes]) -> tuple[int, ...]:
+        """Return the keys of the noise of the D channels in a sample.
+
+        Parameters
+        ----------
+        sample : str
+            Name of the sample; used for run files up to format 2 only.
+        digests : sequence of bytes
+            Of the values of each channel in the file of the sample.
+        """
+        if self.seed is None:
+            return content_keys(digests)
+        return tuple(key_of_names(self.seed, sample, channel) for channel in self.channels)
+
+    def spread_atoms(self, transformed: Floats, keys: Sequence[int], rows: Ints) -> None:
         """Add noise to the events at the atoms as recorded, in place.
 
         Parameters
         ----------
         transformed : float32 [M, D]
-        sample : str
-            Name of their sample.
+        keys : sequence of int
+            D keys of the noise in their sample.
         rows : int64 [M]
             Row of each event in its file.
         """
         for j, atoms in enumerate(self.atoms):
             points = self.transforms[j].apply(np.array([atom.value for atom in atoms]))
-            spread(transformed[:, j], points, atoms, (self.seed, sample, self.channels[j]), rows)
+            spread(transformed[:, j], points, atoms, keys[j], rows)
 
     def to_transformed(self, points: npt.ArrayLike) -> Array:
         """Convert standardised points to the transformed scale, float64 [..., D]."""
@@ -183,7 +198,7 @@ class Scaling:
             "means": self.means.tolist(),
             "sds": self.sds.tolist(),
             "atoms": [[asdict(atom) for atom in atoms] for atoms in self.atoms],
-            "seed": self.seed,
+            **({} if self.seed is None else {"seed": self.seed}),
         }
 
     @classmethod
@@ -211,7 +226,7 @@ class Scaling:
             means=np.array(attributes["means"], np.float64),
             sds=np.array(attributes["sds"], np.float64),
             atoms=tuple(tuple(Atom(**atom) for atom in atoms) for atoms in attributes["atoms"]),
-            seed=attributes["seed"],
+            seed=attributes.get("seed"),
         )
         dim = len(scaling.channels)
         lengths = {dim, len(scaling.transforms), scaling.means.size, scaling.sds.size}
@@ -223,6 +238,8 @@ class Scaling:
             np.isfinite(scaling.means).all() and (scaling.sds > 0).all() and (scaling.sds < np.inf).all()
         ):
             raise ValueError("means or standard deviations are not valid")
-        if not all(isinstance(name, str) for name in scaling.channels) or type(scaling.seed) is not int:
-            raise ValueError("a name is not text, or the seed is not an integer")
+        if not all(isinstance(name, str) for name in scaling.channels) or (
+            scaling.seed is not None and (type(scaling.seed) is not int or not 0 <= scaling.seed < 2**64)
+        ):
+            raise ValueError("a name is not text, or the seed is not an integer from 0 to 2^64 - 1")
         return scaling

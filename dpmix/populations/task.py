@@ -105,8 +105,9 @@ def prepare(
 
 def _events(run: Run, config: Config, data: Sequence[str | Path], storage: Storage) -> Events:
     """Read the run's own events, or those of other files."""
+    scaling = Scaling.from_attributes(run.scaling)
     if not data:
-        events = preprocess.prepare(config.data, run.base, config.seed, storage)
+        events = preprocess.prepare(config.data, run.base, config.seed, storage, scaling.seed)
         check_same_data(run, events, "gate other files with --data")
         return events
     settings = config.data
@@ -114,7 +115,6 @@ def _events(run: Run, config: Config, data: Sequence[str | Path], storage: Stora
         path = str(run.base / settings.compensation)
         settings = settings.model_copy(update={"compensation": path})
     files = [str(Path(name).absolute()) for name in data]
-    scaling = Scaling.from_attributes(run.scaling)
     return preprocess.prepare_like(settings, Path(), files, scaling, run.detectors, storage)
 
 

@@ -21,7 +21,8 @@ import numpy.typing as npt
 from dpmix.runs.profile import SPANS
 
 # 2: counts of moves and of emptied components; files of format 1 are read without them.
-FORMAT_VERSION = 2
+# 3: the noise at atoms depends on the content of the files; for earlier formats it is made as it was.
+FORMAT_VERSION = 3
 COUNTERS = ("committed", "synced")
 MCMC_COUNTS = (
     "splits_proposed",

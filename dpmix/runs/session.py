@@ -21,6 +21,7 @@ from dpmix.errors import ConfigError, DataError
 from dpmix.inputs import preprocess
 from dpmix.inputs.events import Events
 from dpmix.inputs.storage import Storage, is_in_file
+from dpmix.inputs.transforms import Scaling
 from dpmix.model.mixture import HYPERPARAMETERS
 from dpmix.model.prior import Prior
 from dpmix.runs import initialise
@@ -87,7 +88,7 @@ def open_session(kind: str, config: Config, base: Path, resume: bool, overwrite:
         writer = None if earlier is None else stack.enter_context(RunWriter.reopen(path))
         choice = choose_backend(config.engine, None if earlier is None else earlier.engine["backend"])
         storage = stack.enter_context(_storage(kind, config, choice.backend, resume or overwrite))
-        events = _events(config, base, storage)
+        events = _events(config, base, storage, earlier)
         prior = make_prior(config.model, events.channels)
         if origin is not None and not resume:  # an origin that does not fit must fail before a file is made
             initialise.from_run(open_run(origin), 0, config.model.components, events, prior)
@@ -113,9 +114,10 @@ def _storage(kind: str, config: Config, backend: str, replaces: bool) -> Storage
     return Storage.of(config.engine, backend, Path(config.output.path), overhead, replaces)
 
 
-def _events(config: Config, base: Path, storage: Storage) -> Events:
+def _events(config: Config, base: Path, storage: Storage, earlier: Run | None) -> Events:
     """Prepare the events, and log what was found in the data and done to them."""
-    events = preprocess.prepare(config.data, base, config.seed, storage)
+    noise_seed = None if earlier is None else Scaling.from_attributes(earlier.scaling).seed
+    events = preprocess.prepare(config.data, base, config.seed, storage, noise_seed)
     for line in events.report.lines():
         log.info(line)
     return events

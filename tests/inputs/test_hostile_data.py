@@ -24,7 +24,7 @@ from dpmix.cli import main
 from dpmix.inputs import gather
 from dpmix.inputs.fcs_data import write_fcs
 from dpmix.inputs.file_plans import FilePlan
-from dpmix.inputs.limits import Limits
+from dpmix.inputs.limits import Scan
 from dpmix.runs.reader import open_run
 from dpmix.system.progress import ProgressLog
 
@@ -289,18 +289,18 @@ def test_a_file_that_changes_between_two_passes(
     folder: Path, name: str, change: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mapped file that is truncated would kill the process by a signal."""
-    path, find_limits = folder / name, gather.find_limits
+    path, scan_file = folder / name, gather.scan_file
     if name == "columns.npy":
         np.save(path, np.asfortranarray(GOOD))
     else:
         SAVE[name](path, GOOD)
 
-    def find_and_change(plan: FilePlan, progress: ProgressLog) -> Limits:
-        found = find_limits(plan, progress)
+    def scan_and_change(plan: FilePlan, progress: ProgressLog) -> Scan:
+        found = scan_file(plan, progress)
         change(path)
         return found
 
-    monkeypatch.setattr(gather, "find_limits", find_and_change)
+    monkeypatch.setattr(gather, "scan_file", scan_and_change)
     result = mcmc(name)
     assert_refused(result, name)
     assert any(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from dpmix.config.data import DataConfig
 from dpmix.errors import ConfigError, DataError
 from dpmix.inputs.events import Events
 from dpmix.inputs.fcs_data import write_fcs
-from dpmix.inputs.preprocess import prepare_like
+from dpmix.inputs.preprocess import prepare, prepare_like
 from dpmix.inputs.transforms import Scaling
 
 MODES = ("report", "dither", "tail")
@@ -94,13 +95,27 @@ def test_all_events_are_taken_where_a_run_took_a_part(
     assert margins[0].startswith("margin events (kept): CD3 0 low, ")
 
 
-def test_a_wrong_seed_or_name_would_be_seen(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", MODES)
+def test_a_copy_of_the_file_under_another_name_gives_the_same_bits(tmp_path: Path, mode: str) -> None:
     write_flow(tmp_path / "a.fcs")
-    run = events_of(tmp_path, "a.fcs", atoms="dither")
+    run = events_of(tmp_path, "a.fcs", atoms=mode)
     (tmp_path / "c.fcs").write_bytes((tmp_path / "a.fcs").read_bytes())
-    other = like(run, tmp_path, "c.fcs").values
-    moved = (other != run.values).any(axis=1)
-    assert 0 < moved.sum() < len(moved)  # only the noise, which is by the names of samples
+    copy = like(run, tmp_path, "c.fcs")
+    np.testing.assert_array_equal(copy.values.view(np.uint32), run.values.view(np.uint32))
+    assert (copy.samples, copy.data_hash) == (("c.fcs",), run.data_hash)
+
+
+def test_run_files_up_to_format_2_keep_the_noise_by_seed_and_names(tmp_path: Path) -> None:
+    write_flow(tmp_path / "a.fcs")
+    (tmp_path / "c.fcs").write_bytes((tmp_path / "a.fcs").read_bytes())
+    settings = DataConfig.model_validate({"files": ["a.fcs"], "atoms": "dither"})
+    run = prepare(settings, tmp_path, 1, noise_seed=7)
+    assert run.scaling.as_attributes()["seed"] == 7
+    np.testing.assert_array_equal(like(run, tmp_path, "a.fcs").values, run.values)
+    other_seed = replace(run, scaling=replace(run.scaling, seed=8))
+    for other in (like(run, tmp_path, "c.fcs"), like(other_seed, tmp_path, "a.fcs")):
+        moved = (other.values != run.values).any(axis=1)
+        assert 0 < moved.sum() < len(moved)  # the noise only
 
 
 def test_amplification_is_undone_as_in_the_run(tmp_path: Path) -> None:

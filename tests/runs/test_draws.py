@@ -138,7 +138,7 @@ def test_what_was_written_is_read(path: Path) -> None:
     assert (run.config["seed"], run.config["model"]["components"]) == (7, 32)
     assert run.attributes["seed"] == 7
     assert run.attributes["n_events"] == 30
-    assert run.attributes["format_version"] == 2
+    assert run.attributes["format_version"] == 3
     assert run.engine == {"backend": "cpu", "threads": 2}
     assert run.scaling == {"CD3": {"method": "arcsinh"}}
     assert set(run.versions) == {"dpmix", "numpy", "python"}
@@ -482,7 +482,7 @@ def spoil_short(path: Path) -> None:
 
 def spoil_newer(path: Path) -> None:
     with h5py.File(path, "r+") as file:
-        file.attrs["format_version"] = 3
+        file.attrs["format_version"] = 4
 
 
 @pytest.mark.parametrize(
@@ -493,7 +493,7 @@ def spoil_newer(path: Path) -> None:
         (spoil_foreign, "not a run file of dpmix"),
         (spoil_foreign_empty, "not a run file of dpmix"),
         (spoil_short, "or truncated"),
-        (spoil_newer, "format 3, this dpmix reads up to 2: upgrade"),
+        (spoil_newer, "format 4, this dpmix reads up to 3: upgrade"),
     ],
 )
 def test_foreign_files_are_refused_in_one_line(
