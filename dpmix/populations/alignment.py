@@ -9,6 +9,7 @@ T draws, M events, K components. The raw draws stay unchanged; `write_aligned` w
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import h5netcdf
@@ -25,6 +26,7 @@ from dpmix.runs.run_file import read_contents
 from dpmix.system.files import replacing, writing
 
 PER_COMPONENT = ("weights", "means", "covariances")
+HELD_BYTES = 2**24  # of draws that are written together
 
 
 def align(labels: npt.ArrayLike, weights: npt.ArrayLike, reference: int) -> Ints:
@@ -64,8 +66,7 @@ def align(labels: npt.ArrayLike, weights: npt.ArrayLike, reference: int) -> Ints
 def _order(kept: Ints, kept_weights: Array, labels: Ints, weights: Array) -> Ints:
     """Return the component of a draw for each component of the reference, int64 [K]."""
     # Only components with events are assigned: at most M for any K.
-    places, kept_numbers = np.unique(kept, return_inverse=True)
-    components, numbers = np.unique(labels, return_inverse=True)
+    (places, kept_numbers), (components, numbers) = _numbered(kept), _numbered(labels)
     shared = contingency(kept_numbers, numbers)
     rows, columns = linear_sum_assignment(shared, maximize=True)
     tied = shared[rows, columns] > 0
@@ -78,14 +79,20 @@ def _order(kept: Ints, kept_weights: Array, labels: Ints, weights: Array) -> Int
     return order
 
 
+def _numbered(labels: Ints) -> tuple[Ints, Ints]:
+    """Return the components with events, ascending, and the place among them of each label."""
+    counts = np.bincount(labels)
+    return np.flatnonzero(counts), (np.cumsum(counts > 0) - 1)[labels]
+
+
 def write_aligned(path: str | Path, run: Run, draws: npt.ArrayLike, order: npt.ArrayLike) -> None:
     """Write draws with aligned components to a file that ``arviz.from_netcdf`` and xarray open.
 
     The group ``posterior`` has weights, means, covariances, alpha and learned hyperparameters, named as in
     the run file and on the scale of `run`. ``component_order`` [chain, draw, component] has the component
     numbers of the run file. ``chain`` and ``draw`` are numbers in the run file, ``component`` is the number
-    in the reference. Draws are read and written one by one. An existing file is replaced once the new one
-    is complete.
+    in the reference. Draws are read and written a few at a time. An existing file is replaced once the new
+    one is complete.
 
     Parameters
     ----------
@@ -141,9 +148,13 @@ def _write_posterior(
     for name in drawn:
         group.create_variable(name, dims[name], np.float64)
     group.create_variable("component_order", dims["weights"], np.int64)
-    for (chain, draw), order in zip(pairs, orders, strict=True):
-        at = int(np.searchsorted(chains, chain)), int(np.searchsorted(numbers, draw))
-        group["component_order"][at] = order
-        for name, values in drawn.items():
-            one = values[chain, draw]
-            group[name][at] = one[order] if name in PER_COMPONENT else one
+    placed = np.lexsort(pairs.T[::-1]).reshape(len(chains), len(numbers))  # by chain, then by draw
+    group["component_order"][:] = orders[placed]
+    for name, values in drawn.items():
+        step = max(HELD_BYTES // values[0, :1].nbytes, 1)  # draws written together
+        for row, start in itertools.product(range(len(chains)), range(0, len(numbers), step)):
+            some = placed[row, start : start + step]
+            held = np.array([values[*pairs[t]] for t in some])
+            if name in PER_COMPONENT:
+                held = np.array([one[orders[t]] for one, t in zip(held, some, strict=True)])
+            group[name][row, start : start + step] = held

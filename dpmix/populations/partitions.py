@@ -19,15 +19,17 @@ SIMILAR = 0.5
 """Jaccard similarity above which two populations match; at most one of a partition can."""
 
 
-def rand_index(first: npt.ArrayLike, second: npt.ArrayLike) -> float:
+def rand_index(first: npt.ArrayLike, second: npt.ArrayLike, events: npt.ArrayLike | None = None) -> float:
     """Return the adjusted Rand index of two partitions: 1 if equal, 0 on average by chance.
 
     Parameters
     ----------
     first, second : int [M]
         Population of each event; any numbers from 0.
+    events : int [M], optional
+        Number of equal events that each stands for; default: 1.
     """
-    counts = contingency(first, second)
+    counts = contingency(first, second, events=events)
     one, other = _pairs(counts.sum(axis=1)), _pairs(counts.sum(axis=0))
     by_chance = one * other / max(_pairs(counts.sum()), 1.0)
     most = (one + other) / 2
@@ -48,10 +50,14 @@ def agreement(partitions: npt.ArrayLike, chains: npt.ArrayLike) -> Array:
         Chain of each draw, 0..C-1. A draw is not compared with itself, so the diagonal is NaN for a chain of
         one draw.
     """
-    found = np.asarray(partitions)
+    # Many events have the same populations in all draws: they are counted together.
+    by_event = np.ascontiguousarray(np.asarray(partitions, np.int32).T)
+    rows = by_event.view(np.dtype((np.void, by_event[0].nbytes)))[:, 0]
+    _, kept, events = np.unique(rows, return_index=True, return_counts=True)
+    found = np.ascontiguousarray(by_event[kept].T)
     indices = np.zeros((len(found), len(found)))
     for s, t in combinations(range(len(found)), 2):
-        indices[s, t] = indices[t, s] = rand_index(found[s], found[t])
+        indices[s, t] = indices[t, s] = rand_index(found[s], found[t], events)
     of_chain = np.eye(int(np.max(chains)) + 1)[np.asarray(chains)]
     sizes = of_chain.sum(axis=0)
     compared = np.outer(sizes, sizes) - np.diag(sizes)
@@ -86,7 +92,13 @@ def support(partitions: npt.ArrayLike, populations: npt.ArrayLike, n_populations
     return np.where(sizes > 0, there / len(np.asarray(partitions)), np.nan)
 
 
-def contingency(first: npt.ArrayLike, second: npt.ArrayLike, n_first: int = 0, n_second: int = 0) -> Ints:
+def contingency(
+    first: npt.ArrayLike,
+    second: npt.ArrayLike,
+    n_first: int = 0,
+    n_second: int = 0,
+    events: npt.ArrayLike | None = None,
+) -> Ints:
     """Count events by their number in two partitions, int64 [A, B].
 
     Parameters
@@ -95,10 +107,13 @@ def contingency(first: npt.ArrayLike, second: npt.ArrayLike, n_first: int = 0, n
         Numbers from 0.
     n_first, n_second : int
         Least A and B.
+    events : int [M], optional
+        Number of events that each stands for; default: 1.
     """
     a, b = np.asarray(first, np.int64), np.asarray(second, np.int64)
     rows, columns = max(n_first, a.max(initial=-1) + 1), max(n_second, b.max(initial=-1) + 1)
-    return np.bincount(a * columns + b, minlength=rows * columns).reshape(rows, columns)
+    counts = np.bincount(a * columns + b, events, rows * columns)
+    return counts.astype(np.int64).reshape(rows, columns)
 
 
 def _pairs(counts: npt.ArrayLike) -> float:
