@@ -49,11 +49,8 @@ SHARE = 0.001  # of the events
 TIMES, RANK, NEIGHBOURS = 8, 3, 32  # 8 times the third most frequent of 32 neighbours
 BEYOND = 0.01  # at a limit at most this share of the atom's events lie beyond it
 DITHER = 0.03  # this and all widths in standard deviations of the channel
-WIDEST, NEAREST = (
-    0.5,
-    0.05,
-)  # greatest width of a tail; least range for its density
-NEAR = 0.03  # share of the events in that range
+WIDEST = 0.5  # greatest width of a tail
+NEAREST, NEAR = 0.05, 0.03  # least range next to a limit for the density there, and share of the events in it
 BLOCK = 16_384  # rows whose noise is drawn together; the noise depends on it, so it must never change
 
 

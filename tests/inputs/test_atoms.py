@@ -178,6 +178,13 @@ def test_a_tail_continues_the_density_of_the_events_inside(clip: float, side: in
         assert abs(beyond / inside - 1) < 0.2
 
 
+@pytest.mark.parametrize("widest", [0.1, 0.25])
+def test_one_number_limits_the_width_of_every_tail(widest: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(atoms, "WIDEST", widest)
+    for values in (np.r_[np.zeros(N), random().normal(10, 1, N)], np.maximum(random().normal(size=N), -0.5)):
+        assert spread_of(values, "tail")[1][0].width == pytest.approx(widest * values.std(), rel=1e-3)
+
+
 def test_a_tail_is_at_most_half_a_standard_deviation_wide() -> None:
     values = np.r_[np.zeros(N), random().normal(10, 1, N)]
     _, (atom,) = spread_of(values, "tail")
