@@ -83,6 +83,15 @@ class ModelConfig(Section):
         ge=1,
         le=4096,
     )
+    coarseness: float | None = key(
+        None,
+        "Number of events n_c that the data count as at most: the likelihood is taken to the power "
+        "n_c / (n_c + N) for N events (coarsened posterior). null: every event counts in full.",
+        "",
+        ge=1.0,
+        le=1e12,
+        need="a number of events from 1 to 1e12, or null",
+    )
     prior: PriorConfig = PriorConfig()
     learn: list[Literal["alpha", "m", "gamma", "nu", "phi"]] = key(
         ["alpha", "gamma", "nu", "phi"],

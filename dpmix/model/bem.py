@@ -19,6 +19,7 @@ import numpy.typing as npt
 from scipy.special import psi
 
 from dpmix.model import hyperparameters
+from dpmix.model.coarsening import coarsened
 from dpmix.model.hyperparameters import Components
 from dpmix.model.mixture import (
     Array,
@@ -54,7 +55,9 @@ class Info(NamedTuple):
     emptied: int
 
 
-def step(state: State, stats: Stats, prior: Prior, update: Update = "mean") -> tuple[State, Info]:
+def step(
+    state: State, stats: Stats, prior: Prior, update: Update = "mean", *, zeta: float = 1.0
+) -> tuple[State, Info]:
     """Make one step of Bayesian EM. Components may become empty; this is how the method reduces K.
 
     mean: the hyperparameters that are learned make an EM step of their own, which increases log p(m, gamma,
@@ -75,6 +78,8 @@ def step(state: State, stats: Stats, prior: Prior, update: Update = "mean") -> t
         Its `learned` says which hyperparameters move and whether alpha does.
     update : str
         "mean" or "mode".
+    zeta : float
+        What an event counts, above 0 and at most 1; see `dpmix.model.coarsening`.
 
     Returns
     -------
@@ -86,6 +91,7 @@ def step(state: State, stats: Stats, prior: Prior, update: Update = "mean") -> t
     numpy.linalg.LinAlgError
         The scatter of a component is not positive definite to float64 (collinear channels).
     """
+    stats = coarsened(stats, zeta)
     hyper = _move_hyperparameters(state, stats, prior, update)
     parameters = (expected_parameters if update == "mean" else modal_parameters)(stats, hyper)
     sticks = modal_sticks(stats.counts, state.alpha, np.isneginf(state.log1m_sticks))

@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dpmix.model import hyperparameters, normal_wishart, stick_breaking
+from dpmix.model.coarsening import coarsened
 from dpmix.model.label_swaps import Swaps, swap_labels
 from dpmix.model.mixture import Hyperparameters, Ints, Parameters, State, Stats, no_events
 from dpmix.model.prior import Prior
@@ -61,6 +62,7 @@ def sweep(
     *,
     label_swaps: bool = True,
     regroup: Regroup | None = None,
+    zeta: float = 1.0,
 ) -> tuple[State, Info]:
     """Make one Gibbs sweep, except for the labels (step 1), given the statistics of the labelled events.
 
@@ -76,7 +78,9 @@ def sweep(
     label_swaps : bool
         Make the label-swap moves (step 7).
     regroup : callable, optional
-        A round of split-merge moves (step 3), from `dpmix.model.split_merge.round_of`.
+        A round of split-merge moves (step 3), from `dpmix.model.split_merge.round_of` with the same `zeta`.
+    zeta : float
+        What an event counts, above 0 and at most 1; see `dpmix.model.coarsening`.
 
     Returns
     -------
@@ -88,6 +92,7 @@ def sweep(
     numpy.linalg.LinAlgError
         The scatter of a component is not positive definite to float64 (collinear channels).
     """
+    stats = coarsened(stats, zeta)
     hyper = _draw_hyperparameters(state, stats, prior, stream)
     moves = Moves()
     if regroup is not None:

@@ -22,6 +22,9 @@ component; parameters and sticks are integrated out. A split is accepted with pr
 and a merge with that of the inverse ratio. The reason for the 2: a merge gives all events to either of the
 two components, but a split always starts from the one that has them.
 
+With a coarsened posterior (`dpmix.model.coarsening`) the statistics count zeta of an event each, and so does
+q: it is taken to the power zeta, as if the labels were those of zeta N events.
+
 As q is at most 1, a merge that would be rejected even at q = 1 requires no pass over the events. Most pairs
 are so far apart that this holds. The moves of a round are made one after the other, but their events are
 distinct, so the proposals of all moves are drawn in the same passes.
@@ -40,6 +43,7 @@ import numpy.typing as npt
 from scipy.special import gammaln
 
 from dpmix.model import normal_wishart
+from dpmix.model.coarsening import coarsened
 from dpmix.model.mixture import Array, Hyperparameters, Ints, Mixture, Stats, mixture_from, no_events
 from dpmix.model.streams import Key, Step, Stream
 
@@ -130,7 +134,9 @@ class Proposal(NamedTuple):
     log_probability: float
 
 
-def round_of(divide: Callable[[SplitAssignment, Mixture, Key], tuple[Stats, Array]], key: Key) -> Regroup:
+def round_of(
+    divide: Callable[[SplitAssignment, Mixture, Key], tuple[Stats, Array]], key: Key, zeta: float = 1.0
+) -> Regroup:
     """Return a round for one sweep of one chain, with the random numbers of that sweep.
 
     Parameters
@@ -139,6 +145,8 @@ def round_of(divide: Callable[[SplitAssignment, Mixture, Key], tuple[Stats, Arra
         `dpmix.engines.base.Engine.divide` of the engine that drew the labels.
     key : Key
         The key with which the labels were drawn.
+    zeta : float
+        What an event counts, as in `dpmix.model.gibbs.sweep`.
 
     Returns
     -------
@@ -148,13 +156,19 @@ def round_of(divide: Callable[[SplitAssignment, Mixture, Key], tuple[Stats, Arra
     rng = Stream(*key).step(Step.SPLIT_MERGE)
 
     def divide_for_key(split: SplitAssignment, mixture: Mixture) -> tuple[Stats, Array]:
-        return divide(split, mixture, key)
+        stats, log_probabilities = divide(split, mixture, key)
+        return coarsened(stats, zeta), zeta * log_probabilities
 
-    return lambda stats, hyper, alpha: regroup(stats, hyper, alpha, divide_for_key, rng)
+    return lambda stats, hyper, alpha: regroup(stats, hyper, alpha, divide_for_key, rng, zeta)
 
 
 def regroup(
-    stats: Stats, hyper: Hyperparameters, alpha: float, divide: Divide, rng: np.random.Generator
+    stats: Stats,
+    hyper: Hyperparameters,
+    alpha: float,
+    divide: Divide,
+    rng: np.random.Generator,
+    zeta: float = 1.0,
 ) -> tuple[Stats, Moves]:
     """Make one round of split-merge moves over all components, which leaves the posterior invariant.
 
@@ -167,6 +181,8 @@ def regroup(
     divide : callable
         Divides the labelled events.
     rng : numpy.random.Generator
+    zeta : float
+        What an event counts in all statistics.
 
     Returns
     -------
@@ -181,7 +197,7 @@ def regroup(
     """
     n_components = len(stats.counts)
     pairs = pair_components(stats, hyper, rng)
-    possible = may_accept(pairs, stats.counts, alpha)
+    possible = may_accept(pairs, stats.counts, alpha, zeta)
     chosen = np.flatnonzero(possible).tolist()
     proposals = dict(zip(chosen, propose(pairs, chosen, n_components, hyper, divide, rng), strict=True))
     splits = merges = 0
@@ -193,7 +209,7 @@ def regroup(
         after, log_ratio = evaluate(pairs, m, proposals[m], stats.counts, alpha)
         if log_ratio > level and not (pairs.is_split[m] and after.counts.min() == 0.0):
             stats = with_rows(stats, [pairs.first[m], pairs.second[m]], after)
-            possible = may_accept(pairs, stats.counts, alpha)
+            possible = may_accept(pairs, stats.counts, alpha, zeta)
             splits += bool(pairs.is_split[m])
             merges += not pairs.is_split[m]
     n_splits = int(pairs.is_split.sum())
@@ -215,7 +231,7 @@ def pair_components(stats: Stats, hyper: Hyperparameters, rng: np.random.Generat
     return Pairs(first, second, is_split, joined, log_joined, each[first] + each[second], levels)
 
 
-def may_accept(pairs: Pairs, counts: Array, alpha: float) -> npt.NDArray[np.bool_]:
+def may_accept(pairs: Pairs, counts: Array, alpha: float, zeta: float = 1.0) -> npt.NDArray[np.bool_]:
     """Return the moves that may be accepted, by what is known without a pass over the events, bool [M].
 
     A split requires more than one event. For a merge, q is replaced by its bound 1.
@@ -225,7 +241,7 @@ def may_accept(pairs: Pairs, counts: Array, alpha: float) -> npt.NDArray[np.bool
     merged[each, pairs.first], merged[each, pairs.second] = sizes, 0.0
     gains = log_labels(merged, alpha) - log_labels(counts, alpha)
     bounds = pairs.log_joined - pairs.log_apart + LOG_2 + gains
-    return np.where(pairs.is_split, sizes > 1, bounds > pairs.levels)
+    return np.where(pairs.is_split, sizes > zeta, bounds > pairs.levels)
 
 
 def evaluate(pairs: Pairs, m: int, proposal: Proposal, counts: Array, alpha: float) -> tuple[Stats, float]:

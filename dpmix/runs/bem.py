@@ -131,7 +131,7 @@ def climb(session: Session, point: _Point) -> Iterator[_Step]:
             stats = session.engine.expect_labels(mixture)
         with session.profile.span("parameters"):
             seconds = time.perf_counter() - started
-            record = record_of(state, stats, session.prior, seconds, (point.emptied,))
+            record = record_of(session, state, stats, seconds, (point.emptied,))
         change = abs(record.log_posterior - point.log_posterior)
         settled = change <= config.bem.tolerance * abs(record.log_posterior)
         if settled or state.iteration == config.bem.max_steps:
@@ -139,7 +139,7 @@ def climb(session: Session, point: _Point) -> Iterator[_Step]:
             return
         try:
             with session.profile.span("parameters"):
-                next_state, info = bem.step(state, stats, session.prior, config.bem.update)
+                next_state, info = bem.step(state, stats, session.prior, config.bem.update, zeta=session.zeta)
         except np.linalg.LinAlgError as error:
             raise collinear("step", state.iteration + 1) from error
         emptied = int(info.emptied)

@@ -16,7 +16,7 @@ from dpmix.errors import DataError, DpmixError, EngineError
 from dpmix.inputs.storage import release_pages
 from dpmix.model import gibbs
 from dpmix.model.mixture import State, Stats, occupied
-from dpmix.model.prior import Prior, log_prior
+from dpmix.model.prior import log_prior
 from dpmix.model.streams import Step, Stream
 from dpmix.runs import initialise
 from dpmix.runs.checkpoint import Checkpoint
@@ -139,11 +139,16 @@ def engine_pass(session: Session) -> Iterator[None]:
         raise EngineError(f"not enough memory for a pass over the events: {error}") from error
 
 
-def record_of(state: State, stats: Stats, prior: Prior, seconds: float, counts: tuple[int, ...]) -> Record:
-    """Return the record of a state from the statistics of the pass that computed its log likelihood."""
+def record_of(
+    session: Session, state: State, stats: Stats, seconds: float, counts: tuple[int, ...]
+) -> Record:
+    """Return the record of a state from the statistics of the pass that computed its log likelihood.
+
+    The log posterior is that of the coarsened posterior if the config asks for it.
+    """
     return Record(
         log_likelihood=stats.log_likelihood,
-        log_posterior=stats.log_likelihood + log_prior(state, prior),
+        log_posterior=session.zeta * stats.log_likelihood + log_prior(state, session.prior),
         occupied=occupied(stats.counts),
         alpha=state.alpha,
         seconds=seconds,

@@ -206,7 +206,7 @@ def _lockstep(
             seconds = pass_seconds + time.perf_counter() - started
             if not ending:
                 passes.start(number, following[number])
-            records.append(record_of(chain.state, stats, session.prior, seconds, chain.moves))
+            records.append(record_of(session, chain.state, stats, seconds, chain.moves))
         yield _Sweep(chains, records, following)
         chains = following
 
@@ -224,7 +224,8 @@ def _advance(session: Session, passes: _Passes, number: int, chain: _Chain, stat
                 session.prior,
                 Stream(*key),
                 label_swaps=mcmc.label_swaps,
-                regroup=split_merge.round_of(passes.divide, key) if split_merge_due else None,
+                regroup=split_merge.round_of(passes.divide, key, session.zeta) if split_merge_due else None,
+                zeta=session.zeta,
             )
     except np.linalg.LinAlgError as error:
         raise collinear("sweep", iteration) from error

@@ -22,6 +22,7 @@ from dpmix.inputs import preprocess
 from dpmix.inputs.events import Events
 from dpmix.inputs.storage import Storage, is_in_file
 from dpmix.inputs.transforms import Scaling
+from dpmix.model.coarsening import zeta_of
 from dpmix.model.mixture import HYPERPARAMETERS
 from dpmix.model.prior import Prior
 from dpmix.runs import initialise
@@ -49,6 +50,11 @@ class Session:
     prior: Prior
     writer: RunWriter
     profile: Profile
+
+    @property
+    def zeta(self) -> float:
+        """What an event counts: the power of the likelihood, as `model.coarseness` says."""
+        return zeta_of(self.config.model.coarseness, len(self.events.values))
 
     def write_profile(self) -> None:
         """Write the time of the run so far, by activity."""

@@ -1,0 +1,48 @@
+"""The coarsened posterior: the likelihood to a power zeta below 1, so that many events count as fewer.
+
+Cells are not Gaussian. The exact posterior of a mixture of normals therefore uses more and more components to
+describe the shapes of populations as the number N of events grows. The coarsened posterior conditions on the
+data being close to the model, not equal to it (Miller and Dunson 2019, J. Am. Stat. Assoc. 114:1113). With
+relative entropy as the distance it is, to a good approximation, the power posterior::
+
+    p(theta) prod_i f(x_i | theta)^zeta,    zeta = n_c / (n_c + N)
+
+Few events count in full, and many events count together as at most n_c events. n_c is `model.coarseness`.
+
+A sweep of the sampler draws the labels as usual, and everything else given their statistics times zeta. A
+step of Bayesian EM does the same with responsibilities, and is then EM for the mode of the power posterior.
+docs/explanation/coarsening.md states which distribution the sampler has.
+"""
+
+from __future__ import annotations
+
+from dpmix.model.mixture import Stats
+
+
+def zeta_of(coarseness: float | None, n_events: int) -> float:
+    """Return the power of the likelihood, n_c / (n_c + N); 1.0 for the exact posterior (None).
+
+    Parameters
+    ----------
+    coarseness : float or None
+        n_c, in events.
+    n_events : int
+        N.
+    """
+    return 1.0 if coarseness is None else coarseness / (coarseness + n_events)
+
+
+def coarsened(stats: Stats, zeta: float) -> Stats:
+    """Return the statistics in which each event counts `zeta` of an event.
+
+    The log likelihood stays that of all events.
+    """
+    if zeta == 1.0:
+        return stats
+    return Stats(
+        zeta * stats.counts,
+        zeta * stats.sums,
+        zeta * stats.scatters,
+        stats.centres,
+        stats.log_likelihood,
+    )
