@@ -1,0 +1,225 @@
+"""The coarsened posterior: in sweeps, steps and split-merge moves, an event counts zeta of an event."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from reference import ReferenceEngine
+from scipy import stats as st
+from whole_runs import StopAfter, a_config, assert_identical, write_events
+
+from dpmix import open_run
+from dpmix.config.schema import Config
+from dpmix.engines.cpu import CpuEngine
+from dpmix.model import bem, gibbs, normal_wishart, split_merge
+from dpmix.model.coarsening import coarsened, zeta_of
+from dpmix.model.mixture import Array, Stats, mixture_from, mixture_of
+from dpmix.model.prior import Prior, log_prior
+from dpmix.model.streams import Key, Stream
+from dpmix.runs import initialise
+from dpmix.runs.bem import run_bem
+from dpmix.runs.mcmc import run_mcmc
+
+PRIOR = Prior(np.zeros(2), 4.0, 3.0, 0.5 * np.eye(2), 1.5, 1.0)
+
+
+def groups(n_events: int = 600) -> np.ndarray:
+    rng = np.random.default_rng(4)
+    centres = np.array([[0.0, 0.0], [4.0, 1.0], [-3.0, 3.0]])
+    labels = rng.choice(3, size=n_events, p=[0.5, 0.3, 0.2])
+    return (centres[labels] + rng.normal(scale=0.6, size=(n_events, 2))).astype(np.float32)
+
+
+def test_zeta() -> None:
+    assert zeta_of(None, 10_000) == 1.0
+    assert zeta_of(2_000, 6_000) == 0.25
+    assert zeta_of(2_000, 2) == pytest.approx(0.999, rel=1e-3)
+
+
+def test_statistics_are_scaled_and_the_log_likelihood_is_not() -> None:
+    events = groups(50)
+    state = initialise.from_kmeans(events, 50, 3, PRIOR, Stream(1, 0, 0))
+    stats = ReferenceEngine(events).expect_labels(mixture_of(state))
+    fewer = coarsened(stats, 0.25)
+    for name in ("counts", "sums", "scatters"):
+        np.testing.assert_array_equal(getattr(fewer, name), 0.25 * getattr(stats, name))
+    np.testing.assert_array_equal(fewer.centres, stats.centres)
+    assert fewer.log_likelihood == stats.log_likelihood
+    assert coarsened(stats, 1.0) is stats
+
+
+# ---- One component: the scaled statistics give exactly the power posterior
+
+
+def power_posterior_z(draws: Array, events: Array, zeta: float) -> float:
+    """Return the largest z-score of the draws of mu against their power posterior in closed form.
+
+    Each event counts zeta: the marginal of mu is multivariate t (Murphy 2007, section 8).
+    """
+    n, dim = zeta * len(events), events.shape[1]
+    mean = events.mean(axis=0)
+    kappa = 1.0 / PRIOR.gamma + n
+    dof = PRIOR.nu + dim + 1 + n
+    away = mean - PRIOR.m
+    scatter = zeta * (events - mean).T @ (events - mean)
+    scale = PRIOR.nu * PRIOR.phi + scatter + n / (1.0 + PRIOR.gamma * n) * np.outer(away, away)
+    freedom = dof - dim + 1
+    centre = PRIOR.m + n / kappa * away
+    marginals = [st.t(freedom, centre[d], np.sqrt(scale[d, d] / (kappa * freedom))) for d in range(dim)]
+    uniforms = np.stack([m.cdf(draws[:, d]) for d, m in enumerate(marginals)], axis=1)
+    means = (uniforms.mean(axis=0) - 0.5) / np.sqrt(1.0 / 12.0 / len(draws))
+    spreads = (np.square(uniforms - 0.5).mean(axis=0) - 1.0 / 12.0) / np.sqrt(1.0 / 180.0 / len(draws))
+    return float(np.abs(np.concatenate((means, spreads))).max())
+
+
+def one_component_draws(events: Array, zeta: float) -> Array:
+    values = events.astype(np.float32)
+    start = initialise.from_kmeans(values, len(values), 1, PRIOR, Stream(1, 0, 0))
+    stats = ReferenceEngine(values).expect_labels(mixture_of(start))
+    states = (gibbs.sweep(start, stats, PRIOR, Stream(5, 0, i), zeta=zeta)[0] for i in range(1, 2001))
+    return np.array([state.means[0] for state in states])
+
+
+def test_one_component_has_the_power_posterior() -> None:
+    events = groups(80)
+    assert power_posterior_z(one_component_draws(events, 0.1), events, 0.1) < 4.0
+
+
+@pytest.mark.parametrize("zeta", [1.0, 0.2])
+def test_a_wrong_power_fails(zeta: float) -> None:
+    events = groups(80)
+    assert power_posterior_z(one_component_draws(events, zeta), events, 0.1) > 8.0
+
+
+# ---- Bayesian EM climbs the power posterior
+
+
+def log_power_posteriors(events: np.ndarray, zeta_of_steps: float, zeta: float, steps: int) -> Array:
+    engine = ReferenceEngine(events)
+    state, values = initialise.from_kmeans(events, len(events), 3, PRIOR, Stream(1, 0, 0)), []
+    for _ in range(steps):
+        stats = engine.expect_labels(mixture_of(state))
+        values.append(zeta * stats.log_likelihood + log_prior(state, PRIOR))
+        state, _ = bem.step(state, stats, PRIOR, "mode", zeta=zeta_of_steps)
+    return np.array(values)
+
+
+def test_bayesian_em_never_lowers_the_log_posterior_of_its_own_power() -> None:
+    events = groups()
+    values = log_power_posteriors(events, 0.05, 0.05, 60)
+    assert np.diff(values).min() > -1e-9 * np.abs(values).max()
+    exact = log_power_posteriors(events, 1.0, 0.05, 60)  # another power ends elsewhere, and lower
+    assert values[-1] > exact[-1] + 0.1
+
+
+# ---- Split-merge moves
+
+
+def partition_stats(events: np.ndarray, labels: Array, n_components: int) -> Stats:
+    counts = np.bincount(labels, minlength=n_components).astype(float)
+    sums = np.stack([events[labels == j].sum(axis=0) for j in range(n_components)]).astype(float)
+    scatters = np.stack(
+        [events[labels == j].T.astype(float) @ events[labels == j] for j in range(n_components)]
+    )
+    return Stats(counts, sums, scatters, np.zeros((n_components, 2)), 0.0)
+
+
+def test_a_round_of_moves_sees_events_that_count_zeta() -> None:
+    """A merge of groups that the exact posterior keeps apart is accepted where the events count little."""
+    rng = np.random.default_rng(3)
+    labels = np.repeat([0, 1], 200)
+    events = (rng.normal(size=(400, 2)) + 1.2 * labels[:, None]).astype(np.float32)
+    stats = partition_stats(events, labels, 2)
+    hyper, gains = PRIOR.centre, []
+    for zeta in (1.0, 0.02):
+        scaled = coarsened(stats, zeta)
+        pairs = split_merge.pair_components(scaled, hyper, np.random.default_rng(0))
+        gains.append(float(pairs.log_joined[0] - pairs.log_apart[0]))
+        apart = normal_wishart.log_marginals(scaled, hyper).sum()
+        assert pairs.log_apart[0] == pytest.approx(apart)
+    assert gains[0] < -10 < 0 < gains[1]
+
+
+def test_the_proposal_of_a_round_counts_zeta_too() -> None:
+    events = groups(300)
+    engine = CpuEngine(events)
+    state = initialise.from_kmeans(events, 300, 4, PRIOR, Stream(1, 0, 0))
+    key = Key(1, 0, 1)
+    stats = engine.draw_labels(mixture_of(state), key)
+    seen = []
+
+    def divide(*given: object) -> tuple[Stats, Array]:
+        divided = engine.divide(*given)  # type: ignore[arg-type]
+        seen.append(divided)
+        return divided
+
+    def chosen(zeta: float) -> list[split_merge.Proposal]:
+        rounds = []
+        real = split_merge.evaluate
+
+        def spy(pairs: object, m: int, proposal: split_merge.Proposal, *rest: object) -> tuple[Stats, float]:
+            rounds.append(proposal)
+            return real(pairs, m, proposal, *rest)  # type: ignore[arg-type]
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(split_merge, "evaluate", spy)
+            split_merge.round_of(divide, key, zeta)(coarsened(stats, zeta), PRIOR.centre, 1.0)
+        return rounds
+
+    for zeta in (1.0, 0.5):
+        seen.clear()
+        proposals = chosen(zeta)
+        assert proposals
+        divided, log_probabilities = seen[split_merge.LAUNCH_SCANS]
+        assert proposals[0].log_probability == pytest.approx(zeta * log_probabilities[0])
+        assert proposals[0].sides.counts.sum() == pytest.approx(zeta * divided.counts[:2].sum())
+
+
+# ---- Whole runs
+
+
+def coarse_config(folder: Path, output: str, coarseness: float | None, threads: int = 1) -> Config:
+    return a_config(
+        folder,
+        output,
+        model={"components": 12, "coarseness": coarseness},
+        mcmc={"chains": 2, "burn_in": 6, "draws": 8, "split_merge": 3},
+        bem={"starts": 2, "max_steps": 30},
+        engine={"threads": threads},
+    )
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_coarsened_run_stopped_and_resumed_is_one_run(tmp_path: Path, threads: int) -> None:
+    write_events(tmp_path / "events.npy", 1_000)
+    run_mcmc(coarse_config(tmp_path, "whole.h5", 400.0))
+    parts = coarse_config(tmp_path, "parts.h5", 400.0, threads)
+    run_mcmc(parts, should_stop=StopAfter(9))
+    run_mcmc(parts, resume=True)
+    assert_identical(tmp_path / "whole.h5", tmp_path / "parts.h5")
+    run_mcmc(coarse_config(tmp_path, "exact.h5", None))
+    assert (open_run(tmp_path / "exact.h5").means[:] != open_run(tmp_path / "whole.h5").means[:]).any()
+
+
+@pytest.mark.parametrize("run", [run_mcmc, run_bem])
+def test_the_log_posterior_of_a_run_is_the_coarsened_one(tmp_path: Path, run: Any) -> None:
+    write_events(tmp_path / "events.npy", 1_000)
+    run(coarse_config(tmp_path, "run.h5", 400.0))
+    opened = open_run(tmp_path / "run.h5")
+    last = float(opened.sample_stats["log_posterior"][0, -1])
+    log_likelihood = float(opened.sample_stats["log_likelihood"][0, -1])
+    with np.errstate(divide="ignore"):
+        log_weights = np.log(opened.weights[0, -1])
+    events = CpuEngine(standardised(np.load(tmp_path / "events.npy")))
+    mixture = mixture_from(log_weights, np.asarray(opened.means[0, -1]), opened.covariances[0, -1])
+    assert log_likelihood == pytest.approx(events.expect_labels(mixture).log_likelihood, rel=1e-6)
+    # The prior's part, about -100 nats, is the same for any power: the rest is 2/7 of the log likelihood.
+    assert abs(last - 2.0 / 7.0 * log_likelihood) < 400.0 < abs(last - log_likelihood)
+
+
+def standardised(events: np.ndarray) -> np.ndarray:
+    values = events.astype(np.float64)
+    return ((values - values.mean(axis=0)) / values.std(axis=0)).astype(np.float32)
