@@ -144,7 +144,7 @@ def densities(path: Path, seed: int = SEED) -> tuple[dict[str, Density], Ints]:
     config = parse_config(run.config_text, str(path))
     events = preprocess.prepare(config.data, Path(run.attributes["base"]), config.seed).values
     rows = np.sort(np.random.default_rng(seed).permutation(len(events))[:MOST])
-    draws = find._spread(run, find.DRAWS)
+    draws = find.spread(run, find.DRAWS)
     pooled = draws[find._pooled(run, draws, len(events))]
     chosen = {MEAN: pooled, LAST: draws[-1:]}
     return {name: _density(run, some, events[rows]) for name, some in chosen.items()}, rows

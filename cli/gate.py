@@ -77,18 +77,31 @@ def command(
 
 def _summary(found: Gating) -> list[str]:
     """Return lines that summarise a gating."""
-    from dpmix.populations.result import interval
-
-    mean, low, high = interval(found.overall)
     lines = [
         f"{found.n_events.sum():,} events in {len(found.samples)} "
         f"{'sample' if len(found.samples) == 1 else 'samples'}, {found.n_populations} populations at level "
         f"{found.level:.3g} ({found.why}); single draws have {found.numbers.min()} to {found.numbers.max()}"
     ]
-    wide = len(found.draws) > 1
-    for p in range(found.n_populations):
-        ends = f" ({low[p]:.2%} to {high[p]:.2%})" if wide else ""
-        lines.append(f"  {p + 1:3d}  {mean[p]:7.2%}{ends}  {found.phenotypes[p]}")
+    lines += _table(found)
     implausible = int(found.n_implausible.sum())
     lines.append(f"implausible events: {implausible:,} ({implausible / found.n_events.sum():.2%})")
+    return lines
+
+
+def _table(found: Gating) -> list[str]:
+    """Return a line per population: proportion, 90% interval, R-hat and ESS where known, phenotype."""
+    from dpmix.populations.result import interval
+    from dpmix.report.labels import mixing_cells
+
+    mean, low, high = interval(found.overall)
+    alone = len(found.draws) == 1
+    ends = ["" if alone else f" ({a:.2%} to {b:.2%})" for a, b in zip(low, high, strict=True)]
+    cells = [mixing_cells(found, p) for p in range(found.n_populations)]
+    lines = []
+    if any(ess for _, ess in cells):
+        width = max(map(len, ends))
+        lines = [f"{'':14}{'90% interval':{width}}  R-hat   ESS  phenotype"]
+        ends = [f"{e:{width}}  {r_hat:>5}  {ess:>4}" for e, (r_hat, ess) in zip(ends, cells, strict=True)]
+    for p, phenotype in enumerate(found.phenotypes):
+        lines.append(f"  {p + 1:3d}  {mean[p]:7.2%}{ends[p]}  {phenotype}")
     return lines

@@ -92,8 +92,9 @@ def gate_anndata(
             True for events that the model finds implausible.
         ``uns["dpmix"]``
             config (YAML), seed, versions, method, level, and the table of populations: phenotype, events,
-            proportion with its 90% interval, support, certainty; with ``sample_key`` also the table of
-            proportions by sample. With another ``key_added`` it is ``uns[key_added]``.
+            proportion with its 90% interval, R-hat and effective sample size, support, certainty; with
+            ``sample_key`` also the table of proportions by sample. With another ``key_added`` it is
+            ``uns[key_added]``.
 
     Raises
     ------
@@ -202,6 +203,8 @@ def _about(run: Run, gating: Gating, samples: Sequence[str]) -> dict[str, Any]:
         "level": float(gating.level),
         "populations": _table(gating, gating.sizes.sum(axis=0), gating.overall),
     }
+    about["populations"]["rhat"] = gating.r_hat
+    about["populations"]["ess"] = gating.ess
     about["populations"]["support"] = gating.support
     about["populations"]["certainty"] = gating.certainty
     if len(samples) > 1:

@@ -40,6 +40,7 @@ DRAWS = 100
 POOLED_DRAWS = 5  # draws in the mean density; see docs/explanation/populations.md
 POOLED_COMPONENTS = 520  # at most, unless one draw has more: the tree's cost grows with their cube
 POINTS = 50_000  # drawn from the posterior mean density
+KEPT_POINTS = 5_000  # of these, for `dpmix.populations.convergence`
 IMPLAUSIBLE = 0.001  # share of the model's own events that would be flagged as implausible
 HELD_BYTES = 2**28  # of mixtures kept in memory; others are computed when needed
 
@@ -81,6 +82,10 @@ class Populations:
         Mean adjusted Rand index of the draws' own populations within and between chains.
     least_density : float64
         Log predictive density (standardised scale) below which an event is implausible.
+    points : float32 [M, D]
+        Some points drawn from the mean density, standardised scale.
+    of_points : int64 [M]
+        Most probable population of each.
     """
 
     run: Run
@@ -99,6 +104,8 @@ class Populations:
     support: Array
     agreement: Array
     least_density: float
+    points: Floats
+    of_points: Ints
 
     @property
     def weights(self) -> Array:
@@ -186,7 +193,7 @@ def find_populations(
         raise DataError(
             f"{run.path}: the run has no draws yet; wait for the first draw, or continue with --resume"
         )
-    draws = _spread(run, n_draws)
+    draws = spread(run, n_draws)
     with threadpool_limits(1, "blas"):  # the same bits for any number of cores
         return _find(run, make_engine, draws, _CutRule(level, n_populations))
 
@@ -214,6 +221,7 @@ def _find(run: Run, make_engine: MakeEngine, draws: Ints, rule: _CutRule) -> Pop
     partition = np.array([cut[found] for cut, found in zip(cuts, labels, strict=True)])
     reference = int(np.argmax([partitions.rand_index(estimate, one) for one in partition]))
     weights = np.array([run.weights[chain, draw] for chain, draw in draws])
+    kept = slice(None, None, max(POINTS // KEPT_POINTS, 1))  # of all components: points are in their order
     return Populations(
         run=run,
         draws=draws,
@@ -231,6 +239,8 @@ def _find(run: Run, make_engine: MakeEngine, draws: Ints, rule: _CutRule) -> Pop
         support=partitions.support(partition, estimate, n_found),
         agreement=partitions.agreement(partition, draws[:, 0]),
         least_density=float(np.quantile(log_density, IMPLAUSIBLE)),
+        points=np.ascontiguousarray(points[kept]),
+        of_points=estimate[kept],
     )
 
 
@@ -244,8 +254,11 @@ def mixture_of_draw(run: Run, chain: int, draw: int) -> Mixture:
 # --------------------------------------------------------------------------- draws and their mean density
 
 
-def _spread(run: Run, n_draws: int) -> Ints:
-    """Return chain and draw of the draws to use, int64 [T, 2]: the same of each chain, the last included."""
+def spread(run: Run, n_draws: int) -> Ints:
+    """Return chain and draw of evenly spaced draws, int64 [T, 2]: the same of each chain, the last included.
+
+    There are at most `n_draws`, but at least one of each chain.
+    """
     chains = run.alpha.shape[0] if run.kind == "mcmc" else 1
     each = min(max(n_draws // chains, 1), run.committed)
     numbers = np.linspace(run.committed - 1, 0, each).round().astype(np.int64)[::-1]

@@ -128,6 +128,11 @@ class Gating:
         Number of events with this most probable population.
     proportions : float64 [T, S, P]
         Posterior draws of each sample's proportions.
+    r_hat, ess : float64 [P]
+        Rank-normalised split R-hat and bulk effective sample size of the population's weight in the run; NaN
+        where not known (`dpmix.populations.convergence.proportion_mixing`).
+    n_monitored : int
+        Number of draws of each chain behind these two.
     certainty : float64 [P]
         Mean probability of the population among these events.
     n_implausible : int64 [S]
@@ -168,6 +173,9 @@ class Gating:
     agreement: Array
     sizes: Ints
     proportions: Array
+    r_hat: Array
+    ess: Array
+    n_monitored: int
     certainty: Array
     n_implausible: Ints
     quantiles: Array

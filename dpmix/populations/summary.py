@@ -10,6 +10,7 @@ import numpy.typing as npt
 from dpmix.inputs.events import Events
 from dpmix.model.mixture import Array, Ints
 from dpmix.populations import phenotypes, proportions
+from dpmix.populations.convergence import chain_weights, proportion_mixing
 from dpmix.populations.find import Populations
 from dpmix.populations.rasters import Counter, grid
 from dpmix.populations.result import QUANTILES, Block, Gating
@@ -80,6 +81,8 @@ class Summary:
         limits = phenotypes.thresholds(weights, means, covariances, components)
         quantiles = self._quantiles(task.events)
         sizes = self.sizes.sum(axis=0)
+        monitored = chain_weights(found, task.make_engine)
+        r_hat, ess = proportion_mixing(monitored)
         return Gating(
             run=str(run.path),
             kind=run.kind,
@@ -103,6 +106,9 @@ class Summary:
             agreement=found.agreement,
             sizes=self.sizes,
             proportions=proportions.posterior(self.counts, task.config.seed),
+            r_hat=r_hat,
+            ess=ess,
+            n_monitored=monitored.shape[1],
             certainty=np.divide(self.certainty, sizes, out=np.full(len(sizes), np.nan), where=sizes > 0),
             n_implausible=self.n_implausible,
             quantiles=quantiles,

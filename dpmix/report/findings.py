@@ -5,13 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from dpmix.model.mixture import Ints
+from dpmix.populations.convergence import r_hat_limit
 from dpmix.populations.result import INTERVAL, Gating
-from dpmix.report.labels import effective_size, label, percent, shares
-from dpmix.runs.diagnostics import GOOD_ESS, GOOD_R_HAT, Mixing, truncation_warning_of
+from dpmix.report.labels import label, percent, shares
+from dpmix.runs.diagnostics import MIN_DRAWS, truncation_warning_of, who_disagrees
 from dpmix.runs.reader import Run
 
 LOW_SUPPORT = 0.5  # share of the draws below which a population is reported
-CHAINS_APART = 0.05  # drop in agreement between chains that exceeds chance
+LEAST_SHARE = 0.002  # of the events; smaller populations give no warning by their R-hat
+LOW_ESS = 100  # effective sample size below which the ends of an interval are rough
 MANY_IMPLAUSIBLE = 0.05  # share of implausible events above which a sample is reported
 
 
@@ -43,18 +45,66 @@ def summary(gating: Gating) -> list[str]:
     ]
 
 
-def warnings(gating: Gating, run: Run, mixing: list[Mixing]) -> list[str]:
+def warnings(gating: Gating, run: Run) -> list[str]:
     """Return limitations that a reader must know before using the numbers, one line each."""
     lines = (
         _unfinished(run),
-        _chains_apart(gating),
-        _truncated(run),
-        _slow_mixing(mixing),
+        _sentence(disagreement_warning(gating)),
+        _sentence(truncation_warning_of(run) if run.committed else None),
         _low_support(gating),
         _empty(gating),
         _implausible(gating),
     )
     return [line for line in lines if line]
+
+
+def disagreement_warning(gating: Gating) -> str | None:
+    """Warn where chains disagree on the proportions of populations, and say what to do.
+
+    Returns
+    -------
+    str or None
+        One line; None where no population of at least 0.2% of the events is in `chains_apart`.
+    """
+    judged, apart = _judged(gating), chains_apart(gating)
+    if not len(apart):
+        return None
+    worst = int(apart[np.argmax(gating.r_hat[apart])])
+    return (
+        f"{who_disagrees(gating.n_chains)} on the proportions of {len(apart)} of "
+        f"{count(len(judged), 'population')} (R-hat above {_limit(gating):.2f}; population {worst + 1} has "
+        f"{gating.r_hat[worst]:.2f}): their intervals are not reliable; raise mcmc.burn_in and mcmc.draws"
+    )
+
+
+def chains_apart(gating: Gating) -> Ints:
+    """Return the populations of at least 0.2% of the events with an R-hat above the limit, int64.
+
+    The limit is that of `dpmix.populations.convergence.r_hat_limit`.
+    """
+    judged = _judged(gating)
+    return judged[gating.r_hat[judged] > _limit(gating)] if len(judged) else judged
+
+
+def mixing_note(gating: Gating) -> str:
+    """Return limits of R-hat and effective sample size in the table, in sentences; "" where all are fine."""
+    if gating.n_monitored < MIN_DRAWS:
+        return f"Empty: {MIN_DRAWS} draws of each chain are needed, and the run has {gating.n_monitored}."
+    few = np.flatnonzero(gating.ess < LOW_ESS)
+    notes = []
+    if len(few):
+        notes.append(f"Below {LOW_ESS}, the ends of the interval are rough: population {numbers_of(few)}.")
+    if np.isnan(gating.r_hat).any():
+        notes.append("Empty for a proportion that is the same in every draw.")
+    return " ".join(notes)
+
+
+def _judged(gating: Gating) -> Ints:
+    return np.flatnonzero((shares(gating) >= LEAST_SHARE) & ~np.isnan(gating.r_hat))
+
+
+def _limit(gating: Gating) -> float:
+    return r_hat_limit(gating.n_chains, gating.n_monitored, len(_judged(gating)))
 
 
 def draws_used(gating: Gating) -> str:
@@ -81,36 +131,8 @@ def _unfinished(run: Run) -> str | None:
     return f"The run is not complete: {run.committed} of {run.draws} draws were available."
 
 
-def _chains_apart(gating: Gating) -> str | None:
-    if gating.n_chains < 2:
-        return None
-    own = gating.agreement.diagonal()
-    within = float(own[np.isfinite(own)].mean()) if np.isfinite(own).any() else 1.0
-    between = float(gating.agreement[~np.eye(len(gating.agreement), dtype=bool)].mean())
-    if not between < within - CHAINS_APART:
-        return None
-    return (
-        f"Chains disagree: the adjusted Rand index between draws is {between:.2f} for different chains and "
-        f"{within:.2f} within a chain. The intervals are too narrow. Increase mcmc.burn_in."
-    )
-
-
-def _truncated(run: Run) -> str | None:
-    warning = truncation_warning_of(run) if run.committed else None
+def _sentence(warning: str | None) -> str | None:
     return None if warning is None else f"{warning[0].upper()}{warning[1:]}."
-
-
-def _slow_mixing(mixing: list[Mixing]) -> str | None:
-    slow = [row for row in mixing if not row.good]
-    if not slow:
-        return None
-    worst = min(slow, key=lambda row: row.ess_bulk if np.isfinite(row.ess_bulk) else np.inf)
-    return (
-        f"Slow mixing: {len(slow)} of {len(mixing)} monitored quantities have an effective sample size below "
-        f"{GOOD_ESS} or R-hat above {GOOD_R_HAT}. The slowest is {worst.quantity}, with an effective sample "
-        f"size of {effective_size(worst)} (R-hat {worst.r_hat:.2f}). For reliable intervals, increase "
-        "mcmc.draws and mcmc.burn_in."
-    )
 
 
 def _low_support(gating: Gating) -> str | None:

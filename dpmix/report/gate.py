@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,10 +17,12 @@ from dpmix.populations.find import Populations
 from dpmix.populations.result import Gating
 from dpmix.populations.summary import Summary
 from dpmix.populations.task import Task, prepare
-from dpmix.report import embedding, event_files, figures, page, tables
+from dpmix.report import embedding, event_files, figures, findings, page, tables
 from dpmix.runs.diagnostics import convergence
 from dpmix.runs.reader import open_run
 from dpmix.system.files import check_outputs
+
+log = logging.getLogger("dpmix")
 
 
 def gate(
@@ -69,6 +72,8 @@ def gate(
     check_outputs(_paths(task, folder, formats, with_map), overwrite, _inputs(task))
     found = task.find_populations(n_draws, level, n_populations)
     gating, population = _write_events(task, found, folder, formats, memberships)
+    if warning := findings.disagreement_warning(gating):
+        log.warning("%s", warning)
     if with_map:
         gating = replace(gating, map=embedding.make_map(task.events.values, population, task.config.seed))
     return _write_report(task, found, gating, folder)

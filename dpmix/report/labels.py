@@ -8,7 +8,6 @@ import numpy as np
 
 from dpmix.model.mixture import Array
 from dpmix.populations.result import Gating, interval
-from dpmix.runs.diagnostics import Mixing
 
 MOST_POPULATIONS = 60  # shown in one picture, the largest first
 
@@ -71,9 +70,15 @@ def share_limits(draws: Array, n_events: int) -> tuple[float, float]:
     return max(least, 0.7 * float(min(low.min(), mean.min()))), min(1.0, 1.4 * float(high.max()))
 
 
-def effective_size(mixing: Mixing) -> str:
-    """Format the effective sample size."""
-    return f"{mixing.ess_bulk:.1f}" if mixing.ess_bulk < 10.0 else f"{mixing.ess_bulk:,.0f}"
+def effective_size(ess: float) -> str:
+    """Format an effective sample size."""
+    return f"{ess:.1f}" if ess < 10.0 else f"{ess:,.0f}"
+
+
+def mixing_cells(gating: Gating, population: int) -> tuple[str, str]:
+    """Format R-hat and effective sample size of a population's proportion; "" where not known."""
+    r_hat, ess = gating.r_hat[population], gating.ess[population]
+    return ("", "") if np.isnan(r_hat) else (f"{r_hat:.2f}", effective_size(ess))
 
 
 def ticks(low: float, high: float) -> list[float]:

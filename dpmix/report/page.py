@@ -7,10 +7,21 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from dpmix.populations.convergence import BAD_R_HAT
 from dpmix.populations.result import Gating, interval
 from dpmix.report.embedding import MAP_NOTE, map_caption
-from dpmix.report.findings import LOW_SUPPORT, draws_used, summary, warnings
-from dpmix.report.labels import estimate_note, label, percent, shown
+from dpmix.report.findings import (
+    LOW_SUPPORT,
+    chains_apart,
+    count,
+    draws_used,
+    mixing_note,
+    summary,
+    warnings,
+)
+from dpmix.report.labels import estimate_note, label, mixing_cells, percent, shown
 from dpmix.report.page_data import page_data, script_json
 from dpmix.report.page_plots import page_plots
 from dpmix.report.pairs import MOST_ELLIPSES
@@ -58,8 +69,11 @@ def _texts(gating: Gating, run: Run, mixing: list[Mixing]) -> dict[str, Any]:
         "title": f"Cell populations of {Path(gating.run).name}",
         "version": version("dpmix"),
         "summary": summary(gating),
-        "warnings": warnings(gating, run, mixing),
+        "warnings": warnings(gating, run),
         "intervals": len(gating.draws) > 1,
+        "bad_r_hat": BAD_R_HAT,
+        "monitored": count(gating.n_chains * gating.n_monitored, "draw"),
+        "mixing_note": mixing_note(gating),
         "rows": _rows(gating),
         "channels": gating.channels,
         "raster": raster,
@@ -72,7 +86,8 @@ def _texts(gating: Gating, run: Run, mixing: list[Mixing]) -> dict[str, Any]:
         "proportions_caption": f"Proportion of the events in all samples: {estimate_note(gating)}.",
         "traces_caption": (
             f"All sweeps of each chain. The grey area marks {burn_in(run):,} burn-in sweeps; the initial "
-            "increase is not shown. R-hat near 1 and a large effective sample size indicate convergence."
+            "increase is not shown. The number of components may still change where the proportions of the "
+            "populations agree: judge by R-hat in the table of populations."
             if run.kind == "mcmc"
             else "All steps of each start of Bayesian EM. The best start was gated."
         ),
@@ -85,7 +100,7 @@ def _texts(gating: Gating, run: Run, mixing: list[Mixing]) -> dict[str, Any]:
 def _rows(gating: Gating) -> list[dict[str, Any]]:
     """Return the table of populations."""
     mean, low, high = interval(gating.overall)
-    sizes = gating.sizes.sum(axis=0)
+    sizes, apart = gating.sizes.sum(axis=0), chains_apart(gating)
     return [
         {
             "index": p,
@@ -98,6 +113,8 @@ def _rows(gating: Gating) -> list[dict[str, Any]]:
             "events": f"{sizes[p]:,}",
             "share": percent(mean[p]),
             "interval": f"{percent(low[p])} to {percent(high[p])}",
+            "mixing": mixing_cells(gating, p),
+            "apart": p in apart,
             "support": f"{gating.support[p]:.0%}",
             "weak": bool(gating.support[p] < LOW_SUPPORT),
             "certainty": f"{gating.certainty[p]:.1%}" if sizes[p] else "",
@@ -127,12 +144,24 @@ def _facts(gating: Gating, run: Run) -> list[tuple[str, str]]:
         ("Started", str(run.attributes["created"])),
         ("Method", f"{method}, at most {run.n_components} components"),
         ("Draws used", draws_used(gating)),
+        *_agreement(gating),
         ("Fitted to", f"{int(run.attributes['n_events']):,} events"),
         ("Seed", str(run.attributes["seed"])),
         ("Engine", describe_engine(run.engine)),
         ("Software", ", ".join(f"{name} {number}" for name, number in run.versions.items())),
         ("Channels", ", ".join(gating.channels)),
     ]
+
+
+def _agreement(gating: Gating) -> list[tuple[str, str]]:
+    """Return the mean adjusted Rand index of draws within a chain and between chains, for several chains."""
+    if gating.n_chains < 2:
+        return []
+    own = gating.agreement.diagonal()
+    within = f"{own[np.isfinite(own)].mean():.2f} in a chain and " if np.isfinite(own).any() else ""
+    between = gating.agreement[~np.eye(len(gating.agreement), dtype=bool)].mean()
+    text = f"adjusted Rand index {within}{between:.2f} between chains"
+    return [("Populations of two draws", text)]
 
 
 def _descriptions(gating: Gating, raster: bool) -> dict[str, str]:

@@ -31,8 +31,11 @@ def write_tables(
 
     populations.csv has one row per population, for all samples together. proportions.csv has one row per
     sample and population, with the columns of the table of samples. `proportion` is the posterior mean; `low`
-    and `high` are the ends of the 90% credible interval, empty for a single draw. Channels are on the
-    transformed scale; their cells are empty for a population without events. `_tree` describes tree.json.
+    and `high` are the ends of the 90% credible interval, empty for a single draw. `rhat` and `ess` are
+    rank-normalised split R-hat and bulk effective sample size of the population's weight in the run. They are
+    empty for Bayesian EM, with fewer than 8 draws of each chain, and for a weight that is the same in every
+    draw; `rhat` is inf if chains differ and do not move. Channels are on the transformed scale; their cells
+    are empty for a population without events. `_tree` describes tree.json.
 
     Parameters
     ----------
@@ -75,13 +78,14 @@ def _population_rows(gating: Gating) -> Iterator[Sequence[object]]:
     shares = events / gating.n_events.sum()
     mean, low, high = _intervals(gating.overall)
     head = ["population", "phenotype", "events", "share of events", "proportion", "low", "high"]
+    head += ["rhat", "ess", "support", "certainty"]
     names = ["median" if q == 0.5 else f"q{round(100 * q):02d}" for q in QUANTILES]
     order = sorted(range(len(names)), key=lambda k: names[k] != "median")  # the median first
-    yield [*head, "support", "certainty", *(f"{c} {names[k]}" for c in gating.channels for k in order)]
+    yield [*head, *(f"{c} {names[k]}" for c in gating.channels for k in order)]
     for p, phenotype in enumerate(gating.phenotypes):
         yield [
             *(p + 1, phenotype, events[p], shares[p], mean[p], low[p], high[p]),
-            *(gating.support[p], gating.certainty[p]),
+            *(gating.r_hat[p], gating.ess[p], gating.support[p], gating.certainty[p]),
             *(gating.quantiles[k, p, d] for d in range(len(gating.channels)) for k in order),
         ]
 

@@ -36,7 +36,7 @@ class Trace:
             return ""
         if self.mixing.sd == 0.0:
             return "constant"
-        return f"R-hat {self.mixing.r_hat:.3f}, effective sample size {effective_size(self.mixing)}"
+        return f"R-hat {self.mixing.r_hat:.3f}, effective sample size {effective_size(self.mixing.ess_bulk)}"
 
     def window(self, from_sweep: int) -> tuple[float, float]:
         """Return the range of values from a sweep on, with a margin; of all values if there are none by then.

@@ -130,11 +130,15 @@ def disagreement_warning(rows: Sequence[Mixing], chains: int, draws: int) -> str
         return None
     worst = max(apart, key=lambda row: row.r_hat)
     others = f" and {len(apart) - 1} more" if len(apart) > 1 else ""
-    who = "chains, or the halves of a chain, disagree" if chains > 1 else "the halves of the chain disagree"
     return (
-        f"{who} on {worst.quantity} (R-hat {worst.r_hat:.2f}){others}: the draws do not yet represent one "
-        "posterior; raise mcmc.burn_in and mcmc.draws"
+        f"{who_disagrees(chains)} on {worst.quantity} (R-hat {worst.r_hat:.2f}){others}: the draws do not "
+        "yet represent one posterior; raise mcmc.burn_in and mcmc.draws"
     )
+
+
+def who_disagrees(chains: int) -> str:
+    """Return the start of a sentence about disagreement between chains or, of a single chain, its halves."""
+    return "chains, or the halves of a chain, disagree" if chains > 1 else "the halves of the chain disagree"
 
 
 def truncation_warning(
@@ -225,20 +229,36 @@ def by_channel_of(run: Run) -> dict[str, Array]:
     return found
 
 
-def _mixing(quantity: str, values: Array) -> Mixing:
-    """Return the mixing of one quantity, float64 [chain, draw]."""
+def r_hat_and_ess(values: Array) -> tuple[float, float]:
+    """Return rank-normalised split R-hat and bulk effective sample size of one quantity, as ArviZ does.
+
+    The halves of a single chain stand for two chains in R-hat.
+
+    Parameters
+    ----------
+    values : float64 [chain, draw]
+        At least `MIN_DRAWS` draws of each chain.
+
+    Returns
+    -------
+    r_hat, ess : float
+        NaN for a quantity that is the same in every draw. R-hat is infinite for one that is constant within
+        chains (or halves of a chain) and differs between them.
+    """
     if np.ptp(values) == 0.0:
-        return Mixing(quantity, float(values.flat[0]), 0.0, np.nan, np.nan, np.nan)
+        return np.nan, np.nan
     chains, draws = values.shape
     compared = values if chains > 1 else values[0, : draws // 2 * 2].reshape(2, -1)
     with warnings.catch_warnings():  # the variance within a half may be 0
         warnings.simplefilter("ignore", RuntimeWarning)
         r_hat = effective_size.r_hat(compared)
-    return Mixing(
-        quantity,
-        float(values.mean()),
-        float(values.std()),
-        effective_size.ess_bulk(values),
-        effective_size.ess_tail(values),
-        r_hat if r_hat < NO_MOVE_R_HAT else np.inf,
-    )
+    return r_hat if r_hat < NO_MOVE_R_HAT else np.inf, effective_size.ess_bulk(values)
+
+
+def _mixing(quantity: str, values: Array) -> Mixing:
+    """Return the mixing of one quantity, float64 [chain, draw]."""
+    r_hat, ess_bulk = r_hat_and_ess(values)
+    if np.isnan(r_hat):
+        return Mixing(quantity, float(values.flat[0]), 0.0, np.nan, np.nan, np.nan)
+    ess_tail = effective_size.ess_tail(values)
+    return Mixing(quantity, float(values.mean()), float(values.std()), ess_bulk, ess_tail, r_hat)

@@ -60,6 +60,7 @@ def test_one_call_gives_each_event_its_population(
     table = about["populations"]
     assert table["events"].tolist() == adata.obs["population"].value_counts(sort=False).tolist()
     assert table["low"].isna().all() == (method == "bem")
+    assert {"rhat", "ess"} < {*table}
     adata.write_h5ad(tmp_path / "out.h5ad")
     back = anndata.read_h5ad(tmp_path / "out.h5ad")
     pandas.testing.assert_frame_equal(back.obs, adata.obs)

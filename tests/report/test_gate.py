@@ -30,11 +30,11 @@ from dpmix.errors import ConfigError, DataError
 from dpmix.inputs import channels, simulate
 from dpmix.inputs.fcs_data import write_fcs
 from dpmix.inputs.opening import open_source
-from dpmix.populations import assign, find, proportions
+from dpmix.populations import assign, convergence, find, proportions
 from dpmix.populations.find import Populations, find_populations
 from dpmix.populations.result import Gating, interval
 from dpmix.populations.task import Task, prepare
-from dpmix.report import embedding, figures, gate, page
+from dpmix.report import embedding, figures, gate, labels, page
 from dpmix.runs.bem import run_bem
 from dpmix.runs.mcmc import run_mcmc
 
@@ -297,7 +297,7 @@ def test_gate_of_other_files_is_predict(folder: Path, predicted: Gating, tmp_pat
     given = {"data": [folder / "*.fcs"], "memberships": True, "engine": ON_CPU}
     again = gate.gate(folder / "run.h5", tmp_path / "again", **given)
     pandas.testing.assert_frame_equal(events(tmp_path / "again"), events(folder / "new"))
-    for name in ("sizes", "proportions", "quantiles", "thresholds", "certainty", "numbers", "support"):
+    for name in ("sizes", "proportions", "quantiles", "thresholds", "certainty", "support", "r_hat", "ess"):
         np.testing.assert_array_equal(getattr(again, name), getattr(predicted, name), err_msg=name)
 
 
@@ -679,6 +679,8 @@ def test_gate_says_what_it_found(folder: Path) -> None:
         f"have {n_populations} to {n_populations}"
     )
     table = pandas.read_csv(folder / "bem" / "populations.csv")
+    assert table.rhat.isna().all()
+    assert table.ess.isna().all()
     for row, line in zip(table.itertuples(), populations, strict=True):
         assert line == f"  {row.population:3d}  {row.proportion:7.2%}  {row.phenotype}"
     assert table.low.isna().all()
@@ -692,6 +694,32 @@ def test_gate_says_what_it_found(folder: Path) -> None:
         "a.gated.fcs",
         "b.gated.fcs",
     }
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_gate_says_whether_chains_agree(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R-hat and ESS are of all 8 draws of each chain, also where 2 are used."""
+    given = ("gate", folder / "run.h5", "--draws", "4", "--backend", "cpu", "--output")
+    result = dpmix(*given, tmp_path / "agree")
+    table = pandas.read_csv(tmp_path / "agree" / "populations.csv")
+    assert table.ess.notna().all()
+    _, head, *lines = result.stdout.splitlines()[:-2]
+    assert head.split() == ["90%", "interval", "R-hat", "ESS", "phenotype"]
+    for row, line in zip(table.itertuples(), lines, strict=True):
+        assert line.startswith(
+            f"  {row.population:3d}  {row.proportion:7.2%} ({row.low:.2%} to {row.high:.2%})"
+        )
+        assert line.endswith(f"  {row.rhat:5.2f}  {labels.effective_size(row.ess):>4}  {row.phenotype}")
+        assert line.index(row.phenotype) == head.index("phenotype")
+    assert "disagree" not in result.stderr
+    monkeypatch.setattr(convergence, "r_hat_and_ess", lambda values: (3.0, 2.0))
+    apart = dpmix(*given, tmp_path / "apart", "--quiet")
+    assert apart.stdout == ""
+    (line,) = apart.stderr.splitlines()
+    assert f"disagree on the proportions of {len(table)} of {len(table)} populations (R-hat above " in line
+    assert "has 3.00): their intervals are not reliable; raise mcmc.burn_in and mcmc.draws" in line
 
 
 @pytest.mark.slow
@@ -717,7 +745,7 @@ def test_options_of_gate(folder: Path, tmp_path: Path) -> None:
         "(2 populations requested, with only some of the merges at this height); single draws have 2 to 2"
         in result.stdout
     )
-    assert " to " in result.stdout.splitlines()[1]  # an interval
+    assert " to " in result.stdout.splitlines()[2]  # an interval
     assert {"events.csv", "b.gated.fcs"} < files_of(out)
     assert not (out / "events.parquet").exists()
     assert list(pandas.read_csv(out / "events.csv"))[-2:] == ["p1", "p2"]

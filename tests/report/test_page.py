@@ -99,7 +99,7 @@ def test_a_map_has_a_section(tmp_path: Path) -> None:
 def test_the_table_has_the_numbers_of_the_gating(tmp_path: Path) -> None:
     gating = make_gating(5, 4)
     page = Page(page_of(tmp_path, gating))
-    rows = [row for row in page.rows if len(row) == 7][1:]
+    rows = [row for row in page.rows if len(row) == 9][1:]
     mean, low, high = interval(gating.overall)
     assert len(rows) == 5
     for p, row in enumerate(rows):
@@ -109,6 +109,8 @@ def test_the_table_has_the_numbers_of_the_gating(tmp_path: Path) -> None:
             f"{gating.sizes[:, p].sum():,}",
             labels.percent(mean[p]),
             f"{labels.percent(low[p])} to {labels.percent(high[p])}",
+            "1.00",
+            "400",
             f"{gating.support[p]:.0%}",
             f"{gating.certainty[p]:.1%}",
         ]
@@ -120,7 +122,7 @@ def test_one_estimate_has_no_interval_and_no_support(tmp_path: Path) -> None:
     assert "point estimate, no interval" in text
     assert ">Support<" not in text
     assert "90% interval</th>" not in text
-    assert "R-hat near" not in text
+    assert "R-hat" not in text
 
 
 def test_the_summary_has_numbers_and_uncertainty() -> None:
@@ -137,18 +139,13 @@ def test_the_summary_has_numbers_and_uncertainty() -> None:
 def test_each_warning_appears_only_when_it_applies(tmp_path: Path) -> None:
     good = replace(make_gating(4, 3, n_events=8_000), support=np.full(4, 0.9))
     run = make_run(tmp_path / "good.h5", draws=600)
-    assert findings.warnings(good, run, [row for row in convergence(run) if row.good]) == []
+    assert findings.warnings(good, run) == []
 
-    def one(gating: Gating = good, of: Any = run, mixing: Any = ()) -> str:
-        (line,) = findings.warnings(gating, of, list(mixing))
+    def one(gating: Gating = good, of: Any = run) -> str:
+        (line,) = findings.warnings(gating, of)
         return line
 
-    apart = replace(good, agreement=np.array([[0.93, 0.7], [0.7, 0.91]]))
-    assert "Chains disagree" in one(apart)
-    assert "0.70" in one(apart)
-    assert "0.92" in one(apart)
-    slightly = replace(good, agreement=np.array([[0.93, 0.9], [0.9, 0.91]]))
-    assert findings.warnings(slightly, run, []) == []
+    assert one(replace(good, r_hat=np.array([1.0, 1.2, 1.0, 1.0]))).startswith("Chains, or the halves of ")
     assert "Low support" in one(replace(good, support=np.array([0.9, 0.4, 0.9, 0.1])))
     assert one(replace(good, support=np.array([0.9, 0.4, 0.9, 0.1]))).endswith(": 2, 4.")
     assert "2.0%" not in one(replace(good, n_implausible=np.array([480])))
@@ -163,10 +160,49 @@ def test_each_warning_appears_only_when_it_applies(tmp_path: Path) -> None:
     assert "the lightest component holds" in one(of=climbed)
     part = make_run(tmp_path / "part.h5", draws=20, committed=12)
     assert "not complete: 12 of 20" in one(of=part)
-    slow = make_run(tmp_path / "slow.h5", draws=40, apart=200.0)
-    mixing = convergence(slow)
-    worst = min((row for row in mixing if row.sd > 0), key=lambda row: row.ess_bulk)
-    assert f"The slowest is {worst.quantity}" in one(of=slow, mixing=mixing)
+
+
+def mixed(gating: Gating, r_hat: list[float], **changes: Any) -> Gating:
+    """Give the populations these R-hat, and the same size but for the last, which has 0.1% of the events."""
+    size = np.append(np.full(len(r_hat) - 1, 0.999 / (len(r_hat) - 1)), 0.001)
+    proportions = np.broadcast_to(size, (len(gating.draws), 1, len(size)))
+    return replace(gating, r_hat=np.array(r_hat), proportions=proportions, **changes)
+
+
+def test_chains_that_disagree_on_proportions_are_a_warning() -> None:
+    gating = make_gating(5, 4, draws=100)
+    warning = findings.disagreement_warning
+    assert warning(mixed(gating, [1.0, 1.04, 1.01, np.nan, 3.0])) is None  # the last one is rare
+    assert warning(mixed(gating, [1.06, 1.04, 1.31, np.nan, 3.0])) == (
+        "chains, or the halves of a chain, disagree on the proportions of 2 of 3 populations (R-hat above "
+        "1.05; population 3 has 1.31): their intervals are not reliable; raise mcmc.burn_in and mcmc.draws"
+    )
+    assert "(R-hat above 1.05; population 2 has inf)" in str(
+        warning(mixed(gating, [1.0, np.inf, 1.0, 1.3, 1.0]))
+    )
+    one = mixed(gating, [1.2, 1.0, 1.0, 1.0, 1.0], n_chains=1)
+    assert str(warning(one)).startswith("the halves of the chain disagree on the proportions of 1 of 4 pop")
+    assert warning(mixed(gating, [np.nan] * 5, n_monitored=7)) is None
+    # With few draws, chance alone exceeds 1.05.
+    assert warning(mixed(gating, [1.0, 1.07, 1.0, 1.0, 1.0], n_monitored=25)) is None
+    assert "above 1.14; population 2 has 1.20" in str(
+        warning(mixed(gating, [1.0, 1.2, 1.0, 1.0, 1.0], n_monitored=25))
+    )
+    assert warning(make_gating(5, 4, kind="bem")) is None
+
+
+def test_the_page_marks_and_explains_what_the_chains_disagree_on(tmp_path: Path) -> None:
+    gating = mixed(make_gating(4, 3), [1.31, 1.0, np.nan, 1.4], ess=np.array([9.34, 1234.0, np.nan, 80.0]))
+    text = page_of(tmp_path, gating)
+    cells = [row[5:7] for row in Page(text).rows if len(row) == 9][1:]
+    assert cells == [["1.31", "9.3"], ["1.00", "1,234"], ["", ""], ["1.40", "80"]]
+    assert text.count('class="n low">1.31<') == 1
+    assert 'class="n">1.40<' in text  # too rare for a warning
+    assert "from 200 draws. Below 100, the ends of the interval are rough: population 1, 4." in text
+    assert "Empty for a proportion that is the same in every draw." in text
+    (tmp_path / "run.h5").unlink()
+    text = page_of(tmp_path, mixed(make_gating(4, 3), [np.nan] * 4, n_monitored=7))
+    assert "Empty: 8 draws of each chain are needed, and the run has 7." in text
 
 
 @pytest.mark.parametrize("n_channels", [2, 14, 30, 64])

@@ -68,6 +68,9 @@ def small_gating(
         agreement=np.ones((1, 1)),
         sizes=sizes,
         proportions=random.dirichlet(np.ones(p), (draws, s)),
+        r_hat=np.append(1.0 + random.random(p - 1), np.nan),
+        ess=np.append(400.0 * random.random(p - 1), np.nan),
+        n_monitored=draws,
         certainty=np.append(random.random(p - 1), np.nan),
         n_implausible=np.zeros(s, int),
         quantiles=quantiles,
@@ -102,6 +105,8 @@ def test_populations(tmp_path: Path, gating: Gating) -> None:
             "proportion": pooled[:, p].mean(),
             "low": np.quantile(pooled[:, p], 0.05, method="weibull"),
             "high": np.quantile(pooled[:, p], 0.95, method="weibull"),
+            "rhat": gating.r_hat[p],
+            "ess": gating.ess[p],
             "support": gating.support[p],
             "certainty": gating.certainty[p],
         }
@@ -110,8 +115,9 @@ def test_populations(tmp_path: Path, gating: Gating) -> None:
         assert set(row) == set(want)
         for name, cell in row.items():
             np.testing.assert_allclose(float(cell or "nan"), want[name], rtol=1e-5, err_msg=name)
-    assert list(table[0])[6:11] == [f"CD3 {name}" for name in ("median", "q05", "q25", "q75", "q95")]
-    assert table[-1]["CD3 median"] == ""
+    assert list(table[0])[8:13] == [f"CD3 {name}" for name in ("median", "q05", "q25", "q75", "q95")]
+    assert list(table[0])[3:6] == ["high", "rhat", "ess"]
+    assert table[-1]["CD3 median"] == table[-1]["rhat"] == table[-1]["ess"] == ""
 
 
 def test_proportions(tmp_path: Path, gating: Gating) -> None:
