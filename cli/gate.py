@@ -49,7 +49,7 @@ def command(
     Files in the folder of --output:
       report.html          everything on one page, for any browser
       events.parquet       one row per event; also csv, h5ad or fcs by --format
-      populations.csv      size, proportion with credible interval, markers
+      populations.csv      size, proportion with credible interval and R-hat, markers
       proportions.csv      proportions in each sample
       figures/             figures as PNG and PDF
       tree.json            tree of populations

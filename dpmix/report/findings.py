@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dpmix.model.mixture import Ints
-from dpmix.populations.convergence import r_hat_limit
+from dpmix.populations.convergence import BAD_R_HAT, r_hat_limit
 from dpmix.populations.result import INTERVAL, Gating
 from dpmix.report.labels import label, percent, shares
 from dpmix.runs.diagnostics import MIN_DRAWS, truncation_warning_of, who_disagrees
@@ -72,18 +72,19 @@ def disagreement_warning(gating: Gating) -> str | None:
     worst = int(apart[np.argmax(gating.r_hat[apart])])
     return (
         f"{who_disagrees(gating.n_chains)} on the proportions of {len(apart)} of "
-        f"{count(len(judged), 'population')} (R-hat above {_limit(gating):.2f}; population {worst + 1} has "
-        f"{gating.r_hat[worst]:.2f}): their intervals are not reliable; raise mcmc.burn_in and mcmc.draws"
+        f"{count(len(judged), 'population')} (R-hat above {r_hat_bound(gating):.2f}; the highest, "
+        f"{gating.r_hat[worst]:.2f}, for population {worst + 1}): their intervals are not reliable; "
+        "raise mcmc.burn_in and mcmc.draws"
     )
 
 
 def chains_apart(gating: Gating) -> Ints:
     """Return the populations of at least 0.2% of the events with an R-hat above the limit, int64.
 
-    The limit is that of `dpmix.populations.convergence.r_hat_limit`.
+    The limit is `r_hat_bound`.
     """
     judged = _judged(gating)
-    return judged[gating.r_hat[judged] > _limit(gating)] if len(judged) else judged
+    return judged[gating.r_hat[judged] > r_hat_bound(gating)]
 
 
 def mixing_note(gating: Gating) -> str:
@@ -93,18 +94,24 @@ def mixing_note(gating: Gating) -> str:
     few = np.flatnonzero(gating.ess < LOW_ESS)
     notes = []
     if len(few):
-        notes.append(f"Below {LOW_ESS}, the ends of the interval are rough: population {numbers_of(few)}.")
+        several = "s" if len(few) > 1 else ""
+        notes.append(
+            f"Below {LOW_ESS}, the ends of the interval are rough: population{several} {numbers_of(few)}."
+        )
     if np.isnan(gating.r_hat).any():
         notes.append("Empty for a proportion that is the same in every draw.")
     return " ".join(notes)
 
 
+def r_hat_bound(gating: Gating) -> float:
+    """Return the R-hat above which chains disagree (`dpmix.populations.convergence.r_hat_limit`)."""
+    judged = _judged(gating)
+    return r_hat_limit(gating.n_chains, gating.n_monitored, len(judged)) if len(judged) else BAD_R_HAT
+
+
 def _judged(gating: Gating) -> Ints:
+    """Return the populations whose R-hat may give a warning, int64."""
     return np.flatnonzero((shares(gating) >= LEAST_SHARE) & ~np.isnan(gating.r_hat))
-
-
-def _limit(gating: Gating) -> float:
-    return r_hat_limit(gating.n_chains, gating.n_monitored, len(_judged(gating)))
 
 
 def draws_used(gating: Gating) -> str:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from dpmix.populations.convergence import BAD_R_HAT
 from dpmix.populations.result import Gating, interval
 from dpmix.report.embedding import MAP_NOTE, map_caption
 from dpmix.report.findings import (
@@ -18,6 +17,7 @@ from dpmix.report.findings import (
     count,
     draws_used,
     mixing_note,
+    r_hat_bound,
     summary,
     warnings,
 )
@@ -71,7 +71,8 @@ def _texts(gating: Gating, run: Run, mixing: list[Mixing]) -> dict[str, Any]:
         "summary": summary(gating),
         "warnings": warnings(gating, run),
         "intervals": len(gating.draws) > 1,
-        "bad_r_hat": BAD_R_HAT,
+        "compared": "the chains, and of their halves," if gating.n_chains > 1 else "the halves of the chain",
+        "bad_r_hat": f"{r_hat_bound(gating):.2f}",
         "monitored": count(gating.n_chains * gating.n_monitored, "draw"),
         "mixing_note": mixing_note(gating),
         "rows": _rows(gating),

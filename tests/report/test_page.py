@@ -175,9 +175,10 @@ def test_chains_that_disagree_on_proportions_are_a_warning() -> None:
     assert warning(mixed(gating, [1.0, 1.04, 1.01, np.nan, 3.0])) is None  # the last one is rare
     assert warning(mixed(gating, [1.06, 1.04, 1.31, np.nan, 3.0])) == (
         "chains, or the halves of a chain, disagree on the proportions of 2 of 3 populations (R-hat above "
-        "1.05; population 3 has 1.31): their intervals are not reliable; raise mcmc.burn_in and mcmc.draws"
+        "1.05; the highest, 1.31, for population 3): their intervals are not reliable; "
+        "raise mcmc.burn_in and mcmc.draws"
     )
-    assert "(R-hat above 1.05; population 2 has inf)" in str(
+    assert "(R-hat above 1.05; the highest, inf, for population 2)" in str(
         warning(mixed(gating, [1.0, np.inf, 1.0, 1.3, 1.0]))
     )
     one = mixed(gating, [1.2, 1.0, 1.0, 1.0, 1.0], n_chains=1)
@@ -185,7 +186,7 @@ def test_chains_that_disagree_on_proportions_are_a_warning() -> None:
     assert warning(mixed(gating, [np.nan] * 5, n_monitored=7)) is None
     # With few draws, chance alone exceeds 1.05.
     assert warning(mixed(gating, [1.0, 1.07, 1.0, 1.0, 1.0], n_monitored=25)) is None
-    assert "above 1.14; population 2 has 1.20" in str(
+    assert "above 1.14; the highest, 1.20, for population 2" in str(
         warning(mixed(gating, [1.0, 1.2, 1.0, 1.0, 1.0], n_monitored=25))
     )
     assert warning(make_gating(5, 4, kind="bem")) is None
@@ -198,8 +199,11 @@ def test_the_page_marks_and_explains_what_the_chains_disagree_on(tmp_path: Path)
     assert cells == [["1.31", "9.3"], ["1.00", "1,234"], ["", ""], ["1.40", "80"]]
     assert text.count('class="n low">1.31<') == 1
     assert 'class="n">1.40<' in text  # too rare for a warning
-    assert "from 200 draws. Below 100, the ends of the interval are rough: population 1, 4." in text
+    assert "from 200 draws. Below 100, the ends of the interval are rough: populations 1, 4." in text
     assert "Empty for a proportion that is the same in every draw." in text
+    assert (
+        "Agreement of the chains, and of their halves, on the proportion: 1 if they agree, above 1.05" in text
+    )
     (tmp_path / "run.h5").unlink()
     text = page_of(tmp_path, mixed(make_gating(4, 3), [np.nan] * 4, n_monitored=7))
     assert "Empty: 8 draws of each chain are needed, and the run has 7." in text
