@@ -254,6 +254,20 @@ def table_rare(measured: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def earlier(*, quick: bool = False) -> dict[str, Any]:
+    """Return earlier measurements: "intervals" and "rare", by config."""
+    path = (QUICK_FOLDER if quick else FOLDER) / "coverage.json"
+    results = json.loads(path.read_text())["results"] if path.exists() else {}
+    return {"intervals": {}, "rare": {}} | results
+
+
+def page(what: str) -> str:
+    """Markdown: a table of earlier measurements, "intervals" or "rare"."""
+    measured = earlier()[what]
+    shown = {"intervals": table_intervals, "rare": table_rare}[what]
+    return (shown(measured) if measured else "Not measured yet.") + "\n"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
@@ -266,9 +280,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="processes (default: %(default)s)")
     asked = parser.parse_args()
     trial = asked.samples is not None or asked.kinds != KINDS
-    path = (QUICK_FOLDER if trial else FOLDER) / "coverage.json"
-    results = {"intervals": {}, "rare": {}}
-    results |= json.loads(path.read_text())["results"] if path.exists() else {}
+    results = earlier(quick=trial)
     if asked.what != "table":
         measure = {"intervals": measure_intervals, "rare": measure_rare}[asked.what]
         results[asked.what][" ".join(asked.set) or "default"] = measure(asked)

@@ -240,6 +240,12 @@ def agreement_table(kept: Row, scores: Scores) -> str:
     return "\n".join(lines)
 
 
+def page() -> str:
+    """Markdown: the table of agreement from earlier measurements."""
+    kept = earlier()
+    return agreement_table(kept, over_seeds(kept)) + "\n"
+
+
 def bars(kept: Row, scores: Scores) -> list[tuple[str, bool]]:
     """Return the limits for dpmix, each with whether it is met; those that need what was not measured are
     left out."""

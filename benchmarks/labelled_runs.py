@@ -28,6 +28,7 @@ from dpmix.runs.reader import open_run
 COMMAND = [sys.executable, "-c", "from dpmix.cli import main; main()"]
 SHARE = 0.002  # populations whose R-hat is counted are larger
 RHATS = (1.1, 1.05)
+MOST_RHAT = 99.0  # infinite if chains differ and do not move; JSON has no such number
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ def rhat_shares(results: Sequence[Gated]) -> dict[str, Any]:
     if not known:
         return {}
     shares = {f"rhat below {most}": round(float(np.mean(np.less(known, most))), 3) for most in RHATS}
-    return shares | {"rhat most": round(max(known), 3), "proportions": len(known)}
+    return shares | {"rhat most": round(min(max(known), MOST_RHAT), 3), "proportions": len(known)}
 
 
 def agreement(gatings: Sequence[Sequence[Ints]]) -> dict[str, Any]:

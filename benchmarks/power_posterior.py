@@ -31,7 +31,7 @@ from itertools import islice, permutations
 from typing import Any, NamedTuple
 
 import numpy as np
-from record import write_results
+from record import read_results, said, write_results
 
 from dpmix.model import gibbs, normal_wishart
 from dpmix.model.mixture import LOG_2PI, Array, Hyperparameters, State, Stats
@@ -245,7 +245,7 @@ def sampler(
 
 
 def sweeps(target: Target, theta: Theta, prior: Prior) -> Iterator[Theta]:
-    """Yield the states of one chain by `dpmix.model.gibbs.sweep`, its statistics times zeta."""
+    """Yield the states of one chain by `dpmix.model.gibbs.sweep`."""
     rng = np.random.default_rng([SEED, 3])
     whiteners = np.linalg.inv(theta.roots[0])
     covariances = theta.roots[0] @ theta.roots[0].swapaxes(-1, -2)
@@ -254,8 +254,8 @@ def sweeps(target: Target, theta: Theta, prior: Prior) -> Iterator[Theta]:
     while True:
         roots = np.linalg.cholesky(state.covariances)
         yield (own := Theta(state.log_weights[None], state.means[None], roots[None]))
-        stats = of_sums(target.zeta * labelled(target, own, rng), target.dim)
-        state, _ = gibbs.sweep(state, stats, prior, Stream(SEED, 0, state.iteration + 1))
+        stats = of_sums(labelled(target, own, rng)[0], target.dim)
+        state, _ = gibbs.sweep(state, stats, prior, Stream(SEED, 0, state.iteration + 1), zeta=target.zeta)
 
 
 # ------------------------------------------------------------------------------------- Metropolis
@@ -418,6 +418,28 @@ def measure(name: str, count: int, n_c: float | None, *, with_sweep: bool) -> di
     }
 
 
+def table(results: dict[str, Any]) -> str:
+    """Markdown: ratios of variances and differences of means, a row for each case and sampler."""
+    lines = [
+        "| case | zeta | sampler | ratio of variances: least, median, most | error | means differ by |",
+        "|---" * 6 + "|",
+    ]
+    for name, row in results.items():
+        for kind in ("plain", "noisy", "gibbs.sweep"):
+            if kind in row:
+                one = row[kind]
+                cells = f"{one['least']:.2f}, {one['median']:.2f}, {one['most']:.2f} | {one['error']:.2f}"
+                away = f"{one['means differ by']:.2f} sd"
+                lines.append(f"| {name} | {row['zeta']} | {kind} | {cells} | {away} |")
+    return "\n".join(lines)
+
+
+def page() -> str:
+    """Markdown: the table of the latest measurement, with machine and date."""
+    results = read_results("power_posterior")["results"]
+    return f"{table(results)}\n\n{said('power_posterior', packages=('dpmix', 'numpy'))}\n"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
@@ -431,14 +453,7 @@ def main() -> None:
     for name in names:
         results[name] = measure(name, asked.sweeps, asked.n_c, with_sweep=name == names[0])
         print(name, results[name], flush=True)
-    print("\n| case | zeta | sampler | ratio of variances: least, median, most | error | means differ by |")
-    print("|---|---|---|---|---|---|")
-    for name, row in results.items():
-        for kind in ("plain", "noisy", "gibbs.sweep"):
-            if kind in row:
-                one = row[kind]
-                cells = f"{one['least']:.2f}, {one['median']:.2f}, {one['most']:.2f} | {one['error']:.2f}"
-                print(f"| {name} | {row['zeta']} | {kind} | {cells} | {one['means differ by']:.2f} sd |")
+    print(table(results))
     write_results("power_posterior", results)
 
 
