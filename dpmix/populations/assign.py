@@ -116,18 +116,20 @@ def average_draws(
     counts : int64 [T, P]
         Events by drawn population.
     """
-    total = np.zeros((stop - start, found.n_populations), np.float32)
-    log_density = np.full(stop - start, -np.inf)
+    n_events = stop - start
+    total = np.zeros((found.n_populations, n_events), np.float32)
+    highest, density = np.full(n_events, -np.inf), np.zeros(n_events)  # log density of the best draw
     counts = np.zeros(ratios.shape, np.int64)
-    uniforms = random.random((stop - start, 1), np.float32)
-    for t, (by_run, draw_density) in enumerate(found.memberships(engine, start, stop)):
-        shares = by_run * ratios[t]
-        shares /= shares.sum(axis=1, keepdims=True)
-        total += shares
-        log_density = np.logaddexp(log_density, draw_density)
+    uniforms = random.random(n_events, np.float32)
+    for t, (by_run, log_density) in enumerate(found.memberships(engine, start, stop)):
+        terms = np.multiply(by_run.T, ratios[t][:, None], order="C")
+        ends = proportions.partial_sums(terms)
+        total += terms / ends[-1]
         # One uniform per event, rotated from draw to draw: it is uniform in every draw.
-        drawn = proportions.draw_populations(shares, uniforms)
-        counts[t] = np.bincount(drawn, minlength=found.n_populations)
+        counts[t] = proportions.count_populations(ends, uniforms)
         uniforms = np.mod(uniforms + GOLDEN, np.float32(1.0))
+        before, highest = highest, np.maximum(highest, log_density)
+        density = density * np.exp(before - highest) + np.exp(log_density - highest)
     n_draws = len(found.draws)
-    return total / np.float32(n_draws), log_density - np.log(n_draws), counts
+    memberships = np.ascontiguousarray(total.T) / np.float32(n_draws)
+    return memberships, highest + np.log(density / n_draws), counts

@@ -121,10 +121,15 @@ class Populations:
         """Yield memberships and log densities of events start..stop-1 of an engine, draw by draw.
 
         Memberships, float32 [M, P], use the weights of the run. Log densities are float64 [M], on the
-        standardised scale.
+        standardised scale. The engine computes those of the next draw while the caller uses these.
         """
-        for t in range(len(self.draws)):
-            yield self.memberships_in(t, engine, start, stop)
+        with ThreadPoolExecutor(1) as ahead:
+            following = ahead.submit(self.memberships_in, 0, engine, start, stop)
+            for t in range(1, len(self.draws)):
+                found = following.result()
+                following = ahead.submit(self.memberships_in, t, engine, start, stop)
+                yield found
+            yield following.result()
 
     def memberships_in(self, t: int, engine: Engine, start: int, stop: int) -> tuple[Floats, Array]:
         """Return memberships and log densities in draw t."""

@@ -22,6 +22,7 @@ T draws, M events, P populations.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 
 import numpy as np
@@ -85,12 +86,12 @@ def sample_weights(
     own = np.empty(weights.shape)
     omega = weights[0]
     for t, of_run in enumerate(memberships):
+        by_population = np.ascontiguousarray(of_run.T)
         drawn = []
         for _ in range(LATER if t else FIRST):
-            terms = of_run * ratios(omega, weights[t])
-            uniforms = random.random((len(terms), 1), np.float32)
-            counts = np.zeros(len(omega))
-            np.add.at(counts, draw_populations(terms, uniforms), each)
+            terms = by_population * ratios(omega, weights[t])[:, None]
+            populations = draw_populations(terms, random.random(len(of_run), np.float32))
+            counts: Array = np.bincount(populations, each, len(omega)).astype(np.float64)
             prior = _draw_concentration(counts, weights[t], random) * weights[t]
             omega = _dirichlet(prior + counts, random)
             drawn.append(omega)
@@ -105,10 +106,27 @@ def ratios(own: Array, weights: Array) -> Floats:
 
 
 def draw_populations(terms: Floats, uniforms: Floats) -> Ints:
-    """Draw the population of each event, int64 [M], from its terms [M, P] with uniforms [M, 1] below 1."""
-    ends = np.cumsum(terms, axis=1)
-    drawn: Ints = (ends <= uniforms * ends[:, -1:]).sum(axis=1)
+    """Draw the population of each event, int64 [M], from its terms [P, M] with uniforms [M] below 1."""
+    ends = partial_sums(terms)
+    limits, drawn = uniforms * ends[-1], np.zeros(len(uniforms), np.int64)
+    for end in ends:
+        drawn += end <= limits
     return drawn
+
+
+def count_populations(ends: Floats, uniforms: Floats) -> Ints:
+    """Count the events by drawn population, int64 [P], from the `partial_sums` of their terms."""
+    beyond = np.count_nonzero(ends <= uniforms * ends[-1], axis=1)
+    counts: Ints = -np.diff(beyond, prepend=len(uniforms))
+    return counts
+
+
+def partial_sums(terms: Floats) -> Floats:
+    """Return the sums of the terms [P, M] up to each population: one row at a time, unlike `np.cumsum`."""
+    ends = terms.copy()
+    for before, end in itertools.pairwise(ends):
+        end += before
+    return ends
 
 
 def posterior(counts: Ints, seed: int) -> Array:

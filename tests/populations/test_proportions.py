@@ -11,7 +11,14 @@ from scipy.special import gammaln
 from scipy.stats import dirichlet, norm
 
 from dpmix.populations import proportions
-from dpmix.populations.proportions import draw_populations, ratios, representatives, sample_weights
+from dpmix.populations.proportions import (
+    count_populations,
+    draw_populations,
+    partial_sums,
+    ratios,
+    representatives,
+    sample_weights,
+)
 
 Array = np.ndarray
 
@@ -172,15 +179,16 @@ def test_populations_without_weight_in_a_draw_have_none_in_the_sample() -> None:
 def test_an_event_belongs_to_the_only_population_that_explains_it() -> None:
     """The weight of the population in the sample may be tiny."""
     by = ratios(np.array([[1.0, 0.0]]), np.array([[0.5, 0.5]]))
-    assert draw_populations(np.float32([[0.0, 1.0]]) * by, np.zeros((1, 1), np.float32)).tolist() == [1]
-    assert draw_populations(np.float32([[0.5, 0.5]]) * by, np.full((1, 1), 0.99, np.float32)).tolist() == [0]
+    assert draw_populations((np.float32([[0.0, 1.0]]) * by).T, np.zeros(1, np.float32)).tolist() == [1]
+    assert draw_populations((np.float32([[0.5, 0.5]]) * by).T, np.full(1, 0.99, np.float32)).tolist() == [0]
 
 
 def test_populations_are_drawn_by_their_terms() -> None:
-    terms = np.tile(np.float32([0.0, 3.0, 0.0, 1.0, 0.0]), (40_000, 1))
-    uniforms = np.random.default_rng(5).random((40_000, 1), np.float32)
-    uniforms[:2] = [[0.0], [1.0 - 2.0**-24]]
+    terms = np.repeat(np.float32([[0.0], [3.0], [0.0], [1.0], [0.0]]), 40_000, axis=1)
+    uniforms = np.random.default_rng(5).random(40_000, np.float32)
+    uniforms[:2] = [0.0, 1.0 - 2.0**-24]
     drawn = np.bincount(draw_populations(terms, uniforms), minlength=5)
+    np.testing.assert_array_equal(count_populations(partial_sums(terms), uniforms), drawn)
     assert drawn[[0, 2, 4]].tolist() == [0, 0, 0]
     assert abs(drawn[1] - 30_000) < 4.0 * np.sqrt(40_000 * 0.75 * 0.25)
 
