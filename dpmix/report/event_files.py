@@ -215,6 +215,28 @@ def _columns(block: Block) -> Columns:
     }
 
 
+# `pyarrow.array` imports pandas, which takes longer than a small sample.
+
+
+def _arrow_numbers(column: npt.NDArray[Any]) -> Any:
+    """Return numbers or truth values, contiguous, as an array of PyArrow that refers to them."""
+    import pyarrow
+
+    bits = np.packbits(column, bitorder="little") if column.dtype == bool else column
+    kind = pyarrow.from_numpy_dtype(column.dtype)
+    return pyarrow.Array.from_buffers(kind, len(column), [None, pyarrow.py_buffer(bits)])
+
+
+def _arrow_texts(texts: Sequence[str]) -> Any:
+    """Return texts as an array of PyArrow."""
+    import pyarrow
+
+    encoded = [text.encode() for text in texts]
+    ends = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
+    buffers = pyarrow.py_buffer(ends), pyarrow.py_buffer(b"".join(encoded))
+    return pyarrow.StringArray.from_buffers(len(texts), *buffers)
+
+
 class _Table:
     """Writes Parquet or CSV, by the name of the file."""
 
@@ -223,7 +245,7 @@ class _Table:
         import pyarrow.csv
         import pyarrow.parquet
 
-        self._samples = pyarrow.array(samples, pyarrow.string())
+        self._samples = _arrow_texts(samples)
         self._listed = n_listed
         names = ("event", "sample", "population", "probability", "entropy", "log_density", "implausible")
         text = pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
@@ -248,11 +270,11 @@ class _Table:
     def write(self, block: Block, columns: Columns) -> None:
         import pyarrow
 
-        number = pyarrow.array(np.full(len(block.rows), block.sample, np.int32))
-        arrays = {name: pyarrow.array(column) for name, column in columns.items()}
+        number = _arrow_numbers(np.full(len(block.rows), block.sample, np.int32))
+        arrays = {name: _arrow_numbers(column) for name, column in columns.items()}
         arrays["sample"] = pyarrow.DictionaryArray.from_arrays(number, self._samples)
         for k in range(self._listed):
-            arrays[f"p{k + 1}"] = pyarrow.array(block.memberships[:, k].copy())
+            arrays[f"p{k + 1}"] = _arrow_numbers(block.memberships[:, k].copy())
         listed = [arrays[field.name].cast(field.type) for field in self._schema]
         self._held.append(pyarrow.RecordBatch.from_arrays(listed, schema=self._schema))
         if sum(batch.num_rows for batch in self._held) >= ROW_GROUP:
