@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,8 +44,14 @@ def figure_paths(directory: Path, with_map: bool = False) -> list[Path]:
     return [directory / f"{name}.{suffix}" for name in names for suffix in ("png", "pdf")]
 
 
-def write_figures(directory: str | Path, gating: Gating, run: Run, mixing: list[Mixing]) -> None:
-    """Draw all figures into a folder, which is created if missing.
+def write_figures(
+    directory: str | Path,
+    gating: Gating,
+    run: Run,
+    mixing: list[Mixing],
+    names: Sequence[str] = (*FIGURES, "map"),
+) -> None:
+    """Draw figures into a folder, which is created if missing.
 
     Parameters
     ----------
@@ -55,6 +61,8 @@ def write_figures(directory: str | Path, gating: Gating, run: Run, mixing: list[
         The gated run, transformed scale.
     mixing : list of Mixing
         Result of `dpmix.runs.diagnostics.convergence` for the run.
+    names : sequence of str
+        Figures to draw; default: all, the map if there is one.
 
     Raises
     ------
@@ -73,14 +81,14 @@ def write_figures(directory: str | Path, gating: Gating, run: Run, mixing: list[
     if (events := gating.map) is not None:
         drawn["map"] = lambda: event_map(gating, events)
     folder = Path(directory)
-    paths = figure_paths(folder, gating.map is not None)
+    paths = [path for path in figure_paths(folder, gating.map is not None) if path.stem in names]
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with matplotlib.rc_context(STYLE):
         for both in zip(paths[::2], paths[1::2], strict=True):
             figure = drawn[both[0].stem]()
             figure.draw_without_rendering()
-            figure.set_layout_engine("none")  # one layout for both formats
+            figure.set_layout_engine(None)  # one layout for both formats; "none" would draw twice
             for path in both:
                 with writing(path):
                     # Without a date, the same figure is the same file.

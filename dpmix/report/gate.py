@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from dpmix.engines.cpu import usable_cores
 from dpmix.populations import alignment, find
 from dpmix.populations.assign import assign_events
 from dpmix.populations.find import Populations
@@ -20,6 +21,7 @@ from dpmix.populations.task import Task, prepare
 from dpmix.report import embedding, event_files, figures, findings, page, tables
 from dpmix.runs.diagnostics import convergence
 from dpmix.runs.reader import open_run
+from dpmix.system.background import in_background
 from dpmix.system.files import check_outputs
 
 log = logging.getLogger("dpmix")
@@ -147,6 +149,12 @@ def _write_report(task: Task, found: Populations, gating: Gating, folder: Path) 
     run = open_run(task.run.path, transformed=True)
     alignment.write_aligned(folder / "aligned.nc", run, found.draws, found.order)
     mixing = convergence(run)
-    figures.write_figures(folder / "figures", gating, run, mixing)
-    page.write_report(folder / "report.html", gating, run, mixing)
+
+    def draw(*names: str) -> None:
+        figures.write_figures(folder / "figures", gating, run, mixing, names)
+
+    two_cores = usable_cores() > 1 and task.config.engine.threads != 1
+    with in_background(lambda: draw("heatmap", "pairs", "proportions"), allowed=two_cores):
+        draw("tree", "traces", "map")
+        page.write_report(folder / "report.html", gating, run, mixing)
     return gating

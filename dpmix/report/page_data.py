@@ -104,7 +104,7 @@ def pack_rasters(rasters: Rasters, full: Array) -> list[str]:
         numbers = (populations.astype(np.int64) + 1).astype("<u2")
         planes = (steps, (numbers & 255).astype(np.uint8), (numbers >> 8).astype(np.uint8))
         joined = b"".join(plane.tobytes() for plane in planes)
-        packed.append(base64.b64encode(zlib.compress(joined, 9)).decode())
+        packed.append(base64.b64encode(zlib.compress(joined, 6)).decode())
     return packed
 
 
