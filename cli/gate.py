@@ -77,12 +77,16 @@ def command(
 
 def _summary(found: Gating) -> list[str]:
     """Return lines that summarise a gating."""
+    from dpmix.runs.diagnostics import MIN_DRAWS
+
     lines = [
         f"{found.n_events.sum():,} events in {len(found.samples)} "
         f"{'sample' if len(found.samples) == 1 else 'samples'}, {found.n_populations} populations at level "
         f"{found.level:.3g} ({found.why}); single draws have {found.numbers.min()} to {found.numbers.max()}"
     ]
     lines += _table(found)
+    if found.kind == "mcmc" and found.n_monitored < MIN_DRAWS:
+        lines.append(f"R-hat and ESS: not computed with fewer than {MIN_DRAWS} draws of each chain")
     implausible = int(found.n_implausible.sum())
     lines.append(f"implausible events: {implausible:,} ({implausible / found.n_events.sum():.2%})")
     return lines

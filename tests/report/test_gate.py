@@ -30,7 +30,7 @@ from dpmix.errors import ConfigError, DataError
 from dpmix.inputs import channels, simulate
 from dpmix.inputs.fcs_data import write_fcs
 from dpmix.inputs.opening import open_source
-from dpmix.populations import assign, convergence, find, proportions
+from dpmix.populations import assign, convergence, find, proportions, summary
 from dpmix.populations.find import Populations, find_populations
 from dpmix.populations.result import Gating, interval
 from dpmix.populations.task import Task, prepare
@@ -714,6 +714,11 @@ def test_gate_says_whether_chains_agree(
         assert line.endswith(f"  {row.rhat:5.2f}  {labels.effective_size(row.ess):>4}  {row.phenotype}")
         assert line.index(row.phenotype) == head.index("phenotype")
     assert "disagree" not in result.stderr
+    assert "not computed" not in result.stdout
+    with monkeypatch.context() as patch:
+        patch.setattr(summary, "chain_weights", lambda *given: convergence.chain_weights(*given)[:, :7])
+        *_, note, _, _ = dpmix(*given, tmp_path / "few").stdout.splitlines()
+    assert note == "R-hat and ESS: not computed with fewer than 8 draws of each chain"
     monkeypatch.setattr(convergence, "r_hat_and_ess", lambda values: (3.0, 2.0))
     apart = dpmix(*given, tmp_path / "apart", "--quiet")
     assert apart.stdout == ""
