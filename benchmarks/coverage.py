@@ -31,16 +31,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import yaml
 from clusterings import matches
+from in_process import Found, gate_run
 from populations import Array, Ints, Shape, apart, join, shaped
 from record import FOLDER, QUICK_FOLDER, write_results
 from threadpoolctl import threadpool_limits
 
 from dpmix.config.load import parse_config
-from dpmix.populations.assign import assign_events
-from dpmix.populations.find import DRAWS
-from dpmix.populations.result import interval
-from dpmix.populations.summary import Summary
-from dpmix.populations.task import prepare
 from dpmix.runs.mcmc import run_mcmc
 
 KINDS = ("gaussian", "skewed", "heavy", "bent", "flat", "clipped", "mixed")
@@ -63,14 +59,6 @@ class Sample(NamedTuple):
     events: Array
     labels: Ints
     proportions: Array
-
-
-class Found(NamedTuple):
-    """Proportions by a gating: the ends of the intervals [P], and the population of each event [N]."""
-
-    low: Array
-    high: Array
-    population: Ints
 
 
 # -------------------------------------------------------------------------------------- samples
@@ -127,13 +115,7 @@ def gate(sample: Sample, settings: dict[str, Any], options: Sequence[str]) -> Fo
         data = {"files": [str(folder / "events.npy")], "transform": {"default": {"method": "linear"}}}
         text = yaml.safe_dump(settings | {"data": data, "output": {"path": str(folder / "run.h5")}})
         run_mcmc(parse_config(text, "coverage", options))
-        task = prepare(folder / "run.h5", output=folder / "gated")
-        found = task.find_populations(DRAWS, None, None)
-        summary = Summary.empty(task.events, found)
-        for block, counts in assign_events(task, found):
-            summary.add(block, counts)
-        _, low, high = interval(summary.gating(task, found).overall)
-    return Found(low, high, summary.population.astype(np.int64))
+        return gate_run(folder / "run.h5")
 
 
 def matched_pairs(labels: Ints, population: Ints) -> list[tuple[int, int]]:

@@ -26,7 +26,7 @@ import numpy.typing as npt
 import yaml
 from mass_cytometry import mass_cytometry
 
-from dpmix.config.compare import differences
+from dpmix.config.compare import RESUMABLE, differences
 from dpmix.config.load import parse_config
 from dpmix.errors import DpmixError
 from dpmix.inputs import simulate
@@ -322,7 +322,11 @@ def fit(case: Case, folder: Path, options: Sequence[str] = ()) -> tuple[Path, fl
     )
     config = parse_config(text, case.name, options)
     if path.exists() and (run := open_run(path)).complete:
-        if changed := differences(config, parse_config(run.config_text, path.name)):
+        if changed := [
+            key
+            for key in differences(config, parse_config(run.config_text, path.name))
+            if key not in RESUMABLE
+        ]:
             raise DpmixError(
                 f"{path}: made with other {', '.join(changed)}; need another CACHE or its removal"
             )

@@ -1,0 +1,35 @@
+"""Gate a run within this process, without tables, figures and report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from clusterings import Ints
+
+from dpmix.model.mixture import Array
+from dpmix.populations.assign import assign_events
+from dpmix.populations.find import DRAWS
+from dpmix.populations.result import interval
+from dpmix.populations.summary import Summary
+from dpmix.populations.task import prepare
+
+
+class Found(NamedTuple):
+    """Ends of the intervals of the proportions of populations [P], and the population of each event [N]."""
+
+    low: Array
+    high: Array
+    population: Ints
+
+
+def gate_run(run: Path) -> Found:
+    """Gate the events of a run as `dpmix gate` does by default."""
+    task = prepare(run, output=run.parent / "gated")
+    found = task.find_populations(DRAWS, None, None)
+    summary = Summary.empty(task.events, found)
+    for block, counts in assign_events(task, found):
+        summary.add(block, counts)
+    _, low, high = interval(summary.gating(task, found).overall)
+    return Found(low, high, summary.population.astype(np.int64))
