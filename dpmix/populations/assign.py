@@ -21,6 +21,7 @@ from dpmix.populations.task import Task
 from dpmix.system.progress import ProgressLog
 
 BLOCK = 131_072  # events whose memberships are held at a time
+PART = 8_192  # of these, whose memberships fit into the cache of a core
 GOLDEN = np.float32(0.6180339887)  # fractional part of the golden ratio: successive multiples spread evenly
 
 
@@ -122,11 +123,14 @@ def average_draws(
     counts = np.zeros(ratios.shape, np.int64)
     uniforms = random.random(n_events, np.float32)
     for t, (by_run, log_density) in enumerate(found.memberships(engine, start, stop)):
-        terms = np.multiply(by_run.T, ratios[t][:, None], order="C")
-        ends = proportions.partial_sums(terms)
-        total += terms / ends[-1]
+        for at in range(0, n_events, PART):
+            part = slice(at, at + PART)
+            terms = np.multiply(by_run[part].T, ratios[t][:, None], order="C")
+            ends = proportions.partial_sums(terms)
+            counts[t] += proportions.count_populations(ends, uniforms[part])
+            terms /= ends[-1]
+            total[:, part] += terms
         # One uniform per event, rotated from draw to draw: it is uniform in every draw.
-        counts[t] = proportions.count_populations(ends, uniforms)
         uniforms = np.mod(uniforms + GOLDEN, np.float32(1.0))
         before, highest = highest, np.maximum(highest, log_density)
         density = density * np.exp(before - highest) + np.exp(log_density - highest)
