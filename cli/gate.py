@@ -77,7 +77,7 @@ def command(
 
 def _summary(found: Gating) -> list[str]:
     """Return lines that summarise a gating."""
-    from dpmix.runs.diagnostics import MIN_DRAWS
+    from dpmix.runs.effective_size import MIN_DRAWS
 
     lines = [
         f"{found.n_events.sum():,} events in {len(found.samples)} "

@@ -52,7 +52,9 @@ def resets(overrides: Sequence[str]) -> list[str]:
 
 def _leaves(section: Section, prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in section:
-        if isinstance(value, Section):
+        # A section that may also be null counts as one value.
+        declared = type(section).model_fields[name].annotation
+        if isinstance(value, Section) and declared is type(value):
             yield from _leaves(value, f"{prefix}{name}.")
         else:
             yield prefix + name, value

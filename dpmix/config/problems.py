@@ -75,7 +75,7 @@ def locate(found: Any, raw: Any) -> tuple[Path, Any]:
 def nearest(path: Path, schema: Schema) -> str:
     """Return a hint at the key that was probably meant by an unknown one, or list the known keys."""
     wanted = str(path[-1])
-    siblings = list(at(schema, path[:-1]).get("properties", {}))
+    siblings = list(_properties(schema, at(schema, path[:-1])))
     if near := difflib.get_close_matches(wanted, siblings, 1):
         return f"did you mean {dotted((*path[:-1], near[0]))}?"
     elsewhere = {key[-1]: dotted(key) for key in keys(schema)}
@@ -108,12 +108,12 @@ def at(schema: Schema, path: Path) -> Schema:
 
 
 def keys(schema: Schema, path: Path = ()) -> Iterator[tuple[str, ...]]:
-    """Return the paths of all keys of a JSON schema, without the sections themselves."""
-    for name in at(schema, path).get("properties", {}):
-        if "properties" in at(schema, (*path, name)):
-            yield from keys(schema, (*path, name))
-        else:
-            yield (*map(str, path), name)
+    """Return the paths of all keys of a JSON schema, without the sections that are never null."""
+    for name in _properties(schema, at(schema, path)):
+        inner = (*path, name)
+        if "properties" not in at(schema, inner):
+            yield tuple(map(str, inner))
+        yield from keys(schema, inner)
 
 
 def needed(schema: Mapping[str, Any]) -> str:
@@ -151,15 +151,29 @@ def _number(limit: float) -> str:
     return f"{number}e{int(power)}" if exponent else number
 
 
+def _properties(schema: Schema, node: Schema) -> Schema:
+    """Return the schemas of the keys of a section, which may be null."""
+    return {name: inner for c in _choices(schema, node) for name, inner in c.get("properties", {}).items()}
+
+
 def _inside(schema: Schema, node: Schema, part: str | int) -> Iterator[Schema]:
-    for choice in node.get("anyOf", [node]):
+    for choice in _choices(schema, node):
         if isinstance(part, int):
             inner = choice.get("items")
         else:
             inner = choice.get("properties", {}).get(part) or choice.get("additionalProperties")
         if isinstance(inner, dict):
-            target = schema["$defs"][inner["$ref"].rpartition("/")[2]] if "$ref" in inner else {}
-            yield {**target, **inner}
+            yield _resolved(schema, inner)
+
+
+def _choices(schema: Schema, node: Schema) -> list[Schema]:
+    return [_resolved(schema, choice) for choice in node.get("anyOf", [node])]
+
+
+def _resolved(schema: Schema, node: Schema) -> Schema:
+    """Return a schema together with the definition that it refers to."""
+    target = schema["$defs"][node["$ref"].rpartition("/")[2]] if "$ref" in node else {}
+    return {**target, **node}
 
 
 def _is_inside(inner: Path, outer: Path) -> bool:

@@ -114,6 +114,26 @@ class ModelConfig(Section):
         return value
 
 
+class UntilConfig(Section):
+    """When the chains agree, so that burn-in or the draws may end early."""
+
+    rhat: float = key(
+        1.05,
+        "Draws end when R-hat of every monitored quantity is below this.",
+        "larger values show chains that are not yet in one place; 1.01 takes many more draws",
+        gt=1,
+        le=10,
+    )
+    ess: int = key(
+        200,
+        "Draws end when every monitored quantity has at least this bulk effective sample size, of all chains "
+        "together.",
+        "the ends of a 90% interval are then known to about 5% of its width",
+        ge=1,
+        le=2**31,
+    )
+
+
 class McmcConfig(Section):
     """The Gibbs sampler (dpmix mcmc)."""
 
@@ -126,14 +146,14 @@ class McmcConfig(Section):
     )
     burn_in: int = key(
         500,
-        "Sweeps before the first draw is kept.",
+        "Sweeps before the first draw is kept; an upper limit unless mcmc.until is null.",
         "the log posterior settles within some hundred sweeps from a k-means start",
         ge=0,
         le=2**31,
     )
     draws: int = key(
         250,
-        "Number of draws kept per chain.",
+        "Number of draws kept per chain; an upper limit unless mcmc.until is null.",
         "successive draws are correlated, so the effective sample size is smaller",
         ge=1,
         le=2**31,
@@ -144,6 +164,14 @@ class McmcConfig(Section):
         "thinning only loses draws; raise it to save disk space",
         ge=1,
         le=2**31,
+    )
+    until: UntilConfig | None = key(
+        UntilConfig(),
+        "The run ends when its chains agree on the log posterior, the log density at reference events and "
+        "the proportions of interim populations; burn-in ends by a similar rule. null: the run makes all "
+        "sweeps of mcmc.burn_in and all draws.",
+        "further draws add little to what the chains agree on",
+        need="null, or a mapping with rhat and ess, for example {rhat: 1.05, ess: 200}",
     )
     init: str = key(
         "kmeans",
@@ -172,7 +200,7 @@ class McmcConfig(Section):
 
     @property
     def sweeps(self) -> int:
-        """Sweeps of one chain, burn-in included."""
+        """Sweeps of one chain, burn-in included; with `until` the most."""
         return self.burn_in + self.draws * self.thin
 
     @model_validator(mode="after")

@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.populations.find import Populations, mixture_of_draw, spread
 from dpmix.populations.modes import MakeEngine
-from dpmix.runs.diagnostics import MIN_DRAWS, r_hat_and_ess
+from dpmix.runs.effective_size import MIN_DRAWS, r_hat_and_ess
 
 # With 25 draws of each of 4 chains, R-hat of 8% of independent quantities is above 1.05; with 100, of none.
 MONITORED = 400
@@ -64,11 +64,11 @@ def proportion_mixing(weights: Array) -> tuple[Array, Array]:
     r_hat, ess : float64 [P]
         NaN with fewer than 8 draws of each chain, and for a weight that is the same in every draw.
     """
-    mixing = np.full((weights.shape[2], 2), np.nan)
-    if weights.shape[1] >= MIN_DRAWS:
-        for p in np.flatnonzero(np.ptp(weights, axis=(0, 1)) > ROUNDING):
-            mixing[p] = r_hat_and_ess(weights[..., p])
-    return mixing[:, 0], mixing[:, 1]
+    if weights.shape[1] < MIN_DRAWS:
+        return np.full(weights.shape[2], np.nan), np.full(weights.shape[2], np.nan)
+    constant = np.ptp(weights, axis=(0, 1)) <= ROUNDING
+    r_hat, ess = r_hat_and_ess(weights)
+    return np.where(constant, np.nan, r_hat), np.where(constant, np.nan, ess)
 
 
 def r_hat_limit(n_chains: int, n_draws: int, n_quantities: int) -> float:

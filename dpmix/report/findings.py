@@ -8,7 +8,8 @@ from dpmix.model.mixture import Ints
 from dpmix.populations.convergence import BAD_R_HAT, r_hat_limit
 from dpmix.populations.result import INTERVAL, Gating
 from dpmix.report.labels import label, percent, shares
-from dpmix.runs.diagnostics import MIN_DRAWS, truncation_warning_of, who_disagrees
+from dpmix.runs.diagnostics import truncation_warning_of, who_disagrees
+from dpmix.runs.effective_size import MIN_DRAWS
 from dpmix.runs.reader import Run
 
 LOW_SUPPORT = 0.5  # share of the draws below which a population is reported

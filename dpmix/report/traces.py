@@ -67,7 +67,7 @@ def traces(run: Run, mixing: list[Mixing]) -> list[Trace]:
 
 def burn_in(run: Run) -> int:
     """Return the number of burn-in sweeps; 0 for Bayesian EM."""
-    return int(run.config["mcmc"]["burn_in"]) if run.kind == "mcmc" else 0
+    return run.burn_in
 
 
 def thinned(values: Array, most: int = 2000) -> Ints:

@@ -10,22 +10,23 @@ import numpy as np
 
 from dpmix.model.prior import PHI_FLOOR
 from dpmix.runs.diagnostics import (
-    GOOD_ESS,
-    GOOD_R_HAT,
-    MIN_DRAWS,
     ROUGH_DRAWS,
     Mixing,
     by_channel_of,
     convergence,
     disagreement_warning,
     floor_warning,
+    straggler_warning,
     truncation_warning_of,
 )
+from dpmix.runs.effective_size import MIN_DRAWS
 from dpmix.runs.profile import SPANS
 from dpmix.runs.reader import Run
+from dpmix.runs.until import stop_reason
 
 # Beyond this many times the draws, other remedies help more than a longer run.
 MOST_TIMES = 20
+REFERENCE, POPULATION = "reference event", "interim population"  # in the names of monitored quantities
 
 
 def describe_run(run: Run) -> list[str]:
@@ -73,15 +74,9 @@ def _describe_setting(run: Run) -> Iterator[str]:
 
 def _describe_mcmc(run: Run) -> Iterator[str]:
     trace, made = run.trace, int(run.sweeps_made.min())
-    total = trace["seconds"].shape[1] - 1
-    burn_in = run.config["mcmc"]["burn_in"]
-    state = "complete" if run.complete else "not complete"
-    chains = len(trace["seconds"])
-    each = f" of each of {chains} chains" if chains > 1 else ""
-    yield (
-        f"progress: {state}; {run.committed} of {run.draws} draws{each}, "
-        f"sweep {max(made, 0)} of {total} (burn-in {burn_in})"
-    )
+    yield _progress(run)
+    if reason := stop_reason(run):
+        yield reason
     if made > 0:
         yield _speed(run)
     if run.committed == 0:
@@ -98,9 +93,28 @@ def _describe_mcmc(run: Run) -> Iterator[str]:
     rows = convergence(run)
     yield from _describe_mixing(rows)
     yield from _advise(run, rows)
-    for warning in (disagreement_warning(rows, chains, run.committed), truncation_warning_of(run)):
+    for warning in (
+        straggler_warning(log_posterior),
+        disagreement_warning(rows, len(run.alpha), run.committed),
+        truncation_warning_of(run),
+    ):
         if warning:
             yield f"warning: {warning}"
+
+
+def _progress(run: Run) -> str:
+    """Describe how many draws and sweeps are made; "at most" where mcmc.until may end them earlier."""
+    made, burn_in = max(int(run.sweeps_made.min()), 0), run.config["mcmc"]["burn_in"]
+    chains, total = len(run.trace["seconds"]), run.trace["seconds"].shape[1] - 1
+    total -= burn_in - run.burn_in if run.is_monitored else 0
+    state = "complete" if run.complete else "not complete"
+    each = f" of each of {chains} chains" if chains > 1 else ""
+    most = "at most " if run.is_monitored else ""
+    before = f"{run.burn_in} of at most {burn_in}" if run.burn_in_end not in (None, burn_in) else burn_in
+    return (
+        f"progress: {state}; {run.committed} of {most}{run.draws} draws{each}, "
+        f"sweep {made} of {most}{total} (burn-in {before})"
+    )
 
 
 def _describe_moves(run: Run) -> Iterator[str]:
@@ -136,32 +150,52 @@ def _describe_mixing(rows: list[Mixing]) -> Iterator[str]:
     if not rows:
         yield f"mixing: not assessed with fewer than {MIN_DRAWS} draws"
         return
-    width = max(len(row.quantity) for row in rows)
+    families = {
+        f"log density at {{}} {REFERENCE}s": [row for row in rows if REFERENCE in row.quantity],
+        f"proportions of {{}} {POPULATION}s": [row for row in rows if POPULATION in row.quantity],
+    }
+    grouped = [row for family in families.values() for row in family]
+    deciding = [(row.quantity, [row]) for row in rows if row.decides and row not in grouped]
+    deciding += [(name.format(len(family)), family) for name, family in families.items() if family]
+    others = [(row.quantity, [row]) for row in rows if not row.decides]
+    width = max(len(name) for name, _ in deciding + others)
     yield f"mixing: {'':{width - 6}}   R-hat  bulk ESS  tail ESS"
-    for row in rows:
-        if row.sd == 0.0:
-            yield f"  {row.quantity:{width}}  the same in every draw"
-        else:
-            yield f"  {row.quantity:{width}}  {row.r_hat:6.3f}  {row.ess_bulk:8,.0f}  {row.ess_tail:8,.0f}"
+    yield from (_mixing_line(name, family, width) for name, family in deciding)
+    yield "  for information:"
+    yield from (_mixing_line(name, family, width) for name, family in others)
+
+
+def _mixing_line(name: str, rows: list[Mixing], width: int) -> str:
+    """Describe the mixing of one quantity, or the worst R-hat and effective sample sizes of several."""
+    if all(row.sd == 0.0 for row in rows):
+        return f"  {name:{width}}  the same in every draw"
+    if not (counted := [row for row in rows if not row.is_negligible]):
+        return f"  {name:{width}}  {'negligible error':>26}"
+    bulk, tail = min(row.ess_bulk for row in counted), min(row.ess_tail for row in counted)
+    return f"  {name:{width}}  {max(row.r_hat for row in counted):6.3f}  {bulk:8,.0f}  {tail:8,.0f}"
 
 
 def _advise(run: Run, rows: list[Mixing]) -> Iterator[str]:
     """Explain R-hat and ESS, and what to do where they are poor."""
-    if not rows:
+    deciding = [row for row in rows if row.decides]
+    if not deciding:
         return
     chains, draws = len(run.alpha), run.committed
+    limits = deciding[0]
     parts = "the chains and their halves" if chains > 1 else "the halves of the chain"
-    yield f"  R-hat compares {parts}; they agree if it is below {GOOD_R_HAT}. ESS is the effective sample"
-    yield f"  size for means (bulk) and for 5% and 95% quantiles (tail); {GOOD_ESS} is enough."
+    yield f"  The first {len(deciding)} quantities decide; of several, the worst numbers are shown."
+    yield f"  R-hat compares {parts}; they agree if it is below {limits.rhat_limit:g}. ESS is the effective"
+    enough = f"{limits.ess_limit:g} is enough"
+    yield f"  sample size for means (bulk; {enough}) and for 5% and 95% quantiles (tail)."
     if chains * draws < ROUGH_DRAWS:
         yield f"  {chains * draws} draws in all: R-hat and ESS are rough with fewer than {ROUGH_DRAWS}."
-    poor = [row for row in rows if not row.good]
+    poor = [row for row in deciding if not row.good]
     if poor:
         first, *others = _remedy(run, poor)
-        yield f"  Not enough for {len(poor)} of {len(rows)} quantities: {first}"
+        yield f"  Not enough for {len(poor)} of {len(deciding)} quantities: {first}"
         yield from (f"  {line}" for line in others)
     else:
-        yield f"  Enough for all {len(rows)} quantities."
+        yield f"  Enough for all {len(deciding)} quantities."
     if chains == 1:
         yield "  One chain cannot show whether another start would give other results; mcmc.chains: 4 can."
 
@@ -171,7 +205,7 @@ def _remedy(run: Run, poor: list[Mixing]) -> list[str]:
     if not run.complete:
         return [f"{run.draws - run.committed} draws of each chain are still missing."]
     chains = len(run.alpha)
-    times = max(2.0, *(GOOD_ESS / min(row.ess_bulk, row.ess_tail) for row in poor))
+    times = max(2.0, *(row.ess_limit / row.ess_bulk for row in poor))
     if times > MOST_TIMES and chains * run.draws >= ROUGH_DRAWS:
         where = "by mcmc.chains: 4" if chains == 1 else "in the report of dpmix gate"
         return [

@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-import warnings
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import entr
 
+from dpmix.config.schema import UntilConfig
 from dpmix.model.mixture import Array
-from dpmix.runs import effective_size
+from dpmix.runs.effective_size import MIN_DRAWS, ess_tail, r_hat_and_ess
+from dpmix.runs.layout import REFERENCES
+from dpmix.runs.monitors import monitored
 from dpmix.runs.reader import Run
+from dpmix.runs.until import negligible_errors
 
 # The last weight is all the mass after the other sticks, which a longer mixture would divide further. More
 # than one event in a thousand may be a population that a reader looks for.
 VISIBLE_WEIGHT = 1e-3
 # Occasional occupancy of all components is expected; in more than one draw in twenty the data need more.
 FULL_SHARE = 0.05
-# Vehtari et al. (2021), section 4.
-GOOD_R_HAT = 1.01
-GOOD_ESS = 400
 # Above it, chains are in different places. R-hat of 100 independent draws, in one chain or several, is below
 # it; R-hat of fewer draws may be above it by chance.
 BAD_R_HAT = 1.1
 ROUGH_DRAWS = 100
-# An R-hat above it means a variance of 0 within chains, apart from rounding.
-NO_MOVE_R_HAT = 1e6
-# R-hat of one chain compares its quarters, each of at least two draws.
-MIN_DRAWS = 8
+# Chains whose mean log posterior is further below that of the best chain, in nats and in standard deviations
+# within chains, are reported.
+FAR_BELOW, FAR_BELOW_SDS = 100.0, 2.0
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,12 @@ class Mixing:
         Effective sample size for the centre and for the 5% tails of the distribution.
     r_hat : float
         Rank-normalised split R-hat.
+    decides : bool
+        The quantity is one of `dpmix.runs.monitors`, by which runs are judged; others are for information.
+    negligible : float
+        Standard error of the mean below which the quantity counts as agreed.
+    rhat_limit, ess_limit : float
+        Limits of R-hat and of the bulk effective sample size: those of mcmc.until, or its defaults.
     """
 
     quantity: str
@@ -57,21 +63,29 @@ class Mixing:
     ess_bulk: float
     ess_tail: float
     r_hat: float
+    decides: bool = False
+    negligible: float = 0.0
+    rhat_limit: float = UntilConfig().rhat
+    ess_limit: float = UntilConfig().ess
+
+    @property
+    def is_negligible(self) -> bool:
+        """Test whether the quantity is constant, or its standard error negligible."""
+        return self.sd == 0.0 or self.sd / math.sqrt(self.ess_bulk) < self.negligible
 
     @property
     def good(self) -> bool:
-        """Test whether the draws are enough by the usual rules; a constant quantity always passes."""
-        if self.sd == 0.0:
-            return True
-        return self.r_hat < GOOD_R_HAT and min(self.ess_bulk, self.ess_tail) >= GOOD_ESS
+        """Test whether the draws are enough by the rule of mcmc.until."""
+        return self.is_negligible or (self.r_hat < self.rhat_limit and self.ess_bulk >= self.ess_limit)
 
 
 def convergence(run: Run) -> list[Mixing]:
-    """Return the mixing of quantities of the whole mixture.
+    """Return the mixing of quantities of the whole mixture: first those that decide, then others.
 
-    Learned m and phi are given for their slowest channel. No quantity follows a component by its number. All
-    but the log posterior are invariant to the order of the components. The log posterior depends on the order
-    through the prior of the sticks; the chain moves over orders as well.
+    The quantities of `dpmix.runs.monitors` decide. Of the others, learned m and phi are given for their
+    slowest channel. No quantity follows a component by its number. All but the log posterior are invariant to
+    the order of the components. The log posterior depends on the order through the prior of the sticks; the
+    chain moves over orders as well.
 
     Rank-normalised split R-hat and effective sample sizes of Vehtari, Gelman, Simpson, Carpenter and Buerkner
     (2021), Bayesian Analysis 16:667, as ArviZ computes them. The halves of a single chain stand for two
@@ -92,7 +106,6 @@ def convergence(run: Run) -> list[Mixing]:
     stats = run.sample_stats
     quantities = {
         "log posterior": stats["log_posterior"],
-        "log likelihood": stats["log_likelihood"],
         "alpha": run.alpha,
         "occupied components": stats["occupied"],
         "entropy of the weights": entr(run.weights).sum(axis=-1),
@@ -108,7 +121,7 @@ def convergence(run: Run) -> list[Mixing]:
             for d, channel in enumerate(run.channels)
         ]
         rows.append(min(channels, key=lambda row: np.nan_to_num(row.ess_bulk, nan=np.inf)))
-    return rows
+    return [*_deciding(run), *rows]
 
 
 def disagreement_warning(rows: Sequence[Mixing], chains: int, draws: int) -> str | None:
@@ -125,7 +138,7 @@ def disagreement_warning(rows: Sequence[Mixing], chains: int, draws: int) -> str
     str or None
         One line; None where no R-hat is above 1.1, or with fewer than 100 draws in all.
     """
-    apart = [row for row in rows if row.r_hat > BAD_R_HAT]
+    apart = [row for row in rows if row.decides and row.r_hat > BAD_R_HAT and not row.is_negligible]
     if not apart or chains * draws < ROUGH_DRAWS:
         return None
     worst = max(apart, key=lambda row: row.r_hat)
@@ -139,6 +152,34 @@ def disagreement_warning(rows: Sequence[Mixing], chains: int, draws: int) -> str
 def who_disagrees(chains: int) -> str:
     """Return the start of a sentence about disagreement between chains or, of a single chain, its halves."""
     return "chains, or the halves of a chain, disagree" if chains > 1 else "the halves of the chain disagree"
+
+
+def straggler_warning(log_posterior: Array) -> str | None:
+    """Warn of chains that sit far below the best one, and say what to do.
+
+    Parameters
+    ----------
+    log_posterior : float64 [chain, draw]
+
+    Returns
+    -------
+    str or None
+        One line; None where every chain is within 100 nats of the best, or within twice the standard
+        deviation of a chain.
+    """
+    gaps = log_posterior.mean(axis=1).max() - log_posterior.mean(axis=1)
+    low = np.flatnonzero(gaps > max(FAR_BELOW, FAR_BELOW_SDS * float(log_posterior.std(axis=1).mean())))
+    if not len(low):
+        return None
+    numbers = [str(chain + 1) for chain in low]
+    listed = " and ".join(filter(None, (", ".join(numbers[:-1]), numbers[-1])))
+    least, most = (f"{gaps[low].min():,.0f}", f"{gaps[low].max():,.0f}")
+    nats = least if least == most else f"{least} to {most}"
+    which = f"chain {listed} sits" if len(low) == 1 else f"chains {listed} sit"
+    return (
+        f"{which} {nats} nats below chain {int(gaps.argmin()) + 1} in log posterior, in a worse place: raise "
+        "mcmc.burn_in, or start again from other places with another seed"
+    )
 
 
 def truncation_warning(
@@ -229,36 +270,28 @@ def by_channel_of(run: Run) -> dict[str, Array]:
     return found
 
 
-def r_hat_and_ess(values: Array) -> tuple[float, float]:
-    """Return rank-normalised split R-hat and bulk effective sample size of one quantity, as ArviZ does.
-
-    The halves of a single chain stand for two chains in R-hat.
-
-    Parameters
-    ----------
-    values : float64 [chain, draw]
-        At least `MIN_DRAWS` draws of each chain.
-
-    Returns
-    -------
-    r_hat, ess : float
-        NaN for a quantity that is the same in every draw. R-hat is infinite for one that is constant within
-        chains (or halves of a chain) and differs between them.
-    """
-    if np.ptp(values) == 0.0:
-        return np.nan, np.nan
-    chains, draws = values.shape
-    compared = values if chains > 1 else values[0, : draws // 2 * 2].reshape(2, -1)
-    with warnings.catch_warnings():  # the variance within a half may be 0
-        warnings.simplefilter("ignore", RuntimeWarning)
-        r_hat = effective_size.r_hat(compared)
-    return r_hat if r_hat < NO_MOVE_R_HAT else np.inf, effective_size.ess_bulk(values)
+def _deciding(run: Run) -> list[Mixing]:
+    """Return the mixing of the monitored quantities, with the limits of the run."""
+    rule = run.config["mcmc"]["until"] or UntilConfig().model_dump()
+    found = monitored(run)
+    n_references = len(run.constants[REFERENCES]) if run.is_monitored else 0
+    negligible = negligible_errors(run.attributes["n_events"], n_references, len(found))
+    return [
+        replace(
+            _mixing(quantity, values),
+            decides=True,
+            negligible=float(error),
+            rhat_limit=rule["rhat"],
+            ess_limit=rule["ess"],
+        )
+        for (quantity, values), error in zip(found.items(), negligible, strict=True)
+    ]
 
 
 def _mixing(quantity: str, values: Array) -> Mixing:
     """Return the mixing of one quantity, float64 [chain, draw]."""
-    r_hat, ess_bulk = r_hat_and_ess(values)
-    if np.isnan(r_hat):
+    if np.ptp(values) == 0.0:
         return Mixing(quantity, float(values.flat[0]), 0.0, np.nan, np.nan, np.nan)
-    ess_tail = effective_size.ess_tail(values)
-    return Mixing(quantity, float(values.mean()), float(values.std()), ess_bulk, ess_tail, r_hat)
+    (r_hat,), (ess,) = r_hat_and_ess(values[..., None])
+    tail = ess_tail(values)
+    return Mixing(quantity, float(values.mean()), float(values.std()), float(ess), tail, float(r_hat))

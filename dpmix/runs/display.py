@@ -79,12 +79,14 @@ class ProgressDisplay(logging.Handler):
         task = self._update(key, progress.phase, progress.iteration, progress.total)
         speed = None if task.speed is None else f"{task.speed:.3g}"
         state = f"log likelihood {progress.log_likelihood:.6g}, {progress.occupied} components occupied"
+        most = "at most " if progress.at_most else ""
         task.fields.update(
-            count=f"{progress.iteration}/{progress.total}" + (f" {speed}/s" if speed else ""), state=state
+            count=f"{progress.iteration}/{most}{progress.total}" + (f" {speed}/s" if speed else ""),
+            state=state,
         )
         if not self._has_bar:
-            unit, limit = ("step", "at most ") if bem else ("sweep", "")
-            parts = [f"{progress.phase}: {unit} {progress.iteration} of {progress.total}"]
+            unit, limit = ("step", "at most ") if bem else ("sweep", most)
+            parts = [f"{progress.phase}: {unit} {progress.iteration} of {most}{progress.total}"]
             if speed:
                 parts += [f"{speed} {unit}s/s", f"{limit}{TIME_REMAINING.render(task)} remaining"]
             self._line(", ".join([*parts, state]))
@@ -128,7 +130,7 @@ class ProgressDisplay(logging.Handler):
             # Below the first value: the update to that one then marks the time that the speed counts from.
             self._bars.tasks[0].completed = completed - 1
         (task,) = self._bars.tasks
-        self._bars.update(task.id, description=description, completed=completed)
+        self._bars.update(task.id, description=description, completed=completed, total=total)
         return task
 
     def _end_work(self, always: bool = False) -> None:

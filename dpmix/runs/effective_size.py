@@ -16,6 +16,31 @@ from dpmix.model.mixture import Array
 
 TAILS = (0.05, 0.95)  # quantiles of the effective sample size of the tails
 CONSTANT = 1e-15  # range below which draws count as constant
+# R-hat of one chain compares its quarters, each of at least two draws.
+MIN_DRAWS = 8
+NO_MOVE_R_HAT = 1e6  # an R-hat above it means a variance of 0 within chains, apart from rounding
+
+
+def r_hat_and_ess(draws: Array) -> tuple[Array, Array]:
+    """Return R-hat and the bulk effective sample size of several quantities, each float64 [quantity].
+
+    The halves of a single chain stand for two chains in R-hat. Both are NaN for a quantity that is the same
+    in every draw. R-hat is infinite for one that is constant in each chain (or half of a chain) and differs
+    between them.
+
+    Parameters
+    ----------
+    draws : float64 [chain, draw, quantity]
+        At least eight draws of a single chain, four of each of several.
+    """
+    chains, n_draws, count = draws.shape
+    r_hats, sizes = np.full(count, np.nan), np.full(count, np.nan)
+    for q in np.flatnonzero(np.ptp(draws, axis=(0, 1)) > 0.0):
+        own = np.ascontiguousarray(draws[..., q])
+        with np.errstate(divide="ignore", invalid="ignore"):  # the variance within a half may be 0
+            found = r_hat(own if chains > 1 else own[0, : n_draws // 2 * 2].reshape(2, -1))
+        r_hats[q], sizes[q] = found if found < NO_MOVE_R_HAT else np.inf, ess_bulk(own)
+    return r_hats, sizes
 
 
 def r_hat(draws: Array) -> float:

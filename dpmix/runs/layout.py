@@ -21,7 +21,8 @@ import numpy.typing as npt
 from dpmix.runs.profile import SPANS
 
 # 2: counts of moves and of emptied components; files of format 1 are read without them.
-# 3: the noise at atoms depends on the content of the files; for earlier formats it is made as it was.
+# 3: the noise at atoms depends on the content of the files; for earlier formats it is made as it was. And the
+# group convergence, where mcmc.until is not null; other files are read without it.
 FORMAT_VERSION = 3
 COUNTERS = ("committed", "synced")
 MCMC_COUNTS = (
@@ -36,10 +37,22 @@ COUNTS = {"mcmc": MCMC_COUNTS, "bem": ("emptied",)}
 """Counts of one sweep of MCMC and of one step of Bayesian EM (`dpmix.model.gibbs.Info`,
 `dpmix.model.bem.Info`)."""
 
-GROUPS = ("posterior", "sample_stats", "trace", "profile")
+GROUPS = ("posterior", "sample_stats", "trace", "profile", "convergence")
 DRAWN_GROUPS = ("posterior", "sample_stats")  # a row of a dataset for every draw
+REFERENCES = "reference_events"  # the constant that a run has where mcmc.until is not null
+MAX_POPULATIONS = 32  # interim populations whose proportions are monitored, the largest
 REQUIRED_ATTRIBUTES = ("config", "seed", "engine", "scaling", "data_hash", "n_events")
 AnyArray = npt.NDArray[Any]
+
+_CONVERGENCE: dict[str, tuple[tuple[str, ...], npt.DTypeLike]] = {
+    "convergence/log_density": (("chain", "sweep", "reference"), np.float64),
+    "convergence/burn_in": ((), np.int64),
+    "convergence/stopped": ((), np.int64),
+    "convergence/lifted": ((), np.int64),
+    "convergence/r_hat": (("quantity",), np.float64),
+    "convergence/ess": (("quantity",), np.float64),
+    "convergence/error": (("quantity",), np.float64),
+}
 
 
 @dataclass(frozen=True)
@@ -90,6 +103,8 @@ class Layout:
     constants : mapping of str to (dimension names, array)
         Content of the group ``constant_data``, text or numbers. ``channel_means`` and ``channel_sds``,
         float64 [D] over ``("channel",)``, convert standardised values to the transformed scale.
+        ``reference_events``, float64 [R, D] over ``("reference", "channel")``, where a run monitors the
+        convergence of its chains.
     attributes : mapping
         Attributes of the file, at least `REQUIRED_ATTRIBUTES`; values other than texts and numbers as JSON.
     learned : sequence of str
@@ -132,7 +147,14 @@ class Layout:
             "channel": len(self.channels),
             "channel_bis": len(self.channels),
             "span": len(SPANS),
+            "reference": self.n_references,
+            "quantity": 1 + self.n_references + MAX_POPULATIONS,
         }
+
+    @property
+    def n_references(self) -> int:
+        """Reference events; 0 where the run does not monitor the convergence of its chains."""
+        return len(np.asarray(self.constants[REFERENCES][1])) if REFERENCES in self.constants else 0
 
     @property
     def variables(self) -> dict[str, tuple[tuple[str, ...], npt.DTypeLike]]:
@@ -163,6 +185,7 @@ class Layout:
             **{f"trace/{name}": (sweep, np.int64) for name in self.counts},
             "trace/seconds": (sweep, np.float64),
             "profile/seconds": (("span",), np.float64),
+            **(_CONVERGENCE if self.n_references else {}),
         }
 
     @property
@@ -186,16 +209,27 @@ def lay_out(path: Path, layout: Layout) -> None:
         file.attrs.update(_attributes(layout))
         for name in COUNTERS:
             file.create_variable(name, (), np.int64, data=np.int64(0))
-        for group_name in GROUPS:
+        for group_name in dict.fromkeys(name.split("/")[0] for name in layout.variables):
             _lay_out_group(file.create_group(group_name), layout)
         _write_constants(file.create_group("constant_data"), layout)
 
 
 def coordinate(dim: str, size: int, channels: Sequence[str]) -> AnyArray:
-    """Return the values along a dimension: names of channels and spans of time, else numbers."""
+    """Return the values along a dimension: names of channels, spans and quantities, else numbers."""
+    if dim == "quantity":
+        return np.array(quantities(size - 1 - MAX_POPULATIONS, MAX_POPULATIONS))
     if dim == "span":
         return np.array(list(SPANS))
     return np.array(channels) if dim in ("channel", "channel_bis") else np.arange(size)
+
+
+def quantities(n_references: int, n_populations: int) -> list[str]:
+    """Return the names of the monitored quantities, in the order of the dimension ``quantity``."""
+    return [
+        "log likelihood",
+        *(f"log density at reference event {r + 1}" for r in range(n_references)),
+        *(f"proportion of interim population {p + 1}" for p in range(n_populations)),
+    ]
 
 
 def write_coordinates(group: h5netcdf.Group, coordinates: Mapping[str, AnyArray]) -> None:
@@ -231,7 +265,10 @@ def _lay_out_group(group: h5netcdf.Group, layout: Layout) -> None:
     used = dict.fromkeys(dim for dims, _ in variables.values() for dim in dims)
     write_coordinates(group, {dim: coordinate(dim, layout.sizes[dim], layout.channels) for dim in used})
     for name, (dims, dtype) in variables.items():
-        group.create_variable(name, dims, dtype, dcpl=_filled(dtype))
+        if dims:
+            group.create_variable(name, dims, dtype, dcpl=_filled(dtype))
+        else:  # h5netcdf ignores properties of a dataset of one number
+            group.create_variable(name, dims, dtype, data=np.asarray(-1, dtype))
 
 
 def _write_constants(group: h5netcdf.Group, layout: Layout) -> None:

@@ -54,6 +54,8 @@ class SweepReport:
         Wall time of this sweep.
     draws : int
         Draws committed to the run file.
+    at_most : bool
+        The run may end before its last sweep (mcmc.until).
     """
 
     kind: str
@@ -67,6 +69,7 @@ class SweepReport:
     alpha: float
     seconds: float
     draws: int
+    at_most: bool = False
 
 
 @dataclass(frozen=True)

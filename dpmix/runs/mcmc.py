@@ -39,6 +39,7 @@ from dpmix.runs.loop import (
 )
 from dpmix.runs.reader import open_run
 from dpmix.runs.session import Session, open_session
+from dpmix.runs.until import Plan, stop_reason
 
 log = logging.getLogger("dpmix")
 
@@ -83,15 +84,17 @@ def run_mcmc(
         Checkpoints(session) as checkpoints,
         _Passes(session) as passes,
     ):
-        if session.writer.committed == config.mcmc.draws:
+        if open_run(session.writer.path).complete:
             return result_of(session)
         chains = _resumed_chains(session, resume) or _new_chains(session, should_stop)
-        for sweep in _lockstep(session, passes, chains, should_stop):
-            _write(session, sweep)
-            for report in _reports(session, sweep):
+        plan = Plan(config.mcmc, session.writer, chains[0].state.iteration if chains else 0)
+        for sweep in _lockstep(session, plan, passes, chains, should_stop):
+            for report in _reports(session, plan, sweep):
                 on_sweep(report)
             checkpoints.take(sweep.checkpoint)
         checkpoints.save()  # after the last draw too: a user may ask for more draws
+        if reason := stop_reason(open_run(session.writer.path)):
+            log.info(reason)
         return result_of(session)
 
 
@@ -183,22 +186,23 @@ class _Passes:
 
 
 def _lockstep(
-    session: Session, passes: _Passes, chains: list[_Chain], should_stop: ShouldStop
+    session: Session, plan: Plan, passes: _Passes, chains: list[_Chain], should_stop: ShouldStop
 ) -> Iterator[_Sweep]:
-    """Yield the sweeps of all chains in lockstep, to the last one of the run or until asked to stop.
+    """Make, write and yield the sweeps of all chains in lockstep, to the last one or until asked to stop.
 
     A pass of the engine computes the log likelihood of a state and draws the labels for the next state: a
     state is recorded one pass after it was drawn. A chain's next pass starts as soon as its parameters are
-    drawn, so that the host does everything else while the engine works.
+    drawn, so that the host does everything else while the engine works. A pass that has started when the plan
+    ends the run is not used.
     """
-    total, ending = session.config.mcmc.sweeps, not chains
+    ending = not chains
     for number, chain in enumerate(chains):
         passes.start(number, chain)
     while not ending:
         records, following = [], []
         for number, chain in enumerate(chains):
             stats, pass_seconds = passes.result(number)
-            is_last = chain.state.iteration == total
+            is_last = chain.state.iteration == plan.total
             if number == 0:
                 ending = is_last or should_stop()
             started = time.perf_counter()
@@ -207,8 +211,10 @@ def _lockstep(
             if not ending:
                 passes.start(number, following[number])
             records.append(record_of(session, chain.state, stats, seconds, chain.moves))
+        if _write(session, plan, chains, records) and not is_last:
+            following = [replace(chain, recent=chain.moves) for chain in following]
         yield _Sweep(chains, records, following)
-        chains = following
+        chains, ending = following, ending or plan.ended
 
 
 def _advance(session: Session, passes: _Passes, number: int, chain: _Chain, stats: Stats) -> _Chain:
@@ -230,30 +236,35 @@ def _advance(session: Session, passes: _Passes, number: int, chain: _Chain, stat
     except np.linalg.LinAlgError as error:
         raise collinear("sweep", iteration) from error
     moves = tuple(int(getattr(info, name)) for name in MCMC_COUNTS)
-    after_draw = (chain.state.iteration - mcmc.burn_in) % mcmc.thin == 0
-    recent = moves if after_draw else tuple(map(add, chain.recent, moves))
-    return _Chain(state, info.order, moves, recent)
+    return _Chain(state, info.order, moves, tuple(map(add, chain.recent, moves)))
 
 
-def _write(session: Session, sweep: _Sweep) -> None:
-    """Write a sweep to the trace, and its states as a draw where one is due."""
-    mcmc, writer = session.config.mcmc, session.writer
+def _write(session: Session, plan: Plan, chains: list[_Chain], records: list[Record]) -> bool:
+    """Write a sweep to the trace, and its states as a draw where one is due.
+
+    Returns whether the counts of moves start again from 0: after each draw, and at the end of burn-in.
+    """
+    at, writer = chains[0].state.iteration, session.writer
+    states = [chain.state for chain in chains]
     with session.profile.span("writing"):
-        for number, record in enumerate(sweep.records):
-            writer.write_sweep(number, sweep.iteration, record)
-        draw, since_draw = divmod(sweep.iteration - mcmc.burn_in, mcmc.thin)
-        if draw >= 1 and since_draw == 0:
-            pairs = list(zip(sweep.chains, sweep.records, strict=True))
-            records = [replace(record, counts=chain.recent) for chain, record in pairs]
-            writer.write_draw(draw - 1, [chain.state for chain in sweep.chains], records)
+        for number, record in enumerate(records):
+            writer.write_sweep(number, at, record)
+    plan.observe(at, states, records)
+    draw = plan.draw(at)
+    if draw is not None:
+        with session.profile.span("writing"):
+            summed = [replace(r, counts=chain.recent) for chain, r in zip(chains, records, strict=True)]
+            writer.write_draw(draw, states, summed)
+    return draw is not None or at == plan.burn_in
 
 
-def _reports(session: Session, sweep: _Sweep) -> Iterator[SweepReport]:
+def _reports(session: Session, plan: Plan, sweep: _Sweep) -> Iterator[SweepReport]:
     """Yield the report of a sweep of each chain."""
-    mcmc, at = session.config.mcmc, sweep.iteration
-    phase = "burn-in" if at <= mcmc.burn_in else "draws"
+    at = sweep.iteration
+    phase = "burn-in" if plan.in_burn_in(at) else "draws"
     for number, record in enumerate(sweep.records):
-        yield report_of("mcmc", phase, at, mcmc.sweeps, number, record, session.writer.committed)
+        report = report_of("mcmc", phase, at, plan.total, number, record, session.writer.committed)
+        yield replace(report, at_most=plan.at_most)
 
 
 def _resumed_chains(session: Session, resume: bool) -> list[_Chain]:

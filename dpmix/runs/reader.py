@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmix.config.load import parse_config
+from dpmix.config.schema import Config
 from dpmix.errors import DataError
 from dpmix.model.mixture import HYPERPARAMETERS, Array
 from dpmix.runs.layout import COUNTERS, AnyArray, coordinate
@@ -101,7 +102,15 @@ class Run:
     @cached_property
     def config(self) -> dict[str, Any]:
         """The whole config as plain values; raises `ConfigError` where it is not valid."""
-        return parse_config(self.config_text, str(self.path)).model_dump()
+        return self.parsed_config().model_dump()
+
+    def parsed_config(self, overrides: Sequence[str] = ()) -> Config:
+        """Return the whole config, with ``key=value`` overrides; raises `ConfigError` where it is not valid.
+
+        Files without the group ``convergence`` come from runs without mcmc.until, or from before it existed.
+        """
+        without = ["mcmc.until=null"] if self.kind == "mcmc" and not self.is_monitored else []
+        return parse_config(self.config_text, str(self.path), [*without, *overrides])
 
     @property
     def base(self) -> Path:
@@ -144,13 +153,65 @@ class Run:
 
     @property
     def draws(self) -> int:
-        """Draws of each chain in the complete run."""
+        """Draws of each chain in the complete run; with mcmc.until the most."""
         return self._contents.slots["posterior/alpha"].shape[1]
 
     @property
     def complete(self) -> bool:
-        """True if every draw is committed."""
-        return self.committed == self.draws
+        """True if every draw is committed, or mcmc.until has ended the draws."""
+        return self.committed in (self.draws, self.stopped)
+
+    @property
+    def is_monitored(self) -> bool:
+        """True if the run monitors whether its chains agree (mcmc.until)."""
+        return "convergence/log_density" in self._arrays
+
+    @property
+    def burn_in_end(self) -> int | None:
+        """Sweep after which the first draw follows; None until mcmc.until decides, and for Bayesian EM."""
+        if self.kind != "mcmc":
+            return None
+        if not self.is_monitored:
+            return int(self.config["mcmc"]["burn_in"])
+        return self._decided("burn_in")
+
+    @property
+    def burn_in(self) -> int:
+        """Sweeps of burn-in, an upper limit while mcmc.until has not decided; 0 for Bayesian EM."""
+        if self.kind != "mcmc":
+            return 0
+        return int(self.config["mcmc"]["burn_in"]) if self.burn_in_end is None else self.burn_in_end
+
+    @property
+    def draw_sweeps(self) -> slice:
+        """Sweeps of the committed draws, in the trace."""
+        thin = int(self.config["mcmc"]["thin"])
+        return slice(self.burn_in + thin, self.burn_in + self.committed * thin + 1, thin)
+
+    @property
+    def stopped(self) -> int | None:
+        """Draws of each chain after which mcmc.until ended the run; None if it did not, or no longer does."""
+        return None if self.lifted or not self.is_monitored else self._decided("stopped")
+
+    @property
+    def lifted(self) -> bool:
+        """True if the run was resumed to go beyond mcmc.until, which then no longer applies."""
+        return self.is_monitored and self._decided("lifted") == 1
+
+    @property
+    def log_density(self) -> Array:
+        """Log density at the reference events, float64 [chain, sweep, R], nats; NaN for sweeps not made."""
+        return self._arrays["convergence/log_density"]
+
+    @property
+    def agreement(self) -> tuple[Array, Array, Array]:
+        """R-hat, bulk effective sample size and standard error of the monitored quantities at the last check.
+
+        Each is float64 [quantity]: NaN before the first check, for a quantity that never changes, and for a
+        place without a quantity.
+        """
+        r_hat, ess, error = (self._arrays[f"convergence/{name}"] for name in ("r_hat", "ess", "error"))
+        return r_hat, ess, error
 
     @property
     def weights(self) -> Array:
@@ -284,6 +345,10 @@ class Run:
 
     def _names(self, group: str) -> list[str]:
         return [name.split("/")[1] for name in self._datasets if name.split("/")[0] == group]
+
+    def _decided(self, name: str) -> int | None:
+        value = int(self._arrays[f"convergence/{name}"])
+        return None if value < 0 else value
 
     def _drawn(self, name: str) -> AnyArray:
         return self._arrays[name][:, : self.committed]

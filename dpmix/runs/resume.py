@@ -36,7 +36,7 @@ class Chosen:
     earlier : Run or None
         Run to resume.
     adds_draws : bool
-        The config asks for more draws than the earlier run.
+        The config asks for more draws than the earlier run made.
     """
 
     config: Config
@@ -118,7 +118,7 @@ def _resumed_in_place(kind: Kind, path: Path, settings: Sequence[str]) -> Chosen
     earlier = _earlier(kind, path)
     # The settings may name another backend, to which keys of the earlier backend do not apply.
     own = [f"output.path={flow(str(path))}", *resets(settings)]
-    config = parse_config(earlier.config_text, str(path), [*own, *settings])
+    config = earlier.parsed_config([*own, *settings])
     if Path(config.output.path) != path:
         raise ConfigError(
             [f"--output: got {config.output.path}, but {path} is continued in place; leave it out"]
@@ -128,9 +128,11 @@ def _resumed_in_place(kind: Kind, path: Path, settings: Sequence[str]) -> Chosen
 
 def _resumed(kind: Kind, config: Config, base: Path, name: str, earlier: Run) -> Chosen:
     """The run of a config, where it draws what the earlier run does."""
-    started = parse_config(earlier.config_text, str(earlier.path))
-    adds_draws = kind == "mcmc" and config.mcmc.draws > earlier.draws
-    allowed = RESUMABLE | ({"mcmc.draws"} if adds_draws else set())
+    started = earlier.parsed_config()
+    larger = kind == "mcmc" and config.mcmc.draws > earlier.draws
+    allowed = RESUMABLE | ({"mcmc.draws"} if larger else set())
+    if config.mcmc.until is None:
+        allowed |= {"mcmc.until"}
     changed = [key for key in differences(config, started) if key not in allowed]
     if changed:
         raise ConfigError(
@@ -140,7 +142,16 @@ def _resumed(kind: Kind, config: Config, base: Path, name: str, earlier: Run) ->
                 for key in changed
             ]
         )
+    adds_draws = larger or (lifts(config, earlier) and earlier.committed < earlier.draws)
     return Chosen(config, base, earlier, adds_draws)
+
+
+def lifts(config: Config, earlier: Run) -> bool:
+    """Return whether a resumed run goes beyond mcmc.until: it is set to null, or more draws are asked for."""
+    if not earlier.is_monitored:
+        return False
+    more = earlier.stopped is not None and config.mcmc.draws > earlier.draws
+    return more or config.mcmc.until is None
 
 
 def _earlier(kind: Kind, path: Path) -> Run:

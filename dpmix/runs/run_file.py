@@ -10,6 +10,10 @@ The file is HDF5 in the netCDF-4 layout; ``arviz.from_netcdf`` and ``xarray.open
     trace           the same and alpha, of each sweep: [chain, sweep], or [start, step] for Bayesian EM;
                     sweep 0 is the initial state
     profile         seconds [span]: wall time of the run so far by activity, see dpmix.runs.profile
+    convergence     where mcmc.until is not null: log_density [chain, sweep, reference]; burn_in, the sweep
+                    after which the first draw follows; stopped, the number of draws after which the rule
+                    held; lifted, 1 once a resume has gone beyond it; r_hat, ess and error [quantity], of the
+                    last check
     constant_data   samples, scaling of the channels, ...: the constants of the layout
     committed       number of draws that are complete in every chain
     synced          number of draws known to be on the disk
@@ -133,6 +137,7 @@ def read_contents(path: Path) -> Contents:
             names = [
                 f"{group}/{name}"
                 for group in GROUPS
+                if group in file
                 for name, dataset in file[group].items()
                 if not dataset.is_scale
             ]

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
 from dpmix.config.schema import INIT_METHODS, Config, ModelConfig
@@ -27,9 +28,11 @@ from dpmix.model.mixture import HYPERPARAMETERS
 from dpmix.model.prior import Prior
 from dpmix.runs import initialise
 from dpmix.runs.describe import describe_engine
-from dpmix.runs.layout import COUNTS, Layout
+from dpmix.runs.layout import COUNTS, REFERENCES, Layout
+from dpmix.runs.monitors import reference_events
 from dpmix.runs.profile import Profile
 from dpmix.runs.reader import Run, open_run
+from dpmix.runs.resume import lifts
 from dpmix.runs.writer import RunWriter
 from dpmix.system import memory
 
@@ -110,6 +113,8 @@ def open_session(kind: str, config: Config, base: Path, resume: bool, overwrite:
             check_same_data(earlier, events)
             if kind == "mcmc" and config.mcmc.draws > earlier.draws:
                 writer = stack.enter_context(_grown(writer, config, earlier))
+            if lifts(config, earlier):
+                writer.write_convergence("lifted", 1)
         profile = Profile(None if earlier is None else earlier.profile)
         yield Session(config, origin, events, engine, prior, writer, profile)
 
@@ -226,7 +231,11 @@ def layout_of(kind: str, config: Config, base: Path, events: Events, engine: Map
     """Return the layout of the run file: its sizes and everything that is constant during the run."""
     scaling = events.scaling
     is_mcmc = kind == "mcmc"
-    rows = {} if events.rows is None else {"rows": (("event",), events.rows)}
+    extra: dict[str, tuple[tuple[str, ...], npt.ArrayLike]] = {}
+    if events.rows is not None:
+        extra["rows"] = ("event",), events.rows
+    if is_mcmc and config.mcmc.until is not None:
+        extra[REFERENCES] = ("reference", "channel"), reference_events(events.values)
     return Layout(
         kind=kind,
         chains=config.mcmc.chains if is_mcmc else config.bem.starts,
@@ -241,7 +250,7 @@ def layout_of(kind: str, config: Config, base: Path, events: Events, engine: Map
             "channel_sds": (("channel",), scaling.sds),
             "sample": (("sample",), np.array(events.samples, dtype=object)),
             "sample_starts": (("sample_edge",), events.sample_starts),
-            **rows,
+            **extra,
         },
         attributes={
             "config": to_yaml(config),

@@ -158,6 +158,10 @@ class RunWriter:
         self._write_counts("trace", place, record)
         self._write("trace/seconds", place, record.seconds)
 
+    def write_convergence(self, name: str, value: npt.ArrayLike, row: tuple[int, ...] = ()) -> None:
+        """Write a dataset of the group ``convergence``, or the row of it with these leading indices."""
+        self._write(f"convergence/{name}", row, value)
+
     def write_draw(self, draw: int, states: Sequence[State], records: Sequence[Record]) -> None:
         """Write one draw, numbered from 0, of each chain (Bayesian EM: of the best start), then commit it.
 

@@ -34,7 +34,7 @@ def a_config(folder: Path, output: str, **sections: dict[str, object]) -> Config
         "seed": 5,
     }
     engine = {"backend": "cpu"} | sections.pop("engine", {})
-    mcmc = {"chains": 1} | sections.pop("mcmc", {})
+    mcmc = {"chains": 1, "until": None} | sections.pop("mcmc", {})
     return Config.model_validate(settings | sections | {"engine": engine, "mcmc": mcmc})
 
 
