@@ -15,7 +15,7 @@ PAGES := README.md docs/tutorial.md docs/benchmarks/*.md
 .PHONY: help demo test test-all test-gpu faults fuzz sanitize sbc lint warnings docs links bench guard bench-cpu bench-gpu clean
 
 help:
-	@echo "make demo       simulate a cytometry sample, run dpmix mcmc on it, print a summary, draw a figure (in demo/)"
+	@echo "make demo       simulate a cytometry sample, find its populations, write a report (in demo/gated)"
 	@echo "make test       the tests, except those marked slow; those of the CUDA engine on emulated devices"
 	@echo "make test-all   make test, then the slow tests: samplers and kills at length, other processors, the browser"
 	@echo "make test-gpu   the tests of the CUDA engine on this machine's GPUs"
@@ -46,7 +46,7 @@ demo: $(VENV)/installed
 	mkdir -p demo
 	$(BIN)/dpmix simulate demo/sample.fcs --overwrite
 	$(BIN)/dpmix mcmc configs/demo.yaml --output demo/run.h5 --overwrite
-	$(BIN)/python data/figure.py demo/run.h5 demo/figure.png
+	$(BIN)/dpmix gate demo/run.h5 --output demo/gated --overwrite
 
 # One process per test file, on up to four cores.
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile

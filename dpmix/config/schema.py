@@ -84,10 +84,11 @@ class ModelConfig(Section):
         le=4096,
     )
     coarseness: float | None = key(
-        None,
-        "Number of events n_c that the data count as at most: the likelihood is taken to the power "
-        "n_c / (n_c + N) for N events (coarsened posterior). null: every event counts in full.",
-        "",
+        5_000.0,
+        "Number of events n_c that the N events count as at most: the likelihood is taken to the power "
+        "n_c / (n_c + N) (coarsened posterior). null: every event counts in full (exact posterior).",
+        "cells are not Gaussian: with more events, the exact posterior spends more and more components on the "
+        "shapes of populations, and chains disagree; see docs/explanation/coarsening.md",
         ge=1.0,
         le=1e12,
         need="a number of events from 1 to 1e12, or null",
