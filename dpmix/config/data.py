@@ -108,13 +108,14 @@ class DataConfig(Section):
         "one prior then fits every channel",
     )
     atoms: Literal["report", "dither", "tail"] = key(
-        "dither",
+        "tail",
         "Handling of atoms: many events at exactly one value of a channel (clipped, or zero), where "
         "covariances may shrink to zero. report: only report them. dither: add noise of 0.03 standard "
         "deviations. tail: spread events at a limit beyond it as a half-normal, and dither the others. Atoms "
         "are always reported; the noise depends on the values in the files, not on their names or the seed; "
         "data files are not changed.",
-        "a learned prior (model.learn) needs it, because many events at one value pull phi to zero",
+        "a learned prior (model.learn) needs it, because many events at one value pull phi to zero; "
+        "a tail continues a population beyond a limit, as if nothing had been cut off",
     )
     margin_events: Literal["report", "drop"] = key(
         "report",

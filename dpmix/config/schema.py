@@ -87,7 +87,7 @@ class ModelConfig(Section):
         5_000.0,
         "Number of events n_c that the N events count as at most: the likelihood is taken to the power "
         "n_c / (n_c + N) (coarsened posterior). null: every event counts in full (exact posterior).",
-        "cells are not Gaussian: with more events, the exact posterior spends more and more components on the "
+        "cells are not Gaussian: with more events, the exact posterior uses more and more components for the "
         "shapes of populations, and chains disagree; see docs/explanation/coarsening.md",
         ge=1.0,
         le=1e12,

@@ -17,7 +17,7 @@ grid is an atom.
 **Treatment.** `dither` adds Gaussian noise of 0.03 standard deviations of the channel, which bounds the width
 of a component there. `tail` replaces an atom at a limit of the channel by a half-normal beyond the limit. Its
 scale makes the density of the events continuous at the limit (at most half a standard deviation). `tail`
-dithers every other atom. The zero of a mass cytometer is dithered: it means no ions, and is not a limit.
+dithers every other atom.
 
 **Noise.** The noise of an event is a function of the values that its file stores in the channel, and of the
 row of the event in the file. It does not depend on the seed, on the names of files, samples and channels, on
@@ -79,7 +79,6 @@ def find(
     values: Floats,
     mode: str,
     transforms: Sequence[Callable[[Array], Array]],
-    no_limits: Sequence[float] = (),
 ) -> tuple[tuple[Atom, ...], ...]:
     """Find the atoms of each channel, in increasing order.
 
@@ -90,8 +89,6 @@ def find(
     mode : "report", "dither" or "tail"
     transforms : sequence of callable
         For each channel, from raw to transformed values, float64.
-    no_limits : sequence of float
-        Raw values that are not limits of a channel even if no event lies beyond them.
 
     Returns
     -------
@@ -99,7 +96,7 @@ def find(
         For each channel. Found in at most 262,144 evenly spaced events, counted in all events.
     """
     some = _evenly_spaced(values)
-    found = [_candidates(some[:, j], mode, transform, no_limits) for j, transform in enumerate(transforms)]
+    found = [_candidates(some[:, j], mode, transform) for j, transform in enumerate(transforms)]
     return count(found, values)
 
 
@@ -133,14 +130,13 @@ def _candidates(
     column: Floats,
     mode: str,
     transform: Callable[[Array], Array],
-    no_limits: Sequence[float],
 ) -> list[Atom]:
     """Find the atoms of a channel in some of its events, float32 [M]; events are counted later."""
     values, counts = np.unique(column, return_counts=True)
     places = _frequent(counts)
     treatments: list[tuple[Treatment, float]] = [("kept", 0.0)] * len(places)
     if places and mode != "report":
-        sides = [0 if mode == "dither" or values[i] in no_limits else _limit(counts, i) for i in places]
+        sides = [0 if mode == "dither" else _limit(counts, i) for i in places]
         treatments = _treatments(transform(values.astype(np.float64)), counts, places, sides)
     return [Atom(float(values[i]), 0, *treatment) for i, treatment in zip(places, treatments, strict=True)]
 

@@ -112,9 +112,8 @@ class FittedScale:
             for j, asked in enumerate(self._transforms)
         )
         require_positive(transforms, gathered.counts.not_positive, names)
-        no_limits = (0.0,) if source.kind == "mass" else ()
         apply = [transform.apply for transform in transforms]
-        found = atoms.find(values, self._settings.atoms, apply, no_limits)
+        found = atoms.find(values, self._settings.atoms, apply)
         zeros, ones = np.zeros(len(names)), np.ones(len(names))
         return Scaling(names, transforms, zeros, ones, found, self._noise_seed), found
 

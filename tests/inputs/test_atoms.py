@@ -32,8 +32,8 @@ def same(values: Array) -> Array:
     return values
 
 
-def found(values: npt.ArrayLike, mode: str = "report", no_limits: tuple[float, ...] = ()) -> tuple[Atom, ...]:
-    return find(np.asarray(values, np.float32)[:, None], mode, [same], no_limits)[0]
+def found(values: npt.ArrayLike, mode: str = "report") -> tuple[Atom, ...]:
+    return find(np.asarray(values, np.float32)[:, None], mode, [same])[0]
 
 
 def values_of(values: npt.ArrayLike) -> list[float]:
@@ -211,7 +211,6 @@ def test_only_an_atom_at_a_limit_gets_a_tail() -> None:
     assert spread_of(too_many, "tail")[1][0].treatment == "dithered"
     counts = np.where(random().random(N) < 0.4, 0, random(2).exponential(8, N))
     assert spread_of(counts, "tail")[1][0].treatment == "tail below"
-    assert spread_of(counts, "tail", no_limits=(0.0,))[1][0].treatment == "dithered"
 
 
 def test_an_event_is_moved_once() -> None:
