@@ -43,7 +43,7 @@ def test_files_alone_are_enough(tmp_path: Path) -> None:
     config = load_config(path)
     assert config.data.files == ["sample.fcs"]
     assert config.data.transform["default"].method == "auto"
-    assert config.data.atoms == "dither"
+    assert config.data.atoms == "tail"
     assert (config.model.components, config.model.learn) == (128, ["alpha", "gamma", "nu", "phi"])
     assert config.output.path == "run.h5"
 

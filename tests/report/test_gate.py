@@ -58,7 +58,7 @@ def config(folder: Path, output: str, **sections: dict[str, Any]) -> Config:
     files = [str(folder / f"{name}.fcs") for name in "ab"]
     settings: dict[str, Any] = {
         "data": {"files": files, "channels": MARKERS, "max_events": TAKEN},
-        "model": {"components": 24},
+        "model": {"components": 24, "coarseness": None},  # the exact posterior has populations to merge
         "mcmc": {"chains": 2, "burn_in": 60, "draws": 8},
         "bem": {"starts": 1, "max_steps": 50},
         "engine": {"backend": "cpu"},
