@@ -41,7 +41,7 @@ def main() -> None:
             config = {
                 "data": {"files": ["events.npy"]},
                 "model": {"components": K},
-                "mcmc": {"burn_in": 100, "draws": DRAWS},
+                "mcmc": {"burn_in": 100, "draws": DRAWS, "until": None},
                 "output": {"path": str(folder / "run.h5")},
             }
             (folder / "run.yaml").write_text(yaml.safe_dump(config))

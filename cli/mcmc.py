@@ -18,8 +18,10 @@ def command(**options: Any) -> None:
 
     CONFIG is a YAML file, as `dpmix init` writes it. With --resume it may also be the run file.
 
+    The run ends when its chains agree (mcmc.until), or after mcmc.draws.
+
     --resume continues a stopped or killed run, to the same draws as without the interruption. It also extends
-    a complete run, if mcmc.draws is larger than before.
+    a complete run, if mcmc.draws is larger than before or mcmc.until=null.
 
     \b
     Examples:

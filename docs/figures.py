@@ -297,7 +297,7 @@ def memberships() -> Figure:
                 "transform": {"default": {"method": "linear"}},
             },
             "model": {"components": 16},
-            "mcmc": {"burn_in": 200, "draws": 100},
+            "mcmc": {"burn_in": 200, "draws": 100, "until": None},
             "engine": {"backend": "cpu", "threads": 1},
             "output": {"path": str(path)},
         }

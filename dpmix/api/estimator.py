@@ -52,7 +52,7 @@ class DPMixture(DensityMixin, BaseEstimator):  # type: ignore[misc] # scikit-lea
     learn : sequence of str
         Key model.learn: hyperparameters to draw.
     chains, burn_in, draws, thin, init
-        Keys of mcmc.
+        Keys of mcmc. burn_in and draws are upper limits, unless ``settings`` sets mcmc.until to None.
     starts, max_steps, tolerance
         Keys of bem.
     channels : sequence of str, optional

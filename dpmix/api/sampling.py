@@ -52,7 +52,7 @@ def run_mcmc(
         the current folder.
     resume : bool
         Continue the run in the run file from its checkpoint. The result is that of an uninterrupted run. A
-        larger mcmc.draws adds draws.
+        larger mcmc.draws adds draws, and mcmc.until set to null those that the rule left out.
     overwrite : bool
         Replace an existing run file.
     progress : bool, optional

@@ -94,7 +94,7 @@ def _describe_mcmc(run: Run) -> Iterator[str]:
     yield from _describe_mixing(rows)
     yield from _advise(run, rows)
     for warning in (
-        straggler_warning(log_posterior),
+        straggler_warning(run.sample_stats["log_likelihood"]),
         disagreement_warning(rows, len(run.alpha), run.committed),
         truncation_warning_of(run),
     ):

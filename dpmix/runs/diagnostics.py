@@ -27,7 +27,7 @@ FULL_SHARE = 0.05
 # it; R-hat of fewer draws may be above it by chance.
 BAD_R_HAT = 1.1
 ROUGH_DRAWS = 100
-# Chains whose mean log posterior is further below that of the best chain, in nats and in standard deviations
+# Chains whose mean log likelihood is further below that of the best chain, in nats and in standard deviations
 # within chains, are reported.
 FAR_BELOW, FAR_BELOW_SDS = 100.0, 2.0
 
@@ -154,12 +154,12 @@ def who_disagrees(chains: int) -> str:
     return "chains, or the halves of a chain, disagree" if chains > 1 else "the halves of the chain disagree"
 
 
-def straggler_warning(log_posterior: Array) -> str | None:
+def straggler_warning(log_likelihood: Array) -> str | None:
     """Warn of chains that sit far below the best one, and say what to do.
 
     Parameters
     ----------
-    log_posterior : float64 [chain, draw]
+    log_likelihood : float64 [chain, draw]
 
     Returns
     -------
@@ -167,8 +167,9 @@ def straggler_warning(log_posterior: Array) -> str | None:
         One line; None where every chain is within 100 nats of the best, or within twice the standard
         deviation of a chain.
     """
-    gaps = log_posterior.mean(axis=1).max() - log_posterior.mean(axis=1)
-    low = np.flatnonzero(gaps > max(FAR_BELOW, FAR_BELOW_SDS * float(log_posterior.std(axis=1).mean())))
+    means = log_likelihood.mean(axis=1)
+    gaps = means.max() - means
+    low = np.flatnonzero(gaps > max(FAR_BELOW, FAR_BELOW_SDS * float(log_likelihood.std(axis=1).mean())))
     if not len(low):
         return None
     numbers = [str(chain + 1) for chain in low]
@@ -177,8 +178,8 @@ def straggler_warning(log_posterior: Array) -> str | None:
     nats = least if least == most else f"{least} to {most}"
     which = f"chain {listed} sits" if len(low) == 1 else f"chains {listed} sit"
     return (
-        f"{which} {nats} nats below chain {int(gaps.argmin()) + 1} in log posterior, in a worse place: raise "
-        "mcmc.burn_in, or start again from other places with another seed"
+        f"{which} {nats} nats below chain {int(gaps.argmin()) + 1} in log likelihood, in a worse place; "
+        "raise mcmc.burn_in, or start again with another seed"
     )
 
 

@@ -281,7 +281,8 @@ def _resumed_chains(session: Session, resume: bool) -> list[_Chain]:
         raise DataError(
             f"{checkpoint_path(session.writer.path)}: does not fit the run; restart with --overwrite"
         )
-    log.info("resuming from sweep %d of %d", checkpoint.iteration, session.config.mcmc.sweeps)
+    most = "" if session.config.mcmc.until is None else "at most "
+    log.info("resuming from sweep %d of %s%d", checkpoint.iteration, most, session.config.mcmc.sweeps)
     pairs = zip(checkpoint.states, counts.tolist(), strict=True)
     return [_Chain(state, None, tuple(moves), tuple(recent)) for state, (moves, recent) in pairs]
 

@@ -56,6 +56,10 @@ SECTIONS: dict[str, dict[str, object]] = {
     "bem": {"starts": 6, "max_steps": 80, "tolerance": 1e-12},
     "engine": {"threads": 1},
 }
+UNTIL: dict[str, dict[str, object]] = {
+    **SECTIONS,
+    "mcmc": {"chains": 2, "burn_in": 110, "draws": 130, "until": {"rhat": 1.5, "ess": 100}},
+}
 SHORT = {**SECTIONS, "mcmc": {"chains": 2, "burn_in": 5, "draws": 30}}
 
 Record = Callable[[str, object], None]
@@ -63,10 +67,11 @@ Record = Callable[[str, object], None]
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Events, and what runs that nothing happened to made of them: mcmc.h5, bem.h5, short.h5."""
+    """Events, and what runs that nothing happened to made of them: mcmc.h5, until.h5, bem.h5, short.h5."""
     folder = tmp_path_factory.mktemp("data")
     write_events(folder / "events.npy", N)
     run_mcmc(a_config(folder, "mcmc.h5", **SECTIONS))
+    run_mcmc(a_config(folder, "until.h5", **UNTIL))
     run_bem(a_config(folder, "bem.h5", **SECTIONS))
     run_mcmc(a_config(folder, "short.h5", **SHORT))
     return folder
@@ -110,12 +115,17 @@ def how_to_go_on(path: Path) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "kills"), [("mcmc", KILLS), ("bem", (KILLS + 4) // 5)])
+@pytest.mark.parametrize(
+    ("name", "kills"), [("mcmc", KILLS), ("until", (KILLS + 1) // 2), ("bem", (KILLS + 4) // 5)]
+)
 def test_killed_at_random_moments_a_run_goes_on_to_the_same_draws(
-    data: Path, folder: Path, kind: str, kills: int, record_property: Record
+    data: Path, folder: Path, name: str, kills: int, record_property: Record
 ) -> None:
     random = np.random.default_rng(1)
-    path, whole = folder / "run.h5", data / f"{kind}.h5"
+    path, whole, kind = folder / "run.h5", data / f"{name}.h5", "bem" if name == "bem" else "mcmc"
+    if name == "until":
+        (folder / "run.yaml").write_text(to_yaml(a_config(data, str(path), **UNTIL)))
+        assert open_run(whole).stopped is not None
     longest = min(seconds_of(kind, folder / "run.yaml", "--quiet", "--overwrite") for _ in range(2))
     path.unlink()
     met, found = 0, 0

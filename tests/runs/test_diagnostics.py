@@ -13,7 +13,13 @@ import pytest
 
 from dpmix.model.mixture import HYPERPARAMETERS, Hyperparameters, State
 from dpmix.runs.describe import describe_profile, describe_run
-from dpmix.runs.diagnostics import ROUGH_DRAWS, convergence, floor_warning, truncation_warning
+from dpmix.runs.diagnostics import (
+    ROUGH_DRAWS,
+    convergence,
+    floor_warning,
+    straggler_warning,
+    truncation_warning,
+)
 from dpmix.runs.layout import Layout, Record
 from dpmix.runs.profile import SPANS
 from dpmix.runs.reader import Run, open_run
@@ -327,6 +333,42 @@ def test_disagreement_is_not_told_from_few_draws(path: Path) -> None:
     assert np.nanmax([row.r_hat for row in convergence(open_run(path))]) > 1.1
     assert not [line for line in lines if line.startswith("warning")]
     assert told(lines, "  20 draws in all: R-hat and ESS are rough with fewer than 100.")
+
+
+@pytest.mark.parametrize(
+    ("means", "sd", "begins"),
+    [
+        ([0.0, -50.0, -90.0], 5.0, None),
+        ([0.0, -300.0, -20.0], 5.0, "chain 2 sits 300 nats below chain 1 in log likelihood"),
+        ([-700.0, -300.0, 0.0, -450.0], 5.0, "chains 1, 2 and 4 sit 300 to 700 nats below chain 3"),
+        ([0.0, -300.0], 200.0, None),
+        ([0.0], 5.0, None),
+    ],
+)
+def test_chains_far_below_the_others_are_named(means: list[float], sd: float, begins: str | None) -> None:
+    noise = sd * np.tile([-1.0, 1.0], 50)
+    found = straggler_warning(np.array(means)[:, None] + noise)
+    assert (found is None) == (begins is None)
+    if found is not None and begins is not None:
+        assert found.startswith(begins)
+        assert found.endswith("raise mcmc.burn_in, or start again with another seed")
+
+
+def test_a_chain_far_below_is_told_and_the_number_of_components_is_not(path: Path) -> None:
+    """The log likelihood decides; occupied components that differ between chains give no warning."""
+    draws = np.random.default_rng(14).normal(size=(3, 100))
+    draws[1] -= 400.0
+    lines = lines_of(path, draws)
+    assert told(lines, "warning: chain 2 sits 400 nats below chain ")
+    path.unlink()
+    with RunWriter.create(path, layout("mcmc", 2, 100, 111, n_events=10)) as writer:
+        for draw in range(100):
+            value = float(draws[0, draw])
+            records = [Record(value, value, occupied, 2.0, 0.02) for occupied in (3 + draw % 2, 6 + draw % 2)]
+            writer.write_draw(draw, [state(stick=0.7)] * 2, records)
+    lines = describe_run(open_run(path))
+    assert float(told(lines, "  occupied components").split()[2]) > 1.5
+    assert not [line for line in lines if line.startswith("warning")]
 
 
 def test_chains_that_never_move_disagree_without_end(path: Path) -> None:
