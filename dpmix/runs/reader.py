@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import warnings
 from collections.abc import Sequence
 from functools import cached_property
@@ -108,8 +109,11 @@ class Run:
         """Return the whole config, with ``key=value`` overrides; raises `ConfigError` where it is not valid.
 
         Files without the group ``convergence`` come from runs without mcmc.until, or from before it existed.
+        Files whose config has no model.coarseness are from before it existed, and of the exact posterior.
         """
         without = ["mcmc.until=null"] if self.kind == "mcmc" and not self.is_monitored else []
+        if not re.search(r"^ +coarseness:", self.config_text, re.MULTILINE):
+            without.append("model.coarseness=null")
         return parse_config(self.config_text, str(self.path), [*without, *overrides])
 
     @property

@@ -56,7 +56,7 @@ class Session:
 
     @property
     def zeta(self) -> float:
-        """What an event counts: the power of the likelihood, as `model.coarseness` says."""
+        """The power of the likelihood, as `model.coarseness` says: each event counts so much."""
         return zeta_of(self.config.model.coarseness, len(self.events.values))
 
     def write_profile(self) -> None:
