@@ -45,7 +45,7 @@ $(EMULATOR): $(VENV)/installed $(wildcard tests/cuda_on_cpu/*.*)
 demo: $(VENV)/installed
 	mkdir -p demo
 	$(BIN)/dpmix simulate demo/sample.fcs --overwrite
-	$(BIN)/dpmix mcmc configs/demo.yaml --output demo/run.h5 --overwrite
+	$(BIN)/dpmix mcmc configs/demo.yaml --overwrite
 	$(BIN)/dpmix gate demo/run.h5 --output demo/gated --overwrite
 
 # One process per test file, on up to four cores.
