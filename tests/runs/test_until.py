@@ -78,6 +78,20 @@ def test_constant_quantities_and_negligible_errors_do_not_count() -> None:
     assert not Agreement.of(stuck).holds(np.zeros(1), 1.05)
 
 
+def test_burn_in_ends_where_the_likelihood_and_most_densities_agree() -> None:
+    none = np.zeros(21)
+    values = np.random.default_rng(0).normal(size=(4, 60, 21))
+    assert Agreement.of(values).allows_draws(none)
+    values[0, :, [5, 9]] += 4.0
+    assert Agreement.of(values).allows_draws(none)
+    values[0, :, 12] += 4.0
+    assert not Agreement.of(values).allows_draws(none)
+    assert Agreement.of(values).allows_draws(none + 10.0)  # errors are negligible
+    values = np.random.default_rng(0).normal(size=(4, 60, 21))
+    values[0, :, 0] += 4.0
+    assert not Agreement.of(values).allows_draws(none)
+
+
 def test_checks_become_rarer() -> None:
     checks = [n for n in range(1, 3_000) if is_check(n)]
     assert checks[:4] == [50, 75, 100, 125]
