@@ -3,7 +3,7 @@
 The rule is applied to the quantities of `dpmix.runs.monitors`, with the rank-normalised split R-hat and the
 bulk effective sample size (`dpmix.runs.effective_size`). A quantity that never changes counts as agreed. So
 does one whose error is negligible, however slowly it mixes: a standard error below 0.1 nats of a log density,
-and below 0.001 nats per event of the log likelihood. No error of a proportion is negligible.
+and below 0.002 nats per event of the log likelihood. No error of a proportion is negligible.
 
 Burn-in ends at the first check at which R-hat of the log likelihood and of nine in ten log densities is below
 1.2 over the latter half of the sweeps so far, and at mcmc.burn_in at the latest. Checks are after 100, 125,
@@ -44,7 +44,7 @@ FIRST_CHECK, CHECK_EVERY = 50, 25
 FIRST_END_OF_BURN_IN = 100
 BURN_IN_R_HAT, BURN_IN_SHARE = 1.2, 0.9
 NEGLIGIBLE_DENSITY = 0.1  # nats: the density is then known to 10%
-NEGLIGIBLE_LIKELIHOOD = 0.001  # nats per event
+NEGLIGIBLE_LIKELIHOOD = 0.002  # nats per event
 
 
 def is_check(n: int) -> bool:
