@@ -111,10 +111,8 @@ def open_session(kind: str, config: Config, base: Path, resume: bool, overwrite:
         else:
             warn_of_other_arithmetic(earlier.engine, attributes)
             check_same_data(earlier, events)
-            if kind == "mcmc" and config.mcmc.draws > earlier.draws:
-                writer = stack.enter_context(_grown(writer, config, earlier))
-            if lifts(config, earlier):
-                writer.write_convergence("lifted", 1)
+            if kind == "mcmc":
+                writer = _extended(stack, writer, config, earlier)
         profile = Profile(None if earlier is None else earlier.profile)
         yield Session(config, origin, events, engine, prior, writer, profile)
 
@@ -149,11 +147,18 @@ def _engine(config: Config, backend: str, events: Events, storage: Storage) -> I
         yield engine
 
 
-def _grown(writer: RunWriter, config: Config, earlier: Run) -> RunWriter:
-    """Return a writer of the same run with room for the draws that the config asks for."""
+def _extended(stack: ExitStack, writer: RunWriter, config: Config, earlier: Run) -> RunWriter:
+    """Return a writer of the same run with room for the draws that the config asks for.
+
+    Where they go beyond mcmc.until, the file says so first: a run killed here must not look complete.
+    """
+    if lifts(config, earlier):
+        writer.write_convergence("lifted", 1)
+    if config.mcmc.draws <= earlier.draws:
+        return writer
     grown = writer.grown(config.mcmc.draws, 1 + config.mcmc.sweeps, to_yaml(config))
     log.info("room for %d draws in place of %d", config.mcmc.draws, earlier.draws)
-    return grown
+    return stack.enter_context(grown)
 
 
 def memory_overhead(kind: str, config: Config, backend: str, n: int, dim: int, in_file: bool = False) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import xarray
 from whole_runs import StopAfter, a_config, assert_draws_of, assert_identical
 
 from dpmix import open_run
@@ -20,6 +21,7 @@ from dpmix.runs.describe import describe_run
 from dpmix.runs.loop import Checkpoints
 from dpmix.runs.mcmc import run_mcmc
 from dpmix.runs.monitors import InterimPopulations, interim_populations, reference_events
+from dpmix.runs.reader import import_arviz
 from dpmix.runs.resume import choose
 from dpmix.runs.until import Agreement, is_check
 
@@ -213,6 +215,28 @@ def test_a_run_whose_chains_agree_ends_early(folder: Path, tmp_path: Path, more:
     assert f"(burn-in {run.burn_in} of at most 60)" in text
     assert f"\nstopped after {run.committed} of at most 40 draws: R-hat " in text
     assert f"in all {1 + 24 + 2} monitored quantities" in text
+
+
+@pytest.mark.usefixtures("often")
+def test_arviz_and_xarray_open_a_run_that_ended_early(folder: Path, tmp_path: Path) -> None:
+    run = open_run(run_mcmc(config_of(folder, tmp_path / "run.h5")).path)
+    data, tree = import_arviz().from_netcdf(run.path), xarray.open_datatree(run.path, engine="h5netcdf")
+    for group in (data["convergence"], tree["convergence"].to_dataset(), run.arviz()["convergence"]):
+        assert group["log_density"].dims == ("chain", "sweep", "reference")
+        assert int(group["stopped"]) == run.committed
+        assert int(group["burn_in"]) == run.burn_in
+        assert float(group["r_hat"].sel(quantity="log likelihood")) == run.agreement[0][0]
+    assert run.arviz()["posterior"].sizes["draw"] == run.committed
+    data.close()
+    tree.close()
+
+
+@pytest.mark.usefixtures("often")
+def test_the_end_does_not_depend_on_threads_or_pruning(folder: Path, tmp_path: Path) -> None:
+    one = config_of(folder, tmp_path / "one.h5")
+    engine = {"threads": 2, "pruning": False}
+    other = a_config(folder, str(tmp_path / "other.h5"), mcmc=RULE, model={"components": 4}, engine=engine)
+    assert_identical(run_mcmc(one).path, run_mcmc(other).path)
 
 
 @pytest.mark.usefixtures("often")
