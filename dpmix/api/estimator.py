@@ -113,7 +113,7 @@ class DPMixture(DensityMixin, BaseEstimator):  # type: ignore[misc] # scikit-lea
         channels: Sequence[str] | None = None,
         transforms: Mapping[str, Any] | None = None,
         standardize: bool = True,
-        atoms: Literal["report", "dither", "tail"] = "dither",
+        atoms: Literal["report", "dither", "tail"] = "tail",
         n_populations: int | None = None,
         level: float | None = None,
         n_draws: int = 100,

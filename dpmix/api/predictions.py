@@ -11,6 +11,7 @@ from dpmix.config.load import parse_config
 from dpmix.engines.base import Engine
 from dpmix.engines.choose import choose_backend, make_engine
 from dpmix.model.mixture import Array, Floats, Ints
+from dpmix.populations.assign import add_density
 from dpmix.populations.find import Populations
 from dpmix.populations.modes import MakeEngine
 from dpmix.runs.reader import Run
@@ -54,15 +55,15 @@ def predicted(found: Populations, make: MakeEngine, values: Floats) -> tuple[Arr
     """
     n_events, n_draws = len(values), len(found.draws)
     memberships = np.zeros((n_events, found.n_populations))
-    log_densities = np.full(n_events, -np.inf)
+    highest, density = np.full(n_events, -np.inf), np.zeros(n_events)
     with closing(make(values)) as engine:
         for start in range(0, n_events, BLOCK):
             block = slice(start, min(start + BLOCK, n_events))
             for shares, of_draw in found.memberships(engine, block.start, block.stop):
                 memberships[block] += shares
-                log_densities[block] = np.logaddexp(log_densities[block], of_draw)
+                highest[block], density[block] = add_density(highest[block], density[block], of_draw)
     memberships /= memberships.sum(axis=1, keepdims=True)
-    return memberships, log_densities - np.log(n_draws)
+    return memberships, highest + np.log(density / n_draws)
 
 
 def draw_events(found: Populations, n_events: int, seed: int) -> tuple[Array, Ints]:

@@ -92,6 +92,26 @@ def sample_ratios(task: Task, found: Populations, weights: Array, engine: Engine
         return proportions.ratios(proportions.sample_weights(memberships, weights, each, random), weights)
 
 
+def add_density(highest: Array, density: Array, log_density: Array) -> tuple[Array, Array]:
+    """Add the densities of a draw to sums that are kept as a highest log density and a factor.
+
+    Parameters
+    ----------
+    highest : float64 [M]
+        Highest log density of the draws so far; -inf before the first.
+    density : float64 [M]
+        Sum of the densities so far, divided by exp(highest); 0 before the first.
+    log_density : float64 [M]
+        Of the draw.
+
+    Returns
+    -------
+    highest, density : float64 [M]
+    """
+    top = np.maximum(highest, log_density)
+    return top, density * np.exp(highest - top) + np.exp(log_density - top)
+
+
 def average_draws(
     found: Populations, engine: Engine, start: int, stop: int, ratios: Floats, random: np.random.Generator
 ) -> tuple[Floats, Array, Ints]:
@@ -132,8 +152,7 @@ def average_draws(
             total[:, part] += terms
         # One uniform per event, rotated from draw to draw: it is uniform in every draw.
         uniforms = np.mod(uniforms + GOLDEN, np.float32(1.0))
-        before, highest = highest, np.maximum(highest, log_density)
-        density = density * np.exp(before - highest) + np.exp(log_density - highest)
+        highest, density = add_density(highest, density, log_density)
     n_draws = len(found.draws)
     memberships = np.ascontiguousarray(total.T) / np.float32(n_draws)
     return memberships, highest + np.log(density / n_draws), counts

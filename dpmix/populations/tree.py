@@ -12,9 +12,9 @@ Two steps find what a reader of the density would call a population:
    channel, Ashman's D: Ashman, Bird and Zepf 1994, Astron. J. 108:2348). The nearest two merge first; their
    distance is the height of the merge.
 
-A cut at height 2.75 separates populations that have a valley between them and lie at least 2.75 standard
-deviations apart. Two equal normals have a valley between them from 2 on, one of a quarter of their height
-at 2.75. Skewed and heavy-tailed populations show ripples, but not that far apart; their tails reach that far,
+A cut at height 2.5 separates populations that have a valley between them and lie at least 2.5 standard
+deviations apart. Two equal normals have a valley between them from 2 on, one of an eighth of their height
+at 2.5. Skewed and heavy-tailed populations show ripples, but not that far apart; their tails reach that far,
 but without a valley. docs/explanation/populations.md explains the choice of this rule and this height, and
 compares them with other rules on labelled and on simulated data.
 """
@@ -29,7 +29,7 @@ import numpy.typing as npt
 from dpmix.model.mixture import Array, Ints
 from dpmix.populations.modes import Density, MakeEngine, Saddle, find_modes, find_saddles, nearest_components
 
-LEVEL = 2.75
+LEVEL = 2.5
 """Default cut height of the tree, standard deviations."""
 
 CHANCE = 2.0  # minimum depth of a valley, in standard deviations of a peak's height

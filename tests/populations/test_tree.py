@@ -40,7 +40,7 @@ def log_density(mixture: tuple[Array, Array, Array], points: Array) -> Array:
     return np.logaddexp.reduce(np.array(terms), axis=0)
 
 
-@pytest.mark.parametrize(("gap", "count"), [(1.9, 1), (2.3, 1), (2.7, 1), (2.8, 2), (4.0, 2)])
+@pytest.mark.parametrize(("gap", "count"), [(1.9, 1), (2.3, 1), (2.45, 1), (2.55, 2), (4.0, 2)])
 def test_two_equal_normals_are_two_populations_from_the_level_on(gap: float, count: int) -> None:
     tree = tree_of(np.full(2, 0.5), *normals([[0.0, 0.0], [gap, 0.0]]), MANY, CpuEngine)
     assert tree.cut(LEVEL).max() + 1 == count

@@ -675,7 +675,7 @@ def test_gate_says_what_it_found(folder: Path) -> None:
     first, *populations, implausible, written = result.stdout.splitlines()
     n_populations = len(populations)
     assert first == (
-        f"3,000 events in 2 samples, {n_populations} populations at level 2.75 (the default); single draws "
+        f"3,000 events in 2 samples, {n_populations} populations at level 2.5 (the default); single draws "
         f"have {n_populations} to {n_populations}"
     )
     table = pandas.read_csv(folder / "bem" / "populations.csv")
@@ -687,7 +687,7 @@ def test_gate_says_what_it_found(folder: Path) -> None:
     n_implausible = events(folder / "bem").implausible.sum()
     assert implausible == f"implausible events: {n_implausible:,} ({n_implausible / TAKEN:.2%})"
     assert written == f"written: {folder}/bem; open {folder}/bem/report.html in a browser"
-    assert f"{n_populations} populations at level 2.75 (the default), from 1 draws" in result.stderr
+    assert f"{n_populations} populations at level 2.5 (the default), from 1 draws" in result.stderr
     assert files_of(folder / "bem") == EVERYTHING - {
         "events.csv",
         "events.h5ad",
