@@ -8,6 +8,7 @@ from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 
+import pytest
 import yaml
 
 import dpmix
@@ -49,6 +50,7 @@ def test_wheels_are_for_the_versions_of_python_that_the_project_names() -> None:
     assert built == {name.replace(".", "") for name in named}
 
 
+@pytest.mark.slow
 def test_links_and_files_named_in_the_project_s_own_pages_are_there() -> None:
     for name in ("CONTRIBUTING.md", "README.md"):
         text = (ROOT / name).read_text(encoding="utf-8")

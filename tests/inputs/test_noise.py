@@ -200,6 +200,7 @@ def test_a_file_under_another_name_gives_the_same_draws(tmp_path: Path) -> None:
     assert not np.array_equal(reseeded.weights, first.weights)
 
 
+@pytest.mark.slow
 def test_a_run_of_format_2_is_resumed_and_gated_with_its_noise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

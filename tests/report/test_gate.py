@@ -324,6 +324,7 @@ def test_memberships_do_not_depend_on_the_blocks(
     np.testing.assert_array_equal(again.rasters.counts, predicted.rasters.counts)
 
 
+@pytest.mark.slow
 def test_the_cuda_engine_gives_the_same(
     folder: Path,
     predicted: Gating,
@@ -666,6 +667,7 @@ def dpmix(*arguments: str | Path, code: int = 0) -> Result:
     return result
 
 
+@pytest.mark.slow
 def test_gate_says_what_it_found(folder: Path) -> None:
     """Bayesian EM has one draw and no intervals."""
     assert run_bem(config(folder, "bem.h5")).completed

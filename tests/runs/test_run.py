@@ -162,6 +162,7 @@ def test_mcmc_that_learns_is_one_run_too(many: Path, tmp_path: Path) -> None:
 BEM = {"starts": 3, "max_steps": 12, "tolerance": 1e-13}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pruning", "model"), [(True, {"components": 12}), (False, {"components": 12}), (True, LEARNED)]
 )
