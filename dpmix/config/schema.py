@@ -168,7 +168,7 @@ class McmcConfig(Section):
     )
     until: UntilConfig | None = key(
         UntilConfig(),
-        "The run ends when its chains agree on the log posterior, the log density at reference events and "
+        "The run ends when its chains agree on the log likelihood, the log density at reference events and "
         "the proportions of interim populations; burn-in ends by a similar rule. null: the run makes all "
         "sweeps of mcmc.burn_in and all draws.",
         "further draws add little to what the chains agree on",

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from dpmix.model.coarsening import zeta_of
 from dpmix.model.prior import PHI_FLOOR
 from dpmix.runs.diagnostics import (
     ROUGH_DRAWS,
@@ -67,9 +68,18 @@ def _describe_setting(run: Run) -> Iterator[str]:
     yield f"{run.path}: {method}, started {run.attributes['created']}"
     yield f"data: {run.attributes['n_events']:,} events of {files}"
     yield f"channels ({len(run.channels)}): {', '.join(run.channels)}"
-    yield f"model: at most {run.n_components} components; seed {run.attributes['seed']}"
+    yield f"model: at most {run.n_components} components; {_posterior(run)}; seed {run.attributes['seed']}"
     yield f"engine: {describe_engine(run.engine)}"
     yield f"versions: {versions}"
+
+
+def _posterior(run: Run) -> str:
+    """Return which posterior the run is of, in words."""
+    n_events = int(run.attributes["n_events"])
+    zeta = zeta_of(run.config["model"]["coarseness"], n_events)
+    if zeta == 1.0:
+        return "exact posterior"
+    return f"coarsened posterior, in which the events count as {zeta * n_events:,.0f}"
 
 
 def _describe_mcmc(run: Run) -> Iterator[str]:

@@ -23,6 +23,7 @@ from dpmix.model.prior import Prior, log_prior
 from dpmix.model.streams import Key, Stream
 from dpmix.runs import initialise
 from dpmix.runs.bem import run_bem
+from dpmix.runs.describe import describe_run
 from dpmix.runs.mcmc import run_mcmc
 
 PRIOR = Prior(np.zeros(2), 4.0, 3.0, 0.5 * np.eye(2), 1.5, 1.0)
@@ -211,6 +212,7 @@ def test_the_log_posterior_of_a_run_is_the_coarsened_one(tmp_path: Path, run: An
     write_events(tmp_path / "events.npy", 1_000)
     run(coarse_config(tmp_path, "run.h5", 400.0))
     opened = open_run(tmp_path / "run.h5")
+    assert "coarsened posterior, in which the events count as 286;" in "\n".join(describe_run(opened))
     last = float(opened.sample_stats["log_posterior"][0, -1])
     log_likelihood = float(opened.sample_stats["log_likelihood"][0, -1])
     with np.errstate(divide="ignore"):

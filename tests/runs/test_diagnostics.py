@@ -195,7 +195,7 @@ def test_a_finished_run_in_lines(path: Path) -> None:
         "run.h5: MCMC, started 20",
         "data: 1,000,000 events of a.fcs, b.fcs",
         "channels (2): CD3, CD4",
-        "model: at most 8 components; seed 5",
+        "model: at most 8 components; exact posterior; seed 5",
         "engine: cpu (auto: no CUDA), threads 2\n",
         "progress: complete; 500 of 500 draws of each of 2 chains, sweep 510 of 510 (burn-in 10)",
         "speed: 0.02 s per sweep, 400 million events x components per second",
