@@ -68,24 +68,20 @@ def sweep(
 
     Parameters
     ----------
-    state : State
-        The state that the labels were drawn from.
-    stats : Stats
-    prior : Prior
-        Its `learned` says which hyperparameters are drawn and whether alpha is.
-    stream : Stream
-        Random numbers of this sweep; its iteration is that of the state returned.
-    label_swaps : bool
-        Make the label-swap moves (step 7).
-    regroup : callable, optional
-        A round of split-merge moves (step 3), from `dpmix.model.split_merge.round_of` with the same `zeta`.
+    state, stats : State, Stats
+        The state that the labels were drawn from, and the statistics of the labels.
+    prior, stream : Prior, Stream
+        `prior.learned` says which hyperparameters are drawn and whether alpha is. The iteration of the random
+        numbers is that of the state returned.
+    label_swaps, regroup : bool, callable
+        Make the label-swap moves (step 7); a round of split-merge moves (step 3), from
+        `dpmix.model.split_merge.round_of` with the same `zeta`, or None.
     zeta : float
         What an event counts, above 0 and at most 1; see `dpmix.model.coarsening`.
 
     Returns
     -------
-    state : State
-    info : Info
+    state, info : State, Info
 
     Raises
     ------

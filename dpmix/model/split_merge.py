@@ -174,10 +174,8 @@ def regroup(
 
     Parameters
     ----------
-    stats : Stats
-        Statistics of the labelled events.
-    hyper : Hyperparameters
-    alpha : float
+    stats, hyper, alpha : Stats, Hyperparameters, float
+        Statistics of the labelled events, and what they are given.
     divide : callable
         Divides the labelled events.
     rng : numpy.random.Generator

@@ -47,10 +47,8 @@ def gate(
     ----------
     run_file, output : str or Path
         Run file (or open `Run`), and the folder to write to, created if missing.
-    data : sequence of str or Path, optional
-        Files or globs to gate instead of the run's own events.
-    formats : sequence of str
-        Formats of the event files: parquet, csv, h5ad, fcs.
+    data, formats : sequence of str or Path, optional
+        Files or globs to gate instead of the run's own; formats of event files: parquet, csv, h5ad, fcs.
     memberships, with_map, overwrite : bool
         Write all membership probabilities to Parquet and CSV; draw a t-SNE map; replace existing files.
     n_draws, level, n_populations : int, float, int
