@@ -162,7 +162,7 @@ def table() -> str:
 def samples() -> str:
     """Markdown: what was run."""
     lines = [
-        "| sample | events | channels | file, MB | K | chains | burn-in + draws | report, MB |",
+        "| sample | events | channels | file, MB | K | chains | burn-in + draws, at most | report, MB |",
         "| --- |" + " ---: |" * 7,
     ]
     for name, one in read_results("end_to_end")["results"].items():
