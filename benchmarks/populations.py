@@ -342,15 +342,20 @@ def fit(case: Case, folder: Path, options: Sequence[str] = ()) -> tuple[Path, fl
 # ---------------------------------------------------------------------------------------- the command
 
 
-def main() -> None:
+def case_parser(description: str | None) -> argparse.ArgumentParser:
+    """Return a parser of the options that choose cases, their config and the folder of their runs."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     parser.add_argument("cache", type=Path, metavar="CACHE", help="folder of the run files")
     parser.add_argument("--cases", default="*", help="names of the cases, a glob (default: all)")
     parser.add_argument("--most", type=int, default=BIG, help="events beyond which a case is left out")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of the config")
-    asked = parser.parse_args()
+    return parser
+
+
+def main() -> None:
+    asked = case_parser(__doc__).parse_args()
     for case in cases(asked.cases, asked.most):
         try:
             path, seconds = fit(case, asked.cache, asked.set)

@@ -186,7 +186,7 @@ def _mean(scores: list[dict[str, float]]) -> dict[str, float]:
 def on_simulated(cache: Path) -> Iterator[tuple[str, dict[str, dict[str, float]]]]:
     """Populations found and true, and F1 and ARI, of all rules on each case that the cache has.
 
-    A population of which half or more is noise is neither right nor wrong: it is not counted.
+    A population that is at least half noise is neither right nor wrong: it is not counted.
     """
     _, gating_score = tools()
     for case in cases(most=sys.maxsize):  # the cache says which

@@ -5,13 +5,12 @@
 
 Runs are kept in CACHE and gated as `dpmix gate` does by default; what is there is not measured again. After a
 change of the code, use another CACHE. Scores are those of gating.py; for a single population, F1 is the share
-of its largest part. A population of which half or more is noise (label 0) is not counted. Calls with --cases,
+of its largest part. A population that is at least half noise (label 0) is not counted. Calls with --cases,
 --most or --set are trials: their results go to build/benchmarks.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from clusterings import Ints
 from gating import tools
 from in_process import gate_run
 from labelled_runs import agreement
-from populations import BIG, Case, cases, fit
+from populations import BIG, Case, case_parser, cases, fit
 from record import write_results
 
 from dpmix.errors import DpmixError
@@ -78,14 +77,8 @@ def table(results: dict[str, dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
-    parser.add_argument("cache", type=Path, metavar="CACHE", help="folder of the runs")
-    parser.add_argument("--cases", default="*", help="names of the cases, a glob (default: all)")
-    parser.add_argument("--most", type=int, default=BIG, help="events beyond which a case is left out")
+    parser = case_parser(__doc__)
     parser.add_argument("--seeds", type=int, default=1, help="number of seeds (default: %(default)s)")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of the config")
     asked = parser.parse_args()
     trial = bool(asked.set) or asked.cases != "*" or asked.most != BIG
     results: dict[str, dict[str, Any]] = {}

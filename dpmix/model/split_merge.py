@@ -170,7 +170,7 @@ def regroup(
     rng: np.random.Generator,
     zeta: float = 1.0,
 ) -> tuple[Stats, Moves]:
-    """Make one round of split-merge moves over all components, which leaves the posterior invariant.
+    """Make one round of split-merge moves over all components. With zeta 1 it leaves the posterior invariant.
 
     Parameters
     ----------

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from reference import ReferenceEngine
 from scipy import stats as st
+from test_bem import PRIOR, three_groups
 from whole_runs import StopAfter, a_config, assert_draws_of, assert_identical, write_events
 
 import dpmix
@@ -19,21 +20,12 @@ from dpmix.engines.cpu import CpuEngine
 from dpmix.model import bem, gibbs, normal_wishart, split_merge
 from dpmix.model.coarsening import coarsened, zeta_of
 from dpmix.model.mixture import Array, Stats, mixture_from, mixture_of
-from dpmix.model.prior import Prior, log_prior
+from dpmix.model.prior import log_prior
 from dpmix.model.streams import Key, Stream
 from dpmix.runs import initialise
 from dpmix.runs.bem import run_bem
 from dpmix.runs.describe import describe_run
 from dpmix.runs.mcmc import run_mcmc
-
-PRIOR = Prior(np.zeros(2), 4.0, 3.0, 0.5 * np.eye(2), 1.5, 1.0)
-
-
-def groups(n_events: int = 600) -> np.ndarray:
-    rng = np.random.default_rng(4)
-    centres = np.array([[0.0, 0.0], [4.0, 1.0], [-3.0, 3.0]])
-    labels = rng.choice(3, size=n_events, p=[0.5, 0.3, 0.2])
-    return (centres[labels] + rng.normal(scale=0.6, size=(n_events, 2))).astype(np.float32)
 
 
 def test_zeta() -> None:
@@ -43,7 +35,7 @@ def test_zeta() -> None:
 
 
 def test_statistics_are_scaled_and_the_log_likelihood_is_not() -> None:
-    events = groups(50)
+    events = three_groups(50)
     state = initialise.from_kmeans(events, 50, 3, PRIOR, Stream(1, 0, 0))
     stats = ReferenceEngine(events).expect_labels(mixture_of(state))
     fewer = coarsened(stats, 0.25)
@@ -87,13 +79,13 @@ def one_component_draws(events: Array, zeta: float) -> Array:
 
 
 def test_one_component_has_the_power_posterior() -> None:
-    events = groups(80)
+    events = three_groups(80)
     assert power_posterior_z(one_component_draws(events, 0.1), events, 0.1) < 4.0
 
 
 @pytest.mark.parametrize("zeta", [1.0, 0.2])
 def test_a_wrong_power_fails(zeta: float) -> None:
-    events = groups(80)
+    events = three_groups(80)
     assert power_posterior_z(one_component_draws(events, zeta), events, 0.1) > 8.0
 
 
@@ -111,7 +103,7 @@ def log_power_posteriors(events: np.ndarray, zeta_of_steps: float, zeta: float, 
 
 
 def test_bayesian_em_never_lowers_the_log_posterior_of_its_own_power() -> None:
-    events = groups()
+    events = three_groups()
     values = log_power_posteriors(events, 0.05, 0.05, 60)
     assert np.diff(values).min() > -1e-9 * np.abs(values).max()
     exact = log_power_posteriors(events, 1.0, 0.05, 60)  # another power ends elsewhere, and lower
@@ -147,7 +139,7 @@ def test_a_round_of_moves_sees_events_that_count_zeta() -> None:
 
 
 def test_the_proposal_of_a_round_counts_zeta_too() -> None:
-    events = groups(300)
+    events = three_groups(300)
     engine = CpuEngine(events)
     state = initialise.from_kmeans(events, 300, 4, PRIOR, Stream(1, 0, 0))
     key = Key(1, 0, 1)
