@@ -25,7 +25,7 @@ def describe(source: Source) -> list[str]:
         lines.append(f"it has a spillover matrix for {', '.join(source.spillover.detectors)}")
     elif source.kind is not None:
         lines.append("it has no spillover matrix")
-    return [*lines, *source.notes]
+    return [*lines, *(f"warning: {text}" for text in source.warnings), *source.notes]
 
 
 def scale(suggestion: Suggestion) -> str:

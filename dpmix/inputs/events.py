@@ -65,12 +65,15 @@ class Report:
         Margin events dropped from these because the config says so.
     channels : tuple of ChannelReport
     notes : tuple of str
+    warnings : tuple of str
+        What may make values of a file wrong, with the name of the file.
     """
 
     n_read: int
     n_dropped: int
     channels: tuple[ChannelReport, ...]
     notes: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
         """Return the lines of the log before the first sweep."""

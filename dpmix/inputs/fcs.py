@@ -101,6 +101,8 @@ class Header:
         Number of this data set, from 1, and of data sets in the file.
     notes : tuple of str
         Oddities of the file, one line each.
+    warnings : tuple of str
+        What may make its values wrong, one line each.
     keywords : dict
         All keywords of TEXT, in lower case and without $.
     text : tuple of (bytes, bytes)
@@ -128,6 +130,7 @@ class Header:
     data_set: int
     n_data_sets: int
     notes: tuple[str, ...]
+    warnings: tuple[str, ...]
     keywords: dict[str, str] = field(repr=False)
     text: tuple[tuple[bytes, bytes], ...] = field(repr=False)
     byte_order: Literal["<", ">"]
@@ -177,7 +180,8 @@ def _read_data_set(file: BinaryIO, path: Path, data_set: int, offsets: list[int]
     )
     row = np.dtype([(f"c{k}", kind) for k, kind in enumerate(types)])
     size = file.seek(0, io.SEEK_END) - offset
-    start, n_events, notes = _place_data(raw, keywords, row.itemsize, size, path)
+    start, n_events, warnings = _place_data(raw, keywords, row.itemsize, size, path)
+    notes = []
     if len(offsets) > 1:
         notes.append(f"data set {data_set} of {len(offsets)} in the file")
     if any(
@@ -200,6 +204,7 @@ def _read_data_set(file: BinaryIO, path: Path, data_set: int, offsets: list[int]
         data_set=data_set,
         n_data_sets=len(offsets),
         notes=tuple(notes),
+        warnings=tuple(warnings),
         keywords=keywords,
         text=pairs,
         byte_order=order,
@@ -270,7 +275,7 @@ def _log_scale(keywords: Mapping[str, str], n: int, path: Path) -> tuple[float, 
 def _place_data(
     raw: bytes, keywords: Mapping[str, str], row_bytes: int, size: int, path: Path
 ) -> tuple[int, int, list[str]]:
-    """Return the first byte of DATA, the number of events, and notes on oddities.
+    """Return the first byte of DATA, the number of events, and warnings.
 
     HEADER and TEXT both have the place of DATA. The place whose length fits $TOT is used; if both do, TEXT
     has precedence from FCS 3.0 on. An end that is one byte too far is a common error of instruments.
@@ -294,8 +299,8 @@ def _place_data(
         found = f"found {there // row_bytes} of the {n_events} events of $TOT"
         raise DataError(f"{path}: truncated or corrupt: {found}; {AGAIN}")
     if in_header != in_text and len(places) == 2:
-        note = f"HEADER and TEXT disagree on the place of the events; reading from byte {first}"
-        return first, n_events, [note]
+        warning = f"HEADER and TEXT disagree on the place of the events; reading from byte {first}"
+        return first, n_events, [warning]
     return first, n_events, []
 
 

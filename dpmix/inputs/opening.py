@@ -216,6 +216,7 @@ def _fcs(path: Path, part: str) -> Source:
         spillover_problem=header.spillover_problem,
         kind=header.kind,
         notes=header.notes,
+        warnings=header.warnings,
         header=header,
     )
 

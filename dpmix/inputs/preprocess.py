@@ -160,7 +160,7 @@ def _prepare(
         sample_starts=gathered.sample_starts,
         rows=gathered.rows,
         scaling=scaling,
-        report=Report(gathered.n_read, n_dropped, channels, tuple(notes)),
+        report=Report(gathered.n_read, n_dropped, channels, tuple(notes), _warnings(plans)),
         data_hash=data_hash,
     )
 
@@ -186,6 +186,11 @@ def _channel_reports(
         )
         for j, name in enumerate(scaling.channels)
     )
+
+
+def _warnings(plans: Sequence[FilePlan]) -> tuple[str, ...]:
+    """Return the warnings of all files."""
+    return tuple(f"{plan.source.name}: {text}" for plan in plans for text in plan.source.warnings)
 
 
 def _closed(start: int, stop: int, columns: Sequence[int]) -> Any:

@@ -42,6 +42,8 @@ class Source:
         Kind of the instrument, None where the file does not show it.
     notes : tuple of str
         Oddities of the file, for the report.
+    warnings : tuple of str
+        What may make values of the file wrong. `--quiet` does not hide it, and the run file keeps it.
     header : Header or None
         Of an FCS file.
     path : Path
@@ -58,6 +60,7 @@ class Source:
     spillover_problem: str = ""
     kind: Literal["fluorescence", "mass"] | None = None
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     header: fcs.Header | None = None
     path: Path = Path()
     stamp: tuple[int, ...] = ()

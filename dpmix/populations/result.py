@@ -149,6 +149,8 @@ class Gating:
         Columns of the table of samples.
     map : Map, optional
         None unless requested.
+    warnings : tuple of str
+        What may make values of the run's files, or of the files that were gated, wrong.
     """
 
     run: str
@@ -184,6 +186,7 @@ class Gating:
     rasters: Rasters
     sample_columns: Columns = field(default_factory=dict)
     map: Map | None = None
+    warnings: tuple[str, ...] = ()
 
     @property
     def n_populations(self) -> int:

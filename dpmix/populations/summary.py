@@ -116,6 +116,7 @@ class Summary:
             phenotypes=phenotypes.phenotypes(quantiles[1], quantiles[3], limits, task.events.channels),
             rasters=self.counter.rasters(),
             sample_columns=task.events.sample_columns,
+            warnings=tuple(dict.fromkeys(run.data_warnings + task.events.report.warnings)),
         )
 
     def _quantiles(self, events: Events) -> Array:

@@ -100,7 +100,10 @@ def prepare(
     storage = Storage.of(
         config.engine, backend, nearest_existing(output.absolute().parent) / output.name, _working_bytes
     )
-    return Task(run, config, _events(run, config, data, storage), backend, storage)
+    events = _events(run, config, data, storage)
+    for warning in events.report.warnings:
+        log.warning(warning)
+    return Task(run, config, events, backend, storage)
 
 
 def _events(run: Run, config: Config, data: Sequence[str | Path], storage: Storage) -> Events:

@@ -49,6 +49,7 @@ def summary(gating: Gating) -> list[str]:
 def warnings(gating: Gating, run: Run) -> list[str]:
     """Return limitations that a reader must know before using the numbers, one line each."""
     lines = (
+        *(f"{warning}." for warning in gating.warnings),
         _unfinished(run),
         _sentence(disagreement_warning(gating)),
         _sentence(truncation_warning_of(run) if run.committed else None),

@@ -71,6 +71,7 @@ def _describe_setting(run: Run) -> Iterator[str]:
     yield f"model: at most {run.n_components} components; {_posterior(run)}; seed {run.attributes['seed']}"
     yield f"engine: {describe_engine(run.engine)}"
     yield f"versions: {versions}"
+    yield from (f"warning: {warning}" for warning in run.data_warnings)
 
 
 def _posterior(run: Run) -> str:

@@ -146,6 +146,12 @@ class Run:
         return self._mapping("scaling")
 
     @property
+    def data_warnings(self) -> tuple[str, ...]:
+        """Warnings about the data files of the run; none in files of earlier versions."""
+        found = self._mapping("report").get("warnings", []) if "report" in self.attributes else []
+        return tuple(map(str, found))
+
+    @property
     def versions(self) -> dict[str, str]:
         """Versions of the programs that wrote the file."""
         return self._mapping("versions")

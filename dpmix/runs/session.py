@@ -127,6 +127,8 @@ def _events(config: Config, base: Path, storage: Storage, earlier: Run | None) -
     """Prepare the events, and log what was found in the data and done to them."""
     noise_seed = None if earlier is None else Scaling.from_attributes(earlier.scaling).seed
     events = preprocess.prepare(config.data, base, config.seed, storage, noise_seed)
+    for warning in events.report.warnings:
+        log.warning(warning)
     for line in events.report.lines():
         log.info(line)
     return events

@@ -205,13 +205,13 @@ def test_blank_offsets_in_the_header(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read_events(read_header(path)), [[1], [2]])
 
 
-def test_disagreeing_offsets_are_noted(tmp_path: Path) -> None:
+def test_disagreeing_offsets_give_a_warning(tmp_path: Path) -> None:
     path = make_fcs(
         tmp_path / "a.fcs", struct.pack("<2H", 1, 2), channel_keywords([16], ["8"]), header_data=(60, 90)
     )
     header = read_header(path)
     np.testing.assert_array_equal(read_events(header), [[1], [2]])
-    assert any("HEADER and TEXT disagree" in note for note in header.notes)
+    assert any("HEADER and TEXT disagree" in warning for warning in header.warnings)
 
 
 @pytest.mark.parametrize(
