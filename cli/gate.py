@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -28,16 +28,13 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Also draw a t-SNE map of up to 20,000 events (needs 'dpmix[map]').",
 )
+@click.option(
+    "--strategy",
+    is_flag=True,
+    help="Also find the shortest sequence of gates in two markers that isolates each population.",
+)
 @gating.options
-def command(
-    run: Path,
-    output: Path,
-    data: tuple[str, ...],
-    memberships: bool,
-    with_map: bool,
-    quiet: bool,
-    **options: object,
-) -> None:
+def command(run: Path, output: Path, quiet: bool, **options: Any) -> None:
     """Find the populations of RUN, and write a report.
 
     Populations are separated by a valley of the posterior mean density and by some standard deviations. The
@@ -54,21 +51,23 @@ def command(
       figures/             figures as PNG and PDF
       tree.json            tree of populations
       aligned.nc           draws with aligned components, for ArviZ
+      strategy.csv         with --strategy: gates of each population, purity and yield
+      gates.xml            with --strategy: these gates as GatingML 2.0, for FlowJo and FlowKit
 
     \b
     Examples:
       dpmix gate run.h5 --output gated
       dpmix gate run.h5 --output gated --format parquet --format fcs
       dpmix gate run.h5 --output coarse --level 4
+      dpmix gate run.h5 --output gated --strategy
       dpmix gate run.h5 --output week2 --data 'week2/*.fcs'
     """
     from dpmix.report import gate
     from dpmix.runs.display import ProgressDisplay
 
     with ProgressDisplay(quiet):
-        found = gate.gate(
-            run, output, data=data, memberships=memberships, with_map=with_map, **gating.arguments(options)
-        )
+        own = {name: options[name] for name in ("data", "memberships", "with_map", "strategy")}
+        found = gate.gate(run, output, **own, **gating.arguments(options))
     if not quiet:
         click.echo(
             "\n".join([*_summary(found), f"written: {output}; open {output}/report.html in a browser"])
@@ -89,6 +88,21 @@ def _summary(found: Gating) -> list[str]:
         lines.append(f"R-hat and ESS: not computed with fewer than {MIN_DRAWS} draws of each chain")
     implausible = int(found.n_implausible.sum())
     lines.append(f"implausible events: {implausible:,} ({implausible / found.n_events.sum():.2%})")
+    return lines + _strategies(found)
+
+
+def _strategies(found: Gating) -> list[str]:
+    """Return a line per population: purity, yield and F1 of its gates, and their markers."""
+    if not found.strategies:
+        return []
+    lines = ["gating strategy (gates in two markers, one inside the other):", f"{'':7} purity   yield    F1"]
+    for p, strategy in enumerate(found.strategies):
+        if not strategy.gates:
+            lines.append(f"  {p + 1:3d}   no gates")
+            continue
+        gates = ", then ".join(" and ".join(found.channels[c] for c in g.channels) for g in strategy.gates)
+        purity, recovered, f1 = strategy.purity[-1], strategy.recovered[-1], strategy.f1[-1]
+        lines.append(f"  {p + 1:3d}  {purity:7.1%} {recovered:7.1%}  {f1:.2f}  {gates}")
     return lines
 
 

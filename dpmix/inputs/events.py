@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from dpmix.inputs import atoms
 from dpmix.inputs.atoms import Atom
+from dpmix.inputs.fcs import Spillover
 from dpmix.inputs.samples import Columns
 from dpmix.inputs.sources import Source
 from dpmix.inputs.transforms import Scaling
@@ -138,6 +139,8 @@ class Events:
     report : Report
     data_hash : str
         SHA-256 of the values and the channel names.
+    spillovers : tuple of (Spillover or None)
+        For each sample, the matrix by which it was compensated.
     """
 
     values: Floats
@@ -151,3 +154,4 @@ class Events:
     scaling: Scaling
     report: Report
     data_hash: str
+    spillovers: tuple[Spillover | None, ...] = ()

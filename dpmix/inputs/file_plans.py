@@ -39,6 +39,14 @@ class FilePlan:
     linearized: tuple[int, ...]
     compensation: Compensation
 
+    @property
+    def spillover(self) -> Spillover | None:
+        """Return the matrix of the compensation with the names of its detectors; None for none."""
+        if not self.compensation.channels:
+            return None
+        names = tuple(self.source.details[k].detector for k in self.compensation.channels)
+        return Spillover(names, self.compensation.matrix)
+
     def places(self, numbers: Sequence[int]) -> list[int]:
         """Return the places of channels of the file among the columns that are read."""
         return [self.columns.index(k) for k in numbers]

@@ -162,6 +162,7 @@ def _prepare(
         scaling=scaling,
         report=Report(gathered.n_read, n_dropped, channels, tuple(notes), _warnings(plans)),
         data_hash=data_hash,
+        spillovers=tuple(plan.spillover for plan in plans),
     )
 
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from dpmix.inputs.samples import Columns
 from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.populations.rasters import Rasters
+from dpmix.populations.strategy import Strategy
 from dpmix.populations.tree import Tree
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -151,6 +152,8 @@ class Gating:
         None unless requested.
     warnings : tuple of str
         What may make values of the run's files, or of the files that were gated, wrong.
+    strategies : tuple of Strategy
+        P strategies; empty unless requested.
     """
 
     run: str
@@ -187,6 +190,7 @@ class Gating:
     sample_columns: Columns = field(default_factory=dict)
     map: Map | None = None
     warnings: tuple[str, ...] = ()
+    strategies: tuple[Strategy, ...] = ()
 
     @property
     def n_populations(self) -> int:

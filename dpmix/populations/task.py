@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dpmix.config.compare import resets
@@ -43,6 +43,8 @@ class Task:
         Backend of all engines of the task, chosen once so that its warnings appear once.
     storage : Storage
         Owner of the events' memory or file.
+    data : tuple of str or Path
+        Files that are gated instead of the run's own.
     """
 
     run: Run
@@ -50,10 +52,17 @@ class Task:
     events: Events
     backend: str
     storage: Storage
+    data: tuple[str | Path, ...] = ()
 
     def make_engine(self, values: Floats) -> Engine:
         """Return an engine that holds events on the standardised scale, float32 [M, D]."""
         return make_engine(self.backend, self.config.engine, values, self.storage.scratch(values))
+
+    def events_without_noise(self) -> Events:
+        """Return the events without the noise that spreads atoms; read again where there is any."""
+        if all(atom.treatment == "kept" for own in self.events.scaling.atoms for atom in own):
+            return self.events
+        return _events(self.run, self.config, self.data, self.storage, spread=False)
 
     def find_populations(self, n_draws: int, level: float | None, n_populations: int | None) -> Populations:
         """Find the populations of the run and log a line about them; see `dpmix.populations.find`."""
@@ -103,17 +112,22 @@ def prepare(
     events = _events(run, config, data, storage)
     for warning in events.report.warnings:
         log.warning(warning)
-    return Task(run, config, events, backend, storage)
+    return Task(run, config, events, backend, storage, tuple(data))
 
 
-def _events(run: Run, config: Config, data: Sequence[str | Path], storage: Storage) -> Events:
-    """Read the run's own events, or those of other files."""
+def _events(
+    run: Run, config: Config, data: Sequence[str | Path], storage: Storage, spread: bool = True
+) -> Events:
+    """Read the run's own events, or those of other files; without `spread`, atoms are left as they are."""
     scaling = Scaling.from_attributes(run.scaling)
+    settings = config.data if spread else config.data.model_copy(update={"atoms": "report"})
     if not data:
-        events = preprocess.prepare(config.data, run.base, config.seed, storage, scaling.seed)
-        check_same_data(run, events, "gate other files with --data")
+        events = preprocess.prepare(settings, run.base, config.seed, storage, scaling.seed)
+        if spread:
+            check_same_data(run, events, "gate other files with --data")
         return events
-    settings = config.data
+    if not spread:
+        scaling = replace(scaling, atoms=())
     if settings.compensation not in ("auto", "none"):  # a file, relative to the run's own data
         path = str(run.base / settings.compensation)
         settings = settings.model_copy(update={"compensation": path})

@@ -7,6 +7,7 @@ import numpy as np
 from dpmix.model.mixture import Ints
 from dpmix.populations.convergence import BAD_R_HAT, r_hat_limit
 from dpmix.populations.result import INTERVAL, Gating
+from dpmix.populations.strategy import GOOD
 from dpmix.report.labels import label, percent, shares
 from dpmix.runs.diagnostics import truncation_warning_of, who_disagrees
 from dpmix.runs.effective_size import MIN_DRAWS
@@ -56,6 +57,7 @@ def warnings(gating: Gating, run: Run) -> list[str]:
         _low_support(gating),
         _empty(gating),
         _implausible(gating),
+        _sentence(poor_gates_warning(gating)),
     )
     return [line for line in lines if line]
 
@@ -77,6 +79,17 @@ def disagreement_warning(gating: Gating) -> str | None:
         f"{count(len(judged), 'population')} (R-hat above {r_hat_bound(gating):.2f}; the highest, "
         f"{gating.r_hat[worst]:.2f}, for population {worst + 1}): their intervals are not reliable; "
         "raise mcmc.burn_in and mcmc.draws"
+    )
+
+
+def poor_gates_warning(gating: Gating) -> str | None:
+    """Warn of populations with events that simple gates do not isolate; None where there is none."""
+    poor = np.array([p for p, s in enumerate(gating.strategies) if s.size and not s.good], np.int64)
+    if not len(poor):
+        return None
+    return (
+        f"gates in two markers do not isolate {count(len(poor), 'population')} (F1 below {GOOD:g}): "
+        f"{numbers_of(poor)}"
     )
 
 

@@ -16,15 +16,19 @@ from dpmix.populations import alignment, find
 from dpmix.populations.assign import assign_events
 from dpmix.populations.find import Populations
 from dpmix.populations.result import Gating
+from dpmix.populations.strategy import find_strategies
 from dpmix.populations.summary import Summary
 from dpmix.populations.task import Task, prepare
 from dpmix.report import embedding, event_files, figures, findings, page, tables
+from dpmix.report.gatingml import Space, space_of, write_gates
 from dpmix.runs.diagnostics import convergence
 from dpmix.runs.reader import open_run
 from dpmix.system.background import in_background
 from dpmix.system.files import check_outputs
 
 log = logging.getLogger("dpmix")
+
+STRATEGY = ("strategy.csv", "gates.xml")
 
 
 def gate(
@@ -35,6 +39,7 @@ def gate(
     formats: Sequence[str] = ("parquet",),
     memberships: bool = False,
     with_map: bool = False,
+    strategy: bool = False,
     n_draws: int = find.DRAWS,
     level: float | None = None,
     n_populations: int | None = None,
@@ -49,10 +54,11 @@ def gate(
         Run file (or open `Run`), and the folder to write to, created if missing.
     data, formats : sequence of str or Path, optional
         Files or globs to gate instead of the run's own; formats of event files: parquet, csv, h5ad, fcs.
-    memberships, with_map, overwrite : bool
-        Write all membership probabilities to Parquet and CSV; draw a t-SNE map; replace existing files.
+    memberships, with_map, strategy, overwrite : bool
+        Write all membership probabilities to Parquet and CSV; draw a t-SNE map; find gates in two channels
+        for each population; replace existing files.
     n_draws, level, n_populations : int, float, int
-        Number of draws to use; cut height of the tree, or number of populations to cut it into, not both.
+        Draws to use; cut height of the tree, or number of populations to cut it into, not both.
     engine : sequence of str, optional
         Engine settings, for example ``engine.threads=2``.
 
@@ -62,18 +68,20 @@ def gate(
 
     Raises
     ------
-    ConfigError, DataError, DpmixError
+    DpmixError
         Anything wrong outside the program, in one line.
     """
     if with_map:
         embedding.need()
     folder = Path(output)
     task = prepare(run_file, data, engine, folder)
-    check_outputs(_paths(task, folder, formats, with_map), overwrite, _inputs(task))
+    space = space_of(task.events, task.config.data.linearize) if strategy else None
+    check_outputs(_paths(task, folder, formats, with_map, strategy), overwrite, _inputs(task))
     found = task.find_populations(n_draws, level, n_populations)
     gating, population = _write_events(task, found, folder, formats, memberships)
-    if warning := findings.disagreement_warning(gating):
-        log.warning("%s", warning)
+    _warn(findings.disagreement_warning(gating))
+    if space:
+        gating = _with_strategies(task, gating, population, folder, space)
     if with_map:
         gating = replace(gating, map=embedding.make_map(task.events.values, population, task.config.seed))
     return _write_report(task, found, gating, folder)
@@ -103,11 +111,12 @@ def predict(
     return _write_events(task, found, folder, formats, memberships=True)[0]
 
 
-def _paths(task: Task, folder: Path, formats: Sequence[str], with_map: bool) -> list[Path]:
+def _paths(task: Task, folder: Path, formats: Sequence[str], with_map: bool, strategy: bool) -> list[Path]:
     """Return all files that `gate` writes."""
     return [
         *event_files.event_paths(folder, formats, task.events.samples, task.events.sources),
         *tables.table_paths(folder),
+        *((folder / name for name in STRATEGY) if strategy else ()),
         *figures.figure_paths(folder / "figures", with_map),
         folder / "aligned.nc",
         folder / "report.html",
@@ -139,6 +148,26 @@ def _write_events(
         gating = summary.gating(task, found)
         writers.finish(gating)
     return gating, summary.population
+
+
+def _with_strategies(
+    task: Task, gating: Gating, population: npt.NDArray[np.int32], folder: Path, space: Space
+) -> Gating:
+    """Return the gating with its strategies, and write strategy.csv and gates.xml."""
+    events, seed = task.events_without_noise(), task.config.seed
+    found = find_strategies(events, population, gating.n_populations, seed)
+    gating = replace(gating, strategies=found)
+    table, gates = (folder / name for name in STRATEGY)
+    tables.write_strategy(table, gating)
+    write_gates(gates, gating, space)
+    _warn(findings.poor_gates_warning(gating))
+    return gating
+
+
+def _warn(warning: str | None) -> None:
+    """Log a warning, if there is one."""
+    if warning:
+        log.warning("%s", warning)
 
 
 def _write_report(task: Task, found: Populations, gating: Gating, folder: Path) -> Gating:

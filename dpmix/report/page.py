@@ -92,6 +92,7 @@ def _texts(gating: Gating, run: Run, mixing: list[Mixing]) -> dict[str, Any]:
             if run.kind == "mcmc"
             else "All steps of each start of Bayesian EM. The best start was gated."
         ),
+        "strategies": _strategies(gating),
         "facts": _facts(gating, run),
         "samples": _samples(gating),
         "alt": _descriptions(gating, raster),
@@ -121,6 +122,24 @@ def _rows(gating: Gating) -> list[dict[str, Any]]:
             "certainty": f"{gating.certainty[p]:.1%}" if sizes[p] else "",
         }
         for p in range(gating.n_populations)
+    ]
+
+
+def _strategies(gating: Gating) -> list[dict[str, Any]]:
+    """Return the table of gating strategies, one row per population."""
+    return [
+        {
+            "number": p + 1,
+            "colour": colour(p),
+            "ink": ink(colour(p)),
+            "phenotype": gating.phenotypes[p],
+            "gates": [" and ".join(gating.channels[c] for c in gate.channels) for gate in strategy.gates],
+            "purity": [percent(share) for share in strategy.purity],
+            "recovered": [percent(share) for share in strategy.recovered],
+            "f1": f"{strategy.f1[-1]:.2f}" if strategy.gates else "",
+            "poor": strategy.size > 0 and not strategy.good,
+        }
+        for p, strategy in enumerate(gating.strategies)
     ]
 
 

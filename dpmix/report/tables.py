@@ -1,4 +1,4 @@
-"""Tables of a gating: populations.csv, proportions.csv and tree.json."""
+"""Tables of a gating: populations.csv, proportions.csv, tree.json and strategy.csv."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from dpmix.model.mixture import Array
 from dpmix.populations.result import QUANTILES, Gating, interval
+from dpmix.report.gatingml import gate_name
 from dpmix.system.files import write_text, writing
 
 TABLES = ("populations.csv", "proportions.csv", "tree.json")
@@ -56,6 +57,35 @@ def write_tables(
     write_text(populations, _lines(_population_rows(gating)))
     write_text(proportions, _lines(_proportion_rows(gating)))
     write_text(tree, json.dumps(_tree(gating, places), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def write_strategy(path: Path, gating: Gating) -> None:
+    """Write strategy.csv: one row per gate, in the order in which the gates of a population are applied.
+
+    `gate` is the name of the gate in gates.xml, `x` and `y` are its channels. `gated` is the number of events
+    inside this gate and those before it, `purity` the share of the population in them, `yield` the share of
+    the population among them, and `f1` the harmonic mean of both. A population without gates has one row
+    with empty cells.
+
+    Raises
+    ------
+    DataError
+        The file cannot be written.
+    """
+    write_text(path, _lines(_strategy_rows(gating)))
+
+
+def _strategy_rows(gating: Gating) -> Iterator[Sequence[object]]:
+    yield ["population", "phenotype", "events", "step", "gate", "x", "y", "gated", "purity", "yield", "f1"]
+    for p, (phenotype, strategy) in enumerate(zip(gating.phenotypes, gating.strategies, strict=True)):
+        known = [p + 1, phenotype, strategy.size]
+        n_steps = len(strategy.gates)
+        for k, gate in enumerate(strategy.gates):
+            name, names = gate_name(p, k, n_steps), [gating.channels[c] for c in gate.channels]
+            measured = [strategy.selected[k], strategy.purity[k], strategy.recovered[k], strategy.f1[k]]
+            yield [*known, k + 1, name, *names, *measured]
+        if not n_steps:
+            yield [*known, *[""] * 8]
 
 
 def _lines(rows: Iterable[Sequence[object]]) -> str:

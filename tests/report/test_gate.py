@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from dpmix.cli import main
 from dpmix.config.schema import Config
 from dpmix.engines.cpu import CpuEngine
 from dpmix.errors import ConfigError, DataError
-from dpmix.inputs import channels, simulate
+from dpmix.inputs import channels, preprocess, simulate
 from dpmix.inputs.fcs_data import write_fcs
 from dpmix.inputs.opening import open_source
 from dpmix.populations import assign, convergence, find, proportions, summary
@@ -379,6 +380,46 @@ def test_the_map_is_of_standardised_events_and_their_populations(
     assert len(of_event) == len(values)
     assert [of_event[row.tobytes()] for row in mapped.places] == mapped.populations.tolist()
     assert len(mapped.places) == 500
+
+
+def test_gates_are_for_events_without_the_noise_at_atoms(folder: Path, task: Task, tmp_path: Path) -> None:
+    assert task.events_without_noise() is task.events
+    values = np.random.default_rng(1).lognormal(5, 1, (2_000, 3)).astype(np.float32)
+    values[:400, 1] = values[:, 1].max() + 1
+    write_fcs(tmp_path / "c.fcs", values, ["A-A", "B-A", "C-A"])
+    other = config(folder, "run.h5", data={"files": [str(tmp_path / "c.fcs")], "max_events": 1_500})
+    noisy = replace(task, config=other, events=preprocess.prepare(other.data, folder, other.seed))
+    plain = noisy.events_without_noise()
+    raw = values[plain.rows]
+    np.testing.assert_array_equal(plain.rows, noisy.events.rows)
+    np.testing.assert_allclose(plain.scaling.to_raw(plain.values), raw, rtol=1e-4)
+    clipped = raw[:, 1] == values[0, 1]
+    assert (
+        np.abs(noisy.events.scaling.to_raw(noisy.events.values)[clipped, 1] - values[0, 1]) > 1
+    ).mean() > 0.9
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_flowkit_applies_the_gates_to_the_files(folder: Path, tmp_path: Path) -> None:
+    flowkit = pytest.importorskip("flowkit")
+    shown = dpmix("gate", folder / "run.h5", "--output", tmp_path / "out", "--draws", "4", "--strategy")
+    table = pandas.read_csv(tmp_path / "out" / "strategy.csv")
+    gates = flowkit.parse_gating_xml(tmp_path / "out" / "gates.xml")
+    gated = events(tmp_path / "out")
+    inside: dict[str, list[Array]] = {name: [] for name in table.gate.dropna()}
+    for file, rows in gated.groupby("sample", observed=True).event:
+        result = gates.gate_sample(flowkit.Sample(folder / str(file)))
+        for name, found in inside.items():
+            found.append(result.get_gate_membership(name)[rows])
+    for row in table[table.gate.notna()].itertuples():
+        member, own = np.concatenate(inside[row.gate]), gated.population == row.population
+        assert abs(member.sum() - row.gated) <= 1
+        f1 = 2 * (member & own).sum() / (member.sum() + own.sum())
+        assert f1 == pytest.approx(row.f1, abs=1e-3)
+    last = table.groupby("population").f1.last()
+    assert last.max() > 0.95
+    lines = [line.split() for line in shown.stdout.partition("gating strategy")[2].splitlines()[2:]]
+    assert [int(line[0]) for line in lines[: len(last)]] == [*last.index]
 
 
 # ---------------------------------------------------------------------------- errors

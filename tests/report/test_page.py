@@ -22,7 +22,9 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from dpmix.errors import DataError
+from dpmix.populations.polygons import PolygonGate
 from dpmix.populations.result import Gating, Map, interval
+from dpmix.populations.strategy import Strategy
 from dpmix.report import embedding, findings, labels, page, page_data, pairs
 from dpmix.runs.diagnostics import convergence
 
@@ -76,12 +78,27 @@ def page_of(tmp_path: Path, gating: Gating, **options: Any) -> str:
     return (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
+def test_the_page_shows_gating_strategies(tmp_path: Path) -> None:
+    square = PolygonGate((0, 2), np.array([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0]]))
+    counts = [np.array([90, 70]), np.array([300, 100])]
+    own = [Strategy((square, square), *counts, 100), Strategy((), *np.zeros((2, 0), np.int64), 0)]
+    page = Page(page_of(tmp_path, replace(make_gating(2), strategies=tuple(own))))
+    assert "strategy" in page.ids
+    assert page.open == []
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "1. CD1 and CD3<br>2. CD1 and CD3<br>" in text
+    assert "30.0%<br>70.0%<br>" in text  # purity
+    assert "90.0%<br>70.0%<br>" in text  # yield
+    assert '<td class="n low">0.70</td>' in text
+    assert "Gates in two markers do not isolate 1 population (F1 below 0.9): 1." in text
+
+
 def test_the_page_is_valid_and_self_contained(tmp_path: Path) -> None:
     page = Page(page_of(tmp_path, make_gating(samples=("a.fcs", "b.fcs"))))
     assert page.open == []
     assert len(page.ids) == len(set(page.ids))
     assert {*SECTIONS, *(f"plot-{name}" for name in PLOTS), "plot-samples"} <= set(page.ids)
-    assert "map" not in page.ids
+    assert not {"map", "strategy"} & set(page.ids)
     assert page.addresses
     assert all(address.startswith("#") and address[1:] in page.ids for address in page.addresses)
 

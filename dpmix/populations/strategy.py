@@ -1,0 +1,301 @@
+"""Gating strategies: for each population the shortest sequence of two-channel gates that isolates it.
+
+A sequence is searched step by step. Each step adds the gate (`dpmix.populations.polygons`) of any two
+channels that separates the population best from the other events inside the gates before it. The best
+sequences by F1, and those with the highest yield, are kept and extended (a beam search), because the best
+first gate need not start the best sequence. The search ends at an F1 of 0.97, after five gates, or where one
+more gate adds less than 0.01; a gate whose removal costs less than that is removed.
+
+F1 is the harmonic mean of purity (share of the population in the gated events) and yield (share of the
+population that the gates keep). The sequences are searched in a sample of the events, stratified by
+population, and measured on all events. Values are those of the data files, transformed, without the noise
+that spreads atoms: the gates apply to the files as they are.
+
+Related: GateFinder (Aghaeepour et al. 2018, Bioinformatics 34:4131) and hypergate (Becht et al. 2019,
+Bioinformatics 35:301).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from threadpoolctl import threadpool_limits
+
+from dpmix.inputs.events import Events
+from dpmix.model.mixture import Array, Ints
+from dpmix.populations.polygons import BETAS, Binned, PolygonGate, best_regions, f_measure, polygon
+
+MOST_GATES = 5
+ENOUGH = 0.97  # F1 at which the search ends
+GOOD = 0.9  # F1 below which the gates are reported as poor
+GAIN = 0.01  # least F1 that a gate must add
+PAIRS = 4  # pairs of channels for which polygons are made in each step
+CHANNELS = 10  # channels whose pairs are examined in each step: those that separate best alone
+BEAM = ((1.0, 3), (2.0, 2))  # beta of the F measure, and number of sequences kept by it
+BLOCK = 131_072  # events whose gates are evaluated at a time
+SAMPLE, LEAST = 40_000, 1_000  # events of the sample, and least number of each population
+
+Gates = tuple[PolygonGate, ...]
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """The gates of one population, in their order, with the events that they keep.
+
+    Attributes
+    ----------
+    gates : tuple of PolygonGate
+        Empty for a population without events.
+    kept, selected : int64 [gates]
+        Events of the population, and all events, inside each gate and those before it.
+    size : int
+        Number of events of the population.
+    """
+
+    gates: Gates
+    kept: Ints
+    selected: Ints
+    size: int
+
+    @property
+    def purity(self) -> Array:
+        """Share of the population in the events inside each gate and those before it, float64 [gates]."""
+        return self.kept / np.maximum(self.selected, 1)
+
+    @property
+    def recovered(self) -> Array:
+        """Yield: share of the population inside each gate and those before it, float64 [gates]."""
+        return self.kept / max(self.size, 1)
+
+    @property
+    def f1(self) -> Array:
+        """F1 after each gate, float64 [gates]."""
+        return f_measure(self.kept, self.selected, self.size)
+
+    @property
+    def good(self) -> bool:
+        """True if the gates recover the population with an F1 of at least `GOOD`."""
+        return bool(self.gates) and bool(self.f1[-1] >= GOOD)
+
+
+@dataclass(frozen=True)
+class _Sequence:
+    """Gates, the events of the sample inside them, and their weights: of the population and of all."""
+
+    gates: Gates
+    events: Ints
+    true: float
+    selected: float
+
+
+def find_strategies(
+    events: Events, population: npt.NDArray[np.int32], n_populations: int, seed: int
+) -> tuple[Strategy, ...]:
+    """Find the strategies of all populations.
+
+    Parameters
+    ----------
+    events : Events
+        Without noise at atoms (`dpmix.populations.task.Task.events_without_noise`).
+    population : int32 [N]
+        Population of each event.
+    n_populations : int
+    seed : int
+        Of the sample in which the gates are searched.
+    """
+    ends = np.array([[block.min(0), block.max(0)] for block, _ in _blocks(events, population)])
+    chosen, weights = stratified(population, n_populations, seed)
+    values = events.scaling.to_transformed(events.values[chosen])
+    binned = Binned.of(values, weights, ends[:, 0].min(0), ends[:, 1].max(0))
+    with threadpool_limits(1, "blas"):
+        gates = find_gates(binned, population[chosen], n_populations)
+    return tuple(measure(gates, _blocks(events, population)))
+
+
+def _blocks(
+    events: Events, population: npt.NDArray[np.int32]
+) -> Iterator[tuple[Array, npt.NDArray[np.int32]]]:
+    """Yield transformed values, float64 [M, D], and populations of consecutive events."""
+    for start in range(0, len(population), BLOCK):
+        stop = min(start + BLOCK, len(population))
+        yield events.scaling.to_transformed(events.values[start:stop]), population[start:stop]
+
+
+def find_gates(binned: Binned, population: npt.NDArray[np.integer], n_populations: int) -> list[Gates]:
+    """Find the gates of each population in a sample of the events.
+
+    Parameters
+    ----------
+    binned : Binned
+        The sample.
+    population : int [M]
+        Population of its events.
+    n_populations : int
+
+    Returns
+    -------
+    list of tuple of PolygonGate
+        For each population; empty for a population that is not in the sample.
+    """
+    totals = _Totals(binned)
+    return [_Search(binned, population == p, totals).best() for p in range(n_populations)]
+
+
+def stratified(population: npt.NDArray[np.integer], n_populations: int, seed: int) -> tuple[Ints, Array]:
+    """Draw the events of the search.
+
+    Parameters
+    ----------
+    population : int [N]
+    n_populations : int
+    seed : int
+
+    Returns
+    -------
+    events : int64 [M]
+        Ascending; at least `LEAST` of each population, or all of its events.
+    weights : float64 [M]
+        Number of events of its population that each event stands for.
+    """
+    random = np.random.default_rng(seed)
+    sizes = np.bincount(population, minlength=n_populations)
+    wanted = np.minimum(np.maximum(np.ceil(SAMPLE * sizes / max(len(population), 1)), LEAST), sizes)
+    drawn = [
+        random.choice(np.flatnonzero(population == p), int(wanted[p]), replace=False)
+        for p in range(n_populations)
+    ]
+    events = np.concatenate(drawn)
+    weights = np.repeat(sizes / np.maximum(wanted, 1), wanted.astype(np.int64))
+    order = np.argsort(events)
+    return events[order], weights[order]
+
+
+def measure(
+    gates: Sequence[Gates], blocks: Iterable[tuple[Array, npt.NDArray[np.integer]]]
+) -> list[Strategy]:
+    """Count the events inside the gates of each population.
+
+    Parameters
+    ----------
+    gates : sequence of tuple of PolygonGate
+        P sequences.
+    blocks : iterable of (float64 [M, D], int [M])
+        Transformed values and populations of all events.
+    """
+    kept = [np.zeros(len(own), np.int64) for own in gates]
+    selected = [np.zeros(len(own), np.int64) for own in gates]
+    sizes = np.zeros(len(gates), np.int64)
+    for values, population in blocks:
+        sizes += np.bincount(population, minlength=len(gates))
+        for p, own in enumerate(gates):
+            inside = np.arange(len(values))
+            for k, gate in enumerate(own):
+                inside = inside[gate.contains(values[inside])]
+                kept[p][k] += np.count_nonzero(population[inside] == p)
+                selected[p][k] += len(inside)
+    both = zip(gates, kept, selected, sizes.tolist(), strict=True)
+    return [Strategy(own, true, chosen, size) for own, true, chosen, size in both]
+
+
+class _Totals:
+    """Counts of all events in the bins of two channels, which the first gates of all populations share."""
+
+    def __init__(self, binned: Binned) -> None:
+        self._binned = binned
+        self._counts: dict[tuple[int, int], Array] = {}
+
+    def __call__(self, events: Ints, channels: tuple[int, int]) -> Array:
+        if len(events) < len(self._binned.values):
+            return self._binned.counts(events, channels)
+        if channels not in self._counts:
+            self._counts[channels] = self._binned.counts(events, channels)
+        return self._counts[channels]
+
+
+class _Search:
+    """Search of the gates of one population; `own` marks its events, bool [M]."""
+
+    def __init__(self, binned: Binned, own: npt.NDArray[np.bool_], totals: _Totals) -> None:
+        self._binned, self._own, self._totals = binned, own, totals
+        self._total = float(binned.weights[own].sum())
+
+    def best(self) -> Gates:
+        """Return the shortest sequence that isolates the population."""
+        if not self._own.any():
+            return ()
+        states, best = [self._sequence((), np.arange(len(self._own)))], None
+        for _ in range(MOST_GATES):
+            found = [longer for state in states for longer in self._extended(state)]
+            if not found:
+                break
+            leader = max(found, key=self._f1)
+            if best is not None and self._f1(leader) < self._f1(best) + GAIN:
+                break
+            best = leader
+            if self._f1(best) >= ENOUGH:
+                break
+            states = self._kept(found)
+        return self._shortened(best) if best else ()
+
+    def _sequence(self, gates: Gates, events: Ints) -> _Sequence:
+        weights = self._binned.weights[events]
+        return _Sequence(gates, events, float(weights[self._own[events]].sum()), float(weights.sum()))
+
+    def _f1(self, state: _Sequence, beta: float = 1.0) -> float:
+        return float(f_measure(state.true, state.selected, self._total, beta))
+
+    def _extended(self, state: _Sequence) -> list[_Sequence]:
+        """Return the sequence with one more gate, for the best pairs of channels and each beta."""
+        events = state.events
+        own = events[self._own[events]]
+        if not len(own) or len(own) == len(events):
+            return []
+        scored = []
+        for pair in itertools.combinations(self._channels(events, own), 2):
+            target = self._binned.counts(own, pair)
+            others = np.maximum(self._totals(events, pair) - target, 0.0)
+            scored.append((*best_regions(target, others, self._total), pair, target))
+        scored.sort(key=lambda one: -one[0])
+        longer = []
+        for _, regions, pair, target in scored[:PAIRS]:
+            for region in regions[: len(BETAS)]:
+                gate = polygon(region, target, self._binned, pair)
+                inside = events[gate.contains(self._binned.values[events])]
+                longer.append(self._sequence((*state.gates, gate), inside))
+        return longer
+
+    def _channels(self, events: Ints, own: Ints) -> list[int]:
+        """Return the channels that separate the population best alone, ascending."""
+        dim = self._binned.values.shape[1]
+        if dim <= CHANNELS:
+            return list(range(dim))
+        scores = []
+        for d in range(dim):
+            target = self._binned.line_counts(own, d)
+            others = np.maximum(self._binned.line_counts(events, d) - target, 0.0)
+            scores.append(best_regions(target, others, self._total)[0])
+        return sorted(np.argsort(scores)[-CHANNELS:].tolist())
+
+    def _kept(self, found: list[_Sequence]) -> list[_Sequence]:
+        """Return the sequences to extend, each once."""
+        kept: list[_Sequence] = []
+        for beta, number in BEAM:
+            ranked = sorted(found, key=lambda state: -self._f1(state, beta))
+            kept += [state for state in ranked if not any(state is one for one in kept)][:number]
+        return kept
+
+    def _shortened(self, best: _Sequence) -> Gates:
+        """Remove each gate whose removal costs little F1."""
+        for gate in best.gates[:-1]:
+            gates = tuple(one for one in best.gates if one is not gate)
+            events = np.arange(len(self._own))
+            for one in gates:
+                events = events[one.contains(self._binned.values[events])]
+            shorter = self._sequence(gates, events)
+            if self._f1(shorter) > self._f1(best) - GAIN:
+                best = shorter
+        return best.gates

@@ -1,0 +1,259 @@
+"""Write the gates of populations as GatingML 2.0, which FlowKit, FlowJo, Cytobank and others open.
+
+Each gate is a polygon in two channels of the data files, and the parent of the gate after it. The last gate
+of a population is named `population_3`, those before it `population_3_step_1` and so on. Every dimension
+states the name of its channel in the file ($PnN), its compensation, and its transform, so that the gates
+apply to the files as they are:
+
+- compensation: the matrix itself if all samples have the same one, else `FCS` (the matrix in the file).
+  FlowKit reads `FCS` only if the matrix names all fluorescence channels of the file and no others.
+- transforms: logicle; fasinh for arcsinh(x / cofactor), with 4.5 decades; flog for log, with 4.5 decades;
+  none for linear. GatingML divides values by the gain of the channel ($PnG) first; dpmix does not, so that
+  the parameters written here are divided by it.
+
+Purity, yield and F1 of the events inside a gate and those before it stand in its custom_info.
+
+Standard: Spidlen et al. 2015, Cytometry A 87:683.
+"""
+
+from __future__ import annotations
+
+import math
+import xml.etree.ElementTree as ET
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+
+from dpmix.errors import ConfigError
+from dpmix.inputs.events import Events
+from dpmix.inputs.fcs import Channel, Spillover
+from dpmix.inputs.sources import Source
+from dpmix.inputs.transforms import Transform
+from dpmix.populations.polygons import PolygonGate
+from dpmix.populations.result import Gating
+from dpmix.populations.strategy import Strategy
+from dpmix.system.files import write_text
+
+SPACE = "http://www.isac-net.org/std/Gating-ML/v2.0/"
+GATING, DATA, TRANSFORMS = f"{SPACE}gating", f"{SPACE}datatypes", f"{SPACE}transformations"
+MATRIX = "spillover"  # name of the matrix in the file
+DECADES = 4.5  # of the scales for arcsinh and log
+TOP = 262_144.0  # of the scale for log
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A channel as a dimension of GatingML.
+
+    Attributes
+    ----------
+    name : str
+        $PnN.
+    compensation : str
+        "uncompensated", "FCS" or the name of the matrix.
+    kind : str
+        Element of the transform: logicle, fasinh, flog, or "" for none.
+    parameters : tuple of (str, float)
+        Of the transform.
+    scale, shift : float
+        The value on this dimension is scale times the transformed value plus shift.
+    """
+
+    name: str
+    compensation: str
+    kind: str
+    parameters: tuple[tuple[str, float], ...]
+    scale: float = 1.0
+    shift: float = 0.0
+
+    @property
+    def transform(self) -> str:
+        """Name of the transform, "" for none."""
+        values = "_".join(f"{name}{value:.12g}" for name, value in self.parameters)
+        return f"{self.kind}_{values}" if self.kind else ""
+
+
+@dataclass(frozen=True)
+class Space:
+    """The D channels as dimensions, and the matrix that they refer to, if any."""
+
+    axes: tuple[Axis, ...]
+    matrix: Spillover | None
+
+
+def space_of(events: Events, linearize: bool) -> Space:
+    """Describe the scale of each channel for GatingML.
+
+    Parameters
+    ----------
+    events : Events
+    linearize : bool
+        Config key data.linearize.
+
+    Raises
+    ------
+    ConfigError
+        GatingML cannot describe it.
+    """
+    units = [_units(source) for source in events.sources]
+    if any(other != units[0] for other in units):
+        raise ConfigError(
+            ["--strategy: the gain of a channel ($PnG) differs between samples; gate them apart"]
+        )
+    matrices = events.spillovers
+    one = matrices[0] if all(_same(matrix, matrices[0]) for matrix in matrices) else None
+    reference = MATRIX if one else "FCS"
+    compensated = {detector for matrix in matrices if matrix for detector in matrix.detectors}
+    if compensated and not one and len({units[0][name] for name in compensated}) > 1:
+        problem = "the matrices of the samples differ, and their channels have different gains ($PnG)"
+        raise ConfigError([f"--strategy: {problem}; give one matrix in data.compensation"])
+    by_name = {channel.detector: channel for channel in events.sources[0].details}
+    axes = tuple(
+        _logarithmic(by_name[name], transform)
+        if by_name[name].log and not linearize
+        else _axis(name, reference if name in compensated else "uncompensated", transform, units[0][name])
+        for name, transform in zip(events.detectors, events.scaling.transforms, strict=True)
+    )
+    return Space(axes, _in_units(one, units[0]) if one else None)
+
+
+def write_gates(path: Path, gating: Gating, space: Space) -> None:
+    """Write the gates of all strategies of a gating.
+
+    Raises
+    ------
+    DataError
+        The file cannot be written.
+    """
+    for prefix, uri in (("gating", GATING), ("data-type", DATA), ("transforms", TRANSFORMS)):
+        ET.register_namespace(prefix, uri)
+    root = ET.Element(f"{{{GATING}}}Gating-ML")
+    note = ET.SubElement(ET.SubElement(root, f"{{{DATA}}}custom_info"), "dpmix")
+    note.attrib |= {"version": version("dpmix"), "run": gating.run}
+    for axis in {axis.transform: axis for axis in space.axes if axis.kind}.values():
+        wrapper = ET.SubElement(root, f"{{{TRANSFORMS}}}transformation", {_transforms("id"): axis.transform})
+        parameters = {_transforms(name): f"{value!r}" for name, value in axis.parameters}
+        ET.SubElement(wrapper, f"{{{TRANSFORMS}}}{axis.kind}", parameters)
+    if space.matrix:
+        _add_matrix(root, space.matrix)
+    for population, strategy in enumerate(gating.strategies):
+        _add_population(root, population, strategy, gating.phenotypes[population], space)
+    ET.indent(root)
+    write_text(path, f'<?xml version="1.0" encoding="UTF-8"?>\n{ET.tostring(root, encoding="unicode")}\n')
+
+
+def gate_name(population: int, step: int, n_steps: int) -> str:
+    """Return the name of a gate; `population` and `step` are numbered from 0."""
+    return f"population_{population + 1}" + ("" if step == n_steps - 1 else f"_step_{step + 1}")
+
+
+def _transforms(name: str) -> str:
+    return f"{{{TRANSFORMS}}}{name}"
+
+
+def _units(source: Source) -> dict[str, float]:
+    """Return the factor from raw values of dpmix to values of GatingML for each channel of a file."""
+    keywords = source.header.keywords if source.header else {}
+    return {
+        channel.detector: float(keywords.get("timestep", "").strip() or 1.0)
+        if channel.detector.lower() == "time"
+        else 1.0 / (channel.gain or 1.0)
+        for channel in source.details
+    }
+
+
+def _same(one: Spillover | None, other: Spillover | None) -> bool:
+    """Return True if two samples have the same matrix, or both have none."""
+    if one is None or other is None:
+        return one is other
+    return one.detectors == other.detectors and np.array_equal(one.matrix, other.matrix)
+
+
+def _in_units(spillover: Spillover, units: dict[str, float]) -> Spillover:
+    """Return the matrix between values of GatingML."""
+    unit = np.array([units[name] for name in spillover.detectors])
+    return Spillover(spillover.detectors, spillover.matrix * unit / unit[:, None])
+
+
+def _axis(name: str, compensation: str, transform: Transform, unit: float) -> Axis:
+    """Return the dimension of a channel whose raw values, times `unit`, are those of GatingML."""
+    match transform.method:
+        case "logicle":
+            parameters = (
+                ("T", transform.t * unit),
+                ("W", transform.w),
+                ("M", transform.m),
+                ("A", transform.a),
+            )
+            return Axis(name, compensation, "logicle", parameters)
+        case "arcsinh":
+            width = DECADES * math.log(10.0)
+            top = transform.cofactor * unit * math.sinh(width)
+            return Axis(name, compensation, "fasinh", (("T", top), ("M", DECADES), ("A", 0.0)), 1.0 / width)
+        case "log":
+            shift = (math.log10(unit) - math.log10(TOP)) / DECADES + 1.0
+            return Axis(name, compensation, "flog", (("T", TOP), ("M", DECADES)), 1.0 / DECADES, shift)
+        case "linear":
+            return Axis(name, compensation, "", (), unit)
+
+
+def _logarithmic(channel: Channel, transform: Transform) -> Axis:
+    """Return the dimension of a channel that stays on a logarithmic scale; GatingML always undoes $PnE."""
+    if transform.method != "linear" or not channel.log or not channel.range:
+        found = f"data.linearize: false with {transform.method} for {channel.detector}"
+        raise ConfigError([f"--strategy: {found} cannot be written as GatingML; need true, or method linear"])
+    decades, offset = channel.log
+    parameters = (("T", offset * 10.0**decades / (channel.gain or 1.0)), ("M", decades))
+    return Axis(channel.detector, "uncompensated", "flog", parameters, 1.0 / channel.range)
+
+
+def _add_matrix(root: ET.Element, spillover: Spillover) -> None:
+    """Add a compensation matrix: one row for each dye, named as its detector."""
+    matrix = ET.SubElement(root, _transforms("spectrumMatrix"), {_transforms("id"): MATRIX})
+    for part in ("fluorochromes", "detectors"):
+        names = ET.SubElement(matrix, _transforms(part))
+        for name in spillover.detectors:
+            ET.SubElement(names, f"{{{DATA}}}fcs-dimension", {f"{{{DATA}}}name": name})
+    for row in spillover.matrix.tolist():
+        spectrum = ET.SubElement(matrix, _transforms("spectrum"))
+        for value in row:
+            ET.SubElement(spectrum, _transforms("coefficient"), {_transforms("value"): f"{value!r}"})
+
+
+def _add_population(
+    root: ET.Element, population: int, strategy: Strategy, phenotype: str, space: Space
+) -> None:
+    """Add the gates of a population, each inside the one before it."""
+    n_steps = len(strategy.gates)
+    for step, gate in enumerate(strategy.gates):
+        element = ET.SubElement(root, f"{{{GATING}}}PolygonGate")
+        element.set(f"{{{GATING}}}id", gate_name(population, step, n_steps))
+        if step:
+            element.set(f"{{{GATING}}}parent_id", gate_name(population, step - 1, n_steps))
+        note = ET.SubElement(ET.SubElement(element, f"{{{DATA}}}custom_info"), "dpmix")
+        note.attrib |= {"population": f"{population + 1}", "phenotype": phenotype}
+        note.attrib |= {
+            "purity": f"{strategy.purity[step]:.4f}",
+            "yield": f"{strategy.recovered[step]:.4f}",
+            "f1": f"{strategy.f1[step]:.4f}",
+        }
+        if step == n_steps - 1 and not strategy.good:
+            note.set("warning", "F1 is below 0.9: these gates do not isolate the population")
+        _add_polygon(element, gate, [space.axes[channel] for channel in gate.channels])
+
+
+def _add_polygon(element: ET.Element, gate: PolygonGate, axes: list[Axis]) -> None:
+    """Add dimensions and vertices of a gate."""
+    for axis in axes:
+        dimension = ET.SubElement(element, f"{{{GATING}}}dimension")
+        dimension.set(f"{{{GATING}}}compensation-ref", axis.compensation)
+        if axis.kind:
+            dimension.set(f"{{{GATING}}}transformation-ref", axis.transform)
+        ET.SubElement(dimension, f"{{{DATA}}}fcs-dimension", {f"{{{DATA}}}name": axis.name})
+    for vertex in gate.vertices:
+        place = ET.SubElement(element, f"{{{GATING}}}vertex")
+        for axis, value in zip(axes, vertex.tolist(), strict=True):
+            number = f"{axis.scale * value + axis.shift!r}"
+            ET.SubElement(place, f"{{{GATING}}}coordinate", {f"{{{DATA}}}value": number})

@@ -1,0 +1,151 @@
+"""Gates as GatingML 2.0: FlowKit applies them to the files and finds the counts that dpmix states."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import flowkit
+import numpy as np
+import pytest
+
+from dpmix.config.data import DataConfig
+from dpmix.errors import ConfigError
+from dpmix.inputs import preprocess, simulate
+from dpmix.inputs.events import Events
+from dpmix.inputs.fcs_data import write_fcs
+from dpmix.populations.strategy import Strategy, find_strategies
+from dpmix.report.gatingml import DATA, GATING, gate_name, space_of, write_gates
+
+SPILL = "2,B-A,A-A,1,0.2,0.1,1"  # another order than in the file
+METHODS = {
+    "logicle": {"method": "logicle", "t": 10_000, "w": 0.7, "a": 0.2},
+    "arcsinh": {"method": "arcsinh", "cofactor": 30},
+    "log": {"method": "log"},
+    "linear": {"method": "linear"},
+}
+
+
+def write_cells(path: Path, **keywords: str) -> Path:
+    """Write 6,000 positive events of three populations in four channels, 300 of them at one value."""
+    random = np.random.default_rng(2)
+    centres = np.array([[200.0, 900, 50, 400], [900, 200, 50, 400], [900, 900, 600, 40]])
+    values = centres[random.integers(0, 3, 6_000)] * np.exp(random.normal(0, 0.25, (6_000, 4)))
+    values[:300, 2] = 4_000.0
+    write_fcs(path, values.astype(np.float32), ["FSC-A", "A-A", "B-A", "C-A"], ["", "CD1", "", ""], keywords)
+    return path
+
+
+def prepared(path: Path, **settings: Any) -> Events:
+    """Prepare the events without noise at atoms, as for the search of gates."""
+    data = {"files": [str(path)], "channels": ["*-A"], "atoms": "report", **settings}
+    return preprocess.prepare(DataConfig.model_validate(data), Path(), 1)
+
+
+def strategies(events: Events) -> tuple[Strategy, ...]:
+    """Find gates of three populations: the nearest of three places in ranks."""
+    ranks = events.values.argsort(0).argsort(0) / len(events.values)
+    places = np.array([[0.2, 0.7, 0.4, 0.6], [0.7, 0.2, 0.4, 0.6], [0.7, 0.7, 0.9, 0.2]])
+    population = ((ranks[:, None] - places) ** 2).sum(-1).argmin(1).astype(np.int32)
+    return find_strategies(events, population, 3, seed=1)
+
+
+def written(path: Path, events: Events, linearize: bool = True) -> tuple[Strategy, ...]:
+    """Write the gates of the events, and return their strategies."""
+    found = strategies(events)
+    gating: Any = SimpleNamespace(run="run.h5", strategies=found, phenotypes=("A+", "B+ <&>", "C-"))
+    write_gates(path, gating, space_of(events, linearize))
+    return found
+
+
+def assert_flowkit_agrees(gates: Path, fcs: Path, found: tuple[Strategy, ...]) -> None:
+    result = flowkit.parse_gating_xml(gates).gate_sample(flowkit.Sample(fcs))
+    n_gates = 0
+    for p, own in enumerate(found):
+        for k, selected in enumerate(own.selected):
+            inside = int(result.get_gate_membership(gate_name(p, k, len(own.gates))).sum())
+            assert abs(inside - selected) <= 1, (p, k)  # events are float32 here
+            n_gates += 1
+    assert n_gates >= 3
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("keywords", [{}, {"$SPILLOVER": SPILL, "$P1G": "4", "$P2G": "2", "$P3G": "0.5"}])
+def test_flowkit_recovers_the_counts(tmp_path: Path, method: str, keywords: dict[str, str]) -> None:
+    fcs = write_cells(tmp_path / "a.fcs", **keywords)
+    compensation = "none" if method == "log" else "auto"  # compensated values may be negative
+    events = prepared(fcs, compensation=compensation, transform={"default": METHODS[method]})
+    found = written(tmp_path / "gates.xml", events)
+    assert_flowkit_agrees(tmp_path / "gates.xml", fcs, found)
+
+
+@pytest.mark.parametrize("linearize", [pytest.param(True, marks=pytest.mark.slow), False])
+def test_old_instruments_with_logarithmic_amplifiers(
+    shared_data: Path, tmp_path: Path, linearize: bool
+) -> None:
+    fcs = shared_data / "fcs" / "3FITC_4PE_004.fcs"
+    method = METHODS["logicle" if linearize else "linear"]
+    events = prepared(fcs, channels=["*-H"], linearize=linearize, transform={"FL*": method})
+    assert any(channel.log for channel in events.sources[0].details)
+    found = written(tmp_path / "gates.xml", events, linearize)
+    assert_flowkit_agrees(tmp_path / "gates.xml", fcs, found)
+    if not linearize:
+        odd = prepared(fcs, channels=["*-H"], linearize=False, transform={"FL*": METHODS["arcsinh"]})
+        with pytest.raises(ConfigError, match=r"data\.linearize: false with arcsinh for FL1-H"):
+            space_of(odd, False)
+
+
+def test_samples_with_different_matrices_refer_to_their_own(tmp_path: Path) -> None:
+    matrices = ["3,A-A,B-A,C-A,1,0.2,0,0.1,1,0,0,0,1", "3,A-A,B-A,C-A,1,0,0,0.3,1,0,0,0,1"]
+    files = [write_cells(tmp_path / f"{k}.fcs", **{"$SPILLOVER": text}) for k, text in enumerate(matrices)]
+    events = prepared(files[0], files=[str(file) for file in files])
+    space = space_of(events, True)
+    assert space.matrix is None
+    assert [axis.compensation for axis in space.axes] == ["uncompensated", "FCS", "FCS", "FCS"]
+    found = written(tmp_path / "gates.xml", events)
+    strategy = flowkit.parse_gating_xml(tmp_path / "gates.xml")
+    results = [strategy.gate_sample(flowkit.Sample(file)) for file in files]
+    for p, own in enumerate(found):
+        name = gate_name(p, len(own.gates) - 1, len(own.gates))
+        assert sum(r.get_gate_membership(name).sum() for r in results) == pytest.approx(
+            own.selected[-1], abs=1
+        )
+
+
+def test_scales_that_gatingml_cannot_describe_are_refused(tmp_path: Path) -> None:
+    files = [write_cells(tmp_path / f"{k}.fcs", **{"$P2G": f"{k + 1}"}) for k in range(2)]
+    with pytest.raises(ConfigError, match=r"--strategy: the gain of a channel \(\$PnG\) differs"):
+        space_of(prepared(files[0], files=[str(file) for file in files]), True)
+
+
+def test_each_gate_states_its_population_purity_yield_and_f1(tmp_path: Path) -> None:
+    events = prepared(write_cells(tmp_path / "a.fcs"))
+    found = written(tmp_path / "gates.xml", events)
+    root = ET.parse(tmp_path / "gates.xml").getroot()
+    gates = {gate.get(f"{{{GATING}}}id"): gate for gate in root.findall(f"{{{GATING}}}PolygonGate")}
+    for p, own in enumerate(found):
+        for k in range(len(own.gates)):
+            gate = gates[gate_name(p, k, len(own.gates))]
+            assert gate.get(f"{{{GATING}}}parent_id") == (gate_name(p, k - 1, len(own.gates)) if k else None)
+            note = gate.find(f"{{{DATA}}}custom_info/dpmix")
+            assert note is not None
+            assert note.get("phenotype") == ("A+", "B+ <&>", "C-")[p]
+            assert float(note.get("f1", "")) == pytest.approx(own.f1[k], abs=1e-4)
+            last = k == len(own.gates) - 1
+            assert ("warning" in note.attrib) == (last and own.f1[k] < 0.9)
+
+
+@pytest.mark.slow
+def test_simulated_blood(tmp_path: Path) -> None:
+    """More channels and events, and clipped values."""
+    simulated = simulate.cytometry_like(30_000, seed=1)
+    simulated.write(tmp_path / "a.fcs")
+    data = DataConfig.model_validate({"files": [str(tmp_path / "a.fcs")], "atoms": "report"})
+    events = preprocess.prepare(data, Path(), 1)
+    found = find_strategies(events, simulated.labels, len(simulated.populations), 1)
+    gating: Any = SimpleNamespace(run="run.h5", strategies=found, phenotypes=simulated.populations)
+    write_gates(tmp_path / "gates.xml", gating, space_of(events, True))
+    assert_flowkit_agrees(tmp_path / "gates.xml", tmp_path / "a.fcs", found)
+    assert np.mean([own.good for own in found]) > 0.9
