@@ -16,7 +16,7 @@ from dpmix.populations import alignment, find
 from dpmix.populations.assign import assign_events
 from dpmix.populations.find import Populations
 from dpmix.populations.result import Gating
-from dpmix.populations.strategy import find_strategies
+from dpmix.populations.strategy import Strategy, find_strategies
 from dpmix.populations.summary import Summary
 from dpmix.populations.task import Task, prepare
 from dpmix.report import embedding, event_files, figures, findings, page, tables
@@ -55,8 +55,7 @@ def gate(
     data, formats : sequence of str or Path, optional
         Files or globs to gate instead of the run's own; formats of event files: parquet, csv, h5ad, fcs.
     memberships, with_map, strategy, overwrite : bool
-        Write all membership probabilities to Parquet and CSV; draw a t-SNE map; find gates in two channels
-        for each population; replace existing files.
+        Write all memberships to Parquet and CSV; draw a t-SNE map; find gates; replace existing files.
     n_draws, level, n_populations : int, float, int
         Draws to use; cut height of the tree, or number of populations to cut it into, not both.
     engine : sequence of str, optional
@@ -71,8 +70,7 @@ def gate(
     DpmixError
         Anything wrong outside the program, in one line.
     """
-    if with_map:
-        embedding.need()
+    _need(with_map)
     folder = Path(output)
     task = prepare(run_file, data, engine, folder)
     space = space_of(task.events, task.config.data.linearize) if strategy else None
@@ -80,11 +78,9 @@ def gate(
     found = task.find_populations(n_draws, level, n_populations)
     gating, population = _write_events(task, found, folder, formats, memberships)
     _warn(findings.disagreement_warning(gating))
-    if space:
-        gating = _with_strategies(task, gating, population, folder, space)
-    if with_map:
-        gating = replace(gating, map=embedding.make_map(task.events.values, population, task.config.seed))
-    return _write_report(task, found, gating, folder)
+    strategies = _strategies(task, gating, population, folder, space) if space else ()
+    shown = embedding.make_map(task.events.values, population, task.config.seed) if with_map else None
+    return _write_report(task, found, replace(gating, strategies=strategies, map=shown), folder)
 
 
 def predict(
@@ -109,6 +105,12 @@ def predict(
     check_outputs(paths, overwrite, _inputs(task))
     found = task.find_populations(n_draws, level, n_populations)
     return _write_events(task, found, folder, formats, memberships=True)[0]
+
+
+def _need(with_map: bool) -> None:
+    """Raise `ConfigError` where a library for an option is missing."""
+    if with_map:
+        embedding.need()
 
 
 def _paths(task: Task, folder: Path, formats: Sequence[str], with_map: bool, strategy: bool) -> list[Path]:
@@ -150,10 +152,10 @@ def _write_events(
     return gating, summary.population
 
 
-def _with_strategies(
+def _strategies(
     task: Task, gating: Gating, population: npt.NDArray[np.int32], folder: Path, space: Space
-) -> Gating:
-    """Return the gating with its strategies, and write strategy.csv and gates.xml."""
+) -> tuple[Strategy, ...]:
+    """Return the gates of each population, and write strategy.csv and gates.xml."""
     events, seed = task.events_without_noise(), task.config.seed
     found = find_strategies(events, population, gating.n_populations, seed)
     gating = replace(gating, strategies=found)
@@ -161,7 +163,7 @@ def _with_strategies(
     tables.write_strategy(table, gating)
     write_gates(gates, gating, space)
     _warn(findings.poor_gates_warning(gating))
-    return gating
+    return found
 
 
 def _warn(warning: str | None) -> None:
