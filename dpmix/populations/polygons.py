@@ -88,11 +88,15 @@ class Binned:
         """Return the weight of some events in the bins of two channels, float64 [BINS, BINS]."""
         i, j = channels
         places = self.codes[events, i] * BINS + self.codes[events, j]
-        return np.bincount(places, self.weights[events], BINS * BINS).reshape(BINS, BINS)
+        return self._weighed(places, events, BINS * BINS).reshape(BINS, BINS)
 
     def line_counts(self, events: Ints, channel: int) -> Array:
         """Return the weight of some events in the bins of one channel, float64 [BINS]."""
-        return np.bincount(self.codes[events, channel], self.weights[events], BINS)
+        return self._weighed(self.codes[events, channel], events, BINS)
+
+    def _weighed(self, places: Ints, events: Ints, n_places: int) -> Array:
+        counts = np.bincount(places, self.weights[events], n_places)
+        return counts.astype(np.float64, copy=False)
 
 
 def f_measure(true: npt.ArrayLike, selected: npt.ArrayLike, total: float, beta: float = 1.0) -> Array:
