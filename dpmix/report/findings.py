@@ -83,7 +83,7 @@ def disagreement_warning(gating: Gating) -> str | None:
 
 
 def poor_gates_warning(gating: Gating) -> str | None:
-    """Warn of populations with events that simple gates do not isolate; None where there is none."""
+    """Warn of populations with events that simple gates do not isolate; None if they isolate all."""
     poor = np.array([p for p, s in enumerate(gating.strategies) if s.size and not s.good], np.int64)
     if not len(poor):
         return None
