@@ -23,7 +23,7 @@ double divide_far(const Mixture& two, const float* event, float uniform, int giv
 double divide_piece(const Mixture& two, const Piece& piece, const Key& key, int word, int given,
                     std::uint8_t* sides, Scratch& scratch) {
     const Evaluate evaluate = evaluate_for(two.n_channels);
-    Candidates c{(Floats*)scratch.logs, scratch.candidates, 0, {}, 0.0};
+    Candidates c{(Floats*)scratch.logs, scratch.candidates, false, 0, -1, {}, 0.0};
     const Floats floor = splat(-two.weight_floor);
     double log_probability = 0.0;
     for_each_tile(piece, two.n_channels, [&](const Tile& tile) {

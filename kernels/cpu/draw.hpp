@@ -63,7 +63,7 @@ void draw_far(const Mixture& mixture, const float* event, float uniform, double*
 double draw_piece(const Mixture& mixture, const Piece& piece, const Key& key, double* log_likelihoods,
                   Scratch& scratch) {
     const Evaluate evaluate = evaluate_for(mixture.n_channels);
-    Candidates c{(Floats*)scratch.logs, scratch.candidates, 0, {}, 0.0};
+    Candidates c{(Floats*)scratch.logs, scratch.candidates, true, 0, -1, {}, 0.0};
     for_each_tile(piece, mixture.n_channels, [&](const Tile& tile) {
         evaluate(mixture, piece, tile, c);
         Floats uniforms[U], totals[U];

@@ -3,11 +3,16 @@
 //
 // The weight of component j for an event is exp(l_j - max l) if l_j - max l > -floor, and exactly 0
 // otherwise. A dense evaluation computes the whole whitening of every component. A pruned one takes the best
-// log density so far from the components of the events' last labels. Then, stage by stage (stages_of), it
-// compares each component's partial sum of squares with that and drops components without weight, a whole
-// tile at a time and without a branch that is hard to predict. A rounded partial sum never exceeds the
-// rounded whole, so dropped components have weight 0. Both evaluations give the same weights bit for bit, and
-// the candidates in the order of their index.
+// log density so far from the components of the events' last labels. Then it drops components without weight,
+// a whole tile at a time and without a branch that is hard to predict: first those whose constant, which is
+// their largest log density, is too low, then, stage by stage (stages_of), those whose partial sum of squares
+// is too large. A rounded partial sum never exceeds the rounded whole, so dropped components have weight 0.
+// Both evaluations give the same weights bit for bit, and the candidates in the order of their index.
+//
+// A label draw only adds the weights in that order (draw.hpp). There a component also has no effect, and is
+// dropped, if an earlier one has more than 2^25 times its weight: the float32 sum so far is then so large
+// that adding the weight does not change it. Most components are empty, light and late in the order, so this
+// drops more than the floor does.
 #pragma once
 
 #include "tile.hpp"
@@ -16,35 +21,68 @@
 namespace dpmix {
 namespace {
 
-// Added to the weight floor: a little more than the float32 rounding of a log density near FAR (0.004).
+// Added to the weight floor and to SILENT: a little more than the float32 rounding of a log density near FAR
+// (0.004).
 constexpr float MARGIN = 0.01f;
+constexpr float SILENT = 17.33f;  // nats: a little more than 25 log 2 = 17.3287
 constexpr float LOWEST = -1.0e30f;
 constexpr int MAX_SEEDS = 4;
 
 struct Candidates {
-    Floats* logs;  // [count][U] log densities
-    int* list;     // [count] components
+    Floats* logs;     // [count][U] log densities
+    int* list;        // [count] components
+    bool cumulative;  // only cumulative sums of the weights are needed
     int count;
+    int last_seed;   // the last of the components that `best` comes from before the evaluation; -1 for none
     Floats best[U];  // largest log density; LOWEST if all overflowed
     double work;     // multiplications per event
 };
 
-// Does one stage for the components of the list (the first stage: for all), and returns the number that is
-// kept. Partial sums stay at the index of their component, so no store depends on earlier drops. The log
-// densities of the last stage are stored without gaps.
+// How far below the best log density, and below the best one of an earlier component, a component has no
+// effect.
+struct Margins {
+    Floats weight, silent;
+
+    DPMIX_INLINE Margins(const Mixture& mixture, const Candidates& c) {
+        const float floor = mixture.weight_floor;
+        weight = splat(floor + MARGIN);
+        silent = splat((c.cumulative && floor > SILENT ? SILENT : floor) + MARGIN);
+    }
+};
+
+// Lists the components whose constants do not rule them out, and returns their number.
+DPMIX_INLINE int list_possible(const Mixture& mixture, Candidates& c) {
+    const Margins margins(mixture, c);
+    float low = lowest(c.best[0]);
+    for (int u = 1; u < U; u++) low = low < lowest(c.best[u]) ? low : lowest(c.best[u]);
+    int count = 0;
+    for (int from = 0; from < mixture.n_components; from += W) {
+        const Floats constants = *(const FloatsAnywhere*)(mixture.constants + from);
+        const Floats threshold = splat(low) - (from > c.last_seed ? margins.silent : margins.weight);
+        for (unsigned some = greater(constants, threshold); some != 0; some &= some - 1)
+            c.list[count++] = from + __builtin_ctz(some);
+    }
+    return count;
+}
+
+// Does one stage, or all rows, for the components of the list, and returns the number that is kept. A dense
+// evaluation has no list and takes all components. Partial sums stay at the index of their component, so no
+// store depends on earlier drops. The log densities of the last stage are stored without gaps.
 template <bool Last, class Rows>
 DPMIX_INLINE int keep(const Rows rows, const float* params, const Mixture& mixture, Candidates& c) {
-    const Floats margin = splat(mixture.weight_floor + MARGIN);
+    const Margins margins(mixture, c);
     const int size = stage_size(rows.first, rows.last);
-    const int count = rows.first == 0 ? mixture.n_components : c.count;
-    Floats best[U], threshold[U];
+    const bool all = Last && rows.first == 0;
+    const int count = all ? mixture.n_components : c.count;
+    Floats best[U], before[U];  // before: of the components before j
     for (int u = 0; u < U; u++) {
         best[u] = c.best[u];
-        threshold[u] = best[u] - margin;
+        before[u] = splat(LOWEST);
     }
     int kept = 0;
     for (int q = 0; q < count; q++) {
-        const int j = rows.first == 0 ? q : c.list[q];
+        const int j = all ? q : c.list[q];
+        const bool seeded = all || j > c.last_seed;  // all that `best` comes from lies before j
         Floats sums[U];
         for (int u = 0; u < U; u++) sums[u] = rows.first == 0 ? Floats{} : c.logs[j * U + u];
         rows.add_squares(params + static_cast<std::size_t>(j) * size, sums);
@@ -53,11 +91,13 @@ DPMIX_INLINE int keep(const Rows rows, const float* params, const Mixture& mixtu
         DPMIX_UNROLL
         for (int u = 0; u < U; u++) {
             const Floats log_density = constant - sums[u];
-            any |= greater(log_density, threshold[u]);
+            const Floats threshold = seeded ? best[u] - margins.silent
+                                            : larger(best[u] - margins.weight, before[u] - margins.silent);
+            any |= greater(log_density, threshold);
             c.logs[(Last ? kept : j) * U + u] = Last ? log_density : sums[u];
             if (Last) {
                 best[u] = larger(log_density, best[u]);
-                threshold[u] = best[u] - margin;
+                before[u] = larger(log_density, before[u]);
             }
         }
         c.list[kept] = j;
@@ -94,6 +134,7 @@ DPMIX_INLINE void seed(const Form& form, const Mixture& mixture, const Piece& pi
         if (j == last) continue;
         last = j;
         if (++tried > MAX_SEEDS) break;
+        c.last_seed = j > c.last_seed ? j : c.last_seed;
         form.whole([&](auto rows) {
             Floats sums[U] = {};
             rows.add_squares(mixture.whole + static_cast<std::size_t>(j) * stage_size(0, rows.last), sums);
@@ -106,6 +147,7 @@ DPMIX_INLINE void seed(const Form& form, const Mixture& mixture, const Piece& pi
 template <class Form>
 void evaluate(const Mixture& mixture, const Piece& piece, const Tile& tile, Candidates& c) {
     const Form form(tile.x, mixture.n_channels);
+    c.last_seed = -1;
     for (int u = 0; u < U; u++) c.best[u] = splat(LOWEST);
     if (!piece.pruned) {
         c.count = form.whole([&](auto rows) { return keep<true>(rows, mixture.whole, mixture, c); });
@@ -113,6 +155,7 @@ void evaluate(const Mixture& mixture, const Piece& piece, const Tile& tile, Cand
         return;
     }
     seed(form, mixture, piece, tile.places, c);
+    c.count = list_possible(mixture, c);
     const Stages stages = stages_of(mixture.n_channels);
     const float* params = mixture.staged;
     for (int g = 0; g < stages.count; g++) {

@@ -131,7 +131,7 @@ double expect_far(const Mixture& mixture, const Piece& piece, int place, double*
 double expect_piece(const Mixture& mixture, const Piece& piece, double* moments, std::uint8_t* touched,
                     double* log_likelihood, Scratch& scratch) {
     const Evaluate evaluate = evaluate_for(mixture.n_channels);
-    Candidates c{(Floats*)scratch.logs, scratch.candidates, 0, {}, 0.0};
+    Candidates c{(Floats*)scratch.logs, scratch.candidates, false, 0, -1, {}, 0.0};
     Block block(mixture, piece, scratch);
     *log_likelihood = 0.0;
     for_each_tile(piece, mixture.n_channels, [&](const Tile& tile) {

@@ -24,7 +24,7 @@ void memberships_piece(const Mixture& mixture, const Piece& piece, const Populat
                        float* memberships, double* log_densities, Scratch& scratch) {
     const Evaluate evaluate = evaluate_for(mixture.n_channels);
     const int P = populations.count;
-    Candidates c{(Floats*)scratch.logs, scratch.candidates, 0, {}, 0.0};
+    Candidates c{(Floats*)scratch.logs, scratch.candidates, false, 0, -1, {}, 0.0};
     Floats* sums = (Floats*)scratch.sums;
     for_each_tile(piece, mixture.n_channels, [&](const Tile& tile) {
         evaluate(mixture, piece, tile, c);

@@ -45,7 +45,7 @@ class PackedMixture {
    public:
     PackedMixture(const Parameters& from, int n_channels, float weight_floor, bool pruning) {
         const int D = n_channels, K = from.n_components, width = padded_width(D);
-        constants_.resize(static_cast<std::size_t>(K));
+        constants_.assign(static_cast<std::size_t>(K + TILE), -std::numeric_limits<float>::infinity());
         centres_.assign(static_cast<std::size_t>(K) * width, 0.0f);
         for (int j = 0; j < K; j++) {
             constants_[j] = static_cast<float>(from.log_constants[j]);

@@ -68,6 +68,16 @@ DPMIX_INLINE Floats fma(Floats a, Floats b, Floats c) {
 // The larger of the two; b if a is NaN.
 DPMIX_INLINE Floats larger(Floats a, Floats b) { return a > b ? a : b; }
 
+// The smallest lane.
+DPMIX_INLINE float lowest(Floats a) {
+    alignas(64) float lanes[W];
+    *(Floats*)lanes = a;
+    for (int half = W / 2; half > 0; half /= 2) {
+        for (int l = 0; l < half; l++) lanes[l] = lanes[l + half] < lanes[l] ? lanes[l + half] : lanes[l];
+    }
+    return lanes[0];
+}
+
 // Bit l is set if a[l] > b[l]; NaN is never greater.
 DPMIX_INLINE unsigned greater(Floats a, Floats b) {
 #if defined(__AVX512F__)

@@ -23,7 +23,7 @@ void log_densities(const Mixture& mixture, const float* events, int count, float
     unlimited.weight_floor = __builtin_inff();
     const Evaluate evaluate = evaluate_for(mixture.n_channels);
     Tile tile;
-    Candidates c{(Floats*)scratch.logs, scratch.candidates, 0, {}, 0.0};
+    Candidates c{(Floats*)scratch.logs, scratch.candidates, false, 0, -1, {}, 0.0};
     const std::size_t K = static_cast<std::size_t>(mixture.n_components);
     for (int from = 0; from < count; from += TILE) {
         std::uint16_t order[TILE];

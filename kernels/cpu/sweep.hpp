@@ -75,7 +75,7 @@ struct Key {
 struct Mixture {
     int n_channels, n_components;
     float weight_floor;
-    const float* constants;       // [K]
+    const float* constants;       // [K], then -inf up to a whole vector
     const float* whole;           // [K][stage_size(0, D)]
     const float* staged;          // per stage [K][stage_size]; null without pruning
     const float* centres;         // [K][padded_width]: mu_j, -1, 0...: x - centre is z of the moments

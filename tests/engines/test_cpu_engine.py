@@ -33,7 +33,7 @@ from dpmix.engines.cpu import CpuEngine, available, instruction_sets
 from dpmix.errors import DataError
 from dpmix.kernels import _cpu
 from dpmix.kernels.layout import CHUNK, MAX_CHANNELS, MAX_COMPONENTS
-from dpmix.model.mixture import Ints, Mixture
+from dpmix.model.mixture import Ints, Mixture, log_norms
 from dpmix.model.streams import Key
 
 ISAS = instruction_sets()
@@ -213,6 +213,24 @@ def test_pruning_is_measured_and_switches_itself_off() -> None:
     assert engine._native.kept == pytest.approx(1.0, abs=0.02)
 
 
+@pytest.mark.parametrize("isa", instruction_sets())
+def test_a_component_is_dropped_only_if_adding_its_weight_changes_nothing(isa: str) -> None:
+    """Weights of a little more than 2^-25 of the sum before them raise it, 600 of them by as many ulps."""
+    dim, light = 8, 600
+    log_weights = np.log(np.concatenate([[0.99], np.full(light, 2.0**-24.9), [1.0]]))
+    count = len(log_weights)
+    eyes = np.broadcast_to(np.eye(dim), (count, dim, dim)).copy()
+    mixture = Mixture(log_weights, np.zeros((count, dim)), eyes, log_norms(eyes))
+    events = np.zeros((2048, dim), np.float32)
+    engine = CpuEngine(events, isa=isa, threads=1)
+    weights = np.exp(log_weights).astype(np.float32)
+    total = np.cumsum(weights, dtype=np.float32)[-1]
+    assert total > 1.99 + 0.5 * light * 2.0**-24
+    for iteration in range(2):  # dense, then pruned
+        found = engine.draw_labels(mixture, Key(1, 0, iteration)).log_likelihood / len(events)
+        assert found - log_norms(eyes)[0] == pytest.approx(np.log(float(total)), abs=3e-6)
+
+
 def test_pruning_follows_components_that_are_renumbered() -> None:
     """Label swaps renumber components in every sweep; without the order, last labels belong to other ones."""
     events, mixture = problem(40_000, 14, 64, spread=3.0)
@@ -304,7 +322,7 @@ from pathlib import Path
 from dpmix.model.split_merge import SplitAssignment
 from dpmix.model.streams import Key
 from dpmix.engines.cpu import CpuEngine
-from dpmix.model.mixture import Ints, Mixture
+from dpmix.model.mixture import Ints, Mixture, log_norms
 
 def status(key):
     return int(next(line for line in open("/proc/self/status") if line.startswith(key)).split()[1])
