@@ -19,7 +19,7 @@ LIMITS = ["-timeout=10", "-rss_limit_mb=2048", "-max_len=8192"]
 sys.meta_path.sort(key=lambda finder: type(finder).__module__.startswith("_editable"))
 sys.path.insert(0, str(FOLDER.parent))
 
-with atheris.instrument_imports(include=["dpmix", "flowio", "flowutils", "yaml"]):
+with atheris.instrument_imports(include=["dpmix", "flowutils", "yaml"]):
     from targets import TARGETS
 
 

@@ -1,14 +1,17 @@
 """Read what a data set of an FCS file contains: its channels, and where its events are.
 
-FlowIO parses TEXT (`dpmix.inputs.fcs_text`), numpy reads DATA (`dpmix.inputs.fcs_data`). FlowIO alone refuses
-files that are common in laboratories. dpmix also reads:
+`dpmix.inputs.fcs_text` reads HEADER and TEXT, `dpmix.inputs.fcs_place` finds DATA, and
+`dpmix.inputs.fcs_data` reads ranges of its events. Common deviations from the standard are read as their
+writers meant them:
 
-- DATA offsets that are blank in HEADER, differ between HEADER and TEXT, or are one byte too large; it uses
-  the segment that holds the events, and `Header.notes` reports a difference;
+- DATA offsets that are blank in HEADER, differ between HEADER and TEXT, or are one byte too large;
 - any of several data sets in one file, by default the first;
-- integers of 24 bits, and integers of different widths in one event;
-- empty values in TEXT, a supplemental TEXT segment, an ANALYSIS segment that cannot be read, and FCS 2.0
-  without $TOT.
+- integers of 24 bits, integers of different widths in one event, and of 10 or 12 bits in words of 16;
+- empty values in TEXT, blanks around keywords, a supplemental TEXT segment, an ANALYSIS segment that cannot
+  be read, and TEXT without $TOT.
+
+`Header.notes` reports oddities, and `Header.warnings` what may make values wrong. The page
+docs/reference/fcs-deviations.md lists all of them.
 
 The header describes the logarithmic amplification of old instruments ($PnE) and the spillover;
 `dpmix.inputs.file_plans` undoes both.
@@ -18,10 +21,9 @@ Standards: FCS 2.0, Cytometry 11:323 (1990); 3.0, 28:118 (1997); 3.1, 77A:97 (20
 
 from __future__ import annotations
 
-import io
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -31,9 +33,19 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmix.errors import DataError
-from dpmix.inputs.fcs_text import AGAIN, HEADER_BYTES, data_set_offsets, read_text, whole_number
+from dpmix.inputs.fcs_place import CLOCK, Clock, DataSet, place_events, stated_places
+from dpmix.inputs.fcs_text import (
+    AGAIN,
+    HEADER_BYTES,
+    data_set_offsets,
+    quoted,
+    read_text,
+    segment_of,
+    whole_number,
+)
+from dpmix.inputs.fcs_values import Order, range_mask, stored_type
 
-SPILLOVER_KEYWORDS = ("spillover", "spill", "comp")  # FlowIO returns keywords in lower case without $
+SPILLOVER_KEYWORDS = ("spillover", "spill", "comp")
 MASS_INSTRUMENT = re.compile(r"cytof|helios|dvs|xt ?mass|mass cyto", re.IGNORECASE)
 MASS_DETECTOR = re.compile(r"^\(?[A-Z][a-z]?\d{2,3}\)?D[id]$|\(([A-Z][a-z]?\d{2,3})\)D[id]$")
 
@@ -103,6 +115,8 @@ class Header:
         Oddities of the file, one line each.
     warnings : tuple of str
         What may make its values wrong, one line each.
+    undecided : bool
+        HEADER and TEXT disagree on the place of the events, and nothing in the file shows which is right.
     keywords : dict
         All keywords of TEXT, in lower case and without $.
     text : tuple of (bytes, bytes)
@@ -131,9 +145,10 @@ class Header:
     n_data_sets: int
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
+    undecided: bool
     keywords: dict[str, str] = field(repr=False)
     text: tuple[tuple[bytes, bytes], ...] = field(repr=False)
-    byte_order: Literal["<", ">"]
+    byte_order: Order
     data_start: int = field(repr=False)
     analysis: tuple[int, int] = field(repr=False)
     row: np.dtype[np.void] = field(repr=False)
@@ -159,43 +174,42 @@ def read_header(path: str | Path, data_set: int = 1) -> Header:
             offsets = data_set_offsets(file, path)
             if not 1 <= data_set <= len(offsets):
                 raise DataError(f"{path}: found {len(offsets)} data sets, need one of them, got {data_set}")
-            return _read_data_set(file, path, data_set, offsets)
+            try:
+                return _read_data_set(file, path, data_set, offsets)
+            except DataError as error:
+                others = [f"{path}::{k}" for k in range(1, len(offsets) + 1) if k != data_set]
+                if not others:
+                    raise
+                more = ", ..." if len(others) > 3 else ""
+                raise DataError(
+                    f"{error}; or use another data set of the file: {', '.join(others[:3])}{more}"
+                ) from error
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}, need a readable FCS file") from error
 
 
 def _read_data_set(file: BinaryIO, path: Path, data_set: int, offsets: list[int]) -> Header:
     """Read the metadata of a data set, given the offsets of all data sets of the file."""
-    offset = offsets[data_set - 1]
-    raw, keywords, pairs, analysis = read_text(file, path, offset)
-    version = raw[:6].decode()
+    text = read_text(file, path, offsets[data_set - 1])
+    data = DataSet.of(file, path, offsets[data_set - 1], text)
+    keywords = text.keywords
     mode = keywords.get("mode", "L").strip().upper()
     if mode != "L":
         raise DataError(f"{path}: $MODE is {mode}, a histogram; need list mode (L), one row per event")
     order = _byte_order(keywords, path)
-    numbers = range(1, int(keywords["par"]) + 1)
-    types = [_channel_type(keywords, n, order, path) for n in numbers]
-    channels = tuple(
-        _channel(keywords, n, kind.kind in "uV", path) for n, kind in zip(numbers, types, strict=True)
-    )
+    types, warnings = _channel_types(data, order)
+    channels = tuple(_channel(keywords, n, kind.kind in "uV", path) for n, kind in enumerate(types, start=1))
     row = np.dtype([(f"c{k}", kind) for k, kind in enumerate(types)])
-    size = file.seek(0, io.SEEK_END) - offset
-    start, n_events, warnings = _place_data(raw, keywords, row.itemsize, size, path)
-    notes = []
-    if len(offsets) > 1:
-        notes.append(f"data set {data_set} of {len(offsets)} in the file")
-    if any(
-        not c.integer and _log_scale(keywords, n, path)[0] for n, c in zip(numbers, channels, strict=True)
-    ):
-        notes.append("$PnE ignored for floating point channels: the standard defines them as linear")
+    found = place_events(data, row, _clocks(channels, order))
+    notes = [f"data set {data_set} of {len(offsets)} in the file"] if len(offsets) > 1 else []
     spillover, problem = _spillover(keywords)
     instrument = keywords.get("cyt", "").strip()
     mass = MASS_INSTRUMENT.search(instrument) or any(MASS_DETECTOR.search(c.detector) for c in channels)
     return Header(
         path=path,
-        version=version,
+        version=text.header[:6].decode(),
         datatype=keywords["datatype"].strip().upper(),
-        n_events=n_events,
+        n_events=found.n_events,
         channels=channels,
         spillover=spillover,
         spillover_problem=problem,
@@ -203,18 +217,19 @@ def _read_data_set(file: BinaryIO, path: Path, data_set: int, offsets: list[int]
         kind="mass" if mass else "fluorescence",
         data_set=data_set,
         n_data_sets=len(offsets),
-        notes=tuple(notes),
-        warnings=tuple(warnings),
+        notes=(*notes, *_keyword_notes(keywords, channels)),
+        warnings=(*warnings, *found.warnings),
+        undecided=found.undecided,
         keywords=keywords,
-        text=pairs,
+        text=text.pairs,
         byte_order=order,
-        data_start=offset + start,
-        analysis=_place_analysis(raw, analysis, offset, size),
+        data_start=data.offset + found.first,
+        analysis=_place_analysis(data),
         row=row,
     )
 
 
-def _byte_order(keywords: Mapping[str, str], path: Path) -> Literal["<", ">"]:
+def _byte_order(keywords: Mapping[str, str], path: Path) -> Order:
     """Return the byte order by $BYTEORD: "1,2,3,4" (or "1,2") is little-endian, the reverse big-endian."""
     found = keywords.get("byteord", "").replace(" ", "")
     digits = found.split(",")
@@ -226,89 +241,126 @@ def _byte_order(keywords: Mapping[str, str], path: Path) -> Literal["<", ">"]:
     raise DataError(f"{path}: $BYTEORD is {found or 'missing'}, need 1,2,3,4 or 4,3,2,1; convert the file")
 
 
-def _channel_type(keywords: Mapping[str, str], n: int, order: str, path: Path) -> np.dtype[Any]:
-    """Return the stored type of channel n by $PnDATATYPE (FCS 3.2) or $DATATYPE, and $PnB."""
-    letter = keywords.get(f"p{n}datatype", keywords["datatype"]).strip().upper()
-    bits = whole_number(keywords.get(f"p{n}b", ""), 0)
-    types = {("F", 32): "f4", ("D", 64): "f8"} | {("I", 8 * size): f"u{size}" for size in (1, 2, 4, 8)}
-    if (letter, bits) == ("I", 24):
-        return np.dtype(("u1", (3,)))
-    if (letter, bits) not in types:
-        found = f"$P{n}B is {keywords.get(f'p{n}b', 'missing')} with data type {letter}"
-        raise DataError(f"{path}: {found}, need I with 8, 16, 24, 32 or 64 bits, F with 32 or D with 64")
-    return np.dtype(order + types[letter, bits])
+def _channel_types(data: DataSet, order: Order) -> tuple[list[np.dtype[Any]], list[str]]:
+    """Return the stored type of each channel by $PnDATATYPE (FCS 3.2) or $DATATYPE, and $PnB; and warnings.
+
+    Some instruments store integers of 10 or 12 bits in words of 16 bits. Other widths than those of
+    `stored_type` are read so if only this fits the length of DATA.
+    """
+    keywords = data.text.keywords
+    numbers = range(1, int(keywords["par"]) + 1)
+    letters = {n: keywords.get(f"p{n}datatype", keywords["datatype"]).strip().upper() for n in numbers}
+    bits = {n: whole_number(keywords.get(f"p{n}b", ""), 0) for n in numbers}
+    types = {n: stored_type(letters[n], bits[n], order) for n in numbers}
+    odd = [n for n, kind in types.items() if kind is None]
+    if not odd:
+        return [kind for kind in types.values() if kind is not None], []
+    first = odd[0]
+    found = f"$P{first}B is {quoted(keywords.get(f'p{first}b', ''))} with data type {letters[first]}"
+    if all(letters[n] == "I" and 0 < bits[n] < 64 for n in odd):
+        fitting = _fitting_words(data, [0 if n in odd else bits[n] for n in numbers], [bits[n] for n in odd])
+        if len(fitting) == 1 and (width := fitting[0]):
+            kinds = [stored_type(letters[n], width if n in odd else bits[n], order) for n in numbers]
+            which = f"{found}, also in {len(odd) - 1} other channels" if len(odd) > 1 else found
+            warning = f"{which}; read as words of {width} bits, which alone fit the length of DATA"
+            return [kind for kind in kinds if kind is not None], [warning]
+    raise DataError(
+        f"{data.path}: {found}, need I with 8, 16, 24, 32 or 64 bits, F with 32 or D with 64; {AGAIN}"
+    )
+
+
+def _fitting_words(data: DataSet, known: Sequence[int], odd: Sequence[int]) -> list[int]:
+    """Return the widths of words that fit the length of DATA, in bits; 0 for packed bits without words.
+
+    `known` has the bits of the channels as stored, and `odd` those of the others.
+    """
+    if not data.n_events:
+        return []
+    places, _ = stated_places(data.text)
+    sizes = {word: sum(known) // 8 + len(odd) * word // 8 for word in (8, 16, 32, 64) if word >= max(odd)}
+    sizes[0] = (sum(known) + sum(odd) + 7) // 8
+    return [word for word, size in sizes.items() if any(data.fits(place, size) for place in places)]
 
 
 def _channel(keywords: Mapping[str, str], n: int, integer: bool, path: Path) -> Channel:
     """Return the metadata of channel n. $PnE applies to integers only, as in the standard."""
-    name = keywords.get(f"p{n}n")  # FlowIO also accepts $P01N
-    if name is None:
+    name = keywords.get(f"p{n}n")
+    if name is None:  # for example $P01N
         raise DataError(f"{path}: $P{n}N, the name of channel {n}, is missing; {AGAIN}")
-    try:
-        limit, gain = float(keywords[f"p{n}r"]), float(keywords.get(f"p{n}g", "1"))
-    except (KeyError, ValueError) as error:
-        raise DataError(f"{path}: $P{n}R or $P{n}G cannot be read ({error}); {AGAIN}") from error
+    limit = _number(keywords.get(f"p{n}r", ""))
+    if limit is None:
+        found = quoted(keywords[f"p{n}r"]) if f"p{n}r" in keywords else "missing"
+        raise DataError(f"{path}: $P{n}R is {found}, need the range of the values; {AGAIN}")
     known = math.isfinite(limit) and limit > 0
-    decades, offset = _log_scale(keywords, n, path)
+    scale = _log_scale(keywords, n)
+    if scale is None and integer:
+        found = quoted(keywords[f"p{n}e"])
+        raise DataError(f"{path}: $P{n}E is {found}, need decades (0 to 20) and an offset; {AGAIN}")
+    decades, offset = scale or (0.0, 0.0)
     return Channel(
-        detector=name.strip(),
+        detector=name.strip() or f"channel {n}",
         marker=keywords.get(f"p{n}s", "").strip(),
         range=limit if known else None,
         log=(decades, offset or 1.0) if integer and known and decades > 0 else None,
-        gain=gain,
+        gain=1.0 if (gain := _gain(keywords, n)) is None else gain,
         integer=integer,
     )
 
 
-def _log_scale(keywords: Mapping[str, str], n: int, path: Path) -> tuple[float, float]:
-    """Return decades and offset of $PnE, (0, 0) for a linear channel."""
-    found = keywords.get(f"p{n}e", "0,0")
+def _number(text: str) -> float | None:
+    """Return a number, None where the text is none."""
     try:
-        decades, offset = (float(x) for x in found.split(","))
+        return float(text)
     except ValueError:
-        decades, offset = math.nan, math.nan
-    if not (0 <= decades <= 20 and 0 <= offset < math.inf):
-        raise DataError(f"{path}: $P{n}E is {found}, need decades (0 to 20) and an offset; {AGAIN}")
+        return None
+
+
+def _gain(keywords: Mapping[str, str], n: int) -> float | None:
+    """Return $PnG, 1 where it is missing, None where it is no number."""
+    gain = _number(keywords.get(f"p{n}g", "").strip() or "1")
+    return None if gain is None or not math.isfinite(gain) else gain
+
+
+def _log_scale(keywords: Mapping[str, str], n: int) -> tuple[float, float] | None:
+    """Return decades and offset of $PnE, (0, 0) for a linear channel, None where it cannot be read."""
+    found = [_number(part) for part in (keywords.get(f"p{n}e", "").strip() or "0,0").split(",")]
+    decades, offset = found if len(found) == 2 else (None, None)
+    if decades is None or offset is None or not (0 <= decades <= 20 and 0 <= offset < math.inf):
+        return None
     return decades, offset
 
 
-def _place_data(
-    raw: bytes, keywords: Mapping[str, str], row_bytes: int, size: int, path: Path
-) -> tuple[int, int, list[str]]:
-    """Return the first byte of DATA, the number of events, and warnings.
-
-    HEADER and TEXT both have the place of DATA. The place whose length fits $TOT is used; if both do, TEXT
-    has precedence from FCS 3.0 on. An end that is one byte too far is a common error of instruments.
-    """
-    in_header = whole_number(raw[26:34], 0), whole_number(raw[34:42], 0)
-    in_text = whole_number(keywords.get("begindata", ""), 0), whole_number(keywords.get("enddata", ""), 0)
-    places = [in_header, in_text] if raw[:6] == b"FCS2.0" else [in_text, in_header]
-    places = [(first, last - first + 1) for first, last in places if HEADER_BYTES <= first <= last]
-    n_events = int(keywords["tot"])
-    if n_events < 0 and places:
-        n_events = places[0][1] // row_bytes
-    need = n_events * row_bytes
-    if n_events == 0:
-        return 0, 0, []
-    if not places:
-        raise DataError(f"{path}: neither HEADER nor TEXT has the place of the events; {AGAIN}")
-    fits = [place for place in places if place[1] - need in (0, 1)] + [p for p in places if p[1] >= need]
-    first, length = (fits or places)[0]
-    there = max(min(size - first, length), 0)
-    if there < need:
-        found = f"found {there // row_bytes} of the {n_events} events of $TOT"
-        raise DataError(f"{path}: truncated or corrupt: {found}; {AGAIN}")
-    if in_header != in_text and len(places) == 2:
-        warning = f"HEADER and TEXT disagree on the place of the events; reading from byte {first}"
-        return first, n_events, [warning]
-    return first, n_events, []
+def _keyword_notes(keywords: Mapping[str, str], channels: Sequence[Channel]) -> list[str]:
+    """Return notes on keywords of channels that are wrong, or that dpmix does not use."""
+    numbers = range(1, len(channels) + 1)
+    odd = [n for n in numbers if _gain(keywords, n) is None]
+    floats = [n for n, channel in enumerate(channels, start=1) if not channel.integer]
+    unnamed = [n for n in numbers if not keywords[f"p{n}n"].strip()]
+    notes = [f'$P{n}N is blank; the channel is named "{channels[n - 1].detector}"' for n in unnamed]
+    if any(_log_scale(keywords, n) != (0, 0) for n in floats):
+        notes.append("$PnE ignored for floating point channels: the standard defines them as linear")
+    if odd:
+        listed = ", ".join(f"$P{n}G" for n in odd[:8]) + (", ..." if len(odd) > 8 else "")
+        notes.append(f"{listed}: {quoted(keywords[f'p{odd[0]}g'])} is no number; the gain is taken as 1")
+    return notes
 
 
-def _place_analysis(raw: bytes, in_text: tuple[int, int], offset: int, size: int) -> tuple[int, int]:
+def _clocks(channels: Sequence[Channel], order: Order) -> list[Clock]:
+    """Return the channels whose values should ascend from event to event."""
+    return [
+        Clock(channel.detector, f"c{k}", order, range_mask(channel.range) if channel.integer else None)
+        for k, channel in enumerate(channels)
+        if CLOCK.search(channel.detector)
+    ]
+
+
+def _place_analysis(data: DataSet) -> tuple[int, int]:
     """Return the first byte of ANALYSIS in the file and its length, (0, 0) if it lies outside the file."""
-    for first, last in (in_text, (whole_number(raw[42:50], 0), whole_number(raw[50:58], 0))):
-        if HEADER_BYTES <= first < last < size:
-            return offset + first, last - first + 1
+    raw = data.text.header
+    in_header = whole_number(raw[42:50], 0), whole_number(raw[50:58], 0)
+    for first, last in (segment_of(data.text.keywords, "analysis"), in_header):
+        if HEADER_BYTES <= first < last < data.size:
+            return data.offset + first, last - first + 1
     return 0, 0
 
 

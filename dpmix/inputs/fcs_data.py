@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from array import array
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import flowio
 import numpy as np
 import numpy.typing as npt
 
 from dpmix.errors import DataError
-from dpmix.inputs.fcs import Channel, Header
+from dpmix.inputs.fcs import Header
 from dpmix.inputs.fcs_text import AGAIN
+from dpmix.inputs.fcs_values import range_mask, unpacked
 
 
 def read_events(
@@ -47,7 +46,9 @@ def read_events(
     events = np.empty((len(rows), len(wanted)), np.float32)
     with np.errstate(over="ignore"):
         for k, column in enumerate(wanted):
-            events[:, k] = _unpacked(rows[f"c{column}"], header.channels[column], header.byte_order)
+            channel = header.channels[column]
+            mask = range_mask(channel.range) if channel.integer else None
+            events[:, k] = unpacked(rows[f"c{column}"], header.byte_order, mask)
     return events
 
 
@@ -77,19 +78,6 @@ def read_analysis(header: Header) -> bytes:
     with header.path.open("rb") as file:
         file.seek(first)
         return file.read(length)
-
-
-def _unpacked(stored: npt.NDArray[Any], channel: Channel, byte_order: str) -> npt.NDArray[Any]:
-    """Combine three-byte integers, and mask integers to $PnR, rounded up to a power of 2."""
-    if stored.ndim == 2:
-        bytes_ = stored.astype(np.uint32)
-        low, high = (0, 2) if byte_order == "<" else (2, 0)
-        stored = bytes_[:, low] | bytes_[:, 1] << 8 | bytes_[:, high] << 16
-    if channel.integer and channel.range is not None:
-        mask = (1 << (math.ceil(channel.range) - 1).bit_length()) - 1
-        if mask < np.iinfo(stored.dtype).max:
-            stored = stored & stored.dtype.type(mask)
-    return stored
 
 
 def write_fcs(

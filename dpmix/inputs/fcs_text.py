@@ -1,33 +1,46 @@
-"""HEADER and TEXT of an FCS file, read by FlowIO."""
+"""HEADER and TEXT of an FCS file: the places of its segments, and its keywords."""
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-import flowio
-
 from dpmix.errors import DataError, printable
 
 HEADER_BYTES = 58
-MARK = b"\x1e"  # delimiter in the TEXT that FlowIO parses
-PART = re.compile(rb"(?<=[^\x1e])\x1e(?!\x1e)")  # where FlowIO splits TEXT
-MOST_TEXT = 16 * 2**20  # bytes; FlowIO needs about a hundred times as much memory
+PADDING = b" \t\r\n\0"  # around keywords, and after the last value of TEXT
+MOST_TEXT = 16 * 2**20  # bytes; every keyword of them takes about fifty more in memory
 MOST_CHANNELS = 4096
 MOST_DATA_SETS = 256
 AGAIN = "export or copy the file again"
 
+Pairs = tuple[tuple[bytes, bytes], ...]
+
 
 class Text(NamedTuple):
-    """HEADER and TEXT of one data set."""
+    """HEADER and TEXT of one data set.
+
+    Attributes
+    ----------
+    header : bytes
+        The 58 bytes of HEADER.
+    keywords : dict
+        Values by keyword, in lower case and without $.
+    pairs : tuple of (bytes, bytes)
+        The same keywords and values as in the file, without blanks around the keywords.
+    segments : tuple of (int, int)
+        First and last byte of TEXT by HEADER, and of supplemental TEXT where the file has it.
+    end : int
+        Last byte of TEXT, without the padding at its end.
+    """
 
     header: bytes
     keywords: dict[str, str]
-    pairs: tuple[tuple[bytes, bytes], ...]
-    analysis: tuple[int, int]  # first and last byte by TEXT, 0 where TEXT has none
+    pairs: Pairs
+    segments: tuple[tuple[int, int], ...]
+    end: int
 
 
 def data_set_offsets(file: BinaryIO, path: Path) -> list[int]:
@@ -41,35 +54,46 @@ def data_set_offsets(file: BinaryIO, path: Path) -> list[int]:
             return offsets
         offsets.append(offsets[-1] + step)
         if len(offsets) > MOST_DATA_SETS:
-            raise DataError(f"{path}: found more than {MOST_DATA_SETS} data sets; {AGAIN}")
+            raise DataError(
+                f"{path}: has more than {MOST_DATA_SETS} data sets, the most that dpmix reads; split the file"
+            )
 
 
 def read_text(file: BinaryIO, path: Path, offset: int) -> Text:
-    """Read HEADER and TEXT of the data set at an offset of the file.
+    """Read HEADER and TEXT, with its supplement, of the data set at an offset of the file.
 
-    FlowIO parses a copy of HEADER and TEXT, repaired where it would fail, without DATA and ANALYSIS.
+    Raises
+    ------
+    DataError
+        The bytes are not HEADER and TEXT of an FCS file.
     """
     file.seek(offset)
     header = file.read(HEADER_BYTES)
     if not re.match(rb"FCS\d\.\d", header):
         raise DataError(f"{path}: found no FCS header, need an FCS file of version 2.0 to 3.2; {AGAIN}")
-    first, last = whole_number(header[10:18], -1), whole_number(header[18:26], -1)
+    first, last = (_header_number(header, at, path) for at in (10, 18))
     text = _segment(file, path, offset, first, last) if HEADER_BYTES <= first < last else b""
     if len(text) < max(last - first + 1, 3):
         raise DataError(
             f"{path}: TEXT has bytes {first} to {last} by HEADER, which the file does not have; {AGAIN}"
         )
-    keywords, pairs = _parsed(header, text, path)
-    extra = _segment_of_keywords(keywords, "stext")
-    if extra and extra != (first, last):
-        text = text.rstrip(text[:1]) + _segment(file, path, offset, *extra)
-        keywords, pairs = _parsed(header, text, path)
-    found = (
-        re.search(rb"(?i)\$%bANALYSIS%b\s*(\d+)" % (end, re.escape(text[:1])), text)
-        for end in (b"BEGIN", b"END")
-    )
-    first, last = (0 if match is None else whole_number(match[1], 0) for match in found)
-    return Text(header, keywords, pairs, (first, last))
+    end = first + len(text.rstrip(PADDING)) - 1
+    keywords, pairs = _parsed(text, path)
+    extra = segment_of(keywords, "stext")
+    if not HEADER_BYTES <= extra[0] < extra[1] or extra == (first, last):
+        return Text(header, keywords, pairs, ((first, last),), end)
+    keywords, pairs = _parsed(_trimmed(text) + _segment(file, path, offset, *extra), path)
+    return Text(header, keywords, pairs, ((first, last), extra), end)
+
+
+def _header_number(header: bytes, at: int, path: Path) -> int:
+    """Return the offset at some byte of HEADER; `DataError` quotes it where it is no number."""
+    number = whole_number(header[at : at + 8], -1)
+    if number < 0:
+        raise DataError(
+            f"{path}: HEADER has {quoted(header[at : at + 8])} at byte {at}, need an offset of TEXT; {AGAIN}"
+        )
+    return number
 
 
 def _segment(file: BinaryIO, path: Path, offset: int, first: int, last: int) -> bytes:
@@ -80,68 +104,96 @@ def _segment(file: BinaryIO, path: Path, offset: int, first: int, last: int) -> 
     return file.read(last - first + 1)
 
 
-def _segment_of_keywords(keywords: Mapping[str, str], name: str) -> tuple[int, int] | None:
-    """Return the first and last byte of a segment by $BEGINname and $ENDname, None where they have none."""
+def segment_of(keywords: Mapping[str, str], name: str) -> tuple[int, int]:
+    """Return the first and last byte of a segment by $BEGINname and $ENDname, 0 where they have no number."""
     first, last = (whole_number(keywords.get(end + name, ""), 0) for end in ("begin", "end"))
-    return (first, last) if HEADER_BYTES <= first < last else None
+    return first, last
 
 
 def whole_number(text: str | bytes, default: int) -> int:
-    """Return an integer that may be padded with blanks, or the default if it is missing or too large."""
-    try:
-        number = int(text)
-    except ValueError:
-        return default
+    """Return an integer that may be padded, or the default if it is missing, no number, or too large."""
+    digits = (text.decode("latin-1") if isinstance(text, bytes) else text).strip(PADDING.decode())
+    number = int(digits) if re.fullmatch(r"[+-]?[0-9]{1,30}", digits) else default
     return number if abs(number) < 2**62 else default
 
 
-def _repaired(text: bytes) -> bytes:
-    """Return TEXT in a form that FlowIO can split.
+def quoted(text: str | bytes, most: int = 60) -> str:
+    """Return a text of a file for a message: in quotes, in one line, and not too long."""
+    text = text.decode("latin-1") if isinstance(text, bytes) else text
+    return f'"{printable(text[:most])}{"..." if len(text) > most else ""}"'
 
-    Its delimiter has no meaning in regular expressions and is also its last byte, and ANALYSIS is empty. A
-    missing $TOT, optional in FCS 2.0 but required by FlowIO, becomes -1.
+
+def _parsed(text: bytes, path: Path) -> tuple[dict[str, str], Pairs]:
+    """Return the keywords of TEXT and their values.
+
+    A doubled delimiter stands for one that belongs to a value. Many files have it for an empty value instead,
+    which shifts all keywords after it: they no longer fit $PAR, and TEXT is read again in this other sense.
     """
-    delimiter = text[:1]
-    if delimiter != MARK:
-        text = text.replace(MARK, b" ").replace(delimiter, MARK)
-    text = text.rstrip(b" \r\n\0")
-    text = text if text.endswith(MARK) and len(text) > 1 else text + MARK
-    text = re.sub(rb"(?i)(\$(?:BEGIN|END)ANALYSIS\x1e)[^\x1e]+", rb"\g<1>0", text)
-    return text if re.search(rb"(?i)\x1e\$TOT\x1e", text) else text + b"$TOT" + MARK + b"-1" + MARK
+    problem = ""
+    for split in (_split_escaped, _split_empty):
+        parts = split(text)
+        pairs = tuple(
+            (key.strip(PADDING), value) for key, value in zip(parts[::2], parts[1::2], strict=False)
+        )
+        keywords = _decoded(pairs)
+        problem = problem or _problem(keywords)
+        if not _problem(keywords) and not any(text[:1] in key for key, _ in pairs):
+            return keywords, pairs
+    raise DataError(f"{path}: TEXT cannot be read: {problem or 'keywords and values are mixed up'}; {AGAIN}")
 
 
-def _parsed(header: bytes, text: bytes, path: Path) -> tuple[dict[str, str], tuple[tuple[bytes, bytes], ...]]:
-    """Parse TEXT by FlowIO, and again with empty values filled if they shifted the keywords.
-
-    Returns
-    -------
-    keywords : dict
-        In lower case and without $.
-    pairs : tuple of (bytes, bytes)
-        The same keywords and values as in the file.
-    """
+def _trimmed(text: bytes) -> bytes:
+    """Return TEXT without its last delimiter, and the padding after it; its first byte is the delimiter."""
     mark = text[:1]
-    delimiter = chr(text[0])
-    text = _repaired(text)
-    problem = "no keywords"
-    for attempt in (text, text.replace(MARK * 2, MARK + b" " + MARK)):
-        offsets = (HEADER_BYTES, HEADER_BYTES + len(attempt) - 1, 0, 0, 0, 0)
-        stream = io.BytesIO(header[:10] + b"".join(b"%8d" % x for x in offsets) + attempt)
-        try:
-            flow = flowio.FlowData(stream, only_text=True, use_header_offsets=True, nextdata_offset=0)
-        except KeyError as error:
-            problem = f"keyword ${str(error.args[0]).upper()} is missing"
-        except Exception as error:  # FlowIO raises a dozen kinds of exceptions for corrupt bytes
-            problem = f"{error}"
+    return mark + text[1:].rstrip(PADDING.replace(mark, b"")).removesuffix(mark)
+
+
+def _split_escaped(text: bytes) -> list[bytes]:
+    """Split TEXT into keywords and values; two delimiters in a row stand for one in a value."""
+    parts: list[bytes] = []
+    joins = False
+    pieces = _trimmed(text)[1:].split(text[:1])
+    for k, piece in enumerate(pieces):
+        if joins:
+            parts[-1] += text[:1] + piece
+            joins = False
+        elif piece == b"" and 0 < k < len(pieces) - 1:
+            joins = True
         else:
-            channels, lost = sorted(flow.channels), any("\x1e" in key for key in flow.text)
-            problem = f"$PAR is {flow.channel_count}, but the named channels are {channels}"
-            if (
-                MOST_CHANNELS >= len(channels) == flow.channel_count > 0
-                and channels[-1] == len(channels)
-                and not lost
-            ):
-                parts = [part.replace(MARK * 2, mark) for part in PART.split(attempt[1:-1])]
-                keywords = {k: printable(v.replace("\x1e", delimiter)) for k, v in flow.text.items()}
-                return keywords, tuple(zip(parts[::2], parts[1::2], strict=False))
-    raise DataError(f"{path}: TEXT cannot be read: {printable(problem[:200])}; {AGAIN}")
+            parts.append(piece)
+    return parts
+
+
+def _split_empty(text: bytes) -> list[bytes]:
+    """Split TEXT into keywords and values; two delimiters in a row are an empty value, one blank."""
+    return [piece or b" " for piece in _trimmed(text)[1:].split(text[:1])]
+
+
+def _decoded(pairs: Pairs) -> dict[str, str]:
+    """Return values by keyword, in lower case and without $; UTF-8, or else Latin-1."""
+    try:
+        texts = [(key.decode(), value.decode()) for key, value in pairs]
+    except UnicodeDecodeError:
+        texts = [(key.decode("latin-1"), value.decode("latin-1")) for key, value in pairs]
+    return {key.removeprefix("$").lower(): printable(value) for key, value in texts}
+
+
+def _problem(keywords: Mapping[str, str]) -> str:
+    """Return what is wrong with the keywords as a whole, "" where nothing is."""
+    missing = [name for name in ("par", "datatype") if name not in keywords]
+    if missing:
+        return f"keyword ${missing[0].upper()} is missing"
+    n_channels = whole_number(keywords["par"], 0)
+    if not 1 <= n_channels <= MOST_CHANNELS:
+        return f"$PAR is {quoted(keywords['par'])}, need the number of channels, 1 to {MOST_CHANNELS}"
+    named = sorted({int(match[1]) for key in keywords if (match := re.fullmatch(r"p(\d{1,9})n", key))})
+    if named != list(range(1, n_channels + 1)):
+        return f"$PAR is {n_channels}, but the named channels are {_listed(named)}"
+    return ""
+
+
+def _listed(numbers: list[int], most: int = 8) -> str:
+    """Return numbers separated by commas, at most `most` of them."""
+    if not numbers:
+        return "none"
+    return ", ".join(map(str, numbers[:most])) + (", ..." if len(numbers) > most else "")

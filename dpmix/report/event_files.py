@@ -50,7 +50,7 @@ def event_paths(
     ConfigError
         A format is unknown, AnnData is not installed, or an FCS file has channels of an earlier gating.
     DataError
-        The format is FCS and a sample is not an FCS file.
+        The format is FCS, and a sample is not an FCS file or its values may be shifted.
     """
     unknown = sorted(set(formats) - set(FORMATS))
     if unknown:
@@ -76,6 +76,11 @@ def _headers(samples: Sequence[str], sources: Sequence[Source]) -> list[Header]:
         if gated:
             found = f"has the channel {gated[0]} of an earlier gating"
             raise ConfigError([f"{name}: {found}; --format fcs requires the original file"])
+        if header.undecided:
+            raise DataError(
+                f"{name}: HEADER and TEXT disagree on the place of the events; a copy by --format fcs could "
+                "make shifted values final; use another format, or export the file again"
+            )
         headers.append(header)
     return headers
 

@@ -15,7 +15,8 @@ channels. Added channels use the storage type of the file, because all channels 
 Necessary changes: 24-bit integers become 32-bit integers with the same values, because FlowIO and FlowKit
 cannot read 24 bits. A file with events beyond byte 99,999,999, which FCS 2.0 cannot describe, becomes FCS
 3.0. Empty values, which the standards forbid, become a blank. Supplemental TEXT moves into TEXT. Other data
-sets of the file and vendor segments (OTHER) are omitted.
+sets of the file and vendor segments (OTHER) are omitted. DPMIX_WARNING states what may
+make values of the file wrong.
 
 Standards: see `dpmix.inputs.fcs`.
 """
@@ -35,7 +36,7 @@ import numpy.typing as npt
 from dpmix.errors import DataError
 from dpmix.inputs.fcs import Header
 from dpmix.inputs.fcs_data import read_analysis, read_rows
-from dpmix.inputs.fcs_text import HEADER_BYTES
+from dpmix.inputs.fcs_text import HEADER_BYTES, whole_number
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -200,7 +201,9 @@ def _channel_keywords(header: Header, added: Sequence[Added], kind: np.dtype[np.
     """Return new and changed keywords of the copy, except segment positions."""
     letter = {"u": "I", "f": "F" if kind.itemsize == 4 else "D"}[kind.kind]
     keywords = {
-        f"$P{n}B": "32" for n, old in enumerate(_types(header), start=1) if old.itemsize != _width(old)
+        f"$P{n}B": f"{8 * _width(old)}"
+        for n, old in enumerate(_types(header), start=1)
+        if whole_number(header.keywords[f"p{n}b"], 0) != 8 * _width(old)
     }
     for n, channel in enumerate(added, start=len(header.channels) + 1):
         scale = channel.scale if letter == "I" else 1
@@ -214,8 +217,10 @@ def _channel_keywords(header: Header, added: Sequence[Added], kind: np.dtype[np.
     if letter == "I":
         parts = ", ".join(f"{channel.name} {channel.scale}" for channel in added if channel.scale > 1)
         keywords["DPMIX_SCALE"] = f"stored integer = value times scale: {parts}"
-    if int(header.keywords["tot"]) < 0:  # FCS 2.0 may omit it
+    if whole_number(header.keywords.get("tot", ""), -1) != header.n_events:  # FCS 2.0 may omit it
         keywords["$TOT"] = f"{header.n_events}"
+    if header.warnings:  # the copy agrees with itself, and nothing else would show how it was read
+        keywords["DPMIX_WARNING"] = "; ".join(header.warnings)
     if "originality" in header.keywords:
         keywords["$ORIGINALITY"] = "Appended"
     return keywords

@@ -320,10 +320,10 @@ def lying_fcs(**changes: str) -> bytes:
 HUGE = "9" * 17
 LIES: dict[str, tuple[Callable[[], bytes], str]] = {
     "events": (lambda: lying_fcs(TOT="1" + "0" * 15), "found 300 of the 1000000000000000 events"),
-    "events without end": (lambda: lying_fcs(TOT="9" * 4000), "events of $TOT"),
-    "less than no events": (lambda: lying_fcs(TOT="-5", ENDDATA="9" * 8), "events of $TOT"),
-    "channels": (lambda: lying_fcs(PAR="1" + "0" * 9), "$PAR is 1000000000"),
-    "bits": (lambda: lying_fcs(P1B="8" + "0" * 12), "$P1B is 8000000000000"),
+    "events without end": (lambda: lying_fcs(TOT="9" * 4000), '$TOT is "99999'),
+    "less than no events": (lambda: lying_fcs(TOT="-5", ENDDATA="9" * 8), '$TOT is "-5"'),
+    "channels": (lambda: lying_fcs(PAR="1" + "0" * 9), '$PAR is "1000000000"'),
+    "bits": (lambda: lying_fcs(P1B="8" + "0" * 12), '$P1B is "8000000000000"'),
     "a supplement": (
         lambda: lying_fcs(BEGINSTEXT="100", ENDSTEXT=HUGE),
         "TEXT has 99999999999999900 bytes",
@@ -373,7 +373,7 @@ def test_a_chain_of_data_sets_without_end(folder: Path) -> None:
     one = lying_fcs(NEXTDATA="0" * 8)
     one = one.replace(b"$NEXTDATA/00000000", b"$NEXTDATA/%08d" % len(one))
     Path("a.fcs").write_bytes(one * 300)
-    assert_refused(mcmc("a.fcs"), "found more than 256 data sets")
+    assert_refused(mcmc("a.fcs"), "has more than 256 data sets")
 
 
 @pytest.mark.parametrize("shape", [(2**40, 3), (2**62, 4), (-300, 3), (300, 2**40), (10**30, 3), (300, 0)])

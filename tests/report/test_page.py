@@ -167,6 +167,7 @@ def test_each_warning_appears_only_when_it_applies(tmp_path: Path) -> None:
     assert one(replace(good, support=np.array([0.9, 0.4, 0.9, 0.1]))).endswith(": 2, 4.")
     assert "2.0%" not in one(replace(good, n_implausible=np.array([480])))
     assert "6.0% of the events of a.fcs are implausible" in one(replace(good, n_implausible=np.array([480])))
+    assert one(replace(good, warnings=("a.fcs: $TOT is 3",))) == "a.fcs: $TOT is 3."
     empty = make_gating(4, 3, empty=True, n_events=8_000)
     assert "No event has 1 population as its most probable population: 4." in one(
         replace(empty, support=np.ones(4))

@@ -1,0 +1,229 @@
+"""FCS files that deviate from the standard, one oddity each, and the page that lists them.
+
+`python tests/inputs/odd_files.py` writes the table of docs/reference/fcs-deviations.md: what dpmix makes of
+each file, in its own words. `test_odd_fcs.py` reads the files, and compares the page.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from dpmix.errors import DataError
+from dpmix.inputs.opening import open_source
+from dpmix.inputs.sources import Source
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "fcs-deviations.md"
+START, END = "<!-- table of tests/inputs/odd_files.py -->\n", "<!-- end of the table -->\n"
+
+Places = Callable[[int, int], tuple[object, object]]
+Keywords = Mapping[str, object]
+
+
+def right(first: int, last: int) -> tuple[object, object]:
+    """State the right place of DATA."""
+    return first, last
+
+
+def moved(by: int) -> Places:
+    """State a place of DATA that is moved by some bytes, with the right length."""
+    return lambda first, last: (first + by, last + by)
+
+
+def longer(by: int) -> Places:
+    """State a place of DATA that ends some bytes too late."""
+    return lambda first, last: (first, last + by)
+
+
+def join(keywords: Keywords, mark: str = "/") -> bytes:
+    return (mark + "".join(f"{key}{mark}{value}{mark}" for key, value in keywords.items())).encode()
+
+
+def keywords_of(events: np.ndarray, names: list[str], **changes: object) -> dict[str, object]:
+    """Return the keywords of a file with float32 or integer events; `changes` replaces them, None removes."""
+    kind = {"f": "F", "u": "I"}[events.dtype.kind]
+    keywords: dict[str, object] = {"$BYTEORD": "1,2,3,4", "$DATATYPE": kind, "$MODE": "L", "$NEXTDATA": 0}
+    keywords |= {"$PAR": len(names), "$TOT": len(events)}
+    for n, name in enumerate(names, start=1):
+        keywords |= {f"$P{n}N": name, f"$P{n}B": 8 * events.dtype.itemsize, f"$P{n}R": 1024, f"$P{n}E": "0,0"}
+    keywords |= {f"${key}": value for key, value in changes.items()}
+    return {key: value for key, value in keywords.items() if value is not None}
+
+
+def fcs_bytes(
+    keywords: Keywords,
+    data: bytes,
+    *,
+    header: Places = right,
+    text: Places | None = right,
+    gap: bytes = b"",
+    tail: bytes = b"",
+    version: str = "FCS3.1",
+    text_place: tuple[object, object] | None = None,
+    blanks: Mapping[str, int] | None = None,
+) -> bytes:
+    """Return an FCS file: HEADER, TEXT, a gap, DATA and a tail, with any places of DATA in HEADER and TEXT.
+
+    `text_place` replaces the place of TEXT in HEADER, and `blanks` puts blanks before keywords.
+    """
+    stated = dict(keywords)
+    if text is not None:
+        stated = {"$BEGINDATA": "0" * 12, "$ENDDATA": "0" * 12, **stated}
+    padded = {" " * (blanks or {}).get(key, 0) + key: value for key, value in stated.items()}
+    first = 58 + len(join(padded)) + len(gap)
+    last = first + len(data) - 1
+    if text is not None:
+        padded |= {
+            key: f"{value:>12}"
+            for key, value in zip(("$BEGINDATA", "$ENDDATA"), text(first, last), strict=True)
+        }
+    segment = join(padded)
+    offsets = (*(text_place or (58, 57 + len(segment))), *header(first, last), 0, 0)
+    fields = b"".join(f"{'' if value is None else value!s:>8}".encode() for value in offsets)
+    return version.encode() + b"    " + fields + segment + gap + data + tail
+
+
+# --------------------------------------------------------------------------------------- the events
+
+RANDOM = np.random.default_rng(16)
+NAMES = ["FSC-A", "CD3", "CD4", "Time"]
+FLOATS = RANDOM.normal(300, 60, (40, 4)).astype("<f4")
+FLOATS[:, 3] = np.arange(40) * 2.5 + 1
+WORDS = RANDOM.integers(0, 1024, (40, 4)).astype("<u2")
+WORDS[:, 3] = np.arange(40) * 3
+NO_TIME = ["FSC-A", "CD3", "CD4", "CD8"]
+TAIL = b"00000000" * 4
+
+
+def floats(names: list[str] = NAMES, **options: object) -> bytes:
+    changes = options.pop("changes", {})
+    return fcs_bytes(keywords_of(FLOATS, names, **changes), FLOATS.tobytes(), **options)  # type: ignore[arg-type]
+
+
+def words(data: bytes = WORDS.tobytes(), changes: Keywords | None = None, **options: object) -> bytes:
+    return fcs_bytes(keywords_of(WORDS, NAMES, **(changes or {})), data, **options)  # type: ignore[arg-type]
+
+
+def packed_bits(events: np.ndarray, bits: int) -> bytes:
+    """Return events whose integers follow each other without words; each event fills whole bytes."""
+    shifts = np.arange(bits)
+    flat = (events[:, :, None] >> shifts & 1).astype(np.uint8).reshape(len(events), -1)
+    return np.packbits(flat, axis=1, bitorder="little").tobytes()
+
+
+def three_bytes(events: np.ndarray) -> bytes:
+    return b"".join(int(value).to_bytes(3, "little") for value in events.flat)
+
+
+def data_sets(*files: bytes) -> bytes:
+    """Return a file of several data sets, each of which states $NEXTDATA as a number of twelve digits."""
+    parts = [file.replace(b"$NEXTDATA/%012d" % 0, b"$NEXTDATA/%012d" % len(file), 1) for file in files[:-1]]
+    return b"".join([*parts, files[-1]])
+
+
+LINK = {"NEXTDATA": "0" * 12}
+BITS_10 = {f"P{n}B": 10 for n in range(1, 5)}
+
+
+@dataclass(frozen=True)
+class Case:
+    """An odd file: what is odd, for the page; its bytes; its values, None where it is refused."""
+
+    odd: str
+    file: bytes
+    values: np.ndarray | None = None
+
+
+CASES = [
+    # where the events are
+    Case("offsets of DATA blank in HEADER (large files)", floats(header=lambda *_: (0, 0)), FLOATS),
+    Case("no offsets of DATA in TEXT (FCS 2.0)", floats(text=None, version="FCS2.0"), FLOATS),
+    Case("DATA ends one byte too late", floats(text=longer(1)), FLOATS),
+    Case("the place by TEXT overlaps the keywords (Accuri C6)", floats(text=moved(-100)), FLOATS),
+    Case("the length by HEADER does not fit `$TOT`", floats(header=longer(20), tail=TAIL), FLOATS),
+    Case("both places fit `$TOT`; Time ascends by HEADER (CyAn)", floats(text=moved(4), tail=TAIL), FLOATS),
+    Case("both places fit `$TOT`; Time ascends by TEXT", floats(header=moved(4), tail=TAIL), FLOATS),
+    Case("both places fit `$TOT`, no channel of time", floats(NO_TIME, text=moved(4), tail=TAIL), FLOATS),
+    Case(
+        "HEADER and TEXT differ, and neither fits `$TOT`",
+        floats(header=lambda a, b: (a, b - 3), text=lambda a, b: (a + 4, b)),
+    ),
+    Case("no number as an offset of DATA in HEADER", floats(header=lambda a, b: ("x", b)), FLOATS),
+    Case("no number as an offset of TEXT in HEADER", floats(text_place=("5x", 99))),
+    Case("no offsets of DATA at all", floats(header=lambda *_: (0, 0), text=None)),
+    Case("DATA is cut short", floats()[:-100]),
+    # how many events
+    Case("`$TOT` is smaller than DATA", floats(changes={"TOT": 30}), FLOATS[:30]),
+    Case("`$TOT` is larger than DATA", floats(changes={"TOT": 50})),
+    Case("`$TOT` is no number", floats(changes={"TOT": "many"})),
+    Case("no `$TOT` (FCS 2.0)", floats(changes={"TOT": None}, version="FCS2.0"), FLOATS),
+    Case("DATA includes the checksum", floats(header=longer(8), text=longer(8), tail=TAIL), FLOATS),
+    # keywords
+    Case("blanks before a keyword (Partec, CyFlow)", floats(blanks={"$DATATYPE": 100}), FLOATS),
+    Case("empty values", floats(changes={"SRC": "", "P2S": ""}), FLOATS),
+    Case("`$PnN` is blank", floats(["FSC-A", " ", "CD4", "Time"]), FLOATS),
+    Case("`$PnN` occurs twice", floats(["FSC-A", "CD4", "CD4", "Time"])),
+    Case("`$PnG` is no number", floats(changes={"P2G": "NA"}), FLOATS),
+    Case("`$PnE` is wrong, for integers", words(changes={"P2E": "NA"})),
+    Case("`$PnE` is wrong, for floating point numbers", floats(changes={"P2E": "NA"}), FLOATS),
+    Case("`$PnR` is no number", floats(changes={"P2R": "NA"})),
+    Case("`$PAR` differs from the number of channels", floats(changes={"PAR": 5})),
+    Case("the spillover matrix is incomplete", floats(changes={"SPILLOVER": "2,CD3,CD4,1,0"}), FLOATS),
+    # types
+    Case("integers of 24 bits", words(three_bytes(WORDS), {f"P{n}B": 24 for n in range(1, 5)}), WORDS),
+    Case("integers of 10 bits in words of 16 (FC500)", words(changes=BITS_10), WORDS),
+    Case("integers of 10 bits without words", words(packed_bits(WORDS, 10), BITS_10)),
+    Case("`$DATATYPE` A, numbers as text", floats(changes={"DATATYPE": "A"})),
+    Case("`$MODE` C or U, a histogram", floats(changes={"MODE": "C"})),
+    Case("another byte order", floats(changes={"BYTEORD": "3,4,1,2"})),
+    # several data sets
+    Case("two data sets", data_sets(floats(changes=LINK), words()), FLOATS),
+    Case("two data sets, the first a histogram", data_sets(floats(changes=LINK | {"MODE": "U"}), words())),
+    Case("more than 256 data sets", data_sets(*[floats(changes=LINK)] * 258)),
+]  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------ the page
+
+
+def read(case: Case, folder: Path) -> Source | str:
+    """Return the open file of a case, or the message of its error without the folder."""
+    path = folder / "a.fcs"
+    path.write_bytes(case.file)
+    try:
+        return open_source(path)
+    except DataError as error:
+        return str(error).replace(f"{folder}/", "")
+
+
+def outcome(found: Source | str) -> tuple[str, str]:
+    """Return what dpmix does with a file, and what it says."""
+    if isinstance(found, str):
+        return "refuses", found
+    said = [*found.warnings, *found.notes, *([found.spillover_problem] if found.spillover_problem else [])]
+    done = "warns" if found.warnings else "reads"
+    return done, "; ".join(said)
+
+
+def table() -> str:
+    """Return the table of the page."""
+    lines = ["| the file | dpmix | message |\n", "| --- | --- | --- |\n"]
+    with tempfile.TemporaryDirectory() as folder:
+        for case in CASES:
+            done, said = outcome(read(case, Path(folder)))
+            lines.append(f"| {case.odd} | {done} | {f'`{said}`' if said else ''} |\n")
+    return "".join(lines)
+
+
+def page() -> str:
+    """Return the page with a new table."""
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(START)
+    return f"{before}{START}\n{table()}\n{END}{rest.partition(END)[2]}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
