@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dpmix.inputs.channels import Suggestion
     from dpmix.inputs.sources import Source
+    from dpmix.inputs.suggest import Suggestion
 
 
 def describe(source: Source) -> list[str]:
@@ -28,10 +28,19 @@ def describe(source: Source) -> list[str]:
     return [*lines, *(f"warning: {text}" for text in source.warnings), *source.notes]
 
 
+def parameters(suggestion: Suggestion) -> dict[str, float]:
+    """Return the parameters of the transform that fits a channel; a is always 0, its default."""
+    if suggestion.transform is None:
+        return {}
+    return {name: x for name, x in suggestion.transform.parameters().items() if name != "a"}
+
+
 def scale(suggestion: Suggestion) -> str:
     """Return the transform that fits a channel, in YAML."""
-    cofactor = "" if suggestion.cofactor is None else f", cofactor: {suggestion.cofactor:g}"
-    return f"{{method: {suggestion.transform}{cofactor}}}"
+    from dpmix.config.yaml_text import flow
+
+    given = parameters(suggestion).items()
+    return flow({"method": suggestion.method} | {name: int(x) if x == int(x) else x for name, x in given})
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:

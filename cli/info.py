@@ -40,15 +40,17 @@ def _about_run(file: str) -> list[str]:
 
 
 def _about_data(file: str) -> list[str]:
-    from dpmix.inputs import channels
     from dpmix.inputs.opening import open_source
     from dpmix.inputs.storage import Storage
+    from dpmix.inputs.suggest import describe_only
 
     name, _, part = file.partition("::")
     source = open_source(name, part, Storage.temporary())
+    suggestions, problem = describe_only(source)
     rows = [("", "detector", "marker", "range", "transform", "")]
-    for k, (channel, s) in enumerate(zip(source.details, channels.suggest(source), strict=True), start=1):
+    for k, (channel, s) in enumerate(zip(source.details, suggestions, strict=True), start=1):
         limit = "" if channel.range is None else f"{channel.range:g}"
         scale = files.scale(s).strip("{}").removeprefix("method: ")
         rows.append((str(k), channel.detector, channel.marker, limit, scale, s.why and f"left out: {s.why}"))
-    return [*files.describe(source), "", *files.columns(rows)]
+    why = [f"no config is suggested: {problem}"] if problem else []
+    return [*files.describe(source), *why, "", *files.columns(rows)]

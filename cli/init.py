@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dpmix.errors import ConfigError, DataError
+from dpmix.errors import ConfigError
 
 from . import files as data_files
 
 if TYPE_CHECKING:
     from dpmix.config.schema import Config
-    from dpmix.inputs.channels import Suggestion
     from dpmix.inputs.sources import Source
+    from dpmix.inputs.suggest import Settings, Suggestion
 
 
 @click.command("init")
@@ -26,13 +26,21 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     help="Config file to write; without it, the config is printed.",
 )
+@click.option(
+    "--compensation",
+    default="auto",
+    metavar="auto|none|FILE",
+    show_default=True,
+    help="Key data.compensation: the files' own spillover matrices, none, or a CSV file with a matrix.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace an existing config.")
-def command(files: tuple[str, ...], output: Path | None, overwrite: bool) -> None:
+def command(files: tuple[str, ...], output: Path | None, compensation: str, overwrite: bool) -> None:
     """Write a commented config for data files.
 
     The config lists every key with its default, and every channel with its detector, its marker and a
-    transform that fits the instrument. Channels that are not used are commented out, with the reason. Several
-    files, and the files of a folder, are pooled into one data set.
+    transform that fits the instrument and the events. Channels that are not used are commented out, with the
+    reason: they measure no marker, repeat another channel, or are constant. At most 65,536 events are read.
+    Several files, and the files of a folder, are pooled into one data set.
 
     \b
     Examples:
@@ -42,7 +50,7 @@ def command(files: tuple[str, ...], output: Path | None, overwrite: bool) -> Non
     """
     if output is not None and output.exists() and not overwrite:
         raise ConfigError([f"{output}: exists already; --overwrite replaces it"])
-    text = write_config(files, Path() if output is None else output.parent)
+    text = write_config(files, Path() if output is None else output.parent, compensation)
     if output is None:
         click.echo(text, nl=False)
         return
@@ -53,35 +61,41 @@ def command(files: tuple[str, ...], output: Path | None, overwrite: bool) -> Non
     click.echo(f"{output}: written; check it, then run: dpmix mcmc {output}", err=True)
 
 
-def write_config(files: Sequence[str], folder: Path) -> str:
+def write_config(files: Sequence[str], folder: Path, compensation: str) -> str:
     """Return the text of a config for data files, with paths relative to the folder of the config."""
     from dpmix.config.write import to_yaml
     from dpmix.config.yaml_text import flow
-    from dpmix.inputs import channels
+    from dpmix.inputs.channels import display_names
     from dpmix.inputs.opening import open_sources
     from dpmix.inputs.storage import Storage
+    from dpmix.inputs.suggest import suggest
 
     sources = open_sources(files, storage=Storage.temporary())
-    first = sources[0]
-    suggestions = channels.suggest(first)
-    taken = [k for k, suggestion in enumerate(suggestions) if suggestion.taken]
-    if not taken:
-        why = ", ".join(f"{s.detector} ({s.why})" for s in suggestions)
-        raise DataError(f"{first.name}: no channel can be used: {why}; write the config by hand")
-    notes = [note for other in sources[1:] for note in channels.same_channels(first, taken, other)[1]]
-    names = channels.display_names(first.details)
-    config = _config([_relative(file, folder) for file in files], names, suggestions)
+    settings = suggest(sources, _known(compensation))
+    names = display_names(sources[0].details)
+    config = _config([_relative(file, folder) for file in files], names, settings, folder, compensation)
     text = to_yaml(
         config,
         comments=True,
         blocks={
             "data.files": [f"- {flow(file)}" for file in config.data.files],
-            "data.channels": _channel_lines(names, suggestions),
-            "data.transform": _transform_lines(names, suggestions),
+            "data.channels": _channel_lines(names, settings.channels),
+            "data.transform": _transform_lines(names, settings.channels),
         },
     )
-    about = [" ".join(line.split()) for line in (*_about(files, sources), *notes)]
+    about = [" ".join(line.split()) for line in (*_about(files, sources), *settings.notes)]
     return "".join(f"# {line}\n" for line in about) + "\n" + text
+
+
+def _known(compensation: str) -> str:
+    """Return the option --compensation where the config accepts it, else raise `ConfigError`."""
+    from dpmix.config.data import name_or_path
+
+    try:
+        return name_or_path(compensation, ("auto", "none"))
+    except ValueError:
+        need = "need auto, none, or the path of a CSV file, for example spillover.csv"
+        raise ConfigError([f"--compensation is {compensation}; {need}"]) from None
 
 
 def _relative(file: str, folder: Path) -> str:
@@ -91,17 +105,27 @@ def _relative(file: str, folder: Path) -> str:
     return str(path if path.is_absolute() else os.path.relpath(path, folder)) + separator + part
 
 
-def _config(files: list[str], names: Sequence[str], suggestions: Sequence[Suggestion]) -> Config:
+def _config(
+    files: list[str], names: Sequence[str], settings: Settings, folder: Path, compensation: str
+) -> Config:
     from dpmix.config.data import DEFAULT, DataConfig, TransformConfig
     from dpmix.config.schema import Config
 
-    taken = [(name, s) for name, s in zip(names, suggestions, strict=True) if s.taken]
+    taken = [(name, s) for name, s in zip(names, settings.channels, strict=True) if s.taken]
     transform = {DEFAULT: TransformConfig()} | {
-        name: TransformConfig.model_validate({"method": s.transform, "cofactor": s.cofactor})
+        name: TransformConfig.model_validate({"method": s.method, **data_files.parameters(s)})
         for name, s in taken
         if name != DEFAULT
     }
-    return Config(data=DataConfig(files=files, channels=[name for name, _ in taken], transform=transform))
+    own = compensation in ("auto", "none")
+    return Config(
+        data=DataConfig(
+            files=files,
+            channels=[name for name, _ in taken],
+            compensation=settings.compensation if own else _relative(compensation, folder),
+            transform=transform,
+        )
+    )
 
 
 def _about(files: Sequence[str], sources: Sequence[Source]) -> list[str]:

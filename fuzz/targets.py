@@ -20,13 +20,12 @@ import h5py
 import numpy as np
 
 from dpmix.config.load import parse_config
-from dpmix.config.schema import Config
 from dpmix.config.write import to_yaml
 from dpmix.errors import ConfigError, DpmixError
-from dpmix.inputs import channels, fcs, fcs_data, transforms
-from dpmix.inputs.fcs import Channel
+from dpmix.inputs import fcs, fcs_data, transforms
+from dpmix.inputs.fitting import make_transform
 from dpmix.inputs.opening import open_source
-from dpmix.inputs.sources import Source
+from dpmix.inputs.suggest import describe_only
 from dpmix.inputs.transforms import Scaling
 from dpmix.model.mixture import Hyperparameters, State
 from dpmix.report import fcs_export
@@ -72,9 +71,10 @@ def fuzz_fcs(data: bytes) -> None:
         assert events.shape == (stop, len(header.channels))
         assert fcs_data.read_rows(header, 0, stop).shape == (stop, header.row.itemsize)
         source = open_source(path)
-        suggestions = channels.suggest(source)
-        for suggestion, channel in zip(suggestions, source.details, strict=True):
-            _transformed(suggestion.transform, channel, source, events[:, 0])
+        for suggestion in describe_only(source)[0]:
+            if suggestion.transform is not None:
+                with np.errstate(all="ignore"):
+                    suggestion.transform.apply(events[:, 0].astype(np.float64))
         if header.n_events <= EVENTS:
             copy = fcs_export.Copy(header, path.with_suffix(".copy"), [fcs_export.Added("dpmix_x", "x", 7.0)])
             try:
@@ -98,16 +98,6 @@ def _assembled(data: bytes) -> bytes:
     return version + b"    " + b"".join(b"%8d" % offset for offset in offsets) + text + events
 
 
-def _transformed(method: str, channel: Channel, source: Source, values: np.ndarray) -> None:
-    """Make the transform of a channel and apply it."""
-    settings = Config.model_validate(
-        {"data": {"files": ["x"], "transform": {"default": {"method": method}}}}
-    ).data.transform["default"]
-    transform = channels.make_transform(settings, [channel], source.kind, True, 1.0)
-    with np.errstate(all="ignore"):
-        transform.apply(values.astype(np.float64))
-
-
 # --------------------------------------------------------------------------------------------- config
 
 
@@ -126,7 +116,8 @@ def fuzz_config(data: bytes) -> None:
         assert parse_config(written, "written.yaml") == config
         for settings in list(config.data.transform.values())[:8]:
             with np.errstate(all="ignore"):
-                transform = channels.make_transform(settings, [Channel("x", range=1024.0)], None, True, 1.0)
+                method = "linear" if settings.method == "auto" else settings.method
+                transform = make_transform(settings, method, "x", None, 1024.0)
                 there = transform.apply(np.array([-1e30, -1.0, 0.0, 1.0, 1e30]))
                 transform.invert(np.clip(there, -10, 10))
 

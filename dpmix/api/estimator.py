@@ -182,6 +182,8 @@ class DPMixture(DensityMixin, BaseEstimator):  # type: ignore[misc] # scikit-lea
         if path.exists() and not own:
             raise ConfigError([f"folder: {path} exists already and is not of this estimator; use another"])
         stated = self.get_params(deep=False)
+        if names is None and self.channels is None:
+            stated["channels"] = ["*"]  # every column of an array, also one that a file would leave out
         if resume:
             stated["random_state"] = self.config_.seed
         config = make_config(stated, [write_events(home.path, values, names)], path)

@@ -20,7 +20,8 @@ class TransformConfig(Section):
     method: Literal["auto", "logicle", "arcsinh", "log", "linear"] = key(
         "auto",
         "auto: the transform that fits the instrument, recorded in the run file. log: logarithm to base 10.",
-        "scatter linear, mass cytometry arcsinh with cofactor 5, fluorescence logicle, plain tables linear",
+        "scatter linear, mass cytometry arcsinh with cofactor 5, fluorescence logicle with t, w and m fitted "
+        "to the events, plain tables linear",
     )
     cofactor: float | None = key(
         None,
@@ -76,23 +77,24 @@ class DataConfig(Section):
     )
     channels: list[str] | None = key(
         None,
-        "Channels by marker or detector name; globs are allowed. null: all except scatter, time and similar "
-        "channels.",
+        "Channels by marker or detector name; globs are allowed. null: all that measure a marker, each "
+        "detector once; not scatter, time, viability, DNA, beads, barcodes, constant channels and copies.",
         "few analyses want scatter and time clustered together with the markers",
         min_length=1,
         need='a list of channel names or globs, for example [CD3, "CD8*"] (numbers in quotes), or null',
     )
     compensation: str = key(
         "auto",
-        "auto: the spillover matrix of each file, if it has one. none: no compensation. Or the path of a CSV "
-        "file with a matrix.",
+        "auto: the spillover matrix of each file, if it has one that names its channels. none: no "
+        "compensation. Or the path of a CSV file with a matrix.",
         "an uncompensated file shows populations that do not exist",
         need="auto, none, or the path of a CSV file with detector names in its header, for example "
         "spillover.csv",
     )
     linearize: bool = key(
         True,
-        "Undo the logarithmic amplification ($PnE) that older FCS files declare, before any other step.",
+        "Undo the amplification that FCS files declare, before any other step: logarithmic ($PnE), and "
+        "linear, by division ($PnG).",
         "transforms and compensation are defined on the linear scale",
     )
     transform: dict[str, TransformConfig] = key(

@@ -95,7 +95,7 @@ def find(
     tuple of tuple of Atom
         For each channel. Found in at most 262,144 evenly spaced events, counted in all events.
     """
-    some = _evenly_spaced(values)
+    some = evenly_spaced(values)
     found = [_candidates(some[:, j], mode, transform) for j, transform in enumerate(transforms)]
     return count(found, values)
 
@@ -115,7 +115,7 @@ def count(atoms: Sequence[Sequence[Atom]], values: Floats) -> tuple[tuple[Atom, 
     )
 
 
-def _evenly_spaced(values: Floats) -> Floats:
+def evenly_spaced(values: Floats) -> Floats:
     """Return at most `SAMPLE` evenly spaced events."""
     step, found = -(-len(values) // SAMPLE), []
     rows = step * max(PIECE // step, 1)

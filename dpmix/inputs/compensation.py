@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -47,7 +48,8 @@ def own_matrix(source: Source, expected: bool) -> tuple[Spillover | None, str]:
     Returns
     -------
     spillover : Spillover or None
-        None where the file holds no matrix, or where its channels are compensated already.
+        None where the file holds no matrix, or one that does not apply: its channels are compensated
+        already, it names no channel of the file, or it is the identity matrix.
     note : str
         Empty where there is nothing to note.
 
@@ -65,6 +67,11 @@ def own_matrix(source: Source, expected: bool) -> tuple[Spillover | None, str]:
     applied = [d for d in detectors if d not in names and {f"<{d}>", f"Comp-{d}"} & {*names}]
     if applied:
         return None, f"not compensated again: channel names show compensated values (as <{applied[0]}>)"
+    known = [bool(_named(name, source)) for name in detectors]
+    if not any(known):
+        return None, f"not compensated: the spillover matrix names no channel of the file ({_few(detectors)})"
+    if all(known) and np.array_equal(source.spillover.matrix, np.eye(len(detectors))):
+        return None, "not compensated: the spillover matrix of the file is the identity matrix"
     return source.spillover, f"compensated with the file's own spillover matrix ({len(detectors)} channels)"
 
 
@@ -129,3 +136,8 @@ def _named(name: str, source: Source) -> list[int]:
     """Return the numbers of the channels with a detector name, or else with a marker."""
     detectors = [k for k, channel in enumerate(source.details) if channel.detector == name]
     return detectors or [k for k, channel in enumerate(source.details) if channel.marker == name]
+
+
+def _few(names: Sequence[str]) -> str:
+    """Return the first names of a list."""
+    return ", ".join(names if len(names) < 5 else [*names[:3], "..."])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from flowutils.compensate import compensate
 from dpmix.config.data import DataConfig
 from dpmix.errors import ConfigError
 from dpmix.inputs.compensation import Compensation, match_matrix, own_matrix, read_matrix
-from dpmix.inputs.fcs import Spillover
+from dpmix.inputs.fcs import Channel, Spillover
 from dpmix.inputs.sources import Source
 from dpmix.model.mixture import Array, Floats, Ints
 
@@ -30,6 +31,8 @@ class FilePlan:
         Numbers of the channels that are read: the chosen ones and those that compensation needs.
     linearized : tuple of int
         Numbers of the channels whose logarithmic amplification ($PnE) is undone.
+    divided : tuple of int
+        Numbers of the channels that are divided by their gain ($PnG).
     compensation : Compensation
     """
 
@@ -37,6 +40,7 @@ class FilePlan:
     chosen: tuple[int, ...]
     columns: tuple[int, ...]
     linearized: tuple[int, ...]
+    divided: tuple[int, ...]
     compensation: Compensation
 
     @property
@@ -76,14 +80,39 @@ class FilePlan:
             if channel.log and channel.range:
                 decades, offset = channel.log
                 raw[:, place] = offset * 10.0 ** (decades * raw[:, place] / channel.range)
+        for k in self.divided:
+            raw[:, self.columns.index(k)] /= self.source.details[k].gain
         if self.compensation.channels:
             raw = compensate(raw, self.compensation.matrix, self.places(self.compensation.channels))
         chosen = self.places(self.chosen)
         return stored[:, chosen], raw[:, chosen]
 
+    def top_of_scale(self, k: int) -> float | None:
+        """Return the end of the range of a channel on the raw scale, None where the file has no range."""
+        channel = self.source.details[k]
+        if channel.log and k in self.linearized:
+            decades, offset = channel.log
+            return float(offset * 10.0**decades)
+        return channel.range / channel.gain if channel.range and k in self.divided else channel.range
+
+
+def has_gain(channel: Channel) -> bool:
+    """Return True if the values of a channel are to be divided by a gain.
+
+    By FCS 3.1 and 3.2, a value stored by a linear amplifier is the measured one times $PnG. $PnG does not
+    apply to a logarithmic amplifier, nor to time, which has $TIMESTEP. FlowIO divides, too; flowCore does if
+    asked for linearize-with-PnG-scaling.
+    """
+    is_time = channel.detector.casefold().startswith("time")
+    return channel.log is None and not is_time and 0 < channel.gain < math.inf and channel.gain != 1
+
 
 def plan_files(
-    settings: DataConfig, base: Path, sources: Sequence[Source], chosen: Sequence[Sequence[int]]
+    settings: DataConfig,
+    base: Path,
+    sources: Sequence[Source],
+    chosen: Sequence[Sequence[int]],
+    gain: bool = True,
 ) -> tuple[list[FilePlan], list[str]]:
     """Plan how each file is read.
 
@@ -95,6 +124,8 @@ def plan_files(
     sources : sequence of Source
     chosen : sequence of sequence of int
         For each file the numbers of the channels of the run.
+    gain : bool
+        Divide by $PnG where the config says linearize. False for runs of versions that did not.
 
     Returns
     -------
@@ -118,17 +149,22 @@ def plan_files(
         spillover, note = from_csv, ""
         if settings.compensation == "auto":
             spillover, note = own_matrix(source, any_has_matrix)
-        plan = _plan(source, numbers, spillover, settings.linearize)
+        plan = _plan(source, numbers, spillover, settings.linearize, gain)
         if note:
             notes.append(f"{source.name}: {note}")
         if plan.linearized:
             names = ", ".join(source.details[k].detector for k in plan.linearized)
             notes.append(f"{source.name}: logarithmic amplification ($PnE) undone in {names}")
+        if plan.divided:
+            gains = ", ".join(f"{source.channels[k]} by {source.details[k].gain:g}" for k in plan.divided)
+            notes.append(f"{source.name}: divided by the amplifier's gain ($PnG): {gains}")
         plans.append(plan)
     return plans, notes
 
 
-def _plan(source: Source, chosen: Sequence[int], spillover: Spillover | None, linearize: bool) -> FilePlan:
+def _plan(
+    source: Source, chosen: Sequence[int], spillover: Spillover | None, linearize: bool, gain: bool
+) -> FilePlan:
     """Plan how one file is read, or raise `ConfigError` where compensation is not defined."""
     compensation = match_matrix(spillover, source) if spillover else Compensation()
     columns = tuple(sorted({*chosen, *compensation.channels}))
@@ -141,7 +177,9 @@ def _plan(source: Source, chosen: Sequence[int], spillover: Spillover | None, li
                 "where compensation is not defined; need true, or data.compensation: none"
             ]
         )
-    return FilePlan(source, tuple(chosen), columns, logarithmic if linearize else (), compensation)
+    linearized = logarithmic if linearize else ()
+    divided = tuple(k for k in columns if linearize and gain and has_gain(source.details[k]))
+    return FilePlan(source, tuple(chosen), columns, linearized, divided, compensation)
 
 
 def file_names(plans: Sequence[FilePlan]) -> str:

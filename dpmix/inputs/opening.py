@@ -38,6 +38,7 @@ from dpmix.inputs import fcs
 from dpmix.inputs.array_files import open_hdf5, open_npy, open_npz
 from dpmix.inputs.fcs_data import read_events
 from dpmix.inputs.fcs_text import AGAIN
+from dpmix.inputs.mass import named_by_isotopes
 from dpmix.inputs.sources import Source, file_stamp
 from dpmix.inputs.storage import Storage
 from dpmix.inputs.table_files import open_parquet, open_text
@@ -172,7 +173,8 @@ def open_source(path: str | Path, part: str = "", storage: Storage | None = None
     twice = sorted(name for name, count in Counter(d.detector for d in details).items() if count > 1)
     if twice:
         raise DataError(f"{path}: several channels are named {', '.join(twice)}; give them different names")
-    return replace(source, name=printable(_joined(path.name, part)), details=details, path=path, stamp=stamp)
+    name, kind = printable(_joined(path.name, part)), "mass" if named_by_isotopes(details) else source.kind
+    return replace(source, name=name, details=details, kind=kind, path=path, stamp=stamp)
 
 
 def _opener(path: Path, storage: Storage) -> Callable[[Path, str], Source]:

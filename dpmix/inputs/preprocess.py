@@ -19,12 +19,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from threadpoolctl import threadpool_limits
 
 from dpmix.config.data import DataConfig
-from dpmix.inputs.channels import Panel, choose_channels, same_channels
+from dpmix.inputs.channels import Panel, same_channels
+from dpmix.inputs.default_channels import choose_channels
 from dpmix.inputs.events import ChannelReport, Events, Report
 from dpmix.inputs.fcs import Channel
 from dpmix.inputs.file_plans import FilePlan, plan_files
@@ -39,12 +40,26 @@ from dpmix.model.mixture import Ints
 from dpmix.system.progress import ProgressLog
 
 
+class Recorded(NamedTuple):
+    """The channels and the scale that a run has recorded.
+
+    Attributes
+    ----------
+    detectors : sequence of str
+        D names in the run's first file (`Events.detectors`; attribute "detectors" of the run file).
+    scaling : Scaling
+    """
+
+    detectors: Sequence[str]
+    scaling: Scaling
+
+
 def prepare(
     settings: DataConfig,
     base: Path,
     seed: int,
     storage: Storage | None = None,
-    noise_seed: int | None = None,
+    earlier: Recorded | None = None,
 ) -> Events:
     """Read the files of a run and prepare its events.
 
@@ -57,8 +72,9 @@ def prepare(
         For the random subset (max_events).
     storage : Storage, optional
         Holds the events; default: memory.
-    noise_seed : int, optional
-        `Scaling.seed` of an earlier run, to prepare its events again.
+    earlier : Recorded, optional
+        Of an earlier run, to prepare its events again: its channels and transforms, whatever the defaults of
+        this version are.
 
     Raises
     ------
@@ -70,10 +86,10 @@ def prepare(
     """
     storage = storage or Storage()
     sources, columns = open_samples(settings.files, settings.samples, base, storage)
-    chosen, notes = choose_channels(settings.channels, sources)
-    plans, plan_notes = plan_files(settings, base, sources, chosen)
+    chosen, notes = choose_channels(settings.channels, sources, earlier and earlier.detectors)
+    plans, plan_notes = plan_files(settings, base, sources, chosen, earlier is None or earlier.scaling.gain)
     notes += plan_notes
-    scale = FittedScale(settings, plans, noise_seed)
+    scale = FittedScale(settings, plans, earlier and earlier.scaling)
     total = sum(source.n_events for source in sources)
     n_events = min(total, settings.max_events or total)
     subset = Subset(n_events, settings.margin_events == "drop", seed)
@@ -127,7 +143,7 @@ def prepare_like(
     both = zip(detectors, scaling.channels, strict=True)
     run = Panel("the run", tuple(Channel(name, shown if shown != name else "") for name, shown in both))
     found = [same_channels(run, range(len(detectors)), source) for source in sources]
-    plans, plan_notes = plan_files(settings, base, sources, [chosen for chosen, _ in found])
+    plans, plan_notes = plan_files(settings, base, sources, [chosen for chosen, _ in found], scaling.gain)
     notes = [f"{source.name}: {note}" for source in sources for note in source.notes]
     notes += [note for _, differences in found for note in differences] + plan_notes
     subset = Subset(sum(source.n_events for source in sources))

@@ -12,8 +12,9 @@ from dpmix.config.data import DataConfig
 from dpmix.errors import DataError
 from dpmix.inputs import atoms
 from dpmix.inputs.atoms import Atom
-from dpmix.inputs.channels import display_names, make_transform, transform_settings
+from dpmix.inputs.channels import display_names
 from dpmix.inputs.file_plans import FilePlan, file_names
+from dpmix.inputs.fitting import Seen, make_transforms, transform_settings
 from dpmix.inputs.gather import Gathered
 from dpmix.inputs.transforming import (
     TransformSummary,
@@ -67,8 +68,9 @@ class FittedScale:
     ----------
     settings : DataConfig
     plans : sequence of FilePlan
-    noise_seed : int or None
-        `Scaling.seed` of an earlier run with the same events; None for a new run.
+    earlier : Scaling or None
+        Of an earlier run with the same events, for its transforms and the noise of its atoms; None for a new
+        run.
 
     Raises
     ------
@@ -80,9 +82,9 @@ class FittedScale:
 
     passes = 3
 
-    def __init__(self, settings: DataConfig, plans: Sequence[FilePlan], noise_seed: int | None) -> None:
+    def __init__(self, settings: DataConfig, plans: Sequence[FilePlan], earlier: Scaling | None) -> None:
         first = plans[0]
-        self._settings, self._noise_seed = settings, noise_seed
+        self._settings, self._earlier = settings, earlier
         self._names = display_names([first.source.details[k] for k in first.chosen])
         if len(self._names) > MAX_CHANNELS:
             raise DataError(
@@ -93,7 +95,7 @@ class FittedScale:
 
     def before_transform(self, plans: Sequence[FilePlan], gathered: Gathered) -> tuple[Scaling, Atoms]:
         """Make the transforms and find the atoms."""
-        names, values, source = self._names, gathered.values, plans[0].source
+        names, values = self._names, gathered.values
         if len(values) < len(names):
             drops = self._settings.margin_events == "drop"
             raise DataError(
@@ -101,21 +103,18 @@ class FittedScale:
                 "channels; use fewer channels (data.channels) or more events (data.files, data.max_events"
                 f"{', data.margin_events: report' if drops else ''})"
             )
-        transforms = tuple(
-            make_transform(
-                asked,
-                [plan.source.details[plan.chosen[j]] for plan in plans],
-                source.kind,
-                self._settings.linearize,
-                float(gathered.counts.highest[j]),
-            )
-            for j, asked in enumerate(self._transforms)
-        )
+        earlier = self._earlier
+        if earlier is None:
+            seen = Seen(atoms.evenly_spaced(values), gathered.counts.highest)
+            transforms = make_transforms(self._transforms, plans, seen, self._settings.linearize)
+        else:
+            transforms = earlier.transforms
         require_positive(transforms, gathered.counts.not_positive, names)
         apply = [transform.apply for transform in transforms]
         found = atoms.find(values, self._settings.atoms, apply)
         zeros, ones = np.zeros(len(names)), np.ones(len(names))
-        return Scaling(names, transforms, zeros, ones, found, self._noise_seed), found
+        scaling = Scaling(names, transforms, zeros, ones, found)
+        return (scaling if earlier is None else replace(scaling, seed=earlier.seed, gain=earlier.gain)), found
 
     def after_transform(
         self, scaling: Scaling, values: Floats, summary: TransformSummary, progress: ProgressLog

@@ -17,6 +17,7 @@ from dpmix.inputs.fcs import Channel, Spillover
 from dpmix.inputs.fcs_text import AGAIN
 from dpmix.system import memory
 
+Kind = Literal["fluorescence", "mass"] | None
 Fetch = Callable[[int, int, Sequence[int]], npt.NDArray[Any]]
 MOST_COLUMNS = 65_536
 FEWER = "split the file, and use a part of it"
@@ -58,7 +59,7 @@ class Source:
     fetch: Fetch
     spillover: Spillover | None = None
     spillover_problem: str = ""
-    kind: Literal["fluorescence", "mass"] | None = None
+    kind: Kind = None
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     header: fcs.Header | None = None

@@ -135,6 +135,9 @@ class Scaling:
     seed : int or None
         Of the noise that spreads atoms, in run files up to format 2; None where the noise depends on the
         content of the files.
+    gain : bool
+        Raw values were divided by the gain of their amplifiers ($PnG); False in run files of versions that
+        did not.
     """
 
     channels: tuple[str, ...]
@@ -143,6 +146,7 @@ class Scaling:
     sds: Array
     atoms: tuple[tuple[Atom, ...], ...] = ()
     seed: int | None = None
+    gain: bool = True
 
     def noise_keys(self, sample: str, digests: Sequence[bytes]) -> tuple[int, ...]:
         """Return the keys of the noise of the D channels in a sample.
@@ -199,6 +203,7 @@ class Scaling:
             "sds": self.sds.tolist(),
             "atoms": [[asdict(atom) for atom in atoms] for atoms in self.atoms],
             **({} if self.seed is None else {"seed": self.seed}),
+            **({"gain": True} if self.gain else {}),
         }
 
     @classmethod
@@ -227,6 +232,7 @@ class Scaling:
             sds=np.array(attributes["sds"], np.float64),
             atoms=tuple(tuple(Atom(**atom) for atom in atoms) for atoms in attributes["atoms"]),
             seed=attributes.get("seed"),
+            gain=bool(attributes.get("gain", False)),
         )
         dim = len(scaling.channels)
         lengths = {dim, len(scaling.transforms), scaling.means.size, scaling.sds.size}

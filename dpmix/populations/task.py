@@ -122,7 +122,8 @@ def _events(
     scaling = Scaling.from_attributes(run.scaling)
     settings = config.data if spread else config.data.model_copy(update={"atoms": "report"})
     if not data:
-        events = preprocess.prepare(settings, run.base, config.seed, storage, scaling.seed)
+        recorded = preprocess.Recorded(run.detectors, scaling)
+        events = preprocess.prepare(settings, run.base, config.seed, storage, recorded)
         if spread:
             check_same_data(run, events, "gate other files with --data")
         return events

@@ -125,8 +125,12 @@ def _storage(kind: str, config: Config, backend: str, replaces: bool) -> Storage
 
 def _events(config: Config, base: Path, storage: Storage, earlier: Run | None) -> Events:
     """Prepare the events, and log what was found in the data and done to them."""
-    noise_seed = None if earlier is None else Scaling.from_attributes(earlier.scaling).seed
-    events = preprocess.prepare(config.data, base, config.seed, storage, noise_seed)
+    recorded = (
+        None
+        if earlier is None
+        else preprocess.Recorded(earlier.detectors, Scaling.from_attributes(earlier.scaling))
+    )
+    events = preprocess.prepare(config.data, base, config.seed, storage, recorded)
     for warning in events.report.warnings:
         log.warning(warning)
     for line in events.report.lines():

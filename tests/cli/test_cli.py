@@ -423,10 +423,10 @@ def test_init_of_a_missing_file(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "n_taken", "method"),
     [
-        (["fcs/100715.fcs"], 13, "logicle"),
+        (["fcs/100715.fcs"], 12, "logicle"),
         (["fcs/3FITC_4PE_004.fcs"], 2, "logicle"),
         (["fcs/G69019FF_CMVpp65_CD4.fcs", "fcs/G69019FF_SEB_CD4.fcs"], 11, "logicle"),
-        (["labelled/flowsom_68983.fcs"], 11, "logicle"),
+        (["labelled/flowsom_68983.fcs"], 10, "logicle"),
         (["fcs_odd/coulter.lmd::2"], None, None),
     ],
 )

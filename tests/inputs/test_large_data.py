@@ -289,6 +289,7 @@ def peak(folder: Path, n_events: int, storage: Storage | None) -> int:
 def test_memory_does_not_grow_with_the_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "READ_BLOCK", 1024)
     monkeypatch.setattr("dpmix.inputs.atoms.SAMPLE", 1024)
+    monkeypatch.setattr("dpmix.inputs.default_channels.MOST_EVENTS", 1024)
     few, many = 20_000, 200_000
     held = 4 * D * (many - few)
     peaks = [peak(tmp_path, n, Storage(tmp_path, 0)) for n in (few, few, many)]

@@ -18,7 +18,7 @@ from dpmix.config.data import DataConfig
 from dpmix.errors import ConfigError, DataError
 from dpmix.inputs.events import Events
 from dpmix.inputs.fcs_data import write_fcs
-from dpmix.inputs.preprocess import prepare, prepare_like
+from dpmix.inputs.preprocess import Recorded, prepare, prepare_like
 from dpmix.inputs.transforms import Scaling
 
 MODES = ("report", "dither", "tail")
@@ -109,7 +109,9 @@ def test_run_files_up_to_format_2_keep_the_noise_by_seed_and_names(tmp_path: Pat
     write_flow(tmp_path / "a.fcs")
     (tmp_path / "c.fcs").write_bytes((tmp_path / "a.fcs").read_bytes())
     settings = DataConfig.model_validate({"files": ["a.fcs"], "atoms": "dither"})
-    run = prepare(settings, tmp_path, 1, noise_seed=7)
+    first = prepare(settings, tmp_path, 1)
+    recorded = Recorded(first.detectors, replace(first.scaling, seed=7))
+    run = prepare(settings, tmp_path, 1, earlier=recorded)
     assert run.scaling.as_attributes()["seed"] == 7
     np.testing.assert_array_equal(like(run, tmp_path, "a.fcs").values, run.values)
     other_seed = replace(run, scaling=replace(run.scaling, seed=8))

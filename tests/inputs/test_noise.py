@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from dpmix.config.data import DataConfig
 from dpmix.inputs import preprocess, transforms
 from dpmix.inputs.atoms import content_keys, key_of_names, normals
 from dpmix.inputs.fcs_data import write_fcs
-from dpmix.inputs.preprocess import prepare
+from dpmix.inputs.preprocess import Recorded, prepare
 from dpmix.inputs.storage import Storage, is_in_file
 from dpmix.inputs.transforms import Scaling
 from dpmix.runs import layout
@@ -207,7 +208,9 @@ def test_a_run_of_format_2_is_resumed_and_gated_with_its_noise(
     np.save(tmp_path / "a.npy", clipped())
 
     def by_names(settings: DataConfig, base: Path, seed: int, *others: Any) -> Any:
-        return prepare(settings, base, seed, *others[:1], noise_seed=seed)
+        first = prepare(settings, base, seed)
+        recorded = Recorded(first.detectors, replace(first.scaling, seed=seed))
+        return prepare(settings, base, seed, *others[:1], earlier=recorded)
 
     part, whole = (run_of(tmp_path, "a.npy", name) for name in ("part.h5", "whole.h5"))
     with monkeypatch.context() as patch:

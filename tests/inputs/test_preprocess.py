@@ -20,13 +20,15 @@ from dpmix.config.data import DataConfig
 from dpmix.errors import ConfigError, DataError
 from dpmix.inputs import blocks, gather
 from dpmix.inputs.atoms import Atom
-from dpmix.inputs.channels import match, suggest
+from dpmix.inputs.channel_names import why_left_out
+from dpmix.inputs.channels import match
 from dpmix.inputs.events import Events
 from dpmix.inputs.fcs import Channel
 from dpmix.inputs.fcs_data import write_fcs
 from dpmix.inputs.opening import open_source
 from dpmix.inputs.preprocess import prepare
 from dpmix.inputs.simulate import cytometry_like
+from dpmix.inputs.suggest import suggest
 from dpmix.inputs.transforms import Scaling, Transform
 
 LINEAR = {"default": {"method": "linear"}}
@@ -54,7 +56,10 @@ def test_channels_by_marker_detector_and_glob(tmp_path: Path) -> None:
     assert taken.channels == ("CD8", "CD8b", "PE-Cy7-A", "FSC-A")
     assert taken.detectors == ("<APC-A>", "FITC-A", "PE-Cy7-A", "FSC-A")
     assert events_of(tmp_path, "a.fcs", transform=LINEAR).channels == ("CD4", "CD8", "CD8b", "PE-Cy7-A")
-    assert any("FSC-A, Time" in note for note in events_of(tmp_path, "a.fcs", transform=LINEAR).report.notes)
+    assert any(
+        "FSC-A (scatter); Time (time)" in note
+        for note in events_of(tmp_path, "a.fcs", transform=LINEAR).report.notes
+    )
 
 
 def test_an_exact_name_has_precedence_over_globs_and_case() -> None:
@@ -68,7 +73,8 @@ def test_an_exact_name_has_precedence_over_globs_and_case() -> None:
 
 def test_a_marker_of_several_channels_is_not_a_name(tmp_path: Path) -> None:
     write_fcs(tmp_path / "a.fcs", normal(), ["PE-A", "PE-H", "APC-A"], ["CD4", "CD4", "CD8"])
-    assert events_of(tmp_path, "a.fcs", transform=LINEAR).channels == ("PE-A", "PE-H", "CD8")
+    taken = events_of(tmp_path, "a.fcs", channels=["*"], transform=LINEAR)
+    assert taken.channels == ("PE-A", "PE-H", "CD8")
 
 
 def test_names_without_a_match_are_reported_with_the_nearest(tmp_path: Path) -> None:
@@ -84,12 +90,14 @@ def test_names_without_a_match_are_reported_with_the_nearest(tmp_path: Path) -> 
 
 def test_only_scatter(tmp_path: Path) -> None:
     save(tmp_path, "a.npz", normal(), ["FSC-A", "SSC.H", "Time"])
-    with pytest.raises(DataError, match="found only scatter"):
+    with pytest.raises(DataError, match=r"no channel is used by default: FSC-A, SSC.H \(scatter\); Time"):
         events_of(tmp_path, "a.npz")
 
 
 NOT_MARKERS = """FSC-A|fsc-h|SSC-W|FSCW|FSC.H|SSC-B-A|V-SSC-A|405nm 405SSC (405/10) LogH|FS Lin|SS|FS00-A
 Time|TIME|Time (102.40 sec.)|Event_length|Cell_length|Width|Offset|Residual|Center|beadDist|HDR-CE|Event #
+Event|Event Count|Computed Time|EV|Unused1|Centre|DNA1|DNA_2|EQ4_beads|Norm Beads|Barcode 1|BC-3|Viability
+Live/Dead|L/D|7-AAD|Zombie Aqua|Cisplatin|DAPI-A|LIVE_DEAD|Hoechst
 File Number|column 1|Unnamed: 0|label|population_id|Sample|cluster no
 dpmix_population|dpmix_entropy""".replace("\n", "|").split("|")
 
@@ -97,15 +105,16 @@ dpmix_population|dpmix_entropy""".replace("\n", "|").split("|")
 @pytest.mark.parametrize("name", NOT_MARKERS)
 def test_names_that_are_not_markers(tmp_path: Path, name: str) -> None:
     save(tmp_path, "a.npz", normal(), [name, "PE-A", "CD4"])
-    assert [s.taken for s in suggest(open_source(tmp_path / "a.npz"))] == [False, True, True]
+    found = suggest([open_source(tmp_path / "a.npz")]).channels
+    assert [s.taken for s in found] == [False, True, True]
 
 
-@pytest.mark.parametrize(
-    "name", ["FL1-H", "SSEA4", "CD11c", "Ir191Di", "DNA1", "Tim3", "Labeled", "PE-Cy5-A", "TFSCx"]
-)
-def test_names_that_are_markers(tmp_path: Path, name: str) -> None:
-    save(tmp_path, "a.npz", normal(dim=1), [name])
-    assert suggest(open_source(tmp_path / "a.npz"))[0].taken
+MARKERS = "FL1-H|SSEA4|CD11c|DNAM1|Tim3|Labeled|PE-Cy5-A|TFSCx|BCL2|PI3K|HLA-A|Nd142Di|EQUL|Sepal Width"
+
+
+@pytest.mark.parametrize("name", MARKERS.split("|"))
+def test_names_that_are_markers(name: str) -> None:
+    assert why_left_out([Channel(name)], None) == [""]
 
 
 # ------------------------------------------------------------------------- several files in one run
@@ -310,19 +319,19 @@ def test_what_fits_the_instrument(tmp_path: Path) -> None:
     )
     write_fcs(tmp_path / "mass.fcs", normal(), ["Time", "(Ir191)Di", "Nd142Di"], keywords={"$CYT": "CyTOF"})
     save(tmp_path, "table.npz", normal(), ["a", "b", "c"])
-    flow = suggest(open_source(tmp_path / "flow.fcs"))
-    assert [(s.taken, s.transform) for s in flow] == [
-        (False, "linear"),
-        (True, "logicle"),
-        (False, "logicle"),
-    ]
-    assert flow[2].why == "pulse height of PE-A"
-    mass = suggest(open_source(tmp_path / "mass.fcs"))
-    assert [(s.taken, s.transform, s.cofactor) for s in mass[1:]] == [(True, "arcsinh", 5.0)] * 2
-    assert [s.transform for s in suggest(open_source(tmp_path / "table.npz"))] == ["linear"] * 3
+    scatter, area, height = suggest([open_source(tmp_path / "flow.fcs")]).channels
+    assert (scatter.why, area.why) == ("scatter", "")
+    assert height.why == "pulse height of the same detector as PE-A"
+    assert (scatter.method, area.method, height.method) == ("linear", "logicle", "auto")
+    assert str(area.transform) == "logicle t=5000 w=0 m=4.5 a=0"  # nothing is near zero
+    _, dna, marker = suggest([open_source(tmp_path / "mass.fcs")]).channels
+    assert (dna.why, marker.why, str(marker.transform)) == ("DNA", "", "arcsinh cofactor=5")
+    assert [s.method for s in suggest([open_source(tmp_path / "table.npz")]).channels] == ["linear"] * 3
     everything = events_of(tmp_path, "flow.fcs", channels=["*"])
-    assert [str(t) for t in everything.scaling.transforms][:2] == ["linear", "logicle t=5000 w=0.5 m=4.5 a=0"]
-    assert [t.cofactor for t in events_of(tmp_path, "mass.fcs").scaling.transforms] == [5.0, 5.0]
+    assert [str(t) for t in everything.scaling.transforms][:2] == ["linear", "logicle t=5000 w=0 m=4.5 a=0"]
+    by_hand = events_of(tmp_path, "flow.fcs", transform={"default": {"method": "logicle"}})
+    assert [str(t) for t in by_hand.scaling.transforms] == ["logicle t=5000 w=0.5 m=4.5 a=0"]
+    assert [t.cofactor for t in events_of(tmp_path, "mass.fcs").scaling.transforms] == [5.0]
 
 
 def test_every_scale_can_be_inverted(tmp_path: Path) -> None:
@@ -448,7 +457,7 @@ def test_values_beyond_the_top_of_a_logicle_scale_are_counted(tmp_path: Path) ->
     write_fcs(
         tmp_path / "a.fcs", np.arange(100, dtype=np.float32)[:, None], ["PE-A"], keywords={"$P1R": "90"}
     )
-    report = events_of(tmp_path, "a.fcs").report
+    report = events_of(tmp_path, "a.fcs", transform={"default": {"method": "logicle"}}).report
     assert report.channels[0].beyond_top == 9
     assert any(
         "above the top (t) of the logicle scale" in line and "PE-A 9" in line for line in report.lines()
@@ -541,8 +550,11 @@ def test_a_constant_channel(tmp_path: Path) -> None:
     values = normal()
     values[:, 1] = 7.7
     save(tmp_path, "a.npz", values, ["CD3", "CD4", "CD8"])
+    default = events_of(tmp_path, "a.npz")
+    assert default.channels == ("CD3", "CD8")
+    assert any("CD4 (constant: 7.7 in all 300 events read)" in note for note in default.report.notes)
     with pytest.raises(DataError, match="constant in all 300 events: CD4; exclude constant channels"):
-        events_of(tmp_path, "a.npz")
+        events_of(tmp_path, "a.npz", channels=["CD*"])
 
 
 def test_fewer_events_than_channels(tmp_path: Path) -> None:
@@ -573,7 +585,7 @@ def test_a_logicle_scale_without_a_top(tmp_path: Path) -> None:
 
 def test_real_samples_become_events(shared_data: Path) -> None:
     panel = events_of(shared_data, "fcs/100715.fcs")
-    assert panel.values.shape == (65_016, 13)
+    assert panel.values.shape == (65_016, 12)  # without VIVID / CD14
     assert panel.channels[:3] == ("KI67", "CD3", "CD28")
     assert {t.method for t in panel.scaling.transforms} == {"logicle"}
     samples = events_of(shared_data, "fcs/G69*.fcs")

@@ -28,7 +28,8 @@ from dpmix.cli import main
 from dpmix.config.schema import Config
 from dpmix.engines.cpu import CpuEngine
 from dpmix.errors import ConfigError, DataError
-from dpmix.inputs import channels, preprocess, simulate
+from dpmix.inputs import preprocess, simulate
+from dpmix.inputs.default_channels import choose_channels
 from dpmix.inputs.fcs_data import write_fcs
 from dpmix.inputs.opening import open_source
 from dpmix.populations import assign, convergence, find, proportions, summary
@@ -509,12 +510,12 @@ def test_a_run_on_gated_files_ignores_the_added_channels(folder: Path, gated: Ga
     shutil.copy(folder / "all" / "a.gated.fcs", tmp_path / "a.fcs")
     shutil.copy(folder / "all" / "b.gated.fcs", tmp_path / "b.fcs")
     markers = open_source(folder / "a.fcs")
-    wanted = channels.choose_channels(None, [markers])[0]
+    wanted = choose_channels(None, [markers])[0]
     for name in "ab":
         source = open_source(tmp_path / f"{name}.fcs")
         assert [c.detector for c in source.details[-4:]] == [f"dpmix_{what}" for what in ADDED]
-        assert channels.choose_channels(None, [source])[0] == wanted
-        assert channels.choose_channels(["dpmix_entropy"], [source])[0] == [[len(source.details) - 2]]
+        assert choose_channels(None, [source])[0] == wanted
+        assert choose_channels(["dpmix_entropy"], [source])[0] == [[len(source.details) - 2]]
 
 
 def test_an_input_file_is_never_replaced(folder: Path, tmp_path: Path) -> None:

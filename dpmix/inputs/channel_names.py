@@ -1,0 +1,208 @@
+"""Which channels measure a marker of a cell, by the names that instruments and laboratories give.
+
+Three rules leave channels out of the default config, each with a reason:
+
+1. the name of the detector says that it measures no marker: scatter, time, pulse width, counters
+   (`NOT_MARKERS`);
+2. the stain is no marker: viability, DNA, beads, barcodes (`STAINS`); of a mass cytometer also isotopes
+   without an antibody;
+3. the detector is measured several times (`why_repeated`): area, height, width, peak, linear and logarithmic.
+   One measurement is used: area where it has the resolution.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from dpmix.inputs import mass
+from dpmix.inputs.fcs import Channel
+
+NARROW = 4096.0  # linear integers below it have too few levels for a logarithmic scale
+
+# Channels that measure no marker of a cell, by the detector names that instruments give.
+NOT_MARKERS = (
+    ("scatter", r"(?<![A-Za-z])(FSC|SSC)|^(FS|SS)\d*($|[ _.-])|(forward|side) ?scatter"),
+    ("time", r"^(computed[ _.-]?)?time"),
+    ("pulse or event length", r"^(event|cell)[ _.-]?length|^width$|^(trigger )?pulse[ _.-]?width|^TPW"),
+    ("mass cytometer's pulse", r"^(offset|residual|cent(er|re)|amplitude)$"),
+    ("beads or debarcoding", r"^(bead_?dist.*|bc_separation_dist|mahalanobis_dist)$"),
+    ("event header", r"^HDR-"),
+    ("event or file number", r"^event$|^EV$|^(event|row|file)[ _.-]?(#|no|num|number|count|id|index)$"),
+    ("not used by the instrument", r"^unused"),
+    ("result of an earlier gating", r"^dpmix_"),
+    ("label", r"^(label|population|cluster|sample|individual|batch)s?([ _.-]?(id|no|num|number|name))?$"),
+    ("column without a name", r"^column \d+$|^Unnamed: \d+$|^__index_level_\d+__$"),
+)
+
+VIABILITY = "viability stain"
+STAINS = (  # by the marker, or by the detector where no marker is named
+    ("beads", r"(?<![a-z])beads?(?![a-z])|(?<![a-z])EQ ?\d*(?:[ _-]?beads?)?(?![a-z])"),
+    ("barcode", r"barcod|(?<![a-z])BC[-_ ]?\d*(?![a-z])"),
+    ("DNA", r"(?<![a-z])DNA[-_ ]?\d*(?![a-z])|intercalator|hoechst|draq ?5"),
+    (
+        VIABILITY,
+        r"viab|(?<![a-z])(live|dead|L[/_ -]?D)(?![a-z])|live ?dead|zombie|(?<![a-z])(vivid|ghost|sytox)|"
+        r"draq ?7|cis-?plat|7-?AAD|(?<![a-z])(DAPI|FV[DS]\d*|PI)(?![a-z0-9])|propidium|fixable",
+    ),
+    ("not used", r"^(unused|empty|blank)"),
+    ("background of the instrument", r"bckg|background|contam|_conta$|environ"),
+)
+ISOTOPES = (  # of a mass cytometer, where no antibody is named, except for DNA
+    ("DNA", r"^Ir19[13]$"),
+    ("barcode", r"^Pd1(02|04|05|06|08|10)$"),
+    (VIABILITY, r"^(Rh103|Pt19[458])$"),
+)
+
+COMPENSATED = re.compile(
+    r"^<(?P<a>.+)>$|^Comp-(?P<b>.+)$|^(?P<c>.+?)[-_ ](?:compensated|comp)$", re.IGNORECASE
+)
+KINDS = "area|height|width|peak|integral|int|tof|lin|linear|log|[ahw]|[ahw](?:lin|log)|(?:lin|log)[ahw]"
+APART = re.compile(rf"[-_ .]+(?P<word>{KINDS})$", re.IGNORECASE)
+JOINED = re.compile(r"(?<=[\d)\]])(?P<word>[ahw]|lin|log|[ahw](?:lin|log)|(?:lin|log)[ahw])$", re.IGNORECASE)
+TABLE = re.compile(r"-(?P<word>[AHW])$")  # of a table, where a word such as height may be a variable
+QUANTITY = {"a": "area", "h": "height", "w": "width", "p": "peak", "t": "width"}
+ORDER = ("area", "", "height", "peak", "width")  # the first is preferred; "": the name does not say
+
+
+class Measurement(NamedTuple):
+    """One of the measurements of a detector, by its name.
+
+    Attributes
+    ----------
+    stem : str
+        Name of the detector in lower case, the same for all its measurements.
+    quantity : str
+        area, height, peak or width, "" where the name does not say.
+    scale : str
+        lin, log or "".
+    compensated : bool
+        The name shows compensated values.
+    """
+
+    stem: str
+    quantity: str
+    scale: str
+    compensated: bool
+
+
+def measurement(detector: str, others: Sequence[str] = (), of_instrument: bool = True) -> Measurement:
+    """Return what a detector name says about its measurement.
+
+    Parameters
+    ----------
+    detector : str
+    others : sequence of str
+        The detectors of the file. A letter without a separator (450-50W) is a measurement only where the
+        rest of the name is another detector, or has another such letter.
+    of_instrument : bool
+        The name comes from an instrument, not from a table.
+    """
+    inner = COMPENSATED.match(detector)
+    stem = next(filter(None, inner.groups())) if inner else detector
+    quantity, scale = "", ""
+    while match := (APART if of_instrument else TABLE).search(stem):
+        stem, quantity, scale = _read(stem, match, quantity, scale)
+    if of_instrument and stem == detector and (match := JOINED.search(stem)):
+        short = stem[: match.start()].casefold()
+        relatives = [name.casefold() for name in others if name != detector]
+        if any(name == short or JOINED.sub("", name) == short for name in relatives):
+            stem, quantity, scale = _read(stem, match, quantity, scale)
+    return Measurement(stem.casefold(), quantity, scale, inner is not None)
+
+
+def _read(stem: str, match: re.Match[str], quantity: str, scale: str) -> tuple[str, str, str]:
+    """Return a name without its last word, and the quantity and scale with what the word says."""
+    word = match["word"].casefold()
+    scales = re.search("lin|log", word)
+    rest = word.replace("linear", "").replace("lin", "").replace("log", "")
+    if rest in ("int", "integral"):
+        rest = "area"
+    return (
+        stem[: match.start()] or stem,
+        quantity or QUANTITY.get(rest[:1], ""),
+        scale or (scales[0] if scales else ""),
+    )
+
+
+def why_not_measured(channel: Channel) -> str:
+    """Return why a detector measures no stain (see `NOT_MARKERS`), "" if it may measure one."""
+    return next((why for why, names in NOT_MARKERS if re.search(names, channel.detector, re.IGNORECASE)), "")
+
+
+def why_no_marker(channel: Channel, kind: str | None) -> str:
+    """Return why a channel measures no marker, by its own names, "" if it may measure one."""
+    if why := why_not_measured(channel):
+        return why
+    stain = mass.target(channel) if kind == "mass" else channel.marker or channel.detector
+    for why, names in STAINS:
+        if re.search(names, stain, re.IGNORECASE):
+            return why
+    isotope = mass.isotope(channel.detector)
+    if kind == "mass" and isotope and (isotope.startswith("Ir") or not mass.target(channel)):
+        return next((why for why, names in ISOTOPES if re.search(names, isotope)), "")
+    return ""
+
+
+def why_left_out(details: Sequence[Channel], kind: str | None) -> list[str]:
+    """Return for each channel of a file why its name leaves it out of the default config, "" if it does not.
+
+    Parameters
+    ----------
+    details : sequence of Channel
+    kind : "fluorescence", "mass" or None
+        Of the instrument.
+    """
+    reasons = [why_no_marker(channel, kind) for channel in details]
+    candidates = [k for k, why in enumerate(reasons) if not why]
+    for k, why in why_repeated(details, candidates, kind is not None).items():
+        reasons[k] = why
+    if kind == "mass":
+        named = [k for k in candidates if mass.target(details[k])]
+        for k in candidates if len(named) >= mass.FEWEST else ():
+            if k not in named and not reasons[k]:
+                reasons[k] = "isotope without an antibody"
+    return reasons
+
+
+def why_repeated(
+    details: Sequence[Channel], candidates: Sequence[int], of_instrument: bool = True
+) -> dict[int, str]:
+    """Return the channels that repeat the measurement of another one, each with the reason.
+
+    Of the measurements of one detector, compensated values are preferred, then those with the resolution
+    (not linear integers of few levels), then area, height, peak and width in this order, then linear values.
+    """
+    names = [channel.detector for channel in details]
+    groups: dict[str, list[tuple[int, Measurement]]] = {}
+    for k in candidates:
+        found = measurement(names[k], names, of_instrument)
+        groups.setdefault(found.stem, []).append((k, found))
+    reasons = {}
+    for group in groups.values():
+        best, its = min(group, key=lambda pair: _rank(details[pair[0]], pair[1]))
+        for k, own in group:
+            if own[1:] != its[1:]:
+                reasons[k] = f"{_described(own, its)} of the same detector as {names[best]}"
+        if of_instrument and its.quantity == "width":
+            reasons[best] = "pulse width"
+    return reasons
+
+
+def _rank(channel: Channel, own: Measurement) -> tuple[bool, bool, bool, int, bool]:
+    """Return the place of a measurement among those of its detector; the smallest is used."""
+    width = own.quantity == "width"
+    return width, not own.compensated, is_coarse(channel), ORDER.index(own.quantity), own.scale == "log"
+
+
+def _described(own: Measurement, used: Measurement) -> str:
+    """Return in words how a measurement differs from the one in use."""
+    raw = "uncompensated " if used.compensated and not own.compensated else ""
+    scale = {"lin": "linear ", "log": "logarithmic ", "": ""}[own.scale]
+    return f"{raw}{scale}{f'pulse {own.quantity}' if own.quantity else 'signal'}"
+
+
+def is_coarse(channel: Channel) -> bool:
+    """Return True for linear integers with too few levels for a logarithmic scale."""
+    return channel.integer and channel.log is None and (channel.range or 0.0) <= NARROW

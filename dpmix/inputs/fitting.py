@@ -1,0 +1,147 @@
+"""The transform of each channel: as the config says, or the one that fits the instrument and the events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from dpmix.config.data import DEFAULT, TransformConfig
+from dpmix.errors import ConfigError
+from dpmix.inputs import mass
+from dpmix.inputs.channel_names import is_coarse, why_not_measured
+from dpmix.inputs.channels import match_all
+from dpmix.inputs.fcs import Channel
+from dpmix.inputs.file_plans import FilePlan
+from dpmix.inputs.logicle import fit_logicle
+from dpmix.inputs.sources import Kind, Source
+from dpmix.inputs.transforms import Transform
+from dpmix.model.mixture import Array, Floats
+
+FLUORESCENCE_COFACTOR = 150.0
+MASS_COFACTOR = 5.0
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Raw values of the channels of a run, which transforms are fitted to.
+
+    Attributes
+    ----------
+    raw : float32 or float64 [M, D]
+        Some of the events.
+    highest : float64 [D]
+        Largest raw value of all events that are used.
+    """
+
+    raw: Array | Floats
+    highest: Array
+
+
+def kind_of(source: Source, raw: Array | Floats) -> Kind:
+    """Return the kind of the instrument: by the file, or by events [M, D] where the file does not show it."""
+    unknown = source.kind is None or (source.header is not None and not source.header.instrument)
+    return "mass" if unknown and mass.are_counts(raw) else source.kind
+
+
+def fitting_method(channel: Channel, kind: Kind, linearize: bool) -> str:
+    """Return the method of the transform that fits a channel of a kind of instrument (None: unknown).
+
+    Mass cytometry: arcsinh. Fluorescence: logicle. Linear: scatter and similar channels, values that stay on
+    a logarithmic scale, integers with too few levels for logicle, and unknown instruments.
+    """
+    if kind is None or why_not_measured(channel):
+        return "linear"
+    if kind == "mass":
+        return "arcsinh"
+    return "linear" if is_coarse(channel) or (channel.log and not linearize) else "logicle"
+
+
+def transform_settings(
+    transform: Mapping[str, TransformConfig], source: Source, chosen: Sequence[int]
+) -> list[TransformConfig]:
+    """Return the transform settings of each chosen channel.
+
+    A full name has precedence over a glob, an earlier glob over a later one, and "default" comes last.
+
+    Raises
+    ------
+    ConfigError
+        A key matches no channel of the file.
+    """
+    keys = [key for key in transform if key != DEFAULT]
+    meant = match_all("data.transform", keys, source)
+    keys.sort(key=lambda key: any(c in key for c in "*?["))  # stable: full names first
+    owners = [next((key for key in keys if k in meant[key]), DEFAULT) for k in chosen]
+    return [transform[owner] for owner in owners]
+
+
+def make_transforms(
+    settings: Sequence[TransformConfig], plans: Sequence[FilePlan], seen: Seen, linearize: bool
+) -> tuple[Transform, ...]:
+    """Make the transforms of the D channels of a run with all their parameters.
+
+    Parameters
+    ----------
+    settings : sequence of TransformConfig
+        For each channel; method auto stands for the fitting one, with parameters fitted to the events.
+    plans : sequence of FilePlan
+    seen : Seen
+    linearize : bool
+        Logarithmic amplification is undone.
+
+    Raises
+    ------
+    ConfigError
+        The parameters do not fit the method.
+    """
+    first = plans[0]
+    kind = kind_of(first.source, seen.raw)
+    channels = [first.source.details[k] for k in first.chosen]
+    methods = [
+        asked.method if asked.method != "auto" else fitting_method(channel, kind, linearize)
+        for asked, channel in zip(settings, channels, strict=True)
+    ]
+    highest = [float(value) for value in seen.highest]
+    reach = max((x for x, method in zip(highest, methods, strict=True) if method == "logicle"), default=0.0)
+    made = []
+    for j, (asked, method) in enumerate(zip(settings, methods, strict=True)):
+        tops = [top for plan in plans if (top := plan.top_of_scale(plan.chosen[j])) is not None]
+        top = max(tops) if tops else None
+        if asked.method == "auto" and method == "logicle":
+            made.append(fit_logicle(seen.raw[:, j].astype(float), top, highest[j], reach))
+        else:
+            name = channels[j].detector
+            made.append(make_transform(asked, method, name, kind, highest[j] if top is None else top))
+    return tuple(made)
+
+
+def make_transform(asked: TransformConfig, method: str, name: str, kind: Kind, top: float) -> Transform:
+    """Make the transform of one channel, with the usual parameters where the config has none.
+
+    Parameters
+    ----------
+    asked : TransformConfig
+    method : str
+        The method, resolved where the config has auto.
+    name : str
+        Of the channel, for messages.
+    kind : "fluorescence", "mass" or None
+    top : float
+        Default of the top of a logicle scale.
+
+    Raises
+    ------
+    ConfigError
+        The parameters do not fit the method.
+    """
+    if method == "arcsinh":
+        usual = MASS_COFACTOR if kind == "mass" else FLUORESCENCE_COFACTOR
+        return Transform("arcsinh", cofactor=usual if asked.cofactor is None else asked.cofactor)
+    if method != "logicle":
+        return Transform("log" if method == "log" else "linear")
+    given = {"t": asked.t, "w": asked.w, "m": asked.m, "a": asked.a}
+    parameters = {"t": top} | {key: x for key, x in given.items() if x is not None}
+    try:
+        return Transform("logicle", **parameters)
+    except ValueError as error:
+        raise ConfigError([f"data.transform: {name}: {error}"]) from error

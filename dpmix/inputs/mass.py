@@ -1,0 +1,83 @@
+"""Recognise mass cytometry, by the names of channels or by the values of events.
+
+Mass cytometers count ions. Most events have none of a given isotope, so a channel has very many zeros, few
+values between 0 and 5 ions, and a long tail. Instruments and converters name a channel by its isotope:
+Ce140Di, (Ce140)Di, CD3(Er170)Dd, 170Er_CD3.
+
+**Randomised counts.** The software of CyTOF 1 to Helios can store an integer count x as x - u, with u uniform
+between 0 and 1, so that an event without ions is between -1 and 0. dpmix keeps these values as the file has
+them: the noise is far narrower than the linear range of arcsinh(x / 5). It adds no noise of this kind itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from dpmix.inputs.fcs import Channel
+from dpmix.model.mixture import Array, Floats
+
+ELEMENTS = "Ag|Ar|Ba|Bi|Cd|Ce|Cs|Dy|Er|Eu|Gd|Ho|I|In|Ir|La|Lu|Nd|Os|Pb|Pd|Pr|Pt|Rh|Sm|Sn|Tb|Te|Tl|Tm|Xe|Y|Yb"
+ISOTOPE = re.compile(
+    rf"\(?(?<![A-Za-z0-9])(?:(?P<mass>\d{{2,3}})(?P<element>{ELEMENTS})|"
+    rf"(?P<element2>{ELEMENTS})(?P<mass2>\d{{2,3}}))\)?(?:D[id])?(?![A-Za-z0-9])"
+)
+LIGHTEST, HEAVIEST = 75, 209  # mass numbers that the instruments detect
+FEWEST = 3  # channels named by isotopes that show a mass cytometer
+
+# Of the values: a channel of ion counts has at least this share of zeros (or of randomised zeros) and of
+# small counts, and a median that is small next to its tail.
+ZEROS, SMALL, MEDIAN, TAIL = 0.02, 0.05, 0.04, 30.0
+SMALL_COUNT = 5.0
+
+
+def isotope(name: str) -> str:
+    """Return the isotope in a name, for example "Ir191", "" where it has none."""
+    for match in ISOTOPE.finditer(name):
+        found = match.groupdict()
+        mass = found["mass"] or found["mass2"]
+        if LIGHTEST <= int(mass) <= HEAVIEST:
+            return f"{found['element'] or found['element2']}{mass}"
+    return ""
+
+
+def target(channel: Channel) -> str:
+    """Return the name of a channel without its isotope: the antibody, "" where none is named."""
+    for name in (channel.marker, channel.detector):
+        rest = ISOTOPE.sub(" ", name).strip(" _-()")
+        if rest:
+            return rest
+    return ""
+
+
+def named_by_isotopes(details: Sequence[Channel]) -> bool:
+    """Return True if the detectors are those of a mass cytometer."""
+    return sum(bool(isotope(channel.detector)) for channel in details) >= FEWEST
+
+
+def are_counts(raw: Array | Floats) -> bool:
+    """Return True if events look like counts of ions, by their zeros.
+
+    Parameters
+    ----------
+    raw : float32 or float64 [M, D]
+        Some of the events.
+    """
+    if raw.size == 0 or not np.isfinite(raw).all() or raw.min() < -1:
+        return False
+    zeros = ((raw > -1) & (raw <= 0)).mean(0)
+    small = ((raw > -1) & (raw < SMALL_COUNT) & (raw != 0)).mean(0)
+    tail = np.quantile(raw, 0.999, axis=0)
+    skewed = (tail > TAIL) & (np.median(raw, axis=0) < MEDIAN * tail)
+    counted = (zeros > ZEROS) & (small > SMALL) & skewed
+    return bool(counted.sum() >= max(2, raw.shape[1] / 2))
+
+
+def are_randomised(raw: Array) -> bool:
+    """Return True if counts of ions, float64 [M, D], were randomised: zeros are spread from -1 to 0."""
+    between = (raw > -1) & (raw < 0)
+    return bool(
+        raw.size and raw.min() >= -1 and between.mean() > ZEROS and between.mean() > (raw == 0).mean()
+    )

@@ -1,0 +1,181 @@
+"""Suggest a config for data files: channels, compensation and transforms, from a bounded number of events."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from dpmix.config.data import DataConfig, TransformConfig
+from dpmix.errors import DataError
+from dpmix.inputs import mass
+from dpmix.inputs.channels import same_channels
+from dpmix.inputs.compensation import own_matrix
+from dpmix.inputs.default_channels import describe_reasons, reasons_to_leave_out, some_rows
+from dpmix.inputs.file_plans import plan_files
+from dpmix.inputs.fitting import Seen, fitting_method, kind_of, make_transforms
+from dpmix.inputs.sources import Source
+from dpmix.inputs.transforms import Transform
+from dpmix.kernels.layout import MAX_CHANNELS
+from dpmix.model.mixture import Array
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """Settings that fit one channel of a file.
+
+    Attributes
+    ----------
+    detector, marker : str
+    why : str
+        Why the default config does not use the channel, "" where it does.
+    transform : Transform or None
+        Of a channel that is used.
+    method : str
+        Method of the transform; auto where it would be fitted to the events.
+    """
+
+    detector: str
+    marker: str
+    why: str
+    transform: Transform | None
+    method: str
+
+    @property
+    def taken(self) -> bool:
+        """Return True if the default config uses the channel."""
+        return not self.why
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings that fit data files.
+
+    Attributes
+    ----------
+    channels : tuple of Suggestion
+        For each channel of the first file.
+    compensation : str
+        As given; none where it is auto and no matrix of the files applies.
+    notes : tuple of str
+        What was found in the files: channels with other names, no compensation with the reason.
+    """
+
+    channels: tuple[Suggestion, ...]
+    compensation: str
+    notes: tuple[str, ...]
+
+
+def suggest(sources: Sequence[Source], compensation: str = "auto", base: Path = Path()) -> Settings:
+    """Suggest settings for data files, which `prepare` accepts.
+
+    Parameters
+    ----------
+    sources : sequence of Source
+    compensation : str
+        As of data.compensation: auto, none, or a CSV file relative to `base`.
+    base : Path
+
+    Raises
+    ------
+    ConfigError, DataError
+        No channel can be used, there are fewer events than channels, or the files cannot be compensated.
+    """
+    first = sources[0]
+    reasons = reasons_to_leave_out(sources)
+    taken = [k for k, why in enumerate(reasons) if not why]
+    _require_use(sources, taken, reasons)
+    chosen, notes = [taken], []
+    for source in sources[1:]:
+        numbers, differences = same_channels(first, taken, source)
+        chosen.append(numbers)
+        notes += differences
+    if compensation == "auto":
+        compensation, why = _own_compensation(sources)
+        notes += why
+    settings = DataConfig(files=["-"], compensation=compensation)
+    plans, _ = plan_files(settings, base, sources, chosen)
+    raw = np.concatenate(
+        [
+            plan.read(start, stop, None)[1]
+            for plan, stretches in zip(plans, some_rows(sources), strict=True)
+            for start, stop in stretches
+        ]
+    )
+    transforms = make_transforms(
+        [TransformConfig()] * len(taken), plans, Seen(raw, raw.max(0)), settings.linearize
+    )
+    notes += _mass_notes(first, raw)
+    return Settings(
+        tuple(_suggestions(first, reasons, dict(zip(taken, transforms, strict=True)))),
+        compensation,
+        tuple(notes),
+    )
+
+
+def describe_only(source: Source) -> tuple[list[Suggestion], str]:
+    """Return the suggestions for one file, and why no config is suggested, "" if one is.
+
+    Raises
+    ------
+    DataError
+        The file cannot be read.
+    """
+    try:
+        return list(suggest([source]).channels), ""
+    except DataError as error:
+        return _suggestions(source, reasons_to_leave_out([source]), {}), str(error)
+
+
+def _require_use(sources: Sequence[Source], taken: Sequence[int], reasons: Sequence[str]) -> None:
+    """Raise `DataError` where no run is possible with the channels that are taken."""
+    name, n_events = sources[0].name, sum(source.n_events for source in sources)
+    if not taken:
+        raise DataError(
+            f"{name}: no channel can be used: {describe_reasons(sources[0], reasons)}; write the config by "
+            "hand"
+        )
+    if len(taken) > MAX_CHANNELS:
+        raise DataError(
+            f"{name}: found {len(taken)} channels, need {MAX_CHANNELS} at most; write the config by hand, "
+            "with the channels to use in data.channels"
+        )
+    if n_events < len(taken):
+        raise DataError(
+            f"{name}: found {n_events} events in {len(taken)} channels, need at least as many events as "
+            "channels; give files with more events"
+        )
+
+
+def _own_compensation(sources: Sequence[Source]) -> tuple[str, list[str]]:
+    """Return data.compensation for files by their own matrices, with the reason where it is none."""
+    has_matrix = [source for source in sources if source.spillover is not None]
+    found = [(source, *own_matrix(source, False)) for source in sources]
+    if not has_matrix or any(spillover for _, spillover, _ in found):
+        return "auto", []
+    return "none", [f"{source.name}: {note}" for source, _, note in found if note]
+
+
+def _mass_notes(source: Source, raw: Array) -> list[str]:
+    """Return notes on the events of a mass cytometer, float64 [M, D]."""
+    if kind_of(source, raw) != "mass":
+        return []
+    notes = [] if source.kind == "mass" else [f"{source.name}: taken for mass cytometry by its many zeros"]
+    if mass.are_randomised(raw):
+        notes.append(f"{source.name}: counts are randomised (no ions: between -1 and 0); kept as they are")
+    return notes
+
+
+def _suggestions(
+    source: Source, reasons: Sequence[str], transforms: dict[int, Transform]
+) -> list[Suggestion]:
+    """Return a suggestion for each channel of a file."""
+    found = []
+    for k, (channel, why) in enumerate(zip(source.details, reasons, strict=True)):
+        transform = transforms.get(k)
+        usual = fitting_method(channel, source.kind, linearize=True)
+        method = transform.method if transform else "auto" if usual == "logicle" else usual
+        found.append(Suggestion(channel.detector, channel.marker, why, transform, method))
+    return found
