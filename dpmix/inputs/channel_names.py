@@ -155,6 +155,7 @@ def why_left_out(details: Sequence[Channel], kind: str | None) -> list[str]:
         Of the instrument.
     """
     reasons = [why_no_marker(channel, kind) for channel in details]
+    _spread_stains(details, reasons, kind is not None)
     candidates = [k for k, why in enumerate(reasons) if not why]
     for k, why in why_repeated(details, candidates, kind is not None).items():
         reasons[k] = why
@@ -164,6 +165,20 @@ def why_left_out(details: Sequence[Channel], kind: str | None) -> list[str]:
             if k not in named and not reasons[k]:
                 reasons[k] = "isotope without an antibody"
     return reasons
+
+
+def _spread_stains(details: Sequence[Channel], reasons: list[str], of_instrument: bool) -> None:
+    """Leave out all measurements of a detector whose stain, named for one of them, is no marker; in place."""
+    names = [channel.detector for channel in details]
+    stems = [measurement(name, names, of_instrument).stem for name in names]
+    stained = {
+        stem: why
+        for stem, why, channel in zip(stems, reasons, details, strict=True)
+        if why and not why_not_measured(channel)
+    }
+    for k, channel in enumerate(details):
+        if not reasons[k] and (not channel.marker or channel.marker == channel.detector):
+            reasons[k] = stained.get(stems[k], "")
 
 
 def why_repeated(

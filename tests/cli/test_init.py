@@ -1,0 +1,91 @@
+"""`dpmix init`: a config that `dpmix mcmc` accepts, or one clear line, for files of many instruments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from instrument_files import WRITTEN, write
+
+from dpmix.cli import main
+from dpmix.config.load import load_config
+from dpmix.inputs.channels import match_all
+from dpmix.inputs.opening import open_source
+from dpmix.runs.reader import open_run
+
+SHORT = ["mcmc.burn_in=1", "mcmc.draws=2", "mcmc.chains=1", "model.components=8", "engine.threads=1"]
+QUICK = [word for setting in [*SHORT, "mcmc.init=prior", "mcmc.until=null"] for word in ("--set", setting)]
+
+
+def dpmix(*arguments: str | Path, code: int = 0) -> Result:
+    result = CliRunner().invoke(main, [str(word) for word in arguments], catch_exceptions=False)
+    assert result.exit_code == code, result.output
+    return result
+
+
+def taken(path: Path, config: Path) -> list[str]:
+    """Return the detectors that a config takes of a file."""
+    source = open_source(path)
+    wanted = load_config(config).data.channels
+    assert wanted is not None
+    return [source.channels[k] for (k,) in match_all("data.channels", wanted, source).values()]
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_init_of_files_of_many_instruments(tmp_path: Path, name: str) -> None:
+    path, (_, expected) = write(tmp_path, name), WRITTEN[name]
+    assert dpmix("info", path).stdout
+    if isinstance(expected, str):
+        refused = dpmix("init", path, code=1).stderr
+        assert expected in refused
+        assert refused.count("\n") == 1
+        return
+    dpmix("init", path, "--output", tmp_path / "run.yaml")
+    assert taken(path, tmp_path / "run.yaml") == expected
+    unused = name in ("accuri", "influx", "macsquant")
+    assert f"\n  compensation: {'none' if unused else 'auto'}\n" in (tmp_path / "run.yaml").read_text()
+
+
+ACCEPTED = [name for name, (_, expected) in WRITTEN.items() if not isinstance(expected, str)]
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) for name in ACCEPTED])
+def test_mcmc_accepts_what_init_writes(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = write(tmp_path, name)
+    dpmix("init", path, "--output", "run.yaml")
+    dpmix("mcmc", "run.yaml", "--quiet", *QUICK)
+    Path("plain.yaml").write_text(f"data: {{files: [{path.name}]}}\noutput: {{path: plain.h5}}\n")
+    dpmix("mcmc", "plain.yaml", "--quiet", *QUICK)
+    run, plain = open_run("run.h5"), open_run("plain.h5")
+    assert plain.detectors == run.detectors, "a run without data.channels has the same rules"
+    assert plain.scaling["transforms"] == run.scaling["transforms"]
+
+
+def test_left_out_channels_are_comments_with_the_reason(tmp_path: Path) -> None:
+    text = dpmix("init", write(tmp_path, "facsdiva")).stdout
+    assert "# - L/D Aqua  # detector BV510-A; left out: viability stain" in text
+    assert "left out: pulse height of the same detector as PE-A" in text
+    assert "left out: constant: 0 in all 2000 events read" in text
+    identity = dpmix("init", write(tmp_path, "accuri")).stdout
+    assert (
+        "# accuri.fcs: not compensated: the spillover matrix of the file is the identity matrix" in identity
+    )
+    assert "counts are randomised" in dpmix("init", write(tmp_path, "helios")).stdout
+
+
+def test_a_file_with_a_wrong_matrix_gets_a_config_without_it(tmp_path: Path) -> None:
+    path = write(tmp_path, "partial_matrix")
+    assert "no config is suggested: partial_matrix.fcs: the spillover matrix" in dpmix("info", path).stdout
+    assert "\n  compensation: none\n" in dpmix("init", path, "--compensation", "none").stdout
+    (tmp_path / "m.csv").write_text("PE-A,APC-A\n1,0.1\n0,1\n")
+    dpmix("init", path, "--compensation", tmp_path / "m.csv", "--output", tmp_path / "run.yaml")
+    assert load_config(tmp_path / "run.yaml").data.compensation == str(tmp_path / "m.csv")
+    assert "--compensation is nine; need auto" in dpmix("init", path, "--compensation", "nine", code=2).stderr
+
+
+def test_linear_and_logarithmic_measurements_have_one_scale(tmp_path: Path) -> None:
+    path = write(tmp_path, "moflo")
+    text = dpmix("init", path).stdout
+    assert "FL1_Lin_Height: {method: logicle, t: 10000, w:" in text  # 65,536 / $PnG
