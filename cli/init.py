@@ -134,7 +134,8 @@ def _about(files: Sequence[str], sources: Sequence[Source]) -> list[str]:
 
     lines = [f"A config of dpmix {version('dpmix')}, written by dpmix init."]
     if len(sources) != len(files):
-        return [*lines, *(f"{source.name}: {source.n_events:,} events" for source in sources)]
+        lines += [f"{source.name}: {source.n_events:,} events" for source in sources]
+        return lines + [f"warning: {source.name}: {text}" for source in sources for text in source.warnings]
     return [*lines, *(line for source in sources for line in data_files.describe(source))]
 
 

@@ -69,8 +69,8 @@ def are_counts(raw: Array | Floats) -> bool:
         return False
     zeros = ((raw > -1) & (raw <= 0)).mean(0)
     small = ((raw > -1) & (raw < SMALL_COUNT) & (raw != 0)).mean(0)
-    tail = np.quantile(raw, 0.999, axis=0)
-    skewed = (tail > TAIL) & (np.median(raw, axis=0) < MEDIAN * tail)
+    middle, tail = np.quantile(raw, [0.5, 0.999], axis=0).astype(float)
+    skewed = (tail > TAIL) & (middle < MEDIAN * tail)
     counted = (zeros > ZEROS) & (small > SMALL) & skewed
     return bool(counted.sum() >= max(2, raw.shape[1] / 2))
 
