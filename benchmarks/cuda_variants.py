@@ -115,8 +115,18 @@ def fused(p: Problem, defines: Mapping[str, int]) -> Callable[[], None]:
     events_per_thread = defines.get("EVENTS_PER_THREAD", p.layout.events_per_block // THREADS)
     blocks = CHUNK // (threads * events_per_thread)
     likelihoods, far = cuda.mem_alloc(8 * p.n_slots * blocks), cuda.to_device(np.zeros(p.n_slots, np.uint32))
-    arguments = [p.events, p.components, np.uintp(0), p.chunks, np.uint64(p.n_events), np.uint64(0)]
-    arguments += [np.int32(p.n_components), WEIGHT_FLOOR, SEED, CHAIN, ITERATION, p.labels, likelihoods, far]
+    arguments = [p.events, p.components, np.uintp(0), p.chunks, np.uintp(0), np.uint64(p.n_events)]
+    arguments += [
+        np.uint64(0),
+        np.int32(p.n_components),
+        WEIGHT_FLOOR,
+        SEED,
+        CHAIN,
+        ITERATION,
+        p.labels,
+        likelihoods,
+        far,
+    ]
     return lambda: draw(*arguments, grid=(blocks, p.n_slots), block=(threads, 1, 1))
 
 

@@ -50,6 +50,8 @@ class Engine:
         first_event: int,
         scratch: str,  # folder; empty: memory
         mapped: bool,  # the events are a shared map of a file
+        sample_starts: npt.NDArray[np.int64] | None = None,  # [S + 1] ascending from 0 to N
+        weights: npt.NDArray[np.float32] | None = None,  # [S] of each event of a sample; None: 1
     ) -> None: ...
     def draw_labels(
         self,

@@ -8,9 +8,11 @@
 //                                                                 none; their side, 0 or 1, -1 to draw it
 //   labels             uint16 [slots][CHUNK]                      read
 //   chunks             uint32 [slots]                             read: the chunk in each slot
+//   weights            float32 [slots][CHUNK], or null            read; null: every event has weight 1
 //   new_labels         uint16 [slots][CHUNK]                      written: 2 * pair + side; unchanged for events
 //                                                                 of no pair
-//   log_probabilities  float64 [slots][n_pairs][PARTS]            written: sums over the events of a part
+//   log_probabilities  float64 [slots][n_pairs][PARTS]            written: weighted sums over the events of a
+//                                                                 part
 //   far_counts         uint32 [slots]                             added to: far events skipped without `exact`
 //
 // A block scans the labels of a part of a chunk for those of its pair and lists their indices. Its threads
@@ -61,9 +63,9 @@ extern "C" __global__ void __launch_bounds__(MOMENT_THREADS, BLOCKS)
     divide(const float* __restrict__ events, const float* __restrict__ components,
            const double* __restrict__ exact, const int* __restrict__ split,
            const unsigned short* __restrict__ labels, const unsigned* __restrict__ chunks,
-           unsigned long long n_events, unsigned long long first_event, int n_components, float weight_floor,
-           unsigned long long seed, unsigned chain, unsigned iteration, int word,
-           unsigned short* __restrict__ new_labels, double* __restrict__ log_probabilities,
+           const float* __restrict__ weights, unsigned long long n_events, unsigned long long first_event,
+           int n_components, float weight_floor, unsigned long long seed, unsigned chain, unsigned iteration,
+           int word, unsigned short* __restrict__ new_labels, double* __restrict__ log_probabilities,
            unsigned* __restrict__ far_counts) {
     __shared__ float4 rows[2 * PACK_QUADS];
     __shared__ signed char sides[MAX_COMPONENTS];  // side of each component's events
@@ -120,7 +122,7 @@ extern "C" __global__ void __launch_bounds__(MOMENT_THREADS, BLOCKS)
             const float* event = events + (size_t)place * PADDED_DIM;
             const FarSide far = far_side(event, exact, weight_floor, side, u);
             side = far.side;
-            sum += far.log_probability;
+            sum += weight_at(weights, place) * far.log_probability;
         } else {
             const float first_gap = first_l - best, second_gap = second_l - best;
             const float first = first_gap > -weight_floor ? __expf(first_gap) : 0.0f;
@@ -128,7 +130,7 @@ extern "C" __global__ void __launch_bounds__(MOMENT_THREADS, BLOCKS)
             side = side_of(side, first, second, u);
             const bool possible = (side ? second : first) > 0.0f;
             const double gap = (double)(side ? second_gap : first_gap);
-            sum += possible ? gap - (double)logf(first + second) : -INFINITY;
+            sum += possible ? weight_at(weights, place) * (gap - (double)logf(first + second)) : -INFINITY;
         }
         new_labels[place] = (unsigned short)(2 * pair + side);
     }

@@ -5,8 +5,10 @@
 //   components       float32 [n_components][PACK_DIM]            read (mixture.cuh)
 //   exact            float64 [n_components][PACK_DIM], or null   read for far events (far.cuh)
 //   chunks           uint32 [slots]                              read: the chunk in each slot
+//   weights          float32 [slots][CHUNK], or null             read; null: every event has weight 1
 //   labels           uint16 [slots][CHUNK]                       written for existing events
-//   log_likelihoods  float64 [slots][CHUNK / EVENTS_PER_BLOCK]   written: sums over the events of a block
+//   log_likelihoods  float64 [slots][CHUNK / EVENTS_PER_BLOCK]   written: weighted sums over the events of a
+//                                                                block
 //   far_counts       uint32 [slots]                              added to: far events skipped without `exact`
 //
 // The draw has two levels. First, all components are evaluated, and an event keeps its running sum of weights
@@ -71,10 +73,10 @@ __device__ __forceinline__ Choice choose_tile(const float2* partial, int n_tiles
 extern "C" __global__ void __launch_bounds__(THREADS)
     draw_labels(const float* __restrict__ events, const float* __restrict__ components,
                 const double* __restrict__ exact, const unsigned* __restrict__ chunks,
-                unsigned long long n_events, unsigned long long first_event, int n_components,
-                float weight_floor, unsigned long long seed, unsigned chain, unsigned iteration,
-                unsigned short* __restrict__ labels, double* __restrict__ log_likelihoods,
-                unsigned* __restrict__ far_counts) {
+                const float* __restrict__ weights, unsigned long long n_events,
+                unsigned long long first_event, int n_components, float weight_floor, unsigned long long seed,
+                unsigned chain, unsigned iteration, unsigned short* __restrict__ labels,
+                double* __restrict__ log_likelihoods, unsigned* __restrict__ far_counts) {
     __shared__ float4 cache[CACHED * PACK_QUADS];
     __shared__ Choice choices[EVENTS_PER_BLOCK];
     __shared__ unsigned short order[EVENTS_PER_BLOCK];
@@ -126,10 +128,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             const float* event = events + (size_t)place * PADDED_DIM;
             const FarTotal far = far_total(event, exact, n_components, weight_floor);
             labels[place] = (unsigned short)far_label(event, exact, n_components, weight_floor, far, u);
-            sum += far.best + log(far.total);
+            sum += weight_at(weights, place) * (far.best + log(far.total));
             continue;
         }
-        sum += (double)best[e] + (double)logf(total[e]);
+        sum += weight_at(weights, place) * ((double)best[e] + (double)logf(total[e]));
         choices[at] = choose_tile(partial[e], n_tiles, best[e], u * total[e], weight_floor);
         rank[e] = atomicAdd(counts + choices[at].tile, 1);
     }

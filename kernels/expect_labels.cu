@@ -5,9 +5,11 @@
 //   components       float32 [n_components][PACK_DIM]            read (mixture.cuh)
 //   exact            float64 [n_components][PACK_DIM], or null   read for far events (far.cuh)
 //   chunks           uint32 [slots]                              read: the chunk in each slot
+//   weights          float32 [slots][CHUNK], or null             read; null: every event has weight 1
 //   normalisers      float2 [slots][CHUNK]                       largest log density; log of the sum of weights
 //   labels           uint16 [slots][CHUNK]                       the most probable component
-//   log_likelihoods  float64 [slots][CHUNK / EVENTS_PER_BLOCK]   written: sums over the events of a block
+//   log_likelihoods  float64 [slots][CHUNK / EVENTS_PER_BLOCK]   written: weighted sums over the events of a
+//                                                                block
 //   far_counts       uint32 [slots]                              added to: far events skipped without `exact`
 //   moments          float64 [slots][n_components][N_MOMENTS]    written (moments.cuh)
 //
@@ -30,8 +32,8 @@
 extern "C" __global__ void __launch_bounds__(THREADS)
     expect_totals(const float* __restrict__ events, const float* __restrict__ components,
                   const double* __restrict__ exact, const unsigned* __restrict__ chunks,
-                  unsigned long long n_events, int n_components, float weight_floor,
-                  float2* __restrict__ normalisers, unsigned short* __restrict__ labels,
+                  const float* __restrict__ weights, unsigned long long n_events, int n_components,
+                  float weight_floor, float2* __restrict__ normalisers, unsigned short* __restrict__ labels,
                   double* __restrict__ log_likelihoods, unsigned* __restrict__ far_counts) {
     __shared__ float4 cache[CACHED * PACK_QUADS];
     const int block_first = blockIdx.x * EVENTS_PER_BLOCK;
@@ -74,7 +76,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         }
         normalisers[place] = make_float2(best[e], log_total);
         labels[place] = (unsigned short)label[e];
-        sum += highest + (double)log_total;
+        sum += weight_at(weights, place) * (highest + (double)log_total);
     }
     sum = block_sum(sum);
     if (threadIdx.x == 0) *log_likelihood = sum;
@@ -85,9 +87,9 @@ constexpr int CAPACITY = 2 * MOMENT_THREADS;
 extern "C" __global__ void __launch_bounds__(MOMENT_THREADS)
     expect_moments(const float* __restrict__ events, const float* __restrict__ components,
                    const double* __restrict__ exact, const unsigned* __restrict__ chunks,
-                   unsigned long long n_events, int n_components, float weight_floor,
-                   const float2* __restrict__ normalisers, const unsigned short* __restrict__ labels,
-                   double* __restrict__ moments) {
+                   const float* __restrict__ weights, unsigned long long n_events, int n_components,
+                   float weight_floor, const float2* __restrict__ normalisers,
+                   const unsigned short* __restrict__ labels, double* __restrict__ moments) {
     __shared__ float4 row[PACK_QUADS];
     __shared__ Queue<CAPACITY> queue;
     __shared__ MomentScratch scratch;
@@ -123,7 +125,7 @@ extern "C" __global__ void __launch_bounds__(MOMENT_THREADS)
         const unsigned at = tail + count_before(share > 0.0f, scratch.of_warps, all);
         if (share > 0.0f) {
             queue.places[at % CAPACITY] = (unsigned short)place;
-            queue.shares[at % CAPACITY] = share;
+            queue.shares[at % CAPACITY] = share * weight_at(weights, place);
         }
         tail += all;
         __syncthreads();

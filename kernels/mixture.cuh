@@ -56,6 +56,11 @@ __device__ __forceinline__ int events_for_block(const unsigned* chunks, unsigned
     return 0;
 }
 
+// The weight of the event at a place of the chunk of slot blockIdx.y.
+__device__ __forceinline__ float weight_at(const float* weights, int place) {
+    return weights == nullptr ? 1.0f : __ldg(weights + (size_t)blockIdx.y * CHUNK + place);
+}
+
 template <int E>
 __device__ __forceinline__ void fill(float (&values)[E], float value) {
 #pragma unroll

@@ -1,5 +1,6 @@
 // Moments of the events of one component, computed by one block: the lower triangle, by rows, of the sum of
-// share * z z' with z = (x - mean, 1). It holds the scatter, then in row D the sums, and last the count.
+// share * z z' with z = (x - mean, 1). The share is a responsibility times the weight of the event. It holds
+// the scatter, then in row D the sums, and last the count.
 //
 // The component's events and their shares pass through a queue in shared memory in the order of the chunk.
 // Each GROUP of them is centred in shared memory, summed in float32 and added to float64 totals in registers,

@@ -8,6 +8,7 @@ import numpy.typing as npt
 from dpmix.engines.exact import MAX_ADDITIONS
 from dpmix.kernels.layout import CHUNK, MAX_CHANNELS, MAX_COMPONENTS
 from dpmix.model.mixture import Array, Ints, Mixture
+from dpmix.model.sample_weights import SampleWeights
 from dpmix.model.split_merge import SplitAssignment
 
 MAX_EVENTS = MAX_ADDITIONS * CHUNK
@@ -37,6 +38,12 @@ def check_options(n_events: int, weight_floor: float, chunks_in_flight: int | No
         raise ValueError(f"weight_floor: got {weight_floor}, need 1 to 80 nats (float32 ends at 87)")
     if not 0 <= first_event < 2**64 - n_events:
         raise ValueError(f"first_event: got {first_event}, need at least 0")
+
+
+def check_weights(weights: SampleWeights | None, n_events: int) -> None:
+    """Raise ValueError if weights are not those of this many events."""
+    if weights is not None and weights.n_events != n_events:
+        raise ValueError(f"weights: got those of {weights.n_events} events, need {n_events}")
 
 
 def checked_parameters(mixture: Mixture, n_channels: int) -> tuple[Array, Array, Array]:

@@ -14,6 +14,7 @@ from dpmix.config.engine import EngineConfig
 from dpmix.engines import cpu, cuda
 from dpmix.engines.base import Engine
 from dpmix.errors import ConfigError
+from dpmix.model.sample_weights import SampleWeights
 
 log = logging.getLogger("dpmix")
 
@@ -56,7 +57,11 @@ def choose_backend(
 
 
 def make_engine(
-    backend: str, config: EngineConfig, events: npt.NDArray[np.float32], scratch: Path | None = None
+    backend: str,
+    config: EngineConfig,
+    events: npt.NDArray[np.float32],
+    scratch: Path | None = None,
+    weights: SampleWeights | None = None,
 ) -> Engine:
     """Return the engine of an available backend.
 
@@ -68,6 +73,8 @@ def make_engine(
         For the cluster, an `np.memmap` of an NPY file that its workers can read.
     scratch : Path, optional
         Folder for the CPU engine's values of every event; default: memory.
+    weights : SampleWeights, optional
+        Weights of the events. Default: every event has weight 1.
 
     Raises
     ------
@@ -77,7 +84,7 @@ def make_engine(
     if backend == "cluster":
         from dpmix.engines.cluster import ClusterEngine  # Dask is slow to import
 
-        return ClusterEngine(events, config)
+        return ClusterEngine(events, config, weights)
     if backend == "cpu":
         return cpu.CpuEngine(
             events,
@@ -86,12 +93,14 @@ def make_engine(
             weight_floor=config.weight_floor,
             chunks_in_flight=config.chunks_in_flight,
             scratch=scratch,
+            weights=weights,
         )
     return cuda.CudaEngine(
         events,
         devices=config.devices,
         weight_floor=config.weight_floor,
         chunks_in_flight=config.chunks_in_flight,
+        weights=weights,
     )
 
 

@@ -25,6 +25,7 @@ from dpmix.engines.checks import (
     check_events,
     check_options,
     check_range,
+    check_weights,
     checked_parameters,
     checked_populations,
     checked_split,
@@ -34,6 +35,7 @@ from dpmix.engines.cluster_part import Sums
 from dpmix.engines.cluster_placement import Held, Placement
 from dpmix.engines.sums import division_of, stats_of
 from dpmix.model.mixture import Array, Floats, Ints, Mixture, Stats
+from dpmix.model.sample_weights import SampleWeights
 from dpmix.model.split_merge import SplitAssignment
 from dpmix.model.streams import Key, chain_of
 
@@ -54,6 +56,8 @@ class ClusterEngine:
         An `np.memmap` of an NPY file that every worker can read under the same name.
     config : EngineConfig
         ``scheduler`` or ``cluster``, ``pruning``, ``weight_floor``, ``chunks_in_flight``.
+    weights : SampleWeights, optional
+        Weights of the events. Default: every event has weight 1.
 
     Raises
     ------
@@ -70,9 +74,12 @@ class ClusterEngine:
     a worker is late, the others do its chunks.
     """
 
-    def __init__(self, events: npt.NDArray[np.float32], config: EngineConfig) -> None:
+    def __init__(
+        self, events: npt.NDArray[np.float32], config: EngineConfig, weights: SampleWeights | None = None
+    ) -> None:
         check_events(events)
         check_options(len(events), config.weight_floor, config.chunks_in_flight, first_event=0)
+        check_weights(weights, len(events))
         if not isinstance(events, np.memmap) or events.filename is None:
             raise ValueError("events: need an np.memmap of an NPY file")
         self._n_events, self._n_channels = events.shape
@@ -92,7 +99,7 @@ class ClusterEngine:
             self._client = stack.enter_context(closing_quietly(connected(address)))
             path = str(Path(events.filename).resolve())
             with self._explained_errors():
-                self._placement = Placement(self._client, path, events.shape, config)
+                self._placement = Placement(self._client, path, events.shape, config, weights)
             self._closing = stack.pop_all()
 
     @property

@@ -28,6 +28,7 @@ from dpmix.engines.cpu import CpuEngine
 from dpmix.engines.cuda import CudaEngine
 from dpmix.errors import DataError
 from dpmix.model.mixture import Array, Floats, Ints, Mixture
+from dpmix.model.sample_weights import SampleWeights
 from dpmix.model.split_merge import SplitAssignment
 from dpmix.model.streams import Key, chain_of
 from dpmix.system import memory
@@ -61,6 +62,8 @@ class Recipe:
     backend : str
         cpu or cuda.
     config : EngineConfig
+    weights : SampleWeights or None
+        Weights of these events; None: 1.
     neighbours : int
         Number of workers of this run on the same host, including this one; they share its memory.
     """
@@ -72,6 +75,7 @@ class Recipe:
     fingerprint: str
     backend: str
     config: EngineConfig
+    weights: SampleWeights | None
     neighbours: int
 
 
@@ -122,6 +126,7 @@ class Part:
             "weight_floor": recipe.config.weight_floor,
             "chunks_in_flight": recipe.config.chunks_in_flight,
             "first_event": first,
+            "weights": recipe.weights,
         }
         if recipe.backend == "cuda":
             # The first visible device is the worker's own.

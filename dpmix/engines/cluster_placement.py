@@ -25,6 +25,7 @@ from dpmix.engines.cluster_part import About, Recipe
 from dpmix.engines.shares import contiguous_shares, pass_seconds
 from dpmix.errors import DpmixError
 from dpmix.kernels.layout import CHUNK
+from dpmix.model.sample_weights import SampleWeights
 
 log = logging.getLogger("dpmix")
 
@@ -55,6 +56,8 @@ class Placement:
     shape : (int, int)
         N and D.
     config : EngineConfig
+    weights : SampleWeights, optional
+        As of the engine.
 
     Attributes
     ----------
@@ -69,12 +72,19 @@ class Placement:
         There is no worker, workers are not alike, or they cannot read the events.
     """
 
-    def __init__(self, client: Client, path: str, shape: tuple[int, int], config: EngineConfig) -> None:
+    def __init__(
+        self,
+        client: Client,
+        path: str,
+        shape: tuple[int, int],
+        config: EngineConfig,
+        weights: SampleWeights | None = None,
+    ) -> None:
         self._client = client
         self._path = path
         self._n_events, self._n_channels = shape
         self._n_chunks = -(-self._n_events // CHUNK)
-        self._config = config
+        self._config, self._weights = config, weights
         self._passes, self._next_rebalance = 0, FIRST_REBALANCE
         self._looked = -LOOK_SECONDS
         self._known: dict[str, About] = {}
@@ -272,6 +282,7 @@ class Placement:
             fingerprint=cluster_part.fingerprint(self._path, events),
             backend=self.backend,
             config=self._config,
+            weights=None if self._weights is None else self._weights.part(*events),
             neighbours=sum(host_of(other) == host_of(worker) for other in all_workers),
         )
         future = self.submit_anywhere(cluster_part.load, recipe, workers=[worker], allow_other_workers=True)

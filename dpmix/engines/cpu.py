@@ -21,6 +21,7 @@ from dpmix.engines.checks import (
     check_events,
     check_options,
     check_range,
+    check_weights,
     checked_parameters,
     checked_populations,
     checked_split,
@@ -31,6 +32,7 @@ from dpmix.errors import DataError
 from dpmix.kernels import _cpu
 from dpmix.kernels.layout import CHUNK
 from dpmix.model.mixture import Array, Ints, Mixture
+from dpmix.model.sample_weights import SampleWeights
 from dpmix.model.split_merge import SplitAssignment
 from dpmix.model.streams import Key
 
@@ -92,6 +94,8 @@ class CpuEngine(SummingEngine):
     scratch : Path, optional
         Folder for unnamed files with the engine's values of every event, for data larger than memory. Events
         are then an `np.memmap` that does not change.
+    weights : SampleWeights, optional
+        Weights of the events. Default: every event has weight 1.
 
     Raises
     ------
@@ -102,9 +106,10 @@ class CpuEngine(SummingEngine):
 
     Notes
     -----
-    Memory in addition to the events: 2 bytes per event, 4 bytes per event and chain, and scratch that does
-    not grow with N. With a folder, everything that grows with N is in files. Then 32 MB of them, or a chunk
-    for each thread, are in memory at a time, and a separate thread reads as much ahead.
+    Memory in addition to the events: 2 bytes per event, 4 bytes per event and chain, 4 bytes per event if
+    events have weights, and scratch that does not grow with N. With a folder, everything that grows with N is
+    in files. Then 32 MB of them, or a chunk for each thread, are in memory at a time, and a separate thread
+    reads as much ahead.
 
     `draw_labels` is a function of events, mixture and key. The last bits of the results of `expect_labels`
     depend on the order in which events are added. That is the order of the labels of the previous pass of
@@ -123,9 +128,11 @@ class CpuEngine(SummingEngine):
         isa: str | None = None,
         first_event: int = 0,
         scratch: Path | None = None,
+        weights: SampleWeights | None = None,
     ) -> None:
         check_events(events)
         check_options(len(events), weight_floor, chunks_in_flight, first_event)
+        check_weights(weights, len(events))
         isas = instruction_sets()
         if not isas:
             raise ValueError(available()[1])
@@ -141,8 +148,9 @@ class CpuEngine(SummingEngine):
         self._scratch = "" if scratch is None else str(scratch)
         mapped = scratch is not None and is_shared_map(events)
         options = self._isa, self._threads, pruning, weight_floor, chunks_in_flight or 0, first_event
+        weighted = () if weights is None else (weights.starts, weights.values)
         with self._room():
-            self._native = _cpu.Engine(events, *options, self._scratch, mapped)
+            self._native = _cpu.Engine(events, *options, self._scratch, mapped, *weighted)
 
     @property
     def n_events(self) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import wait
 from functools import partial
 from threading import Lock
@@ -23,17 +23,19 @@ from dpmix.engines.checks import (
     check_events,
     check_options,
     check_range,
+    check_weights,
     checked_parameters,
     checked_populations,
     checked_split,
 )
 from dpmix.engines.cuda_work import Account, Deliver, DeviceFailed, Division, Gates, Labels, Pass
-from dpmix.engines.shares import ChunkQueue, interleaved_shares, pass_seconds
+from dpmix.engines.shares import ChunkQueue, counts, interleaved_shares, pass_seconds
 from dpmix.engines.sums import SummingEngine, zeros
 from dpmix.errors import DpmixError
 from dpmix.kernels import build
 from dpmix.kernels.layout import CHUNK, Layout
 from dpmix.model.mixture import Array, Floats, Ints, Mixture
+from dpmix.model.sample_weights import SampleWeights
 from dpmix.model.split_merge import SplitAssignment
 from dpmix.model.streams import Key, chain_of
 
@@ -147,6 +149,8 @@ class CudaEngine(SummingEngine):
         their scratch would exceed 256 MB.
     first_event : int
         Number of the first event, for an engine that holds a part of the data.
+    weights : SampleWeights, optional
+        Weights of the events, 4 bytes per event on the devices. Default: every event has weight 1.
 
     Raises
     ------
@@ -170,9 +174,11 @@ class CudaEngine(SummingEngine):
         weight_floor: float = 25.0,
         chunks_in_flight: int | None = None,
         first_event: int = 0,
+        weights: SampleWeights | None = None,
     ) -> None:
         check_events(events)
         check_options(len(events), weight_floor, chunks_in_flight, first_event)
+        check_weights(weights, len(events))
         infos = chosen(devices)
         build.find_nvcc()
         self._n_events, self._n_channels = len(events), int(events.shape[1])
@@ -181,8 +187,8 @@ class CudaEngine(SummingEngine):
         self._names = {info.number: describe([info]) for info in infos}
         self._devices: dict[int, Device] = {}
         self._closing = weakref.finalize(self, close_devices, self._devices)
-        options = {"first_event": first_event, "weight_floor": weight_floor}
-        self._open_devices(events, chunks_in_flight=chunks_in_flight, **options)
+        options = {"chunks_in_flight": chunks_in_flight, "first_event": first_event}
+        self._open_devices(events, **options, weight_floor=weight_floor, weights=weights)
         self._work_done = dict.fromkeys(self._devices, (0, 0.0))  # chunks and seconds of each device
         self._shares = interleaved_shares(self._n_chunks, dict.fromkeys(self._devices, 1.0))
         self._passes, self._next_rebalance = 0, FIRST_REBALANCE
@@ -247,9 +253,7 @@ class CudaEngine(SummingEngine):
         return self._sum_up(work, zeros(mixture, len(components) // 2))
 
     def labels(self, chain: int = 0) -> npt.NDArray[np.int32]:
-        """Return the labels of one chain, int32 [N].
-
-        They are its latest draw, or the most probable labels after an E step.
+        """Return the labels of a chain, int32 [N]: its latest draw, or the most probable after an E step.
 
         Raises
         ------
@@ -386,11 +390,6 @@ def serve(device: Device, work: Pass, share: Sequence[int], queue: ChunkQueue, d
     except BaseException:
         queue.abandon(device.number)
         raise
-
-
-def counts(shares: Mapping[int, Sequence[int]]) -> dict[int, int]:
-    """Return the number of chunks of each device."""
-    return {number: len(share) for number, share in shares.items()}
 
 
 def close_devices(devices: dict[int, Device]) -> None:

@@ -16,6 +16,7 @@ from dpmix.engines.cuda_device_pass import DevicePass
 from dpmix.engines.cuda_work import Account, Deliver, DeviceFailed, Pass, Take
 from dpmix.kernels.layout import Layout
 from dpmix.model.mixture import Floats
+from dpmix.model.sample_weights import SampleWeights
 
 T = TypeVar("T")
 
@@ -57,7 +58,7 @@ class Device:
         Number of the device in the driver.
     events : float32 [N, D]
         All events of the engine. The device holds those of its share if they fit.
-    first_event, weight_floor, chunks_in_flight
+    first_event, weight_floor, chunks_in_flight, weights
         As of the engine.
 
     Raises
@@ -74,9 +75,10 @@ class Device:
         first_event: int,
         weight_floor: float,
         chunks_in_flight: int | None,
+        weights: SampleWeights | None,
     ) -> None:
         self.number = number
-        self._events = events
+        self._events, self._weights = events, weights
         self._first_event = first_event
         self._weight_floor = weight_floor
         self._chunks_in_flight = chunks_in_flight
@@ -134,7 +136,9 @@ class Device:
             architecture = "sm_{}{}".format(*device.compute_capability())
             self._kernels = Kernels(self._layout.n_channels, architecture)
             self._context = device.make_context()
-            self._memory = DeviceMemory(self.number, self._events, self._layout, self._chunks_in_flight)
+            self._memory = DeviceMemory(
+                self.number, self._events, self._layout, self._chunks_in_flight, self._weights
+            )
             self._context.pop()
         except driver.Error as error:
             raise DeviceFailed(str(error)) from error

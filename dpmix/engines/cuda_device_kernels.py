@@ -10,12 +10,12 @@ from dpmix.kernels import build
 from dpmix.kernels.layout import MOMENT_THREADS, THREADS
 
 KERNELS = {  # file, threads of a block, argument types (letters of the module struct)
-    "draw_labels": ("draw_labels", THREADS, "PPPPQQifQIIPPP"),
-    "accumulate": ("accumulate", MOMENT_THREADS, "PPPPQiP"),
-    "expect_totals": ("expect_labels", THREADS, "PPPPQifPPPP"),
-    "expect_moments": ("expect_labels", MOMENT_THREADS, "PPPPQifPPP"),
+    "draw_labels": ("draw_labels", THREADS, "PPPPPQQifQIIPPP"),
+    "accumulate": ("accumulate", MOMENT_THREADS, "PPPPPQiP"),
+    "expect_totals": ("expect_labels", THREADS, "PPPPPQifPPPP"),
+    "expect_moments": ("expect_labels", MOMENT_THREADS, "PPPPPQifPPP"),
     "memberships": ("memberships", THREADS, "PPPPPQQiifPPP"),
-    "divide": ("divide", MOMENT_THREADS, "PPPPPPQQifQIIiPPP"),
+    "divide": ("divide", MOMENT_THREADS, "PPPPPPPQQifQIIiPPP"),
 }
 
 

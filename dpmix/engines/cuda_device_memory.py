@@ -18,6 +18,7 @@ import pycuda.driver as driver
 from dpmix.engines.cuda_work import DeviceFailed, Pass
 from dpmix.kernels.layout import CHUNK, MAX_COMPONENTS, PARTS, Layout
 from dpmix.model.mixture import Array, Floats
+from dpmix.model.sample_weights import SampleWeights
 
 log = logging.getLogger("dpmix")
 
@@ -30,17 +31,21 @@ SCRATCH = (
 class Lane:
     """A stream with room for a batch of `slots` chunks: scratch on the device and page-locked host memory."""
 
-    def __init__(self, layout: Layout, slots: int, n_components: int, n_populations: int) -> None:
+    def __init__(
+        self, layout: Layout, slots: int, n_components: int, n_populations: int, weighted: bool
+    ) -> None:
         n_moments = slots * n_components * layout.n_moments
         n_memberships = slots * CHUNK * n_populations
         n_sums = slots * n_sums_of_chunk(layout, n_components)
         self.stream = driver.Stream()
         self.began, self.sent, self.computed, self.done = (driver.Event() for _ in range(4))
         self.chunks: list[int] = []  # of the current batch
-        self.events_at = self.numbers_at = 0  # device addresses of the batch's events and chunk numbers
+        # Device addresses of the batch's events, chunk numbers and weights (null: every weight is 1).
+        self.events_at = self.numbers_at = self.weights_at = 0
 
         self.events = driver.mem_alloc(slots * CHUNK * layout.padded_dim * 4)
         self.numbers = driver.mem_alloc(slots * 4)
+        self.weights = driver.mem_alloc(slots * CHUNK * 4) if weighted else None
         self.labels = driver.mem_alloc(slots * CHUNK * 2)
         # Normalisers of an E step, log densities of memberships, or new labels of a division.
         self.normalisers = driver.mem_alloc(slots * CHUNK * 8)
@@ -59,6 +64,7 @@ class Lane:
         self.far_counts_here = driver.pagelocked_empty(slots, np.uint32)
         self._layout, self._slots = layout, slots
         self._events_here: Floats | None = None
+        self._weights_here: Floats | None = None
 
     @property
     def events_here(self) -> Floats:
@@ -68,6 +74,14 @@ class Lane:
             self._events_here = driver.pagelocked_empty(shape, np.float32)
             self._events_here.fill(0.0)  # the padding stays zero
         return self._events_here
+
+    @property
+    def weights_here(self) -> Floats:
+        """Page-locked float32 [slots, CHUNK], allocated at the first use."""
+        if self._weights_here is None:
+            self._weights_here = driver.pagelocked_empty((self._slots, CHUNK), np.float32)
+            self._weights_here.fill(1.0)  # beyond the last event
+        return self._weights_here
 
     def results_of(self, work: Pass) -> tuple[npt.NDArray[Any], Array]:
         """Return the page-locked results of the batch, by chunk; see `dpmix.engines.cuda_work.Deliver`."""
@@ -93,6 +107,8 @@ class DeviceMemory:
     layout : Layout
     chunks_in_flight : int, optional
         Chunks per launch.
+    weights : SampleWeights, optional
+        Weights of the events.
 
     Attributes
     ----------
@@ -107,14 +123,22 @@ class DeviceMemory:
         Tables of memberships and of a division on the device (`dpmix.engines.cuda_work`).
     """
 
-    def __init__(self, number: int, events: Floats, layout: Layout, chunks_in_flight: int | None) -> None:
+    def __init__(
+        self,
+        number: int,
+        events: Floats,
+        layout: Layout,
+        chunks_in_flight: int | None,
+        weights: SampleWeights | None = None,
+    ) -> None:
         self._number = number
-        self._events = events
+        self._events, self._weights = events, weights
         self._layout = layout
         self._chunks_in_flight = chunks_in_flight
         self._slot_bytes = CHUNK * layout.padded_dim * 4
+        self._weight_bytes = 0 if weights is None else CHUNK * 4
         self._share: list[int] = []
-        self._resident: Any = None  # the share's events, followed by its chunk numbers
+        self._resident: Any = None  # the share's events, its weights if there are any, its chunk numbers
         self._slots: dict[int, int] = {}  # slot of each resident chunk
         self._capacity = 0, 0  # components and populations that fit
         self.lanes: list[Lane] = []
@@ -151,22 +175,37 @@ class DeviceMemory:
         if share and not self._slots:
             self._hold_events()
 
-    def resident_addresses(self, chunk: int) -> tuple[int, int] | None:
-        """Return the device addresses of a chunk's events and of its number; None if it is not resident."""
+    def resident_addresses(self, chunk: int) -> tuple[int, int, int] | None:
+        """Return the device addresses of a chunk's events, number and weights (0: every weight is 1).
+
+        None if the chunk is not resident.
+        """
         slot = self._slots.get(chunk)
         if slot is None:
             return None
-        resident = int(self._resident)
-        return resident + slot * self._slot_bytes, resident + len(self._share) * self._slot_bytes + 4 * slot
+        weights_at, numbers_at = self._resident_parts()
+        own_weights = weights_at + slot * self._weight_bytes if self._weights else 0
+        return int(self._resident) + slot * self._slot_bytes, numbers_at + 4 * slot, own_weights
 
-    def stage(self, lane: Lane, chunks: Sequence[int]) -> Floats:
-        """Copy the events of chunks, padded, to the lane's page-locked memory and return it."""
+    def send(self, lane: Lane, chunks: Sequence[int], events_at: int, weights_at: int) -> None:
+        """Queue copies of the events, padded, and of the weights of chunks to device addresses."""
         staged = lane.events_here[: len(chunks)]
         for slot, chunk in zip(staged, chunks, strict=True):
             events = self._events[chunk * CHUNK : (chunk + 1) * CHUNK]
             slot[: len(events), : self._layout.n_channels] = events
             slot[len(events) :] = 0.0
-        return staged
+        driver.memcpy_htod_async(events_at, staged, lane.stream)
+        if self._weights:
+            weights = lane.weights_here[: len(chunks)]
+            for slot, chunk in zip(weights, chunks, strict=True):
+                own = self._weights.part(chunk * CHUNK, (chunk + 1) * CHUNK).each()
+                slot[: len(own)] = own
+            driver.memcpy_htod_async(weights_at, weights, lane.stream)
+
+    def _resident_parts(self) -> tuple[int, int]:
+        """Return the device addresses of the weights and of the chunk numbers of the share."""
+        weights_at = int(self._resident) + len(self._share) * self._slot_bytes
+        return weights_at, weights_at + len(self._share) * self._weight_bytes
 
     def _allocate_lanes(self, n_components: int, n_populations: int) -> None:
         """Allocate lanes as large as memory allows; no lanes if not one chunk fits."""
@@ -185,7 +224,8 @@ class DeviceMemory:
     def _lane_sizes(self, n_components: int, n_populations: int) -> list[tuple[int, int]]:
         """Return candidates (number of lanes, chunks of a lane), from the preferred size to the smallest."""
         n_chunks = len(self._share)
-        scratch = CHUNK * (2 + 8 + 4 * n_populations) + n_components * self._layout.n_moments * 8
+        scratch = CHUNK * (2 + 8 + 4 * n_populations) + self._weight_bytes
+        scratch += n_components * self._layout.n_moments * 8
         scratch += n_sums_of_chunk(self._layout, n_components) * 8
         wanted = self._chunks_in_flight or min(BATCH, -(-n_chunks // 2))  # half, so that both lanes have work
         batch = max(1, min(wanted, n_chunks, int(SCRATCH // scratch)))
@@ -200,7 +240,8 @@ class DeviceMemory:
         self.exact = driver.mem_alloc(self.components_here.nbytes * 2)
         self.ends = driver.mem_alloc(n_populations * 4) if n_populations else None
         self.split = driver.mem_alloc(2 * MAX_COMPONENTS * 4)
-        self.lanes = [Lane(self._layout, batch, n_components, n_populations) for _ in range(n_lanes)]
+        sizes = batch, n_components, n_populations
+        self.lanes = [Lane(self._layout, *sizes, self._weights is not None) for _ in range(n_lanes)]
         self.batch, self._capacity = batch, (n_components, n_populations)
 
     def _drop_lanes(self) -> None:
@@ -210,20 +251,22 @@ class DeviceMemory:
 
     def _hold_events(self) -> None:
         """Copy the share's events to the device to stay there, if they fit."""
-        events_size = len(self._share) * self._slot_bytes
-        size, free = events_size + 4 * len(self._share), driver.mem_get_info()[0]
+        size = len(self._share) * (self._slot_bytes + self._weight_bytes + 4)
+        free = driver.mem_get_info()[0]
         self._resident = allocate(size) if size <= free - free // 16 else None
         if self._resident is None:
             need = f"{free / 1e9:.2f} GB free of {size / 1e9:.2f} GB that its events need"
             self._warn("has %s: they pass through it in every sweep", need)
             return
+        events_at = int(self._resident)
+        weights_at, numbers_at = self._resident_parts()
         for at, lane in zip(range(0, len(self._share), self.batch), cycle(self.lanes), strict=False):
             lane.stream.synchronize()  # the staged memory is free again
-            staged = self.stage(lane, self._share[at : at + self.batch])
-            driver.memcpy_htod_async(int(self._resident) + at * self._slot_bytes, staged, lane.stream)
+            offsets = events_at + at * self._slot_bytes, weights_at + at * self._weight_bytes
+            self.send(lane, self._share[at : at + self.batch], *offsets)
         for lane in self.lanes:
             lane.stream.synchronize()
-        driver.memcpy_htod(int(self._resident) + events_size, np.array(self._share, np.uint32))
+        driver.memcpy_htod(numbers_at, np.array(self._share, np.uint32))
         self._slots = {chunk: slot for slot, chunk in enumerate(self._share)}
 
     def _drop_events(self) -> None:

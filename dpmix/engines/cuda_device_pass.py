@@ -110,10 +110,10 @@ class DevicePass:
         if addresses is None:
             numbers = lane.numbers_here[: len(lane.chunks)]
             numbers[:] = lane.chunks
-            driver.memcpy_htod_async(lane.events, self._memory.stage(lane, lane.chunks), lane.stream)
+            addresses = int(lane.events), int(lane.numbers), 0 if lane.weights is None else int(lane.weights)
+            self._memory.send(lane, lane.chunks, addresses[0], addresses[2])
             driver.memcpy_htod_async(lane.numbers, numbers, lane.stream)
-            addresses = int(lane.events), int(lane.numbers)
-        lane.events_at, lane.numbers_at = addresses
+        lane.events_at, lane.numbers_at, lane.weights_at = addresses
         if self._work.division:
             labels = lane.labels_here[: len(lane.chunks)]
             for slot, chunk in zip(labels, lane.chunks, strict=True):
@@ -170,29 +170,31 @@ class DevicePass:
     # Launches. The order of arguments is that of the kernel (kernels/*.cu).
 
     def _launch_draw(self, lane: Lane, key: Key) -> None:
-        numbers = self._exact_address, lane.numbers_at, self._n_events, self._first_event
+        tables = self._exact_address, lane.numbers_at, lane.weights_at
+        numbers = self._n_events, self._first_event
         output = lane.labels, lane.sums, lane.far_counts
         mixture = self._n_components, self._weight_floor
-        self._launch(lane, "draw_labels", self._blocks_per_chunk, *numbers, *mixture, *key, *output)
+        self._launch(lane, "draw_labels", self._blocks_per_chunk, *tables, *numbers, *mixture, *key, *output)
         self._launch_accumulation(lane, lane.labels)
 
     def _launch_division(self, lane: Lane, key: Key, division: Division) -> None:
         n_pairs, n_labels = self._n_components // 2, division.split.shape[1]
         new_labels = lane.normalisers
         driver.memset_d32_async(new_labels, NO_LABELS, len(lane.chunks) * CHUNK // 2, lane.stream)
-        tables = self._exact_address, self._memory.split, lane.labels, lane.numbers_at
+        tables = self._exact_address, self._memory.split, lane.labels, lane.numbers_at, lane.weights_at
         numbers = self._n_events, self._first_event, n_labels, self._weight_floor
         output = new_labels, lane.sums, lane.far_counts
         self._launch(lane, "divide", n_pairs * PARTS, *tables, *numbers, *key, division.word, *output)
         self._launch_accumulation(lane, new_labels)
 
     def _launch_accumulation(self, lane: Lane, labels: Any) -> None:
-        numbers = lane.numbers_at, self._n_events, self._n_components
+        numbers = lane.numbers_at, lane.weights_at, self._n_events, self._n_components
         self._launch(lane, "accumulate", self._n_components, labels, *numbers, lane.moments)
 
     def _launch_expectation(self, lane: Lane) -> None:
-        numbers = self._exact_address, lane.numbers_at, self._n_events, self._n_components, self._weight_floor
-        shared = *numbers, lane.normalisers, lane.labels
+        tables = self._exact_address, lane.numbers_at, lane.weights_at
+        numbers = self._n_events, self._n_components, self._weight_floor
+        shared = *tables, *numbers, lane.normalisers, lane.labels
         self._launch(lane, "expect_totals", self._blocks_per_chunk, *shared, lane.sums, lane.far_counts)
         self._launch(lane, "expect_moments", self._n_components, *shared, lane.moments)
 

@@ -48,6 +48,11 @@ def pass_seconds(n_chunks: Mapping[Owner, int], speeds: Mapping[Owner, float]) -
     return max(count / speeds[owner] for owner, count in n_chunks.items())
 
 
+def counts(shares: Mapping[int, Sequence[int]]) -> dict[int, int]:
+    """Return the number of chunks of each device."""
+    return {number: len(share) for number, share in shares.items()}
+
+
 class ChunkQueue:
     """The chunks of one pass that are still to do: each device's own, and those of failed devices."""
 

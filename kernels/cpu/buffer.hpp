@@ -33,17 +33,25 @@ inline void prefer_large_pages(const void* begin, std::size_t size) {
     ::madvise(static_cast<char*>(const_cast<void*>(begin)) - beyond, size + beyond, MADV_HUGEPAGE);
 }
 
+// Values of every event, of a fixed size each.
+struct Values {
+    const void* begin;
+    std::size_t size;  // bytes
+    bool in_file;
+};
+
 // An array of numbers, initially 0: in memory or, given a folder, mapped from an unnamed file there. Nothing
 // is left of such a file, however the process ends.
+template <class Number>
 class Buffer {
     struct Free {
         std::size_t mapped;  // bytes
-        void operator()(std::uint16_t* numbers) const {
+        void operator()(Number* numbers) const {
             if (mapped > 0) ::munmap(numbers, mapped);
             else delete[] numbers;
         }
     };
-    std::unique_ptr<std::uint16_t[], Free> numbers_;
+    std::unique_ptr<Number[], Free> numbers_;
 
    public:
     Buffer() = default;
@@ -52,10 +60,10 @@ class Buffer {
     // once: if a disk fills up under a mapped file, the process ends without a message.
     Buffer(std::size_t n, const std::filesystem::path& folder) {
         if (folder.empty()) {
-            numbers_.reset(new std::uint16_t[n]());
+            numbers_.reset(new Number[n]());
             return;
         }
-        const std::size_t size = n * sizeof(std::uint16_t);
+        const std::size_t size = n * sizeof(Number);
         std::string name = folder / "dpmix-XXXXXX";
         const int file = ::mkostemp(name.data(), O_CLOEXEC);
         if (file < 0) fail(errno, folder);
@@ -70,13 +78,13 @@ class Buffer {
         }
         ::close(file);
         if (error != 0) fail(error, folder);
-        numbers_ = {static_cast<std::uint16_t*>(memory), Free{size}};
+        numbers_ = {static_cast<Number*>(memory), Free{size}};
     }
 
     explicit operator bool() const { return numbers_ != nullptr; }
-    bool in_file() const { return numbers_.get_deleter().mapped > 0; }
-    std::uint16_t* data() { return numbers_.get(); }
-    const std::uint16_t* data() const { return numbers_.get(); }
+    Number* data() { return numbers_.get(); }
+    const Number* data() const { return numbers_.get(); }
+    Values values() const { return {data(), sizeof(Number), numbers_.get_deleter().mapped > 0}; }
 
    private:
     [[noreturn]] static void fail(int error, const std::filesystem::path& folder) {

@@ -1,8 +1,8 @@
 // The division of a piece: assigns each event to one of two components, drawn by their responsibilities or
-// given for all events, and sums the log probability of these sides. (The restricted Gibbs scans of a
-// split-merge move: Jain and Neal 2004, J. Comput. Graph. Stat. 13:158.)
+// given for all events, and sums the log probability of these sides, each times the weight of its event. (The
+// restricted Gibbs scans of a split-merge move: Jain and Neal 2004, J. Comput. Graph. Stat. 13:158.)
 //
-// Weights are those of a label draw: relative to the better side, and 0 below the floor.
+// The weights of sides are those of a label draw: relative to the better side, and 0 below the floor.
 #pragma once
 
 #include "draw.hpp"
@@ -47,15 +47,17 @@ double divide_piece(const Mixture& two, const Piece& piece, const Key& key, int 
             *(Floats*)(log_totals + u * W) = log_positive(weights[0] + weights[1]);
         }
         for (int l = 0; l < tile.count; l++, sides++) {
+            const double weight = weight_at(piece, tile.places[l]);
             if (best[l] < FAR) {
-                log_probability +=
-                    divide_far(two, event_of(piece, two.n_channels, tile, l), uniform[l], given, *sides);
+                const float* event = event_of(piece, two.n_channels, tile, l);
+                log_probability += weight * divide_far(two, event, uniform[l], given, *sides);
                 continue;
             }
             const float point = uniform[l] * (first[l] + second[l]);
             *sides = given >= 0 ? given : second[l] > 0.0f && first[l] <= point;
             const bool none = (*sides ? second[l] : first[l]) == 0.0f;
-            log_probability += none ? -__builtin_inf() : static_cast<double>(gaps[*sides][l]) - log_totals[l];
+            log_probability +=
+                none ? -__builtin_inf() : weight * (static_cast<double>(gaps[*sides][l]) - log_totals[l]);
         }
     });
     return log_probability;

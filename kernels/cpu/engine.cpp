@@ -18,7 +18,7 @@ constexpr double THREAD_WORK = 4e6;  // multiplications that justify starting a 
 }  // namespace
 
 Engine::Engine(const Sweep& sweep, const float* events, std::size_t n_events, int n_channels,
-               const Options& options)
+               const Options& options, const SampleWeights& weights)
     : sweep_(sweep),
       events_(events),
       n_events_(n_events),
@@ -28,7 +28,8 @@ Engine::Engine(const Sweep& sweep, const float* events, std::size_t n_events, in
     if (options.mapped)
         prefer_large_pages(events, n_events * static_cast<std::size_t>(n_channels) * sizeof(float));
     Crew crew(std::min(options_.threads, static_cast<int>(n_chunks())));
-    Passage passage = this->passage(true, {&curve_});
+    if (weights.n_samples > 0) spread(weights);
+    Passage passage = this->passage(true, {curve_.values()});
     passage.for_each_window(0, n_chunks(), [&](std::size_t first, std::size_t end) {
         crew.loop(end - first, [&](std::size_t c, int) {
             const std::size_t place = (first + c) * CHUNK;
@@ -36,6 +37,25 @@ Engine::Engine(const Sweep& sweep, const float* events, std::size_t n_events, in
                          n_channels_, curve_.data() + place);
         });
     });
+}
+
+// Gives each event the weight of its sample.
+void Engine::spread(const SampleWeights& weights) {
+    weights_ = Buffer<float>(n_events_, options_.scratch);
+    Passage passage = this->passage(false, {weights_.values()});
+    passage.for_each_window(0, n_chunks(), [&](std::size_t first, std::size_t end) {
+        const std::size_t from = first * CHUNK, to = std::min(end * CHUNK, n_events_);
+        for (std::size_t s = 0; s < weights.n_samples; s++) {
+            const std::size_t begin = std::max(static_cast<std::size_t>(weights.starts[s]), from);
+            const std::size_t stop = std::min(static_cast<std::size_t>(weights.starts[s + 1]), to);
+            if (begin < stop) std::fill(weights_.data() + begin, weights_.data() + stop, weights.values[s]);
+        }
+    });
+}
+
+// The weights of a chunk's events; null if every event has weight 1.
+const float* Engine::weights_of(std::size_t chunk) const {
+    return weights_ ? weights_.data() + chunk * CHUNK : nullptr;
 }
 
 int Engine::events_in(std::size_t chunk) const {
@@ -56,9 +76,9 @@ std::vector<Engine::Task> Engine::tasks(std::size_t first_chunk, std::size_t end
 Engine::Chain& Engine::chain(std::uint32_t number) {
     Chain& chain = chains_[number];
     if (!chain.order) {
-        chain.labels = Buffer(n_events_, options_.scratch);
-        Buffer order(n_events_, options_.scratch);
-        Passage passage = this->passage(false, {&curve_, &order});
+        chain.labels = Buffer<std::uint16_t>(n_events_, options_.scratch);
+        Buffer<std::uint16_t> order(n_events_, options_.scratch);
+        Passage passage = this->passage(false, {curve_.values(), order.values()});
         passage.for_each_window(0, n_chunks(), [&](std::size_t first, std::size_t end) {
             const std::size_t from = first * CHUNK, to = std::min(end * CHUNK, n_events_);
             std::copy(curve_.data() + from, curve_.data() + to, order.data() + from);
@@ -69,14 +89,14 @@ Engine::Chain& Engine::chain(std::uint32_t number) {
 }
 
 // The passage through the events, if the pass needs them, and the buffers.
-Passage Engine::passage(bool events, std::initializer_list<const Buffer*> buffers, std::size_t first) const {
+Passage Engine::passage(bool events, std::initializer_list<Values> buffers, std::size_t first) const {
     std::vector<Passage::Span> spans;
     const auto take = [&](const void* begin, std::size_t place) {
         spans.push_back({begin, CHUNK * place, n_events_ * place});
     };
     if (events && options_.mapped) take(events_, static_cast<std::size_t>(n_channels_) * sizeof(float));
-    for (const Buffer* buffer : buffers)
-        if (buffer->in_file()) take(buffer->data(), sizeof(*buffer->data()));
+    for (const Values& values : buffers)
+        if (values.in_file) take(values.begin, values.size);
     return {options_.threads, first, std::move(spans)};
 }
 
@@ -88,7 +108,8 @@ Piece Engine::piece(Chain& chain, const Task& task, bool pruned, const std::uint
                  pruned,
                  options_.first_event + first,
                  chain.labels.data() + first,
-                 now};
+                 now,
+                 weights_of(task.chunk)};
 }
 
 bool Engine::can_prune(int n_components) const {
@@ -144,8 +165,8 @@ bool Engine::copy_labels(std::uint32_t chain, std::int32_t* out) const {
     const std::lock_guard<std::mutex> lock(busy_);
     const auto found = chains_.find(chain);
     if (found == chains_.end() || found->second.passes == 0) return false;
-    const Buffer& labels = found->second.labels;
-    Passage passage = this->passage(false, {&labels});
+    const Buffer<std::uint16_t>& labels = found->second.labels;
+    Passage passage = this->passage(false, {labels.values()});
     passage.for_each_window(0, n_chunks(), [&](std::size_t first, std::size_t end) {
         const std::size_t from = first * CHUNK, to = std::min(end * CHUNK, n_events_);
         std::copy(labels.data() + from, labels.data() + to, out + from);

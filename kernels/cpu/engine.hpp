@@ -1,5 +1,8 @@
-// The engine. It holds the events by reference, one place per event, and one label and one place per event
-// and chain. All of these may be in files (buffer.hpp): a pass reads the chunks once, in order.
+// The engine. It holds the events by reference, one place per event, one label and one place per event and
+// chain, and a weight per event where events have weights. All of these may be in files (buffer.hpp): a pass
+// reads the chunks once, in order.
+//
+// An event with weight w counts as w events in all sums. Labels do not depend on weights.
 //
 // The events form a grid of chunks of 65,536, which belongs to the data. A pass does its steps for a batch of
 // chunks on all threads. Sums within a chunk have one order, in float64, and the sums of chunks are added in
@@ -31,12 +34,20 @@ struct Options {
     bool mapped;                    // the events are a shared map of a file, so their pages may be released
 };
 
+// Weights of the samples, which are ranges of events: those from starts[s] on, before starts[s + 1], have
+// weight values[s]. Without samples, every event has weight 1.
+struct SampleWeights {
+    std::size_t n_samples = 0;
+    const std::int64_t* starts = nullptr;
+    const float* values = nullptr;
+};
+
 struct Runs;  // runs.hpp
 
 class Engine {
    public:
     Engine(const Sweep& sweep, const float* events, std::size_t n_events, int n_channels,
-           const Options& options);
+           const Options& options, const SampleWeights& weights = {});
 
     // Passes add to sums: moments [K][moment_count(D)], then the log likelihood.
 
@@ -71,9 +82,9 @@ class Engine {
 
    private:
     struct Chain {
-        Buffer labels;         // [N]
-        Buffer order;          // [N]: the places in a chunk, sorted by label, then as in curve_
-        int n_components = 0;  // of the mixture behind the labels
+        Buffer<std::uint16_t> labels;  // [N]
+        Buffer<std::uint16_t> order;   // [N]: the places in a chunk, sorted by label, then as in curve_
+        int n_components = 0;          // of the mixture behind the labels
         std::size_t passes = 0;
         bool pruning_pays = false;  // measured in passes that prune
     };
@@ -92,7 +103,9 @@ class Engine {
     int events_in(std::size_t chunk) const;
     std::vector<Task> tasks(std::size_t first_chunk, std::size_t end_chunk, int size) const;
     Chain& chain(std::uint32_t number);
-    Passage passage(bool events, std::initializer_list<const Buffer*> buffers, std::size_t first = 0) const;
+    void spread(const SampleWeights& weights);
+    const float* weights_of(std::size_t chunk) const;
+    Passage passage(bool events, std::initializer_list<Values> buffers, std::size_t first = 0) const;
     Piece piece(Chain& chain, const Task& task, bool pruned, const std::uint16_t* now) const;
     bool can_prune(int n_components) const;
     int threads_for(int n_components, std::size_t n_events) const;
@@ -121,7 +134,8 @@ class Engine {
     std::size_t n_events_;
     int n_channels_;
     Options options_;
-    Buffer curve_;  // [N]: the places in a chunk along a curve on which neighbours are similar
+    Buffer<std::uint16_t> curve_;  // [N]: the places in a chunk along a curve on which neighbours are similar
+    Buffer<float> weights_;        // [N], or empty if every event has weight 1
     std::map<std::uint32_t, Chain> chains_;
     std::vector<ThreadScratch> threads_;
     BatchScratch batch_;

@@ -1,7 +1,8 @@
 // The E step for a piece: computes responsibilities of its events, their moments by component, and the most
 // probable component of each event as its label. (Bayesian EM; Suchard et al. 2010.)
 //
-// The responsibilities of a block of tiles are stored as entries (event, r). The entries of one component in
+// The responsibilities of a block of tiles, times the weights of the events, are stored as entries (event, r).
+// The entries of one component in
 // one tile are a segment, and the segments of a component are linked. When the block is full, each
 // component's entries are taken together, in the order of the tiles, and summed as drawn events are
 // (moments.hpp).
@@ -79,8 +80,7 @@ class Block {
                 const float* event = piece_.events + std::size_t{scratch_.entries[e]} * D;
                 float *z = left + count * width, *weighted = right + count * width;
                 centre_event(event, centre, D, z);
-                const Floats share = splat(scratch_.shares[e]);
-                for (int i = 0; i <= D; i += W) *(Floats*)(weighted + i) = share * *(const Floats*)(z + i);
+                scale_event(z, scratch_.shares[e], D, weighted);
                 if (++count == GROUP) {
                     add_group(left, right, count, D, moments);
                     count = 0;
@@ -120,12 +120,12 @@ double expect_far(const Mixture& mixture, const Piece& piece, int place, double*
     int best = 0;
     for (int j = 0; j < mixture.n_components; j++) {
         if (weights[j] > weights[best]) best = j;
-        const float share = static_cast<float>(weights[j] / far.total);
+        const float share = static_cast<float>(weights[j] / far.total) * weight_at(piece, place);
         if (share > 0.0f) block.add_entry(place, share);
         block.end_segment(j);
     }
     piece.labels[place] = static_cast<std::uint16_t>(best);
-    return far.log_likelihood;
+    return far.log_likelihood * weight_at(piece, place);
 }
 
 double expect_piece(const Mixture& mixture, const Piece& piece, double* moments, std::uint8_t* touched,
@@ -156,7 +156,9 @@ double expect_piece(const Mixture& mixture, const Piece& piece, double* moments,
                 inverse[l] = 0.0f;
                 continue;
             }
-            *log_likelihood += static_cast<double>(best[l]) + log_totals[l];
+            const float weight = weight_at(piece, tile.places[l]);
+            inverse[l] *= weight;
+            *log_likelihood += weight * (static_cast<double>(best[l]) + log_totals[l]);
             piece.labels[tile.places[l]] = static_cast<std::uint16_t>(c.list[label[l]]);
         }
         for (int u = 0; u < U; u++) inverses[u] = *(const Floats*)(inverse + u * W);

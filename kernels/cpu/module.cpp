@@ -5,9 +5,11 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -63,6 +65,8 @@ using Events = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::c
 using Doubles1 = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Doubles2 = nb::ndarray<const double, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Doubles3 = nb::ndarray<const double, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
+using Starts = std::optional<nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>>;
+using Weights = std::optional<nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>>;
 using DoublesOut1 = nb::ndarray<double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using DoublesOut2 = nb::ndarray<double, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
@@ -95,12 +99,19 @@ class CpuEngine {
                 whiteners.data()};
     }
 
+    static SampleWeights sample_weights(const Starts& starts, const Weights& weights) {
+        if (!starts || !weights) return {};
+        return {weights->shape(0), starts->data(), weights->data()};
+    }
+
    public:
     CpuEngine(Events events, const std::string& isa, int threads, bool pruning, float weight_floor,
-              int chunks_in_flight, std::uint64_t first_event, const std::string& scratch, bool mapped)
+              int chunks_in_flight, std::uint64_t first_event, const std::string& scratch, bool mapped,
+              const Starts& sample_starts, const Weights& weights)
         : events_(events),
           engine_(sweep_named(isa), events.data(), events.shape(0), static_cast<int>(events.shape(1)),
-                  {threads, pruning, weight_floor, chunks_in_flight, first_event, scratch, mapped}) {}
+                  {threads, pruning, weight_floor, chunks_in_flight, first_event, scratch, mapped},
+                  sample_weights(sample_starts, weights)) {}
 
     void draw_labels(Doubles1 log_constants, Doubles2 means, Doubles3 whiteners,
                      nb::ndarray<const std::uint16_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> now,
@@ -176,9 +187,10 @@ NB_MODULE(_cpu, module) {
     module.def("values", &dpmix::values, "state"_a, "out"_a.noconvert());
     nb::class_<CpuEngine>(module, "Engine")
         .def(nb::init<dpmix::Events, const std::string&, int, bool, float, int, std::uint64_t,
-                      const std::string&, bool>(),
+                      const std::string&, bool, const dpmix::Starts&, const dpmix::Weights&>(),
              "events"_a, "isa"_a, "threads"_a, "pruning"_a, "weight_floor"_a, "chunks_in_flight"_a,
-             "first_event"_a, "scratch"_a, "mapped"_a)
+             "first_event"_a, "scratch"_a, "mapped"_a, "sample_starts"_a = nb::none(),
+             "weights"_a = nb::none())
         .def("draw_labels", &CpuEngine::draw_labels, "log_constants"_a, "means"_a, "whiteners"_a, "now"_a,
              "seed"_a, "chain"_a, "iteration"_a, "state"_a.noconvert())
         .def("expect_labels", &CpuEngine::expect_labels, "log_constants"_a, "means"_a, "whiteners"_a,

@@ -23,6 +23,12 @@ DPMIX_INLINE void centre_event(const float* event, const float* centre, int n_ch
     }
 }
 
+// share * z
+DPMIX_INLINE void scale_event(const float* z, float share, int n_channels, float* scaled) {
+    const Floats factor = splat(share);
+    for (int i = 0; i <= n_channels; i += W) *(Floats*)(scaled + i) = factor * *(const Floats*)(z + i);
+}
+
 // Rows [first, first + R) of the triangle: the sum over events of left[row] * right, where right is the
 // weighted z.
 template <int R>
@@ -53,20 +59,24 @@ void add_group(const float* left, const float* right, int count, int n_channels,
 }
 
 // Writes the moments of drawn events; does not add them.
-void component_moments(const Mixture& mixture, int component, const float* events, const std::uint16_t* order,
-                       int count, double* moments, Scratch& scratch) {
+void component_moments(const Mixture& mixture, int component, const float* events, const float* weights,
+                       const std::uint16_t* order, int count, double* moments, Scratch& scratch) {
     const int D = mixture.n_channels, width = padded_width(D);
     const float* centre = mixture.centres + static_cast<std::size_t>(component) * width;
+    float *left = scratch.rows, *right = weights == nullptr ? left : left + GROUP * width;
     for (int i = 0; i < moment_size(D); i++) moments[i] = 0.0;
     for (int from = 0; from < count; from += GROUP) {
         const int group = count - from < GROUP ? count - from : GROUP;
         for (int t = 0; t < group; t++) {
             const int ahead = from + t + AHEAD < count ? from + t + AHEAD : count - 1;
             prefetch_event(events, order[ahead], D);
-            centre_event(events + static_cast<std::size_t>(order[from + t]) * D, centre, D,
-                         scratch.rows + t * width);
+            centre_event(events + static_cast<std::size_t>(order[from + t]) * D, centre, D, left + t * width);
         }
-        add_group(scratch.rows, scratch.rows, group, D, moments);
+        if (weights != nullptr) {
+            for (int t = 0; t < group; t++)
+                scale_event(left + t * width, weights[order[from + t]], D, right + t * width);
+        }
+        add_group(left, right, group, D, moments);
     }
 }
 

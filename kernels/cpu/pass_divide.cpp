@@ -37,7 +37,7 @@ bool Engine::divide(const Split& split, const Parameters& parameters, const Key&
     Pass pass{PackedMixture(parameters, n_channels_, options_.weight_floor, false),
               chain,
               nullptr,
-              passage(true, {&chain.labels, &chain.order}),
+              passage(true, {chain.labels.values(), chain.order.values(), weights_.values()}),
               scratches(2, false),
               Crew(threads_for(4, n_events_)),
               {}};
@@ -73,7 +73,8 @@ void Engine::divide_runs(Pass& pass, const Split& split, const Key& key, const R
         const float* events = events_ + place * static_cast<std::size_t>(n_channels_);
         const std::uint16_t* order = pass.chain.order.data() + place + run.from;
         const int n = static_cast<int>(run.count);
-        const Piece piece{events, order, n, false, options_.first_event + place, nullptr, nullptr};
+        const float* weights = weights_of(run.chunk);
+        const Piece piece{events, order, n, false, options_.first_event + place, nullptr, nullptr, weights};
         std::uint8_t sides[RUN];
         std::uint16_t places[2][RUN];
         int counts[2] = {};
@@ -81,7 +82,7 @@ void Engine::divide_runs(Pass& pass, const Split& split, const Key& key, const R
                                                   split.sides[run.component], sides, pass.scratch[worker]);
         for (int e = 0; e < n; e++) places[sides[e]][counts[sides[e]]++] = order[e];
         for (int side = 0; side < 2; side++)
-            sweep_.moments(pass.packed.view(), 2 * pair + side, events, places[side], counts[side],
+            sweep_.moments(pass.packed.view(), 2 * pair + side, events, weights, places[side], counts[side],
                            &batch_.moments[(2 * i + side) * size], pass.scratch[worker]);
     });
 }

@@ -22,10 +22,11 @@ std::size_t wanted_chunks(const Options& options, std::size_t n_chunks, int n_co
     return std::clamp<std::size_t>(BUDGET / bytes, 1, n_chunks <= 2 * wanted ? 2 * wanted : wanted);
 }
 
-// The sum, from four partial sums: an addition need not wait for the previous one.
-double sum(const double* values, int n) {
+// The sum of values times their weights (null: all 1), from four partial sums: an addition need not wait for
+// the previous one.
+double sum(const double* values, const float* weights, int n) {
     double sums[4] = {};
-    for (int i = 0; i < n; i++) sums[i % 4] += values[i];
+    for (int i = 0; i < n; i++) sums[i % 4] += weights == nullptr ? values[i] : weights[i] * values[i];
     return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
@@ -36,13 +37,14 @@ void Engine::draw_labels(const Parameters& parameters, const std::uint16_t* now,
     const std::lock_guard<std::mutex> lock(busy_);
     const int K = parameters.n_components;
     Chain& chain = this->chain(key.chain);
-    Pass pass{PackedMixture(parameters, n_channels_, options_.weight_floor, can_prune(K)),
-              chain,
-              now,
-              passage(true, {&chain.labels, &chain.order, &curve_}),
-              scratches(K, false),
-              Crew(threads_for(K, n_events_)),
-              {}};
+    Pass pass{
+        PackedMixture(parameters, n_channels_, options_.weight_floor, can_prune(K)),
+        chain,
+        now,
+        passage(true, {chain.labels.values(), chain.order.values(), curve_.values(), weights_.values()}),
+        scratches(K, false),
+        Crew(threads_for(K, n_events_)),
+        {}};
     const std::size_t size = static_cast<std::size_t>(moment_size(n_channels_));
     const std::size_t wanted = wanted_chunks(options_, n_chunks(), K, size);
     const std::size_t batch = pass.passage.window(std::min(wanted, n_chunks()));
@@ -81,7 +83,7 @@ void Engine::draw_chunks(Pass& pass, const Key& key, std::size_t first, std::siz
         pass.work[done + i] = {made, whole_work(part, K), pruned};
         if (--undrawn[c] == 0) {
             sort(pass.chain, part.chunk, K, &batch_.starts[c * (K + 1)]);
-            chunk_log_likelihoods[c] = sum(log_likelihoods, events_in(part.chunk));
+            chunk_log_likelihoods[c] = sum(log_likelihoods, weights_of(part.chunk), events_in(part.chunk));
         }
     });
     for (const double& log_likelihood : chunk_log_likelihoods) sums.add(sums.n - 1, &log_likelihood, 1);
@@ -97,8 +99,8 @@ void Engine::add_moments(Pass& pass, const Runs& runs, const Sums& sums) {
         const Run& run = runs.all[i];
         const std::size_t place = run.chunk * CHUNK;
         sweep_.moments(mixture, run.component, events_ + place * static_cast<std::size_t>(n_channels_),
-                       pass.chain.order.data() + place + run.from, static_cast<int>(run.count),
-                       &batch_.moments[i * size], pass.scratch[worker]);
+                       weights_of(run.chunk), pass.chain.order.data() + place + run.from,
+                       static_cast<int>(run.count), &batch_.moments[i * size], pass.scratch[worker]);
     });
     pass.crew.loop(static_cast<std::size_t>(mixture.n_components), [&](std::size_t j, int) {
         runs.for_each_chunk(j, [&](std::size_t from, std::size_t to) {

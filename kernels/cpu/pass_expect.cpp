@@ -18,13 +18,14 @@ void Engine::expect_labels(const Parameters& parameters, const Sums& sums) {
     std::vector<std::uint16_t> as_before(components);  // Bayesian EM does not renumber components
     std::iota(as_before.begin(), as_before.end(), std::uint16_t{0});
     Chain& chain = this->chain(0);
-    Pass pass{PackedMixture(parameters, n_channels_, options_.weight_floor, can_prune(K)),
-              chain,
-              as_before.data(),
-              passage(true, {&chain.labels, &chain.order, &curve_}),
-              scratches(K, true),
-              Crew(threads),
-              {}};
+    Pass pass{
+        PackedMixture(parameters, n_channels_, options_.weight_floor, can_prune(K)),
+        chain,
+        as_before.data(),
+        passage(true, {chain.labels.values(), chain.order.values(), curve_.values(), weights_.values()}),
+        scratches(K, true),
+        Crew(threads),
+        {}};
 
     const std::vector<Task> parts = tasks(0, n_chunks(), TASK);
     const std::size_t task_bytes = components * size * sizeof(double);

@@ -30,7 +30,7 @@ void Engine::memberships(const Parameters& parameters, const Populations& popula
         crew.loop((to - from + TASK - 1) / TASK, [&](std::size_t task, int worker) {
             const std::size_t at = from + task * TASK;
             const int count = static_cast<int>(std::min<std::size_t>(TASK, to - at));
-            const Piece piece{events_ + at * D, order.data(), count, false, 0, nullptr, nullptr};
+            const Piece piece{events_ + at * D, order.data(), count, false, 0, nullptr, nullptr, nullptr};
             sweep_.memberships(packed.view(), piece, populations, memberships + (at - start) * P,
                                log_densities + (at - start), scratch[worker]);
         });

@@ -31,7 +31,7 @@ void log_densities(const Mixture& mixture, const float* events, int count, float
         for (int l = 0; l < here; l++) order[l] = static_cast<std::uint16_t>(l);
         const float* first =
             events + static_cast<std::size_t>(from) * static_cast<std::size_t>(mixture.n_channels);
-        const Piece piece{first, order, here, false, 0, nullptr, nullptr};
+        const Piece piece{first, order, here, false, 0, nullptr, nullptr, nullptr};
         load_tile(piece, mixture.n_channels, 0, tile);
         evaluate(unlimited, piece, tile, c);
         float* rows = out + static_cast<std::size_t>(from) * K;

@@ -53,9 +53,9 @@ constexpr int stage_size(int first, int last) { return last + triangle(first, la
 // ---- Moments -------------------------------------------------------------------------------------------
 
 // Scatter, sum and count of one component form one lower triangular matrix: the sum of r z z' over its
-// events, where z = (x - centre, 1) has D + 1 entries and r is the responsibility (1 for a drawn label). Row
-// D holds the sum and, on its diagonal, the count. Rows are padded to multiples of 16, so that whole vectors
-// are added; results have no padding.
+// events, where z = (x - centre, 1) has D + 1 entries and r is the responsibility (1 for a drawn label) times
+// the weight of the event. Row D holds the sum and, on its diagonal, the count. Rows are padded to multiples
+// of 16, so that whole vectors are added; results have no padding.
 constexpr int moment_row(int row) {
     return 16 * (8 * (row / 16) * (row / 16 + 1) + (row % 16) * (row / 16 + 1));
 }
@@ -123,6 +123,7 @@ struct Piece {
     std::uint64_t first_event;  // number of the chunk's first event
     std::uint16_t* labels;      // [chunk], by place: the last labels, overwritten by the new ones
     const std::uint16_t* now;   // the present number of the component of each last label
+    const float* weights;       // [chunk], by place; null if every event has weight 1
 };
 
 // The code of one instruction set. draw and expect return the multiplications of whitening, per event of a
@@ -147,9 +148,10 @@ struct Sweep {
     double (*divide)(const Mixture& two, const Piece&, const Key&, int word, int given, std::uint8_t* sides,
                      Scratch&);
 
-    // Writes the moments of `count` events of one component; does not add them.
-    void (*moments)(const Mixture&, int component, const float* events, const std::uint16_t* order, int count,
-                    double* moments, Scratch&);
+    // Writes the moments of `count` events of one component, given the events and weights (or null) of their
+    // chunk; does not add them.
+    void (*moments)(const Mixture&, int component, const float* events, const float* weights,
+                    const std::uint16_t* order, int count, double* moments, Scratch&);
 
     // Computes log densities [count][K] of consecutive events, as the sweep does.
     void (*log_densities)(const Mixture&, const float* events, int count, float* out, Scratch&);

@@ -72,5 +72,10 @@ DPMIX_INLINE const float* event_of(const Piece& piece, int n_channels, const Til
     return piece.events + static_cast<std::size_t>(tile.places[l]) * n_channels;
 }
 
+// The weight of the event at a place of the chunk.
+DPMIX_INLINE float weight_at(const Piece& piece, int place) {
+    return piece.weights == nullptr ? 1.0f : piece.weights[place];
+}
+
 }  // namespace
 }  // namespace dpmix

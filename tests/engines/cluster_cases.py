@@ -21,6 +21,7 @@ from dpmix.engines.cluster import ClusterEngine
 from dpmix.engines.cluster_connect import connected
 from dpmix.kernels.layout import CHUNK
 from dpmix.model.mixture import Mixture
+from dpmix.model.sample_weights import SampleWeights
 from dpmix.model.split_merge import SplitAssignment
 from dpmix.model.streams import Key
 
@@ -51,9 +52,11 @@ def threads(*of_workers: int) -> Iterator[LocalCluster]:
         yield cluster
 
 
-def engine_on(address: str, events: Floats, folder: Path, **options: object) -> ClusterEngine:
+def engine_on(
+    address: str, events: Floats, folder: Path, weights: SampleWeights | None = None, **options: object
+) -> ClusterEngine:
     config = EngineConfig.model_construct(backend="cluster", scheduler=address, **options)
-    return ClusterEngine(held_in_file(events, folder), config)
+    return ClusterEngine(held_in_file(events, folder), config, weights)
 
 
 def everything(engine: AnyEngine, mixture: Mixture, mid: Callable[[int], None] = lambda step: None) -> list:

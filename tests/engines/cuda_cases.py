@@ -12,11 +12,13 @@ from engine_contract import (
     assert_same_stats,
     halves,
     problem,
+    weights_of,
 )
 
 from dpmix.engines.cuda import CudaEngine
 from dpmix.kernels.layout import CHUNK
 from dpmix.model.mixture import Mixture, Stats
+from dpmix.model.sample_weights import SampleWeights
 from dpmix.model.split_merge import SplitAssignment
 from dpmix.model.streams import Key
 
@@ -29,6 +31,7 @@ def several_chunks() -> tuple[Floats, Mixture]:
     return problem(3 * CHUNK + 777, 2, 4)
 
 
+WEIGHTS = weights_of(3 * CHUNK + 777)
 RESIDENT_BYTES = 4 * (CHUNK * 4 * 4 + 4)
 """Size on a device of the padded events of `several_chunks` and of their chunk numbers."""
 
@@ -66,9 +69,9 @@ def results(engine: CudaEngine) -> Results:
 
 
 @cache
-def expected_results() -> Results:
+def expected_results(weights: SampleWeights | None = None) -> Results:
     """Return the results of one device with resident events; needs the fixture `cuda_devices`."""
-    engine = CudaEngine(several_chunks()[0], devices=[0])
+    engine = CudaEngine(several_chunks()[0], devices=[0], weights=weights)
     made = results(engine)
     engine.close()
     return made

@@ -22,6 +22,7 @@ from dpmix.engines.cpu import CpuEngine
 from dpmix.engines.sums import SummingEngine
 from dpmix.kernels.layout import CHUNK
 from dpmix.model.mixture import LOG_2PI, Array, Mixture, Stats
+from dpmix.model.sample_weights import SampleWeights
 from dpmix.model.split_merge import SplitAssignment
 from dpmix.model.streams import Key
 
@@ -194,11 +195,27 @@ def halves(mixture: Mixture, split: SplitAssignment, n_pairs: int, apart: float 
     return Mixture(log_weights, means, whiteners, log_norms)
 
 
+def weights_of(n_events: int, n_samples: int = 5) -> SampleWeights:
+    """Return weights from 0.1 to 10 of samples of random sizes, the second without events."""
+    rng = np.random.default_rng([n_events, n_samples])
+    inner = np.sort(rng.integers(0, n_events + 1, n_samples - 1))
+    starts = np.array([0, *inner, n_events])
+    starts[min(2, n_samples)] = starts[1]
+    return SampleWeights(starts, (10.0 ** rng.uniform(-1.0, 1.0, n_samples)).astype(np.float32))
+
+
+# (N, D, K) of passes over weighted events: groups of 64 events, ragged tiles, two chunks.
+WEIGHTED_SHAPES = [(1, 1, 2), (1000, 2, 32), (1500, 14, 40), (600, 33, 31), (CHUNK + 2500, 3, 4)]
+
+
 class EngineContract:
     """The contract; a subclass defines `make`."""
 
     def make(self, events: Floats, **options: object) -> AnyEngine:
-        """Return the engine; options are weight_floor and first_event, and pruning in `PruningContract`."""
+        """Return the engine.
+
+        Options are weight_floor, first_event and weights, and pruning in `PruningContract`.
+        """
         raise NotImplementedError
 
     @pytest.mark.parametrize(("n", "dim", "n_components"), SHAPES)
@@ -569,6 +586,82 @@ class EngineContract:
         ):
             with pytest.raises(ValueError, match=r"^split: "):
                 engine.divide(bad, two, key)
+
+    @pytest.mark.parametrize(("n", "dim", "n_components"), WEIGHTED_SHAPES)
+    def test_statistics_of_weighted_events_agree_with_the_reference(
+        self, n: int, dim: int, n_components: int
+    ) -> None:
+        """Labels do not depend on weights, and statistics are those of the labels in float64."""
+        events, mixture = problem(n, dim, n_components, spread=0.7)
+        weights, key = weights_of(n), Key(seed=3, chain=1, iteration=2)
+        engine, plain = self.make(events, weights=weights), self.make(events)
+        reference = ReferenceEngine(events, weights=weights)
+        got = engine.draw_labels(mixture, key)
+        plain.draw_labels(mixture, key)
+        labels = engine.labels(1)
+        np.testing.assert_array_equal(labels, plain.labels(1))
+        _, log_likelihoods = reference.weights(mixture)
+        drawn = (labels[:, None] == np.arange(n_components)).astype(float)
+        want = reference._stats(mixture, drawn, log_likelihoods)
+        assert_near_stats(got, want, n)
+        assert abs(got.log_likelihood - want.log_likelihood) < 2e-7 * (1.0 + abs(want.log_likelihood))
+        reference._labels[1] = labels
+        split, n_pairs = split_of(n_components)
+        split = split._replace(
+            sides=np.where(split.pairs >= 0, np.arange(n_components) % 2, -1).astype(np.int8)
+        )
+        divided, log_probabilities = engine.divide(split, halves(mixture, split, n_pairs), key)
+        sides, expected = reference.divide(split, halves(mixture, split, n_pairs), key)
+        assert_near_stats(divided, sides, n)
+        np.testing.assert_allclose(log_probabilities, expected, rtol=2e-5, atol=2e-4)
+        found, wanted = engine.expect_labels(mixture), reference.expect_labels(mixture)
+        assert_near_stats(found, wanted, n)
+        assert abs(found.log_likelihood - wanted.log_likelihood) < 2e-7 * (1.0 + abs(wanted.log_likelihood))
+
+    def test_weights_that_are_integers_equal_repeated_events(self) -> None:
+        events, mixture = problem(3000, 5, 20)
+        times = np.array([2, 1, 3])
+        weights = SampleWeights(np.array([0, 700, 1900, 3000]), times.astype(np.float32))
+        repeated = np.repeat(events, weights.each().astype(int), axis=0)
+        engine, other = self.make(events, weights=weights), self.make(repeated)
+        weighted, want = engine.expect_labels(mixture), other.expect_labels(mixture)
+        assert_near_stats(weighted, want, len(repeated))
+        assert weighted.log_likelihood == pytest.approx(want.log_likelihood, rel=1e-7)
+        assert weighted.counts.sum() == pytest.approx(len(repeated), rel=1e-6)
+
+    def test_events_of_weight_1_have_the_bits_of_events_without_weights(self) -> None:
+        events, mixture = problem(3000, 6, 40)
+        weights, key = SampleWeights(np.array([0, 1000, 3000]), np.ones(2, np.float32)), Key(1, 0, 0)
+        engine, plain = self.make(events, weights=weights), self.make(events)
+        assert_same_stats(engine.draw_labels(mixture, key), plain.draw_labels(mixture, key))
+        split, n_pairs = split_of(40)
+        two = halves(mixture, split, n_pairs)
+        mine, theirs = engine.divide(split, two, key), plain.divide(split, two, key)
+        assert_same_stats(mine[0], theirs[0])
+        np.testing.assert_array_equal(mine[1], theirs[1])
+        assert_same_stats(engine.expect_labels(mixture), plain.expect_labels(mixture))
+
+    @pytest.mark.parametrize("distance", [1e3, 1e10])
+    def test_far_events_are_weighted_too(self, distance: float) -> None:
+        events, mixture = problem_with_far_events(5, 8, distance)
+        weights, key = weights_of(600), Key(1, 0, 0)
+        engine, reference = self.make(events, weights=weights), ReferenceEngine(events, weights=weights)
+        got, want = engine.draw_labels(mixture, key), reference.draw_labels(mixture, key)
+        assert abs(got.log_likelihood / want.log_likelihood - 1.0) < 1e-9
+        reference._labels[0] = engine.labels()
+        split, n_pairs = split_of(8, of_all=True)
+        divided, log_probabilities = engine.divide(split, halves(mixture, split, n_pairs), key)
+        sides, expected = reference.divide(split, halves(mixture, split, n_pairs), key)
+        np.testing.assert_allclose(divided.counts, sides.counts, rtol=1e-6)
+        np.testing.assert_allclose(log_probabilities, expected, rtol=2e-4, atol=2e-4)
+        got, want = engine.expect_labels(mixture), reference.expect_labels(mixture)
+        assert abs(got.log_likelihood / want.log_likelihood - 1.0) < 1e-9
+        np.testing.assert_allclose(got.counts, want.counts, rtol=1e-5, atol=1e-2)
+
+    def test_what_is_wrong_with_weights_is_said(self) -> None:
+        events, one = np.zeros((10, 2), np.float32), np.ones(1, np.float32)
+        with pytest.raises(ValueError, match=r"^weights: got those of 9 events, need 10"):
+            self.make(events, weights=SampleWeights(np.array([0, 9]), one))
 
     def test_events_are_left_as_they_are(self) -> None:
         events, mixture = problem(1000, 4, 20)

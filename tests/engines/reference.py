@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmix.model.mixture import Array, Mixture, Stats
+from dpmix.model.sample_weights import SampleWeights
 from dpmix.model.split_merge import SplitAssignment
 from dpmix.model.streams import Key
 
@@ -80,10 +81,20 @@ class ReferenceEngine:
         Weight floor in nats: a component tau or more below the event's best component has weight 0.
     first_event : int
         Number of the first event, for an engine that holds a part of the data.
+    weights : SampleWeights, optional
+        Weights of the events; default: 1.
     """
 
-    def __init__(self, events: Floats, tau: float = 25.0, *, first_event: int = 0) -> None:
+    def __init__(
+        self,
+        events: Floats,
+        tau: float = 25.0,
+        *,
+        first_event: int = 0,
+        weights: SampleWeights | None = None,
+    ) -> None:
         self.events = events
+        self.event_weights = np.ones(len(events)) if weights is None else weights.each().astype(np.float64)
         self.tau = tau
         self.first_event = first_event
         self._labels: dict[int, npt.NDArray[np.int32]] = {}
@@ -138,9 +149,10 @@ class ReferenceEngine:
         places = np.where(pairs < 0, -1, 2 * pairs + sides)
         with np.errstate(divide="ignore"):
             logs = np.log(probabilities[np.arange(self.n_events), sides])
+        logs *= self.event_weights
         sums = [logs[pairs == pair].sum() for pair in range(n_sides // 2)]
         chosen = places[:, None] == np.arange(n_sides)
-        return self._stats(mixture, chosen.astype(np.float64), np.zeros(1)), np.array(sums)
+        return self._stats(mixture, chosen.astype(np.float64), np.zeros(self.n_events)), np.array(sums)
 
     def expect_labels(self, mixture: Mixture) -> Stats:
         weights, log_likelihoods = self.weights(mixture)
@@ -170,6 +182,8 @@ class ReferenceEngine:
 
     def _stats(self, mixture: Mixture, responsibilities: Array, log_likelihoods: Array) -> Stats:
         n_components, dim = mixture.means.shape
+        responsibilities = responsibilities * self.event_weights[:, None]
+        log_likelihood = float(self.event_weights @ log_likelihoods)
         centres = mixture.means.astype(np.float32).astype(np.float64)
         sums = np.empty((n_components, dim))
         scatters = np.empty((n_components, dim, dim))
@@ -179,4 +193,4 @@ class ReferenceEngine:
             distances = self.events[held].astype(np.float64) - centres[j]
             sums[j] = weight @ distances
             scatters[j] = (weight[:, None] * distances).T @ distances
-        return Stats(responsibilities.sum(axis=0), sums, scatters, centres, float(log_likelihoods.sum()))
+        return Stats(responsibilities.sum(axis=0), sums, scatters, centres, log_likelihood)

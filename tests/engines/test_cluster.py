@@ -15,7 +15,7 @@ import dask
 import pytest
 from cluster_cases import N_CHUNKS, assert_same, engine_on, everything, threads
 from distributed import LocalCluster
-from engine_contract import AnyEngine, EngineContract, Floats, problem
+from engine_contract import AnyEngine, EngineContract, Floats, problem, weights_of
 
 from dpmix.engines import cluster_part, cluster_placement
 from dpmix.engines.cpu import CpuEngine
@@ -52,6 +52,22 @@ def test_draws_are_bit_for_bit_those_of_one_process(
     with threads(*workers) as local, closing(engine_on(local.scheduler_address, events, tmp_path)) as engine:
         assert engine.info["workers"] == min(len(workers), N_CHUNKS)
         assert_same(everything(engine, mixture), expected)
+
+
+@pytest.mark.parametrize("workers", [(1, 2)])
+def test_draws_of_weighted_events_are_bit_for_bit_those_of_one_process(
+    case: tuple[Floats, Mixture, list], workers: tuple[int, ...], tmp_path: Path
+) -> None:
+    events, mixture, unweighted = case
+    weights = weights_of(len(events))
+    expected = everything(CpuEngine(events, weights=weights), mixture)
+    with (
+        threads(*workers) as local,
+        closing(engine_on(local.scheduler_address, events, tmp_path, weights=weights)) as engine,
+    ):
+        assert_same(everything(engine, mixture), expected)
+    with pytest.raises(AssertionError):
+        assert_same(expected, unweighted)
 
 
 def test_chunks_are_assigned_once_if_some_workers_get_none(

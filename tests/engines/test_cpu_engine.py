@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from engine_contract import (
     mixture_of,
     native_log_densities,
     problem,
+    weights_of,
 )
 from reference import log_densities
 
@@ -111,6 +113,24 @@ def test_threads_and_batches_do_not_change_a_bit(
     made = [engine.memberships(mixture, populations, 100, len(events)) for engine in (one, other)]
     for mine, theirs in zip(*made, strict=True):
         np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize(("threads", "chunks", "files"), [(2, None, False), (3, 1, False), (2, 1, True)])
+def test_threads_batches_and_parts_do_not_change_a_bit_of_weighted_events(
+    threads: int, chunks: int | None, files: bool
+) -> None:
+    events, mixture = problem(2 * CHUNK + 5000, 5, 12, spread=2.0)
+    weights, cut = weights_of(len(events)), CHUNK
+    held, scratch = (in_file(events), Path(tempfile.gettempdir())) if files else (events, None)
+    options: dict[str, Any] = {"threads": threads, "chunks_in_flight": chunks, "scratch": scratch}
+    parts = [
+        CpuEngine(held[:cut], weights=weights.part(0, cut), **options),
+        CpuEngine(held[cut:], weights=weights.part(cut, len(events)), first_event=cut, **options),
+    ]
+    other = problem(100, 5, 12, spread=2.0, seed=1)[1]
+    for several in ([CpuEngine(held, weights=weights, **options)], parts):
+        one = CpuEngine(events, threads=1, weights=weights)
+        assert_parts_have_the_bits_of_the_whole(one, several, (mixture, other), seed=1)
 
 
 @cache
@@ -319,6 +339,7 @@ PEAK = """
 import sys
 import numpy as np
 from pathlib import Path
+from typing import Any
 from dpmix.model.split_merge import SplitAssignment
 from dpmix.model.streams import Key
 from dpmix.engines.cpu import CpuEngine

@@ -14,6 +14,7 @@ import pytest
 from cuda_cases import (
     MIB,
     SPLIT,
+    WEIGHTS,
     Emulate,
     assert_same_results,
     expected_results,
@@ -71,6 +72,12 @@ class TestCuda(EngineContract):
     def test_expectation_agrees_with_the_reference(self, n: int, dim: int, n_components: int) -> None:
         super().test_expectation_agrees_with_the_reference(n, dim, n_components)
 
+    @pytest.mark.parametrize(("n", "dim", "n_components"), [(300, 14, 20), (1500, 3, 32)])
+    def test_statistics_of_weighted_events_agree_with_the_reference(
+        self, n: int, dim: int, n_components: int
+    ) -> None:
+        super().test_statistics_of_weighted_events_agree_with_the_reference(n, dim, n_components)
+
 
 # ---- Comparison with the CPU engine
 
@@ -123,6 +130,21 @@ def test_devices_do_not_change_a_bit(cuda_devices: Emulate, devices: list[int]) 
     want = expected_results()
     engine = CudaEngine(several_chunks()[0], devices=devices)
     assert_same_results(results(engine), want)
+
+
+@pytest.mark.parametrize(
+    ("devices", "chunks"),
+    [([2, 0, 1], 1), *(pytest.param(*more, marks=pytest.mark.slow) for more in (([0], 1), ([0, 1], None)))],
+)
+def test_devices_and_batches_do_not_change_a_bit_of_weighted_events(
+    cuda_devices: Emulate, devices: list[int], chunks: int | None
+) -> None:
+    cuda_devices(1 + max(devices))
+    want, plain = expected_results(WEIGHTS), expected_results()
+    engine = CudaEngine(several_chunks()[0], devices=devices, chunks_in_flight=chunks, weights=WEIGHTS)
+    assert_same_results(results(engine), want)
+    np.testing.assert_array_equal(want[1][0], plain[1][0])  # labels
+    assert want[0][0].counts.sum() == pytest.approx(WEIGHTS.each().sum(dtype=float), rel=1e-6)
 
 
 @pytest.mark.usefixtures("cuda_devices")

@@ -10,6 +10,7 @@ from cuda_cases import (
     MIB,
     RESIDENT_BYTES,
     SPLIT,
+    WEIGHTS,
     BytesMoved,
     Emulate,
     assert_same_results,
@@ -44,6 +45,17 @@ def test_events_that_do_not_fit_pass_through(
     with BytesMoved(len(devices)) as moved:
         engine.expect_labels(several_chunks()[1])
     assert moved.up > 4 * CHUNK * 16
+
+
+@pytest.mark.slow
+def test_weighted_events_that_do_not_fit_pass_through(emulated_devices: Emulate) -> None:
+    want = expected_results(WEIGHTS)
+    emulated_devices(memory=8 * MIB)
+    engine = CudaEngine(several_chunks()[0], weights=WEIGHTS)
+    assert_same_results(results(engine), want)
+    with BytesMoved() as moved:
+        engine.expect_labels(several_chunks()[1])
+    assert moved.up > 4 * CHUNK * (16 + 4)
 
 
 def test_little_memory_means_smaller_batches(

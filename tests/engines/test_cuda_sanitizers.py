@@ -82,6 +82,7 @@ class Launches:
         self.padded, self.used = chunk.tobytes(), chunk[0, :n_events].tobytes()
         self.exact = layout.pack(mixture.log_weights + mixture.log_norms, mixture.means, mixture.whiteners)
         self.rows = self.exact.astype(np.float32).tobytes()
+        self.weights = np.full((1, CHUNK), 0.5, np.float32).tobytes()
         self.chunks, self.far_counts = np.zeros(1, np.uint32).tobytes(), bytes(4)
         labels = np.zeros((1, CHUNK), np.uint16)
         labels[0, :n_events] = np.arange(n_events) * 7919 % n_components
@@ -101,28 +102,33 @@ class Launches:
         return made
 
     def draw_labels(self) -> list[sanitized.Launch]:
-        numbers = [self.chunks, self.n, ("Q", 0), self.k, self.floor, *self.key]
+        numbers = [self.n, ("Q", 0), self.k, self.floor, *self.key]
         output = [self.labels, self.sums, self.far_counts]
         return [
-            self._by_event("draw_labels", [self.padded, self.rows, far, *numbers, *output])
-            for far in (None, self.exact.tobytes())
+            self._by_event(
+                "draw_labels", [self.padded, self.rows, far, self.chunks, weights, *numbers, *output]
+            )
+            for far, weights in ((None, None), (self.exact.tobytes(), self.weights))
         ]
 
     def accumulate(self) -> list[sanitized.Launch]:
-        arguments = [self.padded, self.rows, self.labels, self.chunks, self.n, self.k, self.moments]
-        return [sanitized.Launch("accumulate", (self.n_components, 1), MOMENT_THREADS, arguments)]
+        start, end = [self.padded, self.rows, self.labels, self.chunks], [self.n, self.k, self.moments]
+        grid = (self.n_components, 1)
+        return [
+            sanitized.Launch("accumulate", grid, MOMENT_THREADS, [*start, weights, *end])
+            for weights in (None, self.weights)
+        ]
 
     def expect_labels(self) -> list[sanitized.Launch]:
-        shared = [self.chunks, self.n, self.k, self.floor, self.normalisers, self.labels]
-        totals = [
-            self._by_event(
-                "expect_totals", [self.padded, self.rows, far, *shared, self.sums, self.far_counts]
-            )
-            for far in (None, self.exact.tobytes())
-        ]
-        arguments = [self.padded, self.rows, self.exact.tobytes(), *shared, self.moments]
-        grid = (self.n_components, 1)
-        return [*totals, sanitized.Launch("expect_moments", grid, MOMENT_THREADS, arguments)]
+        shared = [self.n, self.k, self.floor, self.normalisers, self.labels]
+        grid, launches = (self.n_components, 1), []
+        for far, weights in ((None, None), (self.exact.tobytes(), self.weights)):
+            start = [self.padded, self.rows, far, self.chunks, weights, *shared]
+            launches += [
+                self._by_event("expect_totals", [*start, self.sums, self.far_counts]),
+                sanitized.Launch("expect_moments", grid, MOMENT_THREADS, [*start, self.moments]),
+            ]
+        return launches
 
     def memberships(self) -> list[sanitized.Launch]:
         k = self.n_components
@@ -138,13 +144,13 @@ class Launches:
         split, n_pairs = split_of(self.n_components)
         table = np.stack([split.pairs, split.sides.astype(np.int32)])
         exact = self.exact[: 2 * n_pairs]
-        numbers = [table.tobytes(), self.labels, self.chunks, self.n, ("Q", 0), self.k, self.floor]
+        tables, numbers = [table.tobytes(), self.labels, self.chunks], [self.n, ("Q", 0), self.k, self.floor]
         output = [bytes(2 * CHUNK), bytes(8 * n_pairs * PARTS), self.far_counts]
         start, end = [self.padded, exact.astype(np.float32).tobytes()], [*self.key, ("i", 2), *output]
         grid = (n_pairs * PARTS, 1)
         return [
-            sanitized.Launch("divide", grid, MOMENT_THREADS, [*start, far, *numbers, *end])
-            for far in (None, exact.tobytes())
+            sanitized.Launch("divide", grid, MOMENT_THREADS, [*start, far, *tables, weights, *numbers, *end])
+            for far, weights in ((None, None), (exact.tobytes(), self.weights))
         ]
 
     def mvn_log_density(self) -> list[sanitized.Launch]:
