@@ -84,6 +84,8 @@ def _summary(found: Gating) -> list[str]:
         f"{found.level:.3g} ({found.why}); single draws have {found.numbers.min()} to {found.numbers.max()}"
     ]
     lines += _table(found)
+    if found.sample_weights is not None:
+        lines.append("proportions: of all samples, each event with its weight in the run (data.weights)")
     if found.kind == "mcmc" and found.n_monitored < MIN_DRAWS:
         lines.append(f"R-hat and ESS: not computed with fewer than {MIN_DRAWS} draws of each chain")
     implausible = int(found.n_implausible.sum())

@@ -58,6 +58,25 @@ class TransformConfig(Section):
         return self
 
 
+class WeightsConfig(Section):
+    """Weights of the samples from a column of a table."""
+
+    file: str | None = key(
+        None,
+        "CSV file with one row per sample. Its column sample has the names of the samples as dpmix shows "
+        "them: without a table of samples, the names of the files. Relative to the folder of this config. "
+        "null: the table in data.samples.",
+        min_length=1,
+        need="the path of a CSV file, for example weights.csv, or null for the table in data.samples",
+    )
+    column: str = key(
+        ...,
+        "Column with the weight of each event of a sample, a number above 0. Only their ratios matter.",
+        min_length=1,
+        need="the name of a column, for example weight",
+    )
+
+
 class DataConfig(Section):
     """Data files, channels and preprocessing."""
 
@@ -127,6 +146,25 @@ class DataConfig(Section):
     max_events: int | None = key(
         None, "Use this many events, drawn at random (by the seed) from the pooled data; null: use all.", ge=1
     )
+
+    weights: Literal["proportional", "equal"] | WeightsConfig = key(
+        "proportional",
+        "What an event of each sample counts in the likelihood. proportional: every event counts 1, so a "
+        "sample counts in proportion to its events. equal: every sample counts the same; each of its N_s "
+        "events counts N / (S N_s), with N events in S samples. Or a table with a column of weights. Weights "
+        "are scaled to mean 1 over all events.",
+        "the exact likelihood; weights make it a composite likelihood, see docs/explanation/weights.md",
+        need="proportional, equal, or a column of a table, for example {file: weights.csv, column: weight}",
+    )
+
+    @model_validator(mode="after")
+    def _weights_have_a_table(self) -> DataConfig:
+        if isinstance(self.weights, WeightsConfig) and self.weights.file is None and self.samples is None:
+            raise ValueError(
+                "weights.file is missing; give a CSV file with the columns sample and "
+                f"{self.weights.column}, or the table of samples in data.samples"
+            )
+        return self
 
     @model_validator(mode="after")
     def _files_or_samples(self) -> DataConfig:

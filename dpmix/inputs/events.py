@@ -11,6 +11,7 @@ from dpmix.inputs.samples import Columns
 from dpmix.inputs.sources import Source
 from dpmix.inputs.transforms import Scaling
 from dpmix.model.mixture import Floats, Ints
+from dpmix.model.sample_weights import SampleWeights
 
 TREATMENTS: dict[atoms.Treatment, str] = {
     "kept": "unchanged (data.atoms: dither or tail spreads them)",
@@ -133,6 +134,8 @@ class Events:
         Their files; no more events can be read from them.
     sample_starts : int64 [S + 1]
         Events sample_starts[s] to sample_starts[s + 1] belong to sample s.
+    weights : SampleWeights or None
+        Weights of the events; None: every event has weight 1.
     rows : int64 [N] or None
         Row of each event in its file; None if all rows are used.
     scaling : Scaling
@@ -150,6 +153,7 @@ class Events:
     sample_columns: Columns
     sources: tuple[Source, ...]
     sample_starts: Ints
+    weights: SampleWeights | None
     rows: Ints | None
     scaling: Scaling
     report: Report

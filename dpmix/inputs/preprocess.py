@@ -36,7 +36,9 @@ from dpmix.inputs.scales import Atoms, FittedScale, RecordedScale, Scale
 from dpmix.inputs.storage import Storage
 from dpmix.inputs.transforming import standardise_events, transform_events
 from dpmix.inputs.transforms import Scaling
+from dpmix.inputs.weights import describe_weights, read_weights
 from dpmix.model.mixture import Ints
+from dpmix.model.sample_weights import sample_weights
 from dpmix.system.progress import ProgressLog
 
 
@@ -79,13 +81,15 @@ def prepare(
     Raises
     ------
     ConfigError
-        A file or channel is missing, or the parameters of a transform do not fit.
+        A file or channel is missing, or the parameters of a transform or the weights of samples do not fit.
     DataError
         A file cannot be read, or its events cannot be used: values that are not finite, a constant channel,
         fewer events than channels, values at or below 0 for a logarithm.
     """
     storage = storage or Storage()
     sources, columns = open_samples(settings.files, settings.samples, base, storage)
+    samples = [source.name for source in sources]
+    relative = read_weights(settings, base, samples, columns)
     chosen, notes = choose_channels(settings.channels, sources, earlier and earlier.detectors)
     plans, plan_notes = plan_files(settings, base, sources, chosen, earlier is None or earlier.scaling.gain)
     notes += plan_notes
@@ -95,7 +99,13 @@ def prepare(
     subset = Subset(n_events, settings.margin_events == "drop", seed)
     if n_events < total:
         notes.append(f"{n_events} of {total} events drawn at random (data.max_events)")
-    return replace(_prepare(plans, subset, scale, notes, storage), sample_columns=columns)
+    events = _prepare(plans, subset, scale, notes, storage)
+    weights = None
+    if settings.weights != "proportional":
+        weights = sample_weights(events.sample_starts, relative)
+    if note := describe_weights(settings, samples, weights):
+        events = replace(events, report=replace(events.report, notes=(*events.report.notes, note)))
+    return replace(events, sample_columns=columns, weights=weights)
 
 
 def prepare_like(
@@ -174,6 +184,7 @@ def _prepare(
         sample_columns={},
         sources=tuple(replace(plan.source, fetch=_closed) for plan in plans),
         sample_starts=gathered.sample_starts,
+        weights=None,
         rows=gathered.rows,
         scaling=scaling,
         report=Report(gathered.n_read, n_dropped, channels, tuple(notes), _warnings(plans)),

@@ -56,13 +56,14 @@ def open_samples(
     if table is None:
         return open_sources(files, base, storage), {}
     path = base / Path(table).expanduser()
-    head, rows = _read(path)
+    head, rows = read_table("data.samples", path, FILE, NEED)
     places = [_place(path.parent, row[head.index(FILE)]) for row in rows]
     columns = {
         printable(name): [printable(row[k]) for row in rows] for k, name in enumerate(head) if name != FILE
     }
     names = columns.pop(NAME, None)
-    problems = [*_file_problems(places), *(_name_problems(names) if names is not None else ())]
+    problems = [*_head_problems(head), *_file_problems(places)]
+    problems += _name_problems(names) if names is not None else []
     if problems:
         raise ConfigError([f"data.samples: {path}: {problem}" for problem in problems])
     sources = open_places(places, storage)
@@ -71,8 +72,30 @@ def open_samples(
     return sources, columns
 
 
-def _read(path: Path) -> tuple[list[str], list[list[str]]]:
-    """Read a table: its first line and its rows, which have as many cells; one column is `file`."""
+def read_table(key: str, path: Path, column: str, need: str) -> tuple[list[str], list[list[str]]]:
+    """Read a table with a row per sample.
+
+    Parameters
+    ----------
+    key, need : str
+        For messages: the key of the config that names the table, and what the table must be.
+    path : Path
+        A CSV file, with commas, semicolons or tabs.
+    column : str
+        A column that it must have.
+
+    Returns
+    -------
+    head : list of str
+        The first line: different names of columns.
+    rows : list of list of str
+        At least one, each with as many cells.
+
+    Raises
+    ------
+    ConfigError
+        The table cannot be read, or is not as described here.
+    """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             delimiter = max(",\t;", key=file.readline().count)
@@ -82,17 +105,13 @@ def _read(path: Path) -> tuple[list[str], list[list[str]]]:
             ]
     except (OSError, ValueError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or "not text in UTF-8"
-        raise ConfigError([f"data.samples: {path}: cannot be read ({reason}), {NEED}"]) from None
+        raise ConfigError([f"{key}: {path}: cannot be read ({reason}), {need}"]) from None
     head, *rows = [line for line in lines if any(line)] or [[]]
     problem = ""
-    if FILE not in head:
-        problem = f"found the columns {', '.join(head)}, {NEED}" if head else f"is empty, {NEED}"
+    if column not in head:
+        problem = f"found the columns {', '.join(head)}, {need}" if head else f"is empty, {need}"
     elif len({*head}) < len(head) or "" in head:
         problem = "found a column without a name, or two columns with one name, need different names"
-    elif {*head} & {*RESERVED}:
-        problem = (
-            f"{', '.join(sorted({*head} & {*RESERVED}))} is a column of the result tables, need another name"
-        )
     elif not rows:
         problem = "found no row after its first line, need one per sample"
     elif odd := [row for row in rows if len(row) != len(head)]:
@@ -100,7 +119,7 @@ def _read(path: Path) -> tuple[list[str], list[list[str]]]:
             f"row {rows.index(odd[0]) + 1} has {len(odd[0])} cells, need {len(head)} as in the first line"
         )
     if problem:
-        raise ConfigError([f"data.samples: {path}: {problem}"])
+        raise ConfigError([f"{key}: {path}: {problem}"])
     return head, rows
 
 
@@ -108,6 +127,12 @@ def _place(folder: Path, cell: str) -> Place:
     """Return the path and the part that a cell of the column `file` names."""
     name, _, part = cell.partition("::")
     return folder / Path(name).expanduser(), part
+
+
+def _head_problems(head: Sequence[str]) -> list[str]:
+    """Return what is wrong with the names of the columns of a table of samples."""
+    reserved = sorted({*head} & {*RESERVED})
+    return [f"{', '.join(reserved)} is a column of the result tables, need another name"] if reserved else []
 
 
 def _file_problems(places: Sequence[Place]) -> list[str]:

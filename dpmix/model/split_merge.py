@@ -23,7 +23,8 @@ and a merge with that of the inverse ratio. The reason for the 2: a merge gives 
 two components, but a split always starts from the one that has them.
 
 With a coarsened posterior (`dpmix.model.coarsening`) the statistics count zeta of an event each, and so does
-q: it is taken to the power zeta, as if the labels were those of zeta N events.
+q: it is taken to the power zeta, as if the labels were those of zeta N events. Events with weights
+(`dpmix.model.sample_weights`) count their weight, in the statistics and as the power of their part of q.
 
 As q is at most 1, a merge that would be rejected even at q = 1 requires no pass over the events. Most pairs
 are so far apart that this holds. The moves of a round are made one after the other, but their events are
@@ -135,7 +136,10 @@ class Proposal(NamedTuple):
 
 
 def round_of(
-    divide: Callable[[SplitAssignment, Mixture, Key], tuple[Stats, Array]], key: Key, zeta: float = 1.0
+    divide: Callable[[SplitAssignment, Mixture, Key], tuple[Stats, Array]],
+    key: Key,
+    zeta: float = 1.0,
+    least: float | None = None,
 ) -> Regroup:
     """Return a round for one sweep of one chain, with the random numbers of that sweep.
 
@@ -146,7 +150,9 @@ def round_of(
     key : Key
         The key with which the labels were drawn.
     zeta : float
-        What an event counts, as in `dpmix.model.gibbs.sweep`.
+        What an event of weight 1 counts, as in `dpmix.model.gibbs.sweep`.
+    least : float, optional
+        What the event with the smallest weight counts; default: `zeta`.
 
     Returns
     -------
@@ -159,7 +165,8 @@ def round_of(
         stats, log_probabilities = divide(split, mixture, key)
         return coarsened(stats, zeta), zeta * log_probabilities
 
-    return lambda stats, hyper, alpha: regroup(stats, hyper, alpha, divide_for_key, rng, zeta)
+    smallest = zeta if least is None else least
+    return lambda stats, hyper, alpha: regroup(stats, hyper, alpha, divide_for_key, rng, smallest)
 
 
 def regroup(
@@ -168,9 +175,9 @@ def regroup(
     alpha: float,
     divide: Divide,
     rng: np.random.Generator,
-    zeta: float = 1.0,
+    least: float = 1.0,
 ) -> tuple[Stats, Moves]:
-    """Make one round of split-merge moves over all components. With zeta 1 it leaves the posterior invariant.
+    """Make one round of split-merge moves; it leaves the posterior invariant if every event counts 1.
 
     Parameters
     ----------
@@ -179,8 +186,8 @@ def regroup(
     divide : callable
         Divides the labelled events.
     rng : numpy.random.Generator
-    zeta : float
-        What an event counts in all statistics.
+    least : float
+        The least that an event counts in all statistics.
 
     Returns
     -------
@@ -195,7 +202,7 @@ def regroup(
     """
     n_components = len(stats.counts)
     pairs = pair_components(stats, hyper, rng)
-    possible = may_accept(pairs, stats.counts, alpha, zeta)
+    possible = may_accept(pairs, stats.counts, alpha, least)
     chosen = np.flatnonzero(possible).tolist()
     proposals = dict(zip(chosen, propose(pairs, chosen, n_components, hyper, divide, rng), strict=True))
     splits = merges = 0
@@ -207,7 +214,7 @@ def regroup(
         after, log_ratio = evaluate(pairs, m, proposals[m], stats.counts, alpha)
         if log_ratio > level and not (pairs.is_split[m] and after.counts.min() == 0.0):
             stats = with_rows(stats, [pairs.first[m], pairs.second[m]], after)
-            possible = may_accept(pairs, stats.counts, alpha, zeta)
+            possible = may_accept(pairs, stats.counts, alpha, least)
             splits += bool(pairs.is_split[m])
             merges += not pairs.is_split[m]
     n_splits = int(pairs.is_split.sum())
@@ -229,17 +236,18 @@ def pair_components(stats: Stats, hyper: Hyperparameters, rng: np.random.Generat
     return Pairs(first, second, is_split, joined, log_joined, each[first] + each[second], levels)
 
 
-def may_accept(pairs: Pairs, counts: Array, alpha: float, zeta: float = 1.0) -> npt.NDArray[np.bool_]:
+def may_accept(pairs: Pairs, counts: Array, alpha: float, least: float = 1.0) -> npt.NDArray[np.bool_]:
     """Return the moves that may be accepted, by what is known without a pass over the events, bool [M].
 
-    A split requires more than one event. For a merge, q is replaced by its bound 1.
+    A split requires more than one event, so more than the least that one counts. For a merge, q is replaced
+    by its bound 1.
     """
     each, sizes = np.arange(len(pairs)), pairs.joined.counts
     merged = np.tile(counts, (len(pairs), 1))
     merged[each, pairs.first], merged[each, pairs.second] = sizes, 0.0
     gains = log_labels(merged, alpha) - log_labels(counts, alpha)
     bounds = pairs.log_joined - pairs.log_apart + LOG_2 + gains
-    return np.where(pairs.is_split, sizes > zeta, bounds > pairs.levels)
+    return np.where(pairs.is_split, sizes > least, bounds > pairs.levels)
 
 
 def evaluate(pairs: Pairs, m: int, proposal: Proposal, counts: Array, alpha: float) -> tuple[Stats, float]:

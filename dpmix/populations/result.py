@@ -148,6 +148,9 @@ class Gating:
     rasters : Rasters
     sample_columns : mapping of str to S str
         Columns of the table of samples.
+    sample_weights : float64 [S], optional
+        What an event of each sample counted in the run (data.weights). None: every event counted 1, or these
+        are not the events of the run.
     map : Map, optional
         None unless requested.
     warnings : tuple of str
@@ -188,6 +191,7 @@ class Gating:
     phenotypes: tuple[str, ...]
     rasters: Rasters
     sample_columns: Columns = field(default_factory=dict)
+    sample_weights: Array | None = None
     map: Map | None = None
     warnings: tuple[str, ...] = ()
     strategies: tuple[Strategy, ...] = ()
@@ -198,8 +202,13 @@ class Gating:
 
     @property
     def overall(self) -> Array:
-        """Posterior draws of the proportions in all samples together, weighted by events, float64 [T, P]."""
-        overall: Array = np.einsum("tsp,s->tp", self.proportions, self.n_events / self.n_events.sum())
+        """Posterior draws of the proportions in all samples together, float64 [T, P].
+
+        Each sample counts by its events and, where the run had weights, what each of them counted.
+        """
+        weights = 1.0 if self.sample_weights is None else self.sample_weights
+        counts = weights * self.n_events
+        overall: Array = np.einsum("tsp,s->tp", self.proportions, counts / counts.sum())
         return overall
 
 

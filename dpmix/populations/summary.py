@@ -73,6 +73,7 @@ class Summary:
     def gating(self, task: Task, found: Populations) -> Gating:
         """Return the gating, once all blocks are added."""
         run, scaling = found.run, task.events.scaling
+        given = task.events.weights
         chain, draw = found.draws[found.reference]
         components = found.components[found.reference]
         means = scaling.to_transformed(run.means[chain, draw])
@@ -117,6 +118,7 @@ class Summary:
             rasters=self.counter.rasters(),
             sample_columns=task.events.sample_columns,
             warnings=tuple(dict.fromkeys(run.data_warnings + task.events.report.warnings)),
+            sample_weights=None if given is None else given.values.astype(np.float64),
         )
 
     def _quantiles(self, events: Events) -> Array:

@@ -102,6 +102,13 @@ def only_the_largest(gating: Gating) -> str:
     return f": the {drawn} largest of {gating.n_populations}" if drawn < gating.n_populations else ""
 
 
+def overall_note(gating: Gating) -> str:
+    """Return what the proportions in all samples together are proportions of."""
+    if gating.sample_weights is None:
+        return "Proportion of the events in all samples"
+    return "Proportion in all samples, each event with its weight in the run (data.weights)"
+
+
 def estimate_note(gating: Gating) -> str:
     """Return which statistic of the proportions a picture shows."""
     if len(gating.proportions) > 1:

@@ -21,7 +21,7 @@ from dpmix.report.findings import (
     summary,
     warnings,
 )
-from dpmix.report.labels import estimate_note, label, mixing_cells, percent, shown
+from dpmix.report.labels import estimate_note, label, mixing_cells, overall_note, percent, shown
 from dpmix.report.page_data import page_data, script_json
 from dpmix.report.page_plots import page_plots
 from dpmix.report.pairs import MOST_ELLIPSES
@@ -84,7 +84,7 @@ def _texts(gating: Gating, run: Run, mixing: list[Mixing]) -> dict[str, Any]:
         if drawn < gating.n_populations
         else "",
         "map_caption": " ".join((map_caption(gating, gating.map), *MAP_NOTE)) if gating.map else "",
-        "proportions_caption": f"Proportion of the events in all samples: {estimate_note(gating)}.",
+        "proportions_caption": f"{overall_note(gating)}: {estimate_note(gating)}.",
         "traces_caption": (
             f"All sweeps of each chain. The grey area marks {burn_in(run):,} burn-in sweeps; the initial "
             "increase is not shown. The number of components may still change where the proportions of the "

@@ -30,13 +30,15 @@ def write_tables(
 ) -> None:
     """Write populations.csv, proportions.csv and tree.json.
 
-    populations.csv has one row per population, for all samples together. proportions.csv has one row per
-    sample and population, with the columns of the table of samples. `proportion` is the posterior mean; `low`
-    and `high` are the ends of the 90% credible interval, empty for a single draw. `rhat` and `ess` are
-    rank-normalised split R-hat and bulk effective sample size of the population's weight in the run. They are
-    empty for Bayesian EM, with fewer than 8 draws of each chain, and for a weight that is the same in every
-    draw; `rhat` is inf if chains differ and do not move. Channels are on the transformed scale; their cells
-    are empty for a population without events. `_tree` describes tree.json.
+    populations.csv has one row per population, for all samples together; its proportions count each event
+    with its weight in the run (data.weights). proportions.csv has one row per sample and population, with the
+    columns of the table of samples; its proportions are those of the sample's events, whatever their weight.
+    `proportion` is the posterior mean; `low` and `high` are the ends of the 90% credible interval, empty for
+    a single draw. `rhat` and `ess` are rank-normalised split R-hat and bulk effective sample size of the
+    population's weight in the run. They are empty for Bayesian EM, with fewer than 8 draws of each chain, and
+    for a weight that is the same in every draw; `rhat` is inf if chains differ and do not move. Channels are
+    on the transformed scale; their cells are empty for a population without events. `_tree` describes
+    tree.json.
 
     Parameters
     ----------

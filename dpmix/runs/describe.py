@@ -21,6 +21,7 @@ from dpmix.runs.diagnostics import (
     truncation_warning_of,
 )
 from dpmix.runs.effective_size import MIN_DRAWS
+from dpmix.runs.layout import WEIGHTS
 from dpmix.runs.profile import SPANS
 from dpmix.runs.reader import Run
 from dpmix.runs.until import stop_reason
@@ -67,6 +68,9 @@ def _describe_setting(run: Run) -> Iterator[str]:
     method = "MCMC" if run.kind == "mcmc" else f"Bayesian EM by posterior {_update(run)}s"
     yield f"{run.path}: {method}, started {run.attributes['created']}"
     yield f"data: {run.attributes['n_events']:,} events of {files}"
+    if WEIGHTS in run.constants:
+        weights = run.constants[WEIGHTS]
+        yield f"weights: an event counts {weights.min():.3g} to {weights.max():.3g}, by sample (data.weights)"
     yield f"channels ({len(run.channels)}): {', '.join(run.channels)}"
     yield f"model: at most {run.n_components} components; {_posterior(run)}; seed {run.attributes['seed']}"
     yield f"engine: {describe_engine(run.engine)}"

@@ -33,7 +33,14 @@ def alpha_start(prior: Prior) -> float:
     return prior.alpha_shape / prior.alpha_rate
 
 
-def from_kmeans(values: Floats, n_events: int, n_components: int, prior: Prior, stream: Stream) -> State:
+def from_kmeans(
+    values: Floats,
+    n_events: int,
+    n_components: int,
+    prior: Prior,
+    stream: Stream,
+    weights: Floats | None = None,
+) -> State:
     """Return the Bayesian EM update of a k-means partition, largest component first.
 
     Seeds by k-means++ (Arthur and Vassilvitskii 2007), then a few Lloyd iterations.
@@ -47,36 +54,43 @@ def from_kmeans(values: Floats, n_events: int, n_components: int, prior: Prior, 
     n_components : int
     prior : Prior
     stream : Stream
+    weights : float32 [M], optional
+        Weights of these events; default: 1.
 
     Returns
     -------
     State
     """
     points = np.ascontiguousarray(values, dtype=np.float64)
-    centres = seed_centres(points, n_components, stream.step(Step.INITIAL))
+    centres = seed_centres(points, n_components, stream.step(Step.INITIAL), weights)
     for _ in range(LLOYD_ITERATIONS):
         nearest = vq(points, centres, check_finite=False)[0]
-        counts = np.bincount(nearest, minlength=n_components)
-        sums = group_sums(points, nearest, n_components)
+        counts = np.bincount(nearest, weights, minlength=n_components)
+        sums = group_sums(points, nearest, n_components, weights)
         held = counts > 0
         centres[held] = sums[held] / counts[held, None]
     nearest = vq(points, centres, check_finite=False)[0]
-    order = np.argsort(-np.bincount(nearest, minlength=n_components), kind="stable")
+    order = np.argsort(-np.bincount(nearest, weights, minlength=n_components), kind="stable")
     place = np.empty_like(order)
     place[order] = np.arange(n_components)
-    return _from_partition(points, place[nearest], centres[order], n_events, prior, stream.iteration)
+    return _from_partition(points, weights, place[nearest], centres[order], n_events, prior, stream.iteration)
 
 
 def from_random_events(
-    values: Floats, n_events: int, n_components: int, prior: Prior, stream: Stream
+    values: Floats,
+    n_events: int,
+    n_components: int,
+    prior: Prior,
+    stream: Stream,
+    weights: Floats | None = None,
 ) -> State:
     """Return means at random events (repeated where too few), prior mean covariances, equal weights.
 
-    Parameters and returns as in `from_kmeans`.
+    Parameters and returns as in `from_kmeans`. Events are drawn in proportion to their weights.
     """
     rng = stream.step(Step.INITIAL)
     replace = len(values) < n_components
-    chosen = rng.choice(len(values), size=n_components, replace=replace)
+    chosen = rng.choice(len(values), size=n_components, replace=replace, p=_probabilities(weights))
     covariances = np.broadcast_to(prior.phi, (n_components, *prior.phi.shape)).copy()
     left = np.arange(n_components, 1, -1.0)
     return State(
@@ -162,27 +176,47 @@ def _require_fit(run: Run, n_components: int, events: Events) -> None:
         )
 
 
-def seed_centres(points: Array, n_components: int, rng: np.random.Generator) -> Array:
+def seed_centres(
+    points: Array, n_components: int, rng: np.random.Generator, weights: Floats | None = None
+) -> Array:
     """Return k-means++ seeds, float64 [K, D], in K passes over the points; SciPy takes K^2."""
     centres = np.empty((n_components, points.shape[1]))
-    centres[0] = points[rng.integers(len(points))]
+    first = (
+        rng.integers(len(points)) if weights is None else rng.choice(len(points), p=_probabilities(weights))
+    )
+    centres[0] = points[first]
     nearest = np.square(points - centres[0]).sum(axis=1)
     for j in range(1, n_components):
-        total = nearest.sum()
-        chosen = rng.choice(len(points), p=nearest / total) if total > 0 else rng.integers(len(points))
+        costs = nearest if weights is None else weights * nearest
+        total = costs.sum()
+        chosen = rng.choice(len(points), p=costs / total) if total > 0 else rng.integers(len(points))
         centres[j] = points[chosen]
         nearest = np.minimum(nearest, np.square(points - centres[j]).sum(axis=1))
     return centres
 
 
-def group_sums(points: Array, groups: npt.NDArray[np.intp], n_groups: int) -> Array:
+def _probabilities(weights: Floats | None) -> Array | None:
+    """Return weights as probabilities; None, for equal ones, without weights."""
+    return None if weights is None else weights / weights.sum(dtype=np.float64)
+
+
+def group_sums(
+    points: Array, groups: npt.NDArray[np.intp], n_groups: int, weights: Floats | None = None
+) -> Array:
     """Return the sum of the points of each group, float64 [n_groups, D]."""
-    columns = [np.bincount(groups, weights=column, minlength=n_groups) for column in points.T]
+    weighted = points if weights is None else points * weights[:, None]
+    columns = [np.bincount(groups, weights=column, minlength=n_groups) for column in weighted.T]
     return np.stack(columns, axis=1)
 
 
 def _from_partition(
-    points: Array, labels: npt.NDArray[np.intp], centres: Array, n_events: int, prior: Prior, iteration: int
+    points: Array,
+    weights: Floats | None,
+    labels: npt.NDArray[np.intp],
+    centres: Array,
+    n_events: int,
+    prior: Prior,
+    iteration: int,
 ) -> State:
     """Return posterior means given a hard partition of a subsample, with counts scaled to n_events.
 
@@ -190,12 +224,14 @@ def _from_partition(
     """
     n_components, dim = centres.shape
     stats = no_events(n_components, dim)
-    scale = n_events / len(points)
+    each = None if weights is None else weights.astype(np.float64)
+    scale = n_events / (len(points) if each is None else each.sum())
     for j, members in enumerate(np.split(np.argsort(labels, kind="stable"), _ends(labels, n_components))):
         away = points[members] - centres[j]
-        stats.counts[j] = scale * len(members)
-        stats.sums[j] = scale * away.sum(axis=0)
-        stats.scatters[j] = scale * (away.T @ away)
+        weighted = away if each is None else each[members, None] * away
+        stats.counts[j] = scale * (len(members) if each is None else each[members].sum())
+        stats.sums[j] = scale * weighted.sum(axis=0)
+        stats.scatters[j] = scale * (weighted.T @ away)
     stats.centres[:] = centres
     means, covariances, whiteners = bem.expected_parameters(stats, prior)
     alpha = alpha_start(prior)

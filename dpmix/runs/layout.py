@@ -40,6 +40,7 @@ COUNTS = {"mcmc": MCMC_COUNTS, "bem": ("emptied",)}
 GROUPS = ("posterior", "sample_stats", "trace", "profile", "convergence")
 DRAWN_GROUPS = ("posterior", "sample_stats")  # a row of a dataset for every draw
 REFERENCES = "reference_events"  # the constant that a run has where mcmc.until is not null
+WEIGHTS = "sample_weights"  # the constant of a run whose events have weights: those of each sample
 MAX_POPULATIONS = 32  # interim populations whose proportions are monitored, the largest
 REQUIRED_ATTRIBUTES = ("config", "seed", "engine", "scaling", "data_hash", "n_events")
 AnyArray = npt.NDArray[Any]
@@ -104,7 +105,8 @@ class Layout:
         Content of the group ``constant_data``, text or numbers. ``channel_means`` and ``channel_sds``,
         float64 [D] over ``("channel",)``, convert standardised values to the transformed scale.
         ``reference_events``, float64 [R, D] over ``("reference", "channel")``, where a run monitors the
-        convergence of its chains.
+        convergence of its chains. ``sample_weights``, float64 [S] over ``("sample",)``, where events have
+        weights: what an event of each sample counts.
     attributes : mapping
         Attributes of the file, at least `REQUIRED_ATTRIBUTES`; values other than texts and numbers as JSON.
     learned : sequence of str

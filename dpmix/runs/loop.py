@@ -201,11 +201,13 @@ def start_state(session: Session, chain: int, method: str = "kmeans") -> State:
             values = session.events.values
             size = initialise.subsample_size(len(values), count)
             rng = stream.step(Step.SUBSAMPLE)
-            rows = rng.choice(len(values), size=size, replace=False, shuffle=False)
-            subsample = values[np.sort(rows)]
+            rows = np.sort(rng.choice(len(values), size=size, replace=False, shuffle=False))
+            subsample = values[rows]
             release_pages(values, 0, len(values))
+            given = session.events.weights
+            weights = None if given is None else given.of_events(rows)
             start = initialise.from_kmeans if method == "kmeans" else initialise.from_random_events
-            return start(subsample, len(values), count, prior, stream)
+            return start(subsample, len(values), count, prior, stream, weights)
     except np.linalg.LinAlgError as error:
         raise collinear("start", chain + 1) from error
 

@@ -230,13 +230,18 @@ def _advance(session: Session, passes: _Passes, number: int, chain: _Chain, stat
                 session.prior,
                 Stream(*key),
                 label_swaps=mcmc.label_swaps,
-                regroup=split_merge.round_of(passes.divide, key, session.zeta) if split_merge_due else None,
+                regroup=_round(session, passes, key) if split_merge_due else None,
                 zeta=session.zeta,
             )
     except np.linalg.LinAlgError as error:
         raise collinear("sweep", iteration) from error
     moves = tuple(int(getattr(info, name)) for name in MCMC_COUNTS)
     return _Chain(state, info.order, moves, tuple(map(add, chain.recent, moves)))
+
+
+def _round(session: Session, passes: _Passes, key: Key) -> split_merge.Regroup:
+    """Return a round of split-merge moves for one sweep of one chain."""
+    return split_merge.round_of(passes.divide, key, session.zeta, session.least)
 
 
 def _write(session: Session, plan: Plan, chains: list[_Chain], records: list[Record]) -> bool:

@@ -28,7 +28,7 @@ from dpmix.model.mixture import HYPERPARAMETERS
 from dpmix.model.prior import Prior
 from dpmix.runs import initialise
 from dpmix.runs.describe import describe_engine
-from dpmix.runs.layout import COUNTS, REFERENCES, Layout
+from dpmix.runs.layout import COUNTS, REFERENCES, WEIGHTS, Layout
 from dpmix.runs.monitors import reference_events
 from dpmix.runs.profile import Profile
 from dpmix.runs.reader import Run, open_run
@@ -56,8 +56,14 @@ class Session:
 
     @property
     def zeta(self) -> float:
-        """The power of the likelihood, as `model.coarseness` says: each event counts so much."""
+        """The power of the likelihood, as `model.coarseness` says: an event of weight 1 counts so much."""
         return zeta_of(self.config.model.coarseness, len(self.events.values))
+
+    @property
+    def least(self) -> float:
+        """The least that an event counts: zeta times the smallest weight."""
+        weights = self.events.weights
+        return self.zeta if weights is None else self.zeta * weights.smallest
 
     def write_profile(self) -> None:
         """Write the time of the run so far, by activity."""
@@ -147,7 +153,7 @@ def _engine(config: Config, backend: str, events: Events, storage: Storage) -> I
     """
     scratch = storage.scratch(events.values)
     with (
-        closing(make_engine(backend, config.engine, events.values, scratch)) as engine,
+        closing(make_engine(backend, config.engine, events.values, scratch, events.weights)) as engine,
         threadpool_limits(1, "blas"),
     ):
         yield engine
@@ -173,7 +179,8 @@ def memory_overhead(kind: str, config: Config, backend: str, n: int, dim: int, i
     states = (3 * chains + 8) * 8 * count * dim**2  # of the chains, and work space of the sampler
     given = config.engine.threads, config.engine.chunks_in_flight
     scratch = cpu.scratch_bytes(n, dim, count, *given) if backend == "cpu" else 0
-    labels = 0 if in_file and backend != "cuda" else n * (2 + 4 * chains)
+    weights = 0 if config.data.weights == "proportional" or backend == "cuda" else 4
+    labels = 0 if in_file and backend != "cuda" else n * (2 + 4 * chains + weights)
     return labels + scratch + states
 
 
@@ -245,6 +252,8 @@ def layout_of(kind: str, config: Config, base: Path, events: Events, engine: Map
     extra: dict[str, tuple[tuple[str, ...], npt.ArrayLike]] = {}
     if events.rows is not None:
         extra["rows"] = ("event",), events.rows
+    if events.weights is not None:
+        extra[WEIGHTS] = ("sample",), events.weights.values.astype(np.float64)
     if is_mcmc and config.mcmc.until is not None:
         extra[REFERENCES] = ("reference", "channel"), reference_events(events.values)
     return Layout(
@@ -288,9 +297,19 @@ def check_same_data(earlier: Run, events: Events, remedy: str = "restart with --
         difference = f"{then['n_events']:,} events then, {len(events.values):,} now"
     elif then["data_hash"] != events.data_hash:
         difference = "other values, or in another order"
+    elif not _same_weights(earlier, events):
+        difference = "other weights of samples (data.weights)"
     else:
         return
     raise DataError(
         f"{earlier.path}: the data have changed since this run started: {difference}; restore the files, "
         f"or {remedy}"
     )
+
+
+def _same_weights(run: Run, events: Events) -> bool:
+    """Return whether events have the weights that those of a run had."""
+    then, now = run.constants.get(WEIGHTS), events.weights
+    if then is None or now is None:
+        return then is None and now is None
+    return np.array_equal(then, now.values)

@@ -74,8 +74,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("runs")
     config = folder / "run.yaml"
     (folder / "events.csv").write_text("\n".join(["a,b", *(f"{i % 7},{i * i % 11}" for i in range(60))]))
+    (folder / "more.csv").write_text("\n".join(["a,b", *(f"{i % 5},{i * i % 13}" for i in range(20))]))
     config.write_text(
-        "data: {files: [events.csv], atoms: report, max_events: 50}\n"
+        "data: {files: [events.csv, more.csv], atoms: report, max_events: 50, weights: equal}\n"
         "model: {components: 4, learn: [alpha, m, gamma, nu, phi]}\n"
         "mcmc: {chains: 2, burn_in: 2, draws: 3}\n"
         "bem: {starts: 3, max_steps: 4}\n"

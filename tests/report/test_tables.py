@@ -132,6 +132,17 @@ def test_proportions(tmp_path: Path, gating: Gating) -> None:
         np.testing.assert_allclose([float(row[k]) for k in ("proportion", "low", "high")], want, rtol=1e-5)
 
 
+def test_weights_of_samples_count_in_all_samples_together(tmp_path: Path, gating: Gating) -> None:
+    weighted = replace(gating, n_events=np.array([900, 100]), sample_weights=np.array([5 / 9, 5.0]))
+    gating = replace(weighted, sample_weights=None)
+    np.testing.assert_allclose(weighted.overall, gating.proportions.mean(axis=1))
+    assert np.abs(weighted.overall - gating.overall).max() > 0.01
+    for name, given in (("plain", gating), ("weighted", weighted)):
+        write_tables(tmp_path / name, given, np.zeros(3), np.ones(3))
+    texts = [(tmp_path / name / "proportions.csv").read_text() for name in ("plain", "weighted")]
+    assert texts[0] == texts[1]
+
+
 def test_one_draw_has_no_interval(tmp_path: Path) -> None:
     write_tables(tmp_path, small_gating(draws=1), MEANS, SDS)
     for name in ("populations.csv", "proportions.csv"):
