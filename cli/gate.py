@@ -33,6 +33,12 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Also find the shortest sequence of gates in two markers that isolates each population.",
 )
+@click.option(
+    "--compare",
+    type=click.Path(path_type=Path),
+    help="Also score the populations against the gates of a FlowJo workspace or a GatingML 2.0 file "
+    "(needs 'dpmix[flowjo]').",
+)
 @gating.options
 def command(run: Path, output: Path, quiet: bool, **options: Any) -> None:
     """Find the populations of RUN, and write a report.
@@ -52,6 +58,7 @@ def command(run: Path, output: Path, quiet: bool, **options: Any) -> None:
       tree.json            tree of populations
       aligned.nc           draws with aligned components, for ArviZ
       strategy.csv         with --strategy: gates of each population, purity and yield
+      compare.csv          with --compare: F1 of each gate of the workspace
       gates.xml            with --strategy: these gates as GatingML 2.0, for FlowJo and FlowKit
 
     \b
@@ -60,13 +67,14 @@ def command(run: Path, output: Path, quiet: bool, **options: Any) -> None:
       dpmix gate run.h5 --output gated --format parquet --format fcs
       dpmix gate run.h5 --output coarse --level 4
       dpmix gate run.h5 --output gated --strategy
+      dpmix gate run.h5 --output gated --compare workspace.wsp
       dpmix gate run.h5 --output week2 --data 'week2/*.fcs'
     """
     from dpmix.report import gate
     from dpmix.runs.display import ProgressDisplay
 
     with ProgressDisplay(quiet):
-        own = {name: options[name] for name in ("data", "memberships", "with_map", "strategy")}
+        own = {name: options[name] for name in ("data", "memberships", "with_map", "strategy", "compare")}
         found = gate.gate(run, output, **own, **gating.arguments(options))
     if not quiet:
         click.echo(
@@ -90,7 +98,7 @@ def _summary(found: Gating) -> list[str]:
         lines.append(f"R-hat and ESS: not computed with fewer than {MIN_DRAWS} draws of each chain")
     implausible = int(found.n_implausible.sum())
     lines.append(f"implausible events: {implausible:,} ({implausible / found.n_events.sum():.2%})")
-    return lines + _strategies(found)
+    return lines + _strategies(found) + _comparison(found)
 
 
 def _strategies(found: Gating) -> list[str]:
@@ -105,6 +113,25 @@ def _strategies(found: Gating) -> list[str]:
         gates = ", then ".join(" and ".join(found.channels[c] for c in g.channels) for g in strategy.gates)
         purity, recovered, f1 = strategy.purity[-1], strategy.recovered[-1], strategy.f1[-1]
         lines.append(f"  {p + 1:3d}  {purity:7.1%} {recovered:7.1%}  {f1:.2f}  {gates}")
+    return lines
+
+
+def _comparison(found: Gating) -> list[str]:
+    """Return a line per manual gate: matched population and its F1, best union and its F1."""
+    compared = found.comparison
+    if compared is None:
+        return []
+    matches, (unions, union_f1) = compared.matches(), compared.unions()
+    lines = [f"gates of {compared.source}:", "  population    F1   union F1  gate"]
+    for g, p in enumerate(matches.tolist()):
+        matched = f"{p + 1:10d}  {compared.f1[g, p]:.2f}" if p >= 0 else f"{'none':>10}      "
+        union = f"{union_f1[g]:.2f} ({len(unions[g])})"
+        lines.append(f"  {matched}  {union:>9}  {compared.gates[g]}")
+    leaves = compared.leaves & (compared.sizes > 0)
+    if leaves.any():
+        of_leaves = [compared.f1[g, matches[g]] if matches[g] >= 0 else 0.0 for g in leaves.nonzero()[0]]
+        mean = sum(of_leaves) / len(of_leaves)
+        lines.append(f"mean F1 of the {len(of_leaves)} gates without gates inside: {mean:.2f}")
     return lines
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from dpmix.populations.result import Gating, Map
 from dpmix.report import dendrogram
 from dpmix.report import traces as trace
+from dpmix.report.comparison_figure import comparison
 from dpmix.report.drawing import (
     STYLE,
     figure_with_key,
@@ -36,12 +37,12 @@ if TYPE_CHECKING:
 
 HALO = "#ffffffd0"  # around ellipses
 FIGURES = ("heatmap", "pairs", "proportions", "tree", "traces")
+ADDED = ("map", "compare")  # on request
 
 
-def figure_paths(directory: Path, with_map: bool = False) -> list[Path]:
-    """Return the files that `write_figures` writes."""
-    names = (*FIGURES, "map") if with_map else FIGURES
-    return [directory / f"{name}.{suffix}" for name in names for suffix in ("png", "pdf")]
+def figure_paths(directory: Path, added: Sequence[str] = ()) -> list[Path]:
+    """Return the files that `write_figures` writes; `added` names the figures on request."""
+    return [directory / f"{name}.{suffix}" for name in (*FIGURES, *added) for suffix in ("png", "pdf")]
 
 
 def write_figures(
@@ -49,20 +50,19 @@ def write_figures(
     gating: Gating,
     run: Run,
     mixing: list[Mixing],
-    names: Sequence[str] = (*FIGURES, "map"),
+    names: Sequence[str] = (*FIGURES, *ADDED),
 ) -> None:
-    """Draw figures into a folder, which is created if missing.
+    """Draw figures of a run, on the transformed scale, into a folder, which is created if missing.
 
     Parameters
     ----------
     directory : str or Path
     gating : Gating
     run : Run
-        The gated run, transformed scale.
     mixing : list of Mixing
-        Result of `dpmix.runs.diagnostics.convergence` for the run.
+        Of the run (`dpmix.runs.diagnostics.convergence`).
     names : sequence of str
-        Figures to draw; default: all, the map if there is one.
+        Default: all that the gating has.
 
     Raises
     ------
@@ -80,8 +80,10 @@ def write_figures(
     }
     if (events := gating.map) is not None:
         drawn["map"] = lambda: event_map(gating, events)
-    folder = Path(directory)
-    paths = [path for path in figure_paths(folder, gating.map is not None) if path.stem in names]
+    if (compared := gating.comparison) is not None:
+        drawn["compare"] = lambda: comparison(gating, compared)
+    folder, asked = Path(directory), {*names} & {*drawn}
+    paths = [path for path in figure_paths(folder, ADDED) if path.stem in asked]
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with matplotlib.rc_context(STYLE):

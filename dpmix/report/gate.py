@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,19 +15,16 @@ from dpmix.populations import alignment, find
 from dpmix.populations.assign import assign_events
 from dpmix.populations.find import Populations
 from dpmix.populations.result import Gating
-from dpmix.populations.strategy import Strategy, find_strategies
 from dpmix.populations.summary import Summary
 from dpmix.populations.task import Task, prepare
-from dpmix.report import embedding, event_files, figures, findings, page, tables
-from dpmix.report.gatingml import Space, space_of, write_gates
+from dpmix.report import event_files, figures, findings, page, tables
+from dpmix.report.additions import Additions
 from dpmix.runs.diagnostics import convergence
 from dpmix.runs.reader import open_run
 from dpmix.system.background import in_background
 from dpmix.system.files import check_outputs
 
 log = logging.getLogger("dpmix")
-
-STRATEGY = ("strategy.csv", "gates.xml")
 
 
 def gate(
@@ -40,6 +36,7 @@ def gate(
     memberships: bool = False,
     with_map: bool = False,
     strategy: bool = False,
+    compare: str | Path | None = None,
     n_draws: int = find.DRAWS,
     level: float | None = None,
     n_populations: int | None = None,
@@ -58,8 +55,8 @@ def gate(
         Write all memberships to Parquet and CSV; draw a t-SNE map; find gates; replace existing files.
     n_draws, level, n_populations : int, float, int
         Draws to use; cut height of the tree, or number of populations to cut it into, not both.
-    engine : sequence of str, optional
-        Engine settings, for example ``engine.threads=2``.
+    compare, engine : str or Path, sequence of str
+        FlowJo workspace or GatingML file to compare with; engine settings such as ``engine.threads=2``.
 
     Returns
     -------
@@ -70,17 +67,16 @@ def gate(
     DpmixError
         Anything wrong outside the program, in one line.
     """
-    _need(with_map)
+    asked = Additions(with_map, strategy, compare)
     folder = Path(output)
     task = prepare(run_file, data, engine, folder)
-    space = space_of(task.events, task.config.data.linearize) if strategy else None
-    check_outputs(_paths(task, folder, formats, with_map, strategy), overwrite, _inputs(task))
+    asked.check(task)
+    check_outputs(_paths(task, folder, formats, asked), overwrite, _inputs(task))
     found = task.find_populations(n_draws, level, n_populations)
     gating, population = _write_events(task, found, folder, formats, memberships)
-    _warn(findings.disagreement_warning(gating))
-    strategies = _strategies(task, gating, population, folder, space) if space else ()
-    shown = embedding.make_map(task.events.values, population, task.config.seed) if with_map else None
-    return _write_report(task, found, replace(gating, strategies=strategies, map=shown), folder)
+    if warning := findings.disagreement_warning(gating):
+        log.warning("%s", warning)
+    return _write_report(task, found, asked.add(task, gating, population, folder), folder)
 
 
 def predict(
@@ -107,19 +103,13 @@ def predict(
     return _write_events(task, found, folder, formats, memberships=True)[0]
 
 
-def _need(with_map: bool) -> None:
-    """Raise `ConfigError` where a library for an option is missing."""
-    if with_map:
-        embedding.need()
-
-
-def _paths(task: Task, folder: Path, formats: Sequence[str], with_map: bool, strategy: bool) -> list[Path]:
+def _paths(task: Task, folder: Path, formats: Sequence[str], asked: Additions) -> list[Path]:
     """Return all files that `gate` writes."""
     return [
         *event_files.event_paths(folder, formats, task.events.samples, task.events.sources),
         *tables.table_paths(folder),
-        *((folder / name for name in STRATEGY) if strategy else ()),
-        *figures.figure_paths(folder / "figures", with_map),
+        *asked.paths(folder),
+        *figures.figure_paths(folder / "figures", asked.figures()),
         folder / "aligned.nc",
         folder / "report.html",
     ]
@@ -152,26 +142,6 @@ def _write_events(
     return gating, summary.population
 
 
-def _strategies(
-    task: Task, gating: Gating, population: npt.NDArray[np.int32], folder: Path, space: Space
-) -> tuple[Strategy, ...]:
-    """Return the gates of each population, and write strategy.csv and gates.xml."""
-    events, seed = task.events_without_noise(), task.config.seed
-    found = find_strategies(events, population, gating.n_populations, seed)
-    gating = replace(gating, strategies=found)
-    table, gates = (folder / name for name in STRATEGY)
-    tables.write_strategy(table, gating)
-    write_gates(gates, gating, space)
-    _warn(findings.poor_gates_warning(gating))
-    return found
-
-
-def _warn(warning: str | None) -> None:
-    """Log a warning, if there is one."""
-    if warning:
-        log.warning("%s", warning)
-
-
 def _write_report(task: Task, found: Populations, gating: Gating, folder: Path) -> Gating:
     """Write tables, aligned draws, figures and the report; return the gating."""
     tables.write_tables(folder, gating, task.events.scaling.means, task.events.scaling.sds)
@@ -184,6 +154,6 @@ def _write_report(task: Task, found: Populations, gating: Gating, folder: Path) 
 
     two_cores = usable_cores() > 1 and task.config.engine.threads != 1
     with in_background(lambda: draw("heatmap", "pairs", "proportions"), allowed=two_cores):
-        draw("tree", "traces", "map")
+        draw("tree", "traces", "map", "compare")
         page.write_report(folder / "report.html", gating, run, mixing)
     return gating

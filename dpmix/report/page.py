@@ -17,6 +17,7 @@ from dpmix.report.findings import (
     count,
     draws_used,
     mixing_note,
+    numbers_of,
     r_hat_bound,
     summary,
     warnings,
@@ -93,6 +94,7 @@ def _texts(gating: Gating, run: Run, mixing: list[Mixing]) -> dict[str, Any]:
             else "All steps of each start of Bayesian EM. The best start was gated."
         ),
         "strategies": _strategies(gating),
+        "comparison": _comparison(gating),
         "facts": _facts(gating, run),
         "samples": _samples(gating),
         "alt": _descriptions(gating, raster),
@@ -141,6 +143,30 @@ def _strategies(gating: Gating) -> list[dict[str, Any]]:
         }
         for p, strategy in enumerate(gating.strategies)
     ]
+
+
+def _comparison(gating: Gating) -> dict[str, Any] | None:
+    """Return the table of manual gates and its source; None without a comparison."""
+    compared = gating.comparison
+    if compared is None:
+        return None
+    matches, (unions, union_f1) = compared.matches().tolist(), compared.unions()
+    rows = [
+        {
+            "depth": name.count("/"),
+            "name": name.rpartition("/")[2],
+            "events": f"{compared.sizes[g]:,}",
+            "number": matches[g] + 1,
+            "colour": colour(matches[g]),
+            "ink": ink(colour(matches[g])),
+            "phenotype": gating.phenotypes[matches[g]],
+            "f1": f"{compared.f1[g, matches[g]]:.2f}",
+            "union": numbers_of(unions[g]),
+            "union_f1": f"{union_f1[g]:.2f}",
+        }
+        for g, name in enumerate(compared.gates)
+    ]
+    return {"source": compared.source, "rows": rows}
 
 
 def _samples(gating: Gating) -> list[dict[str, str]]:

@@ -1,4 +1,4 @@
-"""Tables of a gating: populations.csv, proportions.csv, tree.json and strategy.csv."""
+"""Tables of a gating: populations.csv, proportions.csv, tree.json, strategy.csv and compare.csv."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmix.model.mixture import Array
+from dpmix.populations.comparison import Comparison
 from dpmix.populations.result import QUANTILES, Gating, interval
 from dpmix.report.gatingml import gate_name
 from dpmix.system.files import write_text, writing
@@ -88,6 +89,35 @@ def _strategy_rows(gating: Gating) -> Iterator[Sequence[object]]:
             yield [*known, k + 1, name, *names, *measured]
         if not n_steps:
             yield [*known, *[""] * 8]
+
+
+def write_comparison(path: Path, comparison: Comparison, phenotypes: Sequence[str]) -> None:
+    """Write compare.csv: one row per gate of the workspace.
+
+    `population` is the population matched with the gate, `shared events` counts the events in both, and `f1`
+    is 2 shared events / (events + population events). `union` lists the populations
+    whose union is most similar to the gate, and `union f1` is the F1 of this union. A gate without a matching
+    population has empty cells.
+
+    Raises
+    ------
+    DataError
+        The file cannot be written.
+    """
+    write_text(path, _lines(_comparison_rows(comparison, phenotypes)))
+
+
+def _comparison_rows(comparison: Comparison, phenotypes: Sequence[str]) -> Iterator[Sequence[object]]:
+    yield [
+        *("gate", "has gates inside", "events", "population", "phenotype", "population events"),
+        *("shared events", "f1", "union", "union f1"),
+    ]
+    unions, union_f1 = comparison.unions()
+    for g, p in enumerate(comparison.matches().tolist()):
+        known = [comparison.gates[g], not comparison.leaves[g], comparison.sizes[g]]
+        own = [p + 1, phenotypes[p], comparison.populations[g, p], comparison.overlap[g, p]]
+        matched = [*own, comparison.f1[g, p]] if p >= 0 else [""] * 5
+        yield [*known, *matched, " ".join(str(q + 1) for q in unions[g]), union_f1[g]]
 
 
 def _lines(rows: Iterable[Sequence[object]]) -> str:

@@ -22,6 +22,7 @@ from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 from sklearn.metrics import adjusted_rand_score
 from test_find import POPULATIONS, Normals, cpu, normals, sample, write_run
+from workspaces import write_workspace
 
 from dpmix import open_run
 from dpmix.cli import main
@@ -421,6 +422,36 @@ def test_flowkit_applies_the_gates_to_the_files(folder: Path, tmp_path: Path) ->
     assert last.max() > 0.95
     lines = [line.split() for line in shown.stdout.partition("gating strategy")[2].splitlines()[2:]]
     assert [int(line[0]) for line in lines[: len(last)]] == [*last.index]
+
+
+def test_populations_are_scored_against_the_gates_of_a_workspace(folder: Path, tmp_path: Path) -> None:
+    files = [folder / "a.fcs", folder / "b.fcs"]
+    source = open_source(files[0])
+    cd3, cd19 = (next(c.detector for c in source.details if c.marker == m) for m in ("CD3", "CD19"))
+    gates = {"T": {cd3: (0.5, None)}, "T/more": {cd3: (0.55, None)}, "B": {cd19: (0.5, None)}}
+    write_workspace(tmp_path / "w.wsp", files, gates)
+    out = tmp_path / "out"
+    shown = dpmix(
+        *("gate", folder / "run.h5", "--output", out, "--draws", "4", "--compare", tmp_path / "w.wsp")
+    )
+    assert {"compare.csv", "figures/compare.png", "figures/compare.pdf"} <= files_of(out)
+    table = pandas.read_csv(out / "compare.csv").set_index("gate")
+    assert table.index.tolist() == ["T", "T/more", "B"]
+    assert table["has gates inside"].tolist() == [True, False, False]
+    gated = events(out)
+    for name, row in table.iterrows():
+        own = gated.population == row.population
+        assert own.sum() == row["population events"]
+        assert row.f1 == pytest.approx(2 * row["shared events"] / (row.events + own.sum()))
+        assert row["union f1"] >= row.f1 - 1e-6, name
+    assert table["union f1"].min() > 0.9
+    assert "  gate\n" in shown.stdout
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert '<h2 id="compare">Manual gates</h2>' in page
+    refused = dpmix(
+        *("gate", folder / "run.h5", "--output", out, "--overwrite", "--compare", folder / "a.fcs"), code=2
+    )
+    assert "need a FlowJo workspace (.wsp) or a GatingML 2.0 file" in refused.stderr
 
 
 # ---------------------------------------------------------------------------- errors

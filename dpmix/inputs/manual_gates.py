@@ -1,0 +1,247 @@
+"""Gates that a person has drawn: FlowJo workspaces (.wsp) and GatingML 2.0 files, read by FlowKit.
+
+A gate has the name of its path, for example "Live/CD3+". A workspace has the gates, the compensation and the
+transforms of each sample; a sample is found by the name of its file, or by $FIL. The gates of a GatingML file
+apply to every sample.
+
+FlowKit applies the gates: it undoes $PnE, divides by $PnG, compensates and transforms as the workspace says.
+FlowKit does not read spectral matrices other than by ordinary least squares, FlowJo's transforms other than
+linear, log, biex, logicle and ArcSinh, or gates on derived parameters. It reads a whole file into memory (8
+bytes per number, several times).
+
+FlowJo's biex is a table of an older logicle scale. Over the range of the table, the logicle scale with t =
+its top, w = log10(-width) / 2, m = positive decades and a = negative decades differs from it by at most 0.005
+of the scale.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmix.errors import ConfigError, DataError
+from dpmix.inputs.fcs import Spillover
+from dpmix.inputs.sources import Source
+from dpmix.inputs.transforms import Transform
+from dpmix.system.extras import require_extra
+
+Flags = npt.NDArray[np.bool_]
+
+UNCOMPENSATED = (None, "uncompensated")
+
+
+def need(what: str) -> None:
+    """Raise `ConfigError` if FlowKit is missing; the message starts with `what` needs it."""
+    require_extra("flowkit", "flowjo", what)
+
+
+class ManualGates:
+    """The gates of one workspace or GatingML file.
+
+    Parameters
+    ----------
+    path : Path
+    where : str
+        Option or config key that names the file, for messages.
+
+    Raises
+    ------
+    ConfigError
+        FlowKit is missing, or the file cannot be read.
+    """
+
+    def __init__(self, path: Path, where: str) -> None:
+        need(where)
+        self.path, self._where = path, where
+        import flowkit
+
+        try:
+            with path.open("rb") as file:
+                self._is_workspace = b"<Workspace" in file.read(65_536)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                if self._is_workspace:
+                    self._workspace: Any = flowkit.Workspace(str(path), load_missing_file_data=True)
+                else:
+                    self._strategy: Any = flowkit.parse_gating_xml(str(path))
+        except OSError as error:
+            raise ConfigError([f"{where}: {path}: cannot be read ({error.strerror})"]) from None
+        except Exception as error:  # FlowKit and its parser raise errors of many kinds
+            need_file = "need a FlowJo workspace (.wsp) or a GatingML 2.0 file"
+            raise ConfigError([f"{where}: {path}: {_line(error)}; {need_file}"]) from None
+
+    def require(self, source: Source) -> None:
+        """Raise `DataError` if the file has no gates for a sample."""
+        self._strategy_of(source)
+
+    def members(self, source: Source) -> dict[str, Flags]:
+        """Return the events inside each gate of a sample, bool [N], by the name of the gate.
+
+        Raises
+        ------
+        DataError
+            The sample is not an FCS file or not in the workspace, or FlowKit cannot apply a gate.
+        """
+        import flowkit
+
+        strategy = self._strategy_of(source)
+        header = source.header
+        if header is None or header.data_set > 1:
+            found = "is not an FCS file" if header is None else "is not the first data set of its file"
+            raise DataError(f"{source.name}: {found}, which {self._where} requires")
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                sample = flowkit.Sample(
+                    str(source.path),
+                    sample_id=self._sample_of(source) if self._is_workspace else source.name,
+                    ignore_offset_error=True,
+                    ignore_offset_discrepancy=True,
+                    use_flowjo_labels=self._is_workspace,
+                )
+                result = strategy.gate_sample(sample)
+            gates = [gate for gate in strategy.get_gate_ids() if not _has_quadrants(strategy, gate)]
+            return {
+                "/".join((*path[1:], name)): result.get_gate_membership(name, path) for name, path in gates
+            }
+        except Exception as error:
+            problem = f"FlowKit cannot apply the gates of {self.path} ({_line(error)})"
+            raise DataError(f"{source.name}: {problem}") from None
+
+    def population(self, source: Source, name: str) -> tuple[str, Flags]:
+        """Return the full name of a gate of a sample and the events inside it, bool [N].
+
+        Parameters
+        ----------
+        source : Source
+        name : str
+            Path of the gate, or an end of it that only one gate has.
+
+        Raises
+        ------
+        ConfigError
+            No gate has this name, or several have.
+        """
+        members = self.members(source)
+        same = [gate for gate in members if gate == name]
+        found = same or [gate for gate in members if gate.endswith(f"/{name}")]
+        if len(found) != 1:
+            which = f"several gates have this name: {', '.join(found)}" if found else "no gate has this name"
+            known = "" if found else f"; {self.path} has {', '.join(members) or 'no gates'}"
+            raise ConfigError([f"{self._where}: {name}: {which} in {source.name}{known}"])
+        return found[0], members[found[0]]
+
+    def spillover(self, source: Source) -> Spillover | None:
+        """Return the matrix of a sample; None where the file has none, or refers to that of the sample."""
+        strategy = self._strategy_of(source)
+        names = [name for name in strategy.comp_matrices if name not in UNCOMPENSATED]
+        if not names:
+            return None
+        if len(names) > 1:
+            found = f"{self.path}: has several matrices ({', '.join(names)})"
+            raise ConfigError([f"{self._where}: {found}; give one in data.compensation"])
+        matrix = strategy.comp_matrices[names[0]]
+        detectors = [_detector(source, name) for name in matrix.detectors]
+        gains = {channel.detector: channel.gain or 1.0 for channel in source.details}
+        gain = np.array([gains.get(detector, 1.0) for detector in detectors])
+        return Spillover(tuple(detectors), np.asarray(matrix.matrix, np.float64) * gain / gain[:, None])
+
+    def transforms(self, source: Source) -> dict[str, Transform]:
+        """Return the transform of each channel that has one, by the name of its detector.
+
+        Raises
+        ------
+        ConfigError
+            A transform is not one of logicle, biex, ArcSinh, log and linear, or a channel has several.
+        """
+        strategy = self._strategy_of(source)
+        if self._is_workspace:
+            used = {(name, name) for name in strategy.transformations}
+        else:
+            gates = [_gate(strategy, gate) for gate in strategy.get_gate_ids()]
+            dimensions = [d for gate in gates for d in getattr(gate, "dimensions", None) or ()]
+            used = {
+                (getattr(d, "dimension_ref", None) or d.id, d.transformation_ref)
+                for d in dimensions
+                if getattr(d, "transformation_ref", None) and hasattr(d, "id")
+            }
+        units = {c.detector: 1.0 / (c.gain or 1.0) for c in source.details}
+        found: dict[str, Transform] = {}
+        for name, reference in sorted(used):
+            detector = _detector(source, name)
+            if detector not in units:  # FlowJo repeats the transforms under the names of compensated channels
+                continue
+            made = self._transform(name, strategy.transformations[reference], units[detector])
+            if found.setdefault(detector, made) != made:
+                problem = f"{self.path}: has several transforms of {name}"
+                raise ConfigError([f"{self._where}: {problem}; give one in data.transform"])
+        return found
+
+    def _transform(self, name: str, theirs: Any, unit: float) -> Transform:
+        """Return a transform of FlowKit as one of dpmix, whose values are not divided by the gain."""
+        kind = type(theirs).__name__
+        if kind == "LogicleTransform":
+            width = {"w": theirs.param_w, "m": theirs.param_m, "a": theirs.param_a}
+            return Transform("logicle", t=theirs.param_t / unit, **width)
+        if kind == "WSPBiexTransform":
+            w = math.log10(-theirs.width) / 2.0
+            return Transform("logicle", t=theirs.max_value / unit, w=w, m=theirs.positive, a=theirs.negative)
+        if kind == "AsinhTransform":
+            return Transform(
+                "arcsinh", cofactor=theirs.param_t / math.sinh(theirs.param_m * math.log(10)) / unit
+            )
+        if kind in ("LogTransform", "WSPLogTransform"):
+            return Transform("log")
+        if kind == "LinearTransform":
+            return Transform("linear")
+        problem = f"{self.path}: has a {kind} for {name}, which dpmix does not have"
+        raise ConfigError([f"{self._where}: {problem}; give a transform in data.transform"])
+
+    def _strategy_of(self, source: Source) -> Any:
+        """Return the gates of a sample as FlowKit has them."""
+        if not self._is_workspace:
+            return self._strategy
+        return self._workspace.get_gating_strategy(self._sample_of(source))
+
+    def _sample_of(self, source: Source) -> str:
+        """Return the name of a sample in the workspace."""
+        samples: Sequence[str] = self._workspace.get_sample_ids(loaded_only=False)
+        own = [source.path.name, source.header.keywords.get("fil", "") if source.header else ""]
+        for name in own:
+            if name in samples:
+                return name
+        known = ", ".join(samples) or "no samples"
+        raise DataError(f"{source.name}: {self.path} has no sample of this name; it has {known}")
+
+
+def _detector(source: Source, name: str) -> str:
+    """Return the detector that a name stands for; FlowJo writes _ for /."""
+    detectors = [channel.detector for channel in source.details]
+    same = [detector for detector in detectors if detector.replace("/", "_") == name]
+    return name if name in detectors or not same else same[0]
+
+
+def _gate(strategy: Any, gate: tuple[str, tuple[str, ...]]) -> Any:
+    """Return a gate; None for one quadrant of a quadrant gate."""
+    from flowkit.exceptions import QuadrantReferenceError
+
+    try:
+        return strategy.get_gate(*gate)
+    except QuadrantReferenceError:
+        return None
+
+
+def _has_quadrants(strategy: Any, gate: tuple[str, tuple[str, ...]]) -> bool:
+    """Return True for a quadrant gate, whose quadrants are the gates with events."""
+    return hasattr(_gate(strategy, gate), "quadrants")
+
+
+def _line(error: Exception) -> str:
+    """Return the message of an error in one line."""
+    return " ".join((str(error) or type(error).__name__).split())

@@ -1,0 +1,96 @@
+"""Results that a gating has on request: a map, gating strategies, a comparison with manual gates."""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmix.inputs.manual_gates import ManualGates
+from dpmix.populations.comparison import compare
+from dpmix.populations.result import Gating
+from dpmix.populations.strategy import find_strategies
+from dpmix.populations.task import Task
+from dpmix.report import embedding, findings, tables
+from dpmix.report.gatingml import space_of, write_gates
+
+log = logging.getLogger("dpmix")
+
+TABLE, GATES, COMPARISON = "strategy.csv", "gates.xml", "compare.csv"
+
+
+@dataclass(frozen=True)
+class Additions:
+    """The results asked for.
+
+    Attributes
+    ----------
+    with_map, strategy : bool
+    workspace : Path or None
+        FlowJo workspace or GatingML file to compare with.
+
+    Raises
+    ------
+    ConfigError
+        A library is missing, or the workspace cannot be read.
+    """
+
+    with_map: bool = False
+    strategy: bool = False
+    workspace: str | os.PathLike[str] | None = None
+    _manual: list[ManualGates] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.with_map:
+            embedding.need()
+        if self.workspace is not None:
+            self._manual.append(ManualGates(Path(self.workspace), "--compare"))
+
+    def check(self, task: Task) -> None:
+        """Raise `ConfigError` or `DataError` if the events do not allow a result, before any work."""
+        if self.strategy:
+            space_of(task.events, task.config.data.linearize)
+        for manual in self._manual:
+            for source in task.events.sources:
+                manual.require(source)
+
+    def paths(self, folder: Path) -> list[Path]:
+        """Return the files that `add` writes."""
+        names = [*((TABLE, GATES) if self.strategy else ()), *((COMPARISON,) if self._manual else ())]
+        return [folder / name for name in names]
+
+    def figures(self) -> tuple[str, ...]:
+        """Return the names of the figures of these results."""
+        return (*(("map",) if self.with_map else ()), *(("compare",) if self._manual else ()))
+
+    def add(self, task: Task, gating: Gating, population: npt.NDArray[np.int32], folder: Path) -> Gating:
+        """Compute the results, write their tables, and return the gating with them.
+
+        Parameters
+        ----------
+        task : Task
+        gating : Gating
+        population : int32 [N]
+            Most probable population of each event.
+        folder : Path
+        """
+        if self.strategy:
+            events = task.events_without_noise()
+            found = find_strategies(events, population, gating.n_populations, task.config.seed)
+            gating = replace(gating, strategies=found)
+            tables.write_strategy(folder / TABLE, gating)
+            write_gates(folder / GATES, gating, space_of(events, task.config.data.linearize))
+            if warning := findings.poor_gates_warning(gating):
+                log.warning("%s", warning)
+        for manual in self._manual:
+            compared = compare(task.events, population, gating.n_populations, manual)
+            tables.write_comparison(folder / COMPARISON, compared, gating.phenotypes)
+            gating = replace(gating, comparison=compared)
+        if self.with_map:
+            shown = embedding.make_map(task.events.values, population, task.config.seed)
+            gating = replace(gating, map=shown)
+        return gating
