@@ -51,7 +51,8 @@ class Comparison:
     @property
     def f1(self) -> Array:
         """F1 of each gate and population, float64 [G, P]."""
-        return 2.0 * self.overlap / np.maximum(self.sizes[:, None] + self.populations, 1)
+        f1: Array = 2.0 * self.overlap / np.maximum(self.sizes[:, None] + self.populations, 1)
+        return f1
 
     @property
     def leaves(self) -> Flags:
