@@ -48,6 +48,11 @@ def command(files: tuple[str, ...], output: Path | None, compensation: str, over
       dpmix init monday/*.fcs tuesday.fcs --output run.yaml
       dpmix init week --output run.yaml
     """
+    if output is not None and output.is_dir():
+        example = output / "run.yaml"
+        raise ConfigError(
+            [f"{output}: is a folder; give the name of the config to write, for example {example}"]
+        )
     if output is not None and output.exists() and not overwrite:
         raise ConfigError([f"{output}: exists already; --overwrite replaces it"])
     text = write_config(files, Path() if output is None else output.parent, compensation)

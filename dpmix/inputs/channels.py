@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dpmix.errors import ConfigError, DataError
@@ -48,6 +49,25 @@ def match_all(where: str, patterns: Sequence[str], source: Source) -> dict[str, 
     if problems:
         raise ConfigError(problems)
     return found
+
+
+def refuse_twice(
+    where: str, patterns: Sequence[str], found: Mapping[str, Sequence[int]], source: Source
+) -> None:
+    """Raise `ConfigError` if a name is listed twice, or a channel by both of its names; globs may overlap.
+
+    Parameters are those of `match_all`, and the channels that it found.
+    """
+    counts = Counter(patterns).items()
+    problems = [f"{where}: {name} is listed {n} times, need each name once" for name, n in counts if n > 1]
+    single = [name for name, numbers in found.items() if len(numbers) == 1 and not set("*?[") & set(name)]
+    for k, channel in enumerate(source.details):
+        names = [name for name in single if k in found[name]]
+        if len(names) > 1:
+            one = f"names of one channel, {channel.detector} of {source.name}"
+            problems.append(f"{where}: {' and '.join(names)} are {one}; need one of them")
+    if problems:
+        raise ConfigError(problems)
 
 
 def match(pattern: str, details: Sequence[Channel]) -> list[int]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from dpmix.errors import DataError
 from dpmix.inputs.channel_names import why_left_out
-from dpmix.inputs.channels import match_all, same_channels
+from dpmix.inputs.channels import match_all, refuse_twice, same_channels
 from dpmix.inputs.sources import Source
 from dpmix.kernels.layout import MAX_CHANNELS
 from dpmix.model.mixture import Floats
@@ -50,7 +50,7 @@ def choose_channels(
     Raises
     ------
     ConfigError
-        A name matches no channel of the first file.
+        A name matches no channel of the first file, or is listed twice.
     DataError
         No channel is selected, or a file lacks one.
     """
@@ -60,6 +60,7 @@ def choose_channels(
         own = _recorded(first, recorded)
     elif patterns is not None:
         found = match_all("data.channels", patterns, first)
+        refuse_twice("data.channels", patterns, found, first)
         own = list(dict.fromkeys(k for numbers in found.values() for k in numbers))
     else:
         own, left_out = _default(sources)

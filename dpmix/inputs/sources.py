@@ -93,9 +93,9 @@ class Source:
         wanted = range(len(self.details)) if columns is None else columns
         words = [self.details[k].detector for k in wanted if not self.details[k].numeric]
         if words:
-            raise DataError(
-                f"{self.name}: no numbers in {', '.join(words)}; list the channels to use in data.channels"
-            )
+            why = f" ({'; '.join(self.warnings)})" if self.warnings else ""
+            found = f"no numbers in {', '.join(words)}{why}"
+            raise DataError(f"{self.name}: {found}; list the channels to use in data.channels")
         try:
             # A float64 beyond float32 becomes infinite; infinite values raise an error later.
             with np.errstate(over="ignore"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from dpmix.errors import DataError
 from dpmix.inputs.fcs import Channel
+from dpmix.inputs.fcs_text import quoted
 from dpmix.inputs.sources import Source, named_channels, refuse_part, require_columns, require_memory
 from dpmix.inputs.storage import Storage
 from dpmix.system.progress import ProgressLog
@@ -36,6 +37,7 @@ def open_text(path: Path, part: str, storage: Storage) -> Source:
 
     with pyarrow.csv.open_csv(path, reading, parsing) as first:
         types = {key: first.schema.field(key).type for key in keys}
+        start = next(iter(first), None)  # None for a table without rows
     numeric = [key for key, type_ in types.items() if _is_number(type_) or pyarrow.types.is_null(type_)]
     if not numeric:
         raise DataError(f"{path}: found no column of numbers (with decimal points), need a row per event")
@@ -48,17 +50,69 @@ def open_text(path: Path, part: str, storage: Storage) -> Source:
         column_types=dict.fromkeys(numeric, pyarrow.float32()), include_columns=numeric
     )
     progress = ProgressLog(f"reading {path.name}", path.stat().st_size)
-    with pyarrow.csv.open_csv(path, reading, parsing, convert) as batches:
-        for batch in batches:
-            table.append(np.column_stack([c.to_numpy(zero_copy_only=False) for c in batch.columns]))
-            progress.add(TEXT_BLOCK)
+    try:
+        with pyarrow.csv.open_csv(path, reading, parsing, convert) as batches:
+            for batch in batches:
+                table.append(np.column_stack([c.to_numpy(zero_copy_only=False) for c in batch.columns]))
+                progress.add(TEXT_BLOCK)
+    except pyarrow.ArrowInvalid as error:
+        as_text = pyarrow.csv.ConvertOptions(
+            column_types=dict.fromkeys(numeric, pyarrow.string()), include_columns=numeric
+        )
+        with pyarrow.csv.open_csv(path, reading, parsing, as_text) as batches:
+            problem = _first_text(batches, [details[int(key)].detector for key in numeric])
+        raise DataError(f"{path}: {problem or error}; correct the file") from error
     place = {int(key): k for k, key in enumerate(numeric)}
     return Source(
         path.name,
         details,
         len(table),
         lambda start, stop, columns: table.read(start, stop)[:, [place[c] for c in columns]],
+        warnings=() if start is None else _mixed_columns(start, details),
     )
+
+
+def _mixed_columns(start: Any, details: Sequence[Channel]) -> tuple[str, ...]:
+    """Return a warning for each column of an Arrow batch, the start of a table, with texts among numbers."""
+    warnings = []
+    for k in [k for k, channel in enumerate(details) if not channel.numeric]:
+        cells = start.column(k).cast("string").to_pylist()
+        texts = _texts(cells)
+        if len(cells) > 2 * len(texts):
+            row, cell = texts[0]
+            found = f"row {row + 1} is {quoted(cell)}, which is no number"
+            warnings.append(
+                f"column {details[k].detector} is not used: {found} ({len(texts)} of {len(cells)} rows)"
+            )
+    return tuple(warnings)
+
+
+def _first_text(batches: Iterable[Any], names: Sequence[str]) -> str:
+    """Return where Arrow batches of texts, a column for each name, have the first cell that is no number."""
+    before = 0
+    for batch in batches:
+        found = [
+            (row, name, cell)
+            for name, column in zip(names, batch.columns, strict=True)
+            for row, cell in _texts(column.to_pylist())[:1]
+        ]
+        if found:
+            row, name, cell = min(found)
+            return f"row {before + row + 1} of column {name} is {quoted(cell)}, which is no number"
+        before += batch.num_rows
+    return ""
+
+
+def _texts(cells: Sequence[str | None]) -> list[tuple[int, str]]:
+    """Return rows and cells that are neither numbers nor missing values."""
+    import pyarrow.csv
+
+    missing = pyarrow.csv.ConvertOptions().null_values
+    return [
+        (row, cell)
+        for row, cell in enumerate(cells)
+        if cell is not None and cell not in missing and not _is_float(cell)
+    ]
 
 
 def _first_line(path: Path) -> tuple[list[str], str]:

@@ -123,7 +123,11 @@ def _events(
     settings = config.data if spread else config.data.model_copy(update={"atoms": "report"})
     if not data:
         recorded = preprocess.Recorded(run.detectors, scaling)
-        events = preprocess.prepare(settings, run.base, config.seed, storage, recorded)
+        try:
+            events = preprocess.prepare(settings, run.base, config.seed, storage, recorded)
+        except ConfigError as error:
+            remedy = "if the files have moved, name them with --data"
+            raise ConfigError([f"{problem}; {remedy}" for problem in error.problems]) from error
         if spread:
             check_same_data(run, events, "gate other files with --data")
         return events

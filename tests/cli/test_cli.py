@@ -411,6 +411,8 @@ def test_init_prints_without_output_and_never_overwrites_unasked(folder: Path) -
     refused = dpmix("init", "in/events.csv", "--output", "in/run.yaml", code=2)
     assert refused.stderr == "dpmix: in/run.yaml: exists already; --overwrite replaces it\n"
     assert (folder / "in/run.yaml").read_text() == CONFIG
+    misplaced = dpmix("init", "in/events.csv", "--output", "in", "--overwrite", code=2)
+    assert misplaced.stderr.startswith("dpmix: in: is a folder; give the name of the config to write")
     dpmix("init", "in/events.csv", "--output", "in/run.yaml", "--overwrite")
     assert load_config("in/run.yaml").data.channels == ["a", "b", "c"]
 

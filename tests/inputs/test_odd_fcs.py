@@ -198,6 +198,11 @@ def test_a_warning_is_shown_by_every_command_and_stored(folder: Path) -> None:
     assert stored.startswith(warning)
     assert f"warning: {warning}" in dpmix("info", "run.h5").output
     assert "warning: HEADER and TEXT disagree" in dpmix("info", "a.fcs").output
+    (folder / "a.fcs").rename(folder / "moved.fcs")
+    lost = CliRunner().invoke(main, ["gate", "run.h5", "--output", "gated", "--quiet"])
+    assert "a.fcs matches no file in" in lost.output
+    assert lost.output.endswith("if the files have moved, name them with --data\n")
+    (folder / "moved.fcs").rename(folder / "a.fcs")
     gating = predict("run.h5", ["a.fcs"], "predicted")
     assert [stored] == list(gating.warnings)
     assert f"warning: {warning}" in dpmix("predict", "run.h5", "a.fcs", "--output", "b", "--quiet").output

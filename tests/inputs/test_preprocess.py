@@ -88,6 +88,18 @@ def test_names_without_a_match_are_reported_with_the_nearest(tmp_path: Path) -> 
         events_of(tmp_path, "a.npz", transform={"CD9*": {"method": "linear"}})
 
 
+def test_names_that_are_listed_twice_are_refused(tmp_path: Path) -> None:
+    write_fcs(tmp_path / "a.fcs", normal(), ["PE-A", "PE-H", "APC-A"], ["CD4", "CD4", "CD8"])
+    with pytest.raises(ConfigError) as caught:
+        events_of(tmp_path, "a.fcs", channels=["PE-A", "CD8", "PE-A", "APC-A"])
+    assert caught.value.problems == [
+        "data.channels: PE-A is listed 2 times, need each name once",
+        "data.channels: CD8 and APC-A are names of one channel, APC-A of a.fcs; need one of them",
+    ]
+    overlapping = events_of(tmp_path, "a.fcs", channels=["PE-A", "CD4", "P*"], transform=LINEAR)
+    assert overlapping.detectors == ("PE-A", "PE-H")
+
+
 def test_only_scatter(tmp_path: Path) -> None:
     save(tmp_path, "a.npz", normal(), ["FSC-A", "SSC.H", "Time"])
     with pytest.raises(DataError, match=r"no channel is used by default: FSC-A, SSC.H \(scatter\); Time"):
