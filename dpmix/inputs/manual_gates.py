@@ -148,9 +148,7 @@ class ManualGates:
             raise ConfigError([f"{self._where}: {found}; give one in data.compensation"])
         matrix = strategy.comp_matrices[names[0]]
         detectors = [_detector(source, name) for name in matrix.detectors]
-        gains = {channel.detector: channel.gain or 1.0 for channel in source.details}
-        gain = np.array([gains.get(detector, 1.0) for detector in detectors])
-        return Spillover(tuple(detectors), np.asarray(matrix.matrix, np.float64) * gain / gain[:, None])
+        return Spillover(tuple(detectors), np.asarray(matrix.matrix, np.float64))
 
     def transforms(self, source: Source) -> dict[str, Transform]:
         """Return the transform of each channel that has one, by the name of its detector.
@@ -171,31 +169,28 @@ class ManualGates:
                 for d in dimensions
                 if getattr(d, "transformation_ref", None) and hasattr(d, "id")
             }
-        units = {c.detector: 1.0 / (c.gain or 1.0) for c in source.details}
         found: dict[str, Transform] = {}
         for name, reference in sorted(used):
             detector = _detector(source, name)
-            if detector not in units:  # FlowJo repeats the transforms under the names of compensated channels
+            if detector not in source.channels:  # FlowJo repeats transforms for compensated channels
                 continue
-            made = self._transform(name, strategy.transformations[reference], units[detector])
+            made = self._transform(name, strategy.transformations[reference])
             if found.setdefault(detector, made) != made:
                 problem = f"{self.path}: has several transforms of {name}"
                 raise ConfigError([f"{self._where}: {problem}; give one in data.transform"])
         return found
 
-    def _transform(self, name: str, theirs: Any, unit: float) -> Transform:
-        """Return a transform of FlowKit as one of dpmix, whose values are not divided by the gain."""
+    def _transform(self, name: str, theirs: Any) -> Transform:
+        """Return a transform of FlowKit as one of dpmix."""
         kind = type(theirs).__name__
         if kind == "LogicleTransform":
             width = {"w": theirs.param_w, "m": theirs.param_m, "a": theirs.param_a}
-            return Transform("logicle", t=theirs.param_t / unit, **width)
+            return Transform("logicle", t=theirs.param_t, **width)
         if kind == "WSPBiexTransform":
             w = math.log10(-theirs.width) / 2.0
-            return Transform("logicle", t=theirs.max_value / unit, w=w, m=theirs.positive, a=theirs.negative)
+            return Transform("logicle", t=theirs.max_value, w=w, m=theirs.positive, a=theirs.negative)
         if kind == "AsinhTransform":
-            return Transform(
-                "arcsinh", cofactor=theirs.param_t / math.sinh(theirs.param_m * math.log(10)) / unit
-            )
+            return Transform("arcsinh", cofactor=theirs.param_t / math.sinh(theirs.param_m * math.log(10)))
         if kind in ("LogTransform", "WSPLogTransform"):
             return Transform("log")
         if kind == "LinearTransform":

@@ -8,8 +8,8 @@ apply to the files as they are:
 - compensation: the matrix itself if all samples have the same one, else `FCS` (the matrix in the file).
   FlowKit reads `FCS` only if the matrix names all fluorescence channels of the file and no others.
 - transforms: logicle; fasinh for arcsinh(x / cofactor), with 4.5 decades; flog for log, with 4.5 decades;
-  none for linear. GatingML divides values by the gain of the channel ($PnG) first; dpmix does not, so that
-  the parameters written here are divided by it.
+  none for linear. GatingML divides values by the gain of the channel ($PnG) and multiplies time by
+  $TIMESTEP. Where dpmix does not, the parameters written here are scaled.
 
 Purity, yield and F1 of the events inside a gate and those before it stand in its custom_info.
 
@@ -29,6 +29,7 @@ import numpy as np
 from dpmix.errors import ConfigError
 from dpmix.inputs.events import Events
 from dpmix.inputs.fcs import Channel, Spillover
+from dpmix.inputs.file_plans import has_gain
 from dpmix.inputs.sources import Source
 from dpmix.inputs.transforms import Transform
 from dpmix.populations.polygons import PolygonGate
@@ -97,7 +98,8 @@ def space_of(events: Events, linearize: bool) -> Space:
     ConfigError
         GatingML cannot describe it.
     """
-    units = [_units(source) for source in events.sources]
+    divided = linearize and events.scaling.gain
+    units = [_units(source, divided) for source in events.sources]
     if any(other != units[0] for other in units):
         raise ConfigError(
             ["--strategy: the gain of a channel ($PnG) differs between samples; gate them apart"]
@@ -153,12 +155,17 @@ def _transforms(name: str) -> str:
     return f"{{{TRANSFORMS}}}{name}"
 
 
-def _units(source: Source) -> dict[str, float]:
-    """Return the factor from raw values of dpmix to values of GatingML for each channel of a file."""
+def _units(source: Source, divided: bool) -> dict[str, float]:
+    """Return the factor from raw values of dpmix to values of GatingML for each channel of a file.
+
+    `divided`: dpmix has divided by the gains of linear amplifiers.
+    """
     keywords = source.header.keywords if source.header else {}
     return {
         channel.detector: float(keywords.get("timestep", "").strip() or 1.0)
         if channel.detector.lower() == "time"
+        else 1.0
+        if divided and has_gain(channel)
         else 1.0 / (channel.gain or 1.0)
         for channel in source.details
     }

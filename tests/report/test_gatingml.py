@@ -72,12 +72,22 @@ def assert_flowkit_agrees(gates: Path, fcs: Path, found: tuple[Strategy, ...]) -
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("keywords", [{}, {"$SPILLOVER": SPILL, "$P1G": "4", "$P2G": "2", "$P3G": "0.5"}])
-def test_flowkit_recovers_the_counts(tmp_path: Path, method: str, keywords: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("keywords", "linearize"),
+    [
+        ({}, True),
+        ({"$SPILLOVER": SPILL, "$P1G": "4", "$P2G": "2", "$P3G": "0.5"}, True),
+        ({"$SPILLOVER": SPILL, "$P1G": "4", "$P2G": "2", "$P3G": "0.5"}, False),
+    ],
+)
+def test_flowkit_recovers_the_counts(
+    tmp_path: Path, method: str, keywords: dict[str, str], linearize: bool
+) -> None:
     fcs = write_cells(tmp_path / "a.fcs", **keywords)
     compensation = "none" if method == "log" else "auto"  # compensated values may be negative
-    events = prepared(fcs, compensation=compensation, transform={"default": METHODS[method]})
-    found = written(tmp_path / "gates.xml", events)
+    transform = {"default": METHODS[method]}
+    events = prepared(fcs, compensation=compensation, transform=transform, linearize=linearize)
+    found = written(tmp_path / "gates.xml", events, linearize)
     assert_flowkit_agrees(tmp_path / "gates.xml", fcs, found)
 
 
@@ -117,7 +127,7 @@ def test_samples_with_different_matrices_refer_to_their_own(tmp_path: Path) -> N
 def test_scales_that_gatingml_cannot_describe_are_refused(tmp_path: Path) -> None:
     files = [write_cells(tmp_path / f"{k}.fcs", **{"$P2G": f"{k + 1}"}) for k in range(2)]
     with pytest.raises(ConfigError, match=r"--strategy: the gain of a channel \(\$PnG\) differs"):
-        space_of(prepared(files[0], files=[str(file) for file in files]), True)
+        space_of(prepared(files[0], files=[str(file) for file in files], linearize=False), False)
 
 
 def test_each_gate_states_its_population_purity_yield_and_f1(tmp_path: Path) -> None:
