@@ -58,6 +58,23 @@ class TransformConfig(Section):
         return self
 
 
+class GateConfig(Section):
+    """A population that a person has gated, from which the run starts."""
+
+    workspace: str = key(
+        ...,
+        "FlowJo workspace (.wsp) or GatingML 2.0 file. Relative to the folder of this config.",
+        min_length=1,
+        need="the path of a file, for example file.wsp",
+    )
+    population: str = key(
+        ...,
+        "Path of the gate, for example Live/CD3+, or an end of it that no other gate has.",
+        min_length=1,
+        need="the path of a gate, for example Live/CD3+",
+    )
+
+
 class WeightsConfig(Section):
     """Weights of the samples from a column of a table."""
 
@@ -93,6 +110,14 @@ class DataConfig(Section):
         "are copied to the table of proportions.",
         min_length=1,
         need="the path of a CSV file, for example samples.csv, or null",
+    )
+    gate: GateConfig | None = key(
+        None,
+        "Use only the events inside a gate of a FlowJo workspace or a GatingML 2.0 file, with its "
+        "compensation (where compensation is auto) and its transforms (where the method is auto). Needs "
+        "'dpmix[flowjo]'.",
+        need="a workspace and a population, for example {workspace: file.wsp, population: Live/CD3+}, or "
+        "null",
     )
     channels: list[str] | None = key(
         None,

@@ -72,7 +72,12 @@ def own_matrix(source: Source, expected: bool) -> tuple[Spillover | None, str]:
         return None, f"not compensated: the spillover matrix names no channel of the file ({_few(detectors)})"
     if all(known) and np.array_equal(source.spillover.matrix, np.eye(len(detectors))):
         return None, "not compensated: the spillover matrix of the file is the identity matrix"
-    return source.spillover, f"compensated with the file's own spillover matrix ({len(detectors)} channels)"
+    whose = (
+        f"the matrix of {source.spillover_from}"
+        if source.spillover_from
+        else "the file's own spillover matrix"
+    )
+    return source.spillover, f"compensated with {whose} ({len(detectors)} channels)"
 
 
 def read_matrix(path: Path) -> Spillover:

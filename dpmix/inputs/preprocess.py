@@ -2,7 +2,7 @@
 
 The steps, in this order:
 
-1. read all rows, or a random subset;
+1. read all rows (data.gate: those inside the gate), or a random subset;
 2. undo logarithmic amplification ($PnE);
 3. compensate;
 4. count margin events, or drop them if the config says so;
@@ -31,6 +31,7 @@ from dpmix.inputs.fcs import Channel
 from dpmix.inputs.file_plans import FilePlan, plan_files
 from dpmix.inputs.gather import Gathered, Subset, gather
 from dpmix.inputs.opening import open_sources
+from dpmix.inputs.parent_gate import ParentGate, gate_sources
 from dpmix.inputs.samples import open_samples
 from dpmix.inputs.scales import Atoms, FittedScale, RecordedScale, Scale
 from dpmix.inputs.storage import Storage
@@ -71,12 +72,11 @@ def prepare(
     base : Path
         Folder that file names are relative to.
     seed : int
-        For the random subset (max_events).
+        For the random subset.
     storage : Storage, optional
         Holds the events; default: memory.
     earlier : Recorded, optional
-        Of an earlier run, to prepare its events again: its channels and transforms, whatever the defaults of
-        this version are.
+        Of an earlier run, to prepare its events again: its channels and transforms.
 
     Raises
     ------
@@ -87,7 +87,9 @@ def prepare(
         fewer events than channels, values at or below 0 for a logarithm.
     """
     storage = storage or Storage()
-    sources, columns = open_samples(settings.files, settings.samples, base, storage)
+    opened, columns = open_samples(settings.files, settings.samples, base, storage)
+    gate = gate_sources(settings, base, opened)
+    sources, settings = gate.sources, gate.settings
     samples = [source.name for source in sources]
     relative = read_weights(settings, base, samples, columns)
     chosen, notes = choose_channels(settings.channels, sources, earlier and earlier.detectors)
@@ -99,10 +101,8 @@ def prepare(
     subset = Subset(n_events, settings.margin_events == "drop", seed)
     if n_events < total:
         notes.append(f"{n_events} of {total} events drawn at random (data.max_events)")
-    events = _prepare(plans, subset, scale, notes, storage)
-    weights = None
-    if settings.weights != "proportional":
-        weights = sample_weights(events.sample_starts, relative)
+    events = _prepare(plans, subset, scale, notes, storage, gate)
+    weights = None if settings.weights == "proportional" else sample_weights(events.sample_starts, relative)
     if note := describe_weights(settings, samples, weights):
         events = replace(events, report=replace(events.report, notes=(*events.report.notes, note)))
     return replace(events, sample_columns=columns, weights=weights)
@@ -145,11 +145,11 @@ def prepare_like(
     ConfigError
         A file is missing.
     DataError
-        A file cannot be read or lacks a channel of the run, or its events cannot be used: values that are not
-        finite, values at or below 0 for a logarithm, no events.
+        A file cannot be read or lacks a channel of the run, or its events cannot be used (see `prepare`).
     """
     storage = storage or Storage()
-    sources = open_sources(files, base, storage)
+    gate = gate_sources(settings, base, open_sources(files, base, storage))
+    sources = gate.sources
     both = zip(detectors, scaling.channels, strict=True)
     run = Panel("the run", tuple(Channel(name, shown if shown != name else "") for name, shown in both))
     found = [same_channels(run, range(len(detectors)), source) for source in sources]
@@ -157,11 +157,16 @@ def prepare_like(
     notes = [f"{source.name}: {note}" for source in sources for note in source.notes]
     notes += [note for _, differences in found for note in differences] + plan_notes
     subset = Subset(sum(source.n_events for source in sources))
-    return _prepare(plans, subset, RecordedScale(scaling), notes, storage)
+    return _prepare(plans, subset, RecordedScale(scaling), notes, storage, gate)
 
 
 def _prepare(
-    plans: Sequence[FilePlan], subset: Subset, scale: Scale, notes: Sequence[str], storage: Storage
+    plans: Sequence[FilePlan],
+    subset: Subset,
+    scale: Scale,
+    notes: Sequence[str],
+    storage: Storage,
+    gate: ParentGate,
 ) -> Events:
     """Gather, transform and standardise events, and report on them."""
     total = sum(plan.source.n_events for plan in plans)
@@ -185,9 +190,9 @@ def _prepare(
         sources=tuple(replace(plan.source, fetch=_closed) for plan in plans),
         sample_starts=gathered.sample_starts,
         weights=None,
-        rows=gathered.rows,
+        rows=gate.file_rows(gathered.rows, gathered.sample_starts),
         scaling=scaling,
-        report=Report(gathered.n_read, n_dropped, channels, tuple(notes), _warnings(plans)),
+        report=Report(gathered.n_read, n_dropped, channels, (*gate.notes, *notes), _warnings(plans)),
         data_hash=data_hash,
         spillovers=tuple(plan.spillover for plan in plans),
     )

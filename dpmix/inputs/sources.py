@@ -39,6 +39,8 @@ class Source:
     spillover : Spillover or None
     spillover_problem : str
         Why the file's own spillover cannot be read, "" where there is no problem.
+    spillover_from : str
+        Workspace that has the matrix, "" for the file itself.
     kind : "fluorescence", "mass" or None
         Kind of the instrument, None where the file does not show it.
     notes : tuple of str
@@ -59,6 +61,7 @@ class Source:
     fetch: Fetch
     spillover: Spillover | None = None
     spillover_problem: str = ""
+    spillover_from: str = ""
     kind: Kind = None
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()

@@ -136,6 +136,9 @@ def _events(
     if settings.compensation not in ("auto", "none"):  # a file, relative to the run's own data
         path = str(run.base / settings.compensation)
         settings = settings.model_copy(update={"compensation": path})
+    if settings.gate is not None:
+        gate = settings.gate.model_copy(update={"workspace": str(run.base / settings.gate.workspace)})
+        settings = settings.model_copy(update={"gate": gate})
     files = [str(Path(name).absolute()) for name in data]
     return preprocess.prepare_like(settings, Path(), files, scaling, run.detectors, storage)
 

@@ -83,7 +83,10 @@ class Additions:
             found = find_strategies(events, population, gating.n_populations, task.config.seed)
             gating = replace(gating, strategies=found)
             tables.write_strategy(folder / TABLE, gating)
-            write_gates(folder / GATES, gating, space_of(events, task.config.data.linearize))
+            parent = task.config.data.gate.population if task.config.data.gate else ""
+            write_gates(folder / GATES, gating, space_of(events, task.config.data.linearize), parent)
+            if parent:
+                log.info("the gates of --strategy apply inside %s (data.gate)", parent)
             if warning := findings.poor_gates_warning(gating):
                 log.warning("%s", warning)
         for manual in self._manual:

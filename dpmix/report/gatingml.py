@@ -121,8 +121,11 @@ def space_of(events: Events, linearize: bool) -> Space:
     return Space(axes, _in_units(one, units[0]) if one else None)
 
 
-def write_gates(path: Path, gating: Gating, space: Space) -> None:
+def write_gates(path: Path, gating: Gating, space: Space, parent: str = "") -> None:
     """Write the gates of all strategies of a gating.
+
+    `parent` names the population that the events were gated to before (data.gate), "" for none. Its gates are
+    not part of the file: the gates of the populations are to be drawn inside it.
 
     Raises
     ------
@@ -133,7 +136,7 @@ def write_gates(path: Path, gating: Gating, space: Space) -> None:
         ET.register_namespace(prefix, uri)
     root = ET.Element(f"{{{GATING}}}Gating-ML")
     note = ET.SubElement(ET.SubElement(root, f"{{{DATA}}}custom_info"), "dpmix")
-    note.attrib |= {"version": version("dpmix"), "run": gating.run}
+    note.attrib |= {"version": version("dpmix"), "run": gating.run, **({"parent": parent} if parent else {})}
     for axis in {axis.transform: axis for axis in space.axes if axis.kind}.values():
         wrapper = ET.SubElement(root, f"{{{TRANSFORMS}}}transformation", {_transforms("id"): axis.transform})
         parameters = {_transforms(name): f"{value!r}" for name, value in axis.parameters}
