@@ -15,6 +15,9 @@ from dpmix.config.schema import Config
 from dpmix.engines.choose import Choice, choose_backend, make_engine
 from dpmix.engines.cpu import CpuEngine
 from dpmix.errors import ConfigError, DpmixError
+from dpmix.model.mixture import Mixture
+from dpmix.model.sample_weights import SampleWeights
+from dpmix.model.streams import Key
 from dpmix.runs.mcmc import run_mcmc
 
 
@@ -28,8 +31,10 @@ class FakeCudaEngine(CpuEngine):
         devices: str | list[int],
         weight_floor: float,
         chunks_in_flight: int | None,
+        weights: SampleWeights | None,
     ) -> None:
-        super().__init__(events, weight_floor=weight_floor, chunks_in_flight=chunks_in_flight)
+        options = {"weight_floor": weight_floor, "chunks_in_flight": chunks_in_flight, "weights": weights}
+        super().__init__(events, **options)  # type: ignore[arg-type]
         self.given = (devices, weight_floor, chunks_in_flight)
 
     @property
@@ -145,6 +150,14 @@ def a_config(folder: Path, **engine: object) -> Config:
             "output": {"path": str(folder / "run.h5")},
         }
     )
+
+
+@pytest.mark.parametrize("backend", ["cpu", "cuda"])
+def test_the_engine_gets_the_weights_of_the_events(cuda: FakeCuda, backend: str) -> None:
+    events, weights = np.zeros((10, 1), np.float32), SampleWeights(np.array([0, 4, 10]), np.float32([2, 3]))
+    engine = make_engine(backend, EngineConfig(), events, weights=weights)
+    one = Mixture(np.zeros(1), np.zeros((1, 1)), np.ones((1, 1, 1)), np.zeros(1))
+    assert engine.draw_labels(one, Key(1, 0, 0)).counts == [26.0]
 
 
 def test_what_was_chosen_and_why_is_logged_and_stored(

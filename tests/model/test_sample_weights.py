@@ -21,7 +21,7 @@ from dpmix.config.schema import Config
 from dpmix.engines.cpu import CpuEngine
 from dpmix.errors import DataError
 from dpmix.model import bem, gibbs, split_merge
-from dpmix.model.mixture import Array, Stats, mixture_of
+from dpmix.model.mixture import Array, Stats, mixture_from, mixture_of
 from dpmix.model.prior import log_prior
 from dpmix.model.sample_weights import SampleWeights, sample_weights
 from dpmix.model.streams import Key, Stream
@@ -284,3 +284,34 @@ def test_a_run_from_before_weights_is_resumed_without(tmp_path: Path) -> None:
         file.attrs["config"] = config.replace("  weights: proportional\n", "")
     assert dpmix.run_mcmc(tmp_path / "run.h5", resume=True).complete
     assert_draws_of(tmp_path / "whole.h5", tmp_path / "run.h5")
+
+
+# ---- Overlapping components: the spread that docs/explanation/weights.md states
+
+
+@pytest.mark.slow
+def test_a_proportion_of_overlapping_components_spreads_as_the_page_says() -> None:
+    """Two known components and an unknown proportion p: the weighted posterior of p is known on a grid."""
+    rng = np.random.default_rng(5)
+    events = rng.normal(size=(2000, 1)) + 1.5 * (rng.random((2000, 1)) < 0.5)
+    weights = sample_weights(np.array([0, 1800, 2000]), None)
+    assert weights is not None
+    each, densities = weights.each().astype(float), st.norm.pdf(events, [0.0, 1.5])
+    grid = np.linspace(0.001, 0.999, 999)
+    logs = sum(w * np.log(grid * d[1] + (1 - grid) * d[0]) for w, d in zip(each, densities, strict=True))
+    shares = np.exp(logs - logs.max()) / np.exp(logs - logs.max()).sum()
+    mean = float(shares @ grid)
+    variance = float(shares @ np.square(grid - mean))
+    engine = CpuEngine(events.astype(np.float32), threads=1, weights=weights)
+    p, draws = mean, np.empty(6000)
+    for i in range(len(draws)):
+        with np.errstate(divide="ignore"):
+            mixture = mixture_from(np.log([1 - p, p]), np.array([[0.0], [1.5]]), np.ones((2, 1, 1)))
+        counts = engine.draw_labels(mixture, Key(1, 0, i)).counts
+        p = draws[i] = rng.beta(1.0 + counts[1], 1.0 + counts[0])
+    missing = 1.0 - mean * (1.0 - mean) / (variance * each.sum())
+    heaviness = np.square(each).sum() / each.sum()
+    expected = (1.0 + heaviness * missing) / (1.0 + missing)
+    assert expected > 1.4
+    assert draws.var() / variance == pytest.approx(expected, rel=0.15)
+    assert abs(draws.mean() - mean) < 0.2 * np.sqrt(variance)
