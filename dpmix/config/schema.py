@@ -19,6 +19,7 @@ from dpmix.config.section import Section, key
 INIT_METHODS = ("kmeans", "random", "prior", "bem")
 
 Location = Annotated[float, Field(ge=-1e9, le=1e9)]
+Coarseness = Annotated[float, Field(ge=1.0, le=1e12)]
 Variance = Annotated[float, Field(ge=1e-12, le=1e12)]
 
 
@@ -83,15 +84,14 @@ class ModelConfig(Section):
         ge=1,
         le=4096,
     )
-    coarseness: float | None = key(
+    coarseness: Coarseness | Literal["auto"] | None = key(
         5_000.0,
         "Number of events n_c that the N events count as at most: the likelihood is taken to the power "
-        "n_c / (n_c + N) (coarsened posterior). null: every event counts in full (exact posterior).",
+        "n_c / (n_c + N) (coarsened posterior). null: every event counts in full (exact posterior). auto: a "
+        "number that the run chooses at its start, at the elbow of fit against complexity.",
         "cells are not Gaussian: with more events, the exact posterior uses more and more components for the "
         "shapes of populations, and chains disagree; see docs/explanation/coarsening.md",
-        ge=1.0,
-        le=1e12,
-        need="a number of events from 1 to 1e12, or null",
+        need="a number of events from 1 to 1e12, auto, or null",
     )
     prior: PriorConfig = PriorConfig()
     learn: list[Literal["alpha", "m", "gamma", "nu", "phi"]] = key(

@@ -27,6 +27,7 @@ class Step(IntEnum):
     PROPORTIONS = 8
     SPLIT_MERGE = 9
     MAP = 10
+    COARSENESS = 11
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from dpmix.config.schema import Config
 from dpmix.model import bem
 from dpmix.model.mixture import State, mixture_of
+from dpmix.runs import initialise
 from dpmix.runs.checkpoint import Checkpoint
 from dpmix.runs.layout import Record
 from dpmix.runs.loop import (
@@ -21,7 +22,6 @@ from dpmix.runs.loop import (
     OnSweep,
     Result,
     ShouldStop,
-    collinear,
     engine_pass,
     load_checkpoint,
     record_of,
@@ -141,7 +141,7 @@ def climb(session: Session, point: _Point) -> Iterator[_Step]:
             with session.profile.span("parameters"):
                 next_state, info = bem.step(state, stats, session.prior, config.bem.update, zeta=session.zeta)
         except np.linalg.LinAlgError as error:
-            raise collinear("step", state.iteration + 1) from error
+            raise initialise.collinear("step", state.iteration + 1) from error
         emptied = int(info.emptied)
         following = _Point(next_state, record.log_posterior, emptied, point.emptied_so_far + emptied)
         yield _Step(point, replace(record, seconds=time.perf_counter() - started), following)

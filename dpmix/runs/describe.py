@@ -10,6 +10,7 @@ import numpy as np
 
 from dpmix.model.coarsening import zeta_of
 from dpmix.model.prior import PHI_FLOOR
+from dpmix.runs import coarseness
 from dpmix.runs.diagnostics import (
     ROUGH_DRAWS,
     Mixing,
@@ -73,6 +74,8 @@ def _describe_setting(run: Run) -> Iterator[str]:
         yield f"weights: an event counts {weights.min():.3g} to {weights.max():.3g}, by sample (data.weights)"
     yield f"channels ({len(run.channels)}): {', '.join(run.channels)}"
     yield f"model: at most {run.n_components} components; {_posterior(run)}; seed {run.attributes['seed']}"
+    if (choice := coarseness.choice_of(run)).is_chosen:
+        yield f"coarseness: {coarseness.describe(choice)}"
     yield f"engine: {describe_engine(run.engine)}"
     yield f"versions: {versions}"
     yield from (f"warning: {warning}" for warning in run.data_warnings)
@@ -81,7 +84,7 @@ def _describe_setting(run: Run) -> Iterator[str]:
 def _posterior(run: Run) -> str:
     """Return which posterior the run is of, in words."""
     n_events = int(run.attributes["n_events"])
-    zeta = zeta_of(run.config["model"]["coarseness"], n_events)
+    zeta = zeta_of(coarseness.choice_of(run).coarseness, n_events)
     if zeta == 1.0:
         return "exact posterior"
     return f"coarsened posterior, in which the events count as {zeta * n_events:,.0f}"

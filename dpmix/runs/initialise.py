@@ -176,6 +176,15 @@ def _require_fit(run: Run, n_components: int, events: Events) -> None:
         )
 
 
+def collinear(unit: str, number: int) -> DataError:
+    """Return the error for a covariance that is not positive definite, with its usual causes."""
+    return DataError(
+        f"{unit} {number}: a component's covariance is not positive definite: some channels are linear "
+        "combinations of others (leave one of them out with data.channels, or raise model.prior.phi), or "
+        "model.prior is far from the scale of the data"
+    )
+
+
 def seed_centres(
     points: Array, n_components: int, rng: np.random.Generator, weights: Floats | None = None
 ) -> Array:

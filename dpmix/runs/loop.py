@@ -209,16 +209,7 @@ def start_state(session: Session, chain: int, method: str = "kmeans") -> State:
             start = initialise.from_kmeans if method == "kmeans" else initialise.from_random_events
             return start(subsample, len(values), count, prior, stream, weights)
     except np.linalg.LinAlgError as error:
-        raise collinear("start", chain + 1) from error
-
-
-def collinear(unit: str, number: int) -> DataError:
-    """Return the error for a covariance that is not positive definite, with its usual causes."""
-    return DataError(
-        f"{unit} {number}: a component's covariance is not positive definite: some channels are linear "
-        "combinations of others (leave one of them out with data.channels, or raise model.prior.phi), or "
-        "model.prior is far from the scale of the data"
-    )
+        raise initialise.collinear("start", chain + 1) from error
 
 
 def result_of(session: Session) -> Result:

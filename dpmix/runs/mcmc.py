@@ -29,7 +29,6 @@ from dpmix.runs.loop import (
     Result,
     ShouldStop,
     SweepReport,
-    collinear,
     engine_pass,
     load_checkpoint,
     record_of,
@@ -234,7 +233,7 @@ def _advance(session: Session, passes: _Passes, number: int, chain: _Chain, stat
                 zeta=session.zeta,
             )
     except np.linalg.LinAlgError as error:
-        raise collinear("sweep", iteration) from error
+        raise initialise.collinear("sweep", iteration) from error
     moves = tuple(int(getattr(info, name)) for name in MCMC_COUNTS)
     return _Chain(state, info.order, moves, tuple(map(add, chain.recent, moves)))
 

@@ -26,7 +26,8 @@ from dpmix.inputs.transforms import Scaling
 from dpmix.model.coarsening import zeta_of
 from dpmix.model.mixture import HYPERPARAMETERS
 from dpmix.model.prior import Prior
-from dpmix.runs import initialise
+from dpmix.runs import coarseness, initialise
+from dpmix.runs.coarseness import Choice
 from dpmix.runs.describe import describe_engine
 from dpmix.runs.layout import COUNTS, REFERENCES, WEIGHTS, Layout
 from dpmix.runs.monitors import reference_events
@@ -43,7 +44,8 @@ log = logging.getLogger("dpmix")
 class Session:
     """Everything that the loops of MCMC and Bayesian EM work with; `open_session` makes it.
 
-    `origin` is the run file whose last draw the chains start from, where mcmc.init names one.
+    `origin` is the run file whose last draw the chains start from, where mcmc.init names one. `coarseness` is
+    that of the config, or the one chosen at the start of the run.
     """
 
     config: Config
@@ -53,11 +55,12 @@ class Session:
     prior: Prior
     writer: RunWriter
     profile: Profile
+    coarseness: float | None
 
     @property
     def zeta(self) -> float:
-        """The power of the likelihood, as `model.coarseness` says: an event of weight 1 counts so much."""
-        return zeta_of(self.config.model.coarseness, len(self.events.values))
+        """The power of the likelihood: an event of weight 1 counts so much."""
+        return zeta_of(self.coarseness, len(self.events.values))
 
     @property
     def least(self) -> float:
@@ -111,16 +114,19 @@ def open_session(kind: str, config: Config, base: Path, resume: bool, overwrite:
         engine = stack.enter_context(_engine(config, choice.backend, events, storage))
         attributes = {**engine.info, "chosen": choice.why}
         log.info("engine: %s", describe_engine(attributes))
+        profile = Profile(None if earlier is None else earlier.profile)
         if writer is None or earlier is None:
-            layout = layout_of(kind, config, base, events, attributes)
+            with profile.span("start"):
+                choice = coarseness.choose(config, events.values, prior)
+            layout = layout_of(kind, config, base, events, attributes, choice)
             writer = stack.enter_context(RunWriter.create(path, layout, overwrite))
         else:
             warn_of_other_arithmetic(earlier.engine, attributes)
             check_same_data(earlier, events)
+            choice = coarseness.choice_of(earlier)
             if kind == "mcmc":
                 writer = _extended(stack, writer, config, earlier)
-        profile = Profile(None if earlier is None else earlier.profile)
-        yield Session(config, origin, events, engine, prior, writer, profile)
+        yield Session(config, origin, events, engine, prior, writer, profile, choice.coarseness)
 
 
 def _storage(kind: str, config: Config, backend: str, replaces: bool) -> Storage:
@@ -245,11 +251,13 @@ def make_prior(model: ModelConfig, channels: Sequence[str]) -> Prior:
     )
 
 
-def layout_of(kind: str, config: Config, base: Path, events: Events, engine: Mapping[str, object]) -> Layout:
+def layout_of(
+    kind: str, config: Config, base: Path, events: Events, engine: Mapping[str, object], choice: Choice
+) -> Layout:
     """Return the layout of the run file: its sizes and everything that is constant during the run."""
     scaling = events.scaling
     is_mcmc = kind == "mcmc"
-    extra: dict[str, tuple[tuple[str, ...], npt.ArrayLike]] = {}
+    extra: dict[str, tuple[tuple[str, ...], npt.ArrayLike]] = {**choice.constants}
     if events.rows is not None:
         extra["rows"] = ("event",), events.rows
     if events.weights is not None:
@@ -283,6 +291,7 @@ def layout_of(kind: str, config: Config, base: Path, events: Events, engine: Map
             "n_events": len(events.values),
             "detectors": list(events.detectors),
             "sample_table": {name: list(cells) for name, cells in events.sample_columns.items()},
+            **choice.attributes,
         },
     )
 

@@ -1,0 +1,236 @@
+"""Choose the coarseness of a run, `model.coarseness: auto`, by the elbow of fit against complexity.
+
+At most `MOST_EVENTS` events, drawn at random, are divided into two halves. For each n_c of `GRID`, Bayesian
+EM is fitted to one half. The fit is judged by its mean log density at the other half: up to a constant, this
+is minus the Kullback-Leibler divergence from the distribution of the events to the fit. Its complexity is the
+number of occupied components.
+
+n_c belongs to all N events: a run counts them as zeta N = n_c N / (n_c + N) events. A fit to n of them takes
+the same precision from fewer events, so each counts zeta N / n. No event can count more than one: n_c is
+tried only where zeta N is at most n.
+
+The choice is the n_c at which the fit, minus the complexity, is largest, both scaled to run from 0 to 1 over
+the grid. This is the elbow of the curve as Satopää et al. (2011), ICDCS Workshops, p. 166, define it. Miller
+and Dunson (2019), J. Am. Stat. Assoc. 114:1113, choose the coarseness where such a curve begins to level off.
+
+The fits use the CPU engine for every backend, so that the choice does not depend on it. G values of n_c.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpmix.config.schema import Config
+from dpmix.engines.cpu import CpuEngine
+from dpmix.errors import DataError
+from dpmix.inputs.storage import release_pages
+from dpmix.model import bem
+from dpmix.model.coarsening import zeta_of
+from dpmix.model.mixture import Array, Floats, Ints, State, mixture_of, occupied
+from dpmix.model.prior import Prior, log_prior
+from dpmix.model.streams import Step, Stream
+from dpmix.runs import initialise
+from dpmix.runs.layout import AnyArray
+from dpmix.runs.reader import Run
+
+log = logging.getLogger("dpmix")
+
+AUTO = "auto"
+GRID = (500.0, 1_000.0, 2_000.0, 3_000.0, 5_000.0, 7_000.0, 10_000.0, 14_000.0, 20_000.0)
+MOST_EVENTS = 20_000
+LEAST_EVENTS = 2_000  # with fewer, less than three values of n_c could be compared
+FEW_EVENTS_DEFAULT = 5_000.0  # with so few events, nearly the exact posterior
+MOST_COMPONENTS = 128
+MOST_STEPS = 100
+TOLERANCE = 1e-5
+CONSTANTS = ("coarseness", "held_out_log_density", "held_out_error", "held_out_components")
+"""Constants of a run file with the parts of a `Curve`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """Fit and complexity by n_c.
+
+    Attributes
+    ----------
+    grid : float64 [G]
+        n_c, ascending.
+    held_out : float64 [G]
+        Mean log density at the held-out events, nats, on the standardised scale.
+    errors : float64 [G]
+        Standard error of the difference from the best fit, whose own is 0.
+    components : int64 [G]
+        Occupied components.
+    """
+
+    grid: Array
+    held_out: Array
+    errors: Array
+    components: Ints
+
+    @property
+    def chosen(self) -> int:
+        """Index of the elbow; the smaller n_c of equals."""
+        return int(np.argmax(_scaled(self.held_out) - _scaled(self.components)))
+
+    @property
+    def best(self) -> int:
+        """Index of the best fit."""
+        return int(np.argmax(self.held_out))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The coarseness of a run.
+
+    Attributes
+    ----------
+    coarseness : float or None
+        n_c, in events.
+    is_chosen : bool
+        The run chose it (`model.coarseness: auto`).
+    curve : Curve or None
+        The curve that it was chosen from; None where there were too few events to compare.
+    """
+
+    coarseness: float | None
+    is_chosen: bool = False
+    curve: Curve | None = None
+
+    @property
+    def attributes(self) -> dict[str, float]:
+        """The choice as an attribute of a run file; none where the config says the coarseness."""
+        return {} if self.coarseness is None or not self.is_chosen else {"coarseness": self.coarseness}
+
+    @property
+    def constants(self) -> dict[str, tuple[tuple[str, ...], AnyArray]]:
+        """The curve as constants of a run file."""
+        if self.curve is None:
+            return {}
+        arrays = self.curve.grid, self.curve.held_out, self.curve.errors, self.curve.components
+        return {name: (("coarseness",), array) for name, array in zip(CONSTANTS, arrays, strict=True)}
+
+
+def choose(config: Config, events: Floats, prior: Prior) -> Choice:
+    """Return the coarseness of a new run: as the config says, or chosen from the events; log a choice.
+
+    The seed and the events determine the choice, whatever the threads and the backend.
+
+    Parameters
+    ----------
+    config : Config
+    events : float32 [N, D]
+        All events of the run.
+    prior : Prior
+
+    Raises
+    ------
+    DataError
+        A component's scatter is not positive definite to float64 (collinear channels).
+    """
+    given = config.model.coarseness
+    if given != AUTO:
+        return Choice(given)
+    if len(events) < LEAST_EVENTS:
+        choice = Choice(FEW_EVENTS_DEFAULT, True)
+    else:
+        curve = measure(config, events, prior)
+        choice = Choice(float(curve.grid[curve.chosen]), True, curve)
+    log.info("coarseness: %s", describe(choice))
+    return choice
+
+
+def choice_of(run: Run) -> Choice:
+    """Return the coarseness of a run, with its curve where it was chosen.
+
+    Raises
+    ------
+    DataError
+        The file does not hold the choice as dpmix writes it.
+    """
+    given = run.config["model"]["coarseness"]
+    if given != AUTO:
+        return Choice(given)
+    value = run.attributes.get("coarseness")
+    if not isinstance(value, float) or not value > 0.0:
+        raise DataError(f"{run.path}: the attribute coarseness is not as dpmix writes it")
+    arrays = [run.constants[name] for name in CONSTANTS if name in run.constants]
+    if not arrays:
+        return Choice(value, True)
+    if len(arrays) < len(CONSTANTS) or len({array.shape for array in arrays}) > 1 or arrays[0].ndim != 1:
+        raise DataError(f"{run.path}: the curve of the coarseness is not as dpmix writes it")
+    return Choice(value, True, Curve(*arrays))
+
+
+def describe(choice: Choice) -> str:
+    """Describe a choice by `model.coarseness: auto` in one line."""
+    chosen = f"{choice.coarseness:,.0f} events, chosen by model.coarseness: auto"
+    if choice.curve is None:
+        return f"{chosen} without comparison, because fewer than {LEAST_EVENTS:,} events do not allow one"
+    curve, c = choice.curve, choice.curve.chosen
+    below = curve.held_out[curve.best] - curve.held_out[c]
+    return (
+        f"{chosen} from {curve.grid[0]:,.0f} to {curve.grid[-1]:,.0f} (held-out log density "
+        f"{curve.held_out[c]:.3f}, {below:.3f} below the best; {curve.components[c]} components, "
+        f"{curve.components.min()} to {curve.components.max()} over the range)"
+    )
+
+
+def measure(config: Config, events: Floats, prior: Prior) -> Curve:
+    """Fit to one half of a subsample for each n_c, and return fit and complexity; see `choose`."""
+    fitted, held = _halves(events, config.seed)
+    n_components = min(config.model.components, MOST_COMPONENTS)
+    precisions = {n_c: zeta_of(n_c, len(events)) * len(events) for n_c in GRID}
+    tried = {n_c: count / len(fitted) for n_c, count in precisions.items() if count <= len(fitted)}
+    try:
+        start = initialise.from_kmeans(fitted, len(fitted), n_components, prior, Stream(config.seed, 0, 0))
+        ends = [_climb(fitted, start, prior, weight) for weight in tried.values()]
+    except np.linalg.LinAlgError as error:
+        raise initialise.collinear("model.coarseness: auto: fit", 1) from error
+    densities = np.array([_log_densities(held, state) for state, _ in ends])
+    means = densities.mean(axis=1)
+    below = densities[means.argmax()] - densities
+    errors = below.std(axis=1, ddof=1) / np.sqrt(len(held))
+    return Curve(np.array([*tried]), means, errors, np.array([number for _, number in ends], np.int64))
+
+
+def _halves(events: Floats, seed: int) -> tuple[Floats, Floats]:
+    """Draw at most `MOST_EVENTS` events; return the half to fit to, and the held-out half."""
+    half = min(len(events), MOST_EVENTS) // 2
+    rows = Stream(seed, 0, 0).step(Step.COARSENESS).choice(len(events), size=2 * half, replace=False)
+    parts = tuple(np.ascontiguousarray(events[np.sort(part)]) for part in (rows[:half], rows[half:]))
+    release_pages(events, 0, len(events))
+    return parts[0], parts[1]
+
+
+def _climb(events: Floats, state: State, prior: Prior, zeta: float) -> tuple[State, int]:
+    """Return the end of Bayesian EM in which an event counts `zeta`, and how many components are occupied."""
+    engine, before = CpuEngine(events, threads=1), -np.inf
+    for _ in range(MOST_STEPS):
+        stats = engine.expect_labels(mixture_of(state))
+        reached = zeta * stats.log_likelihood + log_prior(state, prior)
+        if abs(reached - before) <= TOLERANCE * abs(reached):
+            break
+        before = reached
+        state, _ = bem.step(state, stats, prior, zeta=zeta)
+    count = occupied(stats.counts)
+    engine.close()
+    return state, count
+
+
+def _log_densities(events: Floats, state: State) -> Array:
+    """Return the log density of the mixture at each event, float64 [M]."""
+    engine = CpuEngine(events, threads=1)
+    together = np.zeros(state.n_components, np.int64)
+    log_densities = engine.memberships(mixture_of(state), together, 0, len(events))[1]
+    engine.close()
+    return log_densities
+
+
+def _scaled(values: Array | Ints) -> Array:
+    """Return values scaled to run from 0 to 1; 0 where all are equal."""
+    spread = np.ptp(values)
+    return np.zeros(len(values)) if spread == 0 else (values - values.min()) / spread
