@@ -1,7 +1,7 @@
 """Compare `model.coarseness: auto` with the default number, on simulated cases and on labelled sets.
 
-    python benchmarks/coarseness.py RUNS                   # some 15 minutes; all cases, the first sample of each set
-    python benchmarks/coarseness.py RUNS --only 'hipc' --seeds 2
+    python benchmarks/coarseness.py RUNS    # all cases, and the first sample of each set
+    python benchmarks/coarseness.py RUNS --only hipc --seeds 2
 
 Cases are those of populations.py; sets are those of gating.py, which need ../shared. All runs are made by the
 commands, with the default config but for the coarseness, and stay in the folder RUNS; what is there is not
@@ -79,7 +79,7 @@ def mean(rows: list[dict[str, Any]]) -> dict[str, Any]:
 def table(results: dict[str, Any]) -> str:
     """Markdown: each case by the default and by auto."""
     lines = [
-        "| case | true | n_c by auto | found: default, auto | mean F1 | ARI | occupied components | seconds |",
+        "| case | true | n_c by auto | found: default, auto | mean F1 | ARI | occupied | seconds |",
         "|---" * 8 + "|",
     ]
     for name, row in results.items():
