@@ -51,8 +51,14 @@ class DPMixture(DensityMixin, BaseEstimator):  # type: ignore[misc] # scikit-lea
         Keys of model.prior, as ``{"nu": 3.0}``.
     learn : sequence of str
         Key model.learn: hyperparameters to draw.
+    coarseness : float, "auto" or None
+        Key model.coarseness: the number of events that all events count as at most; "auto" chooses it from
+        the events; None makes every event count in full.
     chains, burn_in, draws, thin, init
-        Keys of mcmc. burn_in and draws are upper limits, unless ``settings`` sets mcmc.until to None.
+        Keys of mcmc. burn_in and draws are upper limits, unless until is None.
+    until : mapping, "default" or None
+        Key mcmc.until: when the run may end early, as ``{"rhat": 1.05, "ess": 200}``, which are the defaults
+        of its keys. None makes all sweeps.
     starts, max_steps, tolerance
         Keys of bem.
     channels : sequence of str, optional
@@ -102,11 +108,13 @@ class DPMixture(DensityMixin, BaseEstimator):  # type: ignore[misc] # scikit-lea
         components: int = 128,
         prior: Mapping[str, Any] | None = None,
         learn: Sequence[str] = ("alpha", "gamma", "nu", "phi"),
+        coarseness: float | Literal["auto"] | None = 5000.0,
         chains: int = 4,
         burn_in: int = 500,
         draws: int = 250,
         thin: int = 1,
         init: str = "kmeans",
+        until: Mapping[str, float] | Literal["default"] | None = "default",
         starts: int = 10,
         max_steps: int = 500,
         tolerance: float = 1e-6,
@@ -129,11 +137,13 @@ class DPMixture(DensityMixin, BaseEstimator):  # type: ignore[misc] # scikit-lea
         self.components = components
         self.prior = prior
         self.learn = learn
+        self.coarseness = coarseness
         self.chains = chains
         self.burn_in = burn_in
         self.draws = draws
         self.thin = thin
         self.init = init
+        self.until = until
         self.starts = starts
         self.max_steps = max_steps
         self.tolerance = tolerance

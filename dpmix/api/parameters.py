@@ -17,11 +17,13 @@ CONFIG_KEYS = {
     "components": "model.components",
     "prior": "model.prior",
     "learn": "model.learn",
+    "coarseness": "model.coarseness",
     "chains": "mcmc.chains",
     "burn_in": "mcmc.burn_in",
     "draws": "mcmc.draws",
     "thin": "mcmc.thin",
     "init": "mcmc.init",
+    "until": "mcmc.until",
     "starts": "bem.starts",
     "max_steps": "bem.max_steps",
     "tolerance": "bem.tolerance",
@@ -32,6 +34,7 @@ CONFIG_KEYS = {
     "backend": "engine.backend",
 }
 """Config key of each parameter with the same meaning."""
+NULLABLE = ("coarseness", "until")  # None is null in the config, not its default
 
 
 class Parameters(TypedDict, total=False):
@@ -41,11 +44,13 @@ class Parameters(TypedDict, total=False):
     components: int
     prior: Mapping[str, Any] | None
     learn: Sequence[str]
+    coarseness: float | Literal["auto"] | None
     chains: int
     burn_in: int
     draws: int
     thin: int
     init: str
+    until: Mapping[str, float] | Literal["default"] | None
     starts: int
     max_steps: int
     tolerance: float
@@ -65,7 +70,7 @@ def make_config(parameters: Mapping[str, Any], files: Sequence[str], output: Pat
     Parameters
     ----------
     parameters : mapping
-        As in `Parameters`; others are ignored. None is the default of the config.
+        As in `Parameters`; others are ignored. None is the default of the config, or null for `NULLABLE`.
     files : sequence of str
         Data files.
     output : Path
@@ -77,15 +82,18 @@ def make_config(parameters: Mapping[str, Any], files: Sequence[str], output: Pat
         A parameter is wrong. The error names its config key.
     """
     settings = dict(parameters.get("settings") or {})
-    values = {key: parameters.get(name) for name, key in CONFIG_KEYS.items()} | {
+    named = {key: parameters.get(name) for name, key in CONFIG_KEYS.items()} | {
         "engine.threads": threads_of(parameters.get("n_jobs")),
         "seed": seed_of(parameters.get("random_state", 1)),
         "data.files": list(files),
         "output.path": str(output),
     }
-    if twice := sorted({*settings} & {*values}):
-        raise ConfigError([f"settings: {key} is set by a parameter; use that one" for key in twice])
-    values = {key: value for key, value in values.items() if value is not None}
+    values = {key: value for key, value in named.items() if value is not None}
+    values |= {CONFIG_KEYS[name]: None for name in NULLABLE if parameters.get(name, 0) is None}
+    if parameters.get("until") == "default":
+        del values["mcmc.until"]
+    if twice := [key for key in settings if key in named or any(key.startswith(f"{own}.") for own in values)]:
+        raise ConfigError([f"settings: {key} is set by a parameter; use that one" for key in sorted(twice)])
     return choose("mcmc", nested({**values, **settings})).config
 
 

@@ -26,11 +26,12 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 from whole_runs import assert_identical, contents
 
 import dpmix
-from dpmix.api.parameters import CONFIG_KEYS, Parameters, threads_of
+from dpmix.api.parameters import CONFIG_KEYS, Parameters, make_config, threads_of
 from dpmix.cli import main
 from dpmix.config.load import parse_config
 from dpmix.config.write import to_yaml
 from dpmix.populations.task import prepare
+from dpmix.runs.describe import describe_run
 
 SMALL: dict[str, Any] = {
     "components": 8, "chains": 2, "burn_in": 10, "draws": 6, "starts": 2, "max_steps": 20,
@@ -83,6 +84,15 @@ def test_parameters_have_the_defaults_of_the_config() -> None:
     for name, key in CONFIG_KEYS.items():
         section, last = key.split(".")
         ours, theirs = parameters[name].default, defaults[section][last]
+        if name == "until":
+            assert (
+                ours,
+                make_config({"until": ours}, ["a.npy"], Path("run.h5")).mcmc.until.model_dump(),
+            ) == (
+                "default",
+                theirs,
+            )
+            continue
         assert ours is None or (list(ours) if isinstance(ours, tuple) else ours) == theirs, name
     assert parameters["random_state"].default == defaults["seed"]
     others = {"n_populations", "level", "n_draws", "folder", "warm_start", "verbose"}
@@ -359,12 +369,45 @@ def test_transforms_are_those_of_the_config() -> None:
         ({"settings": {"mcmc.label_swap": True}}, dpmix.ConfigError, "did you mean mcmc.label_swaps"),
         ({"settings": {"seed": 3}}, dpmix.ConfigError, "settings: seed is set by a parameter"),
         ({"settings": {"model.components": 3}}, dpmix.ConfigError, "model.components is set by a parameter"),
+        (
+            {"until": {"rhat": 1.1}, "settings": {"mcmc.until.ess": 3}},
+            dpmix.ConfigError,
+            "settings: mcmc.until.ess is set by a parameter",
+        ),
+        (
+            {"coarseness": "auto "},
+            dpmix.ConfigError,
+            '"auto"; it must be a number of events from 1 to 1e12, auto, or',
+        ),
+        (
+            {"until": "never"},
+            dpmix.ConfigError,
+            'mcmc.until is "never"; it must be null, or a mapping with rhat',
+        ),
     ],
 )
 def test_problems_name_the_key(parameters: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error) as found:
         dpmix.DPMixture(**SMALL | parameters).fit(a_table())
     assert message in str(found.value)
+
+
+@pytest.mark.parametrize("coarseness", [None, "auto", 300, 300.0])
+@pytest.mark.parametrize("until", [None, "default", {"rhat": 1.2}])
+def test_coarseness_and_until_are_those_of_the_config(coarseness: Any, until: Any) -> None:
+    """None is null in the config, not its default."""
+    own = {"settings": {"mcmc.until.rhat": 1.1}} if until == "default" else {}
+    config = make_config({"coarseness": coarseness, "until": until, **own}, ["a.npy"], Path("run.h5"))
+    assert config.model.coarseness == coarseness
+    rhat = {"default": 1.1, None: None}.get(until if until is None else str(until), 1.2)
+    assert (None if config.mcmc.until is None else config.mcmc.until.rhat) == rhat
+
+
+def test_an_estimator_without_until_makes_all_sweeps() -> None:
+    estimator = dpmix.DPMixture(**SMALL, coarseness=50, until=None).fit(a_table())
+    assert not estimator.run_.is_monitored
+    assert estimator.run_.committed == SMALL["draws"]
+    assert "the events count as 46" in "\n".join(describe_run(estimator.run_))
 
 
 def test_settings_are_other_keys_of_the_config() -> None:
