@@ -50,7 +50,7 @@ def auto_config(folder: Path, output: str, *, given: Any = "auto", threads: int 
     return a_config(
         folder,
         output,
-        model={"components": 24, "coarseness": given},
+        model={"components": 12, "coarseness": given},
         mcmc={"chains": 2, "burn_in": 4, "draws": 6, "split_merge": 3},
         bem={"starts": 1, "max_steps": 10},
         engine={"threads": threads},
@@ -108,7 +108,9 @@ def test_fits_are_judged_by_the_other_half(monkeypatch: pytest.MonkeyPatch, tmp_
 
 def densities_of(state: State, events: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     engine = CpuEngine(events, threads=1)
-    log_densities = engine.memberships(mixture_of(state), np.zeros(24, np.int64), 0, len(events))[1]
+    log_densities = engine.memberships(
+        mixture_of(state), np.zeros(state.n_components, np.int64), 0, len(events)
+    )[1]
     return np.asarray(log_densities)
 
 

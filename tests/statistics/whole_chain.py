@@ -146,11 +146,12 @@ def cpu_engine(events: Floats) -> Engine:
 
 
 class Sampler(NamedTuple):
-    """The moves that a run may leave out, and its engine."""
+    """The moves that a run may leave out, its engine, and what an event counts."""
 
     label_swaps: bool = True
     split_merge: bool = True
     make_engine: MakeEngine = cpu_engine
+    zeta: float = 1.0
 
 
 WHOLE = Sampler()
@@ -173,7 +174,8 @@ def one_sweep(
         prior,
         Stream(*key),
         label_swaps=sampler.label_swaps,
-        regroup=split_merge.round_of(engine.divide, key) if sampler.split_merge else None,
+        regroup=split_merge.round_of(engine.divide, key, sampler.zeta) if sampler.split_merge else None,
+        zeta=sampler.zeta,
     )
     return following, labels
 
