@@ -10,7 +10,7 @@ TYPED := build/typed
 EMULATOR := build/cuda_on_cpu/libcuda.so.1
 FUZZ_SECONDS ?= 1200
 COG := $(BIN)/cog -r -I benchmarks
-PAGES := README.md docs/tutorial.md docs/benchmarks/*.md
+PAGES := README.md docs/tutorial.md docs/benchmarks/*.md docs/explanation/coarsening.md
 
 .PHONY: help demo test test-all test-gpu faults fuzz sanitize sbc lint warnings docs links bench guard bench-cpu bench-gpu clean
 

@@ -52,11 +52,13 @@ from dpmix.model.prior import Prior
 from dpmix.model.streams import Key, Stream
 from dpmix.populations import alignment, find, proportions
 from dpmix.populations.result import interval
+from dpmix.report.coarseness import coarseness as coarseness_figure
 from dpmix.report.drawing import STYLE
 from dpmix.report.pairs import ellipse as ellipse_shape
 from dpmix.report.palette import colour as colour_of
 from dpmix.report.palette import ink
 from dpmix.runs import diagnostics, initialise
+from dpmix.runs.coarseness import choose as choose_coarseness
 from dpmix.runs.mcmc import run_mcmc
 from dpmix.runs.session import make_prior
 
@@ -72,6 +74,17 @@ def float32_log_densities(events: Floats, mixture: Mixture) -> Floats:
     parameters = checked_parameters(mixture, events.shape[1])
     CpuEngine(events, threads=1)._native.log_densities(*parameters, events, found)
     return found
+
+
+# -------------------------------------------------------------------------------------- coarsening.md
+
+
+def coarseness() -> Figure:
+    """The choice of the coarseness for 20,000 events of skewed populations."""
+    events = skewed(np.random.default_rng(2), 20_000)
+    config = Config.model_validate({"data": {"files": ["events.npy"]}, "model": {"coarseness": "auto"}})
+    law = make_prior(config.model, ["a", "b", "c"])
+    return coarseness_figure(choose_coarseness(config, events, law))
 
 
 # ------------------------------------------------------------------------------------------- model.md
@@ -778,6 +791,7 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     draw.__name__.replace("_", "-"): draw
     for draw in (
         *(
+            coarseness,
             prior,
             sticks,
             moves,

@@ -12,6 +12,7 @@ import numpy as np
 from dpmix.populations.result import Gating, Map
 from dpmix.report import dendrogram
 from dpmix.report import traces as trace
+from dpmix.report.coarseness import coarseness
 from dpmix.report.comparison_figure import comparison
 from dpmix.report.drawing import (
     STYLE,
@@ -27,6 +28,7 @@ from dpmix.report.labels import label, only_the_largest, percent, shares, shorte
 from dpmix.report.pairs import MOST_ELLIPSES, densities, ellipse, moments, separating_pairs
 from dpmix.report.palette import GREY, colour, rgb
 from dpmix.report.proportion_figures import proportions
+from dpmix.runs.coarseness import choice_of
 from dpmix.runs.diagnostics import Mixing
 from dpmix.runs.reader import Run
 from dpmix.system.files import writing
@@ -37,11 +39,11 @@ if TYPE_CHECKING:
 
 HALO = "#ffffffd0"  # around ellipses
 FIGURES = ("heatmap", "pairs", "proportions", "tree", "traces")
-ADDED = ("map", "compare")  # on request
+ADDED = ("coarseness", "map", "compare")  # of some runs, or on request
 
 
 def figure_paths(directory: Path, added: Sequence[str] = ()) -> list[Path]:
-    """Return the files that `write_figures` writes; `added` names the figures on request."""
+    """Return the files that `write_figures` writes; `added` names some of `ADDED`."""
     return [directory / f"{name}.{suffix}" for name in (*FIGURES, *added) for suffix in ("png", "pdf")]
 
 
@@ -78,6 +80,8 @@ def write_figures(
         "tree": lambda: tree(gating),
         "traces": lambda: traces(run, mixing),
     }
+    if (choice := choice_of(run)).curve is not None:
+        drawn["coarseness"] = lambda: coarseness(choice)
     if (events := gating.map) is not None:
         drawn["map"] = lambda: event_map(gating, events)
     if (compared := gating.comparison) is not None:

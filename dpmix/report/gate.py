@@ -19,6 +19,7 @@ from dpmix.populations.summary import Summary
 from dpmix.populations.task import Task, prepare
 from dpmix.report import event_files, figures, findings, page, tables
 from dpmix.report.additions import Additions
+from dpmix.runs.coarseness import choice_of
 from dpmix.runs.diagnostics import convergence
 from dpmix.runs.reader import open_run
 from dpmix.system.background import in_background
@@ -105,11 +106,12 @@ def predict(
 
 def _paths(task: Task, folder: Path, formats: Sequence[str], asked: Additions) -> list[Path]:
     """Return all files that `gate` writes."""
+    chosen = ["coarseness"] if choice_of(task.run).curve else []
     return [
         *event_files.event_paths(folder, formats, task.events.samples, task.events.sources),
         *tables.table_paths(folder),
         *asked.paths(folder),
-        *figures.figure_paths(folder / "figures", asked.figures()),
+        *figures.figure_paths(folder / "figures", [*chosen, *asked.figures()]),
         folder / "aligned.nc",
         folder / "report.html",
     ]
@@ -154,6 +156,6 @@ def _write_report(task: Task, found: Populations, gating: Gating, folder: Path) 
 
     two_cores = usable_cores() > 1 and task.config.engine.threads != 1
     with in_background(lambda: draw("heatmap", "pairs", "proportions"), allowed=two_cores):
-        draw("tree", "traces", "map", "compare")
+        draw("tree", "traces", "coarseness", "map", "compare")
         page.write_report(folder / "report.html", gating, run, mixing)
     return gating

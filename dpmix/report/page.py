@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dpmix.populations.result import Gating, interval
+from dpmix.report.coarseness import caption, coarseness_plot
 from dpmix.report.embedding import MAP_NOTE, map_caption
 from dpmix.report.findings import (
     LOW_SUPPORT,
@@ -28,6 +29,7 @@ from dpmix.report.page_plots import page_plots
 from dpmix.report.pairs import MOST_ELLIPSES
 from dpmix.report.palette import colour, ink
 from dpmix.report.traces import burn_in
+from dpmix.runs.coarseness import choice_of
 from dpmix.runs.describe import describe_engine
 from dpmix.runs.diagnostics import Mixing
 from dpmix.runs.reader import Run
@@ -52,6 +54,8 @@ def render(gating: Gating, run: Run, mixing: list[Mixing]) -> str:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     template = environment.from_string(folder.joinpath("page.html").read_text(encoding="utf-8"))
     plots = page_plots(gating, run, mixing)
+    if (choice := choice_of(run)).curve is not None:
+        plots["coarseness"] = coarseness_plot(choice)
     library = Resources(mode="inline", components=["bokeh"], log_level="warn")
     return template.render(
         **_texts(gating, run, mixing),
@@ -95,6 +99,7 @@ def _texts(gating: Gating, run: Run, mixing: list[Mixing]) -> dict[str, Any]:
         ),
         "strategies": _strategies(gating),
         "comparison": _comparison(gating),
+        "coarseness_caption": caption(choice_of(run)),
         "facts": _facts(gating, run),
         "samples": _samples(gating),
         "alt": _descriptions(gating, raster),
@@ -223,4 +228,5 @@ def _descriptions(gating: Gating, raster: bool) -> dict[str, str]:
         "samples": f"Proportion of one population in each of {len(gating.samples)} samples",
         "tree": f"Tree of {modes} modes, cut into {gating.n_populations} populations",
         "traces": "Traces of log posterior, occupied components and alpha",
+        "coarseness": "Fit and number of components by coarseness",
     }

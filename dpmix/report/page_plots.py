@@ -54,7 +54,7 @@ def _plain(text: str) -> str:
     return text
 
 
-def _figure(**options: Any) -> Plot:
+def new_plot(**options: Any) -> Plot:
     """Return a figure as wide as its place, with tools that leave the mouse wheel to the page."""
     from bokeh.plotting import figure
 
@@ -68,7 +68,7 @@ def _figure(**options: Any) -> Plot:
 
 def _square(x: tuple[float, float], y: tuple[float, float], **options: Any) -> Plot:
     """Return a figure of fixed shape, without axes, that can zoom with the mouse wheel if switched on."""
-    plot = _figure(
+    plot = new_plot(
         sizing_mode="scale_width",
         width=680,
         height=640,
@@ -89,7 +89,7 @@ def _range(start: float, end: float) -> Any:
     return Range1d(start=start, end=end)
 
 
-def _hover(plot: Plot, renderer: Any, *rows: tuple[str, str], **options: Any) -> None:
+def add_hover(plot: Plot, renderer: Any, *rows: tuple[str, str], **options: Any) -> None:
     from bokeh.models import HoverTool
 
     plot.add_tools(HoverTool(renderers=[renderer], tooltips=list(rows), **options))
@@ -130,7 +130,7 @@ def _markers(gating: Gating) -> Plot:
     columns |= {"x": [0], "y": [0], "dw": [1], "dh": [1]}
     source = ColumnDataSource(columns, name="bins")
     image = plot.image_rgba("image", x="x", y="y", dw="dw", dh="dh", source=source)
-    _hover(plot, image, ("population", "@who"), ("events here", "@events"), ("at", "$x{0.00}, $y{0.00}"))
+    add_hover(plot, image, ("population", "@who"), ("events here", "@events"), ("at", "$x{0.00}, $y{0.00}"))
     shape = ("x", "y", "width", "height", "angle")
     fields: Any = dict(zip(shape, shape, strict=True))
     outline = Ellipse(**fields, fill_alpha=0.0, line_color="colour")
@@ -180,7 +180,7 @@ def _map(gating: Gating, events: Map) -> Plot:
         fill_color={"field": "population", "transform": palette},
         line_color=None,
     )
-    _hover(plot, points, ("population", "@who"), limit=1)
+    add_hover(plot, points, ("population", "@who"), limit=1)
     populations, places = map_numbers(gating, events)
     colours = [colour(p) for p in populations.tolist()]
     numbers = {
@@ -195,12 +195,12 @@ def _map(gating: Gating, events: Map) -> Plot:
 
 def _one_marker(gating: Gating) -> Plot:
     """Return the density of each population in a single channel."""
-    plot = _figure(height=320, x_axis_label=_plain(gating.channels[0]), y_axis_label="density")
+    plot = new_plot(height=320, x_axis_label=_plain(gating.channels[0]), y_axis_label="density")
     for p, (places, density) in enumerate(densities(gating)):
         source = {"x": places, "y": density, "who": _names(gating, [p]) * len(places)}
         line = plot.line("x", "y", source=source, color=colour(p), line_width=2)
         plot.varea(places, np.zeros_like(density), density, fill_color=colour(p), fill_alpha=0.25)
-        _hover(plot, line, ("population", "@who"), ("at", "$x{0.00}"))
+        add_hover(plot, line, ("population", "@who"), ("at", "$x{0.00}"))
     return plot
 
 
@@ -223,7 +223,7 @@ def _heatmap(gating: Gating) -> Plot:
         "median": [_number(value) for value in median],
         "middle": [f"{_number(a)} to {_number(b)}" for a, b in zip(lower, upper, strict=True)],
     }
-    plot = _figure(
+    plot = new_plot(
         height=90 + 18 * rows + 6 * min(max(map(len, channels)), 24),
         x_range=_range(-0.5, columns - 0.5),
         y_range=_range(rows - 0.5, -0.5),
@@ -234,7 +234,7 @@ def _heatmap(gating: Gating) -> Plot:
     fill: Any = {"field": "level", "transform": mapper}
     boxes = plot.rect("x", "y", 1, 1, source=source, fill_color=fill, line_color="white")
     tips = (("population", "@who"), ("marker", "@marker"), ("median", "@median"), ("quartiles", "@middle"))
-    _hover(plot, boxes, *tips)
+    add_hover(plot, boxes, *tips)
     _name_axis(plot.xaxis, [shortened(name, 24) for name in channels])
     _name_axis(plot.yaxis, [f"{label(gating, p, 36)}  {percent(size[p])}" for p in cells.populations])
     plot.xaxis.major_label_orientation = "vertical"
@@ -261,7 +261,7 @@ def _proportions(gating: Gating) -> Plot:
             **dict(zip(("mean", "low", "high"), interval(overall), strict=True)),
         }
     )
-    plot = _figure(
+    plot = new_plot(
         height=80 + 20 * drawn,
         x_axis_type="log",
         x_range=_range(least, most),
@@ -271,7 +271,7 @@ def _proportions(gating: Gating) -> Plot:
     if len(overall) > 1:
         plot.segment("low", "y", "high", "y", source=source, line_color="colour", line_width=3)
     points = plot.scatter("mean", "y", source=source, size=8, color="colour")
-    _hover(plot, points, ("population", "@who"), *_estimate_tips(len(overall)))
+    add_hover(plot, points, ("population", "@who"), *_estimate_tips(len(overall)))
     _name_axis(plot.yaxis, [label(gating, p, 36) for p in range(drawn)])
     _percent_axis(plot.xaxis, ticks(least, most))
     plot.ygrid.visible = False
@@ -293,7 +293,7 @@ def _samples(gating: Gating) -> Plot:
     columns: dict[str, Any] = {"x": np.arange(1, many + 1), "sample": gating.samples}
     columns |= {name: [most] * many for name in ("mean", "low", "high")} | {"colour": ["#ffffff"] * many}
     source = ColumnDataSource(columns, name="samples")
-    plot = _figure(
+    plot = new_plot(
         height=300,
         name="shares",
         y_axis_type="log",
@@ -304,7 +304,7 @@ def _samples(gating: Gating) -> Plot:
     if len(drawn) > 1:
         plot.segment("x", "low", "x", "high", source=source, line_color="colour", line_width=2)
     points = plot.scatter("x", "mean", source=source, size=7, color="colour")
-    _hover(plot, points, ("sample", "@sample"), *_estimate_tips(len(drawn)))
+    add_hover(plot, points, ("sample", "@sample"), *_estimate_tips(len(drawn)))
     # The script shows only the range of one population.
     _percent_axis(plot.yaxis, [digit * 10.0**power for power in range(-9, 1) for digit in (1, 2, 3, 5, 7)])
     plot.xaxis.ticker = BasicTicker(mantissas=[1, 2, 5], min_interval=1, num_minor_ticks=0)
@@ -319,7 +319,7 @@ def _tree(gating: Gating) -> Plot:
     drawn = dendrogram.dendrogram(gating)
     leaves = len(drawn.leaves)
     top = 1.3 * max(float(drawn.levels.max(initial=0.0)), gating.level, 2.0 * drawn.floor)
-    plot = _figure(
+    plot = new_plot(
         height=90 + 18 * leaves,
         x_axis_type="log",
         x_range=_range(top, drawn.floor / 1.05),
@@ -336,7 +336,7 @@ def _tree(gating: Gating) -> Plot:
         "what": [f"parts of {label(gating, p, 60)}" if p >= 0 else "several populations" for p in inside],
     }
     lines = plot.multi_line("levels", "places", source=brackets, line_color="colour", line_width=2)
-    _hover(plot, lines, ("merge of", "@what"), ("separation", "@at{0.[000]}"), line_policy="interp")
+    add_hover(plot, lines, ("merge of", "@what"), ("separation", "@at{0.[000]}"), line_policy="interp")
     single = [leaf.populations[0] if len(leaf.populations) == 1 else -1 for leaf in drawn.leaves]
     ends = {
         "x": [drawn.floor] * leaves,
@@ -349,7 +349,7 @@ def _tree(gating: Gating) -> Plot:
         "modes": [leaf.modes for leaf in drawn.leaves],
     }
     squares = plot.scatter("x", "y", source=ends, marker="square", size=9, color="colour")
-    _hover(plot, squares, ("population", "@who"), ("modes in this leaf", "@modes"))
+    add_hover(plot, squares, ("population", "@who"), ("modes in this leaf", "@modes"))
     if drawn.floor <= gating.level:
         plot.add_layout(Span(location=gating.level, dimension="height", line_dash="dashed", line_width=1.5))
     plot.xaxis.ticker = ticks(drawn.floor, top)
@@ -374,7 +374,7 @@ def _trace(run: Run, trace: Trace, sweeps: Any) -> Plot:
 
     step, path = ("sweep", "chain") if run.kind == "mcmc" else ("step", "start")
     grey = burn_in(run)
-    plot = _figure(
+    plot = new_plot(
         height=200,
         x_range=sweeps,
         y_range=_range(*trace.window(grey // 5 or int(run.sweeps_made.max()) // 10)),
@@ -392,7 +392,7 @@ def _trace(run: Run, trace: Trace, sweeps: Any) -> Plot:
         source |= {"path": np.full(len(places), number)}
         line = plot.line("x", "y", source=source, line_color=colour(number - 1), line_width=1)
         value = (trace.quantity, "@y{0.00}" if is_alpha else "@y{0,0}")
-        _hover(plot, line, (path, "@path"), (step, "@x"), value, mode="mouse")
+        add_hover(plot, line, (path, "@path"), (step, "@x"), value, mode="mouse")
     plot.yaxis.formatter = NumeralTickFormatter(format="0.[00]" if is_alpha else "0,0")
     plot.yaxis.ticker = BasicTicker(desired_num_ticks=4)
     return plot

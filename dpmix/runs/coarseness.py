@@ -38,7 +38,6 @@ from dpmix.runs.reader import Run
 
 log = logging.getLogger("dpmix")
 
-AUTO = "auto"
 GRID = (500.0, 1_000.0, 2_000.0, 3_000.0, 5_000.0, 7_000.0, 10_000.0, 14_000.0, 20_000.0)
 MOST_EVENTS = 20_000
 LEAST_EVENTS = 2_000  # with fewer, less than three values of n_c could be compared
@@ -101,6 +100,13 @@ class Choice:
     curve: Curve | None = None
 
     @property
+    def place(self) -> int:
+        """Index of the coarseness in the grid of its curve."""
+        assert self.curve is not None
+        assert self.coarseness is not None
+        return int(np.abs(self.curve.grid - self.coarseness).argmin())
+
+    @property
     def attributes(self) -> dict[str, float]:
         """The choice as an attribute of a run file; none where the config says the coarseness."""
         return {} if self.coarseness is None or not self.is_chosen else {"coarseness": self.coarseness}
@@ -132,7 +138,7 @@ def choose(config: Config, events: Floats, prior: Prior) -> Choice:
         A component's scatter is not positive definite to float64 (collinear channels).
     """
     given = config.model.coarseness
-    if given != AUTO:
+    if given != "auto":
         return Choice(given)
     if len(events) < LEAST_EVENTS:
         choice = Choice(FEW_EVENTS_DEFAULT, True)
@@ -152,17 +158,21 @@ def choice_of(run: Run) -> Choice:
         The file does not hold the choice as dpmix writes it.
     """
     given = run.config["model"]["coarseness"]
-    if given != AUTO:
+    if given != "auto":
         return Choice(given)
     value = run.attributes.get("coarseness")
     if not isinstance(value, float) or not value > 0.0:
         raise DataError(f"{run.path}: the attribute coarseness is not as dpmix writes it")
+    return Choice(value, True, _curve_of(run))
+
+
+def _curve_of(run: Run) -> Curve | None:
     arrays = [run.constants[name] for name in CONSTANTS if name in run.constants]
     if not arrays:
-        return Choice(value, True)
-    if len(arrays) < len(CONSTANTS) or len({array.shape for array in arrays}) > 1 or arrays[0].ndim != 1:
+        return None
+    if len(arrays) < len(CONSTANTS) or {array.shape for array in arrays} != {(arrays[0].size,)}:
         raise DataError(f"{run.path}: the curve of the coarseness is not as dpmix writes it")
-    return Choice(value, True, Curve(*arrays))
+    return Curve(*arrays)
 
 
 def describe(choice: Choice) -> str:
@@ -170,7 +180,7 @@ def describe(choice: Choice) -> str:
     chosen = f"{choice.coarseness:,.0f} events, chosen by model.coarseness: auto"
     if choice.curve is None:
         return f"{chosen} without comparison, because fewer than {LEAST_EVENTS:,} events do not allow one"
-    curve, c = choice.curve, choice.curve.chosen
+    curve, c = choice.curve, choice.place
     below = curve.held_out[curve.best] - curve.held_out[c]
     return (
         f"{chosen} from {curve.grid[0]:,.0f} to {curve.grid[-1]:,.0f} (held-out log density "

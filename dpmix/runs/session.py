@@ -27,7 +27,6 @@ from dpmix.model.coarsening import zeta_of
 from dpmix.model.mixture import HYPERPARAMETERS
 from dpmix.model.prior import Prior
 from dpmix.runs import coarseness, initialise
-from dpmix.runs.coarseness import Choice
 from dpmix.runs.describe import describe_engine
 from dpmix.runs.layout import COUNTS, REFERENCES, WEIGHTS, Layout
 from dpmix.runs.monitors import reference_events
@@ -117,16 +116,16 @@ def open_session(kind: str, config: Config, base: Path, resume: bool, overwrite:
         profile = Profile(None if earlier is None else earlier.profile)
         if writer is None or earlier is None:
             with profile.span("start"):
-                choice = coarseness.choose(config, events.values, prior)
-            layout = layout_of(kind, config, base, events, attributes, choice)
+                coarse = coarseness.choose(config, events.values, prior)
+            layout = layout_of(kind, config, base, events, attributes, coarse)
             writer = stack.enter_context(RunWriter.create(path, layout, overwrite))
         else:
             warn_of_other_arithmetic(earlier.engine, attributes)
             check_same_data(earlier, events)
-            choice = coarseness.choice_of(earlier)
+            coarse = coarseness.choice_of(earlier)
             if kind == "mcmc":
                 writer = _extended(stack, writer, config, earlier)
-        yield Session(config, origin, events, engine, prior, writer, profile, choice.coarseness)
+        yield Session(config, origin, events, engine, prior, writer, profile, coarse.coarseness)
 
 
 def _storage(kind: str, config: Config, backend: str, replaces: bool) -> Storage:
@@ -252,12 +251,17 @@ def make_prior(model: ModelConfig, channels: Sequence[str]) -> Prior:
 
 
 def layout_of(
-    kind: str, config: Config, base: Path, events: Events, engine: Mapping[str, object], choice: Choice
+    kind: str,
+    config: Config,
+    base: Path,
+    events: Events,
+    engine: Mapping[str, object],
+    coarse: coarseness.Choice,
 ) -> Layout:
     """Return the layout of the run file: its sizes and everything that is constant during the run."""
     scaling = events.scaling
     is_mcmc = kind == "mcmc"
-    extra: dict[str, tuple[tuple[str, ...], npt.ArrayLike]] = {**choice.constants}
+    extra: dict[str, tuple[tuple[str, ...], npt.ArrayLike]] = {**coarse.constants}
     if events.rows is not None:
         extra["rows"] = ("event",), events.rows
     if events.weights is not None:
@@ -291,7 +295,7 @@ def layout_of(
             "n_events": len(events.values),
             "detectors": list(events.detectors),
             "sample_table": {name: list(cells) for name, cells in events.sample_columns.items()},
-            **choice.attributes,
+            **coarse.attributes,
         },
     )
 

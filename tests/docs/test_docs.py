@@ -73,11 +73,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """A run of each kind; that of mcmc has all that a run file may have."""
     folder = tmp_path_factory.mktemp("runs")
     config = folder / "run.yaml"
-    (folder / "events.csv").write_text("\n".join(["a,b", *(f"{i % 7},{i * i % 11}" for i in range(60))]))
-    (folder / "more.csv").write_text("\n".join(["a,b", *(f"{i % 5},{i * i % 13}" for i in range(20))]))
+    (folder / "events.csv").write_text("\n".join(["a,b", *(f"{i % 7},{i * i % 11}" for i in range(1600))]))
+    (folder / "more.csv").write_text("\n".join(["a,b", *(f"{i % 5},{i * i % 13}" for i in range(600))]))
     config.write_text(
-        "data: {files: [events.csv, more.csv], atoms: report, max_events: 50, weights: equal}\n"
-        "model: {components: 4, learn: [alpha, m, gamma, nu, phi]}\n"
+        "data: {files: [events.csv, more.csv], atoms: report, max_events: 2000, weights: equal}\n"
+        "model: {components: 4, coarseness: auto, learn: [alpha, m, gamma, nu, phi]}\n"
         "mcmc: {chains: 2, burn_in: 2, draws: 3}\n"
         "bem: {starts: 3, max_steps: 4}\n"
     )
@@ -122,5 +122,6 @@ def test_every_attribute_of_a_run_file_is_in_the_reference_and_no_other(runs: li
     for run in runs:
         with h5py.File(run, "r") as file:
             names = [name for name in file.attrs if not name.startswith("_")]
-            kinds = {name: "int64" if file.attrs.get_id(name).dtype == "int64" else "text" for name in names}
+            types = {name: str(file.attrs.get_id(name).dtype) for name in names}
+        kinds = {name: kind if kind in ("int64", "float64") else "text" for name, kind in types.items()}
         assert {name: kind.replace("JSON", "text") for name, kind, _ in rows("Attributes")} == kinds

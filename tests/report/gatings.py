@@ -11,6 +11,7 @@ from dpmix.model.mixture import Hyperparameters, State
 from dpmix.populations.rasters import Counter, grid
 from dpmix.populations.result import QUANTILES, Gating, Map
 from dpmix.populations.tree import Tree
+from dpmix.runs.coarseness import Choice, Curve
 from dpmix.runs.layout import Layout, Record
 from dpmix.runs.reader import Run, open_run
 from dpmix.runs.writer import RunWriter
@@ -122,6 +123,13 @@ def with_map(gating: Gating, n_events: int = 1_000) -> Gating:
     return replace(gating, map=Map(places, populations))
 
 
+def make_choice() -> Choice:
+    """Make the choice of 2,000 events among four values of the coarseness."""
+    grid, fit = np.array([500.0, 1_000.0, 2_000.0, 5_000.0]), np.array([-4.0, -3.2, -3.0, -2.95])
+    errors, components = np.array([0.01, 0.006, 0.004, 0.0]), np.array([10, 14, 22, 61])
+    return Choice(2_000.0, True, Curve(grid, fit, errors, components))
+
+
 def make_tree(components: Array, rng: np.random.Generator) -> Tree:
     """Make a tree with a mode per component; modes of a population merge below 0.9, populations above."""
     first = [int(np.flatnonzero(components == p)[0]) for p in range(components.max() + 1)]
@@ -147,10 +155,11 @@ def make_run(
     apart: float = 0.0,
     stick: float = 0.7,
     gating: Gating | None = None,
+    choice: Choice | None = None,
 ) -> Run:
     """Make a run whose log posterior increases, then varies about a level that differs by `apart` per chain.
 
-    With a gating, all draws have its weights.
+    With a gating, all draws have its weights. With a choice, the run chose its coarseness.
     """
     rng = np.random.default_rng(7)
     size, dim = n_components if gating is None else len(gating.weights), len(channels)
@@ -165,14 +174,17 @@ def make_run(
         constants={
             "channel_means": (("channel",), np.zeros(dim)),
             "channel_sds": (("channel",), np.ones(dim)),
+            **({} if choice is None else choice.constants),
         },
         attributes={
-            "config": f"data: {{files: [a.fcs]}}\nmcmc: {{burn_in: {burn_in}}}\nseed: 5\n",
+            "config": f"data: {{files: [a.fcs]}}\nmcmc: {{burn_in: {burn_in}}}\nseed: 5\n"
+            f"model:\n  coarseness: {'5000.0' if choice is None else 'auto'}\n",
             "seed": 5,
             "engine": {"backend": "cpu", "threads": 2, "chosen": "auto: no CUDA"},
             "scaling": {},
             "data_hash": "ab12",
             "n_events": 4_000,
+            **({} if choice is None else choice.attributes),
         },
     )
     sticks = np.full(size - 1, stick)

@@ -10,7 +10,7 @@ from pathlib import Path
 import matplotlib.image
 import numpy as np
 import pytest
-from gatings import make_gating, make_run, with_map
+from gatings import make_choice, make_gating, make_run, with_map
 from scipy import stats
 
 from dpmix.errors import DataError
@@ -18,7 +18,18 @@ from dpmix.model.mixture import Array
 from dpmix.populations.rasters import Counter, grid
 from dpmix.populations.result import Gating, Map
 from dpmix.populations.tree import Tree
-from dpmix.report import dendrogram, drawing, embedding, figures, heatmap, labels, pairs, palette, traces
+from dpmix.report import (
+    coarseness,
+    dendrogram,
+    drawing,
+    embedding,
+    figures,
+    heatmap,
+    labels,
+    pairs,
+    palette,
+    traces,
+)
 from dpmix.runs.diagnostics import convergence
 
 NAMES = {
@@ -384,7 +395,24 @@ def test_all_figures_are_drawn(tmp_path: Path, case: str, recwarn: pytest.Warnin
     gating = CASES[case]
     run = make_run(tmp_path / "run.h5", kind=gating.kind, draws=8, gating=gating)
     figures.write_figures(tmp_path / "new" / "figures", gating, run, convergence(run))
-    assert drawn(tmp_path / "new" / "figures") == NAMES == {p.name for p in figures.figure_paths(tmp_path)}
+    announced = {path.name for path in figures.figure_paths(tmp_path)}
+    assert drawn(tmp_path / "new" / "figures") == NAMES == announced
+    assert not [str(w.message) for w in recwarn if "dpmix" in w.filename or "matplotlib" in w.filename]
+
+
+def test_a_chosen_coarseness_is_drawn(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(figures, "FIGURES", ())  # other tests draw the others
+    choice = make_choice()
+    run = make_run(tmp_path / "run.h5", choice=choice)
+    figures.write_figures(tmp_path / "figures", make_gating(), run, [])
+    assert drawn(tmp_path / "figures") == {"coarseness.png", "coarseness.pdf"}
+    fit, complexity = coarseness.coarseness(choice).axes
+    below, count = fit.lines[0].get_ydata(), complexity.lines[0].get_ydata()
+    np.testing.assert_allclose(below, [-1.05, -0.25, -0.05, 0.0])
+    assert list(count) == [10, 14, 22, 61]
+    assert {axes.lines[-1].get_xdata()[0] for axes in (fit, complexity)} == {2_000.0}
     assert not [str(w.message) for w in recwarn if "dpmix" in w.filename or "matplotlib" in w.filename]
 
 

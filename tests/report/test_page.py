@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gatings import make_gating, make_run, with_map
+from gatings import make_choice, make_gating, make_run, with_map
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.action_chains import ActionChains
@@ -98,7 +98,7 @@ def test_the_page_is_valid_and_self_contained(tmp_path: Path) -> None:
     assert page.open == []
     assert len(page.ids) == len(set(page.ids))
     assert {*SECTIONS, *(f"plot-{name}" for name in PLOTS), "plot-samples"} <= set(page.ids)
-    assert not {"map", "strategy"} & set(page.ids)
+    assert not {"map", "strategy", "coarseness"} & set(page.ids)
     assert page.addresses
     assert all(address.startswith("#") and address[1:] in page.ids for address in page.addresses)
 
@@ -111,6 +111,16 @@ def test_a_map_has_a_section(tmp_path: Path) -> None:
     assert "#map" in page.addresses
     assert "1,000 of 4,000 events, drawn at random (t-SNE)" in text
     assert all(sentence in text for sentence in embedding.MAP_NOTE)
+
+
+def test_a_chosen_coarseness_has_a_section(tmp_path: Path) -> None:
+    text = page_of(tmp_path, make_gating(), choice=make_choice())
+    page = Page(text)
+    assert page.open == []
+    assert {"coarseness", "plot-coarseness"} <= set(page.ids)
+    assert "#coarseness" in page.addresses
+    assert "coarseness of the run, 2,000 events." in text
+    assert "held-out log density" in text
 
 
 def test_the_table_has_the_numbers_of_the_gating(tmp_path: Path) -> None:
