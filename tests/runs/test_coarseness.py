@@ -46,11 +46,13 @@ def test_the_elbow(held_out: list[float], components: list[int], chosen: int) ->
     assert a_curve(held_out, components).chosen == chosen
 
 
-def auto_config(folder: Path, output: str, *, given: Any = "auto", threads: int = 1) -> Config:
+def auto_config(
+    folder: Path, output: str, *, given: Any = "auto", threads: int = 1, components: int = 12
+) -> Config:
     return a_config(
         folder,
         output,
-        model={"components": 12, "coarseness": given},
+        model={"components": components, "coarseness": given},
         mcmc={"chains": 2, "burn_in": 4, "draws": 6, "split_merge": 3},
         bem={"starts": 1, "max_steps": 10},
         engine={"threads": threads},
@@ -91,7 +93,7 @@ def test_fits_are_judged_by_the_other_half(monkeypatch: pytest.MonkeyPatch, tmp_
         return end
 
     monkeypatch.setattr(coarseness, "_climb", climb)
-    config, events = auto_config(tmp_path, "run.h5"), skewed(3_000)
+    config, events = auto_config(tmp_path, "run.h5", components=24), skewed(3_000)
     curve = measure(config, events, make_prior(config.model, ["a", "b", "c"]))
     fitted, held = coarseness._halves(events, config.seed)
     together = np.concatenate((fitted, held))
