@@ -84,7 +84,7 @@ def coarseness() -> Figure:
     events = skewed(np.random.default_rng(2), 20_000)
     config = Config.model_validate({"data": {"files": ["events.npy"]}, "model": {"coarseness": "auto"}})
     law = make_prior(config.model, ["a", "b", "c"])
-    return coarseness_figure(choose_coarseness(config, events, law))
+    return coarseness_figure(choose_coarseness(config, events, None, law))
 
 
 # ------------------------------------------------------------------------------------------- model.md

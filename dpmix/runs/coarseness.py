@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,6 +32,7 @@ from dpmix.model import bem
 from dpmix.model.coarsening import zeta_of
 from dpmix.model.mixture import Array, Floats, Ints, State, mixture_of, occupied
 from dpmix.model.prior import Prior, log_prior
+from dpmix.model.sample_weights import SampleWeights, sample_weights
 from dpmix.model.streams import Step, Stream
 from dpmix.runs import initialise
 from dpmix.runs.layout import AnyArray
@@ -41,7 +43,7 @@ log = logging.getLogger("dpmix")
 GRID = (500.0, 1_000.0, 2_000.0, 3_000.0, 5_000.0, 7_000.0, 10_000.0, 14_000.0, 20_000.0)
 MOST_EVENTS = 20_000
 LEAST_EVENTS = 2_000  # with fewer, less than three values of n_c could be compared
-FEW_EVENTS_DEFAULT = 5_000.0  # with so few events, nearly the exact posterior
+FEW_EVENTS_DEFAULT = 5_000.0  # an event then counts more than 0.7
 MOST_COMPONENTS = 128
 MOST_STEPS = 100
 TOLERANCE = 1e-5
@@ -120,7 +122,7 @@ class Choice:
         return {name: (("coarseness",), array) for name, array in zip(CONSTANTS, arrays, strict=True)}
 
 
-def choose(config: Config, events: Floats, prior: Prior) -> Choice:
+def choose(config: Config, events: Floats, weights: SampleWeights | None, prior: Prior) -> Choice:
     """Return the coarseness of a new run: as the config says, or chosen from the events; log a choice.
 
     The seed and the events determine the choice, whatever the threads and the backend.
@@ -130,6 +132,8 @@ def choose(config: Config, events: Floats, prior: Prior) -> Choice:
     config : Config
     events : float32 [N, D]
         All events of the run.
+    weights : SampleWeights or None
+        Their weights; None: 1.
     prior : Prior
 
     Raises
@@ -143,7 +147,7 @@ def choose(config: Config, events: Floats, prior: Prior) -> Choice:
     if len(events) < LEAST_EVENTS:
         choice = Choice(FEW_EVENTS_DEFAULT, True)
     else:
-        curve = measure(config, events, prior)
+        curve = measure(config, events, weights, prior)
         choice = Choice(float(curve.grid[curve.chosen]), True, curve)
     log.info("coarseness: %s", describe(choice))
     return choice
@@ -189,36 +193,60 @@ def describe(choice: Choice) -> str:
     )
 
 
-def measure(config: Config, events: Floats, prior: Prior) -> Curve:
+def measure(config: Config, events: Floats, weights: SampleWeights | None, prior: Prior) -> Curve:
     """Fit to one half of a subsample for each n_c, and return fit and complexity; see `choose`."""
-    fitted, held = _halves(events, config.seed)
+    fitted, held = _halves(events, weights, config.seed)
     n_components = min(config.model.components, MOST_COMPONENTS)
     precisions = {n_c: zeta_of(n_c, len(events)) * len(events) for n_c in GRID}
-    tried = {n_c: count / len(fitted) for n_c, count in precisions.items() if count <= len(fitted)}
+    n = len(fitted.events)
+    tried = {n_c: count / n for n_c, count in precisions.items() if count <= n}
+    each, stream = fitted.of_each_event, Stream(config.seed, 0, 0)
     try:
-        start = initialise.from_kmeans(fitted, len(fitted), n_components, prior, Stream(config.seed, 0, 0))
+        start = initialise.from_kmeans(fitted.events, n, n_components, prior, stream, each)
         ends = [_climb(fitted, start, prior, weight) for weight in tried.values()]
     except np.linalg.LinAlgError as error:
         raise initialise.collinear("model.coarseness: auto: fit", 1) from error
     densities = np.array([_log_densities(held, state) for state, _ in ends])
-    means = densities.mean(axis=1)
+    counted = np.ones(len(held.events)) if held.of_each_event is None else held.of_each_event.astype(float)
+    shares = counted / counted.sum()
+    means = densities @ shares
     below = densities[means.argmax()] - densities
-    errors = below.std(axis=1, ddof=1) / np.sqrt(len(held))
+    errors = np.sqrt(np.square(below - (below @ shares)[:, None]) @ np.square(shares))
     return Curve(np.array([*tried]), means, errors, np.array([number for _, number in ends], np.int64))
 
 
-def _halves(events: Floats, seed: int) -> tuple[Floats, Floats]:
+class Half(NamedTuple):
+    """Some of the events, float32 [n, D], and their weights, of mean 1."""
+
+    events: Floats
+    weights: SampleWeights | None
+
+    @property
+    def of_each_event(self) -> Floats | None:
+        """The weight of each event, float32 [n]; None without weights."""
+        return None if self.weights is None else self.weights.each()
+
+
+def _halves(events: Floats, weights: SampleWeights | None, seed: int) -> tuple[Half, Half]:
     """Draw at most `MOST_EVENTS` events; return the half to fit to, and the held-out half."""
+
+    def half_of(rows: Ints) -> Half:
+        own = np.ascontiguousarray(events[rows])
+        if weights is None:
+            return Half(own, None)
+        starts = np.searchsorted(rows, weights.starts).astype(np.int64)
+        return Half(own, sample_weights(starts, weights.values.astype(np.float64)))
+
     half = min(len(events), MOST_EVENTS) // 2
     rows = Stream(seed, 0, 0).step(Step.COARSENESS).choice(len(events), size=2 * half, replace=False)
-    parts = tuple(np.ascontiguousarray(events[np.sort(part)]) for part in (rows[:half], rows[half:]))
+    halves = half_of(np.sort(rows[:half])), half_of(np.sort(rows[half:]))
     release_pages(events, 0, len(events))
-    return parts[0], parts[1]
+    return halves
 
 
-def _climb(events: Floats, state: State, prior: Prior, zeta: float) -> tuple[State, int]:
+def _climb(half: Half, state: State, prior: Prior, zeta: float) -> tuple[State, int]:
     """Return the end of Bayesian EM in which an event counts `zeta`, and how many components are occupied."""
-    engine, before = CpuEngine(events, threads=1), -np.inf
+    engine, before = CpuEngine(half.events, threads=1, weights=half.weights), -np.inf
     for _ in range(MOST_STEPS):
         stats = engine.expect_labels(mixture_of(state))
         reached = zeta * stats.log_likelihood + log_prior(state, prior)
@@ -231,11 +259,11 @@ def _climb(events: Floats, state: State, prior: Prior, zeta: float) -> tuple[Sta
     return state, count
 
 
-def _log_densities(events: Floats, state: State) -> Array:
-    """Return the log density of the mixture at each event, float64 [M]."""
-    engine = CpuEngine(events, threads=1)
+def _log_densities(half: Half, state: State) -> Array:
+    """Return the log density of the mixture at each event, float64 [n]."""
+    engine = CpuEngine(half.events, threads=1)
     together = np.zeros(state.n_components, np.int64)
-    log_densities = engine.memberships(mixture_of(state), together, 0, len(events))[1]
+    log_densities = engine.memberships(mixture_of(state), together, 0, engine.n_events)[1]
     engine.close()
     return log_densities
 

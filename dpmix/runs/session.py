@@ -116,7 +116,7 @@ def open_session(kind: str, config: Config, base: Path, resume: bool, overwrite:
         profile = Profile(None if earlier is None else earlier.profile)
         if writer is None or earlier is None:
             with profile.span("start"):
-                coarse = coarseness.choose(config, events.values, prior)
+                coarse = coarseness.choose(config, events.values, events.weights, prior)
             layout = layout_of(kind, config, base, events, attributes, coarse)
             writer = stack.enter_context(RunWriter.create(path, layout, overwrite))
         else:

@@ -18,6 +18,7 @@ from dpmix.engines.cpu import CpuEngine
 from dpmix.errors import DataError
 from dpmix.model import bem
 from dpmix.model.mixture import State, mixture_of
+from dpmix.model.sample_weights import SampleWeights
 from dpmix.runs import coarseness
 from dpmix.runs.bem import run_bem
 from dpmix.runs.coarseness import FEW_EVENTS_DEFAULT, GRID, Choice, Curve, choice_of, choose, measure
@@ -77,7 +78,7 @@ def test_an_event_of_the_half_counts_what_the_precision_of_all_events_needs(
 
     monkeypatch.setattr(bem, "step", step)
     config, events = auto_config(tmp_path, "run.h5"), skewed(3_000)
-    curve = measure(config, events, make_prior(config.model, ["a", "b", "c"]))
+    curve = measure(config, events, None, make_prior(config.model, ["a", "b", "c"]))
     assert curve.grid.tolist() == [500.0, 1_000.0, 2_000.0, 3_000.0]
     precise = [round(n_c * 3_000 / (n_c + 3_000), 6) for n_c in curve.grid]
     assert sorted(counted for counted, _ in seen) == pytest.approx(precise)
@@ -94,18 +95,46 @@ def test_fits_are_judged_by_the_other_half(monkeypatch: pytest.MonkeyPatch, tmp_
 
     monkeypatch.setattr(coarseness, "_climb", climb)
     config, events = auto_config(tmp_path, "run.h5", components=24), skewed(3_000)
-    curve = measure(config, events, make_prior(config.model, ["a", "b", "c"]))
-    fitted, held = coarseness._halves(events, config.seed)
+    curve = measure(config, events, None, make_prior(config.model, ["a", "b", "c"]))
+    fitted, held = (half.events for half in coarseness._halves(events, None, config.seed))
     together = np.concatenate((fitted, held))
     np.testing.assert_array_equal(np.unique(together, axis=0), np.unique(events, axis=0))
     each = np.array([densities_of(state, held) for state in ends])
     np.testing.assert_allclose(curve.held_out, each.mean(axis=1), atol=1e-6)
     below = each[curve.best] - each
-    np.testing.assert_allclose(curve.errors, below.std(axis=1, ddof=1) / np.sqrt(1_500), atol=1e-6)
+    np.testing.assert_allclose(curve.errors, below.std(axis=1) / np.sqrt(1_500), atol=1e-6)
     own = np.array([densities_of(state, fitted).mean() for state in ends])
     assert (own > curve.held_out).any()
     assert np.diff(own).min() > 0.0  # more precision, closer to the events of the fit
     assert curve.components[-1] > curve.components[0]
+
+
+def test_events_count_as_their_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the fit and in its judgement; weights of 1 change nothing."""
+    real, seen = bem.step, []
+
+    def step(*arguments: Any, zeta: float) -> Any:
+        seen.append(arguments[1].counts.sum())
+        return real(*arguments, zeta=zeta)
+
+    monkeypatch.setattr(bem, "step", step)
+    config, events = auto_config(tmp_path, "run.h5"), skewed(3_000)
+    events[1_000:] += np.float32(0.5)
+    prior, starts = make_prior(config.model, ["a", "b", "c"]), np.array([0, 1_000, 3_000])
+    weights = SampleWeights(starts, np.array([2.0, 0.5], np.float32))
+    _, held = coarseness._halves(events, weights, config.seed)
+    each = held.of_each_event
+    assert each is not None
+    assert sorted(set(each.tolist()))[1] / min(each.tolist()) == pytest.approx(4.0, rel=1e-6)
+    assert each.mean() == pytest.approx(1.0, rel=1e-6)
+    of_first = {row.tobytes() for row in events[:1_000]}
+    assert [row.tobytes() in of_first for row in held.events] == (each > 1.0).tolist()
+    curve = measure(config, events, weights, prior)
+    np.testing.assert_allclose(seen, 1_500.0, rtol=1e-5)
+    plain = measure(config, events, None, prior)
+    assert (np.abs(curve.held_out - plain.held_out) > 1e-3).all()
+    ones = measure(config, events, SampleWeights(starts, np.ones(2, np.float32)), prior)
+    np.testing.assert_array_equal(ones.held_out, plain.held_out)
 
 
 def densities_of(state: State, events: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -186,11 +215,11 @@ def test_the_choice_depends_on_neither_backend_nor_storage(tmp_path: Path) -> No
     cuda = Config.model_validate(config.model_dump() | {"engine": {"backend": "cuda"}})
     prior = make_prior(config.model, ["a", "b", "c"])
     mapped = np.load(tmp_path / "mapped.npy", mmap_mode="r")
-    one, other = choose(config, events, prior).curve, choose(cuda, mapped, prior).curve
+    one, other = choose(config, events, None, prior).curve, choose(cuda, mapped, None, prior).curve
     assert one is not None
     assert other is not None
     np.testing.assert_array_equal(one.held_out, other.held_out)
-    another = choose(config.model_copy(update={"seed": 6}), events, prior).curve
+    another = choose(config.model_copy(update={"seed": 6}), events, None, prior).curve
     assert another is not None
     assert (one.held_out != another.held_out).all()
 
