@@ -73,19 +73,7 @@ def write_figures(
     """
     import matplotlib
 
-    drawn: dict[str, Callable[[], Figure]] = {
-        "heatmap": lambda: heatmap(gating),
-        "pairs": lambda: pairs(gating),
-        "proportions": lambda: proportions(gating),
-        "tree": lambda: tree(gating),
-        "traces": lambda: traces(run, mixing),
-    }
-    if (choice := choice_of(run)).curve is not None:
-        drawn["coarseness"] = lambda: coarseness(choice)
-    if (events := gating.map) is not None:
-        drawn["map"] = lambda: event_map(gating, events)
-    if (compared := gating.comparison) is not None:
-        drawn["compare"] = lambda: comparison(gating, compared)
+    drawn = _drawings(gating, run, mixing)
     folder, asked = Path(directory), {*names} & {*drawn}
     paths = [path for path in figure_paths(folder, ADDED) if path.stem in asked]
     with writing(folder):
@@ -99,6 +87,24 @@ def write_figures(
                 with writing(path):
                     # Without a date, the same figure is the same file.
                     figure.savefig(path, metadata={"CreationDate": None} if path.suffix == ".pdf" else None)
+
+
+def _drawings(gating: Gating, run: Run, mixing: list[Mixing]) -> dict[str, Callable[[], Figure]]:
+    """Return what draws each figure, by its name, of those that there are."""
+    drawn: dict[str, Callable[[], Figure]] = {
+        "heatmap": lambda: heatmap(gating),
+        "pairs": lambda: pairs(gating),
+        "proportions": lambda: proportions(gating),
+        "tree": lambda: tree(gating),
+        "traces": lambda: traces(run, mixing),
+    }
+    if (choice := choice_of(run)).curve is not None:
+        drawn["coarseness"] = lambda: coarseness(choice)
+    if (events := gating.map) is not None:
+        drawn["map"] = lambda: event_map(gating, events)
+    if (compared := gating.comparison) is not None:
+        drawn["compare"] = lambda: comparison(gating, compared)
+    return drawn
 
 
 def heatmap(gating: Gating) -> Figure:

@@ -114,15 +114,13 @@ def open_session(kind: str, config: Config, base: Path, resume: bool, overwrite:
         attributes = {**engine.info, "chosen": choice.why}
         log.info("engine: %s", describe_engine(attributes))
         profile = Profile(None if earlier is None else earlier.profile)
+        coarse = _coarseness(config, events, prior, earlier, profile)
         if writer is None or earlier is None:
-            with profile.span("start"):
-                coarse = coarseness.choose(config, events.values, events.weights, prior)
             layout = layout_of(kind, config, base, events, attributes, coarse)
             writer = stack.enter_context(RunWriter.create(path, layout, overwrite))
         else:
             warn_of_other_arithmetic(earlier.engine, attributes)
             check_same_data(earlier, events)
-            coarse = coarseness.choice_of(earlier)
             if kind == "mcmc":
                 writer = _extended(stack, writer, config, earlier)
         yield Session(config, origin, events, engine, prior, writer, profile, coarse.coarseness)
@@ -162,6 +160,16 @@ def _engine(config: Config, backend: str, events: Events, storage: Storage) -> I
         threadpool_limits(1, "blas"),
     ):
         yield engine
+
+
+def _coarseness(
+    config: Config, events: Events, prior: Prior, earlier: Run | None, profile: Profile
+) -> coarseness.Choice:
+    """Return the coarseness of a new run, or that of the run to resume."""
+    if earlier is not None:
+        return coarseness.choice_of(earlier)
+    with profile.span("start"):
+        return coarseness.choose(config, events.values, events.weights, prior)
 
 
 def _extended(stack: ExitStack, writer: RunWriter, config: Config, earlier: Run) -> RunWriter:
