@@ -118,7 +118,7 @@ class DataSet:
 def stated_places(text: Text) -> tuple[list[Place], list[str]]:
     """Return the places that HEADER and TEXT state, HEADER first, and warnings of what is no number.
 
-    Zeros and blanks state nothing: HEADER has no room for the offsets of large files.
+    Zeros and blanks state nothing: HEADER has no room for the offsets, or for the end, of large files.
     """
     stated = {
         "HEADER": (text.header[26:34].decode("latin-1"), text.header[34:42].decode("latin-1")),
@@ -129,7 +129,7 @@ def stated_places(text: Text) -> tuple[list[Place], list[str]]:
         first, last = (whole_number(value, 0) for value in values)
         odd = [value for value in values if value.strip(" \0") and whole_number(value, -1) < 0]
         warnings += [f"{owner} has {quoted(value)} as the place of the events; not used" for value in odd]
-        if not odd and (first or last):
+        if not odd and last:
             places.append(Place(owner, first, last))
     return places, warnings
 
@@ -146,7 +146,7 @@ def place_events(data: DataSet, row: np.dtype[np.void], clocks: Sequence[Clock])
     if data.n_events == 0:
         return Found(0, 0, (*warnings, *_spare(data, places, row.itemsize)))
     agree = len({place.first for place in places}) == 1
-    problems = {place: _problem(data, place, row.itemsize, agree) for place in places}
+    problems = {place: _problem(data, place, row.itemsize, places) for place in places}
     standing = [place for place in places if not problems[place]]
     why = ""
     if not standing:
@@ -156,6 +156,10 @@ def place_events(data: DataSet, row: np.dtype[np.void], clocks: Sequence[Clock])
         place = standing[0]
     else:
         place, why = _by_clock(data, standing, row, clocks)
+    if agree and _overlaps_text(data.text, place.first, row.itemsize, with_padding=False):
+        warnings.append(
+            f"TEXT ends at byte {data.text.segments[0][1]} by HEADER, after the start of the events"
+        )
     undecided = len({place.first for place in standing}) > 1 and not why
     if not agree or 0 < len(standing) < len(places):
         (other,) = (other for other in places if other != place)
@@ -167,19 +171,18 @@ def place_events(data: DataSet, row: np.dtype[np.void], clocks: Sequence[Clock])
     return Found(place.first, data.count(place, row.itemsize), tuple(warnings), undecided)
 
 
-def _problem(data: DataSet, place: Place, row_bytes: int, agree: bool) -> str:
+def _problem(data: DataSet, place: Place, row_bytes: int, places: Sequence[Place]) -> str:
     """Return why a place cannot be right, "" where it can.
 
-    Where no other place is stated, the padding at the end of TEXT may hold events; and in any case its last
-    byte, because ends are often one byte too large.
+    Two places that agree and fit $TOT may overlap TEXT: then its end is wrong. A place without another may
+    overlap the padding of TEXT. Any may overlap its last byte, because ends are often one byte too large.
     """
     need = data.count(place, row_bytes) * row_bytes
-    ends = [last for _, last in data.text.segments]
-    ends[0] = data.text.end if agree else ends[0]
-    segments = [(first, end) for (first, _), end in zip(data.text.segments, ends, strict=True)]
+    agree = len({place.first for place in places}) == 1
     if place.first < HEADER_BYTES:
         return "overlaps HEADER"
-    if any(place.first < end and place.first + need > first for first, end in segments):
+    overlaps = _overlaps_text(data.text, place.first, need, with_padding=not agree)
+    if overlaps and not (agree and len(places) == 2 and data.fits(place, row_bytes)):
         return "overlaps the keywords"
     if place.last < place.first:
         return "ends before it starts"
@@ -188,6 +191,13 @@ def _problem(data: DataSet, place: Place, row_bytes: int, agree: bool) -> str:
     if not data.fits(place, row_bytes):
         return f"has {place.size} bytes, and the {need // row_bytes} events of $TOT need {need}"
     return ""
+
+
+def _overlaps_text(text: Text, first: int, size: int, with_padding: bool) -> bool:
+    """Return whether bytes of the data set overlap TEXT or its supplement."""
+    (start, last), *supplement = text.segments
+    segments = [(start, last if with_padding else text.end), *supplement]
+    return any(first < end and first + size > start for start, end in segments)
 
 
 def _only_place(data: DataSet, problems: dict[Place, str], row_bytes: int) -> Place:

@@ -63,12 +63,12 @@ def fcs_bytes(
     gap: bytes = b"",
     tail: bytes = b"",
     version: str = "FCS3.1",
-    text_place: tuple[object, object] | None = None,
+    text_place: Places = right,
     blanks: Mapping[str, int] | None = None,
 ) -> bytes:
     """Return an FCS file: HEADER, TEXT, a gap, DATA and a tail, with any places of DATA in HEADER and TEXT.
 
-    `text_place` replaces the place of TEXT in HEADER, and `blanks` puts blanks before keywords.
+    `text_place` states the place of TEXT in HEADER, and `blanks` puts blanks before keywords.
     """
     stated = dict(keywords)
     if text is not None:
@@ -82,7 +82,7 @@ def fcs_bytes(
             for key, value in zip(("$BEGINDATA", "$ENDDATA"), text(first, last), strict=True)
         }
     segment = join(padded)
-    offsets = (*(text_place or (58, 57 + len(segment))), *header(first, last), 0, 0)
+    offsets = (*text_place(58, 57 + len(segment)), *header(first, last), 0, 0)
     fields = b"".join(f"{'' if value is None else value!s:>8}".encode() for value in offsets)
     return version.encode() + b"    " + fields + segment + gap + data + tail
 
@@ -141,8 +141,12 @@ class Case:
 CASES = [
     # where the events are
     Case("offsets of DATA blank in HEADER (large files)", floats(header=lambda *_: (0, 0)), FLOATS),
+    Case("only the end of DATA is 0 in HEADER (large files)", floats(header=lambda a, b: (a, 0)), FLOATS),
     Case("no offsets of DATA in TEXT (FCS 2.0)", floats(text=None, version="FCS2.0"), FLOATS),
     Case("DATA ends one byte too late", floats(text=longer(1)), FLOATS),
+    Case("TEXT ends one byte too late", floats(text_place=longer(1)), FLOATS),
+    Case("TEXT ends far too late", floats(text_place=longer(50)), FLOATS),
+    Case("the place by HEADER overlaps HEADER", floats(header=lambda a, b: (20, 19 + b - a)), FLOATS),
     Case("the place by TEXT overlaps the keywords (Accuri C6)", floats(text=moved(-100)), FLOATS),
     Case("the length by HEADER does not fit `$TOT`", floats(header=longer(20), tail=TAIL), FLOATS),
     Case("both places fit `$TOT`; Time ascends by HEADER (CyAn)", floats(text=moved(4), tail=TAIL), FLOATS),
@@ -153,7 +157,7 @@ CASES = [
         floats(header=lambda a, b: (a, b - 3), text=lambda a, b: (a + 4, b)),
     ),
     Case("no number as an offset of DATA in HEADER", floats(header=lambda a, b: ("x", b)), FLOATS),
-    Case("no number as an offset of TEXT in HEADER", floats(text_place=("5x", 99))),
+    Case("no number as an offset of TEXT in HEADER", floats(text_place=lambda a, b: ("5x", b))),
     Case("no offsets of DATA at all", floats(header=lambda *_: (0, 0), text=None)),
     Case("DATA is cut short", floats()[:-100]),
     # how many events
