@@ -85,9 +85,15 @@ def sample_weights(starts: Ints, relative: Array | None) -> SampleWeights | None
     relative : float64 [S] or None
         Weight of an event of each sample, up to a common factor. None: every sample has the same total
         weight, N / (S' N_s) for each of its N_s events, with S' the number of samples that have events.
+
+    Returns
+    -------
+    SampleWeights or None
+        A sample without events has weight 1.
     """
     sizes = np.diff(starts)
     if relative is None:
         relative = 1.0 / np.maximum(sizes, 1)
-    values = (relative * (starts[-1] / (relative @ sizes))).astype(np.float32)
-    return None if (values[sizes > 0] == 1.0).all() else SampleWeights(starts, values)
+    scaled = relative * (starts[-1] / (relative @ sizes))
+    values = np.where(sizes > 0, scaled, 1.0).astype(np.float32)
+    return None if (values == 1.0).all() else SampleWeights(starts, values)

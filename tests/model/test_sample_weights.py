@@ -41,6 +41,7 @@ def test_equal_weights_give_every_sample_the_same_total_and_have_mean_1() -> Non
     np.testing.assert_allclose(totals[[0, 2, 3]], 1000 / 3, rtol=1e-6)
     assert weights.each().mean(dtype=float) == pytest.approx(1.0, rel=1e-6)
     assert weights.smallest == weights.values[0]
+    assert weights.values[1] == 1.0  # of no event
     np.testing.assert_array_equal(weights.of_events(np.arange(1000)), weights.each())
     np.testing.assert_array_equal(weights.part(890, 970).each(), weights.each()[890:970])
 
