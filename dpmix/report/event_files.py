@@ -6,7 +6,8 @@
 entropy (nats), log_density, implausible; with memberships also p1, p2, ... |
 | events.h5ad | AnnData: transformed values in `X`, the same columns in `obs`, memberships in `obsm` |
 | SAMPLE.gated.fcs | each sample's file with added channels: dpmix_population (0 for an event that was not \
-gated), dpmix_probability, dpmix_entropy, dpmix_implausible (`dpmix.report.fcs_export`) |
+gated), dpmix_probability, dpmix_entropy, dpmix_implausible (`dpmix.report.fcs_export`); keywords \
+DPMIX_POPULATION_1, ... with the phenotypes |
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from dpmix.inputs.fcs import Header
 from dpmix.inputs.sources import Source
 from dpmix.model.mixture import Floats
 from dpmix.populations.result import Block, Gating
-from dpmix.report.fcs_export import Added, Copy
+from dpmix.report.fcs_export import Added, Copy, Place, fill, population_keywords
 from dpmix.system.extras import require_extra
 from dpmix.system.files import partial_path, writing
 
@@ -201,7 +202,7 @@ def open_writers(
                 files.open(path, partial(_H5ad, path, channels, samples))
         if "fcs" in formats:
             own = paths[-len(samples) :]
-            files.open(own[0], partial(_Fcs, own, _headers(samples, sources), n_populations))
+            files.open(own[0], partial(_Fcs, own, _headers(samples, sources), channels, n_populations))
     except BaseException:
         files.__exit__()
         raise
@@ -349,7 +350,9 @@ class _H5ad:
 class _Fcs:
     """Copies the samples' files with added channels, one open at a time."""
 
-    def __init__(self, paths: list[Path], headers: Sequence[Header], n_populations: int) -> None:
+    def __init__(
+        self, paths: list[Path], headers: Sequence[Header], channels: Sequence[str], n_populations: int
+    ) -> None:
         self._paths = paths
         self._headers = headers
         self._added = [
@@ -358,7 +361,8 @@ class _Fcs:
             Added("dpmix_entropy", "entropy", math.log(n_populations), scale=1_000),
             Added("dpmix_implausible", "implausible", 1),
         ]
-        self._sample = 0
+        self._reserved = population_keywords([", ".join(f"{c}+/-" for c in channels)] * n_populations)
+        self._sample, self._places = 0, list[Place]()
         self._copy = self._opened()
 
     def write(self, block: Block, columns: Columns) -> None:
@@ -371,6 +375,9 @@ class _Fcs:
         self._go_to(len(self._paths) - 1)
         with writing(self._paths[self._sample]):
             self._copy.close()
+        for path, place in zip(self._paths, self._places, strict=True):
+            with writing(path):
+                fill(partial_path(path), place, population_keywords(gating.phenotypes))
 
     def abandon(self) -> None:
         self._copy.abandon()
@@ -387,4 +394,6 @@ class _Fcs:
     def _opened(self) -> Copy:
         path = self._paths[self._sample]
         with writing(path):
-            return Copy(self._headers[self._sample], partial_path(path), self._added)
+            copy = Copy(self._headers[self._sample], partial_path(path), self._added, self._reserved)
+        self._places.append(copy.place)
+        return copy

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,7 @@ Bytes = npt.NDArray[np.uint8]
 IN_HEADER = 99_999_999  # largest offset with eight digits
 EVENTS = 32_768  # events copied at a time
 DELIMITERS = (b"\x0c", b"|", b"/", b"\x1e", b"!", b"~", b"\x1f", b"\x1d", b"\x1c", b"\x01", b"\x02")
+UNUSED = "DPMIX_UNUSED"  # keyword whose blanks fill the room of the reserved keywords
 CRC = b"00000000"  # by the standard: not computed
 
 
@@ -76,9 +77,18 @@ class Copy:
     path : Path
         File to write.
     added : sequence of Added
+    reserved : mapping of str to str, optional
+        Keywords whose values are known only after the events, with the longest that each may have (`fill`).
+
+    Attributes
+    ----------
+    place : Place
+        Of the reserved keywords.
     """
 
-    def __init__(self, header: Header, path: Path, added: Sequence[Added]) -> None:
+    def __init__(
+        self, header: Header, path: Path, added: Sequence[Added], reserved: Mapping[str, str] | None = None
+    ) -> None:
         self._header = header
         self._type, self._scales = _stored(header, added)
         self._places, size = _places(header)
@@ -86,7 +96,11 @@ class Copy:
         self._bytes = size + len(added) * self._type.itemsize
         self._done = 0
         analysis = read_analysis(header)
-        heading = _heading(header, added, self._type, self._bytes, len(analysis))
+        room = {**reserved, UNUSED: " "} if reserved else {}
+        heading = _heading(header, added, self._type, self._bytes, len(analysis), room)
+        delimiter = heading[HEADER_BYTES : HEADER_BYTES + 1]
+        length = len(_joined(room, delimiter))
+        self.place = Place(len(heading) - length, length, delimiter)
         self._tail = analysis + (CRC if header.version != "FCS2.0" else b"")
         self._file = path.open("wb")
         self._file.write(heading)
@@ -142,6 +156,44 @@ class Copy:
         self._done = max(self._done, stop)
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where the reserved keywords of a copy are: at the end of TEXT."""
+
+    start: int
+    length: int
+    delimiter: bytes
+
+
+def population_keywords(phenotypes: Sequence[str]) -> dict[str, str]:
+    """Return the keywords that name populations; the value starts with the code of the population."""
+    return {f"DPMIX_POPULATION_{p}": f"{p} {name}".strip() for p, name in enumerate(phenotypes, start=1)}
+
+
+def fill(path: Path, place: Place, keywords: Mapping[str, str]) -> None:
+    """Give the reserved keywords of a complete copy their values; blanks fill the remaining room.
+
+    Raises
+    ------
+    ValueError
+        The values need more room than was reserved.
+    """
+    room = place.length - len(_joined({**keywords, UNUSED: ""}, place.delimiter))
+    if room < 1:
+        raise ValueError(f"keywords need {1 - room} bytes more than were reserved in {path}")
+    with path.open("r+b") as file:
+        file.seek(place.start)
+        file.write(_joined({**keywords, UNUSED: " " * room}, place.delimiter))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _joined(keywords: Mapping[str, str], delimiter: bytes) -> bytes:
+    """Return keywords as they stand in TEXT after a delimiter."""
+    words = (word.encode() for pair in keywords.items() for word in pair)
+    return b"".join(word + delimiter for word in words)
+
+
 def _stored(header: Header, added: Sequence[Added]) -> tuple[np.dtype[np.generic], list[int]]:
     """Return the storage type of added channels and the scale of each."""
     if all(channel.integer for channel in header.channels):
@@ -176,13 +228,18 @@ def _places(header: Header) -> tuple[slice | npt.NDArray[np.int64], int]:
 
 
 def _heading(
-    header: Header, added: Sequence[Added], kind: np.dtype[np.generic], row_bytes: int, analysis_bytes: int
+    header: Header,
+    added: Sequence[Added],
+    kind: np.dtype[np.generic],
+    row_bytes: int,
+    analysis_bytes: int,
+    last_keywords: Mapping[str, str],
 ) -> bytes:
-    """Return HEADER and TEXT of the copy, up to the first byte of DATA."""
+    """Return HEADER and TEXT of the copy, up to the first byte of DATA; TEXT ends with `last_keywords`."""
     changes = _channel_keywords(header, added, kind)
     # fixed width, so that the numbers do not change the length of TEXT
     places = ("$BEGINDATA", "$ENDDATA", "$BEGINANALYSIS", "$ENDANALYSIS", "$BEGINSTEXT", "$ENDSTEXT")
-    changes |= dict.fromkeys(places, "0" * 12) | {"$NEXTDATA": "0"}
+    changes |= dict.fromkeys(places, "0" * 12) | {"$NEXTDATA": "0"} | {**last_keywords}
     text_end = HEADER_BYTES + len(_text(header, changes)) - 1
     first = text_end + 1
     last = first + header.n_events * row_bytes - 1

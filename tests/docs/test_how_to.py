@@ -50,6 +50,7 @@ PAGES = [
     "python",
     "read-draws",
     "compare-samples",
+    "flowjo",
     "resume",
     "large-data",
     "several-gpus",

@@ -424,6 +424,27 @@ def test_flowkit_applies_the_gates_to_the_files(folder: Path, tmp_path: Path) ->
     assert [int(line[0]) for line in lines[: len(last)]] == [*last.index]
 
 
+def test_flowkit_reads_populations_and_their_names_in_fcs_files(folder: Path, gated: Gating) -> None:
+    flowkit = pytest.importorskip("flowkit")
+    table = events(folder / "all")
+    for name in "ab":
+        sample = flowkit.Sample(folder / "all" / f"{name}.gated.fcs")
+        own = table[table["sample"] == f"{name}.fcs"]
+        codes = sample.get_channel_events(sample.pnn_labels.index("dpmix_population"), source="raw")
+        np.testing.assert_array_equal(codes[own.event], own.population)
+        assert (np.delete(codes, own.event) == 0).all()
+        chance = sample.get_channel_events(sample.pnn_labels.index("dpmix_probability"), source="raw")
+        np.testing.assert_allclose(chance[own.event], own.probability, rtol=1e-6)
+        for p, phenotype in enumerate(gated.phenotypes, start=1):
+            assert sample.metadata[f"dpmix_population_{p}"] == f"{p} {phenotype}".strip()
+        # a gate on the codes selects a population, as a person would in FlowJo
+        gates = flowkit.GatingStrategy()
+        code = flowkit.Dimension("dpmix_population", range_min=0.5, range_max=1.5)
+        gates.add_gate(flowkit.gates.RectangleGate("first", [code]), ("root",))
+        inside = gates.gate_sample(sample).get_gate_membership("first")
+        assert inside.sum() == (own.population == 1).sum()
+
+
 def test_populations_are_scored_against_the_gates_of_a_workspace(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
