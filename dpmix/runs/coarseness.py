@@ -147,6 +147,7 @@ def choose(config: Config, events: Floats, weights: SampleWeights | None, prior:
     if len(events) < LEAST_EVENTS:
         choice = Choice(FEW_EVENTS_DEFAULT, True)
     else:
+        log.info("choosing the coarseness from fits to some of the events")
         curve = measure(config, events, weights, prior)
         choice = Choice(float(curve.grid[curve.chosen]), True, curve)
     log.info("coarseness: %s", describe(choice))

@@ -17,6 +17,7 @@ from dpmix.config.schema import Config
 from dpmix.config.write import to_yaml
 from dpmix.errors import EngineError
 from dpmix.runs.bem import run_bem
+from dpmix.runs.coarseness import choice_of
 from dpmix.runs.mcmc import run_mcmc
 
 Devices = Callable[..., None]
@@ -60,6 +61,21 @@ def whole(cuda_devices: Devices, many: Path, kind: str, made: dict[str, Path]) -
         cuda_devices(1)
         made[kind] = RUNS[kind](on_cuda(many, many / f"{kind}.h5", 0)).path
     return made[kind]
+
+
+def test_the_coarseness_chosen_is_that_of_the_cpu(cuda_devices: Devices, tmp_path: Path) -> None:
+    cuda_devices(1)
+    write_events(tmp_path / "events.npy", 2_000, dim=2)
+    sections = SECTIONS | {"model": {"components": 4, "coarseness": "auto"}}
+    engines = {"cuda.h5": {"backend": "cuda", "devices": [0]}, "cpu.h5": {"backend": "cpu"}}
+    for name, engine in engines.items():
+        run_bem(a_config(tmp_path, name, engine=engine, **sections))
+    one, other = (choice_of(open_run(tmp_path / name)) for name in engines)
+    assert open_run(tmp_path / "cuda.h5").engine["backend"] == "cuda"
+    assert one.curve is not None
+    assert other.curve is not None
+    assert one.coarseness == other.coarseness
+    np.testing.assert_array_equal(one.curve.held_out, other.curve.held_out)
 
 
 @pytest.mark.slow
