@@ -36,7 +36,8 @@ def _about_run(file: str) -> list[str]:
 
     run = open_run(file)
     config = [f"  {line}" for line in run.config_text.splitlines()]
-    return [*describe_run(run), *describe_profile(run), "config:", *config]
+    warnings = [f"warning: {warning}" for warning in run.data_warnings]
+    return [*describe_run(run), *warnings, *describe_profile(run), "config:", *config]
 
 
 def _about_data(file: str) -> list[str]:

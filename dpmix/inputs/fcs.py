@@ -218,7 +218,7 @@ def _read_data_set(file: BinaryIO, path: Path, data_set: int, offsets: list[int]
         data_set=data_set,
         n_data_sets=len(offsets),
         notes=(*notes, *_keyword_notes(keywords, channels)),
-        warnings=(*warnings, *found.warnings),
+        warnings=(*warnings, *found.warnings, *_copied_warning(keywords)),
         undecided=found.undecided,
         keywords=keywords,
         text=text.pairs,
@@ -343,6 +343,12 @@ def _keyword_notes(keywords: Mapping[str, str], channels: Sequence[Channel]) -> 
         listed = ", ".join(f"$P{n}G" for n in odd[:8]) + (", ..." if len(odd) > 8 else "")
         notes.append(f"{listed}: {quoted(keywords[f'p{odd[0]}g'])} is no number; the gain is taken as 1")
     return notes
+
+
+def _copied_warning(keywords: Mapping[str, str]) -> list[str]:
+    """Return the warning that `dpmix gate --format fcs` copied from the original of this file."""
+    found = keywords.get("dpmix_warning", "").strip()
+    return [f"copied from a file with this warning: {found}"] if found else []
 
 
 def _clocks(channels: Sequence[Channel], order: Order) -> list[Clock]:

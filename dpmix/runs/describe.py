@@ -78,7 +78,6 @@ def _describe_setting(run: Run) -> Iterator[str]:
         yield f"coarseness: {coarseness.describe(choice)}"
     yield f"engine: {describe_engine(run.engine)}"
     yield f"versions: {versions}"
-    yield from (f"warning: {warning}" for warning in run.data_warnings)
 
 
 def _posterior(run: Run) -> str:
