@@ -11,9 +11,9 @@ from dpmix.config.load import parse_config
 from dpmix.engines.base import Engine
 from dpmix.engines.choose import choose_backend, make_engine
 from dpmix.model.mixture import Array, Floats, Ints
-from dpmix.populations.assign import add_density
 from dpmix.populations.find import Populations
 from dpmix.populations.modes import MakeEngine
+from dpmix.populations.predictive import MeanDensity
 from dpmix.runs.reader import Run
 
 BLOCK = 131_072  # events whose memberships in one draw are held at a time
@@ -55,15 +55,17 @@ def predicted(found: Populations, make: MakeEngine, values: Floats) -> tuple[Arr
     """
     n_events, n_draws = len(values), len(found.draws)
     memberships = np.zeros((n_events, found.n_populations))
-    highest, density = np.full(n_events, -np.inf), np.zeros(n_events)
+    log_densities = np.empty(n_events)
     with closing(make(values)) as engine:
         for start in range(0, n_events, BLOCK):
             block = slice(start, min(start + BLOCK, n_events))
+            density = MeanDensity(block.stop - start)
             for shares, of_draw in found.memberships(engine, block.start, block.stop):
                 memberships[block] += shares
-                highest[block], density[block] = add_density(highest[block], density[block], of_draw)
+                density.add(of_draw)
+            log_densities[block] = density.log(n_draws)
     memberships /= memberships.sum(axis=1, keepdims=True)
-    return memberships, highest + np.log(density / n_draws)
+    return memberships, log_densities
 
 
 def draw_events(found: Populations, n_events: int, seed: int) -> tuple[Array, Ints]:

@@ -16,6 +16,7 @@ from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.model.streams import Step, Stream
 from dpmix.populations import proportions
 from dpmix.populations.find import Populations
+from dpmix.populations.predictive import MeanDensity
 from dpmix.populations.result import Block
 from dpmix.populations.task import Task
 from dpmix.system.progress import ProgressLog
@@ -92,26 +93,6 @@ def sample_ratios(task: Task, found: Populations, weights: Array, engine: Engine
         return proportions.ratios(proportions.sample_weights(memberships, weights, each, random), weights)
 
 
-def add_density(highest: Array, density: Array, log_density: Array) -> tuple[Array, Array]:
-    """Add the densities of a draw to sums that are kept as a highest log density and a factor.
-
-    Parameters
-    ----------
-    highest : float64 [M]
-        Highest log density of the draws so far; -inf before the first.
-    density : float64 [M]
-        Sum of the densities so far, divided by exp(highest); 0 before the first.
-    log_density : float64 [M]
-        Of the draw.
-
-    Returns
-    -------
-    highest, density : float64 [M]
-    """
-    top = np.maximum(highest, log_density)
-    return top, density * np.exp(highest - top) + np.exp(log_density - top)
-
-
 def average_draws(
     found: Populations, engine: Engine, start: int, stop: int, ratios: Floats, random: np.random.Generator
 ) -> tuple[Floats, Array, Ints]:
@@ -139,7 +120,7 @@ def average_draws(
     """
     n_events = stop - start
     total = np.zeros((found.n_populations, n_events), np.float32)
-    highest, density = np.full(n_events, -np.inf), np.zeros(n_events)  # log density of the best draw
+    mean_density = MeanDensity(n_events)
     counts = np.zeros(ratios.shape, np.int64)
     uniforms = random.random(n_events, np.float32)
     for t, (by_run, log_density) in enumerate(found.memberships(engine, start, stop)):
@@ -152,7 +133,7 @@ def average_draws(
             total[:, part] += terms
         # One uniform per event, rotated from draw to draw: it is uniform in every draw.
         uniforms = np.mod(uniforms + GOLDEN, np.float32(1.0))
-        highest, density = add_density(highest, density, log_density)
+        mean_density.add(log_density)
     n_draws = len(found.draws)
     memberships = np.ascontiguousarray(total.T) / np.float32(n_draws)
-    return memberships, highest + np.log(density / n_draws), counts
+    return memberships, mean_density.log(n_draws), counts

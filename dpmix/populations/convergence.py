@@ -17,6 +17,7 @@ from threadpoolctl import threadpool_limits
 from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.populations.find import Populations, mixture_of_draw, spread
 from dpmix.populations.modes import MakeEngine
+from dpmix.populations.partitions import by_votes
 from dpmix.runs.effective_size import MIN_DRAWS, r_hat_and_ess
 
 # With 25 draws of each of 4 chains, R-hat of 8% of independent quantities is above 1.05; with 100, of none.
@@ -99,14 +100,12 @@ def _by_chain(weights: Array, draws: Ints) -> Array:
 
 def _populations_of(found: Populations, labels: Ints, means: Array) -> Ints:
     """Return the population of each component of a draw, int64 [K], given the component of each point [M]."""
-    n_components, n_populations = len(means), found.n_populations
-    cells = n_components * n_populations
-    votes = np.bincount(labels * n_populations + found.of_points, minlength=cells)
-    votes = votes.reshape(n_components, n_populations)
-    populations: Ints = votes.argmax(axis=1)
-    without = np.flatnonzero(votes.sum(axis=1) == 0)
-    populations[without] = found.of_points[_nearest(found.points, np.asarray(means)[without])]
-    return populations
+    cells = len(means) * found.n_populations
+    votes = np.bincount(labels * found.n_populations + found.of_points, minlength=cells)
+    return by_votes(
+        votes.reshape(len(means), -1),
+        lambda without: found.of_points[_nearest(found.points, np.asarray(means)[without])],
+    )
 
 
 def _nearest(points: Floats, places: Array) -> Ints:

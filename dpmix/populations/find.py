@@ -14,7 +14,7 @@ T draws, some of which are pooled; J pooled components, K components, P populati
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -31,6 +31,7 @@ from dpmix.model.mixture import Array, Floats, Ints, Mixture, mixture_from
 from dpmix.model.streams import Step, Stream
 from dpmix.populations import alignment, partitions
 from dpmix.populations.modes import MakeEngine, nearest_components
+from dpmix.populations.predictive import log_predictive
 from dpmix.populations.tree import LEAST_EVENTS, LEVEL, Tree, tree_of
 from dpmix.runs.reader import Run
 
@@ -217,7 +218,7 @@ def _find(run: Run, make_engine: MakeEngine, draws: Ints, rule: _CutRule) -> Pop
         parts = own.reshape(len(pooled), -1)
         shares = _mean_memberships(engine, [mixtures[t]() for t in pooled], parts, n_found)
         labels = np.array([_classified(engine, one()) for one in mixtures])
-        log_density = _log_predictive(engine, (one() for one in mixtures), len(draws))
+        log_density = log_predictive(engine, (one() for one in mixtures), len(draws))
         workers = None if engine.info["backend"] == "cpu" else 1  # a device serves one engine at a time
     components = _components(run, draws, shares, labels, own, density)
     components[pooled] = parts
@@ -377,21 +378,9 @@ def _populations_of(
     """
     n_points, n_components = len(labels), len(means)
     points = csr_array((np.ones(n_points), (labels, np.arange(n_points))), shape=(n_components, n_points))
-    votes = points @ shares
-    populations: Ints = votes.argmax(axis=1)
-    without = np.flatnonzero(votes.sum(axis=1) == 0.0)
     heavy = np.flatnonzero(density[0])
     weights, centres, covariances = (part[heavy] for part in density)
-    populations[without] = own[heavy][nearest_components(weights, centres, covariances, means[without])]
-    return populations
-
-
-def _log_predictive(engine: Engine, mixtures: Iterable[Mixture], n_draws: int) -> Array:
-    """Return the log of the mean density over the draws at all points, float64 [M]."""
-    total = np.full(engine.n_events, -np.inf)
-    for mixture in mixtures:
-        one_population = np.zeros(len(mixture.means), np.int64)
-        _, log_density = engine.memberships(mixture, one_population, 0, engine.n_events)
-        total = np.logaddexp(total, log_density)
-    mean: Array = total - np.log(n_draws)
-    return mean
+    return partitions.by_votes(
+        points @ shares,
+        lambda without: own[heavy][nearest_components(weights, centres, covariances, means[without])],
+    )
