@@ -115,7 +115,7 @@ $(VENV)/peers: $(VENV)/installed
 
 # cog then updates tables and numbers in pages. Results of quick runs are in build/benchmarks.
 bench: $(VENV)/peers
-	for script in paper scaling peers end_to_end; do \
+	for script in paper scaling peers end_to_end short_starts; do \
 	    $(BIN)/python benchmarks/$$script.py $(if $(QUICK),--quick) || exit 1; \
 	done
 	$(COG) $(PAGES)

@@ -1,7 +1,7 @@
 """Time the commands from an FCS file to the report, stage by stage, with their memory.
 
-python benchmarks/end_to_end.py            # about 8 minutes python benchmarks/end_to_end.py --quick    #
-small samples and few sweeps, to build/: a check of the script
+    python benchmarks/end_to_end.py            # about 5 minutes
+    python benchmarks/end_to_end.py --quick    # a small sample and few sweeps, to build/: a check
 
 The commands are those of a user, with the config that the first of them writes:
 
@@ -9,10 +9,12 @@ The commands are those of a user, with the config that the first of them writes:
     dpmix mcmc run.yaml
     dpmix gate run.h5 --output gated
 
-The samples are simulated (a ten-colour cytometer); if the folder ../shared exists, a real file is added,
-which is not part of this project. A stage starts where the function that does it is called (stages.py).
-Memory is the resident memory of the process, read every 20 ms: that of the stage, and what the stages
-before it still hold. The page is docs/benchmarks/end-to-end.md, from benchmarks/results/end_to_end.json.
+The first sample is also run with `dpmix bem` in place of `dpmix mcmc`. Samples are simulated (a ten-colour
+cytometer); if the folder ../shared exists, a real file is added, which is not part of this project. A stage
+starts where the function that does it is called (stages.py). Memory is the resident memory of the process,
+read every 20 ms: that of the stage, and what the stages before it still hold. The page is
+docs/benchmarks/end-to-end.md, from benchmarks/results/end_to_end.json; end_to_end_before.json there has the
+results of the same commands from before the work on their speed.
 """
 
 from __future__ import annotations
@@ -30,10 +32,11 @@ from plots import COLOURS, panels, significant
 from record import ROOT, arguments, read_results, said, write_results
 
 from dpmix.config.load import load_config
+from dpmix.config.schema import Config
 from dpmix.runs.reader import open_run
 
 REAL = ROOT.parent / "shared" / "data" / "fcs" / "100715.fcs"
-SIZES = (100_000, 1_000_000)
+SIZES = (50_000, 100_000, 1_000_000)
 QUICK_SIZES = (3_000,)
 QUICK_SETTINGS = ("mcmc.burn_in=10", "mcmc.draws=10", "model.components=16")
 EVERY = 0.02  # seconds
@@ -83,24 +86,33 @@ def resident_mb(pid: int) -> float | None:
     return float(sizes[0]) * 1024 / 1e6 if sizes else None
 
 
-def from_file_to_report(folder: Path, file: Path, settings: tuple[str, ...]) -> dict[str, Any]:
+def from_file_to_report(
+    folder: Path, file: Path, settings: tuple[str, ...], method: str = "mcmc"
+) -> dict[str, Any]:
     """All commands on one file."""
     given = [option for setting in settings for option in ("--set", setting)]
     stages = measured(folder, "init", str(file), "--output", "run.yaml")
-    stages += measured(folder, "mcmc", "run.yaml", "--quiet", *given)
-    stages += measured(folder, "gate", "run.h5", "--output", "gated", "--quiet")
+    stages += measured(folder, method, "run.yaml", "--quiet", "--overwrite", *given)
+    stages += measured(folder, "gate", "run.h5", "--output", "gated", "--quiet", "--overwrite")
     config, run = load_config(folder / "run.yaml", settings), open_run(folder / "run.h5")
+    (folder / "run.yaml").unlink()
     return {
         "events": int(run.attributes["n_events"]),
         "channels": len(run.channels),
         "file_mb": round(file.stat().st_size / 1e6, 1),
         "components": config.model.components,
-        "chains": config.mcmc.chains,
-        "burn_in": config.mcmc.burn_in,
-        "draws": config.mcmc.draws,
+        "run": _extent(config, method),
         "report_mb": round((folder / "gated" / "report.html").stat().st_size / 1e6, 2),
         "stages": stages,
     }
+
+
+def _extent(config: Config, method: str) -> str:
+    """How long a run is, for a reader."""
+    if method == "bem":
+        return f"{config.bem.starts} starts of Bayesian EM"
+    mcmc = config.mcmc
+    return f"{mcmc.chains} chains, at most {mcmc.burn_in} + {mcmc.draws} sweeps"
 
 
 def measure(sizes: tuple[int, ...], settings: tuple[str, ...], real: bool) -> dict[str, Any]:
@@ -110,9 +122,11 @@ def measure(sizes: tuple[int, ...], settings: tuple[str, ...], real: bool) -> di
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary)
             subprocess.run([*DPMIX, "simulate", folder / "sample.fcs", "--events", str(size)], check=True)
-            results[f"simulated, {size:,}"] = tell(
-                from_file_to_report(folder, folder / "sample.fcs", settings)
-            )
+            file = folder / "sample.fcs"
+            results[f"simulated, {size:,}"] = tell(from_file_to_report(folder, file, settings))
+            if size == sizes[0]:
+                name = f"simulated, {size:,}, Bayesian EM"
+                results[name] = tell(from_file_to_report(folder, file, settings, "bem"))
     if real and REAL.exists():
         with tempfile.TemporaryDirectory() as temporary:
             results[REAL.name] = tell(from_file_to_report(Path(temporary), REAL, settings))
@@ -131,9 +145,9 @@ def tell(found: dict[str, Any]) -> dict[str, Any]:
 # ---------------------------------------------------------------------------------------- showing
 
 
-def notes() -> str:
+def notes(name: str = "end_to_end") -> str:
     """Command, machine and date of the committed results."""
-    return said("end_to_end") + "\n"
+    return said(name) + "\n"
 
 
 def table() -> str:
@@ -146,12 +160,17 @@ def table() -> str:
     ]
     found = {name: {(s["command"], s["stage"]): s for s in one["stages"]} for name, one in samples.items()}
     places = list(dict.fromkeys(place for stages in found.values() for place in stages))
-    for command in ("init", "mcmc", "gate"):
+    for command in ("init", "mcmc", "bem", "gate"):
         own = [place for place in places if place[0] == command]
         for place in own if len(own) > 1 else []:
             cells = [_cell(stages.get(place)) for stages in found.values()]
             lines.append(f"| {command} | {place[1]} | {' | '.join(cells)} |")
-        cells = [_cell(whole(one, command)) for one in samples.values()]
+        if not own:
+            continue
+        cells = [
+            _cell(whole(one, command)) if any(at[0] == command for at in found[name]) else ""
+            for name, one in samples.items()
+        ]
         lines.append(f"| **{command}** | **in all** | {' | '.join(cells)} |")
     cells = [_cell(whole(one)) for one in samples.values()]
     lines.append(f"| **all** | **file to report** | {' | '.join(cells)} |")
@@ -159,17 +178,36 @@ def table() -> str:
     return "\n".join([*lines, "", *missing]).rstrip() + "\n"
 
 
+def changes() -> str:
+    """Markdown: seconds of every stage before and after, for the samples that both have."""
+    before, after = (read_results(name)["results"] for name in ("end_to_end_before", "end_to_end"))
+    names = [name for name, one in after.items() if "stages" in one and "stages" in before.get(name, {})]
+    heads = [f"{name}, {when}" for name in names for when in ("before", "after")]
+    lines = [f"| command | stage | {' | '.join(heads)} |", "| --- | --- |" + " ---: |" * len(heads)]
+    runs = [results[name] for name in names for results in (before, after)]
+    places = dict.fromkeys((s["command"], s["stage"]) for one in runs for s in one["stages"])
+    for command, stage in places:
+        own = [[s for s in one["stages"] if (s["command"], s["stage"]) == (command, stage)] for one in runs]
+        cells = [_seconds(stages) for stages in own]
+        lines.append(f"| {command} | {stage} | {' | '.join(cells)} |")
+    cells = [_seconds(one["stages"]) for one in runs]
+    return "\n".join([*lines, f"| **all** | **file to report** | {' | '.join(cells)} |"]) + "\n"
+
+
+def _seconds(stages: list[Stage]) -> str:
+    return f"{significant(sum(stage['seconds'] for stage in stages), 2)} s" if stages else ""
+
+
 def samples() -> str:
     """Markdown: what was run."""
     lines = [
-        "| sample | events | channels | file, MB | K | chains | burn-in + draws, at most | report, MB |",
-        "| --- |" + " ---: |" * 7,
+        "| sample | events | channels | file, MB | K | run | report, MB |",
+        "| --- | ---: | ---: | ---: | ---: | --- | ---: |",
     ]
     for name, one in read_results("end_to_end")["results"].items():
         if "stages" in one:
-            cells = [f"{one[key]:,}" for key in ("events", "channels", "file_mb", "components", "chains")]
-            cells += [f"{one['burn_in']} + {one['draws']}", f"{one['report_mb']}"]
-            lines.append(f"| {name} | {' | '.join(cells)} |")
+            cells = [f"{one[key]:,}" for key in ("events", "channels", "file_mb", "components")]
+            lines.append(f"| {name} | {' | '.join(cells)} | {one['run']} | {one['report_mb']} |")
     return "\n".join(lines) + "\n"
 
 
@@ -179,12 +217,12 @@ def whole(found: dict[str, Any], command: str | None = None) -> Stage:
     return {
         "seconds": sum(stage["seconds"] for stage in stages),
         "processor": sum(stage["processor"] for stage in stages),
-        "mb": max(stage["mb"] for stage in stages),
+        "mb": max((stage["mb"] for stage in stages), default=0),
     }
 
 
 def _cell(stage: Stage | None) -> str:
-    if stage is None:
+    if stage is None or (not stage["seconds"] and not stage["mb"]):
         return ""
     memory = f", {stage['mb']:,} MB" if stage["mb"] else ""  # none where it was too short to be looked at
     return f"{significant(stage['seconds'], 2)} s ({significant(stage['processor'], 2)} s){memory}"

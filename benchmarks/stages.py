@@ -31,6 +31,11 @@ BEGIN: dict[str, list[tuple[str, str, str, str | None]]] = {
         ("dpmix.runs.writer", "RunWriter.write_draw", DRAWS, None),
         ("dpmix.runs.describe", "describe_run", "summary", None),
     ],
+    "bem": [
+        ("dpmix.inputs.preprocess", "prepare", PREPARE, "engine and run file"),
+        ("dpmix.runs.initialise", "from_kmeans", KMEANS, "steps of Bayesian EM"),
+        ("dpmix.runs.describe", "describe_run", "summary", None),
+    ],
     "gate": [
         ("dpmix.inputs.preprocess", "prepare", PREPARE, None),
         ("dpmix.populations.find", "find_populations", "populations", "memberships of all events"),

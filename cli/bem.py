@@ -14,8 +14,9 @@ from . import sampling
 def command(**options: Any) -> None:
     """Find a mode of the posterior by Bayesian EM.
 
-    Bayesian EM runs from several starts and writes the result with the highest posterior to an HDF5 run file.
-    With bem.update: mode it ends at a mode of the posterior; with the default, mean, it ends near one.
+    Every start makes some steps (bem.short_steps). Then the best one continues to its end, which is written
+    to an HDF5 run file. With bem.update: mode it ends at a mode of the posterior; with the default, mean, it
+    ends near one.
 
     CONFIG is a YAML file, as `dpmix init` writes it. With --resume it may also be the run file.
 

@@ -222,6 +222,15 @@ class BemConfig(Section):
         ge=1,
         le=10_000,
     )
+    short_steps: int | None = key(
+        40,
+        "Steps that every start makes before only the best one continues (emEM; Biernacki, Celeux and "
+        "Govaert 2003). null: every start continues to its end.",
+        "often the best start by then is the best in the end, in less than half the time",
+        ge=1,
+        le=2**31,
+        need="a number of steps of at least 1, or null",
+    )
     max_steps: int = key(
         500,
         "Maximum number of steps of one start.",
@@ -231,7 +240,8 @@ class BemConfig(Section):
     )
     tolerance: float = key(
         1e-6,
-        "A start ends when a step changes the log posterior by less than this, relative to its size.",
+        "A start ends when a step changes the log posterior by less than this, relative to its size "
+        "or, if that is larger, to the number that the events count as.",
         "far below the differences between starts",
         gt=0,
         lt=1,

@@ -179,3 +179,19 @@ def modal_alpha(log1m_sticks: Array, prior: Prior, alpha: float) -> float:
     live = live_log1m_sticks(log1m_sticks)
     shape = prior.alpha_shape + len(live) - 1.0
     return float(shape / (prior.alpha_rate - live.sum())) if shape > 0 else alpha
+
+
+def has_settled(before: float, after: float, tolerance: float, events: float) -> bool:
+    """Return whether a step changed the log posterior by little, relative to its size, or to the events.
+
+    The log posterior of a density may pass through 0, where nothing is little relative to its size.
+
+    Parameters
+    ----------
+    before, after : float
+        Log posterior, in nats.
+    tolerance : float
+    events : float
+        Number of events that the events count as.
+    """
+    return abs(after - before) <= tolerance * max(abs(after), events)

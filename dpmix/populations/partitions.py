@@ -123,7 +123,7 @@ def _pairs(counts: npt.ArrayLike) -> float:
     return float((n * (n - 1)).sum()) / 2
 
 
-def by_votes(votes: Array, elsewhere: Callable[[Ints], Ints]) -> Ints:
+def by_votes(votes: Array | Ints, elsewhere: Callable[[Ints], Ints]) -> Ints:
     """Return the population of each component by the votes of its points, int64 [K].
 
     Parameters

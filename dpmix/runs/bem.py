@@ -1,4 +1,9 @@
-"""Run Bayesian EM: several starts, one after the other, of which the best end is kept."""
+"""Run Bayesian EM from several starts, and keep one end.
+
+Each start makes some short steps; then the best one alone continues to its end (emEM: Biernacki, Celeux and
+Govaert 2003, Comput. Stat. Data Anal. 41:561). Without short steps, every start goes to its end, and the best
+end is kept.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from dpmix.config.schema import Config
+from dpmix.config.schema import BemConfig, Config
 from dpmix.model import bem
 from dpmix.model.mixture import State, mixture_of
 from dpmix.runs import initialise
@@ -51,29 +56,28 @@ def run_bem(
         open_session("bem", config, base, resume, overwrite) as session,
         Checkpoints(session) as checkpoints,
     ):
-        writer, starts = session.writer, config.bem.starts
+        writer = session.writer
         if writer.committed == 1:
             writer.discard_checkpoint()  # left by a run that was killed just before it did so itself
             return result_of(session)
-        first, best, resumed = _resumed(session, resume)
-        for start in range(first, starts):
-            phase = f"start {start + 1} of {starts}"
-            for step in resumed or climb(session, _Point(start_state(session, start))):
-                at, record = step.point.state.iteration, step.record
-                with session.profile.span("writing"):
-                    writer.write_sweep(start, at, record)
-                on_sweep(report_of("bem", phase, at, config.bem.max_steps, start, record, writer.committed))
-                if step.following is not None:
-                    checkpoints.take(_checkpoint(start, step, step.following, best))
-                    if should_stop():
-                        checkpoints.save()
-                        return result_of(session)
-            resumed = None
-            log.info("%s: log posterior %.6g after %d steps", phase, record.log_posterior, at)
-            best = _better(best, step.end)
+        best: _End | None = None
+        for visit in _visits(session, _resumed(session, resume)):
+            step, best = visit.step, visit.end if visit.step.following is None else visit.best
+            at, record = step.point.state.iteration, step.record
+            with session.profile.span("writing"):
+                writer.write_sweep(visit.start, at, record)
+            total = visit.limit(config.bem)
+            on_sweep(report_of("bem", visit.phase, at, total, visit.start, record, writer.committed))
+            if step.following is not None:
+                checkpoints.take(_checkpoint(visit, step.following))
+                if should_stop():
+                    checkpoints.save()
+                    return result_of(session)
+            else:
+                log.info("%s: log posterior %.6g after %d steps", visit.phase, record.log_posterior, at)
         assert best is not None
         with session.profile.span("writing"):
-            writer.write_draw(0, [best.state], [best.record])
+            writer.write_draw(0, [best.point.state], [best.drawn])
         writer.discard_checkpoint()  # the run is complete
         return result_of(session)
 
@@ -101,10 +105,16 @@ class _Point:
 
 @dataclass(frozen=True)
 class _End:
-    """The state at which a start ended, and its record, with the components emptied by the whole start."""
+    """The point at which a start ended, or stopped after its short steps, and its record."""
 
-    state: State
+    start: int
+    point: _Point
     record: Record
+
+    @property
+    def drawn(self) -> Record:
+        """The record as that of a draw: with the components emptied by all steps of the start."""
+        return replace(self.record, counts=(self.point.emptied_so_far,))
 
 
 @dataclass(frozen=True)
@@ -115,15 +125,81 @@ class _Step:
     record: Record
     following: _Point | None
 
+
+@dataclass(frozen=True)
+class _Visit:
+    """A step of a run of several starts.
+
+    Attributes
+    ----------
+    start, starts : int
+        The start that the step belongs to, from 0, and their number.
+    step : _Step
+    best : _End or None
+        The best of the starts before; while the best start continues, that start.
+    continues : bool
+        The start is the best one, and continues after its short steps.
+    """
+
+    start: int
+    starts: int
+    step: _Step
+    best: _End | None
+    continues: bool
+
+    @property
+    def phase(self) -> str:
+        """The part of the run, for a reader."""
+        return f"start {self.start + 1}{', the best' if self.continues else ''} of {self.starts}"
+
+    def limit(self, bem_config: BemConfig) -> int:
+        """Return the most steps of this part of the path."""
+        return bem_config.max_steps if self.continues else _first_steps(bem_config)
+
     @property
     def end(self) -> _End:
-        """The point as an end of its start."""
-        return _End(self.point.state, replace(self.record, counts=(self.point.emptied_so_far,)))
+        """The best end so far, where the step is the last one of its part of the path."""
+        own = _End(self.start, self.step.point, self.step.record)
+        if self.best is None or self.continues or own.record.log_posterior > self.best.record.log_posterior:
+            return own
+        return self.best
 
 
-def climb(session: Session, point: _Point) -> Iterator[_Step]:
-    """Yield the steps of Bayesian EM from a point, until the log posterior settles or bem.max_steps."""
+@dataclass(frozen=True)
+class _Resumed:
+    """Where a run resumes: number of its start (all of them if the best one continues), steps left, best."""
+
+    first: int
+    steps: Iterator[_Step] | None = None
+    best: _End | None = None
+
+
+def _first_steps(bem_config: BemConfig) -> int:
+    """Return the most steps that every start makes; the best one then makes up to bem.max_steps."""
+    if bem_config.short_steps is None or bem_config.starts == 1:
+        return bem_config.max_steps
+    return min(bem_config.short_steps, bem_config.max_steps)
+
+
+def _visits(session: Session, resumed: _Resumed) -> Iterator[_Visit]:
+    """Yield the steps of all starts, and then those of the best one, if it has not yet made all its steps."""
+    settings = session.config.bem
+    limit, best, steps = _first_steps(settings), resumed.best, resumed.steps
+    for start in range(resumed.first, settings.starts):
+        for step in steps or climb(session, _Point(start_state(session, start)), limit):
+            visit = _Visit(start, settings.starts, step, best, False)
+            yield visit
+        best, steps = visit.end, None
+    if limit < settings.max_steps:
+        assert best is not None
+        for step in steps or climb(session, best.point, settings.max_steps):
+            yield _Visit(best.start, settings.starts, step, best, True)
+
+
+def climb(session: Session, point: _Point, limit: int) -> Iterator[_Step]:
+    """Yield the steps of Bayesian EM from a point, until the log posterior settles or the limit."""
     config = session.config
+    events = session.zeta * session.engine.n_events
     while True:
         state, started = point.state, time.perf_counter()
         mixture = mixture_of(state)
@@ -132,9 +208,8 @@ def climb(session: Session, point: _Point) -> Iterator[_Step]:
         with session.profile.span("parameters"):
             seconds = time.perf_counter() - started
             record = record_of(session, state, stats, seconds, (point.emptied,))
-        change = abs(record.log_posterior - point.log_posterior)
-        settled = change <= config.bem.tolerance * abs(record.log_posterior)
-        if settled or state.iteration == config.bem.max_steps:
+        settled = bem.has_settled(point.log_posterior, record.log_posterior, config.bem.tolerance, events)
+        if settled or state.iteration == limit:
             yield _Step(point, record, None)
             return
         try:
@@ -150,54 +225,54 @@ def climb(session: Session, point: _Point) -> Iterator[_Step]:
 
 def best_end(session: Session, should_stop: ShouldStop) -> State | None:
     """Return the end of the best start, as the initial state of a chain; None if asked to stop."""
-    best: _End | None = None
-    for start in range(session.config.bem.starts):
-        for step in climb(session, _Point(start_state(session, start))):
-            last = step
-            if should_stop():
-                return None
-        log.info("start %d of Bayesian EM: log posterior %.6g", start + 1, last.record.log_posterior)
-        best = _better(best, last.end)
-    assert best is not None
-    return replace(best.state, iteration=0)
+    for visit in _visits(session, _Resumed(0)):
+        if should_stop():
+            return None
+        if visit.step.following is None:
+            log.info("%s of Bayesian EM: log posterior %.6g", visit.phase, visit.step.record.log_posterior)
+    return replace(visit.end.point.state, iteration=0)
 
 
-def _better(best: _End | None, end: _End) -> _End:
-    """Return the end with the higher log posterior; the earlier one of equals."""
-    return end if best is None or end.record.log_posterior > best.record.log_posterior else best
-
-
-def _checkpoint(start: int, step: _Step, following: _Point, best: _End | None) -> Checkpoint:
+def _checkpoint(visit: _Visit, following: _Point) -> Checkpoint:
     """Return what Bayesian EM resumes from: the next point, the state just passed, the best end so far."""
     extra: dict[str, npt.NDArray[np.float64]] = {
         "value": np.array(following.log_posterior),
         "emptied": np.array([following.emptied, following.emptied_so_far], np.float64),
     }
+    passed, best = visit.step.point.state, visit.best
     if best is not None:
-        record = best.record
+        record, point = best.record, best.point
         values = record.log_likelihood, record.log_posterior, record.occupied, record.alpha, record.seconds
-        extra["best"] = np.array([*values, *record.counts])
-    passed = step.point.state
-    return Checkpoint([following.state, passed, passed if best is None else best.state], start, extra)
+        extra["best"] = np.array([*values, point.emptied_so_far])
+        extra["best_path"] = np.array([best.start, point.log_posterior, point.emptied])
+    states = [following.state, passed, passed if best is None else best.point.state]
+    return Checkpoint(states, visit.starts if visit.continues else visit.start, extra)
 
 
-def _resumed(session: Session, resume: bool) -> tuple[int, _End | None, Iterator[_Step] | None]:
-    """Return the start to resume, the best end before it, and the steps left; a new run begins at start 0.
+def _resumed(session: Session, resume: bool) -> _Resumed:
+    """Return where a run resumes; a new run starts at start 0.
 
     Checkpoints written before emptied components were counted have no counts; neither have their run files.
+    Those written before short steps existed do not have the path of the best end, which ended there.
     """
     checkpoint = load_checkpoint(session, resume)
     if checkpoint is None:
-        return 0, None, None
-    (state, passed, best_state), start, extra = checkpoint
-    best = None
+        return _Resumed(0)
+    (state, passed, best_state), first, extra = checkpoint
+    settings, best = session.config.bem, None
     if "best" in extra:
         log_likelihood, log_posterior, n_occupied, alpha, seconds, *counts = extra["best"].tolist()
         values = log_likelihood, log_posterior, int(n_occupied), alpha, seconds
-        best = _End(best_state, Record(*values, tuple(map(int, counts))))
+        start, before, emptied = extra.get("best_path", np.zeros(3)).tolist()
+        so_far = int(counts[0]) if counts else 0
+        point = _Point(best_state, before, int(emptied), so_far)
+        best = _End(int(start), point, Record(*values, (int(emptied),)))
     # The engine's order of the events, and so the last bits of its sums, come from the pass before.
     with engine_pass(session):
         session.engine.expect_labels(mixture_of(passed))
     emptied, so_far = map(int, extra.get("emptied", np.zeros(2)))
-    log.info("resuming from step %d of start %d of %d", state.iteration, start + 1, session.config.bem.starts)
-    return start, best, climb(session, _Point(state, float(extra["value"]), emptied, so_far))
+    continues = first == settings.starts
+    number = best.start if continues and best is not None else first
+    log.info("resuming from step %d of start %d of %d", state.iteration, number + 1, settings.starts)
+    limit = settings.max_steps if continues else _first_steps(settings)
+    return _Resumed(first, climb(session, _Point(state, float(extra["value"]), emptied, so_far), limit), best)

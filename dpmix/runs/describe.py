@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from dpmix.model.bem import has_settled
 from dpmix.model.coarsening import zeta_of
 from dpmix.model.prior import PHI_FLOOR
 from dpmix.runs import coarseness
@@ -82,11 +83,15 @@ def _describe_setting(run: Run) -> Iterator[str]:
 
 def _posterior(run: Run) -> str:
     """Return which posterior the run is of, in words."""
-    n_events = int(run.attributes["n_events"])
-    zeta = zeta_of(coarseness.choice_of(run).coarseness, n_events)
-    if zeta == 1.0:
+    if coarseness.choice_of(run).coarseness is None:
         return "exact posterior"
-    return f"coarsened posterior, in which the events count as {zeta * n_events:,.0f}"
+    return f"coarsened posterior, in which the events count as {_counted(run):,.0f}"
+
+
+def _counted(run: Run) -> float:
+    """Return the number of events that the events count as."""
+    n_events = int(run.attributes["n_events"])
+    return n_events * zeta_of(coarseness.choice_of(run).coarseness, n_events)
 
 
 def _describe_mcmc(run: Run) -> Iterator[str]:
@@ -250,12 +255,15 @@ def _update(run: Run) -> str:
 def _describe_bem(run: Run) -> Iterator[str]:
     trace, made = run.trace, run.sweeps_made
     state = "complete" if run.complete else "not complete"
-    yield f"progress: {state}; {int((made >= 0).sum())} of {len(made)} starts run"
+    short = run.config["bem"]["short_steps"]
+    rest = f", {short} steps each; the best continues" if short is not None and len(made) > 1 else ""
+    yield f"progress: {state}; {int((made >= 0).sum())} of {len(made)} starts run{rest}"
     if (made > 0).any():
         yield _speed(run)
     begun = np.flatnonzero(made >= 0).tolist()
     ends = {start: float(trace["log_posterior"][start, made[start]]) for start in begun}
-    kept = max(ends, key=lambda start: ends[start]) if run.complete and ends else None
+    end = float(run.sample_stats["log_posterior"][0, 0]) if run.complete else None
+    kept = next((start for start in begun if ends[start] == end), None)
     unsettled = [start for start in begun if _ran_out(run, start)]
     for start, log_posterior in ends.items():
         occupied = trace["occupied"][start, made[start]]
@@ -277,10 +285,11 @@ def _describe_bem(run: Run) -> Iterator[str]:
 
 def _ran_out(run: Run, start: int) -> bool:
     """Return whether a start of Bayesian EM used all its steps and had not converged."""
-    path, tolerance = run.trace["log_posterior"][start], run.config["bem"]["tolerance"]
+    path = run.trace["log_posterior"][start]
     if run.sweeps_made[start] < len(path) - 1:
         return False
-    return bool(abs(path[-1] - path[-2]) > tolerance * abs(path[-1]))
+    before, after = path[-2:].tolist()
+    return not has_settled(before, after, run.config["bem"]["tolerance"], _counted(run))
 
 
 def _speed(run: Run) -> str:

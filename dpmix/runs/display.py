@@ -75,7 +75,7 @@ class ProgressDisplay(logging.Handler):
         if self._quiet or (progress.kind == "mcmc" and progress.chain > 0):
             return
         bem = progress.kind == "bem"
-        key = ("start", str(progress.chain)) if bem else ("sweeps",)
+        key = ("start", str(progress.chain), progress.phase) if bem else ("sweeps",)
         task = self._update(key, progress.phase, progress.iteration, progress.total)
         speed = None if task.speed is None else f"{task.speed:.3g}"
         state = f"log likelihood {progress.log_likelihood:.6g}, {progress.occupied} components occupied"

@@ -109,11 +109,14 @@ class Run:
         """Return the whole config, with ``key=value`` overrides; raises `ConfigError` where it is not valid.
 
         Files without the group ``convergence`` come from runs without mcmc.until, or from before it existed.
-        Files whose config has no model.coarseness are from before it existed, and of the exact posterior.
+        Files whose config has no model.coarseness are from before it existed, and of the exact posterior; in
+        those without bem.short_steps every start of Bayesian EM goes to its end.
         """
         without = ["mcmc.until=null"] if self.kind == "mcmc" and not self.is_monitored else []
         if not re.search(r"^ +coarseness:", self.config_text, re.MULTILINE):
             without.append("model.coarseness=null")
+        if self.kind == "bem" and not re.search(r"\bshort_steps:", self.config_text):
+            without.append("bem.short_steps=null")
         return parse_config(self.config_text, str(self.path), [*without, *overrides])
 
     @property

@@ -433,11 +433,11 @@ def test_the_quantities_do_not_depend_on_the_numbers_of_the_components(path: Pat
 def test_starts_that_ran_out_of_steps_are_told(path: Path) -> None:
     with RunWriter.create(path, layout("bem", 3, 1, 5)) as writer:
         for start, way in enumerate(
-            ([-9.0, -5.0, -4.0, -3.0, -2.0], [-9.0, -2.5, -2.5], [-9.0, -3.0, -3, -3, -3])
+            ([-900.0, -500.0, -400.0, -300.0, -200.0], [-900.0, -250.0, -250.0], [-900.0, *[-300.0] * 4])
         ):
             for step, value in enumerate(way):
                 writer.write_sweep(start, step, Record(value, value, 4, 1.5, 0.01))
-        writer.write_draw(0, [state()], [Record(-2.0, -2.0, 4, 1.5, 0.01)])
+        writer.write_draw(0, [state()], [Record(-200.0, -200.0, 4, 1.5, 0.01)])
     lines = describe_run(open_run(path))
     assert told(lines, "  start 1: ").endswith("4 occupied components, not converged (kept)")
     assert told(lines, "  start 2: ").endswith("4 occupied components")
@@ -449,7 +449,7 @@ def test_bayesian_em_in_lines(path: Path) -> None:
     text = "\n".join(describe_run(bem_run(path, [-1200.0, -1100.0, -1150.0], complete=True)))
     for part in (
         "Bayesian EM by posterior means, started 20",
-        "progress: complete; 3 of 3 starts run",
+        "progress: complete; 3 of 3 starts run\n",  # its config is from before short steps existed
         "speed: 0.01 s per step",
         "start 1: 1 steps, log posterior -1,200.0, 4 occupied components\n",
         "start 2: 2 steps, log posterior -1,100.0, 5 occupied components (kept)\n",

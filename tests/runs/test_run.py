@@ -19,10 +19,12 @@ from dpmix.engines.base import Engine
 from dpmix.engines.cpu import CpuEngine
 from dpmix.errors import ConfigError, DataError, DpmixError, EngineError
 from dpmix.inputs import preprocess
+from dpmix.model.bem import has_settled
 from dpmix.model.mixture import Mixture, Stats
 from dpmix.model.streams import Key
 from dpmix.runs import initialise, session, writer
 from dpmix.runs.bem import run_bem
+from dpmix.runs.describe import describe_run
 from dpmix.runs.layout import Record
 from dpmix.runs.loop import Result
 from dpmix.runs.mcmc import run_mcmc
@@ -159,7 +161,7 @@ def test_mcmc_that_learns_is_one_run_too(many: Path, tmp_path: Path) -> None:
     assert_identical(whole.path, Path(config.output.path))
 
 
-BEM = {"starts": 3, "max_steps": 12, "tolerance": 1e-13}
+BEM = {"starts": 3, "short_steps": 5, "max_steps": 12, "tolerance": 1e-13}
 
 
 @pytest.mark.slow
@@ -179,10 +181,34 @@ def test_bayesian_em_stopped_and_resumed_is_one_run(
     assert stops > 3
     assert_identical(whole, Path(config.output.path))
     best = open_run(whole)
-    last = [path[np.isfinite(path)][-1] for path in best.trace["log_posterior"]]
-    assert best.sample_stats["log_posterior"][0, 0] == max(last)
-    assert len(last) == 3
-    assert (best.sweeps_made == 12).all()
+    assert sorted(best.sweeps_made) == [5, 5, 12]
+    assert best.sample_stats["log_posterior"][0, 0] == np.nanmax(best.trace["log_posterior"][:, 12])
+
+
+def test_only_the_best_start_continues_after_the_short_steps(tmp_path: Path) -> None:
+    write_events(tmp_path / "events.npy", 2_000)
+    short = open_run(run_bem(a_config(tmp_path, "short.h5", bem=BEM)).path)
+    whole = open_run(run_bem(a_config(tmp_path, "whole.h5", bem={**BEM, "short_steps": None})).path)
+    paths = short.trace["log_posterior"]
+    best = int(paths[:, 5].argmax())
+    assert [int(made) for made in short.sweeps_made] == [12 if start == best else 5 for start in range(3)]
+    # The order in which an engine adds events differs, and with it the last bits.
+    np.testing.assert_allclose(paths[best], whole.trace["log_posterior"][best], rtol=1e-6)
+    assert short.sample_stats["log_posterior"][0, 0] == paths[best, 12]
+    assert short.emptied == short.trace["emptied"][best, : 12 + 1].sum()
+    ends = whole.trace["log_posterior"][:, 12]
+    assert whole.sample_stats["log_posterior"][0, 0] == ends.max()
+    lines = "\n".join(describe_run(short))
+    assert "3 of 3 starts run, 5 steps each; the best continues" in lines
+    assert f"  start {best + 1}: 12 steps" in lines
+    assert lines.count("(kept)") == 1
+
+
+def test_a_log_posterior_near_0_settles_by_the_number_of_events() -> None:
+    assert has_settled(-2000.0, -1999.999, 1e-6, 100.0)
+    assert not has_settled(-0.005, 0.005, 1e-6, 100.0)
+    assert has_settled(-0.005, 0.004, 1e-6, 10_000.0)
+    assert not has_settled(-np.inf, 0.0, 1e-6, 10_000.0)
 
 
 # An engine that fails
