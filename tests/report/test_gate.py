@@ -33,6 +33,7 @@ from dpmix.inputs import preprocess, simulate
 from dpmix.inputs.default_channels import choose_channels
 from dpmix.inputs.fcs_data import write_fcs
 from dpmix.inputs.opening import open_source
+from dpmix.inputs.transforms import Scaling
 from dpmix.populations import assign, convergence, find, proportions, summary
 from dpmix.populations.find import Populations, find_populations
 from dpmix.populations.result import Gating, interval
@@ -386,11 +387,15 @@ def test_the_map_is_of_standardised_events_and_their_populations(
 
 def test_gates_are_for_events_without_the_noise_at_atoms(folder: Path, task: Task, tmp_path: Path) -> None:
     assert task.events_without_noise() is task.events
-    values = np.random.default_rng(1).lognormal(5, 1, (2_000, 3)).astype(np.float32)
+    detectors = list(task.run.detectors)
+    values = np.random.default_rng(1).lognormal(5, 1, (2_000, len(detectors))).astype(np.float32)
     values[:400, 1] = values[:, 1].max() + 1
-    write_fcs(tmp_path / "c.fcs", values, ["A-A", "B-A", "C-A"])
+    write_fcs(tmp_path / "c.fcs", values, detectors)
     other = config(folder, "run.h5", data={"files": [str(tmp_path / "c.fcs")], "max_events": 1_500})
-    noisy = replace(task, config=other, events=preprocess.prepare(other.data, folder, other.seed))
+    earlier = preprocess.Recorded(task.run.detectors, Scaling.from_attributes(task.run.scaling))
+    noisy = replace(
+        task, config=other, events=preprocess.prepare(other.data, folder, other.seed, earlier=earlier)
+    )
     plain = noisy.events_without_noise()
     raw = values[plain.rows]
     np.testing.assert_array_equal(plain.rows, noisy.events.rows)
@@ -430,10 +435,10 @@ def test_flowkit_reads_populations_and_their_names_in_fcs_files(folder: Path, ga
     for name in "ab":
         sample = flowkit.Sample(folder / "all" / f"{name}.gated.fcs")
         own = table[table["sample"] == f"{name}.fcs"]
-        codes = sample.get_channel_events(sample.pnn_labels.index("dpmix_population"), source="raw")
+        codes = sample.get_channel_events("dpmix_population", source="raw")
         np.testing.assert_array_equal(codes[own.event], own.population)
         assert (np.delete(codes, own.event) == 0).all()
-        chance = sample.get_channel_events(sample.pnn_labels.index("dpmix_probability"), source="raw")
+        chance = sample.get_channel_events("dpmix_probability", source="raw")
         np.testing.assert_allclose(chance[own.event], own.probability, rtol=1e-6)
         for p, phenotype in enumerate(gated.phenotypes, start=1):
             assert sample.metadata[f"dpmix_population_{p}"] == f"{p} {phenotype}".strip()
