@@ -63,7 +63,7 @@ class DPMixture(DensityMixin, BaseEstimator):  # type: ignore[misc] # scikit-lea
         Keys of bem.
     channels : sequence of str, optional
         Key data.channels: names of columns to use, globs allowed. Default: of an array, all; otherwise
-        all except scatter, time and similar channels, by their names.
+        those that a run takes by default.
     transforms : mapping, optional
         Key data.transform. (scikit-learn takes an object with an attribute transform for a transformer.)
     standardize, atoms
