@@ -15,7 +15,7 @@ from dpmix.inputs.sources import Source
 from dpmix.model.mixture import Array
 
 WORST_CONDITION = 1e8  # largest condition number of a spillover matrix
-REMEDY = "set data.compensation to none, or to a CSV file with another matrix"
+REMEDY = "set data.compensation to none, or to a CSV file with another matrix (dpmix init: --compensation)"
 
 
 @dataclass(frozen=True)

@@ -150,16 +150,21 @@ def plan_files(
         if settings.compensation == "auto":
             spillover, note = own_matrix(source, any_has_matrix)
         plan = _plan(source, numbers, spillover, settings.linearize, gain)
-        if note:
-            notes.append(f"{source.name}: {note}")
-        if plan.linearized:
-            names = ", ".join(source.details[k].detector for k in plan.linearized)
-            notes.append(f"{source.name}: logarithmic amplification ($PnE) undone in {names}")
-        if plan.divided:
-            gains = ", ".join(f"{source.channels[k]} by {source.details[k].gain:g}" for k in plan.divided)
-            notes.append(f"{source.name}: divided by the amplifier's gain ($PnG): {gains}")
+        notes += [f"{source.name}: {text}" for text in (note, *_amplifier_notes(plan)) if text]
         plans.append(plan)
     return plans, notes
+
+
+def _amplifier_notes(plan: FilePlan) -> list[str]:
+    """Return notes on the amplification that is undone."""
+    source, notes = plan.source, []
+    if plan.linearized:
+        names = ", ".join(source.channels[k] for k in plan.linearized)
+        notes.append(f"logarithmic amplification ($PnE) undone in {names}")
+    if plan.divided:
+        gains = ", ".join(f"{source.channels[k]} by {source.details[k].gain:g}" for k in plan.divided)
+        notes.append(f"divided by the amplifier's gain ($PnG): {gains}")
+    return notes
 
 
 def _plan(

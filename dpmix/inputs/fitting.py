@@ -108,7 +108,8 @@ def make_transforms(
         tops = [top for plan in plans if (top := plan.top_of_scale(plan.chosen[j])) is not None]
         top = max(tops) if tops else None
         if asked.method == "auto" and method == "logicle":
-            made.append(fit_logicle(seen.raw[:, j].astype(float), top, highest[j], reach))
+            raw, exact = seen.raw[:, j].astype(float), channels[j].integer
+            made.append(fit_logicle(raw, top, highest[j], reach, exact))
         else:
             name = channels[j].detector
             made.append(make_transform(asked, method, name, kind, highest[j] if top is None else top))

@@ -5,8 +5,10 @@ narrower than the noise about zero, the transformed noise falls into two lobes, 
 populations. Where it is much wider, dim populations merge.
 
 t, the top
-    The end of the range that the detector can give. A range that the values exceed, or just reach, was
-    computed from the events by software that exported the file; then t is the next power of 2.
+    The end of the range that the file declares. Software that exports floating point values may compute a
+    range from events: one that the events exceed or just reach, or one just below a power of 2. Then t is the
+    next power of 2. A range a thousand times beyond all events is no range of the detector; then t is the
+    next power of 2 above the events. t is at least 100 r.
 w, the linear decades
     w = (m - log10(t / r)) / 2 with the reference r below (Parks, Roederer and Moore 2006, Cytometry A
     69A:541), as flowCore's estimateLogicle computes it: -r is the 5% quantile of the negative values.
@@ -34,11 +36,14 @@ BEYOND = 1.959964  # the quantile of LOW of the negative half of a normal distri
 COARSE = 3.0  # steps between values: in a shorter stretch, its halves cannot be compared
 FALLING = 0.6  # of a half-normal below its limit, the nearer half of the events next to it takes this share
 NEARLY = 0.99  # of a power of 2: a range as computed by software that exported the file
+CLOSE = 1e-4  # of a range, or 1: how far the largest event may be from a range that is computed from it
 FAR = 1000.0  # a range so many times beyond all events is no range of the detector
 LEAST = 100.0  # t / r: with fewer decades, w is close to m / 2, where the scale bends too sharply at its ends
 
 
-def fit_logicle(raw: Array, declared: float | None, highest: float, reach: float) -> Transform:
+def fit_logicle(
+    raw: Array, declared: float | None, highest: float, reach: float, exact: bool = False
+) -> Transform:
     """Return the logicle scale that fits a channel.
 
     Parameters
@@ -51,8 +56,11 @@ def fit_logicle(raw: Array, declared: float | None, highest: float, reach: float
         Largest raw value of all events.
     reach : float
         Largest raw value of the channels of the same kind.
+    exact : bool
+        The range is that of the detector: of stored integers. Software that exports other numbers may
+        compute a range from the events.
     """
-    t, r = top(declared, highest, reach), reference(raw)
+    t, r = top(declared, highest, reach, exact), reference(raw)
     if r == 0:
         return Transform("logicle", t=t, w=0.0, m=DECADES)
     t = t if t >= LEAST * r else power_of_two(LEAST * r)
@@ -61,12 +69,13 @@ def fit_logicle(raw: Array, declared: float | None, highest: float, reach: float
     return Transform("logicle", t=t, w=_up((m - decades) / 2), m=m)
 
 
-def top(declared: float | None, highest: float, reach: float) -> float:
+def top(declared: float | None, highest: float, reach: float, exact: bool = False) -> float:
     """Return the top of the scale, see `fit_logicle` for the parameters."""
     if declared is None or declared > FAR * reach > 0:
         return power_of_two(max(reach, highest, 1.0))
     above = power_of_two(declared)
-    end = above if declared > NEARLY * above else declared
+    is_maximum = abs(declared - highest) <= max(1.0, CLOSE * declared)
+    end = above if not exact and (is_maximum or declared > NEARLY * above) else declared
     return end if highest <= end else power_of_two(highest)
 
 

@@ -14,7 +14,7 @@ from dpmix.inputs import mass
 from dpmix.inputs.channels import same_channels
 from dpmix.inputs.compensation import own_matrix
 from dpmix.inputs.default_channels import describe_reasons, reasons_to_leave_out, some_rows
-from dpmix.inputs.file_plans import plan_files
+from dpmix.inputs.file_plans import FilePlan, plan_files
 from dpmix.inputs.fitting import Seen, fitting_method, kind_of, make_transforms
 from dpmix.inputs.sources import Source
 from dpmix.inputs.transforms import Transform
@@ -97,13 +97,7 @@ def suggest(sources: Sequence[Source], compensation: str = "auto", base: Path = 
         notes += why
     settings = DataConfig(files=["-"], compensation=compensation)
     plans, _ = plan_files(settings, base, sources, chosen)
-    raw = np.concatenate(
-        [
-            plan.read(start, stop, None)[1]
-            for plan, stretches in zip(plans, some_rows(sources), strict=True)
-            for start, stop in stretches
-        ]
-    )
+    raw = _read_raw(plans)
     transforms = make_transforms(
         [TransformConfig()] * len(taken), plans, Seen(raw, raw.max(0)), settings.linearize
     )
@@ -113,6 +107,23 @@ def suggest(sources: Sequence[Source], compensation: str = "auto", base: Path = 
         compensation,
         tuple(notes),
     )
+
+
+def _read_raw(plans: Sequence[FilePlan]) -> Array:
+    """Read a bounded number of events of the chosen channels, linearized and compensated, float64 [M, D]."""
+    sources = [plan.source for plan in plans]
+    parts = [
+        plan.read(start, stop, None)[1]
+        for plan, stretches in zip(plans, some_rows(sources), strict=True)
+        for start, stop in stretches
+    ]
+    raw = np.concatenate(parts)
+    if not np.isfinite(raw).all():
+        raise DataError(
+            f"{sources[0].name}: values that are not finite after compensation, which needs a channel with "
+            "such values; remove these events, or give --compensation none"
+        )
+    return raw
 
 
 def describe_only(source: Source) -> tuple[list[Suggestion], str]:

@@ -347,3 +347,14 @@ def test_values_on_a_transformed_scale_are_not_transformed_again() -> None:
     assert not mass.are_counts(np.arcsinh(cytof_events().astype(float) / 5))
     assert not mass.are_counts(np.maximum(RNG.normal(0, 100, (500, 4)), 0))  # clipped fluorescence
     assert mass.are_counts(cytof_events().astype(float))
+
+
+def test_a_channel_that_compensation_needs_is_not_finite(tmp_path: Path) -> None:
+    path = tmp_path / "a.fcs"
+    values = flow(dim=3)
+    values[5, 2] = np.nan
+    matrix = {"$SPILLOVER": "3,PE-A,APC-A,FITC-A,1,0.1,0.1,0,1,0,0.1,0,1"}
+    write_fcs(path, values, ["PE-A", "APC-A", "FITC-A"], keywords=matrix)
+    with pytest.raises(DataError, match="not finite after compensation"):
+        settings_of(path)
+    assert suggest([open_source(path)], "none").channels[2].why.startswith("not finite")

@@ -111,7 +111,9 @@ def test_a_few_negative_values_are_no_noise() -> None:
         (262_144.0, 200_000.0, 200_000.0, 262_144.0),
         (262_144.0, 300_000.0, 300_000.0, 524_288.0),  # compensated beyond the range
         (260_344.0, 90_000.0, 90_000.0, 262_144.0),  # computed by software that exported the file
-        (37_412.0, 37_412.5, 37_412.5, 65_536.0),  # the maximum of the events
+        (37_412.0, 37_412.5, 37_412.5, 65_536.0),  # the maximum of the events, rounded down
+        (37_413.0, 37_412.5, 37_412.5, 65_536.0),  # and up
+        (262_144.0, 262_143.0, 262_143.0, 262_144.0),  # FACSDiva, where a detector saturates
         (1_000.0, 178.0, 237.0, 1_000.0),  # MACSQuant
         (4_294_967_296.0, 150_000.0, 180_000.0, 262_144.0),  # no range of a detector
         (None, 3_000.0, 5_000.0, 8_192.0),
@@ -124,6 +126,8 @@ def test_the_top_is_what_the_detector_gives(
     declared: float | None, highest: float, reach: float, expected: float
 ) -> None:
     assert top(declared, highest, reach) == expected
+    if expected == 65_536:  # integers: the converter's range
+        assert top(65_000.0, 64_999.0, 64_999.0, exact=True) == 65_000
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-3, 1.0, 1e30])
