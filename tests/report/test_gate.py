@@ -352,7 +352,7 @@ def test_the_cuda_engine_gives_the_same(
 
 
 @pytest.mark.usefixtures("no_pictures")
-@pytest.mark.parametrize("asked", [{"level": 4.0}, {"n_populations": 3}, {"n_populations": 1}])
+@pytest.mark.parametrize("asked", [{"level": 7.0}, {"n_populations": 3}, {"n_populations": 1}])
 def test_another_cut(folder: Path, gated: Gating, tmp_path: Path, asked: dict[str, Any]) -> None:
     formats = ("parquet", "fcs")
     coarse = gate.gate(
@@ -360,7 +360,7 @@ def test_another_cut(folder: Path, gated: Gating, tmp_path: Path, asked: dict[st
     )
     assert coarse.n_populations == asked.get("n_populations", coarse.n_populations) < gated.n_populations
     if "level" in asked:
-        assert (coarse.level, coarse.why) == (4.0, "requested")
+        assert (coarse.level, coarse.why) == (7.0, "requested")
     table = events(tmp_path)
     assert listed(table).shape == (TAKEN, coarse.n_populations)
     new = flowio.FlowData(tmp_path / "a.gated.fcs").as_array(preprocess=False)
