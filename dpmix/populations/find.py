@@ -32,6 +32,7 @@ from dpmix.model.streams import Step, Stream
 from dpmix.populations import alignment, partitions
 from dpmix.populations.modes import MakeEngine, nearest_components
 from dpmix.populations.predictive import log_predictive
+from dpmix.populations.support import merge_unsupported, populations_of_modes
 from dpmix.populations.tree import LEAST_EVENTS, LEVEL, Tree, tree_of
 from dpmix.runs.reader import Run
 
@@ -156,10 +157,11 @@ class _CutRule:
             return tree.level_of(self.n_populations)
         return LEVEL if self.level is None else self.level
 
-    def why(self, tree: Tree, n_found: int) -> str:
-        """Return the reason for the cut height, for a reader."""
+    def why(self, tree: Tree, n_found: int, n_merged: int) -> str:
+        """Return the reason for the cut height, and how many populations had no support, for a reader."""
         if self.n_populations is None:
-            return "the default" if self.level is None else "requested"
+            reason = "the default" if self.level is None else "requested"
+            return f"{reason}; {n_merged} in fewer than half of the draws merged" if n_merged else reason
         if n_found < self.n_populations:
             return f"{self.n_populations} populations requested, but the density has {n_found} modes"
         tied = int(tree.cut(tree.level_of(self.n_populations)).max()) + 1 != n_found
@@ -210,21 +212,24 @@ def _find(run: Run, make_engine: MakeEngine, draws: Ints, rule: _CutRule) -> Pop
     density = _density(run, draws[pooled])
     tree = tree_of(*density, n_events, make_engine, len(pooled))
     own = _by_weight(rule.cut(tree), density[0])
-    n_found = int(own.max()) + 1
     mixture = lru_cache(HELD_BYTES // run.covariances[0, 0].nbytes)(partial(mixture_of_draw, run))
     mixtures = [partial(mixture, *draw) for draw in draws]
     points = _draw_points(*density, seed=int(run.attributes["seed"]))
     with closing(make_engine(points)) as engine:
         parts = own.reshape(len(pooled), -1)
-        shares = _mean_memberships(engine, [mixtures[t]() for t in pooled], parts, n_found)
+        shares = _mean_memberships(engine, [mixtures[t]() for t in pooled], parts, int(own.max()) + 1)
         labels = np.array([_classified(engine, one()) for one in mixtures])
         log_density = log_predictive(engine, (one() for one in mixtures), len(draws))
         workers = None if engine.info["backend"] == "cpu" else 1  # a device serves one engine at a time
-    components = _components(run, draws, shares, labels, own, density)
-    components[pooled] = parts
     cuts = _own_populations(run, draws, rule, make_engine, workers)
-    estimate = shares.argmax(axis=1)
     partition = np.array([cut[found] for cut, found in zip(cuts, labels, strict=True)])
+    n_cut = int(own.max()) + 1
+    if rule.n_populations is None and len(draws) > 1:
+        own, shares = merge_unsupported(tree, own, shares, partition, density[0])
+    n_found = int(own.max()) + 1
+    components = _components(run, draws, shares, labels, own, density)
+    components[pooled] = own.reshape(len(pooled), -1)
+    estimate = shares.argmax(axis=1)
     reference = int(np.argmax([partitions.rand_index(estimate, one) for one in partition]))
     weights = np.array([run.weights[chain, draw] for chain, draw in draws])
     kept = slice(None, None, max(POINTS // KEPT_POINTS, 1))  # of all components: points are in their order
@@ -233,9 +238,9 @@ def _find(run: Run, make_engine: MakeEngine, draws: Ints, rule: _CutRule) -> Pop
         draws=draws,
         pooled=pooled,
         tree=tree,
-        modes=_of_modes(tree, own),
+        modes=populations_of_modes(tree, own),
         level=rule.level_in(tree),
-        why=rule.why(tree, n_found),
+        why=rule.why(tree, n_found, n_cut - n_found),
         components=components,
         mixture=mixture,
         n_populations=n_found,
@@ -295,13 +300,6 @@ def _by_weight(populations: Ints, weights: Array) -> Ints:
     numbers = np.empty(len(order), np.int64)
     numbers[order] = np.arange(len(order))
     return numbers[populations]
-
-
-def _of_modes(tree: Tree, populations: Ints) -> Ints:
-    """Return the population of each mode, int64 [L], given those of the components."""
-    modes = np.empty(len(tree.heights), np.int64)
-    modes[tree.modes] = populations
-    return modes
 
 
 def _draw_points(weights: Array, means: Array, covariances: Array, seed: int) -> Floats:

@@ -8,12 +8,12 @@ from dpmix.model.mixture import Ints
 from dpmix.populations.convergence import BAD_R_HAT, r_hat_limit
 from dpmix.populations.result import INTERVAL, Gating
 from dpmix.populations.strategy import GOOD
+from dpmix.populations.support import LEAST_SUPPORT
 from dpmix.report.labels import label, percent, shares
 from dpmix.runs.diagnostics import truncation_warning_of, who_disagrees
 from dpmix.runs.effective_size import MIN_DRAWS
 from dpmix.runs.reader import Run
 
-LOW_SUPPORT = 0.5  # share of the draws below which a population is reported
 LEAST_SHARE = 0.002  # of the events; smaller populations give no warning by their R-hat
 LOW_ESS = 100  # effective sample size below which the ends of an interval are rough
 MANY_IMPLAUSIBLE = 0.05  # share of implausible events above which a sample is reported
@@ -160,7 +160,7 @@ def _sentence(warning: str | None) -> str | None:
 def _low_support(gating: Gating) -> str | None:
     if len(gating.draws) < 2:
         return None
-    weak = np.flatnonzero(gating.support < LOW_SUPPORT)
+    weak = np.flatnonzero(gating.support < LEAST_SUPPORT)
     if not len(weak):
         return None
     return (

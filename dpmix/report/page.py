@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from dpmix.populations.result import Gating, interval
+from dpmix.populations.support import LEAST_SUPPORT
 from dpmix.report.coarseness import caption, coarseness_plot
 from dpmix.report.embedding import MAP_NOTE, map_caption
 from dpmix.report.findings import (
-    LOW_SUPPORT,
     chains_apart,
     count,
     draws_used,
@@ -125,7 +125,7 @@ def _rows(gating: Gating) -> list[dict[str, Any]]:
             "mixing": mixing_cells(gating, p),
             "apart": p in apart,
             "support": f"{gating.support[p]:.0%}",
-            "weak": bool(gating.support[p] < LOW_SUPPORT),
+            "weak": bool(gating.support[p] < LEAST_SUPPORT),
             "certainty": f"{gating.certainty[p]:.1%}" if sizes[p] else "",
         }
         for p in range(gating.n_populations)

@@ -237,7 +237,7 @@ def test_events_that_are_not_there_are_not_scanned(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     with h5py.File("a.h5", "w") as file:
         file.create_dataset("events", (2**44, 8), "f4", chunks=(1024, 8))
-    Path("run.yaml").write_text("data: {files: [a.h5]}")
+    Path("run.yaml").write_text("data: {files: [a.h5], channels: ['ch*']}")
     result = dpmix("mcmc", "run.yaml")
     assert result.exit_code == 1
     assert "to hold 17592186044416 events in 8 channels needs" in result.output.splitlines()[-1]

@@ -61,9 +61,9 @@ def test_events_in_a_file_give_the_same_draws(
     caplog.set_level(logging.INFO, "dpmix")
     held, make = [], session.make_engine
 
-    def making(backend: str, config: EngineConfig, events: Any, scratch: Path | None) -> Any:
+    def making(backend: str, config: EngineConfig, events: Any, scratch: Path | None, *weights: Any) -> Any:
         held.append((is_in_file(events), scratch, sorted(path.name for path in tmp_path.iterdir())))
-        return make(backend, config, events, scratch)
+        return make(backend, config, events, scratch, *weights)
 
     monkeypatch.setattr(session, "make_engine", making)
     run_mcmc(a_config(data, str(tmp_path / "run.h5"), mcmc=MCMC, engine=SMALL))
