@@ -161,7 +161,7 @@ class _CutRule:
         """Return the reason for the cut height, and how many populations had no support, for a reader."""
         if self.n_populations is None:
             reason = "the default" if self.level is None else "requested"
-            return f"{reason}; {n_merged} in fewer than half of the draws merged" if n_merged else reason
+            return f"{reason}; {n_merged} with low support merged" if n_merged else reason
         if n_found < self.n_populations:
             return f"{self.n_populations} populations requested, but the density has {n_found} modes"
         tied = int(tree.cut(tree.level_of(self.n_populations)).max()) + 1 != n_found
