@@ -229,12 +229,13 @@ def _cell(stage: Stage | None) -> str:
 
 
 def draw(results: dict[str, Any], *, quick: bool) -> None:
-    """A bar for each sample, of its stages; those below a fiftieth of the longest together."""
+    """A bar for each sample, of the stages with the largest shares; the others together."""
     samples = {name: one for name, one in results.items() if "stages" in one}
     names = list(dict.fromkeys(stage["stage"] for one in samples.values() for stage in one["stages"]))
     shares = {name: max(share(one, name) for one in samples.values()) for name in names}
-    shown = [name for name in names if shares[name] >= 0.03][: len(COLOURS) - 1]
-    with panels("end-to-end", 1, 1, height=1.6 + 0.55 * len(samples), quick=quick) as axes:
+    largest = sorted(names, key=lambda name: -shares[name])[: len(COLOURS) - 1]
+    shown = [name for name in names if name in largest]
+    with panels("end-to-end", 1, 1, height=1.8 + 0.55 * len(samples), quick=quick) as axes:
         ax = axes[0, 0]
         for row, one in enumerate(samples.values()):
             left = 0.0
@@ -255,7 +256,7 @@ def draw(results: dict[str, Any], *, quick: bool) -> None:
         ax.set_xlim(0.0, 1.0)
         ax.set_xticks([0.0, 0.25, 0.5, 0.75, 1.0], ["0", "25%", "50%", "75%", "100%"])
         ax.set_xlabel("of the time from file to report")
-        ax.figure.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
+        ax.figure.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
 
 
 def share(found: dict[str, Any], name: str) -> float:

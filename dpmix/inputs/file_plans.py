@@ -129,9 +129,8 @@ def plan_files(
 
     Returns
     -------
-    plans : list of FilePlan
-    notes : list of str
-        For the report.
+    plans, notes
+        Plan of each file; notes for the report.
 
     Raises
     ------
@@ -140,9 +139,8 @@ def plan_files(
     DataError
         A matrix cannot be used.
     """
-    from_csv = (
-        None if settings.compensation in ("auto", "none") else read_matrix(base / settings.compensation)
-    )
+    in_csv = settings.compensation not in ("auto", "none")
+    from_csv = read_matrix(base / settings.compensation) if in_csv else None
     any_has_matrix = any(source.spillover for source in sources)
     plans, notes = [], []
     for source, numbers in zip(sources, chosen, strict=True):

@@ -151,8 +151,8 @@ class Run:
     @property
     def data_warnings(self) -> tuple[str, ...]:
         """Warnings about the data files of the run; none in files of earlier versions."""
-        found = self._mapping("report").get("warnings", []) if "report" in self.attributes else []
-        return tuple(map(str, found))
+        report = self._mapping("report") if "report" in self.attributes else {}
+        return tuple(map(str, report.get("warnings", [])))
 
     @property
     def versions(self) -> dict[str, str]:
@@ -387,15 +387,14 @@ def _are_texts(values: list[Any]) -> bool:
 
 
 def import_arviz() -> ModuleType:
-    """Import ArviZ only when it is needed: the import takes a second, and warns of the next version daily.
+    """Import ArviZ only when needed: the import takes a second, and warns of the next version daily.
 
     Raises
     ------
     ConfigError
         ArviZ is not installed.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
+    with warnings.catch_warnings(action="ignore", category=FutureWarning):
         require_extra("arviz", "arviz", "Run.arviz()")
         import arviz
     return arviz

@@ -95,8 +95,7 @@ def open_session(kind: str, config: Config, base: Path, resume: bool, overwrite:
     DataError
         The events are not usable or not those of the run, or a run file cannot be read or written.
     """
-    path = Path(config.output.path)
-    origin = _origin(kind, config, base)
+    path, origin = Path(config.output.path), _origin(kind, config, base)
     if not resume:
         _refuse_place(path, origin, overwrite)
     with ExitStack() as stack:
