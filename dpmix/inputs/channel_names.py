@@ -4,7 +4,7 @@ Three rules leave channels out of the default config, each with a reason:
 
 1. the name of the detector says that it measures no marker: scatter, time, pulse width, counters
    (`NOT_MARKERS`);
-2. the stain is no marker: viability, DNA, beads, barcodes (`STAINS`); of a mass cytometer also isotopes
+2. the stain is not a marker: viability, DNA, beads, barcodes (`STAINS`); of a mass cytometer also isotopes
    without an antibody;
 3. the detector is measured several times (`why_repeated`): area, height, width, peak, linear and logarithmic.
    One measurement is used: area where it has the resolution.
@@ -168,7 +168,7 @@ def why_left_out(details: Sequence[Channel], kind: str | None) -> list[str]:
 
 
 def _spread_stains(details: Sequence[Channel], reasons: list[str], of_instrument: bool) -> None:
-    """Leave out all measurements of a detector whose stain, named for one of them, is no marker; in place."""
+    """Leave out, in place, all measurements of a detector whose stain, named for one, is not a marker."""
     names = [channel.detector for channel in details]
     stems = [measurement(name, names, of_instrument).stem for name in names]
     stained = {

@@ -20,7 +20,7 @@ from dpmix.kernels.layout import MAX_CHANNELS
 from dpmix.model.mixture import Floats
 
 MOST_EVENTS = 65_536  # that are read to choose channels and to fit transforms, of all files together
-MOST_FILES = 64  # of which events are read
+MOST_FILES = 64  # whose events are read
 STRETCH = 1024  # consecutive events read together
 NOT_FINITE = "not finite"  # start of a reason; a run stops at such values, and does not leave out the channel
 

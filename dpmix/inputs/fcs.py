@@ -316,7 +316,7 @@ def _number(text: str) -> float | None:
 
 
 def _gain(keywords: Mapping[str, str], n: int) -> float | None:
-    """Return $PnG, 1 where it is missing, None where it is no number."""
+    """Return $PnG, 1 where it is missing, None where it is not a number."""
     gain = _number(keywords.get(f"p{n}g", "").strip() or "1")
     return None if gain is None or not math.isfinite(gain) else gain
 
@@ -341,7 +341,7 @@ def _keyword_notes(keywords: Mapping[str, str], channels: Sequence[Channel]) -> 
         notes.append("$PnE ignored for floating point channels: the standard defines them as linear")
     if odd:
         listed = ", ".join(f"$P{n}G" for n in odd[:8]) + (", ..." if len(odd) > 8 else "")
-        notes.append(f"{listed}: {quoted(keywords[f'p{odd[0]}g'])} is no number; the gain is taken as 1")
+        notes.append(f"{listed}: {quoted(keywords[f'p{odd[0]}g'])} is not a number; the gain is taken as 1")
     return notes
 
 

@@ -99,7 +99,7 @@ class DataSet:
 
     @classmethod
     def of(cls, file: BinaryIO, path: Path, offset: int, text: Text) -> DataSet:
-        """Return a data set, or raise `DataError` where $TOT is no number of events."""
+        """Return a data set, or raise `DataError` where $TOT is not a number of events."""
         found = text.keywords.get("tot", "").strip()
         n_events = whole_number(found, -1) if found else None
         if n_events is not None and n_events < 0:
@@ -116,7 +116,7 @@ class DataSet:
 
 
 def stated_places(text: Text) -> tuple[list[Place], list[str]]:
-    """Return the places that HEADER and TEXT state, HEADER first, and warnings of what is no number.
+    """Return the places that HEADER and TEXT state, HEADER first, and warnings of what is not a number.
 
     Zeros and blanks state nothing: HEADER has no room for the offsets, or for the end, of large files.
     """

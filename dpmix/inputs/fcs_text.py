@@ -87,7 +87,7 @@ def read_text(file: BinaryIO, path: Path, offset: int) -> Text:
 
 
 def _header_number(header: bytes, at: int, path: Path) -> int:
-    """Return the offset at some byte of HEADER; `DataError` quotes it where it is no number."""
+    """Return the offset at some byte of HEADER; `DataError` quotes it where it is not a number."""
     number = whole_number(header[at : at + 8], -1)
     if number < 0:
         raise DataError(

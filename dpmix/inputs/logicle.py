@@ -7,7 +7,7 @@ populations. Where it is much wider, dim populations merge.
 t, the top
     The end of the range that the file declares. Software that exports floating point values may compute a
     range from events: one that the events exceed or just reach, or one just below a power of 2. Then t is the
-    next power of 2. A range a thousand times beyond all events is no range of the detector; then t is the
+    next power of 2. A range a thousand times beyond all events is not a range of the detector; then t is the
     next power of 2 above the events. t is at least 100 r.
 w, the linear decades
     w = (m - log10(t / r)) / 2 with the reference r below (Parks, Roederer and Moore 2006, Cytometry A
@@ -31,13 +31,13 @@ from dpmix.model.mixture import Array
 
 DECADES = 4.5  # m
 LOW = 0.05  # quantile of the negative values
-FEW, SHARE = 5, 0.001  # fewer negative values, or a smaller share of all, are no noise about zero
+FEW, SHARE = 5, 0.001  # fewer negative values, or a smaller share of all, are not noise about zero
 BEYOND = 1.959964  # the quantile of LOW of the negative half of a normal distribution, in standard deviations
 COARSE = 3.0  # steps between values: in a shorter stretch, its halves cannot be compared
 FALLING = 0.6  # of a half-normal below its limit, the nearer half of the events next to it takes this share
 NEARLY = 0.99  # of a power of 2: a range as computed by software that exported the file
 CLOSE = 1e-4  # of a range, or 1: how far the largest event may be from a range that is computed from it
-FAR = 1000.0  # a range so many times beyond all events is no range of the detector
+FAR = 1000.0  # a range so many times beyond all events is not a range of the detector
 LEAST = 100.0  # t / r: with fewer decades, w is close to m / 2, where the scale bends too sharply at its ends
 
 

@@ -80,7 +80,7 @@ def _mixed_columns(start: Any, details: Sequence[Channel]) -> tuple[str, ...]:
         texts = _texts(cells)
         if len(cells) > 2 * len(texts):
             row, cell = texts[0]
-            found = f"row {row + 1} is {quoted(cell)}, which is no number"
+            found = f"row {row + 1} is {quoted(cell)}, which is not a number"
             warnings.append(
                 f"column {details[k].detector} is not used: {found} ({len(texts)} of {len(cells)} rows)"
             )
@@ -88,7 +88,7 @@ def _mixed_columns(start: Any, details: Sequence[Channel]) -> tuple[str, ...]:
 
 
 def _first_text(batches: Iterable[Any], names: Sequence[str]) -> str:
-    """Return where Arrow batches of texts, a column for each name, have the first cell that is no number."""
+    """Return the first cell of Arrow batches of texts, a column for each name, that is not a number."""
     before = 0
     for batch in batches:
         found = [
@@ -98,7 +98,7 @@ def _first_text(batches: Iterable[Any], names: Sequence[str]) -> str:
         ]
         if found:
             row, name, cell = min(found)
-            return f"row {before + row + 1} of column {name} is {quoted(cell)}, which is no number"
+            return f"row {before + row + 1} of column {name} is {quoted(cell)}, which is not a number"
         before += batch.num_rows
     return ""
 

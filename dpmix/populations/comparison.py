@@ -20,6 +20,7 @@ from scipy.optimize import linear_sum_assignment
 from dpmix.inputs.events import Events
 from dpmix.inputs.manual_gates import ManualGates
 from dpmix.model.mixture import Array, Ints
+from dpmix.populations.polygons import f_measure
 
 Flags = npt.NDArray[np.bool_]
 
@@ -51,8 +52,7 @@ class Comparison:
     @property
     def f1(self) -> Array:
         """F1 of each gate and population, float64 [G, P]."""
-        f1: Array = 2.0 * self.overlap / np.maximum(self.sizes[:, None] + self.populations, 1)
-        return f1
+        return f_measure(self.overlap, self.populations, np.maximum(self.sizes, 1)[:, None])
 
     @property
     def leaves(self) -> Flags:
@@ -74,7 +74,7 @@ class Comparison:
         chosen, scores = [], np.zeros(len(self.gates))
         for g, (inside, own) in enumerate(zip(self.overlap, self.populations, strict=True)):
             order = np.argsort(-inside / np.maximum(own, 1), kind="stable")
-            f1 = 2.0 * np.cumsum(inside[order]) / np.maximum(self.sizes[g] + np.cumsum(own[order]), 1)
+            f1 = f_measure(np.cumsum(inside[order]), np.cumsum(own[order]), max(self.sizes[g], 1))
             best = int(f1.argmax())
             scores[g] = f1[best]
             chosen.append(np.sort(order[: best + 1]) if f1[best] > 0 else np.empty(0, np.int64))

@@ -99,7 +99,7 @@ class Binned:
         return counts.astype(np.float64, copy=False)
 
 
-def f_measure(true: npt.ArrayLike, selected: npt.ArrayLike, total: float, beta: float = 1.0) -> Array:
+def f_measure(true: npt.ArrayLike, selected: npt.ArrayLike, total: npt.ArrayLike, beta: float = 1.0) -> Array:
     """Return F: (1 + beta^2) true / (beta^2 total + selected).
 
     Parameters
@@ -107,11 +107,11 @@ def f_measure(true: npt.ArrayLike, selected: npt.ArrayLike, total: float, beta: 
     true, selected : float
         Weight of the events of the population, and of all events, that are selected.
     total : float
-        Weight of all events of the population.
+        Weight of all events of the population, above 0.
     beta : float
     """
-    chosen = np.asarray(selected, np.float64)
-    return (1.0 + beta**2) * np.asarray(true, np.float64) / (beta**2 * total + chosen)
+    chosen, whole = np.asarray(selected, np.float64), np.asarray(total, np.float64)
+    return (1.0 + beta**2) * np.asarray(true, np.float64) / (beta**2 * whole + chosen)
 
 
 def best_regions(target: Array, others: Array, total: float) -> tuple[float, list[Flags]]:

@@ -34,7 +34,7 @@ from dpmix.inputs.sources import Source
 from dpmix.inputs.transforms import Transform
 from dpmix.populations.polygons import PolygonGate
 from dpmix.populations.result import Gating
-from dpmix.populations.strategy import Strategy
+from dpmix.populations.strategy import GOOD, Strategy
 from dpmix.system.files import write_text
 
 SPACE = "http://www.isac-net.org/std/Gating-ML/v2.0/"
@@ -250,7 +250,7 @@ def _add_population(
             "f1": f"{strategy.f1[step]:.4f}",
         }
         if step == n_steps - 1 and not strategy.good:
-            note.set("warning", "F1 is below 0.9: these gates do not isolate the population")
+            note.set("warning", f"F1 is below {GOOD:g}: these gates do not isolate the population")
         _add_polygon(element, gate, [space.axes[channel] for channel in gate.channels])
 
 

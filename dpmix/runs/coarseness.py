@@ -19,6 +19,7 @@ The fits use the CPU engine for every backend, so that the choice does not depen
 from __future__ import annotations
 
 import logging
+from contextlib import closing
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -247,26 +248,23 @@ def _halves(events: Floats, weights: SampleWeights | None, seed: int) -> tuple[H
 
 def _climb(half: Half, state: State, prior: Prior, zeta: float) -> tuple[State, int]:
     """Return the end of Bayesian EM in which an event counts `zeta`, and how many components are occupied."""
-    engine, before = CpuEngine(half.events, threads=1, weights=half.weights), -np.inf
-    for _ in range(MOST_STEPS):
-        stats = engine.expect_labels(mixture_of(state))
-        reached = zeta * stats.log_likelihood + log_prior(state, prior)
-        if abs(reached - before) <= TOLERANCE * abs(reached):
-            break
-        before = reached
-        state, _ = bem.step(state, stats, prior, zeta=zeta)
-    count = occupied(stats.counts)
-    engine.close()
-    return state, count
+    before = -np.inf
+    with closing(CpuEngine(half.events, threads=1, weights=half.weights)) as engine:
+        for _ in range(MOST_STEPS):
+            stats = engine.expect_labels(mixture_of(state))
+            reached = zeta * stats.log_likelihood + log_prior(state, prior)
+            if abs(reached - before) <= TOLERANCE * abs(reached):
+                break
+            before = reached
+            state, _ = bem.step(state, stats, prior, zeta=zeta)
+    return state, occupied(stats.counts)
 
 
 def _log_densities(half: Half, state: State) -> Array:
     """Return the log density of the mixture at each event, float64 [n]."""
-    engine = CpuEngine(half.events, threads=1)
     together = np.zeros(state.n_components, np.int64)
-    log_densities = engine.memberships(mixture_of(state), together, 0, engine.n_events)[1]
-    engine.close()
-    return log_densities
+    with closing(CpuEngine(half.events, threads=1)) as engine:
+        return engine.memberships(mixture_of(state), together, 0, engine.n_events)[1]
 
 
 def _scaled(values: Array | Ints) -> Array:

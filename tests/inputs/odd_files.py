@@ -163,7 +163,7 @@ CASES = [
     # how many events
     Case("`$TOT` is smaller than DATA", floats(changes={"TOT": 30}), FLOATS[:30]),
     Case("`$TOT` is larger than DATA", floats(changes={"TOT": 50})),
-    Case("`$TOT` is no number", floats(changes={"TOT": "many"})),
+    Case("`$TOT` is not a number", floats(changes={"TOT": "many"})),
     Case("no `$TOT` (FCS 2.0)", floats(changes={"TOT": None}, version="FCS2.0"), FLOATS),
     Case("DATA includes the checksum", floats(header=longer(8), text=longer(8), tail=TAIL), FLOATS),
     # keywords
@@ -171,10 +171,10 @@ CASES = [
     Case("empty values", floats(changes={"SRC": "", "P2S": ""}), FLOATS),
     Case("`$PnN` is blank", floats(["FSC-A", " ", "CD4", "Time"]), FLOATS),
     Case("`$PnN` occurs twice", floats(["FSC-A", "CD4", "CD4", "Time"])),
-    Case("`$PnG` is no number", floats(changes={"P2G": "NA"}), FLOATS),
+    Case("`$PnG` is not a number", floats(changes={"P2G": "NA"}), FLOATS),
     Case("`$PnE` is wrong, for integers", words(changes={"P2E": "NA"})),
     Case("`$PnE` is wrong, for floating point numbers", floats(changes={"P2E": "NA"}), FLOATS),
-    Case("`$PnR` is no number", floats(changes={"P2R": "NA"})),
+    Case("`$PnR` is not a number", floats(changes={"P2R": "NA"})),
     Case("`$PAR` differs from the number of channels", floats(changes={"PAR": 5})),
     Case("the spillover matrix is incomplete", floats(changes={"SPILLOVER": "2,CD3,CD4,1,0"}), FLOATS),
     # types

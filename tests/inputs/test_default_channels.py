@@ -86,7 +86,7 @@ def test_a_measurement_in_every_spelling(spelled: str, quantity: str, scale: str
         (["<PE-A>", "PE-A", "PE-H"], ["<PE-A>"]),
         (["Comp-PE-A", "PE-A"], ["Comp-PE-A"]),
         (["PerCP-Cy5-5-A", "PerCP-A"], ["PerCP-Cy5-5-A", "PerCP-A"]),
-        (["FL1-W", "FL2-A"], ["FL2-A"]),  # a width alone is no marker
+        (["FL1-W", "FL2-A"], ["FL2-A"]),  # a width alone is not a marker
     ],
 )
 def test_one_measurement_of_each_detector(detectors: list[str], used: list[str]) -> None:

@@ -138,8 +138,8 @@ def test_a_text_in_a_column_of_numbers_is_reported_with_its_row(tmp_path: Path) 
     (tmp_path / "a.csv").write_text("\n".join(["CD3,CD4,who,CD8", *rows]))
     source = open_source(tmp_path / "a.csv")
     assert [channel.numeric for channel in source.details] == [True, False, False, True]
-    warning = 'column CD4 is not used: row 50 is "5,1", which is no number (1 of 100 rows)'
-    assert source.warnings == (warning,)  # who has no numbers: it is no channel
+    warning = 'column CD4 is not used: row 50 is "5,1", which is not a number (1 of 100 rows)'
+    assert source.warnings == (warning,)  # who has no numbers: it is not a channel
     with pytest.raises(DataError, match="row 50"):
         source.read(0, 3)
 
@@ -148,7 +148,7 @@ def test_a_text_far_into_a_file_is_an_error_with_its_row(tmp_path: Path) -> None
     rows = ["1.5,2.5"] * 300_000
     rows[290_000] = "1.5,oops"
     (tmp_path / "a.csv").write_text("\n".join(["CD3,CD4", *rows]))
-    with pytest.raises(DataError, match=r'a.csv: row 290001 of column CD4 is "oops", which is no number;'):
+    with pytest.raises(DataError, match=r'a.csv: row 290001 of column CD4 is "oops", which is not a number;'):
         open_source(tmp_path / "a.csv")
 
 
