@@ -2,29 +2,114 @@
 
 from __future__ import annotations
 
+import re
+
 import click
 
 
+def numbers_of(ctx: click.Context, param: click.Parameter, value: str) -> list[int]:
+    """Return numbers of channels from numbers and ranges, separated by commas."""
+    from dpmix.kernels.layout import MAX_CHANNELS
+
+    numbers: set[int] = set()
+    for part in value.split(","):
+        found = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
+        ends = [int(end) for end in found.groups(found[1])] if found else []
+        if not ends or not 1 <= ends[0] <= ends[1] <= MAX_CHANNELS:
+            raise click.BadParameter(f"got {value}; it must be like 8,14 or 1-{MAX_CHANNELS}")
+        numbers.update(range(ends[0], ends[1] + 1))
+    return sorted(numbers)
+
+
 @click.command("devices")
-def command() -> None:
-    """List the backends and the GPUs of this machine.
+@click.option(
+    "--build", "compiles", is_flag=True, help="Compile the CUDA kernels now; runs then need no compiler."
+)
+@click.option(
+    "--channels",
+    callback=numbers_of,
+    default="1-64",
+    show_default=True,
+    metavar="NUMBERS",
+    help="With --build: numbers of channels, such as 8,14 or 1-20.",
+)
+@click.option(
+    "--architectures",
+    metavar="NAMES",
+    help="With --build: such as sm_80,sm_90; default: those of this machine's GPUs.",
+)
+@click.pass_context
+def command(ctx: click.Context, compiles: bool, channels: list[int], architectures: str | None) -> None:
+    """List the backends and the GPUs of this machine, or build the CUDA kernels.
 
     If a backend is not available, the reason is shown.
 
+    A run compiles its kernels at the first use of a number of channels, with nvcc, and caches them for the
+    user. --build does this ahead of runs: once on a machine with nvcc, for machines without it that share the
+    cache folder (~/.cache/dpmix, or XDG_CACHE_HOME).
+
     \b
-    Example:
+    Examples:
       dpmix devices
+      dpmix devices --build
+      dpmix devices --build --channels 8,14,30-40 --architectures sm_80,sm_90
     """
     from dpmix.engines import cpu, cuda
-    from dpmix.errors import DpmixError
 
+    if compiles:
+        build_kernels(channels, architectures)
+        return
+    for name in ("channels", "architectures"):
+        if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--{name} requires --build")
     found, detail = cpu.available()
     click.echo(f"cpu   {'available' if found else 'not available'}: {detail}")
     found, detail = cuda.available()
     click.echo("cuda  available" if found else f"cuda  not available: {detail}")
+    show_devices()
+
+
+def show_devices() -> None:
+    """Print each GPU, and the numbers of channels for which its kernels are built."""
+    from dpmix.engines import cuda
+    from dpmix.errors import DpmixError
+    from dpmix.kernels import build
+
     try:
-        devices = cuda.devices()
+        found = cuda.devices()
     except DpmixError:
-        return  # the line above has the reason
-    for number, name, memory, capability in devices:
-        click.echo(f"  {number}  {name}, {memory / 2**30:.1f} GiB, compute capability {capability}")
+        return  # the line of the backend has the reason
+    for device in found:
+        memory, capability = f"{device.memory / 2**30:.1f} GiB", device.compute_capability
+        click.echo(f"  {device.number}  {device.name}, {memory}, compute capability {capability}")
+    for architecture in sorted({device.architecture for device in found}):
+        if there := build.built(architecture):
+            click.echo(f"  kernels for {architecture} are built for {as_ranges(there)} channels")
+
+
+def build_kernels(channels: list[int], architectures: str | None) -> None:
+    """Compile kernels and print where they are."""
+    from dpmix.engines import cuda
+    from dpmix.kernels import build
+
+    if architectures is None:
+        wanted = {device.architecture for device in cuda.devices()}
+    else:
+        wanted = {name.strip() for name in architectures.split(",")}
+    files = build.build(channels, wanted)
+    size = sum(path.stat().st_size for path in files) / 1e6
+    click.echo(
+        f"{len(files)} files of kernels for {as_ranges(channels)} channels, {', '.join(sorted(wanted))}: "
+        f"{size:.1f} MB in {build.cache_folder()}"
+    )
+
+
+def as_ranges(numbers: list[int]) -> str:
+    """Return sorted numbers as text, such as 8, 14, 30-40."""
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return ", ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in ranges)

@@ -28,6 +28,7 @@ from dpmix.engines.checks import (
     checked_populations,
     checked_split,
 )
+from dpmix.engines.cuda_messages import import_failure
 from dpmix.engines.cuda_work import Account, Deliver, DeviceFailed, Division, Gates, Labels, Pass
 from dpmix.engines.shares import ChunkQueue, counts, interleaved_shares, pass_seconds
 from dpmix.engines.sums import SummingEngine, zeros
@@ -56,12 +57,17 @@ class DeviceInfo(NamedTuple):
     memory: int
     compute_capability: str
 
+    @property
+    def architecture(self) -> str:
+        """The architecture in nvcc's terms, such as ``sm_90``."""
+        return "sm_" + self.compute_capability.replace(".", "")
+
 
 def available() -> tuple[bool, str]:
     """Return whether this machine can run the engine, and its devices, or the reason and the remedy."""
     try:
         found = devices()
-        build.find_nvcc()
+        build.require(device.architecture for device in found)
     except DpmixError as error:
         return False, str(error)
     return True, describe(found)
@@ -82,7 +88,7 @@ def devices() -> list[DeviceInfo]:
     try:
         import pycuda.driver as driver
     except ImportError as error:
-        raise DpmixError(f"no NVIDIA driver ({error}): install the driver of the GPU") from None
+        raise DpmixError(import_failure(error)) from None
     try:
         driver.init()
         found = [described(number, driver.Device(number)) for number in range(driver.Device.count())]
@@ -180,7 +186,7 @@ class CudaEngine(SummingEngine):
         check_options(len(events), weight_floor, chunks_in_flight, first_event)
         check_weights(weights, len(events))
         infos = chosen(devices)
-        build.find_nvcc()
+        build.require((info.architecture for info in infos), int(events.shape[1]))
         self._n_events, self._n_channels = len(events), int(events.shape[1])
         self._n_chunks = -(-self._n_events // CHUNK)
         self._layout = Layout(self._n_channels)

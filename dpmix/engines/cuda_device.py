@@ -13,6 +13,7 @@ import pycuda.driver as driver
 from dpmix.engines.cuda_device_kernels import Kernels
 from dpmix.engines.cuda_device_memory import DeviceMemory
 from dpmix.engines.cuda_device_pass import DevicePass
+from dpmix.engines.cuda_messages import failure
 from dpmix.engines.cuda_work import Account, Deliver, DeviceFailed, Pass, Take
 from dpmix.kernels.layout import Layout
 from dpmix.model.mixture import Floats
@@ -154,7 +155,7 @@ class Device:
         except (driver.Error, DeviceFailed) as error:
             self._context.detach()  # frees everything on the device, whatever its state
             self._context = None
-            raise DeviceFailed(str(error)) from error
+            raise DeviceFailed(failure(error)) from error
 
     def _free(self) -> None:
         if self._context is None:

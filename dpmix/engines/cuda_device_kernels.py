@@ -6,6 +6,8 @@ from typing import Any
 
 import pycuda.driver as driver
 
+from dpmix.engines.cuda_messages import load_failure
+from dpmix.engines.cuda_work import DeviceFailed
 from dpmix.kernels import build
 from dpmix.kernels.layout import MOMENT_THREADS, THREADS
 
@@ -36,7 +38,7 @@ class Kernels:
             file, _, arguments = KERNELS[name]
             if file not in self._modules:
                 code = build.cubin(file, self._n_channels, self._architecture)
-                self._modules[file] = driver.module_from_buffer(code)
+                self._modules[file] = load(code)
             self._functions[name] = self._modules[file].get_function(name).prepare(arguments)
         return self._functions[name]
 
@@ -47,3 +49,17 @@ class Kernels:
     def unload(self) -> None:
         """Release all kernels."""
         self._functions, self._modules = {}, {}
+
+
+def load(code: bytes) -> Any:
+    """Load compiled kernels in the current context.
+
+    Raises
+    ------
+    DeviceFailed
+        The driver refuses them.
+    """
+    try:
+        return driver.module_from_buffer(code)
+    except driver.Error as error:
+        raise DeviceFailed(load_failure(error, driver.get_driver_version())) from error

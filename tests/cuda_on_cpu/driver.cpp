@@ -127,7 +127,7 @@ size_t memory_of(int device) {
 }
 
 // DPMIX_EMULATED_FAIL: device:call:n,... The device's n-th such call fails, and so does every later call on
-// it.
+// it. The call "any" counts all calls.
 bool fails(int device, const std::string& call) {
     static std::string last;
     const std::string failures = setting("DPMIX_EMULATED_FAIL");
@@ -139,8 +139,11 @@ bool fails(int device, const std::string& call) {
         }
     }
     Device& d = devices[device];
-    const std::string failure = std::to_string(device) + ":" + call + ":" + std::to_string(++d.calls[call]);
-    if (("," + failures + ",").find("," + failure + ",") != std::string::npos) d.dead = true;
+    for (const std::string& name : {call, std::string("any")}) {
+        const std::string failure =
+            std::to_string(device) + ":" + name + ":" + std::to_string(++d.calls[name]);
+        if (("," + failures + ",").find("," + failure + ",") != std::string::npos) d.dead = true;
+    }
     return d.dead;
 }
 
@@ -410,6 +413,12 @@ void destroy(Context* context) {
 
 extern "C" {
 
+// Calls on a device since DPMIX_EMULATED_FAIL changed.
+int dpmix_emulated_calls(int device) {
+    const std::lock_guard<std::recursive_mutex> held(lock);
+    return devices[device].calls["any"];
+}
+
 // Bytes copied to (direction 0) or from (1) a device since the start of the process.
 unsigned long long dpmix_emulated_bytes(int device, int direction) {
     const std::lock_guard<std::recursive_mutex> held(lock);
@@ -420,7 +429,7 @@ unsigned long long dpmix_emulated_bytes(int device, int direction) {
 
 CUresult cuInit(unsigned) { return device_count() ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE; }
 CUresult cuDriverGetVersion(int* version) {
-    *version = CUDA_VERSION;
+    *version = (int)number("DPMIX_EMULATED_DRIVER", CUDA_VERSION);
     return CUDA_SUCCESS;
 }
 CUresult cuDeviceGetCount(int* n) {
@@ -748,6 +757,7 @@ CUresult cuGetErrorString(CUresult error, const char** text) {
         {CUDA_ERROR_INVALID_CONTEXT, "invalid device context"},
         {CUDA_ERROR_ECC_UNCORRECTABLE, "uncorrectable ECC error encountered"},
         {CUDA_ERROR_INVALID_HANDLE, "invalid resource handle"},
+        {CUDA_ERROR_NO_BINARY_FOR_GPU, "no kernel image is available for execution on the device"},
         {CUDA_ERROR_LAUNCH_FAILED, "unspecified launch failure"},
         {CUDA_ERROR_NOT_READY, "device not ready"},
     };

@@ -21,6 +21,7 @@ def settings(
     fail: str = "",
     order: int = 0,
     threads: int | None = None,
+    driver: int | None = None,
 ) -> dict[str, str]:
     """Return the environment variables of the driver, which it reads at every call.
 
@@ -32,12 +33,14 @@ def settings(
         Bytes of every device, or a list with one number for each; None: 4 GiB.
     fail
         "device:call:n", several separated by commas: the n-th call of that name on that device fails, and so
-        does every later call on it. The count starts when this is set.
+        does every later call on it. The call "any" counts all calls. The count starts when this is set.
     order
         Order of a block's threads: 0 forward, 1 reverse, more: the seed of a random order. With a random
         order, streams also progress by themselves.
     threads
         Operating system threads for the blocks of a launch; None: one per processor.
+    driver
+        CUDA version of the driver, 1000 major + 10 minor; None: that of the headers.
     """
     each = memory if isinstance(memory, Sequence) else [] if memory is None else [memory]
     return {
@@ -46,6 +49,7 @@ def settings(
         "DPMIX_EMULATED_FAIL": f"{fail},{next(_times)}",  # a change restarts the counts of the driver
         "CUDA_CPU_ORDER": str(order),
         "CUDA_CPU_THREADS": "" if threads is None else str(threads),
+        "DPMIX_EMULATED_DRIVER": "" if driver is None else str(driver),
         "PATH": f"{FOLDER / 'bin'}{os.pathsep}{os.environ['PATH']}",
     }
 
@@ -66,3 +70,9 @@ def bytes_moved(device: int) -> tuple[int, int]:
     count = load().dpmix_emulated_bytes
     count.restype = ctypes.c_ulonglong
     return count(device, 0), count(device, 1)
+
+
+def calls(device: int) -> int:
+    """Return the number of calls on a device since the setting `fail` changed."""
+    count: int = load().dpmix_emulated_calls(device)
+    return count

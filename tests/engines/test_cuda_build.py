@@ -16,13 +16,13 @@ from dpmix.errors import DpmixError
 from dpmix.kernels import build, layout
 from dpmix.kernels.layout import CHUNK, Layout
 
-# It counts its runs and outputs its arguments.
+# It counts its runs and outputs its arguments; a line "#error TEXT" of a source is its error.
 COMPILER = """#!/bin/sh
 [ "$1" = --version ] && { cat "$0.version"; exit; }
 echo run >> "$0.runs"
-grep -q '#error' kernel.cu && echo "kernel.cu(3): error: no such thing" >&2 && exit 2
-for last; do :; done
-echo "$@" > "${last%.cu}.cubin"
+for last; do case $last in *.cu) source=$last;; esac; done
+grep -q '#error' "$source" && sed -n 's/#error //p' "$source" >&2 && exit 2
+echo "$@" > "$last"
 """
 
 
@@ -81,7 +81,7 @@ def test_what_was_compiled_is_kept(compiler: Path) -> None:
     code = build.cubin("some", 14, "sm_90")
     assert build.cubin("some", 14, "sm_90") == code
     assert runs(compiler) == 1
-    assert not [path for path in build._cache_folder().iterdir() if path.suffix != ".cubin"]
+    assert not [path for path in build.cache_folder().iterdir() if path.suffix != ".cubin"]
 
 
 def test_kernels_are_compiled_anew_where_anything_changes(compiler: Path) -> None:
@@ -104,7 +104,7 @@ def test_kernels_are_compiled_anew_where_anything_changes(compiler: Path) -> Non
 @pytest.mark.parametrize("entry", [b"", b"short", b"x" * 500])
 def test_a_corrupt_entry_is_made_anew(compiler: Path, entry: bytes) -> None:
     code = build.cubin("some", 14, "sm_90")
-    (path,) = build._cache_folder().iterdir()
+    (path,) = build.cache_folder().iterdir()
     whole = path.read_bytes()
     for damaged in (entry, whole[:-1], whole[:40] + b"?" + whole[41:]):
         path.write_bytes(damaged)
@@ -114,15 +114,15 @@ def test_a_corrupt_entry_is_made_anew(compiler: Path, entry: bytes) -> None:
 
 
 def test_a_cache_that_cannot_be_written_is_told(compiler: Path, caplog: pytest.LogCaptureFixture) -> None:
-    build._cache_folder().parent.parent.write_text("a file in its place")
+    build.cache_folder().parent.parent.write_text("a file in its place")
     with caplog.at_level(logging.WARNING, "dpmix"):
         assert build.cubin("some", 14, "sm_90")
     assert "cannot be written" in caplog.text
 
 
 def test_an_error_of_the_compiler_is_one_line(compiler: Path) -> None:
-    (build.FOLDER / "some.cu").write_text("#error\n")
-    message = r"^\S*nvcc cannot compile some.cu: kernel.cu\(3\): error: no such thing$"
+    (build.FOLDER / "some.cu").write_text("#error some.cu(3): error: no such thing\n")
+    message = r"^\S*nvcc cannot compile some.cu: some.cu\(3\): error: no such thing$"
     for _ in range(2):  # errors are not cached
         with pytest.raises(DpmixError, match=message):
             build.cubin("some", 14, "sm_90")
@@ -132,6 +132,50 @@ def test_a_compiler_that_does_not_run_is_named(compiler: Path) -> None:
     compiler.with_name("nvcc.version").unlink()
     with pytest.raises(DpmixError, match="nvcc does not run: "):
         build.cubin("some", 14, "sm_90")
+
+
+@pytest.mark.parametrize(
+    ("said", "explained"),
+    [
+        (
+            "Unsupported gpu architecture 'sm_90'",
+            "CUDA 12.4 does not know sm_90: install a newer CUDA toolkit",
+        ),
+        ("Value 'sm_90' is not defined for option 'gpu-architecture'", "CUDA 12.4 does not know sm_90: "),
+        ("Failed to preprocess host compiler properties.", r"nvcc needs a C\+\+ compiler: install g\+\+"),
+    ],
+)
+def test_what_to_do_is_said_of_usual_errors(compiler: Path, said: str, explained: str) -> None:
+    compiler.with_name("nvcc.version").write_text("Cuda compilation tools, release 12.4, V12.4.99\n")
+    (build.FOLDER / "some.cu").write_text(f"#error nvcc fatal   : {said}\n")
+    with pytest.raises(DpmixError, match=rf"^\S*nvcc cannot compile some.cu: {explained}[^\n]*$"):
+        build.cubin("some", 14, "sm_90")
+
+
+def test_built_kernels_need_no_compiler(compiler: Path) -> None:
+    (build.FOLDER / "other.cu").write_text("three\n")
+    made = build.build([14, 3], ["sm_90", "sm_80"])
+    assert len(made) == len(set(made)) == runs(compiler) == 8
+    assert build.built("sm_80") == [3, 14]
+    code = build.cubin("some", 14, "sm_90")
+    assert runs(compiler) == 8
+    compiler.unlink()
+    with pytest.MonkeyPatch.context() as patch:  # nor is there another one
+        patch.setenv("PATH", "/nowhere")
+        patch.delenv("CUDA_HOME", raising=False)
+        patch.setattr(build, "find_spec", lambda name: None)
+        assert build.cubin("some", 14, "sm_90") == code
+        build.require(["sm_90", "sm_80"], 14)
+        build.require(["sm_90"])
+        remedy = r"dpmix devices --build --channels 5 --architectures sm_90$"
+        for use in (lambda: build.cubin("some", 5, "sm_90"), lambda: build.require(["sm_90"], 5)):
+            with pytest.raises(DpmixError, match=rf"^no CUDA compiler: .* {remedy}"):
+                use()
+        with pytest.raises(DpmixError, match=r"^no CUDA compiler: "):
+            build.require(["sm_75"])
+        (build.FOLDER / "some.cu").write_text("changed\n")  # kernels of another version of dpmix
+        with pytest.raises(DpmixError, match=r"--channels 14 "):
+            build.require(["sm_90"], 14)
 
 
 # ---- Shapes and layouts

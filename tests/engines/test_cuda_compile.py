@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from dpmix.errors import DpmixError
+from dpmix.kernels import build
 from dpmix.kernels.build import FOLDER, OPTIONS
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_120")
@@ -97,3 +99,21 @@ def test_kernels_compile_for_any_number_of_channels(n_channels: int, tmp_path: P
 def test_nothing_of_an_event_leaves_the_registers_at_64_channels(tmp_path: Path) -> None:
     for name, stack, *_ in REPORT.findall(compiled("mvn_log_density", 64, "sm_90", tmp_path)):
         assert (name, stack) == ("mvn_log_density", "0")
+
+
+@pytest.mark.slow
+@needs_nvcc
+def test_what_nvcc_says_of_usual_errors_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = nvcc()
+    assert found is not None
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", os.pathsep.join([str(found.parent), os.environ["PATH"]]))
+    with pytest.raises(DpmixError, match=r"CUDA [\d.]+ does not know sm_999: install a newer CUDA toolkit$"):
+        build.cubin("accumulate", 2, "sm_999")
+    shell = tmp_path / "shell"
+    shell.mkdir()
+    (shell / "sh").symlink_to("/bin/sh")  # nvcc is a script on some machines
+    monkeypatch.setenv("CUDA_HOME", str(found.parent.parent))
+    monkeypatch.setenv("PATH", str(shell))
+    with pytest.raises(DpmixError, match=r"nvcc needs a C\+\+ compiler: install g\+\+"):
+        build.cubin("accumulate", 2, "sm_90")
