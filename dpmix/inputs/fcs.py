@@ -1,8 +1,8 @@
 """Read what a data set of an FCS file contains: its channels, and where its events are.
 
-`dpmix.inputs.fcs_text` reads HEADER and TEXT, `dpmix.inputs.fcs_place` finds DATA, and
-`dpmix.inputs.fcs_data` reads ranges of its events. Common deviations from the standard are read as their
-writers meant them:
+`dpmix.inputs.fcs_text` reads HEADER and TEXT, `dpmix.inputs.fcs_place` and `dpmix.inputs.fcs_evidence` find
+DATA, and `dpmix.inputs.fcs_data` reads ranges of its events. Common deviations from the standard are read as
+their writers meant them:
 
 - DATA offsets that are blank in HEADER, differ between HEADER and TEXT, or are one byte too large;
 - any of several data sets in one file, by default the first;
@@ -33,7 +33,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmix.errors import DataError
-from dpmix.inputs.fcs_place import CLOCK, Clock, DataSet, place_events, stated_places
+from dpmix.inputs.fcs_evidence import CLOCK, Clock, DataSet
+from dpmix.inputs.fcs_place import place_events, stated_places
 from dpmix.inputs.fcs_text import (
     AGAIN,
     HEADER_BYTES,
@@ -115,8 +116,6 @@ class Header:
         Oddities of the file, one line each.
     warnings : tuple of str
         What may make its values wrong, one line each.
-    undecided : bool
-        HEADER and TEXT disagree on the place of the events, and nothing in the file shows which is right.
     keywords : dict
         All keywords of TEXT, in lower case and without $.
     text : tuple of (bytes, bytes)
@@ -145,7 +144,6 @@ class Header:
     n_data_sets: int
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
-    undecided: bool
     keywords: dict[str, str] = field(repr=False)
     text: tuple[tuple[bytes, bytes], ...] = field(repr=False)
     byte_order: Order
@@ -219,7 +217,6 @@ def _read_data_set(file: BinaryIO, path: Path, data_set: int, offsets: list[int]
         n_data_sets=len(offsets),
         notes=(*notes, *_keyword_notes(keywords, channels)),
         warnings=(*warnings, *found.warnings, *_copied_warning(keywords)),
-        undecided=found.undecided,
         keywords=keywords,
         text=text.pairs,
         byte_order=order,
@@ -276,7 +273,7 @@ def _fitting_words(data: DataSet, known: Sequence[int], odd: Sequence[int]) -> l
     """
     if not data.n_events:
         return []
-    places, _ = stated_places(data.text)
+    places = stated_places(data.text).places
     sizes = {word: sum(known) // 8 + len(odd) * word // 8 for word in (8, 16, 32, 64) if word >= max(odd)}
     sizes[0] = (sum(known) + sum(odd) + 7) // 8
     return [word for word, size in sizes.items() if any(data.fits(place, size) for place in places)]

@@ -77,11 +77,6 @@ def _headers(samples: Sequence[str], sources: Sequence[Source]) -> list[Header]:
         if gated:
             found = f"has the channel {gated[0]} of an earlier gating"
             raise ConfigError([f"{name}: {found}; --format fcs requires the original file"])
-        if header.undecided:
-            raise DataError(
-                f"{name}: HEADER and TEXT disagree on the place of the events; a copy by --format fcs could "
-                "make shifted values final; use another format, or export the file again"
-            )
         headers.append(header)
     return headers
 

@@ -151,7 +151,16 @@ CASES = [
     Case("the length by HEADER does not fit `$TOT`", floats(header=longer(20), tail=TAIL), FLOATS),
     Case("both places fit `$TOT`; Time ascends by HEADER (CyAn)", floats(text=moved(4), tail=TAIL), FLOATS),
     Case("both places fit `$TOT`; Time ascends by TEXT", floats(header=moved(4), tail=TAIL), FLOATS),
-    Case("both places fit `$TOT`, no channel of time", floats(NO_TIME, text=moved(4), tail=TAIL), FLOATS),
+    Case(
+        "both places fit `$TOT`, no channel of time; only padding by HEADER",
+        floats(NO_TIME, text=moved(4), tail=bytes(4)),
+        FLOATS,
+    ),
+    Case("both places fit `$TOT`, no channel of time", floats(NO_TIME, text=moved(4), tail=TAIL)),
+    Case(
+        "one place overlaps TEXT; Time is noise in the other",
+        floats(header=moved(6), text=moved(-99), tail=TAIL),
+    ),
     Case(
         "HEADER and TEXT differ, and neither fits `$TOT`",
         floats(header=lambda a, b: (a, b - 3), text=lambda a, b: (a + 4, b)),
@@ -224,7 +233,7 @@ def table() -> str:
 
 
 def page() -> str:
-    """Return the page with a new table."""
+    """Return the page with a new table of odd files."""
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(START)
     return f"{before}{START}\n{table()}\n{END}{rest.partition(END)[2]}"
 
