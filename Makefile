@@ -12,7 +12,7 @@ FUZZ_SECONDS ?= 1200
 COG := $(BIN)/cog -r -I benchmarks
 PAGES := README.md docs/tutorial.md docs/benchmarks/*.md docs/explanation/coarsening.md
 
-.PHONY: help demo test test-all test-gpu faults fuzz sanitize sbc lint warnings docs links bench guard bench-cpu bench-gpu clean
+.PHONY: help demo test test-all test-gpu faults fuzz sanitize sbc lint warnings docs links bench guard bench-cpu bench-gpu gpu-kit gpu-rehearsal clean
 
 help:
 	@echo "make demo       simulate a cytometry sample, find its populations, write a report (in demo/gated)"
@@ -30,7 +30,9 @@ help:
 	@echo "make bench      the tables of docs/benchmarks, half an hour on two cores; QUICK=1: a check of the scripts"
 	@echo "make guard      some times of this machine and version next to the committed ones, in a minute"
 	@echo "make bench-cpu  speed of the CPU engine, next to sgemm and scikit-learn (12 minutes)"
-	@echo "make bench-gpu  speed of the CUDA engine, next to its floor, and variants of its kernels (minutes)"
+	@echo "make bench-gpu  tests, limits, kernels, sweeps of the CUDA engine on this machine's GPU (at most 45 minutes)"
+	@echo "make gpu-kit    a folder that does this on a GPU machine without a network; KIT_PYTHON: a Python 3.12"
+	@echo "make gpu-rehearsal  gpu-kit, and its run on an emulated GPU"
 	@echo "make clean      remove everything that the others made"
 
 $(VENV)/installed: $(NATIVE)
@@ -129,8 +131,14 @@ bench-cpu: $(VENV)/installed
 	$(BIN)/python benchmarks/cpu.py
 
 bench-gpu: $(VENV)/pycuda
-	$(BIN)/python benchmarks/cuda.py
-	$(BIN)/python benchmarks/cuda_variants.py
+	$(BIN)/python benchmarks/gpu.py
+
+KIT := $(BIN)/python benchmarks/gpu_kit.py $(if $(KIT_PYTHON),--python $(KIT_PYTHON))
+gpu-kit: $(EMULATOR)
+	$(KIT)
+
+gpu-rehearsal: $(EMULATOR)
+	$(KIT) --rehearse --output build/gpu-rehearsal
 
 clean:
 	rm -rf $(VENV) build dist demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,28 +1,32 @@
 """The ladder: ways to draw labels on a GPU, each checked against the one installed, then timed.
 
-    python benchmarks/cuda_variants.py            on the first CUDA device: a minute
-    python benchmarks/cuda_variants.py --quick    few events, as a check of the script
+    python benchmarks/cuda_variants.py --output PATH                 a stage of gpu.py: two minutes
+    python benchmarks/cuda_variants.py --output PATH --rehearsal     few events, as a check of the script
 
-N = 1,000,000 events in D = 14 channels, K = 256 components, all on the device. From the paper's two kernels
-with an array of N x K between them to the fused kernel, and that with other numbers of events per thread,
-threads, cached rows and tiles. The floor counts D (D + 1) / 2 + 2 D multiply-adds per event and component at
-the device's nominal float32 rate. Times are medians over launches, by CUDA events.
+N = 1,000,000 events in D = 14, 8, 30 and 64 channels, K = 256 components, all on the device. From the
+paper's two kernels with an array of N x K between them to the fused kernel, and that with other shapes of
+blocks: numbers of events per thread, threads, cached rows and tiles. The floor counts D (D + 1) / 2 + 2 D
+multiply-adds per event and component at the device's nominal float32 rate. Times are medians over
+launches, by CUDA events.
 """
 
 from __future__ import annotations
 
-import argparse
+import os
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pycuda.driver as cuda
+from gpu_device import Output, arguments, context, nominal_rate
+from gpu_limits import milliseconds
 from mixtures import sample
-from pycuda.compiler import compile_plain
-from record import write_results
-from rich.console import Console
-from rich.table import Table
 
 from dpmix.kernels.build import FOLDER, OPTIONS, find_nvcc
 from dpmix.kernels.layout import CHUNK, THREADS, Layout
@@ -30,9 +34,6 @@ from dpmix.model.mixture import Mixture
 
 WEIGHT_FLOOR = np.float32(25.0)
 SEED, CHAIN, ITERATION = np.uint64(1), np.uint32(0), np.uint32(0)
-CORES = {(7, 5): 64, (8, 0): 64}
-"""float32 units of a multiprocessor by compute capability; 128 where not listed."""
-
 FUSED: list[dict[str, int]] = [
     {},
     {"EVENTS_PER_THREAD": 1},
@@ -45,15 +46,6 @@ FUSED: list[dict[str, int]] = [
     {"TILES": 32},
 ]
 """Constants that draw_labels.cu is compiled with; the first set is installed."""
-
-
-@dataclass(frozen=True)
-class Timing:
-    """One rung: its name, median milliseconds, and the share of the floor."""
-
-    name: str
-    milliseconds: float
-    of_floor: float
 
 
 @dataclass(frozen=True)
@@ -99,18 +91,34 @@ def packed(layout: Layout, mixture: Mixture) -> np.ndarray[Any, np.dtype[np.floa
     return layout.pack(constants, mixture.means, mixture.whiteners).astype(np.float32)
 
 
-def kernel(name: str, dim: int, defines: Mapping[str, int]) -> cuda.Function:
-    """A kernel compiled with other constants than those it has."""
-    major, minor = cuda.Context.get_device().compute_capability()
+def code_of(name: str, dim: int, defines: Mapping[str, int]) -> bytes:
+    """Compile a kernel with other constants than those it has."""
+    major, minor = cuda.Device(0).compute_capability()
     options = [*OPTIONS, f"-I{FOLDER}", f"-arch=sm_{major}{minor}", f"-DN_CHANNELS={dim}"]
     options += [f"-D{key}={value}" for key, value in defines.items()]
-    code = compile_plain((FOLDER / f"{name}.cu").read_text(), options, False, str(find_nvcc()), None)
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "made.cubin"
+        command = [str(find_nvcc()), "--cubin", *options, str(FOLDER / f"{name}.cu"), "-o", str(output)]
+        subprocess.run(command, check=True)
+        return output.read_bytes()
+
+
+def function(name: str, code: bytes) -> cuda.Function:
     return cuda.module_from_buffer(code).get_function(name)
 
 
-def fused(p: Problem, defines: Mapping[str, int]) -> Callable[[], None]:
+def suits(dim: int, defines: Mapping[str, int]) -> bool:
+    """Return whether the constants are others than those installed and leave room in registers and memory."""
+    layout = Layout(dim)
+    installed = layout.events_per_block // THREADS
+    events = defines.get("EVENTS_PER_THREAD", installed)
+    shared = defines.get("CACHED", 4) * layout.pack_dim * 4 + 18 * events * defines.get("THREADS", THREADS)
+    return (not defines or events < installed or "EVENTS_PER_THREAD" not in defines) and shared < 46_000
+
+
+def fused(p: Problem, defines: Mapping[str, int], code: bytes) -> Callable[[], None]:
     """draw_labels: every label in one launch."""
-    draw = kernel("draw_labels", p.layout.n_channels, defines)
+    draw = function("draw_labels", code)
     threads = defines.get("THREADS", THREADS)
     events_per_thread = defines.get("EVENTS_PER_THREAD", p.layout.events_per_block // THREADS)
     blocks = CHUNK // (threads * events_per_thread)
@@ -132,8 +140,10 @@ def fused(p: Problem, defines: Mapping[str, int]) -> Callable[[], None]:
 
 def paper(p: Problem) -> Callable[[], None]:
     """mvn_log_density, then sample_indicators: densities of a chunk lie in device memory between them."""
-    density = kernel("mvn_log_density", p.layout.n_channels, {})
-    indicators = kernel("sample_indicators", p.layout.n_channels, {})
+    dim = p.layout.n_channels
+    density, indicators = (
+        function(name, code_of(name, dim, {})) for name in ("mvn_log_density", "sample_indicators")
+    )
     densities, likelihoods = cuda.mem_alloc(4 * CHUNK * p.n_components), cuda.mem_alloc(4 * CHUNK)
     count = np.int32(p.n_components)
 
@@ -151,70 +161,46 @@ def paper(p: Problem) -> Callable[[], None]:
     return run
 
 
-def median_milliseconds(run: Callable[[], None], launches: int) -> float:
-    """Of so many launches, after two that warm up."""
-    times = []
-    for launch in range(launches + 2):
-        begin, end = cuda.Event(), cuda.Event()
-        begin.record()
-        run()
-        end.record()
-        end.synchronize()
-        if launch >= 2:
-            times.append(begin.time_till(end))
-    return float(np.median(times))
-
-
-def floor_milliseconds(n_events: int, dim: int, n_components: int) -> float:
-    """Return the milliseconds of the multiply-adds at the device's nominal rate."""
-    device = cuda.Context.get_device()
-    units = device.multiprocessor_count * CORES.get(device.compute_capability(), 128)
-    per_pair = dim * (dim + 1) // 2 + 2 * dim
-    return n_events * n_components * per_pair / (units * device.clock_rate)  # clock_rate: kHz
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="few events; the times mean nothing then")
-    quick = parser.parse_args().quick
-    n_events, dim, n_components = (2000, 14, 40) if quick else (1_000_000, 14, 256)
-    cuda.init()
-    context = cuda.Device(0).make_context()
-    try:
-        p, floor = problem(n_events, dim, n_components), floor_milliseconds(n_events, dim, n_components)
-        installed = fused(p, {})
-        installed()
-        labels = p.labels_on_host()
-        rungs = {"two kernels, N x K between them (the paper)": paper(p)}
-        for defines in FUSED:
-            what = ", ".join(f"{key} {value}" for key, value in defines.items())
-            rungs[f"fused, {what or 'as installed'}"] = fused(p, defines)
-        timings = []
-        for name, run in rungs.items():
+def ladder(output: Output, n_events: int, dim: int, n_components: int, launches: int) -> list[str]:
+    """Time all variants for one number of channels; return those that failed."""
+    p = problem(n_events, dim, n_components)
+    floor = n_events * n_components * (dim * (dim + 1) // 2 + 2 * dim) / nominal_rate() * 1e3
+    variants = [defines for defines in FUSED if suits(dim, defines)]
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        codes = [pool.submit(code_of, "draw_labels", dim, defines) for defines in variants]
+    fused(p, {}, codes[0].result())()
+    labels, failed = p.labels_on_host(), []
+    rungs = {"two kernels, N x K between them (the paper)": lambda: paper(p)}
+    for defines, code in zip(variants, codes, strict=True):
+        what = ", ".join(f"{key} {value}" for key, value in defines.items())
+        rungs[f"fused, {what or 'as installed'}"] = lambda d=defines, c=code: fused(p, d, c.result())
+    for name, prepare in rungs.items():
+        try:
+            run = prepare()
             run()
             differing = int((p.labels_on_host() != labels).sum())
             if differing > 1e-4 * n_events:
-                raise SystemExit(f"{name}: {differing} labels differ from those of the kernel installed")
-            time = median_milliseconds(run, 1 if quick else 20)
-            timings.append(Timing(name, time, floor / time))
-        show(timings, floor)
-        if not quick:
-            about = {"device": context.get_device().name(), "driver": cuda.get_driver_version()}
-            shape = {"events": n_events, "channels": dim, "components": n_components}
-            results = {"about": about, "shape": shape, "floor_milliseconds": floor}
-            write_results("cuda_variants", results | {"timings": [asdict(timing) for timing in timings]})
-    finally:
-        context.pop()
+                raise ValueError(f"{differing} labels differ from those of the kernel installed")
+            time = milliseconds(cuda, run, launches)
+        except (ValueError, subprocess.CalledProcessError, cuda.Error) as error:
+            print(f"D = {dim}: {name}: {error}", flush=True)
+            failed.append(f"D = {dim}: {name}")
+            continue
+        shape = {"n_events": n_events, "n_channels": dim, "n_components": n_components}
+        row = {"variant": name, **shape, "milliseconds": time, "of_nominal_floor": floor / time}
+        output.append("variants", row)
+    return failed
 
 
-def show(timings: list[Timing], floor: float) -> None:
-    table = Table("drawing labels", "ms", "of the floor")
-    for timing in timings:
-        table.add_row(timing.name, f"{timing.milliseconds:.3f}", f"{timing.of_floor:.2f}")
-    Console().print(table)
-    print(f"floor: {floor:.3f} ms")
+def main() -> None:
+    asked = arguments(__doc__)
+    output, failed = Output(asked.output), []
+    sizes = [(2000, 14, 40)] if asked.rehearsal else [(1_000_000, dim, 256) for dim in (14, 8, 30, 64)]
+    with context():
+        for n_events, dim, n_components in sizes:
+            failed += ladder(output, n_events, dim, n_components, 1 if asked.rehearsal else 20)
+    if failed:
+        sys.exit(f"failed: {'; '.join(failed)}")
 
 
 if __name__ == "__main__":

@@ -1,33 +1,36 @@
 """Make data and mixtures for timing a sweep, similar to a state in the middle of a run.
 
-N events, D channels, K components. Four kinds, in standardised units:
+N events, D channels, K components. Five kinds, in standardised units:
 
 - ``sep``: K components well apart (standard deviations about 0.05 to 0.25);
 - ``mix``: 30% of the components lie next to another one, as in a fit (0.1 to 0.6);
 - ``dp``: the events come from K / 5 components with stick weights, the other components are empty draws from
   the prior;
-- ``ovl``: broad components that all overlap (0.5 to 1): nothing can be skipped.
+- ``ovl``: broad components that all overlap (0.5 to 1): nothing can be skipped;
+- ``half``: as ``mix``, with half of the events in one component.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from dpmix.model.mixture import LOG_2PI, Array, Mixture
 
-Kind = Literal["sep", "mix", "dp", "ovl"]
+Kind = Literal["sep", "mix", "dp", "ovl", "half"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 SCALES: dict[Kind, tuple[float, float]] = {
     "sep": (0.05, 0.25),
     "mix": (0.1, 0.6),
     "ovl": (0.5, 1.0),
     "dp": (0.1, 0.6),
+    "half": (0.1, 0.6),
 }
-SPREADS: dict[Kind, float] = {"sep": 0.97, "mix": 0.85, "ovl": 0.5, "dp": 0.85}
+SPREADS: dict[Kind, float] = {"sep": 0.97, "mix": 0.85, "ovl": 0.5, "dp": 0.85, "half": 0.85}
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ def _truth(rng: np.random.Generator, n_live: int, dim: int, kind: Kind) -> Param
     low, high = np.log(SCALES[kind])
     widths = np.exp(rng.uniform(low, high, (n_live, 1)))
     scales = np.clip(widths * np.exp(rng.uniform(np.log(0.6), np.log(1.6), (n_live, dim))), 0.05, 1.0)
-    if kind in ("mix", "dp"):
+    if kind in ("mix", "dp", "half"):
         for j in np.flatnonzero(rng.uniform(size=n_live) < 0.3):
             twin = rng.integers(n_live)
             if twin != j:
@@ -96,6 +99,9 @@ def _truth(rng: np.random.Generator, n_live: int, dim: int, kind: Kind) -> Param
         weights /= weights.sum()
     else:
         weights = rng.dirichlet(np.full(n_live, 2.0))
+    if kind == "half":
+        weights[0] = weights[1:].sum()
+        weights /= weights.sum()
     return Parameters(weights, means, correlations * scales[:, :, None] * scales[:, None, :])
 
 

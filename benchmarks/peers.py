@@ -155,47 +155,12 @@ def scikit_learn_bgmm(events: Events, labels: Ints, n_components: int) -> Iterat
 
 
 def pytorch(events: Events, labels: Ints, n_components: int) -> Iterator[Parameters]:
-    """Plain EM for full covariances: float32, all components at once, events in parts that fit the cache."""
+    """Plain EM for full covariances in PyTorch."""
     import torch
+    import torch_em
 
     torch.set_num_threads(THREADS)
-    ridge, part = 1e-6, 4_096  # the ridge is scikit-learn's reg_covar
-    x = torch.from_numpy(events)
-    n, dim = x.shape
-    eye = torch.eye(dim)
-
-    def responsibilities(some: torch.Tensor, away: torch.Tensor) -> torch.Tensor:
-        whitened = away @ whiteners.mT  # [K, M, D]
-        return torch.softmax(log_scales[:, None] - 0.5 * whitened.square().sum(dim=2), dim=0)
-
-    def maximise(weigh: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """One pass: weights, means and covariances, from sums about the means so far."""
-        counts = torch.zeros(n_components)
-        sums = torch.zeros(n_components, dim)
-        scatters = torch.zeros(n_components, dim, dim)
-        for some in x.split(part):
-            away = some - means[:, None]
-            shares = weigh(some, away)[:, :, None]
-            weighted = shares * away
-            counts += shares.sum(dim=(1, 2))
-            sums += weighted.sum(dim=1)
-            scatters += weighted.mT @ away
-        shifts = sums / counts.clamp(min=1e-10)[:, None]
-        scatters = scatters / counts.clamp(min=1e-10)[:, None, None] - shifts[:, :, None] * shifts[:, None]
-        return counts / n, means + shifts, scatters + ridge * eye
-
-    rows = torch.from_numpy(labels).split(part)
-    hard = iter(rows)
-    means = torch.zeros(n_components, dim)
-    weights, means, covariances = maximise(
-        lambda some, away: torch.nn.functional.one_hot(next(hard), n_components).T.float()
-    )
-    while True:
-        yield Parameters(weights.double().numpy(), means.double().numpy(), covariances.double().numpy())
-        roots = torch.linalg.cholesky(covariances)
-        whiteners = torch.linalg.solve_triangular(roots, eye.expand_as(roots), upper=False)
-        log_scales = weights.log() - roots.diagonal(dim1=1, dim2=2).log().sum(dim=1)
-        weights, means, covariances = maximise(responsibilities)
+    return torch_em.pytorch(events, labels, n_components)
 
 
 def _parameters(state: State) -> Parameters:

@@ -6,9 +6,11 @@ driver in about two minutes, and caches the wheel in ~/.cache/dpmix/wheels. It w
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import os
 import re
+import shutil
 import stat
 import subprocess
 import sys
@@ -88,11 +90,17 @@ def pycuda_wheel() -> Path:
 
 
 def main() -> None:
-    """Build everything, and install PyCUDA in the environment of this Python."""
+    """Build everything, and install PyCUDA in the environment of this Python, or copy its wheel."""
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("--wheel", type=Path, metavar="FOLDER", help="put PyCUDA's wheel there, uninstalled")
+    wheels = parser.parse_args().wheel
     BUILD.mkdir(parents=True, exist_ok=True)
     if not INCLUDE.is_dir():
         pip("NVIDIA's headers", "install", "--no-deps", "--target", BUILD / "headers", *HEADERS)
     build_driver()
+    if wheels:
+        shutil.copy(pycuda_wheel(), wheels)
+        return
     write_nvcc()
     if importlib.util.find_spec("pycuda") is None:
         pip("PyCUDA into this environment", "install", pycuda_wheel())

@@ -1,0 +1,159 @@
+"""Floors of the CUDA kernels: the work that each cannot avoid, and the unit of a device that limits it.
+
+A kernel's floor is the longest of the times that its multiply-adds, its exponentials and its memory
+traffic take at the rates that gpu_limits.py measures. Traffic counts each event, label and result once.
+Loads of components from shared memory depend on the events per thread; they count for the limiting unit,
+not for the floor, because another shape of blocks needs fewer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from dpmix.kernels.layout import CHUNK, THREADS, Layout
+
+UNITS = {
+    "float32": "multiply_add_per_second",
+    "exponential": "exponential_per_second",
+    "memory": "copy_bytes_per_second",
+    "shared": "load_shared_per_second",
+}
+"""Units of a device, with the name of the measured rate."""
+
+
+class Shape(NamedTuple):
+    """Sizes of a pass.
+
+    Attributes
+    ----------
+    n_events, n_channels, n_components, n_populations : int
+    weighted : float
+        Mean number of components that have weight for an event.
+    in_pairs : float
+        Events of a division, as a share of all.
+    """
+
+    n_events: int
+    n_channels: int
+    n_components: int
+    n_populations: int
+    weighted: float
+    in_pairs: float
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(self.n_channels)
+
+    @property
+    def per_pair(self) -> int:
+        """Multiply-adds of one log density: differences, products with the whitener, squares."""
+        return self.n_channels * (self.n_channels + 1) // 2 + 2 * self.n_channels
+
+    @property
+    def event_bytes(self) -> int:
+        return self.n_events * self.layout.padded_dim * 4
+
+    @property
+    def moment_bytes(self) -> int:
+        n_chunks = -(-self.n_events // CHUNK)
+        return n_chunks * self.n_components * self.layout.n_moments * 8
+
+
+class Work(NamedTuple):
+    """Operations of a launch, in the units of UNITS; loads are those of warps."""
+
+    float32: float
+    exponential: float
+    memory: float
+    shared: float = 0.0
+
+
+class Floor(NamedTuple):
+    """Milliseconds of the floor, and the unit that takes longest."""
+
+    milliseconds: float
+    unit: str
+
+
+def evaluations(shape: Shape, times: float = 1.0) -> Work:
+    """Return the work of evaluating every component for every event, several times."""
+    pairs = times * shape.n_events * shape.n_components
+    events_per_load = 32 * shape.layout.events_per_block // THREADS
+    loads = pairs * shape.layout.pack_dim / 4 / events_per_load
+    return Work(pairs * shape.per_pair, pairs, shape.event_bytes, loads)
+
+
+def draw(shape: Shape) -> Work:
+    return evaluations(shape)._replace(memory=shape.event_bytes + 2 * shape.n_events)
+
+
+def accumulate(shape: Shape) -> Work:
+    sums = shape.n_events * (shape.layout.n_moments + shape.n_channels)
+    return Work(sums, 0.0, shape.event_bytes + 2 * shape.n_events + shape.moment_bytes)
+
+
+def expect_totals(shape: Shape) -> Work:
+    return evaluations(shape)._replace(memory=shape.event_bytes + 10 * shape.n_events)
+
+
+def expect_moments(shape: Shape) -> Work:
+    whole = evaluations(shape)
+    sums = shape.n_events * shape.weighted * shape.layout.n_moments
+    return whole._replace(
+        float32=whole.float32 + sums,
+        exponential=shape.n_events * shape.weighted,
+        memory=shape.event_bytes + 10 * shape.n_events + shape.moment_bytes,
+    )
+
+
+def memberships(shape: Shape) -> Work:
+    whole = evaluations(shape, times=2.0)
+    written = shape.n_events * (4 * shape.n_populations + 8)
+    return whole._replace(exponential=whole.exponential / 2, memory=shape.event_bytes + written)
+
+
+def divide(shape: Shape) -> Work:
+    events = shape.n_events * shape.in_pairs
+    memory = 2 * shape.n_events + events * (shape.layout.padded_dim * 4 + 2)
+    return Work(2 * events * shape.per_pair, 2 * events, memory)
+
+
+def mvn_log_density(shape: Shape) -> Work:
+    whole = evaluations(shape)
+    return whole._replace(exponential=0.0, memory=whole.memory + 4 * shape.n_events * shape.n_components)
+
+
+def sample_indicators(shape: Shape) -> Work:
+    pairs = shape.n_events * shape.n_components
+    return Work(pairs, pairs, 4 * pairs + 6 * shape.n_events)
+
+
+KERNELS: dict[str, Callable[[Shape], Work]] = {
+    "draw_labels": draw,
+    "accumulate": accumulate,
+    "expect_totals": expect_totals,
+    "expect_moments": expect_moments,
+    "memberships": memberships,
+    "divide": divide,
+    "mvn_log_density": mvn_log_density,
+    "sample_indicators": sample_indicators,
+}
+
+
+def floor(kernel: str, shape: Shape, rates: Mapping[str, float]) -> Floor | None:
+    """Return the floor of a kernel; None if it has no model or a rate is missing.
+
+    Parameters
+    ----------
+    kernel : str
+    shape : Shape
+    rates : mapping
+        Operations per second, under the names of `UNITS`.
+    """
+    if kernel not in KERNELS or any(rates.get(name) is None for name in UNITS.values()):
+        return None
+    work = KERNELS[kernel](shape)._asdict()
+    times = {unit: work[unit] / rates[name] * 1e3 for unit, name in UNITS.items()}
+    slowest = max(times, key=lambda unit: times[unit])
+    return Floor(max(times[unit] for unit in UNITS if unit != "shared"), slowest)

@@ -1,0 +1,202 @@
+"""Time every kernel of the CUDA engine alone, as the engine launches it.
+
+    python benchmarks/gpu_kernels.py --output PATH     a stage of gpu.py
+
+For samples of N = 1,000,000 events and K = 256 components (mixtures.py), the engine draws labels, takes an
+E step, divides components in pairs and computes memberships. Each launch is timed by CUDA events, while
+nothing else runs on the device; a short kernel before it hides the time that the host takes to launch. The
+milliseconds of a kernel are the sum over the launches of a pass, and the median over passes. The kernels
+of the paper, which the engine does not use, are timed on one chunk.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from gpu_device import Output, arguments, context, shapes
+from gpu_floors import Shape
+from gpu_limits import compiled, milliseconds
+from mixtures import Kind, Parameters, Sample, sample
+
+from dpmix.engines.cuda import CudaEngine
+from dpmix.engines.cuda_device_kernels import Kernels
+from dpmix.kernels import build
+from dpmix.kernels.layout import CHUNK, THREADS, Layout
+from dpmix.model.mixture import Mixture
+from dpmix.model.split_merge import SplitAssignment
+from dpmix.model.streams import Key
+
+WEIGHT_FLOOR = 25.0
+BUSY_ROUNDS = 500  # of the short kernel: some 70 microseconds
+POPULATIONS = 20
+PAIRS = 16
+
+
+class Stopwatch:
+    """Milliseconds of each kernel since the last `reset`, while `installed`."""
+
+    def __init__(self) -> None:
+        self.milliseconds: dict[str, float] = defaultdict(float)
+        self._busy: tuple[Any, ...] = ()
+
+    def reset(self) -> None:
+        self.milliseconds.clear()
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Time all launches of engines that are opened in this block."""
+        launch, watch = Kernels.launch, self
+
+        def timed(kernels: Kernels, name: str, grid: tuple[int, int], stream: Any, *inputs: Any) -> None:
+            watch.time(name, stream, lambda: launch(kernels, name, grid, stream, *inputs))
+
+        Kernels.launch = timed  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            Kernels.launch = launch  # type: ignore[method-assign]
+            self._busy = ()
+
+    def time(self, name: str, stream: Any, launch: Callable[[], None]) -> None:
+        """Time a launch; the engine's context is current."""
+        import pycuda.driver as driver
+
+        if not self._busy:
+            major, minor = driver.Context.get_device().compute_capability()
+            module = driver.module_from_buffer(compiled("gpu_limits", f"sm_{major}{minor}"))
+            room = driver.mem_alloc(4 * THREADS), driver.mem_alloc(8)
+            self._busy = module.get_function("multiply_add"), *room
+        busy, out, cycles = self._busy
+        start, end = driver.Event(), driver.Event()
+        stream.synchronize()
+        busy(np.float32(0.5), np.int32(BUSY_ROUNDS), out, cycles, block=(THREADS, 1, 1), stream=stream)
+        start.record(stream)
+        launch()
+        end.record(stream)
+        end.synchronize()
+        self.milliseconds[name] += start.time_till(end)
+
+
+def time_engine(data: Sample, watch: Stopwatch, times: int) -> dict[str, float]:
+    """Return median milliseconds of each kernel of the engine."""
+    now, n_components = data.now.mixture(), len(data.now.weights)
+    split = split_of(n_components)
+    halves = halved(data.now, split)
+    populations = np.arange(n_components) % min(POPULATIONS, n_components)
+    n_chunks = -(-len(data.events) // CHUNK)
+    passes: list[Callable[[CudaEngine, int], object]] = [
+        lambda engine, i: engine.draw_labels(now, Key(1, 0, i)),
+        lambda engine, i: engine.divide(split, halves, Key(1, 0, i)),
+        lambda engine, _: engine.expect_labels(now),
+        lambda engine, _: engine.memberships(now, populations, 0, len(data.events)),
+    ]
+    found: dict[str, list[float]] = defaultdict(list)
+    engine = CudaEngine(data.events, devices=[0], chunks_in_flight=n_chunks)
+    try:
+        engine.draw_labels(data.before.mixture(), Key(1, 0, 0))
+        for i in range(times + 1):
+            for run in passes:
+                watch.reset()
+                run(engine, i)
+                if i > 0:  # the first pass loads kernels
+                    for name, time in watch.milliseconds.items():
+                        found[name].append(time)
+    finally:
+        engine.close()
+    return {name: float(np.median(each)) for name, each in found.items()}
+
+
+def split_of(n_components: int) -> SplitAssignment:
+    """Return a split in which components 2p and 2p + 1 are pair p, for the first pairs."""
+    n_pairs = min(PAIRS, n_components // 2)
+    pairs = np.arange(n_components, dtype=np.int32) // 2
+    pairs[2 * n_pairs :] = -1
+    return SplitAssignment(pairs, np.full(n_components, -1, np.int8), 1)
+
+
+def halved(parameters: Parameters, split: SplitAssignment) -> Mixture:
+    """Return the mixture of the components in pairs, in their order."""
+    n = int((split.pairs >= 0).sum())
+    some = Parameters(parameters.weights[:n], parameters.means[:n], parameters.covariances[:n])
+    return some.mixture()
+
+
+def shape_of(data: Sample, split: SplitAssignment) -> Shape:
+    """Return the sizes of the sample; numbers of weights are estimated from 2,000 events."""
+    mixture, some = data.now.mixture(), data.events[:2000].astype(np.float64)
+    logs = np.empty((len(some), len(mixture.means)))
+    for j, (mean, whitener) in enumerate(zip(mixture.means, mixture.whiteners, strict=True)):
+        logs[:, j] = -0.5 * np.square((some - mean) @ whitener.T).sum(axis=1)
+    logs += mixture.log_weights + mixture.log_norms
+    best = logs.max(axis=1, keepdims=True)
+    weighted = float((logs > best - WEIGHT_FLOOR).sum(axis=1).mean())
+    in_pairs = float((split.pairs[logs.argmax(axis=1)] >= 0).mean())
+    n_populations = min(POPULATIONS, len(mixture.means))
+    return Shape(*data.events.shape, len(mixture.means), n_populations, weighted, in_pairs)
+
+
+def time_paper(driver: Any, data: Sample, launches: int) -> dict[str, float]:
+    """Return median milliseconds of the paper's two kernels on one chunk."""
+    layout, mixture = Layout(data.events.shape[1]), data.now.mixture()
+    n, n_components = min(len(data.events), CHUNK), len(mixture.means)
+    major, minor = driver.Context.get_device().compute_capability()
+    functions = {}
+    for name in ("mvn_log_density", "sample_indicators"):
+        code = build.cubin(name, layout.n_channels, f"sm_{major}{minor}")
+        functions[name] = driver.module_from_buffer(code).get_function(name)
+    padded = np.zeros((n, layout.padded_dim), np.float32)
+    padded[:, : layout.n_channels] = data.events[:n]
+    rows = layout.pack(mixture.log_weights + mixture.log_norms, mixture.means, mixture.whiteners)
+    events, components = driver.to_device(padded), driver.to_device(rows.astype(np.float32))
+    densities, labels = driver.mem_alloc(4 * n * n_components), driver.mem_alloc(2 * n)
+    likelihoods, count = driver.mem_alloc(4 * n), np.int32(n_components)
+    first = events, components, np.int32(n), count, densities
+    key = np.uint64(1), np.uint32(0), np.uint32(0)
+    second = (
+        densities,
+        np.int32(n),
+        np.uint64(0),
+        count,
+        np.float32(WEIGHT_FLOOR),
+        *key,
+        labels,
+        likelihoods,
+    )
+    grids = -(-n // layout.events_per_block), -(-n // THREADS)
+    block = (THREADS, 1, 1)
+    return {
+        name: milliseconds(driver, lambda f=f, i=i, g=g: f(*i, grid=(g, 1), block=block), launches)
+        for (name, f), i, g in zip(functions.items(), (first, second), grids, strict=True)
+    }
+
+
+def main() -> None:
+    asked = arguments(__doc__)
+    output, times = Output(asked.output), 1 if asked.rehearsal else 7
+    for n_events, dim, n_components, kind in shapes(asked.rehearsal):
+        data = sample(n_events, dim, n_components, kind)
+        shape = shape_of(data, split_of(n_components))
+        watch = Stopwatch()
+        with watch.installed():
+            found = time_engine(data, watch, times)
+        for name, time in found.items():
+            append(output, name, kind, shape, time)
+        if kind == "mix":
+            with context() as driver:
+                paper = time_paper(driver, data, times)
+            for name, time in paper.items():
+                append(output, name, kind, shape._replace(n_events=min(n_events, CHUNK)), time)
+
+
+def append(output: Output, name: str, kind: Kind, shape: Shape, time: float) -> None:
+    output.append(
+        "kernels", {"kernel": name, "kind": kind, **shape._asdict(), "milliseconds": round(time, 5)}
+    )
+
+
+if __name__ == "__main__":
+    main()

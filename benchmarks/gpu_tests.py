@@ -1,0 +1,50 @@
+"""Run the tests of the CUDA engine on the device.
+
+    python benchmarks/gpu_tests.py --output PATH     a stage of gpu.py
+
+These are the tests of `make test-gpu` that need no emulated device. A test that fails does not stop the
+others.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+from gpu_device import Output, arguments
+
+ROOT = Path(__file__).resolve().parent.parent
+FILES = ("kernels", "engine", "passes", "memory", "build", "run")
+FEW = [
+    "tests/engines/test_cuda_kernels.py",
+    "tests/engines/test_cuda_engine.py::test_it_says_what_it_runs_on",
+]
+
+
+def main() -> None:
+    asked = arguments(__doc__)
+    output = Output(asked.output)
+    files = FEW if asked.rehearsal else [f"tests/engines/test_cuda_{name}.py" for name in FILES]
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
+        environment = os.environ | {"DPMIX_TEST_GPU": "1"}
+        subprocess.run([*command, "-m", "not slow", *files], cwd=ROOT, env=environment)
+        if not report.exists():
+            sys.exit("pytest wrote no report")
+        cases = list(ET.parse(report).getroot().iter("testcase"))
+    bad = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
+    skipped = [case for case in cases if case.find("skipped") is not None]
+    output.add("passed", len(cases) - len(bad) - len(skipped))
+    output.add("skipped", len(skipped))
+    output.add("failed", [f"{case.get('classname')}::{case.get('name')}" for case in bad])
+    if bad or not cases:
+        sys.exit(f"{len(bad)} of {len(cases)} tests failed")
+
+
+if __name__ == "__main__":
+    main()

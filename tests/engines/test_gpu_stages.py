@@ -1,0 +1,188 @@
+"""The script that measures a GPU: failed stages, limits, continued results, tables, floors of all kernels."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from dpmix.kernels import build
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+
+STAGES = {  # scripts of stages
+    "good": "output.write_text(json.dumps({'number': 1}))",
+    "bad": "output.write_text(json.dumps({'number': 2})); sys.exit('reason of the failure')",
+    "slow": "output.write_text(json.dumps({'number': 3})); time.sleep(60)",
+    "absent": "print('no such tool'); sys.exit(3)",
+    "gpu_device": "print(json.dumps({'device': os.environ['DEVICE'], 'versions': {}}))",
+    "gpu_page": "open(sys.argv[1][:-4] + 'md', 'w').write('a page')",
+}
+START = """
+import json, os, sys, time
+from pathlib import Path
+output = Path(sys.argv[2]) if len(sys.argv) > 2 else None
+"""
+
+
+@pytest.fixture
+def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The script with other stages, in an empty folder."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import gpu
+
+    for name, body in STAGES.items():
+        (tmp_path / f"{name}.py").write_text(START + body)
+    monkeypatch.setattr(gpu, "HERE", tmp_path)
+    monkeypatch.setattr(gpu, "ROOT", tmp_path)
+    limits = {"good": 30, "bad": 30, "slow": 1, "absent": 30}
+    monkeypatch.setattr(
+        gpu, "STAGES", tuple(gpu.Stage(name, f"{name}.py", limit, "") for name, limit in limits.items())
+    )
+    monkeypatch.setenv("DEVICE", "one")
+    return gpu
+
+
+def run(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, dict]:
+    results = gpu.ROOT / "some.json"
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--results", str(results), *arguments])
+    code = gpu.main()
+    return code, json.loads(results.read_text())
+
+
+def test_a_stage_that_fails_or_takes_too_long_does_not_stop_the_others(
+    gpu: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, record = run(gpu, monkeypatch)
+    assert code == 1
+    stages = {name: (stage["status"], stage["reason"]) for name, stage in record["stages"].items()}
+    assert stages == {
+        "good": ("done", ""),
+        "bad": ("failed", "reason of the failure"),
+        "slow": ("timed out", "stopped after 1 s"),
+        "absent": ("skipped", "no such tool"),
+    }
+    kept = {name: stage["results"] for name, stage in record["stages"].items()}
+    assert kept == {"good": {"number": 1}, "bad": {"number": 2}, "slow": {"number": 3}, "absent": None}
+    assert (gpu.ROOT / "some.md").read_text() == "a page"
+
+
+def test_a_later_call_continues(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, record = run(gpu, monkeypatch, "--within", "20")  # the limit of all but `slow` is 30
+    assert list(record["stages"]) == ["slow"]
+    code, record = run(gpu, monkeypatch, "--stage", "good")
+    assert (code, list(record["stages"])) == (0, ["slow", "good"])
+    (gpu.HERE / "good.py").write_text("raise AssertionError('it was done')")
+    (gpu.HERE / "bad.py").write_text(START + STAGES["good"])
+    (gpu.HERE / "slow.py").write_text(START + STAGES["good"])
+    code, record = run(gpu, monkeypatch)
+    assert code == 0
+    assert {stage["status"] for stage in record["stages"].values()} == {"done", "skipped"}
+
+
+def test_results_of_another_device_are_not_continued(
+    gpu: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(gpu, monkeypatch, "--stage", "good")
+    monkeypatch.setenv("DEVICE", "other")
+    code, record = run(gpu, monkeypatch)
+    assert (code, list(record["stages"])) == (2, ["good"])
+    assert "device one, and now it is other; use --results OTHER" in capsys.readouterr().err
+    (gpu.HERE / "gpu_device.py").write_text("import sys; sys.exit('no CUDA device')")
+    with pytest.raises(SystemExit, match=r"^gpu: no CUDA device$"):
+        run(gpu, monkeypatch)
+
+
+def test_all_stages_take_at_most_45_minutes_and_each_fits_into_ten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import gpu
+
+    assert sum(stage.limit for stage in gpu.STAGES) <= 45 * 60 - 5 * gpu.INSTALL_SECONDS
+    assert all(stage.limit + gpu.INSTALL_SECONDS <= 600 for stage in gpu.STAGES)
+    assert all((BENCHMARKS / stage.script).exists() for stage in gpu.STAGES)
+
+
+# ---- Floors and tables
+
+
+def test_every_kernel_has_a_floor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import gpu_floors
+
+    names = {name for path in build.FOLDER.glob("*.cu") for name in kernels_of(path)}
+    assert names == set(gpu_floors.KERNELS)
+    shape = gpu_floors.Shape(1_000_000, 14, 256, 20, 3.0, 0.5)
+    rates = dict.fromkeys(gpu_floors.UNITS.values(), 1e12)
+    assert all(gpu_floors.floor(name, shape, rates).milliseconds > 0 for name in names)
+    assert gpu_floors.floor("draw_labels", shape, rates | {"copy_bytes_per_second": None}) is None
+    # The dense floor of the H200 in the issue of the CUDA engine: 132 multiprocessors, 128 lanes, 1.98 GHz.
+    rates["multiply_add_per_second"] = 132 * 128 * 1.98e9
+    found = gpu_floors.floor("draw_labels", shape, rates)
+    assert found.milliseconds == pytest.approx(1.02, abs=0.01)
+
+
+def kernels_of(path: Path) -> list[str]:
+    from cuda_on_cpu import nvcc
+
+    return nvcc.KERNEL.findall(path.read_text())
+
+
+RATES = {
+    "copy_bytes_per_second": 4e12,
+    "multiply_add_per_second": 3e13,
+    "exponential_per_second": 4e12,
+    "load_shared_per_second": 1e12,
+}
+ROW = {
+    "kernel": "draw_labels", "kind": "mix", "n_events": 1_000_000, "n_channels": 14, "n_components": 256,
+    "n_populations": 20, "weighted": 3.0, "in_pairs": 0.5, "milliseconds": 2.0,
+}  # fmt: skip
+
+
+def test_tables_say_what_was_not_measured_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import gpu_page
+
+    empty = gpu_page.page({"stages": {}})
+    assert empty.count("Not measured yet.") == len(gpu_page.SECTIONS)
+    done = {"status": "done", "reason": "", "seconds": 1, "limit": 2}
+    stages = {
+        "limits": done | {"results": RATES},
+        "kernels": done | {"results": {"kernels": [ROW]}, "status": "timed out"},
+        "peers": done | {"results": None, "status": "skipped", "reason": "no PyTorch"},
+    }
+    record = {"stages": stages}
+    assert (
+        "| draw_labels | 14 | mix | 1,000,000 | 256 | 2.000 | 1.135 | 57% | float32? |"
+        in gpu_page.kernels(record)
+    )
+    assert gpu_page.peers(record) == "Not measured: no PyTorch.\n"
+    launch = {"kernel": "draw_labels", "kind": "mix", "n_channels": 14, "limiter": "float32", "float32": 71.3}
+    stages["counters"] = stages["kernels"] | {"results": {"launches": [launch]}}
+    assert gpu_page.kernels(record).splitlines()[2].endswith("| 57% | float32 71% |")
+
+
+COUNTERS = """==PROF== Connected to process 1
+"ID","Process ID","Kernel Name","Section Name","Metric Name","Metric Unit","Metric Value"
+"0","1","draw_labels(const float *)","","gpu__time_duration.sum","us","1,530.5"
+"0","1","draw_labels(float)","","sm__inst_executed_pipe_fma.avg.pct_of_peak_sustained_active","%","81.2"
+"0","1","draw_labels(const float *)","","dram__throughput.avg.pct_of_peak_sustained_elapsed","%","12.1"
+"0","1","draw_labels(const float *)","","sm__inst_issued.avg.pct_of_peak_sustained_active","%","95"
+"1","1","accumulate(const float *)","","sm__inst_executed_pipe_fma.avg.pct_of_peak_sustained_active","%","n/a"
+"""
+
+
+def test_counters_are_read_by_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import gpu_counters
+
+    draw, accumulate = gpu_counters.rows(COUNTERS.splitlines())
+    assert draw == {
+        "kernel": "draw_labels", "nanoseconds": 1_530_500.0, "float32": 81.2, "memory": 12.1, "issue": 95.0,
+    }  # fmt: skip
+    assert gpu_counters.limiter(draw) == "float32"
+    assert accumulate == {"kernel": "accumulate"}
+    assert gpu_counters.limiter(accumulate) == ""
