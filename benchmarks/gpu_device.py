@@ -1,4 +1,4 @@
-"""What the stages of gpu.py share: the device, the output of a stage, and its samples."""
+"""The device, the output of a stage, and the samples, which the stages of gpu.py share."""
 
 from __future__ import annotations
 

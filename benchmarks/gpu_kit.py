@@ -52,7 +52,7 @@ def run(what: str, *command: object, **environment: str) -> None:
 
 
 def find_python(wanted: str | None) -> str | None:
-    """Return a Python 3.12 that runs, from PATH or pyenv; None if there is none."""
+    """Return a Python 3.12 that runs, from PATH or pyenv; None if it is missing."""
     names = [wanted] if wanted else ["python3.12", "python3"]
     check = "import sys; sys.exit(sys.version_info[:2] != (3, 12))"
     versions = Path.home() / ".pyenv" / "versions"

@@ -28,9 +28,9 @@ SIZES = {False: ("66000", "14", "40", "mix"), True: ("600", "2", "8", "mix")}
 def find_sanitizer() -> Path | None:
     """Return compute-sanitizer from PATH, or from next to nvcc."""
     on_path = shutil.which("compute-sanitizer")
-    beside = find_nvcc().resolve().parent
+    of_toolkit = find_nvcc().resolve().parent
     candidates = [Path(on_path)] if on_path else []
-    candidates += [folder / "compute-sanitizer" for folder in (beside, Path("/usr/local/cuda/bin"))]
+    candidates += [folder / "compute-sanitizer" for folder in (of_toolkit, Path("/usr/local/cuda/bin"))]
     return next((path for path in candidates if os.access(path, os.X_OK)), None)
 
 

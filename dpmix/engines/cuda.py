@@ -28,7 +28,7 @@ from dpmix.engines.checks import (
     checked_populations,
     checked_split,
 )
-from dpmix.engines.cuda_messages import import_failure
+from dpmix.engines.cuda_devices import available, chosen, describe, devices, warn_of_few_cores
 from dpmix.engines.cuda_work import Account, Deliver, DeviceFailed, Division, Gates, Labels, Pass
 from dpmix.engines.shares import ChunkQueue, counts, interleaved_shares, pass_seconds
 from dpmix.engines.sums import SummingEngine, zeros
@@ -43,92 +43,12 @@ from dpmix.model.streams import Key, chain_of
 if TYPE_CHECKING:
     from dpmix.engines.cuda_device import Device  # imports PyCUDA, which is optional
 
+__all__ = ["CudaEngine", "available", "chosen", "devices"]
+
 log = logging.getLogger("dpmix")
 
 FIRST_REBALANCE = 8  # passes before chunks may move between devices; then after 16, 32, ...
 WORTH = 1.1  # they move if that makes a pass this many times faster, because events move with them
-
-
-class DeviceInfo(NamedTuple):
-    """A device as described by the driver; memory in bytes."""
-
-    number: int
-    name: str
-    memory: int
-    compute_capability: str
-
-    @property
-    def architecture(self) -> str:
-        """The architecture in nvcc's terms, such as ``sm_90``."""
-        return "sm_" + self.compute_capability.replace(".", "")
-
-
-def available() -> tuple[bool, str]:
-    """Return whether this machine can run the engine, and its devices, or the reason and the remedy."""
-    try:
-        found = devices()
-        build.require(device.architecture for device in found)
-    except DpmixError as error:
-        return False, str(error)
-    return True, describe(found)
-
-
-def devices() -> list[DeviceInfo]:
-    """List the CUDA devices of this machine.
-
-    Raises
-    ------
-    DpmixError
-        PyCUDA, the driver or a device is missing.
-    """
-    try:
-        import pycuda  # noqa: F401
-    except ImportError:
-        raise DpmixError("PyCUDA is not installed: pip install 'dpmix[cuda]'") from None
-    try:
-        import pycuda.driver as driver
-    except ImportError as error:
-        raise DpmixError(import_failure(error)) from None
-    try:
-        driver.init()
-        found = [described(number, driver.Device(number)) for number in range(driver.Device.count())]
-    except driver.Error as error:
-        raise DpmixError(f"no CUDA device ({error}): see that nvidia-smi lists one") from None
-    if not found:
-        raise DpmixError("no CUDA device: see what nvidia-smi lists, and CUDA_VISIBLE_DEVICES")
-    return found
-
-
-def described(number: int, device: Any) -> DeviceInfo:
-    """Return the properties of a PyCUDA device."""
-    major, minor = device.compute_capability()
-    return DeviceInfo(number, device.name(), device.total_memory(), f"{major}.{minor}")
-
-
-def describe(found: Sequence[DeviceInfo]) -> str:
-    """Return names and numbers of devices in one line."""
-    return ", ".join(f"{device.name} ({device.number})" for device in found)
-
-
-def chosen(wanted: Literal["all"] | Sequence[int]) -> list[DeviceInfo]:
-    """Return the devices that the config asks for.
-
-    Raises
-    ------
-    ValueError
-        The numbers are not different numbers.
-    DpmixError
-        A device does not exist, or `devices` fails.
-    """
-    found = devices()
-    if wanted == "all":
-        return found
-    if not wanted or len(set(wanted)) < len(wanted):
-        raise ValueError(f"devices: got {list(wanted)}, need 'all' or different numbers of devices")
-    for number in wanted:
-        if not 0 <= number < len(found):
-            raise DpmixError(f"engine.devices: got {number}, this machine has {describe(found)}")
-    return [found[int(number)] for number in wanted]
 
 
 class Labelled(NamedTuple):
@@ -279,9 +199,10 @@ class CudaEngine(SummingEngine):
     def _open_devices(self, events: Floats, **options: Any) -> None:
         from dpmix.engines.cuda_device import Device
 
+        blocking = warn_of_few_cores(len(self._names))
         for number, name in self._names.items():
             try:
-                self._devices[number] = Device(number, events, **options)
+                self._devices[number] = Device(number, events, blocking=blocking, **options)
             except DeviceFailed as error:
                 self._closing()
                 raise DpmixError(f"CUDA device {name} cannot be used: {error}") from error

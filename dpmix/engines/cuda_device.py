@@ -61,6 +61,8 @@ class Device:
         All events of the engine. The device holds those of its share if they fit.
     first_event, weight_floor, chunks_in_flight, weights
         As of the engine.
+    blocking : bool
+        Let the thread sleep while it waits for the device. Otherwise it spins, which needs a core of its own.
 
     Raises
     ------
@@ -77,8 +79,10 @@ class Device:
         weight_floor: float,
         chunks_in_flight: int | None,
         weights: SampleWeights | None,
+        blocking: bool,
     ) -> None:
         self.number = number
+        self._blocking = blocking
         self._events, self._weights = events, weights
         self._first_event = first_event
         self._weight_floor = weight_floor
@@ -136,9 +140,15 @@ class Device:
             device = driver.Device(self.number)
             architecture = "sm_{}{}".format(*device.compute_capability())
             self._kernels = Kernels(self._layout.n_channels, architecture)
-            self._context = device.make_context()
+            flags = driver.ctx_flags.SCHED_BLOCKING_SYNC if self._blocking else driver.ctx_flags.SCHED_AUTO
+            self._context = device.make_context(flags)
             self._memory = DeviceMemory(
-                self.number, self._events, self._layout, self._chunks_in_flight, self._weights
+                self.number,
+                self._events,
+                self._layout,
+                self._chunks_in_flight,
+                self._weights,
+                blocking=self._blocking,
             )
             self._context.pop()
         except driver.Error as error:

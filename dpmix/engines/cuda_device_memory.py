@@ -32,13 +32,22 @@ class Lane:
     """A stream with room for a batch of `slots` chunks: scratch on the device and page-locked host memory."""
 
     def __init__(
-        self, layout: Layout, slots: int, n_components: int, n_populations: int, weighted: bool
+        self,
+        layout: Layout,
+        slots: int,
+        n_components: int,
+        n_populations: int,
+        *,
+        weighted: bool,
+        blocking: bool,
     ) -> None:
         n_moments = slots * n_components * layout.n_moments
         n_memberships = slots * CHUNK * n_populations
         n_sums = slots * n_sums_of_chunk(layout, n_components)
         self.stream = driver.Stream()
-        self.began, self.sent, self.computed, self.done = (driver.Event() for _ in range(4))
+        self.began, self.sent, self.computed = (driver.Event() for _ in range(3))
+        flags = driver.event_flags
+        self.done = driver.Event(flags.BLOCKING_SYNC if blocking else flags.DEFAULT)
         self.chunks: list[int] = []  # of the current batch
         # Device addresses of the batch's events, chunk numbers and weights (null: every weight is 1).
         self.events_at = self.numbers_at = self.weights_at = 0
@@ -109,6 +118,8 @@ class DeviceMemory:
         Chunks per launch.
     weights : SampleWeights, optional
         Weights of the events.
+    blocking : bool
+        Let the thread sleep while it waits for a batch.
 
     Attributes
     ----------
@@ -130,8 +141,10 @@ class DeviceMemory:
         layout: Layout,
         chunks_in_flight: int | None,
         weights: SampleWeights | None = None,
+        *,
+        blocking: bool = False,
     ) -> None:
-        self._number = number
+        self._number, self._blocking = number, blocking
         self._events, self._weights = events, weights
         self._layout = layout
         self._chunks_in_flight = chunks_in_flight
@@ -241,7 +254,8 @@ class DeviceMemory:
         self.ends = driver.mem_alloc(n_populations * 4) if n_populations else None
         self.split = driver.mem_alloc(2 * MAX_COMPONENTS * 4)
         sizes = batch, n_components, n_populations
-        self.lanes = [Lane(self._layout, *sizes, self._weights is not None) for _ in range(n_lanes)]
+        how = {"weighted": self._weights is not None, "blocking": self._blocking}
+        self.lanes = [Lane(self._layout, *sizes, **how) for _ in range(n_lanes)]
         self.batch, self._capacity = batch, (n_components, n_populations)
 
     def _drop_lanes(self) -> None:

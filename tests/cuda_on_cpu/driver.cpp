@@ -57,7 +57,7 @@ struct Stream {
 
 struct Event {
     Context* context;
-    bool timed;
+    bool timed, blocking;
     std::shared_ptr<Record> last;
 };
 
@@ -77,6 +77,7 @@ struct Module {
 struct Device {
     size_t used = 0;
     unsigned long long bytes_up = 0, bytes_down = 0;
+    unsigned sleeping = 0, spinning = 0;  // waits for events, by how the thread waits
     std::map<std::string, int> calls;
     bool dead = false;
 };
@@ -419,6 +420,12 @@ int dpmix_emulated_calls(int device) {
     return devices[device].calls["any"];
 }
 
+// Waits for events of a device since the start of the process in which the thread sleeps (1) or spins (0).
+unsigned dpmix_emulated_waits(int device, int sleeps) {
+    const std::lock_guard<std::recursive_mutex> held(lock);
+    return sleeps ? devices[device].sleeping : devices[device].spinning;
+}
+
 // Bytes copied to (direction 0) or from (1) a device since the start of the process.
 unsigned long long dpmix_emulated_bytes(int device, int direction) {
     const std::lock_guard<std::recursive_mutex> held(lock);
@@ -649,7 +656,8 @@ CUresult cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsigned) {
 }
 CUresult cuEventCreate(CUevent* handle, unsigned flags) {
     return on_device(__func__, [&](Context& context) {
-        auto* made = new Event{&context, !(flags & CU_EVENT_DISABLE_TIMING), nullptr};
+        const bool timed = !(flags & CU_EVENT_DISABLE_TIMING), blocking = flags & CU_EVENT_BLOCKING_SYNC;
+        auto* made = new Event{&context, timed, blocking, nullptr};
         events.insert(made);
         *handle = (CUevent)made;
         return CUDA_SUCCESS;
@@ -672,7 +680,11 @@ CUresult cuEventRecord(CUevent handle, CUstream stream_handle) {
     });
 }
 CUresult cuEventSynchronize(CUevent handle) {
-    return on_event(__func__, handle, [](Event& e) { return e.last ? finish(*e.last) : CUDA_SUCCESS; });
+    return on_event(__func__, handle, [](Event& event) {
+        Device& device = devices[event.context->device];
+        ++(event.blocking ? device.sleeping : device.spinning);
+        return event.last ? finish(*event.last) : CUDA_SUCCESS;
+    });
 }
 CUresult cuEventQuery(CUevent handle) {
     return on_event(__func__, handle, [](Event& event) {

@@ -72,6 +72,12 @@ def bytes_moved(device: int) -> tuple[int, int]:
     return count(device, 0), count(device, 1)
 
 
+def waits(device: int) -> tuple[int, int]:
+    """Return the waits for events since the start of this process in which the thread spins, and sleeps."""
+    count = load().dpmix_emulated_waits
+    return count(device, 0), count(device, 1)
+
+
 def calls(device: int) -> int:
     """Return the number of calls on a device since the setting `fail` changed."""
     count: int = load().dpmix_emulated_calls(device)

@@ -15,7 +15,7 @@ from cuda_on_cpu import emulator
 from engine_contract import problem
 
 from dpmix.cli import main
-from dpmix.engines import cuda
+from dpmix.engines import cuda, cuda_devices
 from dpmix.engines.cuda import CudaEngine
 from dpmix.errors import DpmixError
 from dpmix.kernels import build
@@ -105,6 +105,23 @@ def test_an_error_of_a_kernel_says_where_to_look(
     assert said.startswith("cuEventSynchronize failed: an illegal memory access was encountered: ")
     assert "dmesg" in said
     assert failure(RuntimeError("out of memory")) == "out of memory"
+
+
+@pytest.mark.parametrize("n_cores", [1, 2])
+def test_threads_sleep_while_they_wait_where_gpus_outnumber_cores(
+    emulated_devices: Emulate, n_cores: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    emulated_devices(2)
+    events, mixture = problem(100, 2, 4)
+    monkeypatch.setattr(cuda_devices, "usable_cores", lambda: n_cores)
+    before = np.array(emulator.waits(0))
+    engine = CudaEngine(events)
+    engine.draw_labels(mixture, Key(1, 0, 0))
+    engine.close()
+    spinning, sleeping = emulator.waits(0) - before
+    assert (spinning > 0, sleeping > 0) == (n_cores == 2, n_cores == 1)
+    said = "2 GPUs and 1 processor cores: each GPU's thread sleeps" in caplog.text
+    assert said == (n_cores == 1)
 
 
 # ---- dpmix devices --build
