@@ -70,7 +70,7 @@ def command(ctx: click.Context, compiles: bool, channels: list[int], architectur
 
 
 def show_devices() -> None:
-    """Print each GPU, and the numbers of channels for which its kernels are built."""
+    """Print each GPU; without a compiler, also the numbers of channels for which kernels are built."""
     from dpmix.engines import cuda
     from dpmix.errors import DpmixError
     from dpmix.kernels import build
@@ -82,9 +82,12 @@ def show_devices() -> None:
     for device in found:
         memory, capability = f"{device.memory / 2**30:.1f} GiB", device.compute_capability
         click.echo(f"  {device.number}  {device.name}, {memory}, compute capability {capability}")
-    for architecture in sorted({device.architecture for device in found}):
-        if there := build.built(architecture):
-            click.echo(f"  kernels for {architecture} are built for {as_ranges(there)} channels")
+    try:
+        build.find_nvcc()
+    except DpmixError:
+        for architecture in sorted({device.architecture for device in found}):
+            there = as_ranges(build.built(architecture)) or "no"
+            click.echo(f"  no compiler; kernels for {architecture} are built for {there} channels")
 
 
 def build_kernels(channels: list[int], architectures: str | None) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -210,7 +211,9 @@ def test_it_says_what_it_runs_on(cuda_devices: Emulate) -> None:
     assert next(iter(engine.info)) == "backend"
 
 
-def test_what_is_missing_is_said(emulated_devices: Emulate, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_missing_is_said(
+    emulated_devices: Emulate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     events = np.zeros((1, 1), np.float32)
 
     def assert_missing(what: str) -> None:
@@ -222,6 +225,7 @@ def test_what_is_missing_is_said(emulated_devices: Emulate, monkeypatch: pytest.
 
     with monkeypatch.context() as patch:
         patch.setenv("PATH", "/nowhere")
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path))  # with no kernels
         patch.delenv("CUDA_HOME", raising=False)
         patch.setattr(cuda.build, "find_spec", lambda name: None)
         assert_missing("install the CUDA toolkit")
