@@ -35,6 +35,15 @@ OTHER = {
 }
 
 
+def known(ncu: str) -> list[str]:
+    """Return the metrics that ncu knows on this device; an unknown one would end it."""
+    done = subprocess.run([ncu, "--query-metrics"], capture_output=True, text=True)
+    names = {line.split()[0] for line in done.stdout.splitlines() if line.strip()}
+    wanted = (BUSY | OTHER).values()
+    there = [name for name in wanted if name.split(".")[0] in names or name.startswith("launch__")]
+    return there if done.returncode == 0 and names else list(wanted)
+
+
 def rows(lines: Iterable[str]) -> list[dict[str, float | str]]:
     """Return a row for each launch from ncu's CSV output, with the metrics under the names above.
 
@@ -65,7 +74,7 @@ def main() -> None:
     if ncu is None:
         print("ncu is not here")
         sys.exit(SKIPPED)
-    metrics = ",".join((BUSY | OTHER).values())
+    metrics = ",".join(known(ncu))
     profile = [
         ncu,
         "--csv",
@@ -77,7 +86,7 @@ def main() -> None:
         "function",
     ]
     failed = []
-    for n_events, dim, n_components, kind in order(shapes(asked.rehearsal)):
+    for n_events, dim, n_components, kind in chosen(shapes(asked.rehearsal)):
         program = [str(Path(__file__).with_name("gpu_passes.py")), str(n_events), str(dim), str(n_components)]
         done = subprocess.run([*profile, sys.executable, *program, kind], capture_output=True, text=True)
         print(done.stderr, flush=True)
@@ -91,9 +100,11 @@ def main() -> None:
         sys.exit(f"ncu failed for {'; '.join(failed)}")
 
 
-def order(samples: list[tuple[int, int, int, str]]) -> list[tuple[int, int, int, str]]:
-    """Return the samples with D = 14 and `mix` first, which the cards of the kernels use."""
-    return sorted(samples, key=lambda sample: (sample[3] != "mix", sample[1] != 14))
+def chosen(samples: list[tuple[int, int, int, str]]) -> list[tuple[int, int, int, str]]:
+    """Return `mix` for all numbers of channels and all kinds for one, first that of the kernels' cards."""
+    main = 14 if any(dim == 14 for _, dim, *_ in samples) else samples[0][1]
+    some = [sample for sample in samples if sample[3] == "mix" or sample[1] == main]
+    return sorted(some, key=lambda sample: (sample[3] != "mix", sample[1] != main))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from __future__ import annotations
 import subprocess
 import tempfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,12 @@ from gpu_device import Output, arguments, context, nominal_rate, smi
 
 from dpmix.kernels.build import OPTIONS, find_nvcc
 
-THREADS, BLOCKS = 256, 8  # of a block; per multiprocessor
+THREADS = 256
 PER_ROUND = {"multiply_add": 16 * 8, "exponential": 16, "load_shared": 16, "load_uniform": 16}
 CLOCKS = "clocks.sm,clocks.mem,power.draw,temperature.gpu"
 
 
+@cache
 def compiled(name: str, architecture: str) -> bytes:
     """Compile a .cu file of this folder."""
     with tempfile.TemporaryDirectory() as folder:
@@ -53,7 +55,8 @@ def measure(driver: Any, output: Output, rehearsal: bool) -> None:
     major, minor = device.compute_capability()
     module = driver.module_from_buffer(compiled("gpu_limits", f"sm_{major}{minor}"))
     launches, rounds, n_quads = (1, 2, 1 << 10) if rehearsal else (20, 2000, 1 << 26)
-    grid = ((1 if rehearsal else BLOCKS) * device.multiprocessor_count, 1)
+    resident = 1 if rehearsal else device.max_threads_per_multiprocessor // THREADS
+    grid = (resident * device.multiprocessor_count, 1)
     shape: dict[str, Any] = {"grid": grid, "block": (THREADS, 1, 1)}
     threads = grid[0] * THREADS
 
@@ -82,9 +85,12 @@ def measure(driver: Any, output: Output, rehearsal: bool) -> None:
             # All blocks are resident at once, so a block's cycles are those of the launch.
             output.add("clock_hz", float(np.median(taken)) / time * 1e3 or None)
             output.add("share_of_nominal", output.results["multiply_add_per_second"] / nominal_rate())
-            for _ in range(1 if rehearsal else 200):  # about a second of load; nvidia-smi reads at its end
+            for _ in range(1 if rehearsal else 1500):  # seconds of load, in which nvidia-smi reads
                 function(*inputs, **shape)
-            output.add("under_load", dict(zip(CLOCKS.split(","), smi(CLOCKS).split(", "), strict=False)))
+            said = smi(CLOCKS)
+            output.add(
+                "under_load", dict(zip(CLOCKS.split(","), said.split(", "), strict=True)) if said else None
+            )
             driver.Context.synchronize()
 
 

@@ -112,13 +112,13 @@ def floor_of(record: Record, row: Record) -> Floor | None:
 
 
 def limiting_unit(record: Record, row: Record) -> str:
-    """Return the busiest unit by hardware counters; without them that of the model, marked by "?"."""
+    """Return the busiest unit by hardware counters; without them that of the model."""
     for launch in results(record, "counters").get("launches", []):
         same = all(launch[key] == row[key] for key in ("kernel", "kind", "n_channels"))
         if same and launch["limiter"]:
             return f"{launch['limiter']} {launch[launch['limiter']]:.0f}%"
     found = floor_of(record, row)
-    return f"{found.unit}?" if found else ""
+    return f"{found.unit} (model)" if found else ""
 
 
 def variants(record: Record) -> str:

@@ -2,7 +2,7 @@
 
     python benchmarks/gpu_sanitizer.py --output PATH     a stage of gpu.py
 
-memcheck finds wrong addresses and leaks, racecheck finds races in shared memory, and initcheck finds reads
+memcheck finds wrong addresses, racecheck finds races in shared memory, and initcheck finds reads
 of device memory that nothing has written.
 """
 
@@ -49,7 +49,8 @@ def main() -> None:
         print(done.stdout, flush=True)
         summary = re.findall(r"(?:ERROR|RACECHECK) SUMMARY: (.*)", done.stdout)
         said = summary[-1] if summary else f"no summary; exit code {done.returncode}"
-        first = next((line for line in done.stdout.splitlines() if line.startswith("=========")), "")
+        lines = [line for line in done.stdout.splitlines() if line.startswith("=========")]
+        first = next((line for line in lines if "SANITIZER" not in line and "SUMMARY" not in line), "")
         output.add(tool, {"clean": done.returncode == 0, "summary": said, "first": first})
         if done.returncode != 0:
             bad.append(f"{tool}: {said}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -156,13 +157,62 @@ def test_tables_say_what_was_not_measured_and_why(monkeypatch: pytest.MonkeyPatc
     }
     record = {"stages": stages}
     assert (
-        "| draw_labels | 14 | mix | 1,000,000 | 256 | 2.000 | 1.135 | 57% | float32? |"
+        "| draw_labels | 14 | mix | 1,000,000 | 256 | 2.000 | 1.135 | 57% | float32 (model) |"
         in gpu_page.kernels(record)
     )
     assert gpu_page.peers(record) == "Not measured: no PyTorch.\n"
     launch = {"kernel": "draw_labels", "kind": "mix", "n_channels": 14, "limiter": "float32", "float32": 71.3}
     stages["counters"] = stages["kernels"] | {"results": {"launches": [launch]}}
     assert gpu_page.kernels(record).splitlines()[2].endswith("| 57% | float32 71% |")
+
+
+SANITIZER = """#!/bin/sh
+echo "========= COMPUTE-SANITIZER"
+[ "$2" = racecheck ] || { echo "========= ERROR SUMMARY: 0 errors"; exit 0; }
+echo "========= Error: Race reported"
+echo "========= RACECHECK SUMMARY: 1 hazard displayed"
+exit 86
+"""
+
+
+@pytest.mark.usefixtures("emulated_devices")
+def test_findings_of_the_sanitizer_fail_its_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import gpu_sanitizer
+
+    tool, output = tmp_path / "compute-sanitizer", tmp_path / "part.json"
+    tool.write_text(SANITIZER)
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(sys, "argv", ["gpu_sanitizer.py", "--output", str(output)])
+    with pytest.raises(SystemExit, match=r"^racecheck: 1 hazard displayed$"):
+        gpu_sanitizer.main()
+    found = json.loads(output.read_text())
+    assert {name: one["clean"] for name, one in found.items()} == {
+        "memcheck": True,
+        "racecheck": False,
+        "initcheck": True,
+    }
+    assert found["racecheck"]["first"] == "========= Error: Race reported"
+
+
+CARD = """// draw_labels: text
+// Budget    draw_labels, D = 14: registers 168; no spills.
+// Limits    D 1 to 64.
+"""
+
+
+def test_cards_state_measured_times_or_that_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import gpu_cards
+
+    empty = gpu_cards.card(CARD, {"stages": {}})
+    assert empty.splitlines()[2:] == ["// Measured  draw_labels: not measured.", "// Limits    D 1 to 64."]
+    assert gpu_cards.card(empty, {"stages": {}}) == empty
+    stages = {"limits": {"results": RATES}, "kernels": {"results": {"kernels": [ROW]}}}
+    line = gpu_cards.card(empty, {"stages": stages, "about": {"device": "H200"}}).splitlines()[2]
+    times = "2.000 ms for 1,000,000 events, 57% of the floor; limited by float32 (model)."
+    assert line == f"// Measured  draw_labels, H200: {times}"
 
 
 COUNTERS = """==PROF== Connected to process 1
