@@ -122,7 +122,7 @@ def measured() -> Parts:
     slope, _ = np.polyfit([*spent], [*spent.values()], 1)
     return Parts(
         work=cluster["overhead"]["one process"] * 2.0 / cluster["overhead"]["events"],
-        host=sampler["K=256, D=14"]["whole"]["median_ms"] / 1e3,
+        host=sampler["K=256, D=14"]["whole"]["min_ms"] / 1e3,
         task=float(slope) / (1.0 + 1.0 / (FAN_IN - 1)),
         merge=cluster["merge"],
         latency=2e-4,

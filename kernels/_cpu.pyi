@@ -1,6 +1,6 @@
-"""Type stub of the native module: the CPU engine and the exact sums (kernels/cpu/module.cpp).
+"""Type stub of the native module (kernels/cpu/module*.cpp): CPU engine, exact sums, parameter draws.
 
-The callers, `dpmix.engines.cpu` and `dpmix.engines.exact`, check shapes and values. N events, D channels,
+The callers, in `dpmix.engines` and `dpmix.model`, check shapes and values. N events, D channels,
 K components, P populations or pairs. All arrays are C-contiguous; the methods release the interpreter's lock.
 """
 
@@ -31,6 +31,78 @@ def values(
     out: npt.NDArray[np.float64],  # [n], written
 ) -> None:
     """Write the sums, each rounded once."""
+
+def posterior(
+    counts: npt.NDArray[np.float64],  # [K]
+    sums: npt.NDArray[np.float64],  # [K, D]
+    scatters: npt.NDArray[np.float64],  # [K, D, D]
+    centres: npt.NDArray[np.float64],  # [K, D]
+    m: npt.NDArray[np.float64],  # [D]
+    gamma: float,
+    scale: npt.NDArray[np.float64],  # [D, D]: nu * Phi
+    means: npt.NDArray[np.float64],  # [K, D], written
+    precisions: npt.NDArray[np.float64],  # [K], written
+    scales: npt.NDArray[np.float64],  # [K, D, D], written
+) -> None:
+    """Write the normal inverse Wishart conditionals; see `dpmix.model.normal_wishart.posterior`."""
+
+def draw_parameters(
+    means: npt.NDArray[np.float64],  # [K, D]
+    precisions: npt.NDArray[np.float64],  # [K]
+    scales: npt.NDArray[np.float64],  # [K, D, D]
+    normals: npt.NDArray[np.float64],  # [K, D, D]
+    gammas: npt.NDArray[np.float64],  # [K, D]
+    noise: npt.NDArray[np.float64],  # [K, D]
+    threads: int,
+    new_means: npt.NDArray[np.float64],  # [K, D], written
+    covariances: npt.NDArray[np.float64],  # [K, D, D], written
+    whiteners: npt.NDArray[np.float64],  # [K, D, D], written
+) -> int:
+    """Write a draw of all parameters; see `dpmix.model.reference.draw_parameters`.
+
+    Return the first component whose scale matrix is not positive definite, or -1.
+    """
+
+def swap_any(
+    counts: npt.NDArray[np.float64],  # [K], changed
+    order: npt.NDArray[np.int64],  # [K], changed
+    log_weights: npt.NDArray[np.float64],  # [K]
+    firsts: npt.NDArray[np.int64],  # [K]
+    others: npt.NDArray[np.int64],  # [K]
+    levels: npt.NDArray[np.float64],  # [K]
+) -> tuple[int, int]:
+    """Make label swaps and return the numbers proposed and accepted; see `dpmix.model.reference.swap_any`."""
+
+def swap_with_sticks(
+    counts: npt.NDArray[np.float64],  # [K], changed
+    order: npt.NDArray[np.int64],  # [K], changed
+    log1m_sticks: npt.NDArray[np.float64],  # [K - 1], changed
+    levels: npt.NDArray[np.float64],  # [K - 2]
+) -> tuple[int, int]:
+    """Make label swaps; see `dpmix.model.reference.swap_with_sticks`."""
+
+def swap_collapsed(
+    counts: npt.NDArray[np.float64],  # [K], changed
+    order: npt.NDArray[np.int64],  # [K], changed
+    alpha: float,
+    after: float,
+    uniforms: npt.NDArray[np.float64],  # [K - 1]
+) -> tuple[int, int]:
+    """Make label swaps except the last; see `dpmix.model.reference.swap_collapsed`."""
+
+class Generator:
+    """The generator numpy.random.Philox with key and counter (0, counter1, counter2, 0)."""
+
+    def __init__(self, key0: int, key1: int, counter1: int, counter2: int) -> None: ...
+    def normals(
+        self,
+        out: npt.NDArray[np.float64],  # [n], written
+    ) -> None:
+        """Write standard normal numbers, those of `numpy.random.Generator.standard_normal`."""
+
+    @property
+    def capsule(self) -> object:
+        """The interface that numpy.random.Generator uses; valid as long as this object."""
 
 class Engine:
     """The CPU engine. It holds the events by reference and does not change them.

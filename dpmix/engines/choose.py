@@ -114,6 +114,11 @@ def warn_of_other_arithmetic(began: Mapping[str, object], now: Mapping[str, obje
             after,
             before,
         )
+    if "parameters" in now and began.get("parameters") != now["parameters"]:
+        log.warning(
+            "the run started with a version of dpmix that rounds parameters differently: its draws "
+            "are as good, but not bit for bit those of an uninterrupted run"
+        )
 
 
 def available(backend: str, config: EngineConfig) -> tuple[bool, str]:

@@ -4,8 +4,8 @@ After Suchard et al. (2010), Appendix A.1. The steps are numbered as on the page
 sampled" (docs/explanation/model.md). The split-merge moves, step 3, come after the last use of the old
 parameters and sticks and before new ones are drawn: the moves have both integrated out.
 
-All functions are pure. The parameters of all components are drawn at once, by batched linear algebra, because
-a GPU waits for this part of a sweep.
+All functions are pure. Native code draws the parameters of all components at once, because a GPU waits for
+this part of a sweep (`dpmix.model.reference` has the same operations in NumPy).
 
 N events, D channels, K components.
 """
@@ -63,6 +63,7 @@ def sweep(
     label_swaps: bool = True,
     regroup: Regroup | None = None,
     zeta: float = 1.0,
+    threads: int = 1,
 ) -> tuple[State, Info]:
     """Make one Gibbs sweep, except for the labels (step 1), given the statistics of the labelled events.
 
@@ -78,6 +79,8 @@ def sweep(
         `dpmix.model.split_merge.round_of` with the same `zeta`, or None.
     zeta : float
         What an event counts, above 0 and at most 1; see `dpmix.model.coarsening`.
+    threads : int
+        Threads that draw parameters; the draws do not depend on it.
 
     Returns
     -------
@@ -94,7 +97,7 @@ def sweep(
     if regroup is not None:
         stats, moves = regroup(stats, hyper, state.alpha)
     conditional = normal_wishart.posterior(stats, hyper)
-    parameters = normal_wishart.draw_parameters(conditional, stream.step(Step.PARAMETERS))
+    parameters = normal_wishart.draw_parameters(conditional, stream.fast_step(Step.PARAMETERS), threads)
     sticks = stick_breaking.draw_sticks(stats.counts, state.alpha, stream.step(Step.STICKS))
     alpha = state.alpha
     if "alpha" in prior.learned:
@@ -144,6 +147,6 @@ def draw_prior(prior: Prior, n_components: int, alpha: float | None, stream: Str
     hyper = hyperparameters.draw_prior(prior, stream.step(Step.HYPERPARAMETERS))
     empty = no_events(n_components, len(prior.m))
     conditional = normal_wishart.posterior(empty, hyper)
-    parameters = normal_wishart.draw_parameters(conditional, stream.step(Step.PARAMETERS))
+    parameters = normal_wishart.draw_parameters(conditional, stream.fast_step(Step.PARAMETERS))
     sticks = stick_breaking.draw_sticks(empty.counts, alpha, stream.step(Step.STICKS))
     return State(stream.iteration, alpha, *sticks, *parameters, hyper)

@@ -1,7 +1,8 @@
 """Label swaps: Metropolis moves that exchange the places of two components in the stick order.
 
 The prior expects large weights first, so the order of the components matters, and moving one event at a time
-does not change it. All functions are pure. K components.
+does not change it. Native code makes the moves; `dpmix.model.reference` has the same operations in Python.
+All functions are pure. K components.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import gammaln
 
+from dpmix.kernels import _cpu
 from dpmix.model.mixture import Array, Ints, Sticks, log_weights
 from dpmix.model.stick_breaking import draw_sticks
 
@@ -89,25 +91,15 @@ def exchange_any(counts: Array, log_weights: Array, rng: np.random.Generator) ->
         log pi_j.
     rng : numpy.random.Generator
     """
-    n, weights = counts.tolist(), log_weights.tolist()
-    order = list(range(len(n)))
-    held = [j for j in order if n[j] > 0]
-    if not held:
-        return Exchange(np.array(order), Swaps())
-    firsts = rng.integers(len(held), size=len(n)).tolist()
-    others = rng.integers(len(n) - 1, size=len(n)).tolist()
-    levels = rng.standard_exponential(len(n)).tolist()
-    accepted = 0
-    for first, other, level in zip(firsts, others, levels, strict=True):
-        j = held[first]
-        r = other + (other >= j)
-        if (weights[j] - weights[r]) * (n[r] - n[j]) >= -level:
-            if n[r] == 0:
-                held[first] = r
-            n[j], n[r] = n[r], n[j]
-            order[j], order[r] = order[r], order[j]
-            accepted += 1
-    return Exchange(np.array(order), Swaps(len(n), accepted))
+    count, order = len(counts), np.arange(len(counts))
+    n_held = int(np.count_nonzero(counts > 0))
+    if n_held == 0:
+        return Exchange(order, Swaps())
+    firsts = rng.integers(n_held, size=count)
+    others = rng.integers(count - 1, size=count)
+    levels = rng.standard_exponential(count)
+    moves = _cpu.swap_any(counts.copy(), order, log_weights, firsts, others, levels)
+    return Exchange(order, Swaps(*moves))
 
 
 def exchange_with_sticks(counts: Array, log1m_sticks: Array, rng: np.random.Generator) -> Exchange:
@@ -123,17 +115,10 @@ def exchange_with_sticks(counts: Array, log1m_sticks: Array, rng: np.random.Gene
         log(1 - v_j).
     rng : numpy.random.Generator
     """
-    n, log1m = counts.tolist(), log1m_sticks.tolist()
-    order = list(range(len(n)))
-    proposed = accepted = 0
-    for j, level in enumerate(rng.standard_exponential(len(n) - 2).tolist()):
-        holds = n[j] + n[j + 1] > 0
-        proposed += holds
-        if n[j] * log1m[j + 1] - n[j + 1] * log1m[j] >= -level:
-            accepted += holds
-            for values in (order, n, log1m):
-                values[j], values[j + 1] = values[j + 1], values[j]
-    return Exchange(np.array(order), Swaps(proposed, accepted))
+    order = np.arange(len(counts))
+    levels = rng.standard_exponential(len(counts) - 2)
+    moves = _cpu.swap_with_sticks(counts.copy(), order, log1m_sticks.copy(), levels)
+    return Exchange(order, Swaps(*moves))
 
 
 def exchange_collapsed(counts: Array, alpha: float, rng: np.random.Generator) -> Exchange:
@@ -150,20 +135,13 @@ def exchange_collapsed(counts: Array, alpha: float, rng: np.random.Generator) ->
     alpha : float
     rng : numpy.random.Generator
     """
-    n = counts.tolist()
-    order = list(range(len(n)))
-    proposed = accepted = 0
-    after = sum(n[2:])
-    for j, uniform in enumerate(rng.random(len(n) - 1).tolist()):
-        a, b = n[j], n[j + 1]
-        if j < len(n) - 2:
-            ratio = (alpha + b + after) / (alpha + a + after)
-            after -= n[j + 2]
-        else:  # the last component has no stick of its own
-            ratio = np.exp(gammaln(1 + b) + gammaln(alpha + a) - gammaln(1 + a) - gammaln(alpha + b))
-        proposed += a + b > 0
-        if uniform < ratio:
-            accepted += a + b > 0
-            n[j], n[j + 1] = b, a
-            order[j], order[j + 1] = order[j + 1], order[j]
-    return Exchange(np.array(order), Swaps(proposed, accepted))
+    n, order = counts.copy(), np.arange(len(counts))
+    uniforms = rng.random(len(counts) - 1)
+    after = sum(counts[2:].tolist())
+    proposed, accepted = _cpu.swap_collapsed(n, order, alpha, after, uniforms)
+    a, b = n[-2:].tolist()  # the last component has no stick of its own
+    ratio = np.exp(gammaln(1 + b) + gammaln(alpha + a) - gammaln(1 + a) - gammaln(alpha + b))
+    if uniforms[-1] < ratio:
+        order[-2:] = order[:-3:-1].copy()
+    held = a + b > 0
+    return Exchange(order, Swaps(proposed + held, accepted + (held and bool(uniforms[-1] < ratio))))

@@ -1,5 +1,7 @@
 """The normal inverse Wishart distribution of the components: conditionals, marginal likelihoods and draws.
 
+Conditionals and draws are computed by native code; `dpmix.model.reference` has the same operations in NumPy.
+
 K components, D channels. All functions are pure.
 """
 
@@ -10,7 +12,12 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import gammaln
 
+from dpmix.kernels import _cpu
 from dpmix.model.mixture import Array, Hyperparameters, Parameters, Stats, no_events
+from dpmix.model.streams import FastGenerator
+
+ARITHMETIC = "ordered"
+"""Name of the order of operations in draws; runs before it drew parameters by LAPACK, and recorded none."""
 
 
 class Posterior(NamedTuple):
@@ -39,21 +46,17 @@ def posterior(stats: Stats, hyper: Hyperparameters) -> Posterior:
 
     The conditional of a component without events is the prior.
     """
-    dim = len(hyper.m)
-    counts = stats.counts
-    weight = np.where(counts > 0, counts, 1.0)
-    shift = stats.sums / weight[:, None]
-    scatter = stats.scatters - counts[:, None, None] * shift[:, :, None] * shift[:, None, :]
-    average = np.where(counts[:, None] > 0, stats.centres + shift, hyper.m)
-    precisions = 1.0 / hyper.gamma + counts
-    away = average - hyper.m
-    pull = counts / (1.0 + hyper.gamma * counts)
-    return Posterior(
-        means=hyper.m + (counts / precisions)[:, None] * away,
-        precisions=precisions,
-        dofs=hyper.nu + dim + 1 + counts,
-        scales=hyper.nu * hyper.phi + scatter + pull[:, None, None] * away[:, :, None] * away[:, None, :],
-    )
+    n_components, dim = stats.sums.shape
+    means, precisions = np.empty((n_components, dim)), np.empty(n_components)
+    scales = np.empty((n_components, dim, dim))
+    hyper_scale = hyper.nu * hyper.phi
+    _cpu.posterior(*_arrays(stats), hyper.m, hyper.gamma, hyper_scale, means, precisions, scales)
+    return Posterior(means, precisions, hyper.nu + dim + 1 + stats.counts, scales)
+
+
+def _arrays(stats: Stats) -> tuple[Array, Array, Array, Array]:
+    """Return counts, sums, scatters and centres."""
+    return stats.counts, stats.sums, stats.scatters, stats.centres
 
 
 def mean_covariances(conditional: Posterior) -> Array:
@@ -84,12 +87,26 @@ def log_marginals(stats: Stats, hyper: Hyperparameters) -> Array:
     return marginals
 
 
-def draw_parameters(conditional: Posterior, rng: np.random.Generator) -> Parameters:
+def draw_parameters(
+    conditional: Posterior, rng: np.random.Generator | FastGenerator, threads: int = 1
+) -> Parameters:
     """Draw (mu_j, Sigma_j) of all components jointly (the paper, Appendix A.1).
 
     Let C be the lower Cholesky factor of the scale matrix, and T a lower triangular matrix such that T'T is a
     standard Wishart matrix (Bartlett's decomposition, from the last row upwards). Then L = T C^-1 is lower
-    triangular and is the whitener of Sigma = (L'L)^-1: no second factorisation is needed.
+    triangular and is the whitener of Sigma = (L'L)^-1, and R = C T^-1 is a root of Sigma: no second
+    factorisation is needed.
+
+    Parameters
+    ----------
+    conditional : Posterior
+    rng : numpy.random.Generator or FastGenerator
+    threads : int
+        Threads that share the components; the draws do not depend on it.
+
+    Returns
+    -------
+    Parameters
 
     Raises
     ------
@@ -97,13 +114,12 @@ def draw_parameters(conditional: Posterior, rng: np.random.Generator) -> Paramet
         A scale matrix is not positive definite to float64.
     """
     count, dim = conditional.means.shape
-    factors = np.linalg.cholesky(conditional.scales)
-    bartlett = np.tril(rng.standard_normal((count, dim, dim)), -1)
-    halves = 0.5 * (conditional.dofs[:, None] - np.arange(dim)[::-1])
-    diagonal = np.arange(dim)
-    bartlett[:, diagonal, diagonal] = np.sqrt(2.0 * rng.standard_gamma(halves))
-    whiteners = bartlett @ np.tril(np.linalg.inv(factors))
-    roots = factors @ np.tril(np.linalg.inv(bartlett))
-    noise = np.einsum("kij,kj->ki", roots, rng.standard_normal((count, dim)))
-    means = conditional.means + noise / np.sqrt(conditional.precisions)[:, None]
-    return Parameters(means, roots @ roots.transpose(0, 2, 1), whiteners)
+    normals = rng.standard_normal((count, dim, dim))
+    gammas = rng.standard_gamma(0.5 * (conditional.dofs[:, None] - np.arange(dim)[::-1]))
+    noise = rng.standard_normal((count, dim))
+    drawn = Parameters(np.empty((count, dim)), np.empty((count, dim, dim)), np.empty((count, dim, dim)))
+    given = conditional.means, conditional.precisions, conditional.scales
+    failed = _cpu.draw_parameters(*given, normals, gammas, noise, threads, *drawn)
+    if failed >= 0:
+        raise np.linalg.LinAlgError(f"the scale matrix of component {failed} is not positive definite")
+    return drawn

@@ -8,9 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
+from threading import Lock
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
+
+from dpmix.kernels import _cpu
+from dpmix.model.mixture import Array
 
 
 class Step(IntEnum):
@@ -30,6 +35,33 @@ class Step(IntEnum):
     COARSENESS = 11
 
 
+class FastGenerator:
+    """The normal and gamma variates of a step's generator, bit for bit, in less time.
+
+    Native code draws the normal variates (kernels/cpu/generator.hpp), and NumPy the gamma variates.
+
+    Parameters
+    ----------
+    native : dpmix.kernels._cpu.Generator
+        At its start, used by nothing else.
+    """
+
+    def __init__(self, native: _cpu.Generator) -> None:
+        self._native = native
+        self._generator = numpy_generator(native)
+
+    def standard_normal(self, size: tuple[int, ...]) -> Array:
+        """Return standard normal variates, float64 [size]."""
+        out = np.empty(size)
+        self._native.normals(out.reshape(-1))
+        return out
+
+    def standard_gamma(self, shapes: Array) -> Array:
+        """Return Gamma(shape, 1) variates, float64 of the size of `shapes`."""
+        variates: Array = self._generator.standard_gamma(shapes)
+        return variates
+
+
 @dataclass(frozen=True)
 class Stream:
     """Random numbers of one sweep of one chain.
@@ -46,9 +78,20 @@ class Stream:
 
     def step(self, step: Step) -> np.random.Generator:
         """Return a step's generator: Philox4x64-10 with key (seed, chain) and counter (iteration, step)."""
-        key = self.seed + (self.chain << 64)
-        counter = (self.iteration << 64) + (int(step) << 128)
-        return np.random.Generator(np.random.Philox(key=key, counter=counter))
+        return numpy_generator(self._native(step))
+
+    def fast_step(self, step: Step) -> FastGenerator:
+        """Return the normal and gamma variates of `step`, for a step with many: the same in less time."""
+        return FastGenerator(self._native(step))
+
+    def _native(self, step: Step) -> _cpu.Generator:
+        return _cpu.Generator(self.seed, self.chain, self.iteration, int(step))
+
+
+def numpy_generator(native: _cpu.Generator) -> np.random.Generator:
+    """Return NumPy's generator with the words of a native one, which takes less time to make than Philox."""
+    bit_generator: Any = SimpleNamespace(capsule=native.capsule, lock=Lock(), owner=native)
+    return np.random.Generator(bit_generator)
 
 
 class Key(NamedTuple):

@@ -41,7 +41,8 @@ def describe_run(run: Run) -> list[str]:
 
 def describe_engine(engine: Mapping[str, object]) -> str:
     """Describe an engine in one line, from its `info` and the reason why it was chosen."""
-    details = {name: value for name, value in engine.items() if name not in ("backend", "chosen")}
+    apart = "backend", "chosen", "parameters"
+    details = {name: value for name, value in engine.items() if name not in apart}
     chosen = f" ({engine['chosen']})" if "chosen" in engine else ""
     return ", ".join(
         [f"{engine['backend']}{chosen}", *(f"{name} {value}" for name, value in details.items())]

@@ -14,6 +14,7 @@ from typing import Self
 import numpy as np
 
 from dpmix.config.schema import Config
+from dpmix.engines.cpu import usable_cores
 from dpmix.errors import DataError
 from dpmix.model import gibbs, split_merge
 from dpmix.model.mixture import Array, Ints, Mixture, State, Stats, mixture_of
@@ -231,6 +232,7 @@ def _advance(session: Session, passes: _Passes, number: int, chain: _Chain, stat
                 label_swaps=mcmc.label_swaps,
                 regroup=_round(session, passes, key) if split_merge_due else None,
                 zeta=session.zeta,
+                threads=session.config.engine.threads or usable_cores(),
             )
     except np.linalg.LinAlgError as error:
         raise initialise.collinear("sweep", iteration) from error

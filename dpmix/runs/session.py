@@ -25,6 +25,7 @@ from dpmix.inputs.storage import Storage, is_in_file
 from dpmix.inputs.transforms import Scaling
 from dpmix.model.coarsening import zeta_of
 from dpmix.model.mixture import HYPERPARAMETERS
+from dpmix.model.normal_wishart import ARITHMETIC
 from dpmix.model.prior import Prior
 from dpmix.runs import coarseness, initialise
 from dpmix.runs.describe import describe_engine
@@ -111,6 +112,8 @@ def open_session(kind: str, config: Config, base: Path, resume: bool, overwrite:
         require_memory(kind, config, events, choice.backend)
         engine = stack.enter_context(_engine(config, choice.backend, events, storage))
         attributes = {**engine.info, "chosen": choice.why}
+        if kind == "mcmc":
+            attributes["parameters"] = ARITHMETIC
         log.info("engine: %s", describe_engine(attributes))
         profile = Profile(None if earlier is None else earlier.profile)
         coarse = _coarseness(config, events, prior, earlier, profile)

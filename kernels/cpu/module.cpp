@@ -20,6 +20,8 @@ namespace nb = nanobind;
 
 namespace dpmix {
 
+void bind_model(nb::module_& module);  // module_model.cpp
+
 #if defined(__x86_64__)
 [[gnu::weak]] extern const Sweep sweep_v2, sweep_v3, sweep_v4;  // null if not built (DPMIX_SETS)
 #else
@@ -168,6 +170,7 @@ class CpuEngine {
 }  // namespace dpmix
 
 NB_MODULE(_cpu, module) {
+    dpmix::bind_model(module);
     using dpmix::CpuEngine;
     using namespace nb::literals;
     module.attr("CHUNK") = dpmix::CHUNK;

@@ -12,10 +12,11 @@ import pytest
 from dpmix import open_run
 from dpmix.config.engine import EngineConfig
 from dpmix.config.schema import Config
-from dpmix.engines.choose import Choice, choose_backend, make_engine
+from dpmix.engines.choose import Choice, choose_backend, make_engine, warn_of_other_arithmetic
 from dpmix.engines.cpu import CpuEngine
 from dpmix.errors import ConfigError, DpmixError
 from dpmix.model.mixture import Mixture
+from dpmix.model.normal_wishart import ARITHMETIC
 from dpmix.model.sample_weights import SampleWeights
 from dpmix.model.streams import Key
 from dpmix.runs.mcmc import run_mcmc
@@ -165,8 +166,17 @@ def test_what_was_chosen_and_why_is_logged_and_stored(
 ) -> None:
     caplog.set_level(logging.INFO, "dpmix")
     path = run_mcmc(a_config(tmp_path)).path
-    assert open_run(path).engine == {"backend": "cuda", "devices": "0: a fake", "chosen": "auto: 1 device"}
+    described = {"backend": "cuda", "devices": "0: a fake", "chosen": "auto: 1 device"}
+    assert open_run(path).engine == {**described, "parameters": ARITHMETIC}
     assert "engine: cuda (auto: 1 device), devices 0: a fake" in caplog.messages
+
+
+def test_a_run_of_a_version_with_another_rounding_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    now = {"backend": "cpu", "parameters": ARITHMETIC}
+    warn_of_other_arithmetic(now, now)
+    assert not caplog.messages
+    warn_of_other_arithmetic({"backend": "cpu"}, now)
+    assert caplog.messages[0].startswith("the run started with a version of dpmix that rounds parameters")
 
 
 @pytest.mark.parametrize(("began", "other"), [("cpu", "cuda"), ("cuda", "cpu")])

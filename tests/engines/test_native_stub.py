@@ -35,8 +35,10 @@ def native_parameters(function: object) -> list[str]:
 def test_the_stub_has_the_names_and_parameters_of_the_native_module() -> None:
     stated = signatures(ast.parse(STUB.read_text()).body)
     public = [name for name in dir(_cpu) if not name.startswith("_")]
-    members = [f"Engine.{name}" for name in dir(_cpu.Engine) if not name.startswith("_")]
-    assert sorted([*stated, "Engine"]) == sorted([*public, *members, "Engine.__init__"])
+    classes = "Engine", "Generator"
+    members = [f"{c}.{name}" for c in classes for name in dir(getattr(_cpu, c)) if not name.startswith("_")]
+    made = [f"{c}.__init__" for c in classes]
+    assert sorted([*stated, *classes]) == sorted([*public, *members, *made])
     for name, parameters in stated.items():
         owner, _, member = name.rpartition(".")
         native = getattr(getattr(_cpu, owner) if owner else _cpu, member)

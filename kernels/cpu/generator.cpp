@@ -1,0 +1,99 @@
+#include "generator.hpp"
+
+#include <cmath>
+#include <cstring>
+
+#include "ziggurat.hpp"
+
+namespace dpmix {
+namespace {
+
+// Philox4x64-10: encrypts a counter of four words with a key of two.
+inline void encrypt(const std::uint64_t* counter, const std::uint64_t* key, std::uint64_t* out) {
+    __extension__ using Wide = unsigned __int128;
+    std::uint64_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3];
+    std::uint64_t k0 = key[0], k1 = key[1];
+    for (int round = 0; round < 10; round++) {
+        const Wide first = Wide{0xD2E7470EE14C6C93u} * c0, second = Wide{0xCA5A826395121157u} * c2;
+        c0 = static_cast<std::uint64_t>(second >> 64) ^ c1 ^ k0;
+        c1 = static_cast<std::uint64_t>(second);
+        c2 = static_cast<std::uint64_t>(first >> 64) ^ c3 ^ k1;
+        c3 = static_cast<std::uint64_t>(first);
+        k0 += 0x9E3779B97F4A7C15u;
+        k1 += 0xBB67AE8584CAA73Bu;
+    }
+    out[0] = c0;
+    out[1] = c1;
+    out[2] = c2;
+    out[3] = c3;
+}
+
+Generator& generator(void* state) { return *static_cast<Generator*>(state); }
+
+}  // namespace
+
+Generator::Generator(std::uint64_t key0, std::uint64_t key1, std::uint64_t counter1, std::uint64_t counter2)
+    : key_{key0, key1},
+      counter_{0, counter1, counter2, 0},
+      interface_{this, [](void* state) { return generator(state).word(); },
+                 [](void* state) { return generator(state).half_word(); },
+                 [](void* state) { return generator(state).uniform(); },
+                 [](void* state) { return generator(state).word(); }} {}
+
+void Generator::fill() {
+    for (int word = 0; word < WORDS; word += 4) {
+        for (int i = 0; i < 4 && ++counter_[i] == 0; i++) {
+        }
+        encrypt(counter_, key_, words_ + word);
+    }
+    at_ = 0;
+}
+
+inline std::uint64_t Generator::word() {
+    if (__builtin_expect(at_ == WORDS, 0)) fill();
+    return words_[at_++];
+}
+
+// Both halves of a word, the low one first.
+std::uint32_t Generator::half_word() {
+    has_half_ = !has_half_;
+    if (!has_half_) return half_;
+    const std::uint64_t both = word();
+    half_ = static_cast<std::uint32_t>(both >> 32);
+    return static_cast<std::uint32_t>(both);
+}
+
+inline double Generator::uniform() { return static_cast<double>(word() >> 11) * 0x1p-53; }
+
+// random_standard_normal of NumPy's distributions.c.
+inline double Generator::normal() {
+    while (true) {
+        const std::uint64_t word = this->word();
+        const std::size_t layer = word & 0xFF;
+        const std::uint64_t size = word >> 9 & 0xFFFFFFFFFFFFFu;
+        const double magnitude =
+            static_cast<double>(static_cast<std::int64_t>(size)) * ZIGGURAT_WIDTHS[layer];
+        std::uint64_t bits;
+        std::memcpy(&bits, &magnitude, sizeof bits);
+        bits |= (word >> 8 & 1) << 63;  // the sign
+        double x;
+        std::memcpy(&x, &bits, sizeof x);
+        if (__builtin_expect(size < ZIGGURAT_LIMITS[layer], 1)) return x;
+        if (layer == 0) return tail(size >> 8 & 1);
+        const double height = ZIGGURAT_HEIGHTS[layer - 1] - ZIGGURAT_HEIGHTS[layer];
+        if (height * uniform() + ZIGGURAT_HEIGHTS[layer] < std::exp(-0.5 * x * x)) return x;
+    }
+}
+
+double Generator::tail(bool negative) {
+    while (true) {
+        const double x = -ZIGGURAT_INVERSE_R * std::log1p(-uniform()), y = -std::log1p(-uniform());
+        if (y + y > x * x) return negative ? -(ZIGGURAT_R + x) : ZIGGURAT_R + x;
+    }
+}
+
+void Generator::normals(double* out, std::size_t count) {
+    for (std::size_t i = 0; i < count; i++) out[i] = normal();
+}
+
+}  // namespace dpmix

@@ -1,0 +1,91 @@
+// The part of dpmix.kernels._cpu for dpmix.model: conjugate draws and label swaps on NumPy arrays, and a
+// generator.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include "conjugate.hpp"
+#include "generator.hpp"
+#include "swaps.hpp"
+
+namespace nb = nanobind;
+
+namespace dpmix {
+namespace {
+
+template <class Number, std::size_t DIMENSIONS>
+using ArrayOf = nb::ndarray<Number, nb::ndim<DIMENSIONS>, nb::c_contig, nb::device::cpu>;
+using In1 = ArrayOf<const double, 1>;
+using In2 = ArrayOf<const double, 2>;
+using In3 = ArrayOf<const double, 3>;
+using Out1 = ArrayOf<double, 1>;
+using Out2 = ArrayOf<double, 2>;
+using Out3 = ArrayOf<double, 3>;
+using Ints = ArrayOf<const std::int64_t, 1>;
+using IntsOut = ArrayOf<std::int64_t, 1>;
+
+void posterior(In1 counts, In2 sums, In3 scatters, In2 centres, In1 m, double gamma, In2 scale, Out2 means,
+               Out1 precisions, Out3 scales) {
+    const nb::gil_scoped_release released;
+    const int n_components = static_cast<int>(counts.shape(0)), dim = static_cast<int>(m.shape(0));
+    conjugate_posterior({n_components, dim, counts.data(), sums.data(), scatters.data(), centres.data(),
+                         m.data(), scale.data(), gamma},
+                        means.data(), precisions.data(), scales.data());
+}
+
+int draw(In2 means, In1 precisions, In3 scales, In3 normals, In2 gammas, In2 noise, int threads,
+         Out2 new_means, Out3 covariances, Out3 whiteners) {
+    const nb::gil_scoped_release released;
+    const int n_components = static_cast<int>(means.shape(0)), dim = static_cast<int>(means.shape(1));
+    return draw_parameters({n_components, dim, means.data(), precisions.data(), scales.data(), normals.data(),
+                            gammas.data(), noise.data()},
+                           threads, new_means.data(), covariances.data(), whiteners.data());
+}
+
+void normals(Generator& generator, Out1 out) {
+    const nb::gil_scoped_release released;
+    generator.normals(out.data(), out.shape(0));
+}
+
+StickOrder stick_order(Out1& counts, IntsOut& order) {
+    return {static_cast<int>(counts.shape(0)), counts.data(), order.data()};
+}
+
+nb::tuple counts_of(const Moves& moves) { return nb::make_tuple(moves.proposed, moves.accepted); }
+
+nb::tuple swap_any(Out1 counts, IntsOut order, In1 log_weights, Ints firsts, Ints others, In1 levels) {
+    return counts_of(exchange_any(stick_order(counts, order), log_weights.data(), firsts.data(),
+                                  others.data(), levels.data()));
+}
+
+nb::tuple swap_with_sticks(Out1 counts, IntsOut order, Out1 log1m_sticks, In1 levels) {
+    return counts_of(exchange_with_sticks(stick_order(counts, order), log1m_sticks.data(), levels.data()));
+}
+
+nb::tuple swap_collapsed(Out1 counts, IntsOut order, double alpha, double after, In1 uniforms) {
+    return counts_of(exchange_collapsed(stick_order(counts, order), alpha, after, uniforms.data()));
+}
+
+}  // namespace
+
+void bind_model(nb::module_& module) {
+    using namespace nb::literals;
+    module.def("posterior", &posterior, "counts"_a, "sums"_a, "scatters"_a, "centres"_a, "m"_a, "gamma"_a,
+               "scale"_a, "means"_a.noconvert(), "precisions"_a.noconvert(), "scales"_a.noconvert());
+    module.def("draw_parameters", &draw, "means"_a, "precisions"_a, "scales"_a, "normals"_a, "gammas"_a,
+               "noise"_a, "threads"_a, "new_means"_a.noconvert(), "covariances"_a.noconvert(),
+               "whiteners"_a.noconvert());
+    module.def("swap_any", &swap_any, "counts"_a.noconvert(), "order"_a.noconvert(), "log_weights"_a,
+               "firsts"_a, "others"_a, "levels"_a);
+    module.def("swap_with_sticks", &swap_with_sticks, "counts"_a.noconvert(), "order"_a.noconvert(),
+               "log1m_sticks"_a.noconvert(), "levels"_a);
+    module.def("swap_collapsed", &swap_collapsed, "counts"_a.noconvert(), "order"_a.noconvert(), "alpha"_a,
+               "after"_a, "uniforms"_a);
+    nb::class_<Generator>(module, "Generator")
+        .def(nb::init<std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t>(), "key0"_a, "key1"_a,
+             "counter1"_a, "counter2"_a)
+        .def("normals", &normals, "out"_a.noconvert())
+        .def_prop_ro("capsule",
+                     [](Generator& own) { return nb::capsule(own.bit_generator(), "BitGenerator"); });
+}
+
+}  // namespace dpmix
