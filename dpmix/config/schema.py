@@ -71,6 +71,29 @@ class PriorConfig(Section):
         ge=1e-6,
         le=1e6,
     )
+    kappa_shape: float = key(
+        1.0,
+        "Shape of the gamma prior of the concentration kappa of the samples (model.samples: hierarchical).",
+        "with rate 0.01 an exponential distribution of mean 100",
+        ge=1e-3,
+        le=1e6,
+    )
+    kappa_rate: float = key(
+        0.01,
+        "Rate of the gamma prior of the concentration kappa of the samples.",
+        "at kappa 100 the proportion of a population of 10% varies by 30% of itself between samples; the "
+        "samples determine kappa",
+        ge=1e-9,
+        le=1e6,
+    )
+    shift: float = key(
+        0.2,
+        "Scale of the half-t prior (3 degrees of freedom) of the standard deviation tau of shifts "
+        "(model.shifts), in the units of the preprocessed events.",
+        "0.2 standard deviations of a channel: smaller than the distance between most populations",
+        ge=1e-6,
+        le=1e3,
+    )
 
 
 class ModelConfig(Section):
@@ -93,6 +116,22 @@ class ModelConfig(Section):
         "shapes of populations, and chains disagree; see docs/explanation/coarsening.md",
         need="a number of events from 1 to 1e12, auto, or null",
     )
+    samples: Literal["pooled", "hierarchical"] = key(
+        "pooled",
+        "pooled: all samples have the same weights of the components. hierarchical: each sample has its own, "
+        "which vary about common weights (hierarchical Dirichlet process); needs the CPU engine, "
+        "mcmc.split_merge: 0 and at least two samples. See docs/explanation/model.md.",
+        "the model of one sample; hierarchical is for cohorts of samples whose proportions differ",
+    )
+    shifts: str = key(
+        "none",
+        "Shifts of all component means in the hierarchical model: none, sample (each sample has its own), or "
+        "a column of data.samples (samples with the same value share a shift, for example a batch). Shifts "
+        "sum to 0.",
+        "where files agree, shifts only add parameters",
+        min_length=1,
+        need="none, sample, or a column of data.samples",
+    )
     prior: PriorConfig = PriorConfig()
     learn: list[Literal["alpha", "m", "gamma", "nu", "phi"]] = key(
         ["alpha", "gamma", "nu", "phi"],
@@ -106,6 +145,12 @@ class ModelConfig(Section):
         "have mean 0",
         need="a list of different names from alpha, m, gamma, nu, phi, for example [alpha, phi], or []",
     )
+
+    @model_validator(mode="after")
+    def _shifts_need_samples(self) -> ModelConfig:
+        if self.shifts != "none" and self.samples == "pooled":
+            raise ValueError(f"shifts is {self.shifts}; this needs samples: hierarchical")
+        return self
 
     @field_validator("learn")
     @classmethod

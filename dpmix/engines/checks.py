@@ -59,8 +59,11 @@ def checked_parameters(mixture: Mixture, n_channels: int) -> tuple[Array, Array,
     Raises
     ------
     ValueError
-        Shapes do not match, the number of components is out of range, or numbers are not finite.
+        Shapes do not match, the number of components is out of range, numbers are not finite, or samples
+        have their own weights.
     """
+    if mixture.samples is not None:
+        raise ValueError("mixture: this engine has one mixture for all events, not one for each sample")
     n_components = len(mixture.means)
     if not 1 <= n_components <= MAX_COMPONENTS:
         raise ValueError(f"mixture: got {n_components} components, need 1 to {MAX_COMPONENTS}")

@@ -13,7 +13,9 @@ import numpy.typing as npt
 from dpmix.config.engine import EngineConfig
 from dpmix.engines import cpu, cuda
 from dpmix.engines.base import Engine
+from dpmix.engines.cohort import CohortEngine
 from dpmix.errors import ConfigError
+from dpmix.model.mixture import Ints
 from dpmix.model.sample_weights import SampleWeights
 
 log = logging.getLogger("dpmix")
@@ -62,6 +64,7 @@ def make_engine(
     events: npt.NDArray[np.float32],
     scratch: Path | None = None,
     weights: SampleWeights | None = None,
+    starts: Ints | None = None,
 ) -> Engine:
     """Return the engine of an available backend.
 
@@ -75,6 +78,8 @@ def make_engine(
         Folder for the CPU engine's values of every event; default: memory.
     weights : SampleWeights, optional
         Weights of the events. Default: every event has weight 1.
+    starts : int64 [S + 1], optional
+        Starts of the samples: of an engine for the hierarchical model, on the CPU only.
 
     Raises
     ------
@@ -85,6 +90,16 @@ def make_engine(
         from dpmix.engines.cluster import ClusterEngine  # Dask is slow to import
 
         return ClusterEngine(events, config, weights)
+    if starts is not None:
+        return CohortEngine(
+            events,
+            starts,
+            threads=config.threads,
+            pruning=config.pruning,
+            weight_floor=config.weight_floor,
+            scratch=scratch,
+            weights=weights,
+        )
     if backend == "cpu":
         return cpu.CpuEngine(
             events,

@@ -170,9 +170,10 @@ class CpuEngine(SummingEngine):
         """Wall seconds of all passes so far."""
         return {"kernels": self._seconds}
 
-    def draw_sums(self, mixture: Mixture, key: Key) -> Array:
+    def draw_sums(self, mixture: Mixture, key: Key, state: Array | None = None) -> Array:
+        """Draw every label and return the state of the sums; a given state of zeros is used and returned."""
         parameters, now = checked_parameters(mixture, self._n_channels), numbers_now(mixture)
-        state = zeros(mixture)
+        state = zeros(mixture) if state is None else state
         with self._timed():
             self._native.draw_labels(*parameters, now, *key, state)
         return state

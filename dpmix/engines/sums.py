@@ -59,16 +59,17 @@ def zeros(mixture: Mixture, n_log_densities: int = 1) -> Array:
 
 def stats_of(values: Array, mixture: Mixture) -> Stats:
     """Return the statistics of a draw or an E step from its sums, float64 [K * N_MOMENTS + 1]."""
-    return _stats(values[:-1], mixture, float(values[-1]))
+    return moments_of(values[:-1], mixture, float(values[-1]))
 
 
 def division_of(values: Array, mixture: Mixture) -> tuple[Stats, Array]:
     """Return statistics and log probabilities of a division from its sums [2 * P * N_MOMENTS + P]."""
     n_pairs = len(mixture.means) // 2
-    return _stats(values[:-n_pairs], mixture, 0.0), values[-n_pairs:]
+    return moments_of(values[:-n_pairs], mixture, 0.0), values[-n_pairs:]
 
 
-def _stats(moments: Array, mixture: Mixture, log_likelihood: float) -> Stats:
+def moments_of(moments: Array, mixture: Mixture, log_likelihood: float) -> Stats:
+    """Return the statistics of moments, float64 [K * N_MOMENTS]."""
     n_components, dim = mixture.means.shape
     counts, sums, scatters = Layout(dim).unpack_moments(moments.reshape(n_components, -1))
     return Stats(counts, sums, scatters, rounded(mixture.means), log_likelihood)

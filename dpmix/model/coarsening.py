@@ -16,7 +16,7 @@ docs/explanation/coarsening.md states which distribution the sampler has.
 
 from __future__ import annotations
 
-from dpmix.model.mixture import Stats
+from dpmix.model.mixture import SampleStats, Stats
 
 
 def zeta_of(coarseness: float | None, n_events: int) -> float:
@@ -39,10 +39,12 @@ def coarsened(stats: Stats, zeta: float) -> Stats:
     """
     if zeta == 1.0:
         return stats
+    own = stats.by_sample
     return Stats(
         zeta * stats.counts,
         zeta * stats.sums,
         zeta * stats.scatters,
         stats.centres,
         stats.log_likelihood,
+        None if own is None else SampleStats(zeta * own.counts, zeta * own.sums),
     )

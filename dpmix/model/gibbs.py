@@ -12,9 +12,10 @@ N events, D channels, K components.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
-from dpmix.model import hyperparameters, normal_wishart, stick_breaking
+from dpmix.model import cohort, hyperparameters, normal_wishart, stick_breaking
 from dpmix.model.coarsening import coarsened
 from dpmix.model.label_swaps import Swaps, swap_labels
 from dpmix.model.mixture import Hyperparameters, Ints, Parameters, State, Stats, no_events
@@ -98,15 +99,53 @@ def sweep(
         stats, moves = regroup(stats, hyper, state.alpha)
     conditional = normal_wishart.posterior(stats, hyper)
     parameters = normal_wishart.draw_parameters(conditional, stream.fast_step(Step.PARAMETERS), threads)
-    sticks = stick_breaking.draw_sticks(stats.counts, state.alpha, stream.step(Step.STICKS))
+    tables = _draw_tables(state, stats, stream)
+    counts = stats.counts if tables is None else tables.by_component
+    sticks = stick_breaking.draw_sticks(counts, state.alpha, stream.step(Step.STICKS))
     alpha = state.alpha
     if "alpha" in prior.learned:
         alpha = stick_breaking.draw_alpha(sticks.log1m_sticks, prior, stream.step(Step.ALPHA))
     order, swaps = None, Swaps()
     if label_swaps:
-        order, sticks, swaps = swap_labels(stats.counts, sticks, alpha, stream.step(Step.SWAPS))
+        order, sticks, swaps = swap_labels(counts, sticks, alpha, stream.step(Step.SWAPS))
         parameters = Parameters(*(part[order] for part in parameters))
-    return State(stream.iteration, alpha, *sticks, *parameters, hyper), Info(order, *moves, *swaps)
+    following = State(stream.iteration, alpha, *sticks, *parameters, hyper)
+    if tables is not None:
+        following = _with_cohort(following, state, stats, tables, order, prior, stream)
+    return following, Info(order, *moves, *swaps)
+
+
+def _draw_tables(state: State, stats: Stats, stream: Stream) -> cohort.Tables | None:
+    """Draw the table counts of the hierarchical model, which are the counts for sticks and label swaps."""
+    if state.cohort is None or stats.by_sample is None:
+        return None
+    shapes = cohort.shapes_of(state.log_base_weights, state.cohort.kappa)
+    return cohort.draw_tables(stats.by_sample.counts, shapes, stream.step(Step.TABLES))
+
+
+def _with_cohort(
+    following: State,
+    state: State,
+    stats: Stats,
+    tables: cohort.Tables,
+    order: Ints | None,
+    prior: Prior,
+    stream: Stream,
+) -> State:
+    """Return the new state with what differs between samples drawn, given all else."""
+    assert state.cohort is not None
+    assert stats.by_sample is not None
+    own = cohort.draw(
+        state.cohort,
+        stats.by_sample.reordered(order),
+        stats.centres if order is None else stats.centres[order],
+        Parameters(following.means, following.covariances, following.whiteners),
+        following.log_base_weights,
+        tables,
+        prior,
+        stream,
+    )
+    return replace(following, cohort=own)
 
 
 def _draw_hyperparameters(state: State, stats: Stats, prior: Prior, stream: Stream) -> Hyperparameters:

@@ -67,6 +67,21 @@ class Hyperparameters:
     phi: Array
 
 
+class SampleTerms(NamedTuple):
+    """What differs between samples in a mixture.
+
+    Attributes
+    ----------
+    log_weights : float64 [S, K]
+        log pi_sj.
+    shifts : float64 [S, D]
+        Shift of all component means.
+    """
+
+    log_weights: Array
+    shifts: Array
+
+
 @dataclass(frozen=True)
 class Mixture:
     """The values of a mixture that an engine requires.
@@ -87,6 +102,9 @@ class Mixture:
         order[j] is the number that component j had when the labels of the chain were last drawn; None if the
         components have kept their numbers. The CPU engine uses the last labels for pruning; its results do
         not depend on them.
+    samples : SampleTerms, optional
+        Weights and shift of each sample in the hierarchical model (`dpmix.model.cohort`); log_weights are
+        then those of all events together. None: those of all samples are the same.
     """
 
     log_weights: Array
@@ -94,6 +112,26 @@ class Mixture:
     whiteners: Array
     log_norms: Array
     order: Ints | None = None
+    samples: SampleTerms | None = None
+
+
+class SampleStats(NamedTuple):
+    """Statistics of labelled events by sample, in the hierarchical model.
+
+    Attributes
+    ----------
+    counts : float64 [S, K]
+        Events of each component in each sample.
+    sums : float64 [S, K, D]
+        Sums of x - shift - centre.
+    """
+
+    counts: Array
+    sums: Array
+
+    def reordered(self, order: Ints | None) -> SampleStats:
+        """Return the statistics with component order[j] in place j; None leaves them as they are."""
+        return self if order is None else SampleStats(self.counts[:, order], self.sums[:, order])
 
 
 @dataclass(frozen=True)
@@ -113,6 +151,9 @@ class Stats:
         them.
     log_likelihood : float
         sum_i log sum_j pi_j N(x_i | mu_j, Sigma_j) of the mixture that the labels were drawn from, in nats.
+    by_sample : SampleStats, optional
+        Of a mixture with weights and shifts of samples; the shifts are subtracted from the events in all
+        statistics.
     """
 
     counts: Array
@@ -120,6 +161,7 @@ class Stats:
     scatters: Array
     centres: Array
     log_likelihood: float
+    by_sample: SampleStats | None = None
 
     def __add__(self, other: Stats) -> Stats:
         if not np.array_equal(self.centres, other.centres):
@@ -164,6 +206,49 @@ class Parameters(NamedTuple):
     whiteners: Array
 
 
+@dataclass(frozen=True, eq=False)
+class Cohort:
+    """The part of a state that differs between samples, in the hierarchical model (`dpmix.model.cohort`).
+
+    Attributes
+    ----------
+    kappa : float
+        Concentration of the weights of the samples about beta.
+    log_weights : float64 [S, K]
+        log pi_sj.
+    shifts : float64 [G, D]
+        Different shifts; they sum to 0. G is 0 in a model without shifts.
+    taus : float64 [D] or [0]
+        Standard deviation of the shifts in each channel.
+    groups : int64 [S]
+        The shift of each sample, 0 to G - 1; -1 without shifts.
+    shares : float64 [S]
+        Share of each sample in all events; they sum to 1.
+    """
+
+    kappa: float
+    log_weights: Array
+    shifts: Array
+    taus: Array
+    groups: Ints
+    shares: Array
+
+    @property
+    def sample_shifts(self) -> Array:
+        """The shift of each sample, float64 [S, D]; 0 without shifts."""
+        if not len(self.shifts):
+            return np.zeros((len(self.groups), self.shifts.shape[1]))
+        return self.shifts[self.groups]
+
+    @property
+    def mean_log_weights(self) -> Array:
+        """Log weights of the components in all events together, float64 [K]."""
+        with np.errstate(divide="ignore"):  # a sample without events
+            terms = np.log(self.shares)[:, None] + self.log_weights
+        means: Array = np.logaddexp.reduce(terms, axis=0)
+        return means
+
+
 @dataclass(frozen=True)
 class State:
     """One state of the chain, or one iterate of Bayesian EM.
@@ -184,6 +269,8 @@ class State:
         draws them and because a resumed chain must continue from the same bits.
     hyperparameters : Hyperparameters
         The values under which the components were drawn: those of the prior, except where they are learned.
+    cohort : Cohort, optional
+        In the hierarchical model; the sticks are then those of beta.
     """
 
     iteration: int
@@ -194,6 +281,7 @@ class State:
     covariances: Array
     whiteners: Array
     hyperparameters: Hyperparameters
+    cohort: Cohort | None = None
 
     @property
     def n_components(self) -> int:
@@ -206,9 +294,14 @@ class State:
         return np.exp(self.log_sticks)
 
     @property
-    def log_weights(self) -> Array:
-        """log pi_j, float64 [K]."""
+    def log_base_weights(self) -> Array:
+        """Log weights that the sticks give, float64 [K]: log pi_j, log beta_j in the hierarchical model."""
         return log_weights(self.log_sticks, self.log1m_sticks)
+
+    @property
+    def log_weights(self) -> Array:
+        """log pi_j, float64 [K]; in the hierarchical model those of all events together."""
+        return self.log_base_weights if self.cohort is None else self.cohort.mean_log_weights
 
     @property
     def weights(self) -> Array:
@@ -230,7 +323,11 @@ def live_log1m_sticks(log1m_sticks: Array) -> Array:
 
 def mixture_of(state: State, order: Ints | None = None) -> Mixture:
     """Return the mixture of a state, as an engine evaluates it; `order` as in `Mixture`."""
-    return Mixture(state.log_weights, state.means, state.whiteners, log_norms(state.whiteners), order)
+    own = state.cohort
+    samples = None if own is None else SampleTerms(own.log_weights, own.sample_shifts)
+    return Mixture(
+        state.log_weights, state.means, state.whiteners, log_norms(state.whiteners), order, samples
+    )
 
 
 def mixture_from(log_weights: Array, means: Array, covariances: Array) -> Mixture:

@@ -16,6 +16,7 @@ GAMMA_SHAPE = 0.5
 NU_STEPS = 2.0 ** (np.arange(-48, 49) / 8.0)
 PHI_EXTRA_DOF = 2
 PHI_FLOOR = 1e-4
+SHIFT_DOF = 3
 
 
 @dataclass(frozen=True)
@@ -31,11 +32,18 @@ class Prior(Hyperparameters):
         Gamma prior of the concentration alpha.
     learned : frozenset of str
         The names of those of alpha, m, gamma, nu and phi that are learned.
+    kappa_shape, kappa_rate : float
+        Gamma prior of the concentration kappa of the samples (`dpmix.model.cohort`).
+    shift_scale : float
+        Scale of the half-t prior, with `SHIFT_DOF` degrees of freedom, of the spread of shifts.
     """
 
     alpha_shape: float
     alpha_rate: float
     learned: frozenset[str] = frozenset({"alpha"})
+    kappa_shape: float = 1.0
+    kappa_rate: float = 0.01
+    shift_scale: float = 0.2
 
     @property
     def centre(self) -> Hyperparameters:

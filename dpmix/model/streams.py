@@ -33,6 +33,10 @@ class Step(IntEnum):
     SPLIT_MERGE = 9
     MAP = 10
     COARSENESS = 11
+    TABLES = 12
+    CONCENTRATION = 13
+    SAMPLE_WEIGHTS = 14
+    SHIFTS = 15
 
 
 class FastGenerator:

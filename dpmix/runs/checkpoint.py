@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmix.errors import DataError
-from dpmix.model.mixture import Hyperparameters, State
+from dpmix.model.mixture import Cohort, Hyperparameters, State
 from dpmix.system.files import replacing, sync_folder
 
 # The array of the file that holds each field. These names never change: files of every version must load.
@@ -20,8 +20,9 @@ OLDER_NAMES = {"log1m_sticks": "log_rests"}
 STATE_ARRAYS = {
     field.name: f"state.{OLDER_NAMES.get(field.name, field.name)}"
     for field in fields(State)
-    if field.name != "hyperparameters"
+    if field.name not in ("hyperparameters", "cohort")
 }
+COHORT_ARRAYS = {field.name: f"cohort.{field.name}" for field in fields(Cohort)}
 HYPER_ARRAYS = {field.name: f"given.{field.name}" for field in fields(Hyperparameters)}
 
 
@@ -62,6 +63,9 @@ def save(
         },
         **{f"extra.{name}": array for name, array in extra.items()},
     }
+    if cohorts := [state.cohort for state in states if state.cohort is not None]:
+        for name, array in COHORT_ARRAYS.items():
+            arrays[array] = np.stack([getattr(cohort, name) for cohort in cohorts])
     with replacing(path) as temporary, temporary.open("wb") as file:  # savez would add a suffix to a name
         np.savez(file, **arrays)
     sync_folder(path.parent)
@@ -86,7 +90,11 @@ def load(path: Path, run_id: str) -> Checkpoint | None:
         columns = [arrays.pop(array) for array in STATE_ARRAYS.values()]
         values = [arrays.pop(array) for array in HYPER_ARRAYS.values()]
         hyper = [Hyperparameters(*map(_plain, row)) for row in zip(*values, strict=True)]
-        states = [State(*map(_plain, row)) for row in zip(*columns, hyper, strict=True)]
+        cohorts: list[Cohort | None] = [None] * len(hyper)
+        if COHORT_ARRAYS["kappa"] in arrays:
+            own = [arrays.pop(array) for array in COHORT_ARRAYS.values()]
+            cohorts = [Cohort(*map(_plain, row)) for row in zip(*own, strict=True)]
+        states = [State(*map(_plain, row)) for row in zip(*columns, hyper, cohorts, strict=True)]
     except (OSError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile):
         raise DataError(f"{path}: not a whole checkpoint; restart with --overwrite") from None
     if owner != run_id:

@@ -37,6 +37,9 @@ COUNTS = {"mcmc": MCMC_COUNTS, "bem": ("emptied",)}
 """Counts of one sweep of MCMC and of one step of Bayesian EM (`dpmix.model.gibbs.Info`,
 `dpmix.model.bem.Info`)."""
 
+COHORT = ("kappa", "base_weights", "sample_proportions", "shifts", "tau")
+"""Draws of the hierarchical model (`dpmix.model.cohort`); shifts and tau only in a model with shifts."""
+
 GROUPS = ("posterior", "sample_stats", "trace", "profile", "convergence")
 DRAWN_GROUPS = ("posterior", "sample_stats")  # a row of a dataset for every draw
 REFERENCES = "reference_events"  # the constant that a run has where mcmc.until is not null
@@ -113,6 +116,8 @@ class Layout:
         The learned ones of `dpmix.model.mixture.HYPERPARAMETERS`.
     counts : sequence of str
         `COUNTS` of the kind; none in files of format 1.
+    cohort : sequence of str
+        Those of `COHORT` that the model has; none for a pooled model.
     """
 
     kind: str
@@ -125,6 +130,7 @@ class Layout:
     attributes: Mapping[str, object]
     learned: Sequence[str] = ()
     counts: Sequence[str] = ()
+    cohort: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if self.kind not in ("mcmc", "bem"):
@@ -148,6 +154,7 @@ class Layout:
             "component": self.n_components,
             "channel": len(self.channels),
             "channel_bis": len(self.channels),
+            "sample": len(np.asarray(self.constants["sample"][1])) if "sample" in self.constants else 0,
             "span": len(SPANS),
             "reference": self.n_references,
             "quantity": 1 + self.n_references + MAX_POPULATIONS,
@@ -169,12 +176,20 @@ class Layout:
             "nu": draw,
             "phi": (*draw, "channel", "channel_bis"),
         }
+        cohort = {
+            "kappa": draw,
+            "base_weights": (*draw, "component"),
+            "sample_proportions": (*draw, "sample", "component"),
+            "shifts": (*draw, "sample", "channel"),
+            "tau": (*draw, "channel"),
+        }
         return {
             "posterior/weights": ((*draw, "component"), np.float64),
             "posterior/means": ((*draw, "component", "channel"), np.float64),
             "posterior/covariances": ((*draw, "component", "channel", "channel_bis"), np.float64),
             "posterior/alpha": (draw, np.float64),
             **{f"posterior/{name}": (hyperparameters[name], np.float64) for name in self.learned},
+            **{f"posterior/{name}": (cohort[name], np.float64) for name in self.cohort},
             "sample_stats/log_likelihood": (draw, np.float64),
             "sample_stats/log_posterior": (draw, np.float64),
             "sample_stats/occupied": (draw, np.int64),
@@ -200,8 +215,9 @@ class Layout:
     def checkpoint_bytes(self) -> int:
         """Bytes of the checkpoint and of the next one; for a moment, both are on the disk."""
         states = self.chains if self.kind == "mcmc" else 3
-        dim = len(self.channels)
-        return 2 * states * (8 * self.n_components * (dim**2 + dim + 2) + 8 * dim**2 + 4096)
+        dim, n_samples = len(self.channels), self.sizes["sample"] if self.cohort else 0
+        own = 8 * n_samples * (self.n_components + dim + 2)
+        return 2 * states * (8 * self.n_components * (dim**2 + dim + 2) + 8 * dim**2 + own + 4096)
 
 
 def lay_out(path: Path, layout: Layout) -> None:

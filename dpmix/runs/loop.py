@@ -14,7 +14,7 @@ import numpy as np
 
 from dpmix.errors import DataError, DpmixError, EngineError
 from dpmix.inputs.storage import release_pages
-from dpmix.model import gibbs
+from dpmix.model import cohort, gibbs
 from dpmix.model.mixture import State, Stats, occupied
 from dpmix.model.prior import log_prior
 from dpmix.model.streams import Step, Stream
@@ -151,12 +151,20 @@ def record_of(
     """
     return Record(
         log_likelihood=stats.log_likelihood,
-        log_posterior=session.zeta * stats.log_likelihood + log_prior(state, session.prior),
+        log_posterior=session.zeta * stats.log_likelihood + _log_prior(session, state),
         occupied=occupied(stats.counts),
         alpha=state.alpha,
         seconds=seconds,
         counts=counts,
     )
+
+
+def _log_prior(session: Session, state: State) -> float:
+    """Return the log prior density of a state, with that of what differs between samples, in nats."""
+    density = log_prior(state, session.prior)
+    if state.cohort is not None:
+        density += cohort.log_prior(state.cohort, state.log_base_weights, session.prior)
+    return density
 
 
 def report_of(

@@ -20,7 +20,7 @@ from dpmix.model import gibbs, split_merge
 from dpmix.model.mixture import Array, Ints, Mixture, State, Stats, mixture_of
 from dpmix.model.split_merge import SplitAssignment
 from dpmix.model.streams import Key, Stream
-from dpmix.runs import initialise
+from dpmix.runs import cohort, initialise
 from dpmix.runs.bem import best_end
 from dpmix.runs.checkpoint import Checkpoint, checkpoint_path
 from dpmix.runs.layout import MCMC_COUNTS, Record
@@ -287,6 +287,8 @@ def _resumed_chains(session: Session, resume: bool) -> list[_Chain]:
         raise DataError(
             f"{checkpoint_path(session.writer.path)}: does not fit the run; restart with --overwrite"
         )
+    for state in checkpoint.states:
+        cohort.check_fits(state, session.groups)
     most = "" if session.config.mcmc.until is None else "at most "
     log.info("resuming from sweep %d of %s%d", checkpoint.iteration, most, session.config.mcmc.sweeps)
     pairs = zip(checkpoint.states, counts.tolist(), strict=True)
@@ -300,9 +302,11 @@ def _new_chains(session: Session, should_stop: ShouldStop) -> list[_Chain]:
         state = best_end(session, should_stop)
         return [] if state is None else [_Chain(state) for _ in numbers]
     if session.origin is None:
-        return [_Chain(start_state(session, number, method)) for number in numbers]
-    origin, count = open_run(session.origin), session.config.model.components
+        states = [start_state(session, number, method) for number in numbers]
+    else:
+        origin, count = open_run(session.origin), session.config.model.components
+        given = count, session.events, session.prior
+        states = [initialise.from_run(origin, number, *given) for number in numbers]
     return [
-        _Chain(initialise.from_run(origin, number, count, session.events, session.prior))
-        for number in numbers
+        _Chain(cohort.with_samples(state, session.events, session.groups, session.prior)) for state in states
     ]

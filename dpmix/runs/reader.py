@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
-import warnings
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,10 +17,10 @@ from dpmix.config.load import parse_config
 from dpmix.config.schema import Config
 from dpmix.errors import DataError
 from dpmix.model.mixture import HYPERPARAMETERS, Array
-from dpmix.runs.layout import COUNTERS, AnyArray, coordinate
+from dpmix.runs.layout import COHORT, COUNTERS, AnyArray, coordinate
 from dpmix.runs.profile import SPANS
 from dpmix.runs.run_file import Slot, committed_draws, read_contents
-from dpmix.system.extras import require_extra
+from dpmix.system.extras import import_arviz
 
 if TYPE_CHECKING:
     import arviz
@@ -272,6 +270,22 @@ class Run:
         return drawn
 
     @property
+    def cohort(self) -> dict[str, Array]:
+        """What the hierarchical model adds, float64; empty for a pooled run.
+
+        kappa [chain, draw]; base_weights (beta) [chain, draw, K]; sample_proportions (pi_s), the weights of
+        the components in each sample, [chain, draw, S, K]; with shifts, shifts [chain, draw, S, D] and their
+        standard deviations tau [chain, draw, D].
+        """
+        drawn: dict[str, Array] = {
+            name: self._drawn(f"posterior/{name}") for name in COHORT if f"posterior/{name}" in self._arrays
+        }
+        if self.transformed:
+            for name in {"shifts", "tau"} & drawn.keys():
+                drawn[name] = drawn[name] * self.constants["channel_sds"]
+        return drawn
+
+    @property
     def sample_stats(self) -> dict[str, AnyArray]:
         """log_likelihood, log_posterior, occupied and seconds of the draws, each [chain, draw].
 
@@ -330,7 +344,7 @@ class Run:
         arviz_module = import_arviz()
         import xarray
 
-        learned = self.hyperparameters
+        learned = self.hyperparameters | self.cohort
         drawn: dict[str, AnyArray] = {
             **{f"posterior/{name}": values for name, values in learned.items()},
             **{f"posterior/{n}": getattr(self, n) for n in self._names("posterior") if n not in learned},
@@ -384,17 +398,3 @@ class Run:
 
 def _are_texts(values: list[Any]) -> bool:
     return all(isinstance(value, str) for value in values)
-
-
-def import_arviz() -> ModuleType:
-    """Import ArviZ only when needed: the import takes a second, and warns of the next version daily.
-
-    Raises
-    ------
-    ConfigError
-        ArviZ is not installed.
-    """
-    with warnings.catch_warnings(action="ignore", category=FutureWarning):
-        require_extra("arviz", "arviz", "Run.arviz()")
-        import arviz
-    return arviz

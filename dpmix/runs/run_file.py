@@ -5,6 +5,7 @@ The file is HDF5 in the netCDF-4 layout; ``arviz.from_netcdf`` and ``xarray.open
     posterior       weights [chain, draw, component], means [chain, draw, component, channel], covariances
                     [chain, draw, component, channel, channel_bis], alpha [chain, draw]; where learned,
                     m [chain, draw, channel], gamma, nu [chain, draw], phi [chain, draw, channel, channel_bis]
+                    in the hierarchical model `COHORT` (`Run.cohort`); weights are then those of all events
     sample_stats    log_likelihood, log_posterior, occupied, seconds [chain, draw]; counts of moves (Bayesian
                     EM: of emptied components), summed over the sweeps since the previous draw
     trace           the same and alpha, of each sweep: [chain, sweep], or [start, step] for Bayesian EM;
@@ -41,7 +42,16 @@ import numpy as np
 
 from dpmix.errors import DataError
 from dpmix.model.mixture import HYPERPARAMETERS
-from dpmix.runs.layout import COUNTERS, COUNTS, DRAWN_GROUPS, FORMAT_VERSION, GROUPS, AnyArray, Layout
+from dpmix.runs.layout import (
+    COHORT,
+    COUNTERS,
+    COUNTS,
+    DRAWN_GROUPS,
+    FORMAT_VERSION,
+    GROUPS,
+    AnyArray,
+    Layout,
+)
 
 ATTRIBUTE_TYPES = {
     **dict.fromkeys(
@@ -172,6 +182,7 @@ def layout_found(contents: Contents) -> Layout:
         attributes=contents.attributes,
         learned=[name for name in HYPERPARAMETERS if f"posterior/{name}" in slots],
         counts=counts_of(contents),
+        cohort=[name for name in COHORT if f"posterior/{name}" in slots],
     )
 
 

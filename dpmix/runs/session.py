@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -24,10 +24,10 @@ from dpmix.inputs.events import Events
 from dpmix.inputs.storage import Storage, is_in_file
 from dpmix.inputs.transforms import Scaling
 from dpmix.model.coarsening import zeta_of
-from dpmix.model.mixture import HYPERPARAMETERS
+from dpmix.model.mixture import HYPERPARAMETERS, Ints
 from dpmix.model.normal_wishart import ARITHMETIC
 from dpmix.model.prior import Prior
-from dpmix.runs import coarseness, initialise
+from dpmix.runs import coarseness, cohort, initialise
 from dpmix.runs.describe import describe_engine
 from dpmix.runs.layout import COUNTS, REFERENCES, WEIGHTS, Layout
 from dpmix.runs.monitors import reference_events
@@ -45,7 +45,8 @@ class Session:
     """Everything that the loops of MCMC and Bayesian EM work with; `open_session` makes it.
 
     `origin` is the run file whose last draw the chains start from, where mcmc.init names one. `coarseness` is
-    that of the config, or the one chosen at the start of the run.
+    that of the config, or the one chosen at the start of the run. `groups` is the shift of each sample in the
+    hierarchical model (`dpmix.runs.cohort.shift_groups`), None in a pooled one.
     """
 
     config: Config
@@ -56,6 +57,7 @@ class Session:
     writer: RunWriter
     profile: Profile
     coarseness: float | None
+    groups: Ints | None
 
     @property
     def zeta(self) -> float:
@@ -104,9 +106,10 @@ def open_session(kind: str, config: Config, base: Path, resume: bool, overwrite:
         # Before the data are read, which may take long: another run may be writing to the file.
         writer = None if earlier is None else stack.enter_context(RunWriter.reopen(path))
         choice = choose_backend(config.engine, None if earlier is None else earlier.engine["backend"])
+        cohort.require_supported(kind, config, choice.backend)
         storage = stack.enter_context(_storage(kind, config, choice.backend, resume or overwrite))
         events = _events(config, base, storage, earlier)
-        prior = make_prior(config.model, events.channels)
+        prior, groups = make_prior(config.model, events.channels), cohort.shift_groups(config, events)
         if origin is not None and not resume:  # an origin that does not fit must fail before a file is made
             initialise.from_run(open_run(origin), 0, config.model.components, events, prior)
         require_memory(kind, config, events, choice.backend)
@@ -119,13 +122,14 @@ def open_session(kind: str, config: Config, base: Path, resume: bool, overwrite:
         coarse = _coarseness(config, events, prior, earlier, profile)
         if writer is None or earlier is None:
             layout = layout_of(kind, config, base, events, attributes, coarse)
+            layout = replace(layout, cohort=cohort.names(groups))
             writer = stack.enter_context(RunWriter.create(path, layout, overwrite))
         else:
             warn_of_other_arithmetic(earlier.engine, attributes)
             check_same_data(earlier, events)
             if kind == "mcmc":
                 writer = _extended(stack, writer, config, earlier)
-        yield Session(config, origin, events, engine, prior, writer, profile, coarse.coarseness)
+        yield Session(config, origin, events, engine, prior, writer, profile, coarse.coarseness, groups)
 
 
 def _storage(kind: str, config: Config, backend: str, replaces: bool) -> Storage:
@@ -157,8 +161,11 @@ def _engine(config: Config, backend: str, events: Events, storage: Storage) -> I
     of spinning threads slows the threads of the engine.
     """
     scratch = storage.scratch(events.values)
+    starts = None if config.model.samples == "pooled" else events.sample_starts
     with (
-        closing(make_engine(backend, config.engine, events.values, scratch, events.weights)) as engine,
+        closing(
+            make_engine(backend, config.engine, events.values, scratch, events.weights, starts)
+        ) as engine,
         threadpool_limits(1, "blas"),
     ):
         yield engine
@@ -257,6 +264,9 @@ def make_prior(model: ModelConfig, channels: Sequence[str]) -> Prior:
         alpha_shape=prior.alpha_shape,
         alpha_rate=prior.alpha_rate,
         learned=frozenset(model.learn),
+        kappa_shape=prior.kappa_shape,
+        kappa_rate=prior.kappa_rate,
+        shift_scale=prior.shift,
     )
 
 

@@ -177,6 +177,7 @@ class RunWriter:
                 self._write(f"posterior/{name}", (chain, draw), getattr(state, name))
             for name in self._learned:
                 self._write(f"posterior/{name}", (chain, draw), getattr(state.hyperparameters, name))
+            self._write_cohort((chain, draw), state)
             for name in ("log_likelihood", "log_posterior", "occupied", "seconds"):
                 self._write(f"sample_stats/{name}", (chain, draw), getattr(record, name))
             self._write_counts("sample_stats", (chain, draw), record)
@@ -246,6 +247,18 @@ class RunWriter:
     @property
     def _run_id(self) -> str:
         return str(self._contents.attributes["run_id"])
+
+    def _write_cohort(self, place: tuple[int, int], state: State) -> None:
+        """Write what the hierarchical model adds to a draw."""
+        own = state.cohort
+        if own is None:
+            return
+        self._write("posterior/kappa", place, own.kappa)
+        self._write("posterior/base_weights", place, np.exp(state.log_base_weights))
+        self._write("posterior/sample_proportions", place, np.exp(own.log_weights))
+        if len(own.shifts):
+            self._write("posterior/shifts", place, own.sample_shifts)
+            self._write("posterior/tau", place, own.taus)
 
     def _write_counts(self, group: str, place: tuple[int, int], record: Record) -> None:
         """Write the counts of a record; a file of format 1 has no place for them."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from importlib import import_module
+from types import ModuleType
 
 from dpmix.errors import ConfigError
 
@@ -23,3 +25,17 @@ def require_extra(module: str, extra: str, purpose: str) -> None:
         import_module(module)
     except ImportError as error:
         raise ConfigError([f"{purpose} needs {module} ({error}): pip install 'dpmix[{extra}]'"]) from None
+
+
+def import_arviz() -> ModuleType:
+    """Import ArviZ only when needed: the import takes a second, and warns of the next version daily.
+
+    Raises
+    ------
+    ConfigError
+        ArviZ is not installed.
+    """
+    with warnings.catch_warnings(action="ignore", category=FutureWarning):
+        require_extra("arviz", "arviz", "Run.arviz()")
+        import arviz
+    return arviz

@@ -20,7 +20,8 @@ from dpmix.errors import ConfigError, DataError
 from dpmix.populations.alignment import align, write_aligned
 from dpmix.populations.partitions import contingency
 from dpmix.runs.mcmc import run_mcmc
-from dpmix.runs.reader import Run, import_arviz
+from dpmix.runs.reader import Run
+from dpmix.system.extras import import_arviz
 from dpmix.system.run_marker import is_run_file
 
 Ints = npt.NDArray[np.int64]

@@ -28,9 +28,10 @@ from dpmix.model.mixture import HYPERPARAMETERS, Array, Hyperparameters, State
 from dpmix.runs.checkpoint import checkpoint_path
 from dpmix.runs.layout import COUNTS, MCMC_COUNTS, Layout, Record
 from dpmix.runs.profile import SPANS
-from dpmix.runs.reader import import_arviz, open_run
+from dpmix.runs.reader import open_run
 from dpmix.runs.run_file import read_contents
 from dpmix.runs.writer import RunWriter
+from dpmix.system.extras import import_arviz
 
 CHAINS, K, CHANNELS = 2, 32, ("CD3", "CD4é", "side scatter", "CD8", "CD19")
 D = len(CHANNELS)

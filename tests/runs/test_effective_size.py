@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from dpmix.runs.effective_size import ess_bulk, ess_tail, r_hat
-from dpmix.runs.reader import import_arviz
+from dpmix.system.extras import import_arviz
 
 az = import_arviz()
 

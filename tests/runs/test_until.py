@@ -21,9 +21,9 @@ from dpmix.runs.describe import describe_run
 from dpmix.runs.loop import Checkpoints
 from dpmix.runs.mcmc import run_mcmc
 from dpmix.runs.monitors import InterimPopulations, interim_populations, reference_events
-from dpmix.runs.reader import import_arviz
 from dpmix.runs.resume import choose
 from dpmix.runs.until import Agreement, is_check
+from dpmix.system.extras import import_arviz
 
 NONE = np.zeros(3)  # no error is negligible
 

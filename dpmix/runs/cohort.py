@@ -1,0 +1,100 @@
+"""The hierarchical model in a run: which samples share a shift, what supports it, and its initial values."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from dpmix.config.schema import Config
+from dpmix.errors import ConfigError, DataError
+from dpmix.inputs.events import Events
+from dpmix.model import cohort
+from dpmix.model.mixture import Array, Ints, State
+from dpmix.model.prior import Prior
+from dpmix.runs.layout import COHORT
+
+
+def require_supported(kind: str, config: Config, backend: str) -> None:
+    """Raise `ConfigError` where a run of the hierarchical model needs what it does not have yet."""
+    if config.model.samples == "pooled":
+        return
+    problems = []
+    if kind == "bem":
+        problems.append("model.samples: hierarchical has no Bayesian EM; run dpmix mcmc")
+    elif config.mcmc.init == "bem":
+        problems.append("mcmc.init: Bayesian EM has no hierarchical model; take kmeans, random or prior")
+    if backend != "cpu":
+        problems.append(
+            f"engine.backend: the {backend} engine has no hierarchical model; take --set engine.backend=cpu"
+        )
+    if kind == "mcmc" and config.mcmc.split_merge:
+        problems.append(
+            "mcmc.split_merge: the hierarchical model has no split-merge moves; take --set mcmc.split_merge=0"
+        )
+    if problems:
+        raise ConfigError(problems)
+
+
+def shift_groups(config: Config, events: Events) -> Ints | None:
+    """Return the shift of each sample, int64 [S] from 0, or -1 without shifts; None for a pooled model.
+
+    Raises
+    ------
+    ConfigError
+        There are fewer than two samples or shifts, or the column does not exist.
+    """
+    model, n_samples = config.model, len(events.samples)
+    if model.samples == "pooled":
+        return None
+    if n_samples < 2:
+        raise ConfigError(["model.samples: hierarchical needs at least two samples, the data have one"])
+    if model.shifts == "none":
+        return np.full(n_samples, -1, np.int64)
+    if model.shifts == "sample":
+        return np.arange(n_samples, dtype=np.int64)
+    columns = events.sample_columns
+    if model.shifts not in columns:
+        found = ", ".join(columns) or "no column"
+        raise ConfigError(
+            [f"model.shifts: {model.shifts} is not none, sample or a column of data.samples (found: {found})"]
+        )
+    groups: Ints = np.unique(list(columns[model.shifts]), return_inverse=True)[1].astype(np.int64)
+    if groups.max() == 0:
+        raise ConfigError(
+            [f"model.shifts: all samples have the same {model.shifts}; take none, sample or another column"]
+        )
+    return groups
+
+
+def sample_shares(events: Events) -> Array:
+    """Return the share of each sample in all events, each counted with its weight, float64 [S]."""
+    sizes = np.diff(events.sample_starts).astype(np.float64)
+    if events.weights is not None:
+        sizes *= events.weights.values
+    shares: Array = sizes / sizes.sum()
+    return shares
+
+
+def with_samples(state: State, events: Events, groups: Ints | None, prior: Prior) -> State:
+    """Return an initial state with all samples alike; the state itself for a pooled model."""
+    if groups is None:
+        return state
+    return replace(state, cohort=cohort.start(state.log_base_weights, sample_shares(events), groups, prior))
+
+
+def names(groups: Ints | None) -> tuple[str, ...]:
+    """Return the draws of the run file that the model adds."""
+    if groups is None:
+        return ()
+    return COHORT if groups.max() >= 0 else COHORT[:3]
+
+
+def check_fits(state: State, groups: Ints | None) -> None:
+    """Raise `DataError` where a state to resume from has other samples or shifts than the run."""
+    own = state.cohort
+    fits = own is None if groups is None else own is not None and np.array_equal(own.groups, groups)
+    if not fits:
+        raise DataError(
+            "checkpoint: its samples or shifts are not those of the run; restart with --overwrite"
+        )
