@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import cohort_cases
 import numpy as np
 import test_gibbs
 from comparisons import calibration, family_wise, joint_distribution
@@ -43,6 +44,10 @@ SHORT: Mapping[str, Callable[[], dict[str, float]]] = {
     "joint, learned": lambda: joint_distribution(LEARNED, 150, 6, PLAIN),
     "exact": lambda: exact_posterior(1.0, 2000, PLAIN, batches=40),
     "split-merge": lambda: split_merge_alone(1000),
+    "samples, tables": lambda: cohort_cases.table_counts(2000),
+    "samples, shifts": lambda: cohort_cases.shift_and_tau_draws(3000),
+    "samples, exact": lambda: cohort_cases.exact_posterior(1500),
+    "samples, joint": lambda: cohort_cases.joint_distribution(150, 8),
     "calibration": lambda: calibration(FIXED, 60, Schedule(burn_in=20, draws=15, thin=4), PLAIN),
 }
 

@@ -38,6 +38,15 @@ CHEAPEST = {
     "nu: nu + 2 for nu + D + 1": "joint, learned",
     "Phi: nu + 2 for nu + D + 1": "joint, learned",
     "sums over components about 0 instead of m": "joint, learned",
+    "samples: weights without their events": "samples, exact",
+    "samples: kappa forgotten in the weights and the tables": "samples, exact",
+    "samples: a table for every event in beta": "samples, tables",
+    "tables: shape + i for shape + i - 1": "samples, tables",
+    "kappa: the events of the samples forgotten": "samples, exact",
+    "shifts: the sum is not 0": "samples, shifts",
+    "shifts: the present shift is not added back": "samples, joint",
+    "tau: all shifts taken for free": "samples, shifts",
+    "tau: a standard deviation for a variance": "samples, shifts",
 }
 
 

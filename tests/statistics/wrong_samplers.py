@@ -15,7 +15,15 @@ import numpy as np
 from scipy.special import multigammaln
 
 from dpmix.engines.cpu import CpuEngine
-from dpmix.model import gibbs, hyperparameters, label_swaps, normal_wishart, split_merge, stick_breaking
+from dpmix.model import (
+    cohort,
+    gibbs,
+    hyperparameters,
+    label_swaps,
+    normal_wishart,
+    split_merge,
+    stick_breaking,
+)
 
 Function = Callable[..., Any]
 WRONG: dict[str, Callable[[], AbstractContextManager[object]]] = {}
@@ -255,3 +263,55 @@ def _(right, components, nu, prior):
 @instead_of(hyperparameters, "summarise", "sums over components about 0 instead of m")
 def _(right, means, whiteners, m):
     return right(means, whiteners, np.zeros_like(m))
+
+
+# Samples (dpmix.model.cohort)
+
+
+@instead_of(cohort, "draw_weights", "samples: weights without their events")
+def _(right, counts, log_base, kappa, rng):
+    return right(np.zeros_like(counts), log_base, kappa, rng)
+
+
+@instead_of(cohort, "shapes_of", "samples: kappa forgotten in the weights and the tables")
+def _(right, log_base, kappa):
+    return right(log_base, 1.0)
+
+
+@instead_of(cohort, "draw_tables", "samples: a table for every event in beta")
+def _(right, counts, shapes, rng):
+    return right(counts, shapes, rng)._replace(by_component=counts.sum(axis=0))
+
+
+@instead_of(cohort, "draw_tables", "tables: shape + i for shape + i - 1")
+def _(right, counts, shapes, rng):
+    fewer = right(counts + (counts > 0), shapes, rng).by_component - (counts > 0).sum(axis=0)
+    return cohort.Tables(fewer, counts.sum(axis=1))
+
+
+@instead_of(cohort, "draw_kappa", "kappa: the events of the samples forgotten")
+def _(right, kappa, tables, prior, rng):
+    return right(kappa, tables._replace(sizes=np.zeros_like(tables.sizes)), prior, rng)
+
+
+@instead_of(cohort, "draw_shifts", "shifts: the sum is not 0")
+def _(right, linear, precisions, rng):
+    roots = np.linalg.cholesky(precisions)
+    noise = np.linalg.solve(roots.transpose(0, 2, 1), rng.standard_normal(linear.shape)[..., None])[..., 0]
+    return np.linalg.solve(precisions, linear[..., None])[..., 0] + noise
+
+
+@instead_of(cohort, "shift_terms", "shifts: the present shift is not added back")
+def _(right, own, stats, centres, parameters):
+    linear, precisions = right(own, stats, centres, parameters)
+    return linear - np.einsum("gij,gj->gi", precisions, own.shifts), precisions
+
+
+@instead_of(cohort, "draw_taus", "tau: all shifts taken for free")
+def _(right, shifts, taus, prior, rng):
+    return right(np.vstack((shifts, np.zeros((1, shifts.shape[1])))), taus, prior, rng)
+
+
+@instead_of(cohort, "draw_taus", "tau: a standard deviation for a variance")
+def _(right, shifts, taus, prior, rng):
+    return right(shifts, taus, prior, rng) ** 2
