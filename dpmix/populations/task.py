@@ -104,6 +104,8 @@ def prepare(
         A file is missing or cannot be used, or the data have changed since the run was made.
     """
     run = open_run(run_file)
+    if "shifts" in run.cohort:
+        raise ConfigError([f"{run.path}: dpmix gate cannot subtract shifts (model.shifts) from events yet"])
     config = _local_config(run, engine)
     backend = choose_backend(config.engine, option="--backend ").backend
     storage = Storage.of(

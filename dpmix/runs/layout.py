@@ -22,7 +22,7 @@ from dpmix.runs.profile import SPANS
 
 # 2: counts of moves and of emptied components; files of format 1 are read without them.
 # 3: the noise at atoms depends on the content of the files; for earlier formats it is made as it was. And the
-# group convergence, where mcmc.until is not null; other files are read without it.
+# group convergence, where mcmc.until is not null; other files are read without it. And the draws in COHORT.
 FORMAT_VERSION = 3
 COUNTERS = ("committed", "synced")
 MCMC_COUNTS = (

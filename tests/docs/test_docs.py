@@ -70,7 +70,7 @@ def test_the_config_in_brief_is_one() -> None:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """A run of each kind; that of mcmc has all that a run file may have."""
+    """A run of each kind, and one of the hierarchical model: together they have all that a file may have."""
     folder = tmp_path_factory.mktemp("runs")
     config = folder / "run.yaml"
     (folder / "events.csv").write_text("\n".join(["a,b", *(f"{i % 7},{i * i % 11}" for i in range(1600))]))
@@ -85,7 +85,17 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     for file in files:
         done = CliRunner().invoke(cli.main, [file.stem, str(config), "--output", str(file), "--quiet"])
         assert done.exit_code == 0, done.output
-    return files
+    settings = (
+        "model.samples=hierarchical",
+        "model.shifts=sample",
+        "mcmc.split_merge=0",
+        "engine.backend=cpu",
+    )
+    given = [part for setting in settings for part in ("--set", setting)]
+    arguments = ["mcmc", str(config), "--output", str(folder / "samples.h5"), "--quiet", *given]
+    done = CliRunner().invoke(cli.main, arguments)
+    assert done.exit_code == 0, done.output
+    return [*files, folder / "samples.h5"]
 
 
 def rows(heading: str) -> list[list[str]]:

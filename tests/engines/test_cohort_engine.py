@@ -1,4 +1,4 @@
-"""The engine of the hierarchical model: labels and statistics of every sample, whatever the split of the work."""
+"""The engine of the hierarchical model: labels and statistics by sample, for any split of the work."""
 
 from __future__ import annotations
 
@@ -123,9 +123,9 @@ def test_responsibilities_divisions_and_memberships_by_sample() -> None:
     memberships, log_densities = engine.memberships(mixture, numbers, 650, 900)
     np.testing.assert_allclose(memberships.sum(axis=1), 1.0, rtol=1e-5)
     alone = CpuEngine(events[701:], threads=1, first_event=701)
-    own = alone.memberships(cohort.of_sample(mixture, 3), numbers, 0, 199)
-    assert np.array_equal(own[0], memberships[51:])
-    assert np.array_equal(own[1], log_densities[51:])
+    expected_of = alone.memberships(cohort.of_sample(mixture, 3), numbers, 0, 199)
+    assert np.array_equal(expected_of[0], memberships[51:])
+    assert np.array_equal(expected_of[1], log_densities[51:])
     engine.draw_labels(mixture, KEY)
     pairs = np.full(K, -1, np.int32)
     pairs[:2] = 0

@@ -236,8 +236,8 @@ QUANTITIES: dict[str, Callable[[CohortTrace], Array]] = {
 
 @cache
 def independent(case: CohortCase) -> dict[str, Array]:
-    """Return all quantities of 6,000 draws of the prior."""
-    draws = from_prior(case, 6_000, np.random.default_rng(20))
+    """Return all quantities of 2,500 draws of the prior."""
+    draws = from_prior(case, 2_500, np.random.default_rng(20))
     return {name: quantity(draws) for name, quantity in QUANTITIES.items()}
 
 

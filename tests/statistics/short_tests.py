@@ -46,8 +46,8 @@ SHORT: Mapping[str, Callable[[], dict[str, float]]] = {
     "split-merge": lambda: split_merge_alone(1000),
     "samples, tables": lambda: cohort_cases.table_counts(2000),
     "samples, shifts": lambda: cohort_cases.shift_and_tau_draws(3000),
-    "samples, exact": lambda: cohort_cases.exact_posterior(1500),
-    "samples, joint": lambda: cohort_cases.joint_distribution(150, 8),
+    "samples, exact": lambda: cohort_cases.exact_posterior(1200),
+    "samples, joint": lambda: cohort_cases.joint_distribution(100, 8),
     "calibration": lambda: calibration(FIXED, 60, Schedule(burn_in=20, draws=15, thin=4), PLAIN),
 }
 
