@@ -68,7 +68,7 @@ class Hyperparameters:
 
 
 class SampleTerms(NamedTuple):
-    """What differs between samples in a mixture.
+    """Weights and shifts of the samples in a mixture.
 
     Attributes
     ----------

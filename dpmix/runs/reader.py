@@ -271,7 +271,7 @@ class Run:
 
     @property
     def cohort(self) -> dict[str, Array]:
-        """What the hierarchical model adds, float64; empty for a pooled run.
+        """Draws that the hierarchical model adds, float64; empty for a pooled run.
 
         kappa [chain, draw]; base_weights (beta) [chain, draw, K]; sample_proportions (pi_s), the weights of
         the components in each sample, [chain, draw, S, K]; with shifts, shifts [chain, draw, S, D] and their
