@@ -206,11 +206,16 @@ def test_cards_state_measured_times_or_that_there_are_none(monkeypatch: pytest.M
     monkeypatch.syspath_prepend(BENCHMARKS)
     import gpu_cards
 
-    empty = gpu_cards.card(CARD, {"stages": {}})
+    empty = gpu_cards.card(CARD, {}, {"stages": {}})
+    with_registers = gpu_cards.card(empty, {"draw_labels": "sm_80 162, sm_90 168"}, {"stages": {}})
+    assert with_registers.splitlines()[2] == "//           registers by architecture: sm_80 162, sm_90 168."
+    assert gpu_cards.stated(with_registers) == {"draw_labels": "sm_80 162, sm_90 168"}
     assert empty.splitlines()[2:] == ["// Measured  draw_labels: not measured.", "// Limits    D 1 to 64."]
-    assert gpu_cards.card(empty, {"stages": {}}) == empty
+    assert gpu_cards.card(empty, gpu_cards.stated(empty), {"stages": {}}) == empty
     stages = {"limits": {"results": RATES}, "kernels": {"results": {"kernels": [ROW]}}}
-    line = gpu_cards.card(empty, {"stages": stages, "about": {"device": "H200"}}).splitlines()[2]
+    line = gpu_cards.card(
+        empty, gpu_cards.stated(empty), {"stages": stages, "about": {"device": "H200"}}
+    ).splitlines()[2]
     times = "2.000 ms for 1,000,000 events, 57% of the floor; limited by float32 (model)."
     assert line == f"// Measured  draw_labels, H200: {times}"
 
