@@ -33,7 +33,8 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent  # the checkout, or the kit
 TOOLKIT = Path("/usr/local/cuda/bin")  # where nvcc is if it is not on PATH
-INSTALL_SECONDS = 60
+PYTHON = (3, 12)  # of the wheels in a kit
+INSTALL_SECONDS = 60  # about
 SKIPPED = 3  # exit code of a stage that cannot run here; its results have the reason
 
 
@@ -112,12 +113,12 @@ def prepared() -> dict[str, str]:
     wheels, site = sorted((ROOT / "wheels").glob("*.whl")), ROOT / "site"
     paths = [str(HERE)]
     if wheels:
+        if sys.version_info[:2] != PYTHON:
+            sys.exit(
+                f"gpu: this is Python {sys.version.split()[0]}; the kit needs {'.'.join(map(str, PYTHON))}"
+            )
         if not (site / "complete").exists():
-            shutil.rmtree(site, ignore_errors=True)
-            install = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-            install += ["--no-index", "--no-deps", "--no-compile", "--target", str(site), *map(str, wheels)]
-            subprocess.run(install, check=True, timeout=INSTALL_SECONDS)
-            (site / "complete").touch()
+            install(wheels, site)
         paths.append(str(site))
     search = os.environ["PATH"].split(os.pathsep)
     if shutil.which("nvcc") is None:
@@ -133,10 +134,20 @@ def prepared() -> dict[str, str]:
     }
 
 
+def install(wheels: list[Path], site: Path) -> None:
+    """Install the packages of a kit in a folder; end the program if that fails."""
+    shutil.rmtree(site, ignore_errors=True)
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    command += ["--no-index", "--no-deps", "--no-compile", "--target", str(site), *map(str, wheels)]
+    if subprocess.run(command).returncode != 0:
+        sys.exit(f"gpu: pip cannot install the packages in {site}; see the error above")
+    (site / "complete").touch()
+
+
 def described(environment: dict[str, str], arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the device, its driver and the versions; end the program if there is no device."""
     command = [sys.executable, str(HERE / "gpu_device.py")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=INSTALL_SECONDS)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(f"gpu: {last_line(done.stderr) or 'the device cannot be described'}")
     about: dict[str, Any] = json.loads(done.stdout)
