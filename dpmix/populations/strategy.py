@@ -1,10 +1,11 @@
 """Gating strategies: for each population the shortest sequence of two-channel gates that isolates it.
 
-A sequence is searched step by step. Each step adds the gate (`dpmix.populations.polygons`) of any two
-channels that separates the population best from the other events inside the gates before it. The best
-sequences by F1, and those with the highest yield, are kept and extended (a beam search), because the best
-first gate need not start the best sequence. The search ends at an F1 of 0.97, after five gates, or where one
-more gate adds less than 0.01; a gate whose removal costs less than that is removed.
+A sequence is searched step by step. Each step adds the polygon (`dpmix.populations.polygons`) of any two
+channels, or the ellipse (`dpmix.populations.ellipses`) where its F1 is higher by more than 0.005, that
+separates the population best from the other events inside the gates before it. The best sequences by F1, and
+those with the highest yield, are kept and extended (a beam search), because the best first gate need not
+start the best sequence. The search ends at an F1 of 0.97, after five gates, or where one more gate adds less
+than 0.01; a gate whose removal costs less than that is removed.
 
 F1 is the harmonic mean of purity (share of the population in the gated events) and yield (share of the
 population that the gates keep). The sequences are searched in a sample of the events, stratified by
@@ -27,19 +28,30 @@ from threadpoolctl import threadpool_limits
 
 from dpmix.inputs.events import Events
 from dpmix.model.mixture import Array, Ints
-from dpmix.populations.polygons import BETAS, Binned, PolygonGate, best_regions, f_measure, polygon
+from dpmix.populations.ellipses import EllipseGate, best_ellipse
+from dpmix.populations.polygons import (
+    BETAS,
+    Binned,
+    Flags,
+    PolygonGate,
+    best_regions,
+    f_measure,
+    polygon,
+)
 
 MOST_GATES = 5
 ENOUGH = 0.97  # F1 at which the search ends
 GOOD = 0.9  # F1 below which the gates are reported as poor
 GAIN = 0.01  # least F1 that a gate must add
+ROUND = 0.005  # least F1 that an ellipse must gain over polygons in the same channels
 PAIRS = 4  # pairs of channels for which polygons are made in each step
 CHANNELS = 10  # channels whose pairs are examined in each step: those that separate best alone
 BEAM = ((1.0, 3), (2.0, 2))  # beta of the F measure, and number of sequences kept by it
 BLOCK = 131_072  # events whose gates are evaluated at a time
 SAMPLE, LEAST = 40_000, 1_000  # events of the sample, and least number of each population
 
-Gates = tuple[PolygonGate, ...]
+Gate = PolygonGate | EllipseGate
+Gates = tuple[Gate, ...]
 
 
 @dataclass(frozen=True)
@@ -48,7 +60,7 @@ class Strategy:
 
     Attributes
     ----------
-    gates : tuple of PolygonGate
+    gates : tuple of PolygonGate or EllipseGate
         Empty for a population without events.
     kept, selected : int64 [gates]
         Events of the population, and all events, inside each gate and those before it.
@@ -107,16 +119,23 @@ def find_strategies(
     seed : int
         Of the sample in which the gates are searched.
     """
-    ends = np.array([[block.min(0), block.max(0)] for block, _ in _blocks(events, population)])
+    binned, own = sample_of(events, population, n_populations, seed)
+    with threadpool_limits(1, "blas"):
+        gates = find_gates(binned, own, n_populations)
+    return tuple(measure(gates, blocks_of(events, population)))
+
+
+def sample_of(
+    events: Events, population: npt.NDArray[np.int32], n_populations: int, seed: int
+) -> tuple[Binned, npt.NDArray[np.int32]]:
+    """Return the binned events of the search, and their populations, int32 [M]."""
+    ends = np.array([[block.min(0), block.max(0)] for block, _ in blocks_of(events, population)])
     chosen, weights = stratified(population, n_populations, seed)
     values = events.scaling.to_transformed(events.values[chosen])
-    binned = Binned.of(values, weights, ends[:, 0].min(0), ends[:, 1].max(0))
-    with threadpool_limits(1, "blas"):
-        gates = find_gates(binned, population[chosen], n_populations)
-    return tuple(measure(gates, _blocks(events, population)))
+    return Binned.of(values, weights, ends[:, 0].min(0), ends[:, 1].max(0)), population[chosen]
 
 
-def _blocks(
+def blocks_of(
     events: Events, population: npt.NDArray[np.int32]
 ) -> Iterator[tuple[Array, npt.NDArray[np.int32]]]:
     """Yield transformed values, float64 [M, D], and populations of consecutive events."""
@@ -138,11 +157,11 @@ def find_gates(binned: Binned, population: npt.NDArray[np.integer], n_population
 
     Returns
     -------
-    list of tuple of PolygonGate
+    list of tuple of PolygonGate or EllipseGate
         For each population; empty for a population that is not in the sample.
     """
-    totals = _Totals(binned)
-    return [_Search(binned, population == p, totals).best() for p in range(n_populations)]
+    totals = Totals(binned)
+    return [Search(binned, population == p, totals).best() for p in range(n_populations)]
 
 
 def stratified(population: npt.NDArray[np.integer], n_populations: int, seed: int) -> tuple[Ints, Array]:
@@ -175,33 +194,38 @@ def stratified(population: npt.NDArray[np.integer], n_populations: int, seed: in
 
 
 def measure(
-    gates: Sequence[Gates], blocks: Iterable[tuple[Array, npt.NDArray[np.integer]]]
+    gates: Sequence[Gates],
+    blocks: Iterable[tuple[Array, npt.NDArray[np.integer]]],
+    targets: Flags | None = None,
 ) -> list[Strategy]:
-    """Count the events inside the gates of each population.
+    """Count the events inside the gates of each population, or of unions of populations.
 
     Parameters
     ----------
-    gates : sequence of tuple of PolygonGate
+    gates : sequence of tuple of PolygonGate or EllipseGate
         P sequences.
     blocks : iterable of (float64 [M, D], int [M])
         Transformed values and populations of all events.
+    targets : bool [P, populations], optional
+        Populations that the gates of each sequence should select; default: sequence p selects population p.
     """
+    wanted = np.eye(len(gates), dtype=bool) if targets is None else targets
     kept = [np.zeros(len(own), np.int64) for own in gates]
     selected = [np.zeros(len(own), np.int64) for own in gates]
     sizes = np.zeros(len(gates), np.int64)
     for values, population in blocks:
-        sizes += np.bincount(population, minlength=len(gates))
+        sizes += wanted @ np.bincount(population, minlength=wanted.shape[1])
         for p, own in enumerate(gates):
             inside = np.arange(len(values))
             for k, gate in enumerate(own):
                 inside = inside[gate.contains(values[inside])]
-                kept[p][k] += np.count_nonzero(population[inside] == p)
+                kept[p][k] += np.count_nonzero(wanted[p, population[inside]])
                 selected[p][k] += len(inside)
     both = zip(gates, kept, selected, sizes.tolist(), strict=True)
     return [Strategy(own, true, chosen, size) for own, true, chosen, size in both]
 
 
-class _Totals:
+class Totals:
     """Counts of all events in the bins of two channels, which the first gates of all populations share."""
 
     def __init__(self, binned: Binned) -> None:
@@ -216,18 +240,18 @@ class _Totals:
         return self._counts[channels]
 
 
-class _Search:
+class Search:
     """Search of the gates of one population; `own` marks its events, bool [M]."""
 
-    def __init__(self, binned: Binned, own: npt.NDArray[np.bool_], totals: _Totals) -> None:
+    def __init__(self, binned: Binned, own: Flags, totals: Totals) -> None:
         self._binned, self._own, self._totals = binned, own, totals
         self._total = float(binned.weights[own].sum())
 
-    def best(self) -> Gates:
-        """Return the shortest sequence that isolates the population."""
+    def best(self, start: Gates = ()) -> Gates:
+        """Return the shortest sequence that isolates the population and begins with some gates."""
         if not self._own.any():
-            return ()
-        states, best = [self._sequence((), np.arange(len(self._own)))], None
+            return start
+        states, best = [self._inside(start)], None
         for _ in range(MOST_GATES):
             found = [longer for state in states for longer in self._extended(state)]
             if not found:
@@ -239,7 +263,18 @@ class _Search:
             if self._f1(best) >= ENOUGH:
                 break
             states = self._kept(found)
-        return self._shortened(best) if best else ()
+        return self._shortened(best, len(start)) if best else start
+
+    def f1_of(self, gates: Gates) -> float:
+        """Return the F1 of a sequence in the sample, 0 for a population without events."""
+        return self._f1(self._inside(gates)) if self._own.any() else 0.0
+
+    def _inside(self, gates: Gates) -> _Sequence:
+        """Return the events inside all gates."""
+        events = np.arange(len(self._own))
+        for gate in gates:
+            events = events[gate.contains(self._binned.values[events])]
+        return self._sequence(gates, events)
 
     def _sequence(self, gates: Gates, events: Ints) -> _Sequence:
         weights = self._binned.weights[events]
@@ -262,11 +297,24 @@ class _Search:
         scored.sort(key=lambda one: -one[0])
         longer = []
         for _, regions, pair, target in scored[:PAIRS]:
-            for region in regions[: len(BETAS)]:
-                gate = polygon(region, target, self._binned, pair)
-                inside = events[gate.contains(self._binned.values[events])]
-                longer.append(self._sequence((*state.gates, gate), inside))
+            gates = [polygon(region, target, self._binned, pair) for region in regions[: len(BETAS)]]
+            polygons = [self._added(state, gate) for gate in gates]
+            ellipse = self._ellipse(state, pair)
+            better = ellipse and self._f1(ellipse) > max(map(self._f1, polygons)) + ROUND
+            longer += [*polygons, *([ellipse] if ellipse and better else [])]
         return longer
+
+    def _ellipse(self, state: _Sequence, pair: tuple[int, int]) -> _Sequence | None:
+        """Return the sequence with the best ellipse in two channels, None where there is none."""
+        events = state.events
+        values, weights = self._binned.values[events], self._binned.weights[events]
+        gate = best_ellipse(values, self._own[events], weights, pair, self._total)
+        return self._added(state, gate) if gate else None
+
+    def _added(self, state: _Sequence, gate: Gate) -> _Sequence:
+        """Return the sequence with one more gate."""
+        inside = state.events[gate.contains(self._binned.values[state.events])]
+        return self._sequence((*state.gates, gate), inside)
 
     def _channels(self, events: Ints, own: Ints) -> list[int]:
         """Return the channels that separate the population best alone, ascending."""
@@ -288,14 +336,10 @@ class _Search:
             kept += [state for state in ranked if not any(state is one for one in kept)][:number]
         return kept
 
-    def _shortened(self, best: _Sequence) -> Gates:
-        """Remove each gate whose removal costs little F1."""
-        for gate in best.gates[:-1]:
-            gates = tuple(one for one in best.gates if one is not gate)
-            events = np.arange(len(self._own))
-            for one in gates:
-                events = events[one.contains(self._binned.values[events])]
-            shorter = self._sequence(gates, events)
+    def _shortened(self, best: _Sequence, n_start: int) -> Gates:
+        """Remove each gate after the first `n_start` whose removal costs little F1."""
+        for gate in best.gates[n_start:-1]:
+            shorter = self._inside(tuple(one for one in best.gates if one is not gate))
             if self._f1(shorter) > self._f1(best) - GAIN:
                 best = shorter
         return best.gates

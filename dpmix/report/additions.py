@@ -12,15 +12,18 @@ import numpy.typing as npt
 
 from dpmix.inputs.manual_gates import ManualGates
 from dpmix.populations.comparison import compare
+from dpmix.populations.hierarchy import find_hierarchy, unions_of
 from dpmix.populations.result import Gating
 from dpmix.populations.strategy import find_strategies
 from dpmix.populations.task import Task
 from dpmix.report import embedding, findings, tables
-from dpmix.report.gatingml import space_of, write_gates
+from dpmix.report.gatingml import nested, shortest, space_of, write_gates
 
 log = logging.getLogger("dpmix")
 
 TABLE, GATES, COMPARISON = "strategy.csv", "gates.xml", "compare.csv"
+HIERARCHY_TABLE, HIERARCHY = "hierarchy.csv", "hierarchy.xml"
+STRATEGY_FILES = (TABLE, GATES, HIERARCHY_TABLE, HIERARCHY)
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class Additions:
 
     def paths(self, folder: Path) -> list[Path]:
         """Return the files that `add` writes."""
-        names = [*((TABLE, GATES) if self.strategy else ()), *((COMPARISON,) if self._manual else ())]
+        names = [*(STRATEGY_FILES if self.strategy else ()), *((COMPARISON,) if self._manual else ())]
         return [folder / name for name in names]
 
     def figures(self) -> tuple[str, ...]:
@@ -79,16 +82,7 @@ class Additions:
         folder : Path
         """
         if self.strategy:
-            events = task.events_without_noise()
-            found = find_strategies(events, population, gating.n_populations, task.config.seed)
-            gating = replace(gating, strategies=found)
-            tables.write_strategy(folder / TABLE, gating)
-            parent = task.config.data.gate.population if task.config.data.gate else ""
-            write_gates(folder / GATES, gating, space_of(events, task.config.data.linearize), parent)
-            if parent:
-                log.info("the gates of --strategy apply inside %s (data.gate)", parent)
-            if warning := findings.poor_gates_warning(gating):
-                log.warning("%s", warning)
+            gating = _with_strategies(task, gating, population, folder)
         for manual in self._manual:
             compared = compare(task.events, population, gating.n_populations, manual)
             tables.write_comparison(folder / COMPARISON, compared, gating.phenotypes)
@@ -97,3 +91,23 @@ class Additions:
             shown = embedding.make_map(task.events.values, population, task.config.seed)
             gating = replace(gating, map=shown)
         return gating
+
+
+def _with_strategies(task: Task, gating: Gating, population: npt.NDArray[np.int32], folder: Path) -> Gating:
+    """Find the gates of all populations, alone and along the tree, and write them."""
+    events, seed = task.events_without_noise(), task.config.seed
+    found = find_strategies(events, population, gating.n_populations, seed)
+    gating = replace(gating, strategies=found)
+    unions = unions_of(gating.tree, gating.modes)
+    hierarchy = nested(find_hierarchy(events, population, found, unions, seed))
+    tables.write_strategy(folder / TABLE, gating)
+    tables.write_hierarchy(folder / HIERARCHY_TABLE, gating, hierarchy)
+    parent = task.config.data.gate.population if task.config.data.gate else ""
+    space = space_of(events, task.config.data.linearize)
+    write_gates(folder / GATES, gating, shortest(gating), space, parent)
+    write_gates(folder / HIERARCHY, gating, hierarchy, space, parent)
+    if parent:
+        log.info("the gates of --strategy apply inside %s (data.gate)", parent)
+    if warning := findings.poor_gates_warning(gating):
+        log.warning("%s", warning)
+    return gating

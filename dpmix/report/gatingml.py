@@ -1,7 +1,8 @@
 """Write the gates of populations as GatingML 2.0, which FlowKit, FlowJo, Cytobank and others open.
 
-Each gate is a polygon in two channels of the data files, and the parent of the gate after it. The last gate
-of a population is named `population_3`, those before it `population_3_step_1` and so on. Every dimension
+Each gate is a polygon or an ellipse in two channels of the data files, and the parent of the gate after it.
+The last gate of a population is named `population_3`, those before it `population_3_step_1` and so on. In a
+hierarchy the gates of a branch are the parents of those inside it; they are named `branch_1`. Every dimension
 states the name of its channel in the file ($PnN), its compensation, and its transform, so that the gates
 apply to the files as they are:
 
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import math
 import xml.etree.ElementTree as ET
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -32,6 +34,9 @@ from dpmix.inputs.fcs import Channel, Spillover
 from dpmix.inputs.file_plans import has_gain
 from dpmix.inputs.sources import Source
 from dpmix.inputs.transforms import Transform
+from dpmix.model.mixture import Array
+from dpmix.populations.ellipses import EllipseGate
+from dpmix.populations.hierarchy import Node
 from dpmix.populations.polygons import PolygonGate
 from dpmix.populations.result import Gating
 from dpmix.populations.strategy import GOOD, Strategy
@@ -121,8 +126,10 @@ def space_of(events: Events, linearize: bool) -> Space:
     return Space(axes, _in_units(one, units[0]) if one else None)
 
 
-def write_gates(path: Path, gating: Gating, space: Space, parent: str = "") -> None:
-    """Write the gates of all strategies of a gating.
+def write_gates(
+    path: Path, gating: Gating, nodes: Sequence[NamedGates], space: Space, parent: str = ""
+) -> None:
+    """Write the gates of populations and branches; the nodes around others come first.
 
     `parent` names the population that the events were gated to before (data.gate), "" for none. Its gates are
     not part of the file: the gates of the populations are to be drawn inside it.
@@ -143,15 +150,73 @@ def write_gates(path: Path, gating: Gating, space: Space, parent: str = "") -> N
         ET.SubElement(wrapper, f"{{{TRANSFORMS}}}{axis.kind}", parameters)
     if space.matrix:
         _add_matrix(root, space.matrix)
-    for population, strategy in enumerate(gating.strategies):
-        _add_population(root, population, strategy, gating.phenotypes[population], space)
+    for node in nodes:
+        _add_node(root, node, gating.phenotypes, space)
     ET.indent(root)
     write_text(path, f'<?xml version="1.0" encoding="UTF-8"?>\n{ET.tostring(root, encoding="unicode")}\n')
 
 
+@dataclass(frozen=True)
+class NamedGates:
+    """The gates of a population or branch, with their names in the file.
+
+    Attributes
+    ----------
+    populations : tuple of int
+        Numbers from 0.
+    names : tuple of str
+        Of its own gates, which are the last of the strategy.
+    parent : str
+        Name of the gate around the first of them, "" for none.
+    strategy : Strategy
+    """
+
+    populations: tuple[int, ...]
+    names: tuple[str, ...]
+    parent: str
+    strategy: Strategy
+
+    def rows(self) -> Iterator[tuple[str, str, int]]:
+        """Yield the name, the name of the parent, and the place in the strategy of each own gate."""
+        first = len(self.strategy.gates) - len(self.names)
+        parents = (self.parent, *self.names)
+        for k, (name, parent) in enumerate(zip(self.names, parents, strict=False)):
+            yield name, parent, first + k
+
+
 def gate_name(population: int, step: int, n_steps: int) -> str:
     """Return the name of a gate; `population` and `step` are numbered from 0."""
-    return f"population_{population + 1}" + ("" if step == n_steps - 1 else f"_step_{step + 1}")
+    return _names(f"population_{population + 1}", n_steps)[step]
+
+
+def _names(name: str, n_steps: int) -> tuple[str, ...]:
+    """Return the names of all gates of a population or branch; the last has its name."""
+    return (*(f"{name}_step_{step}" for step in range(1, n_steps)), *([name] if n_steps else []))
+
+
+def shortest(gating: Gating) -> list[NamedGates]:
+    """Return the shortest sequences of all populations with their names."""
+    return [
+        NamedGates((p,), _names(f"population_{p + 1}", len(strategy.gates)), "", strategy)
+        for p, strategy in enumerate(gating.strategies)
+    ]
+
+
+def nested(hierarchy: Sequence[Node]) -> list[NamedGates]:
+    """Return the gates of a hierarchy with their names."""
+    titles = [
+        f"branch_{k}" if node.is_branch else f"population_{node.populations[0] + 1}"
+        for k, node in enumerate(hierarchy, start=1)
+    ]
+    return [
+        NamedGates(
+            node.populations,
+            _names(title, node.n_own),
+            titles[node.parent] if node.parent >= 0 else "",
+            node.strategy,
+        )
+        for title, node in zip(titles, hierarchy, strict=True)
+    ]
 
 
 def _transforms(name: str) -> str:
@@ -232,38 +297,67 @@ def _add_matrix(root: ET.Element, spillover: Spillover) -> None:
             ET.SubElement(spectrum, _transforms("coefficient"), {_transforms("value"): f"{value!r}"})
 
 
-def _add_population(
-    root: ET.Element, population: int, strategy: Strategy, phenotype: str, space: Space
-) -> None:
-    """Add the gates of a population, each inside the one before it."""
-    n_steps = len(strategy.gates)
-    for step, gate in enumerate(strategy.gates):
-        element = ET.SubElement(root, f"{{{GATING}}}PolygonGate")
-        element.set(f"{{{GATING}}}id", gate_name(population, step, n_steps))
-        if step:
-            element.set(f"{{{GATING}}}parent_id", gate_name(population, step - 1, n_steps))
+def _add_node(root: ET.Element, node: NamedGates, phenotypes: Sequence[str], space: Space) -> None:
+    """Add the own gates of a population or branch, each inside the one before it."""
+    strategy = node.strategy
+    for name, parent, place in node.rows():
+        gate = strategy.gates[place]
+        kind = "EllipsoidGate" if isinstance(gate, EllipseGate) else "PolygonGate"
+        element = ET.SubElement(root, f"{{{GATING}}}{kind}", {f"{{{GATING}}}id": name})
+        if parent:
+            element.set(f"{{{GATING}}}parent_id", parent)
         note = ET.SubElement(ET.SubElement(element, f"{{{DATA}}}custom_info"), "dpmix")
-        note.attrib |= {"population": f"{population + 1}", "phenotype": phenotype}
+        if len(node.populations) == 1:
+            (population,) = node.populations
+            note.attrib |= {"population": f"{population + 1}", "phenotype": phenotypes[population]}
+        else:
+            note.set("populations", " ".join(f"{population + 1}" for population in node.populations))
         note.attrib |= {
-            "purity": f"{strategy.purity[step]:.4f}",
-            "yield": f"{strategy.recovered[step]:.4f}",
-            "f1": f"{strategy.f1[step]:.4f}",
+            "purity": f"{strategy.purity[place]:.4f}",
+            "yield": f"{strategy.recovered[place]:.4f}",
+            "f1": f"{strategy.f1[place]:.4f}",
         }
-        if step == n_steps - 1 and not strategy.good:
+        if name == node.names[-1] and not strategy.good:
             note.set("warning", f"F1 is below {GOOD:g}: these gates do not isolate the population")
-        _add_polygon(element, gate, [space.axes[channel] for channel in gate.channels])
+        axes = [space.axes[channel] for channel in gate.channels]
+        _add_dimensions(element, axes)
+        if isinstance(gate, EllipseGate):
+            _add_ellipse(element, gate, axes)
+        else:
+            _add_vertices(element, gate, axes)
 
 
-def _add_polygon(element: ET.Element, gate: PolygonGate, axes: list[Axis]) -> None:
-    """Add dimensions and vertices of a gate."""
+def _add_dimensions(element: ET.Element, axes: list[Axis]) -> None:
+    """Add the channels of a gate."""
     for axis in axes:
         dimension = ET.SubElement(element, f"{{{GATING}}}dimension")
         dimension.set(f"{{{GATING}}}compensation-ref", axis.compensation)
         if axis.kind:
             dimension.set(f"{{{GATING}}}transformation-ref", axis.transform)
         ET.SubElement(dimension, f"{{{DATA}}}fcs-dimension", {f"{{{DATA}}}name": axis.name})
+
+
+def _add_vertices(element: ET.Element, gate: PolygonGate, axes: list[Axis]) -> None:
     for vertex in gate.vertices:
-        place = ET.SubElement(element, f"{{{GATING}}}vertex")
-        for axis, value in zip(axes, vertex.tolist(), strict=True):
-            number = f"{axis.scale * value + axis.shift!r}"
-            ET.SubElement(place, f"{{{GATING}}}coordinate", {f"{{{DATA}}}value": number})
+        _add_numbers(ET.SubElement(element, f"{{{GATING}}}vertex"), "coordinate", _placed(vertex, axes))
+
+
+def _add_ellipse(element: ET.Element, gate: EllipseGate, axes: list[Axis]) -> None:
+    """Add mean, covariance and size, on the scales of the dimensions."""
+    scale = np.array([axis.scale for axis in axes])
+    mean = ET.SubElement(element, f"{{{GATING}}}mean")
+    _add_numbers(mean, "coordinate", _placed(gate.centre, axes))
+    matrix = ET.SubElement(element, f"{{{GATING}}}covarianceMatrix")
+    for row in gate.covariance * scale * scale[:, None]:
+        _add_numbers(ET.SubElement(matrix, f"{{{GATING}}}row"), "entry", row.tolist())
+    ET.SubElement(element, f"{{{GATING}}}distanceSquare", {f"{{{DATA}}}value": f"{gate.distance!r}"})
+
+
+def _placed(point: Array, axes: list[Axis]) -> list[float]:
+    """Return a point on the scales of the dimensions."""
+    return [axis.scale * value + axis.shift for axis, value in zip(axes, point.tolist(), strict=True)]
+
+
+def _add_numbers(element: ET.Element, name: str, values: Sequence[float]) -> None:
+    for value in values:
+        ET.SubElement(element, f"{{{GATING}}}{name}", {f"{{{DATA}}}value": f"{value!r}"})

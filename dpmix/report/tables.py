@@ -14,8 +14,10 @@ import numpy.typing as npt
 
 from dpmix.model.mixture import Array
 from dpmix.populations.comparison import Comparison
+from dpmix.populations.ellipses import EllipseGate
 from dpmix.populations.result import QUANTILES, Gating, interval
-from dpmix.report.gatingml import gate_name
+from dpmix.populations.strategy import Gate
+from dpmix.report.gatingml import NamedGates, gate_name
 from dpmix.system.files import write_text, writing
 
 TABLES = ("populations.csv", "proportions.csv", "tree.json")
@@ -67,8 +69,8 @@ def write_strategy(path: Path, gating: Gating) -> None:
 
     `gate` is the name of the gate in gates.xml, `x` and `y` are its channels. `gated` is the number of events
     inside this gate and those before it, `purity` the share of the population in them, `yield` the share of
-    the population among them, and `f1` the harmonic mean of both. A population without gates has one row
-    with empty cells.
+    the population among them, and `f1` the harmonic mean of both. `shape` is polygon or ellipse. A population
+    without gates has one row with empty cells.
 
     Raises
     ------
@@ -79,16 +81,47 @@ def write_strategy(path: Path, gating: Gating) -> None:
 
 
 def _strategy_rows(gating: Gating) -> Iterator[Sequence[object]]:
-    yield ["population", "phenotype", "events", "step", "gate", "x", "y", "gated", "purity", "yield", "f1"]
+    columns = ["population", "phenotype", "events", "step", "gate", "x", "y"]
+    yield [*columns, "gated", "purity", "yield", "f1", "shape"]
     for p, (phenotype, strategy) in enumerate(zip(gating.phenotypes, gating.strategies, strict=True)):
         known = [p + 1, phenotype, strategy.size]
         n_steps = len(strategy.gates)
         for k, gate in enumerate(strategy.gates):
             name, names = gate_name(p, k, n_steps), [gating.channels[c] for c in gate.channels]
             measured = [strategy.selected[k], strategy.purity[k], strategy.recovered[k], strategy.f1[k]]
-            yield [*known, k + 1, name, *names, *measured]
+            yield [*known, k + 1, name, *names, *measured, _shape(gate)]
         if not n_steps:
-            yield [*known, *[""] * 8]
+            yield [*known, *[""] * 9]
+
+
+def write_hierarchy(path: Path, gating: Gating, nodes: Sequence[NamedGates]) -> None:
+    """Write hierarchy.csv: one row per gate of hierarchy.xml.
+
+    `parent` is the gate around it, and `populations` lists the numbers of the populations that it should
+    contain. `gated`, `purity`, `yield` and `f1` are as in strategy.csv, of the union of these populations.
+
+    Raises
+    ------
+    DataError
+        The file cannot be written.
+    """
+    write_text(path, _lines(_hierarchy_rows(gating, nodes)))
+
+
+def _hierarchy_rows(gating: Gating, nodes: Sequence[NamedGates]) -> Iterator[Sequence[object]]:
+    yield ["gate", "parent", "populations", "shape", "x", "y", "gated", "purity", "yield", "f1"]
+    for node in nodes:
+        numbers = " ".join(f"{population + 1}" for population in node.populations)
+        own = node.strategy
+        for name, parent, k in node.rows():
+            gate = own.gates[k]
+            names = [gating.channels[c] for c in gate.channels]
+            measured = [own.selected[k], own.purity[k], own.recovered[k], own.f1[k]]
+            yield [name, parent, numbers, _shape(gate), *names, *measured]
+
+
+def _shape(gate: Gate) -> str:
+    return "ellipse" if isinstance(gate, EllipseGate) else "polygon"
 
 
 def write_comparison(path: Path, comparison: Comparison, phenotypes: Sequence[str]) -> None:

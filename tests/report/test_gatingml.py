@@ -16,8 +16,11 @@ from dpmix.errors import ConfigError
 from dpmix.inputs import preprocess, simulate
 from dpmix.inputs.events import Events
 from dpmix.inputs.fcs_data import write_fcs
-from dpmix.populations.strategy import Strategy, find_strategies
-from dpmix.report.gatingml import DATA, GATING, gate_name, space_of, write_gates
+from dpmix.populations.ellipses import EllipseGate
+from dpmix.populations.hierarchy import Node
+from dpmix.populations.polygons import PolygonGate
+from dpmix.populations.strategy import Strategy, find_strategies, measure
+from dpmix.report.gatingml import DATA, GATING, gate_name, nested, shortest, space_of, write_gates
 
 SPILL = "2,B-A,A-A,1,0.2,0.1,1"  # another order than in the file
 METHODS = {
@@ -56,7 +59,7 @@ def written(path: Path, events: Events, linearize: bool = True) -> tuple[Strateg
     """Write the gates of the events, and return their strategies."""
     found = strategies(events)
     gating: Any = SimpleNamespace(run="run.h5", strategies=found, phenotypes=("A+", "B+ <&>", "C-"))
-    write_gates(path, gating, space_of(events, linearize))
+    write_gates(path, gating, shortest(gating), space_of(events, linearize))
     return found
 
 
@@ -134,7 +137,7 @@ def test_each_gate_states_its_population_purity_yield_and_f1(tmp_path: Path) -> 
     events = prepared(write_cells(tmp_path / "a.fcs"))
     found = written(tmp_path / "gates.xml", events)
     root = ET.parse(tmp_path / "gates.xml").getroot()
-    gates = {gate.get(f"{{{GATING}}}id"): gate for gate in root.findall(f"{{{GATING}}}PolygonGate")}
+    gates = {gate.get(f"{{{GATING}}}id"): gate for gate in root if gate.get(f"{{{GATING}}}id")}
     for p, own in enumerate(found):
         for k in range(len(own.gates)):
             gate = gates[gate_name(p, k, len(own.gates))]
@@ -147,6 +150,35 @@ def test_each_gate_states_its_population_purity_yield_and_f1(tmp_path: Path) -> 
             assert ("warning" in note.attrib) == (last and own.f1[k] < 0.9)
 
 
+def test_flowkit_finds_the_counts_of_a_hierarchy_with_ellipses(tmp_path: Path) -> None:
+    fcs = write_cells(tmp_path / "a.fcs", **{"$SPILLOVER": SPILL, "$P2G": "2"})
+    events = prepared(fcs)
+    transformed = events.scaling.to_transformed(events.values)
+    centre, covariance = transformed.mean(0), np.cov(transformed.T)
+    branch = EllipseGate((1, 3), centre[[1, 3]], covariance[np.ix_([1, 3], [1, 3])], 3.0)
+    inner = EllipseGate((2, 0), centre[[2, 0]], covariance[np.ix_([2, 0], [2, 0])], 2.0)
+    square = np.array([[-2.0, -2], [2, -2], [2, 2], [-2, 2]])
+    corners = centre[:2] + square * transformed[:, :2].std(0)
+    paths = [(branch,), (branch, inner), (branch, PolygonGate((0, 1), corners), inner)]
+    targets = np.array([[True, True, False], [True, False, False], [False, True, False]])
+    population = (np.arange(len(transformed)) % 3).astype(np.int32)
+    counted = measure(paths, [(transformed, population)], targets)
+    hierarchy = [
+        Node((0, 1), -1, 1, counted[0]),
+        Node((0,), 0, 1, counted[1]),
+        Node((1,), 0, 2, counted[2]),
+    ]
+    gating: Any = SimpleNamespace(run="run.h5", phenotypes=("A+", "B+", "C-"))
+    write_gates(tmp_path / "gates.xml", gating, nested(hierarchy), space_of(events, True))
+    strategy = flowkit.parse_gating_xml(tmp_path / "gates.xml")
+    found = strategy.gate_sample(flowkit.Sample(fcs))
+    assert strategy.get_parent_gate_id("population_2_step_1")[0] == "branch_1"
+    assert strategy.get_parent_gate_id("population_2")[0] == "population_2_step_1"
+    for name, own in zip(("branch_1", "population_1", "population_2"), counted, strict=True):
+        assert 100 < own.selected[-1] < 5_900
+        assert abs(int(found.get_gate_membership(name).sum()) - own.selected[-1]) <= 1
+
+
 @pytest.mark.slow
 def test_simulated_blood(tmp_path: Path) -> None:
     """More channels and events, and clipped values."""
@@ -156,6 +188,6 @@ def test_simulated_blood(tmp_path: Path) -> None:
     events = preprocess.prepare(data, Path(), 1)
     found = find_strategies(events, simulated.labels, len(simulated.populations), 1)
     gating: Any = SimpleNamespace(run="run.h5", strategies=found, phenotypes=simulated.populations)
-    write_gates(tmp_path / "gates.xml", gating, space_of(events, True))
+    write_gates(tmp_path / "gates.xml", gating, shortest(gating), space_of(events, True))
     assert_flowkit_agrees(tmp_path / "gates.xml", tmp_path / "a.fcs", found)
     assert np.mean([own.good for own in found]) > 0.9
