@@ -305,7 +305,7 @@ class Search:
         return longer
 
     def _ellipse(self, state: _Sequence, pair: tuple[int, int]) -> _Sequence | None:
-        """Return the sequence with the best ellipse in two channels, None where there is none."""
+        """Return the sequence with the best ellipse in two channels, None without one."""
         events = state.events
         values, weights = self._binned.values[events], self._binned.weights[events]
         gate = best_ellipse(values, self._own[events], weights, pair, self._total)

@@ -411,18 +411,23 @@ def test_flowkit_applies_the_gates_to_the_files(folder: Path, tmp_path: Path) ->
     flowkit = pytest.importorskip("flowkit")
     shown = dpmix("gate", folder / "run.h5", "--output", tmp_path / "out", "--draws", "4", "--strategy")
     table = pandas.read_csv(tmp_path / "out" / "strategy.csv")
-    gates = flowkit.parse_gating_xml(tmp_path / "out" / "gates.xml")
+    nested = pandas.read_csv(tmp_path / "out" / "hierarchy.csv", dtype={"populations": str})
+    own = table[table.gate.notna()].assign(populations=table.population.astype(str))
     gated = events(tmp_path / "out")
-    inside: dict[str, list[Array]] = {name: [] for name in table.gate.dropna()}
-    for file, rows in gated.groupby("sample", observed=True).event:
-        result = gates.gate_sample(flowkit.Sample(folder / str(file)))
-        for name, found in inside.items():
-            found.append(result.get_gate_membership(name)[rows])
-    for row in table[table.gate.notna()].itertuples():
-        member, own = np.concatenate(inside[row.gate]), gated.population == row.population
-        assert abs(member.sum() - row.gated) <= 1
-        f1 = 2 * (member & own).sum() / (member.sum() + own.sum())
-        assert f1 == pytest.approx(row.f1, abs=1e-3)
+    samples = [
+        (flowkit.Sample(folder / str(file)), rows)
+        for file, rows in gated.groupby("sample", observed=True).event
+    ]
+    for file, expected in (("gates.xml", own), ("hierarchy.xml", nested)):
+        gates = flowkit.parse_gating_xml(tmp_path / "out" / file)
+        results = [(gates.gate_sample(sample), rows) for sample, rows in samples]
+        for row in expected.itertuples():
+            member = np.concatenate([found.get_gate_membership(row.gate)[rows] for found, rows in results])
+            wanted = gated.population.isin([int(number) for number in row.populations.split()])
+            assert abs(member.sum() - row.gated) <= 1
+            f1 = 2 * (member & wanted).sum() / (member.sum() + wanted.sum())
+            assert f1 == pytest.approx(row.f1, abs=1e-3)
+    assert set(nested.populations) >= set(own.populations)
     last = table.groupby("population").f1.last()
     assert last.max() > 0.95
     lines = [line.split() for line in shown.stdout.partition("gating strategy")[2].splitlines()[2:]]
