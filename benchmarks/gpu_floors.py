@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from dpmix.kernels.layout import CHUNK, THREADS, Layout
+from dpmix.kernels.layout import CHUNK, EXTRAS, SECTIONS, THREADS, Layout
 
 UNITS = {
     "float32": "multiply_add_per_second",
@@ -88,6 +88,25 @@ def draw(shape: Shape) -> Work:
     return evaluations(shape)._replace(memory=shape.event_bytes + 2 * shape.n_events)
 
 
+def draw_sorted(shape: Shape) -> Work:
+    """Return the work of a draw that evaluates the components with weight alone."""
+    weighted = shape.n_events * shape.weighted
+    return Work(weighted * shape.per_pair, weighted, shape.event_bytes + 14 * shape.n_events)
+
+
+def traffic(bytes_per_event: float) -> Callable[[Shape], Work]:
+    """Return the work of a kernel that only reads and writes numbers of events."""
+    return lambda shape: Work(0.0, 0.0, bytes_per_event * shape.n_events)
+
+
+def place_labels(shape: Shape) -> Work:
+    return Work(0.0, 0.0, -(-shape.n_events // CHUNK) * shape.n_components * (4 * SECTIONS + 4))
+
+
+def add_runs(shape: Shape) -> Work:
+    return Work(0.0, 0.0, -(-shape.n_events // CHUNK) * EXTRAS * 4)
+
+
 def accumulate(shape: Shape) -> Work:
     sums = shape.n_events * (shape.layout.n_moments + shape.n_channels)
     return Work(sums, 0.0, shape.event_bytes + 2 * shape.n_events + shape.moment_bytes)
@@ -131,7 +150,13 @@ def sample_indicators(shape: Shape) -> Work:
 
 KERNELS: dict[str, Callable[[Shape], Work]] = {
     "draw_labels": draw,
+    "draw_sorted": draw_sorted,
+    "sum_log_likelihoods": traffic(8),
+    "count_labels": traffic(2),
+    "place_labels": place_labels,
+    "order_events": traffic(4),
     "accumulate": accumulate,
+    "add_runs": add_runs,
     "expect_totals": expect_totals,
     "expect_moments": expect_moments,
     "memberships": memberships,

@@ -81,7 +81,7 @@ class Stopwatch:
         self.milliseconds[name] += start.time_till(end)
 
 
-def time_engine(data: Sample, watch: Stopwatch, times: int) -> dict[str, float]:
+def time_engine(data: Sample, watch: Stopwatch, times: int, *, pruning: bool) -> dict[str, float]:
     """Return median milliseconds of each kernel of the engine."""
     now, n_components = data.now.mixture(), len(data.now.weights)
     split = split_of(n_components)
@@ -89,13 +89,13 @@ def time_engine(data: Sample, watch: Stopwatch, times: int) -> dict[str, float]:
     populations = np.arange(n_components) % min(POPULATIONS, n_components)
     n_chunks = -(-len(data.events) // CHUNK)
     passes: list[Callable[[CudaEngine, int], object]] = [
-        lambda engine, i: engine.draw_labels(now, Key(1, 0, i)),
+        lambda engine, i: engine.draw_labels(now, Key(1, 0, i)),  # pruned: last labels of an E step
         lambda engine, i: engine.divide(split, halves, Key(1, 0, i)),
         lambda engine, _: engine.expect_labels(now),
         lambda engine, _: engine.memberships(now, populations, 0, len(data.events)),
     ]
     found: dict[str, list[float]] = defaultdict(list)
-    engine = CudaEngine(data.events, devices=[0], chunks_in_flight=n_chunks)
+    engine = CudaEngine(data.events, devices=[0], chunks_in_flight=n_chunks, pruning=pruning)
     try:
         engine.draw_labels(data.before.mixture(), Key(1, 0, 0))
         for i in range(times + 1):
@@ -182,7 +182,8 @@ def main() -> None:
         shape = shape_of(data, split_of(n_components))
         watch = Stopwatch()
         with watch.installed():
-            found = time_engine(data, watch, times)
+            found = time_engine(data, watch, times, pruning=False)
+            found |= time_engine(data, watch, times, pruning=True)
         for name, time in found.items():
             append(output, name, kind, shape, time)
         if kind == "mix":

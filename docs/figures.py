@@ -486,12 +486,12 @@ def rows() -> Figure:
     )
     for place, name in enumerate(("x₀", "x₁", "x₂", "0")):
         cell(axes, 1.0 + width * place, 18.5, width, name, colour_of(0) if name != "0" else None)
-    axes.text(1.0, 14.0, f"a component: PACK_DIM = {layout.pack_dim} floats, by columns of W", fontsize=8)
+    axes.text(1.0, 14.0, f"a component: PACK_DIM = {layout.pack_dim} floats, by rows of W", fontsize=8)
     names = packed_names(layout)
-    column = -1
+    row = -1
     for place, name in enumerate(names):
-        column += name.startswith("μ")
-        kind = INK if name == "c" else None if name == "0" else colour_of(1 + column)
+        row += name.startswith("μ")
+        kind = INK if name == "c" else None if name == "0" else colour_of(1 + row)
         cell(axes, 1.0 + width * place, 8.5, width, name, kind)
     for quad in range(layout.pack_dim // 4):
         left = 1.0 + 4 * width * quad

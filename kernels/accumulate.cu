@@ -1,56 +1,82 @@
-// accumulate: counts, sums and scatters of the events by label, weighted, chunk by chunk.
+// accumulate, add_runs: counts, sums and scatters of the events by label, weighted, chunk by chunk. Two launches
+// on one stream, after the events are sorted by label (sort_labels.cu).
 //
 //   events      float32 [slots][CHUNK][PADDED_DIM]         read
 //   components  float32 [n_components][PACK_DIM]           read: the means are the centres
-//   labels      uint16 [slots][CHUNK]                      read; n_components or more: no component
-//   chunks      uint32 [slots]                             read: the chunk in each slot
 //   weights     float32 [slots][CHUNK], or null            read; null: every event has weight 1
+//   order       uint16 [slots][CHUNK]                      read: places in the chunk, by label
+//   starts      uint32 [slots][n_components + 1]           read: start of each component in the order
+//   extras      uint32 [slots][EXTRAS]                     read: runs after the first one of a component
 //   moments     float64 [slots][n_components][N_MOMENTS]   written (moments.cuh); 0 without events
+//   of_extras   float64 [slots][EXTRAS][N_MOMENTS]         the moments of the extra runs
 //
-// A block scans all labels of a chunk for those of its component. There is no sorting, no scratch and no
-// atomic operation, and the order of all additions is that of the events. The labels cost a block 128 KiB of
-// cache traffic.
+// A block sums a run: at most RUN events of one component in one chunk (runs.cuh). The first n_components blocks
+// of a slot have the first run of each component, the others the extra runs; so a component with half of all
+// events is divided among blocks. add_runs adds the extra runs to the first ones. There is no atomic operation.
+// The order of all additions is that of the events in the chunk, whatever the launch.
 //
-// Launch    grid (n_components, slots), block 256.
-// Shared    24,576 (queue) + 64 * (D + 1) * 4 + D * 4 + 32 bytes: 41,504 at D = 64.
-// Budget    accumulate, D = 14: registers 76, stack 0, shared 28,504 bytes; no spills.
-// Limits    D 1 to 64; n_components 1 to 65,536.
+// Launch    accumulate: grid (n_components + EXTRAS, slots), block 256.
+//           add_runs: grid (EXTRAS, slots), block 256.
+// Shared    accumulate: 384 (queue) + 64 * (D + 1) * 4 + D * 4 + 32 bytes: 17,312 at D = 64; add_runs: none.
+// Budget    accumulate, D = 14: registers 62, stack 0, shared 4,312 bytes; no spills.
+//           registers by architecture: sm_75 62, sm_80 39, sm_90 40, sm_120 39.
+// Budget    add_runs, D = 14: registers 24, stack 0, shared 0 bytes; no spills.
+//           registers by architecture: sm_75 24, sm_80 22, sm_90 24, sm_120 24.
+// Measured  accumulate: not measured.
+// Measured  add_runs: not measured.
+// Limits    D 1 to 64; n_components 1 to 65,535.
 // Equals    Engine::add_moments of kernels/cpu/pass_draw.cpp, within float32 rounding.
 // Source    Suchard et al. (2010), Appendix A, step 2.
 #include "moments.cuh"
-
-constexpr int CAPACITY = 2 * STRIP;
+#include "runs.cuh"
 
 extern "C" __global__ void __launch_bounds__(MOMENT_THREADS)
     accumulate(const float* __restrict__ events, const float* __restrict__ components,
-               const unsigned short* __restrict__ labels, const unsigned* __restrict__ chunks,
-               const float* __restrict__ weights, unsigned long long n_events, int n_components,
-               double* __restrict__ moments) {
-    __shared__ Queue<CAPACITY> queue;
+               const float* __restrict__ weights, const unsigned short* __restrict__ order,
+               const unsigned* __restrict__ starts, const unsigned* __restrict__ extras, int n_components,
+               double* __restrict__ moments, double* __restrict__ of_extras) {
+    __shared__ Queue<GROUP> queue;
     __shared__ MomentScratch scratch;
-    const int component = blockIdx.x, count = events_in(chunks, n_events);
-    events += (size_t)blockIdx.y * CHUNK * PADDED_DIM;
-    const uint4* eights = reinterpret_cast<const uint4*>(labels + (size_t)blockIdx.y * CHUNK);
-    if (weights != nullptr) weights += (size_t)blockIdx.y * CHUNK;  // weight_at in the loop would spill
-    load_means(components + (size_t)component * PACK_DIM, scratch.means);
-    for (int i = threadIdx.x; i < CAPACITY; i += MOMENT_THREADS) queue.shares[i] = 1.0f;
-    Moments sums;
-    unsigned head = 0, tail = 0;  // entries taken from the queue and put into it
-    for (int strip = 0; strip < count; strip += STRIP) {
-        const int first = strip + threadIdx.x * LABELS_PER_THREAD;
-        unsigned mine =
-            events_with(eights, first, count, [=](unsigned label) { return label == (unsigned)component; });
-        int all;
-        unsigned at = tail + count_before(__popc(mine), scratch.of_warps, all);
-        for (; mine != 0; mine &= mine - 1) {
-            const int place = first + __ffs((int)mine) - 1;
-            if (weights != nullptr) queue.shares[at % CAPACITY] = __ldg(weights + place);
-            queue.places[at++ % CAPACITY] = (unsigned short)place;
-        }
-        tail += all;
-        __syncthreads();
-        for (; tail - head >= GROUP; head += GROUP) sums.add(events, queue, head, GROUP, scratch);
+    unsigned component = blockIdx.x, number = 0;
+    double* to = moments + ((size_t)blockIdx.y * n_components + component) * N_MOMENTS;
+    if ((int)component >= n_components) {
+        const size_t extra = (size_t)blockIdx.y * EXTRAS + component - n_components;
+        const unsigned run = extras[extra];
+        if (run == NO_RUN) return;
+        component = run & 0xFFFFu;
+        number = run >> 16;
+        to = of_extras + extra * N_MOMENTS;
     }
-    if (tail > head) sums.add(events, queue, head, tail - head, scratch);
-    sums.write(moments + ((size_t)blockIdx.y * n_components + component) * N_MOMENTS);
+    starts += (size_t)blockIdx.y * (n_components + 1) + component;
+    const unsigned first = starts[0] + number * RUN, end = min(first + RUN, starts[1]);
+    events += (size_t)blockIdx.y * CHUNK * PADDED_DIM;
+    order += (size_t)blockIdx.y * CHUNK;
+    load_means(components + (size_t)component * PACK_DIM, scratch.means);
+    Moments sums;
+    for (unsigned from = first; from < end; from += GROUP) {
+        const unsigned at = from + threadIdx.x;
+        if (threadIdx.x < GROUP && at < end) {
+            queue.places[threadIdx.x] = order[at];
+            queue.shares[threadIdx.x] = weight_at(weights, order[at]);
+        }
+        __syncthreads();
+        sums.add(events, queue, 0, (int)min(end - from, (unsigned)GROUP), scratch);
+    }
+    sums.write(to);
+}
+
+extern "C" __global__ void __launch_bounds__(MOMENT_THREADS)
+    add_runs(int n_components, const unsigned* __restrict__ extras, const double* __restrict__ of_extras,
+             double* __restrict__ moments) {
+    extras += (size_t)blockIdx.y * EXTRAS;
+    of_extras += (size_t)blockIdx.y * EXTRAS * N_MOMENTS;
+    const unsigned run = extras[blockIdx.x];
+    if (run == NO_RUN || run >> 16 != 1) return;  // the block of a component's second run adds them all
+    moments += ((size_t)blockIdx.y * n_components + (run & 0xFFFFu)) * N_MOMENTS;
+    for (int i = threadIdx.x; i < N_MOMENTS; i += blockDim.x) {
+        double sum = moments[i];
+        for (unsigned e = blockIdx.x; e < EXTRAS && (extras[e] & 0xFFFFu) == (run & 0xFFFFu); e++)
+            sum += of_extras[(size_t)e * N_MOMENTS + i];
+        moments[i] = sum;
+    }
 }

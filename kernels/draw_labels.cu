@@ -11,63 +11,34 @@
 //                                                                block
 //   far_counts       uint32 [slots]                              added to: far events skipped without `exact`
 //
-// The draw has two levels. First, all components are evaluated, and an event keeps its running sum of weights
-// at the end of each of at most TILES tiles of components. These sums give the tile of its label. Then the
-// block's events are sorted by tile, and each warp takes 32 of them and evaluates that one tile again. Its
-// lanes read the same rows, and 1 / TILES of the work is done twice.
+// The draw has two levels. First, all components are evaluated, and an event keeps its cumulative sum of
+// weights (weights.cuh) at the end of each of at most TILES tiles of components. These sums give the tile of
+// its label. Then the block's events are sorted by tile, and each warp takes 32 of them and evaluates that
+// one tile again. Its lanes read the same rows. With 512 events and 16 tiles that is 1.5 groups per tile, so
+// about a tenth of the work is done twice.
 //
 // Launch    grid (CHUNK / EVENTS_PER_BLOCK, slots), block THREADS; a thread takes EVENTS_PER_THREAD events.
 // Shared    CACHED * PACK_DIM * 4 + EVENTS_PER_BLOCK * 18 + 388 bytes: 37,060 at D = 64.
-// Budget    draw_labels, D = 14: registers 168, stack 544, shared 17,284 bytes; no spills.
+// Budget    draw_labels, D = 14: registers 163, stack 800, shared 17,284 bytes; no spills.
+//           registers by architecture: sm_75 163, sm_80 162, sm_90 163, sm_120 160.
 //           The stack is each thread's `partial`; with 168 registers three blocks fit on a multiprocessor.
+// Measured  draw_labels: not measured.
 // Limits    D 1 to 64; n_components 1 to 65,536.
 // Equals    Engine::draw_labels of kernels/cpu/pass_draw.cpp, except labels whose uniform is within rounding of
 //           a step of the cumulative sum.
 // Source    Suchard et al. (2010), Appendix A, step 1.
-#include "far.cuh"
-#include "mixture.cuh"
-#include "philox.cuh"
+#include "draw.cuh"
 
-#ifndef TILES  // -D sets it only in benchmarks/cuda_variants.py
-#define TILES 16
-#endif
-
-// The input of the second level for an event. Its weights are relative to `best`, and `before` is their sum
-// up to `tile`.
-struct __align__(16) Choice {
-    float best, before, point;
-    int tile;  // -1: nothing to choose
-};
-
-// The first of the components [first, end) at which the cumulative sum exceeds the point; otherwise the last
-// one with weight; -1 if none has weight.
+// The label among the components [first, end), or -1; before: the sum of the weights before `first`.
 __device__ __forceinline__ int pick(const float (&x)[1][N_CHANNELS], const float4* rows, int first, int end,
-                                    float floor, float best, float before, float point) {
-    int label = -1;
-    float sum = before;
+                                    float bin, const Choice& c, float before) {
+    Search search{c.shift, bin, c.point, before, -1};
     for (int j = first; j < end; j++) {
         float l[1];
         log_densities(x, rows + (size_t)j * PACK_QUADS, l);
-        const float gap = l[0] - best;
-        const float weight = gap > -floor ? __expf(gap) : 0.0f;
-        if (weight > 0.0f && sum <= point) label = j;
-        sum += weight;
+        search.add(j, l[0]);
     }
-    return label;
-}
-
-// The tile in which the cumulative sum exceeds the point. `partial` holds the running best and sum at the end
-// of each tile.
-__device__ __forceinline__ Choice choose_tile(const float2* partial, int n_tiles, float best, float point,
-                                              float floor) {
-    Choice choice{best, 0.0f, point, 0};
-    for (; choice.tile + 1 < n_tiles; choice.tile++) {
-        const float gap = partial[choice.tile].x - best;
-        const float sum = gap > -floor ? partial[choice.tile].y * __expf(gap) : 0.0f;
-        if (sum > point) break;
-        choice.before = sum;
-    }
-    return choice;
+    return search.label;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -89,23 +60,27 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     events += (size_t)blockIdx.y * CHUNK * PADDED_DIM;
     labels += (size_t)blockIdx.y * CHUNK;
     first_event += (unsigned long long)chunks[blockIdx.y] * CHUNK;
+    const Draw draw{events,      exact,  n_components,           weight_floor, {seed, chain, iteration},
+                    first_event, labels, far_counts + blockIdx.y};
     const int tile_size = (n_components + TILES - 1) / TILES;
     const int n_tiles = (n_components + tile_size - 1) / tile_size;
     if (threadIdx.x < TILES) counts[threadIdx.x] = 0;
+    const float bin = bin_of(weight_floor);
 
     // 1. All components.
     const int first = block_first + threadIdx.x;
-    float x[EVENTS_PER_THREAD][N_CHANNELS], best[EVENTS_PER_THREAD], total[EVENTS_PER_THREAD] = {};
-    float2 partial[EVENTS_PER_THREAD][TILES];  // local memory: each entry is written and read once
+    float x[EVENTS_PER_THREAD][N_CHANNELS];
+    Weights sums[EVENTS_PER_THREAD];
+    Weights partial[EVENTS_PER_THREAD][TILES];  // local memory: each entry is written and read once
     load_events(events, first, THREADS, count, x);
-    fill(best, LOWEST);
+#pragma unroll
+    for (int e = 0; e < EVENTS_PER_THREAD; e++) sums[e].reset();
     int tile = 0, tile_end = tile_size;
     for_each_component(x, components, n_components, cache, [&](int j, const float (&l)[EVENTS_PER_THREAD]) {
-#pragma unroll
-        for (int e = 0; e < EVENTS_PER_THREAD; e++) add_weight(l[e], weight_floor, best[e], total[e]);
+        add_weights(l, bin, sums);
         if (j + 1 < tile_end) return;
 #pragma unroll
-        for (int e = 0; e < EVENTS_PER_THREAD; e++) partial[e][tile] = make_float2(best[e], total[e]);
+        for (int e = 0; e < EVENTS_PER_THREAD; e++) partial[e][tile] = sums[e];
         tile++;
         tile_end += tile_size;
     });
@@ -118,22 +93,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const int place = first + e * THREADS, at = threadIdx.x + e * THREADS;
         choices[at].tile = -1;
         if (place >= count) continue;
-        const float u = uniform({seed, chain, iteration}, first_event + place);
-        if (best[e] < FAR) {
-            if (exact == nullptr) {
-                atomicAdd(far_counts + blockIdx.y, 1u);
-                labels[place] = 0;
-                continue;
-            }
-            const float* event = events + (size_t)place * PADDED_DIM;
-            const FarTotal far = far_total(event, exact, n_components, weight_floor);
-            labels[place] = (unsigned short)far_label(event, exact, n_components, weight_floor, far, u);
-            sum += weight_at(weights, place) * (far.best + log(far.total));
-            continue;
-        }
-        sum += weight_at(weights, place) * ((double)best[e] + (double)logf(total[e]));
-        choices[at] = choose_tile(partial[e], n_tiles, best[e], u * total[e], weight_floor);
-        rank[e] = atomicAdd(counts + choices[at].tile, 1);
+        sum += weight_at(weights, place) * choose(draw, place, sums[e], partial[e], n_tiles, choices[at]);
+        if (choices[at].tile >= 0) rank[e] = atomicAdd(counts + choices[at].tile, 1);
     }
     sum = block_sum(sum);
     if (threadIdx.x == 0) {
@@ -160,9 +121,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             float own[1][N_CHANNELS];
             load_events(events, block_first + at, 0, count, own);
             const int end = min((t + 1) * tile_size, n_components);
-            int label = pick(own, rows, t * tile_size, end, weight_floor, c.best, c.before, c.point);
-            // Rounding may lead to a tile without weight.
-            if (label < 0) label = pick(own, rows, 0, n_components, weight_floor, c.best, 0.0f, c.point);
+            int label = pick(own, rows, t * tile_size, end, bin, c, c.before);
+            // If uniform * total was rounded to the total, the last tile may have no weight.
+            if (label < 0) label = pick(own, rows, 0, n_components, bin, c, 0.0f);
             if (start + lane < starts[t + 1]) labels[block_first + at] = (unsigned short)label;
         }
     }

@@ -20,8 +20,12 @@
 //           expect_moments: grid (n_components, slots), block 256; a thread takes one event of a strip.
 // Shared    expect_totals: CACHED * PACK_DIM * 4 + 256 bytes: 34,624 at D = 64.
 //           expect_moments: PACK_DIM * 4 + 3,072 (queue) + 64 * (D + 1) * 4 + D * 4 + 32: 28,592 at D = 64.
-// Budget    expect_totals, D = 14: registers 168, stack 0, shared 7,936 bytes; no spills.
-// Budget    expect_moments, D = 14: registers 73, stack 0, shared 7,480 bytes; no spills.
+// Budget    expect_totals, D = 14: registers 166, stack 0, shared 7,936 bytes; no spills.
+//           registers by architecture: sm_75 160, sm_80 160, sm_90 166, sm_120 158.
+// Budget    expect_moments, D = 14: registers 74, stack 0, shared 7,480 bytes; no spills.
+//           registers by architecture: sm_75 74, sm_80 63, sm_90 64, sm_120 56.
+// Measured  expect_totals: not measured.
+// Measured  expect_moments: not measured.
 // Limits    D 1 to 64; n_components 1 to 65,536.
 // Equals    Engine::expect_labels of kernels/cpu/pass_expect.cpp, within float32 rounding.
 // Source    Suchard et al. (2010), section 3.2 and Appendix A.

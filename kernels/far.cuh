@@ -16,9 +16,9 @@ struct FarTotal {
 __device__ __noinline__ double exact_log_density(const float* event, const double* row) {
     double squares = 0.0;
     for (int r = 0; r < N_CHANNELS; r++) {
+        const double* factors = row + mean_place(r) + 1;
         double y = 0.0;
-        for (int i = 0, column = 1; i <= r; column += 1 + N_CHANNELS - i, i++)
-            y = fma(row[column + 1 + r - i], (double)event[i] - row[column], y);
+        for (int i = 0; i <= r; i++) y = fma(factors[i], (double)event[i] - row[mean_place(i)], y);
         squares = fma(y, y, squares);
     }
     return row[0] - squares;

@@ -1,8 +1,8 @@
 """Shapes and layouts of the CUDA kernels in Python (limits.cuh, mixture.cuh and moments.cuh).
 
-K components, D channels. A packed row of a component holds, by columns of W, its whitener times sqrt(1/2):
+K components, D channels. A packed row of a component holds W, its whitener times sqrt(1/2), by rows:
 
-    constant, then for i = 0 .. D-1: mean_i, W_ii, W_(i+1)i, .. W_(D-1)i; zeros to PACK_DIM
+    constant, then for r = 0 .. D-1: mean_r, W_r0, W_r1, .. W_rr; zeros to PACK_DIM
 
 The moments of a component are the lower triangle, by rows, of the sum of r z z' with z = (x - mean, 1). Row D
 holds the sums and, at its end, the count.
@@ -28,6 +28,10 @@ MAX_CHANNELS: int = 64
 MAX_COMPONENTS: int = 4096
 THREADS = 128
 MOMENT_THREADS = 256
+SECTIONS = 64
+"""Sections of a chunk, each sorted by one warp (sort_labels.cu)."""
+EXTRAS = 32
+"""Most runs of a chunk after the first one of each component (runs.cuh)."""
 PARTS = 8
 """Blocks that share a chunk's events of a pair in divide.cu."""
 
@@ -67,7 +71,7 @@ class Layout:
             Lower triangular.
         """
         n_components = len(means)
-        columns, rows = self._triangle
+        rows, columns = self._triangle
         packed = np.zeros((n_components, self.pack_dim))
         packed[:, 0] = log_constants
         packed[:, self._mean_places] = means
@@ -82,19 +86,19 @@ class Layout:
 
     @cached_property
     def _triangle(self) -> tuple[Places, Places]:
-        """Columns and rows of a lower triangle by columns: the transpose of an upper triangle by rows."""
-        columns, rows = np.triu_indices(self.n_channels)
-        return columns, rows
+        """Rows and columns of a lower triangle, by rows."""
+        rows, columns = np.tril_indices(self.n_channels)
+        return rows, columns
 
     @cached_property
     def _mean_places(self) -> Places:
-        column = np.arange(self.n_channels)
-        return 1 + column * (self.n_channels + 1) - column * (column - 1) // 2
+        row = np.arange(self.n_channels)
+        return 1 + row * (row + 3) // 2
 
     @cached_property
     def _whitener_places(self) -> Places:
-        columns, rows = self._triangle
-        places: Places = self._mean_places[columns] + 1 + rows - columns
+        rows, columns = self._triangle
+        places: Places = self._mean_places[rows] + 1 + columns
         return places
 
     @cached_property

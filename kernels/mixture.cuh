@@ -5,8 +5,9 @@
 // and whitener) lie in one row of PACK_DIM floats. A block caches rows in shared memory, and every thread
 // uses them for all of its events. Events stay in registers.
 //
-// A packed row is ordered by columns of the whitener: a thread then holds one centred channel at a time.
-//     constant, then for i = 0 .. D-1: mean_i, W_ii, W_(i+1)i, .. W_(D-1)i; zeros to PACK_DIM
+// A packed row is ordered by rows of the whitener, each after the mean of its channel:
+//     constant, then for r = 0 .. D-1: mean_r, W_r0, W_r1, .. W_rr; zeros to PACK_DIM
+// The first rows need the first channels alone, so a component can be given up after some of them.
 // W is the whitener times sqrt(1/2): log pi_j N(x | mu_j, Sigma_j) = constant - sum_r y_r^2, y = W (x -
 // mean).
 //
@@ -99,26 +100,29 @@ struct Row {
     }
 };
 
-// Adds column I of the whitener and the columns after it to y and to the sums of squares; entry I of y is
-// then complete. This is a recursion because nvcc does not unroll a loop over more than 60 columns, and y
-// must stay in registers.
-template <int I, int E>
-__device__ __forceinline__ void add_columns(Row& row, const float (&x)[E][N_CHANNELS],
-                                            float (&y)[E][N_CHANNELS], float (&sums)[E]) {
+// Place of the mean of channel r in a packed row; row r of the whitener follows it.
+__host__ __device__ constexpr int mean_place(int r) { return 1 + r * (r + 3) / 2; }
+
+// Adds the squares of rows [R, END) of the whitened events to `sums`. `centred` holds channels [0, R) and is
+// filled up to END. This is a recursion because nvcc does not unroll a loop over more than 60 rows, and
+// `centred` must stay in registers.
+template <int R, int END, int E>
+__device__ __forceinline__ void add_rows(Row& row, const float (&x)[E][N_CHANNELS],
+                                         float (&centred)[E][N_CHANNELS], float (&sums)[E]) {
     const float mean = row.next();
-    float centred[E];
+    float y[E];
 #pragma unroll
-    for (int e = 0; e < E; e++) centred[e] = x[e][I] - mean;
+    for (int e = 0; e < E; e++) centred[e][R] = x[e][R] - mean;
 #pragma unroll
-    for (int r = I; r < N_CHANNELS; r++) {
+    for (int i = 0; i <= R; i++) {
         const float factor = row.next();
 #pragma unroll
         for (int e = 0; e < E; e++)
-            y[e][r] = I == 0 ? factor * centred[e] : fmaf(factor, centred[e], y[e][r]);
+            y[e] = i == 0 ? factor * centred[e][0] : fmaf(factor, centred[e][i], y[e]);
     }
 #pragma unroll
-    for (int e = 0; e < E; e++) sums[e] = fmaf(y[e][I], y[e][I], sums[e]);
-    if constexpr (I + 1 < N_CHANNELS) add_columns<I + 1>(row, x, y, sums);
+    for (int e = 0; e < E; e++) sums[e] = fmaf(y[e], y[e], sums[e]);
+    if constexpr (R + 1 < END) add_rows<R + 1, END>(row, x, centred, sums);
 }
 
 // log pi_j N(x | mu_j, Sigma_j) of E events for the component of the row.
@@ -127,8 +131,8 @@ __device__ __forceinline__ void log_densities(const float (&x)[E][N_CHANNELS], c
                                               float (&l)[E]) {
     Row row{packed, 0, {}};
     const float constant = row.next();
-    float y[E][N_CHANNELS], sums[E] = {};
-    add_columns<0>(row, x, y, sums);
+    float centred[E][N_CHANNELS], sums[E] = {};
+    add_rows<0, N_CHANNELS>(row, x, centred, sums);
 #pragma unroll
     for (int e = 0; e < E; e++) l[e] = constant - sums[e];
 }

@@ -73,8 +73,7 @@ __device__ __forceinline__ unsigned events_with(const uint4* eights, int first, 
 }
 
 __device__ __forceinline__ void load_means(const float* component, float* means) {
-    for (int i = threadIdx.x; i < N_CHANNELS; i += MOMENT_THREADS)
-        means[i] = component[1 + i * (N_CHANNELS + 1) - i * (i - 1) / 2];
+    for (int i = threadIdx.x; i < N_CHANNELS; i += MOMENT_THREADS) means[i] = component[mean_place(i)];
 }
 
 // The float64 totals of this thread's elements.

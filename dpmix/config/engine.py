@@ -68,7 +68,7 @@ class EngineConfig(Section):
     )
     pruning: bool = key(
         True,
-        "Skip components whose weight is certain to be 0. On CPUs only: a GPU evaluates all components.",
+        "Skip components whose weight is certain to be 0.",
         "the same labels, bit for bit, in less time",
     )
     weight_floor: float = key(

@@ -113,6 +113,7 @@ def make_engine(
     return cuda.CudaEngine(
         events,
         devices=config.devices,
+        pruning=config.pruning,
         weight_floor=config.weight_floor,
         chunks_in_flight=config.chunks_in_flight,
         weights=weights,

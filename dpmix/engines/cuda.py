@@ -11,7 +11,6 @@ import logging
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import wait
-from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -29,6 +28,7 @@ from dpmix.engines.checks import (
     checked_split,
 )
 from dpmix.engines.cuda_devices import available, chosen, describe, devices, warn_of_few_cores
+from dpmix.engines.cuda_pruning import PruningRule
 from dpmix.engines.cuda_work import Account, Deliver, DeviceFailed, Division, Gates, Labels, Pass
 from dpmix.engines.shares import ChunkQueue, counts, interleaved_shares, pass_seconds
 from dpmix.engines.sums import SummingEngine, zeros
@@ -68,8 +68,11 @@ class CudaEngine(SummingEngine):
         they fit. Otherwise events pass through the devices in every sweep.
     devices : "all" or list of int
         Numbers of the devices.
+    pruning : bool
+        Skip components that add nothing to the sums of an event. It changes no bit of any result.
     weight_floor : float
-        A component whose log density is this many nats below the event's best component has weight 0.
+        A component has weight 0 for an event if its log density is this many nats below the best one, or in
+        label draws from one to two times as many (kernels/weights.cuh).
     chunks_in_flight : int, optional
         Chunks of 65,536 events per launch; two launches are in progress at a time. Default: 8, or fewer if
         their scratch would exceed 256 MB.
@@ -97,6 +100,7 @@ class CudaEngine(SummingEngine):
         events: Floats,
         *,
         devices: Literal["all"] | Sequence[int] = "all",
+        pruning: bool = True,
         weight_floor: float = 25.0,
         chunks_in_flight: int | None = None,
         first_event: int = 0,
@@ -110,6 +114,7 @@ class CudaEngine(SummingEngine):
         self._n_events, self._n_channels = len(events), int(events.shape[1])
         self._n_chunks = -(-self._n_events // CHUNK)
         self._layout = Layout(self._n_channels)
+        self._pruning = PruningRule(pruning, self._layout, self._n_events)
         self._names = {info.number: describe([info]) for info in infos}
         self._devices: dict[int, Device] = {}
         self._closing = weakref.finalize(self, close_devices, self._devices)
@@ -215,7 +220,11 @@ class CudaEngine(SummingEngine):
         components, chain = self._packed(mixture), chain_of(key)
         before = self._labelled.pop(chain, None)
         labels = before.labels if before else np.empty((self._n_chunks, CHUNK), np.uint16)
-        state = self._sum_up(Pass(components, key, labels), zeros(mixture))
+        known = key is not None and before is not None and before.n_components == len(components)
+        last = self._pruning.last_labels(chain, mixture, labels) if known else None
+        state = self._sum_up(Pass(components, key, labels, last=last), zeros(mixture))
+        if last:
+            self._pruning.note(chain, len(components), self._accounts)
         self._labelled[chain] = Labelled(labels, len(components))
         return state
 
@@ -242,7 +251,7 @@ class CudaEngine(SummingEngine):
         self._accounts = []
         while queue.unfinished():
             running = {
-                number: device.submit(serve, device, work, shares[number], queue, deliver)
+                number: device.submit(device.serve, work, shares[number], queue, deliver)
                 for number, device in self._usable().items()
                 if queue.has_for(number)
             }
@@ -303,20 +312,6 @@ class CudaEngine(SummingEngine):
         if now > WORTH * then:
             self._shares = shares
             log.info("CUDA devices: chunks redistributed: %s", counts(shares))
-
-
-def serve(device: Device, work: Pass, share: Sequence[int], queue: ChunkQueue, deliver: Deliver) -> Account:
-    """Do a device's part of a pass, in its thread; if it fails, the others may take its chunks at once."""
-
-    def deliver_and_finish(chunk: int, results: npt.NDArray[Any], log_densities: Array) -> None:
-        deliver(chunk, results, log_densities)
-        queue.finish(device.number, chunk)
-
-    try:
-        return device.run(work, share, partial(queue.take, device.number), deliver_and_finish)
-    except BaseException:
-        queue.abandon(device.number)
-        raise
 
 
 def close_devices(devices: dict[int, Device]) -> None:

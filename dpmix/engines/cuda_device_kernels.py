@@ -13,7 +13,13 @@ from dpmix.kernels.layout import MOMENT_THREADS, THREADS
 
 KERNELS = {  # file, threads of a block, argument types (letters of the module struct)
     "draw_labels": ("draw_labels", THREADS, "PPPPPQQifQIIPPP"),
-    "accumulate": ("accumulate", MOMENT_THREADS, "PPPPPQiP"),
+    "draw_sorted": ("draw_sorted", THREADS, "PPPPPPQQifQIIPPPP"),
+    "sum_log_likelihoods": ("draw_sorted", THREADS, "PPPQP"),
+    "count_labels": ("sort_labels", THREADS, "PPQiP"),
+    "place_labels": ("sort_labels", MOMENT_THREADS, "iPPP"),
+    "order_events": ("sort_labels", THREADS, "PPQiPP"),
+    "accumulate": ("accumulate", MOMENT_THREADS, "PPPPPPiPP"),
+    "add_runs": ("accumulate", MOMENT_THREADS, "iPPP"),
     "expect_totals": ("expect_labels", THREADS, "PPPPPQifPPPP"),
     "expect_moments": ("expect_labels", MOMENT_THREADS, "PPPPPQifPPP"),
     "memberships": ("memberships", THREADS, "PPPPPQQiifPPP"),

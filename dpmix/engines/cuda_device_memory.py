@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pycuda.driver as driver
 
 from dpmix.engines.cuda_work import DeviceFailed, Pass
-from dpmix.kernels.layout import CHUNK, MAX_COMPONENTS, PARTS, Layout
+from dpmix.kernels.layout import CHUNK, EXTRAS, MAX_COMPONENTS, PARTS, SECTIONS, Layout
 from dpmix.model.mixture import Array, Floats
 from dpmix.model.sample_weights import SampleWeights
 
@@ -26,6 +26,23 @@ BATCH = 8  # chunks per launch by default
 SCRATCH = (
     256 << 20
 )  # limit for a lane's labels, normalisers and moments, in bytes; at least one chunk is held
+
+
+class SortedEvents:
+    """The order of a batch's events by label (sort_labels.cu), and the moments of extra runs."""
+
+    def __init__(self, layout: Layout, slots: int, n_components: int) -> None:
+        self.counts = driver.mem_alloc(slots * SECTIONS * n_components * 2)
+        self.starts = driver.mem_alloc(slots * (n_components + 1) * 4)
+        self.extras = driver.mem_alloc(slots * EXTRAS * 4)
+        self.order = driver.mem_alloc(slots * CHUNK * 2)
+        self.of_extras = driver.mem_alloc(slots * EXTRAS * layout.n_moments * 8)
+
+    @staticmethod
+    def size(layout: Layout, n_components: int) -> int:
+        """Return the bytes for one chunk."""
+        of_components = n_components * (2 * SECTIONS + 4) + 4
+        return of_components + CHUNK * 2 + EXTRAS * (4 + layout.n_moments * 8)
 
 
 class Lane:
@@ -56,11 +73,14 @@ class Lane:
         self.numbers = driver.mem_alloc(slots * 4)
         self.weights = driver.mem_alloc(slots * CHUNK * 4) if weighted else None
         self.labels = driver.mem_alloc(slots * CHUNK * 2)
-        # Normalisers of an E step, log densities of memberships, or new labels of a division.
+        # Normalisers of an E step, log densities of memberships, new labels of a division, or the log
+        # likelihood of each event in a pruned draw.
         self.normalisers = driver.mem_alloc(slots * CHUNK * 8)
         self.memberships = driver.mem_alloc(n_memberships * 4) if n_memberships else None
         self.moments = driver.mem_alloc(n_moments * 8)
+        self.sorted = SortedEvents(layout, slots, n_components)
         self.sums = driver.mem_alloc(n_sums * 8)  # of log densities or log probabilities
+        self.work = driver.mem_alloc(slots * 8)
         self.far_counts = driver.mem_alloc(slots * 4)
 
         self.numbers_here = driver.pagelocked_empty(slots, np.uint32)
@@ -71,6 +91,7 @@ class Lane:
             self.log_densities_here = driver.pagelocked_empty((slots, CHUNK), np.float64)
         self.sums_here = driver.pagelocked_empty(n_sums, np.float64)
         self.far_counts_here = driver.pagelocked_empty(slots, np.uint32)
+        self.work_here = driver.pagelocked_empty(slots, np.uint64)
         self._layout, self._slots = layout, slots
         self._events_here: Floats | None = None
         self._weights_here: Floats | None = None
@@ -130,8 +151,8 @@ class DeviceMemory:
         The mixture in float32, float32 [K, PACK_DIM], on the device and page-locked on the host.
     exact
         The mixture in float64 on the device.
-    ends, split
-        Tables of memberships and of a division on the device (`dpmix.engines.cuda_work`).
+    ends, split, now
+        Tables of memberships, of a division and of a pruned draw on the device (`dpmix.engines.cuda_work`).
     """
 
     def __init__(
@@ -238,7 +259,7 @@ class DeviceMemory:
         """Return candidates (number of lanes, chunks of a lane), from the preferred size to the smallest."""
         n_chunks = len(self._share)
         scratch = CHUNK * (2 + 8 + 4 * n_populations) + self._weight_bytes
-        scratch += n_components * self._layout.n_moments * 8
+        scratch += n_components * self._layout.n_moments * 8 + SortedEvents.size(self._layout, n_components)
         scratch += n_sums_of_chunk(self._layout, n_components) * 8
         wanted = self._chunks_in_flight or min(BATCH, -(-n_chunks // 2))  # half, so that both lanes have work
         batch = max(1, min(wanted, n_chunks, int(SCRATCH // scratch)))
@@ -253,6 +274,7 @@ class DeviceMemory:
         self.exact = driver.mem_alloc(self.components_here.nbytes * 2)
         self.ends = driver.mem_alloc(n_populations * 4) if n_populations else None
         self.split = driver.mem_alloc(2 * MAX_COMPONENTS * 4)
+        self.now = driver.mem_alloc(MAX_COMPONENTS * 2)
         sizes = batch, n_components, n_populations
         how = {"weighted": self._weights is not None, "blocking": self._blocking}
         self.lanes = [Lane(self._layout, *sizes, **how) for _ in range(n_lanes)]
@@ -261,7 +283,7 @@ class DeviceMemory:
     def _drop_lanes(self) -> None:
         self.batch, self._capacity = 0, (0, 0)
         self.lanes = []
-        self.components = self.components_here = self.exact = self.ends = self.split = None
+        self.components = self.components_here = self.exact = self.ends = self.split = self.now = None
 
     def _hold_events(self) -> None:
         """Copy the share's events to the device to stay there, if they fit."""

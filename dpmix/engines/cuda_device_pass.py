@@ -11,8 +11,8 @@ import pycuda.driver as driver
 
 from dpmix.engines.cuda_device_kernels import Kernels
 from dpmix.engines.cuda_device_memory import DeviceMemory, Lane
-from dpmix.engines.cuda_work import Account, Deliver, Division, Gates, Pass, Take
-from dpmix.kernels.layout import CHUNK, PARTS, Layout
+from dpmix.engines.cuda_work import Account, Deliver, Division, Gates, LastLabels, Pass, Take
+from dpmix.kernels.layout import CHUNK, EXTRAS, PARTS, SECTIONS, THREADS, Layout
 from dpmix.model.streams import Key
 
 NO_LABELS = 0xFFFFFFFF  # two labels of no component
@@ -57,6 +57,7 @@ class DevicePass:
         self._blocks_per_chunk = layout.blocks_per_chunk
         self._kernel_spans: list[tuple[float, float]] = []
         self._copy_spans: list[tuple[float, float]] = []
+        self._work_done = 0  # multiply-adds of a pruned draw
         self._exact_address = 0  # null: not sent
         if send_exact:
             self._send_exact()
@@ -81,7 +82,7 @@ class DevicePass:
                 break
         kernels = union_length(self._kernel_spans)
         copies = union_length(self._kernel_spans + self._copy_spans) - kernels
-        return Account(n_chunks, kernels, copies)
+        return Account(n_chunks, kernels, copies, self._work_done)
 
     def _send_exact(self) -> None:
         driver.memcpy_htod(self._memory.exact, self._work.components)
@@ -94,6 +95,8 @@ class DevicePass:
             driver.memcpy_htod(memory.ends, work.gates.ends)
         if work.division:
             driver.memcpy_htod(memory.split, work.division.split)
+        if work.last and work.last.now is not None:
+            driver.memcpy_htod(memory.now, work.last.now)
         rows, first = memory.components_here[: self._n_components], memory.lanes[0].stream
         np.copyto(rows, work.components, casting="same_kind")
         memory.origin.record(first)
@@ -114,10 +117,11 @@ class DevicePass:
             self._memory.send(lane, lane.chunks, addresses[0], addresses[2])
             driver.memcpy_htod_async(lane.numbers, numbers, lane.stream)
         lane.events_at, lane.numbers_at, lane.weights_at = addresses
-        if self._work.division:
+        before = self._work.labels_to_send
+        if before is not None:
             labels = lane.labels_here[: len(lane.chunks)]
             for slot, chunk in zip(labels, lane.chunks, strict=True):
-                slot[:] = self._work.division.labels[chunk]
+                slot[:] = before[chunk]
             driver.memcpy_htod_async(lane.labels, labels, lane.stream)
         lane.sent.record(lane.stream)
         self._compute(lane)
@@ -132,6 +136,8 @@ class DevicePass:
             self._launch_expectation(lane)
         elif work.division:
             self._launch_division(lane, work.key, work.division)
+        elif work.last:
+            self._launch_pruned_draw(lane, work.key, work.last)
         else:
             self._launch_draw(lane, work.key)
         lane.computed.record(stream)
@@ -141,6 +147,8 @@ class DevicePass:
         if work.labels is not None:
             driver.memcpy_dtoh_async(lane.labels_here[:n_slots], lane.labels, stream)
         driver.memcpy_dtoh_async(lane.far_counts_here[:n_slots], lane.far_counts, stream)
+        if work.last:
+            driver.memcpy_dtoh_async(lane.work_here[:n_slots], lane.work, stream)
         lane.done.record(stream)
 
     def _finish(self, lane: Lane, deliver: Deliver) -> None:
@@ -154,6 +162,8 @@ class DevicePass:
             self._compute(lane)
             lane.done.synchronize()
         self._note_times(lane)
+        if self._work.last:
+            self._work_done += int(lane.work_here[: len(lane.chunks)].sum())
         results, sums = lane.results_of(self._work)
         for slot, chunk in enumerate(lane.chunks):
             if self._work.labels is not None:
@@ -177,6 +187,20 @@ class DevicePass:
         self._launch(lane, "draw_labels", self._blocks_per_chunk, *tables, *numbers, *mixture, *key, *output)
         self._launch_accumulation(lane, lane.labels)
 
+    def _launch_pruned_draw(self, lane: Lane, key: Key, last: LastLabels) -> None:
+        n_slots, numbers_at = len(lane.chunks), lane.numbers_at
+        driver.memset_d32_async(lane.work, 0, n_slots * 2, lane.stream)
+        self._sort(lane, lane.labels)
+        now = 0 if last.now is None else self._memory.now
+        tables = self._exact_address, numbers_at, lane.sorted.order, now
+        numbers = self._n_events, self._first_event, self._n_components, self._weight_floor
+        each = lane.normalisers
+        output = lane.labels, each, lane.far_counts, lane.work
+        self._launch(lane, "draw_sorted", self._blocks_per_chunk, *tables, *numbers, *key, *output)
+        summed = each, numbers_at, lane.weights_at, self._n_events, lane.sums
+        self._queue(lane, "sum_log_likelihoods", self._blocks_per_chunk, *summed)
+        self._launch_accumulation(lane, lane.labels)
+
     def _launch_division(self, lane: Lane, key: Key, division: Division) -> None:
         n_pairs, n_labels = self._n_components // 2, division.split.shape[1]
         new_labels = lane.normalisers
@@ -188,8 +212,20 @@ class DevicePass:
         self._launch_accumulation(lane, new_labels)
 
     def _launch_accumulation(self, lane: Lane, labels: Any) -> None:
-        numbers = lane.numbers_at, lane.weights_at, self._n_events, self._n_components
-        self._launch(lane, "accumulate", self._n_components, labels, *numbers, lane.moments)
+        self._sort(lane, labels)
+        by, n_components = lane.sorted, self._n_components
+        tables = lane.weights_at, by.order, by.starts, by.extras
+        output = n_components, lane.moments, by.of_extras
+        self._launch(lane, "accumulate", n_components + EXTRAS, *tables, *output)
+        self._queue(lane, "add_runs", EXTRAS, n_components, by.extras, by.of_extras, lane.moments)
+
+    def _sort(self, lane: Lane, labels: Any) -> None:
+        """Queue the kernels that sort the batch's events by label."""
+        by, n_components = lane.sorted, self._n_components
+        common = labels, lane.numbers_at, self._n_events, n_components, by.counts
+        self._queue(lane, "count_labels", SECTIONS * 32 // THREADS, *common)
+        self._queue(lane, "place_labels", 1, n_components, by.counts, by.starts, by.extras)
+        self._queue(lane, "order_events", SECTIONS * 32 // THREADS, *common, by.order)
 
     def _launch_expectation(self, lane: Lane) -> None:
         tables = self._exact_address, lane.numbers_at, lane.weights_at
@@ -206,9 +242,11 @@ class DevicePass:
 
     def _launch(self, lane: Lane, name: str, blocks_per_chunk: int, *arguments: Any) -> None:
         """Queue a kernel for the lane's batch; its first two arguments are the events and the mixture."""
-        grid = (blocks_per_chunk, len(lane.chunks))
-        events, components = lane.events_at, self._memory.components
-        self._kernels.launch(name, grid, lane.stream, events, components, *arguments)
+        self._queue(lane, name, blocks_per_chunk, lane.events_at, self._memory.components, *arguments)
+
+    def _queue(self, lane: Lane, name: str, blocks_per_chunk: int, *arguments: Any) -> None:
+        """Queue a kernel for the lane's batch."""
+        self._kernels.launch(name, (blocks_per_chunk, len(lane.chunks)), lane.stream, *arguments)
 
 
 def union_length(spans: Iterable[tuple[float, float]]) -> float:

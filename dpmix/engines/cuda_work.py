@@ -57,6 +57,22 @@ class Division:
 
 
 @dataclass(frozen=True)
+class LastLabels:
+    """The labels of the last draw, which bound the components that can have weight in this one.
+
+    Attributes
+    ----------
+    labels : uint16 [chunks, CHUNK]
+        May be the array that the pass fills: a chunk's labels are read before they are written.
+    now : uint16 [K], optional
+        The number that the component of each label has now; None: the same.
+    """
+
+    labels: Labels
+    now: Labels | None = None
+
+
+@dataclass(frozen=True)
 class Pass:
     """The input of a pass over the events; its results depend on this and the events alone.
 
@@ -72,6 +88,8 @@ class Pass:
         For memberships.
     division : Division, optional
         For sides of pairs; needs a key.
+    last : LastLabels, optional
+        For a pruned draw.
     """
 
     components: Array
@@ -79,15 +97,25 @@ class Pass:
     labels: Labels | None = None
     gates: Gates | None = None
     division: Division | None = None
+    last: LastLabels | None = None
 
     @property
     def kernels(self) -> tuple[str, ...]:
         """The kernels that the pass launches."""
         if self.gates:
             return ("memberships",)
+        if self.key is None:
+            return "expect_totals", "expect_moments"
+        sums = "count_labels", "place_labels", "order_events", "accumulate", "add_runs"
         if self.division:
-            return "divide", "accumulate"
-        return ("draw_labels", "accumulate") if self.key else ("expect_totals", "expect_moments")
+            return "divide", *sums
+        return ("draw_sorted", "sum_log_likelihoods", *sums) if self.last else ("draw_labels", *sums)
+
+    @property
+    def labels_to_send(self) -> Labels | None:
+        """The labels that the kernels read, uint16 [chunks, CHUNK]; None if they read none."""
+        before = self.division or self.last
+        return before.labels if before else None
 
     @property
     def n_populations(self) -> int:
@@ -107,11 +135,14 @@ class Account:
         Seconds in which kernels ran.
     copies : float
         Seconds in which only copies ran.
+    work : int
+        Multiply-adds of a pruned draw, for each warp those of one of its events.
     """
 
     chunks: int
     kernels: float
     copies: float
+    work: int = 0
 
 
 Take = Callable[[int], list[int]]

@@ -484,6 +484,18 @@ inline unsigned __ballot_sync(unsigned mask, int predicate) {
     return votes;
 }
 
+inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
+// The lanes whose values are those of the caller.
+template <class T>
+unsigned __match_any_sync(unsigned mask, T value) {
+    const uint64_t mine = cuda_cpu::bits_as<uint64_t>(value);
+    const uint64_t* values = cuda_cpu::exchange(mask, mine, "match_any");
+    unsigned same = 0;
+    for (unsigned lane = 0; lane < cuda_cpu::WARP; lane++)
+        if (mask >> lane & 1) same |= (unsigned)(values[lane] == mine) << lane;
+    return same;
+}
+
 template <class T>
 T __ldg(const T* address) {
     return *address;
@@ -498,6 +510,7 @@ T atomicAdd(T* address, std::common_type_t<T> value) {
 }
 inline float __expf(float x) { return expf(x); }
 inline float __logf(float x) { return logf(x); }
+inline int __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __ffs(int x) { return __builtin_ffs(x); }
 inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((uint64_t)a * b >> 32); }

@@ -307,12 +307,12 @@ class EngineContract:
         assert (reference.step_distances(mixture, key)[moved] < 1e-4).all()
 
     def test_weight_floor_is_obeyed(self) -> None:
-        """Two components differ by 3 nats at every event: a floor of 2 nats excludes the lower one."""
+        """Two components differ by 3 nats at every event: a floor of 1 nat excludes the lower one."""
         events = np.zeros((4000, 1), np.float32)
         mixture = mixture_of(
             np.array([1.0, np.exp(3.0)]) / (1 + np.exp(3.0)), np.zeros((2, 1)), np.ones((2, 1, 1))
         )
-        low, high = self.make(events, weight_floor=2.0), self.make(events, weight_floor=4.0)
+        low, high = self.make(events, weight_floor=1.0), self.make(events, weight_floor=4.0)
         assert low.draw_labels(mixture, Key(1, 0, 0)).counts[0] == 0
         drawn = high.draw_labels(mixture, Key(1, 0, 0)).counts[0]
         assert 1e-6 < st.binom.cdf(drawn, 4000, 1 / (1 + np.exp(3.0))) < 1 - 1e-6

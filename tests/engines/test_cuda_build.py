@@ -217,7 +217,7 @@ def test_shapes_are_those_of_the_kernels(dim: int, tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("dim", [1, 2, 5, 64])
-def test_a_packed_row_goes_by_columns_of_the_whitener(dim: int) -> None:
+def test_a_packed_row_goes_by_rows_of_the_whitener(dim: int) -> None:
     rng = np.random.default_rng(dim)
     constants, means = rng.normal(size=3), rng.normal(size=(3, dim))
     whiteners = np.tril(rng.normal(size=(3, dim, dim)))
@@ -226,7 +226,7 @@ def test_a_packed_row_goes_by_columns_of_the_whitener(dim: int) -> None:
     for row, constant, mean, whitener in zip(rows, constants, means, whiteners, strict=True):
         want = [constant]
         for i in range(dim):
-            want += [mean[i], *(whitener[i:, i] * np.sqrt(0.5))]
+            want += [mean[i], *(whitener[i, : i + 1] * np.sqrt(0.5))]
         np.testing.assert_array_equal(row[: len(want)], want)
         assert (row[len(want) :] == 0).all()
 

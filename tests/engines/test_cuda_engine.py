@@ -25,8 +25,8 @@ from cuda_cases import (
 from cuda_on_cpu import emulator
 from engine_contract import (
     AnyEngine,
-    EngineContract,
     Floats,
+    PruningContract,
     assert_near_stats,
     assert_parts_have_the_bits_of_the_whole,
     halves,
@@ -61,7 +61,7 @@ FMA = next((isa for isa in ("v4", "v3", "neon") if isa in instruction_sets()), N
 
 
 @pytest.mark.usefixtures("cuda_devices")
-class TestCuda(EngineContract):
+class TestCuda(PruningContract):
     def make(self, events: Floats, **options: object) -> AnyEngine:
         return CudaEngine(events, devices=[0], **options)  # type: ignore[arg-type]
 

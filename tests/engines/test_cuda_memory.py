@@ -132,7 +132,7 @@ def test_the_others_take_over(emulated_devices: Emulate, fail: str, caplog: pyte
 
 def test_where_none_is_left_the_pass_ends_in_one_line(emulated_devices: Emulate) -> None:
     events, mixture = several_chunks()
-    emulated_devices(2, fail="0:cuLaunchKernel:5,1:cuEventSynchronize:3")
+    emulated_devices(2, fail="0:cuLaunchKernel:13,1:cuEventSynchronize:3")
     engine = CudaEngine(events)
     engine.draw_labels(mixture, Key(1, 0, 0))
     with pytest.raises(DpmixError, match=r"^no CUDA device is left: device .*[^\n]$"):

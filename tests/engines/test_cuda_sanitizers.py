@@ -11,7 +11,7 @@ from cuda_on_cpu import nvcc, sanitized
 from engine_contract import problem, split_of
 
 from dpmix.kernels.build import FOLDER
-from dpmix.kernels.layout import CHUNK, MOMENT_THREADS, PARTS, THREADS, Layout
+from dpmix.kernels.layout import CHUNK, EXTRAS, MOMENT_THREADS, PARTS, SECTIONS, THREADS, Layout
 
 BROKEN = Path(nvcc.__file__).with_name("broken.cu")
 X = np.arange(1, 257, dtype=np.float32)
@@ -87,6 +87,14 @@ class Launches:
         labels = np.zeros((1, CHUNK), np.uint16)
         labels[0, :n_events] = np.arange(n_events) * 7919 % n_components
         self.labels = labels.tobytes()
+        order = np.zeros(CHUNK, np.uint16)
+        order[:n_events] = np.argsort(labels[0, :n_events], kind="stable")
+        starts = np.searchsorted(labels[0, order[:n_events]], np.arange(n_components + 1))
+        extras = np.full(EXTRAS, 2**32 - 1, np.uint32)
+        extras[0] = 1 | 1 << 16  # as if component 1 had a second run
+        self.order, self.starts = order.tobytes(), starts.astype(np.uint32).tobytes()
+        self.extras, self.of_extras = extras.tobytes(), bytes(8 * EXTRAS * layout.n_moments)
+        self.counts = bytes(2 * SECTIONS * n_components)
         largest = np.zeros((1, CHUNK, 2), np.float32)
         largest[0, n_events - 1, 0] = -1e9
         self.normalisers = largest.tobytes()
@@ -111,12 +119,49 @@ class Launches:
             for far, weights in ((None, None), (self.exact.tobytes(), self.weights))
         ]
 
-    def accumulate(self) -> list[sanitized.Launch]:
-        start, end = [self.padded, self.rows, self.labels, self.chunks], [self.n, self.k, self.moments]
-        grid = (self.n_components, 1)
-        return [
-            sanitized.Launch("accumulate", grid, MOMENT_THREADS, [*start, weights, *end])
+    def draw_sorted(self) -> list[sanitized.Launch]:
+        numbers = [self.n, ("Q", 0), self.k, self.floor, *self.key]
+        each, now = bytes(8 * CHUNK), np.arange(self.n_components, dtype=np.uint16).tobytes()
+        output = [self.labels, each, self.far_counts, bytes(8)]
+        draws = [
+            [self.padded, self.rows, far, self.chunks, self.order, table, *numbers, *output]
+            for far, table in ((None, None), (self.exact.tobytes(), now))
+        ]
+        sums = [
+            [each, self.chunks, weights, self.n, bytes(8 * self.layout.blocks_per_chunk)]
             for weights in (None, self.weights)
+        ]
+        return [
+            *(self._by_event("draw_sorted", arguments) for arguments in draws),
+            *(self._by_event("sum_log_likelihoods", arguments) for arguments in sums),
+        ]
+
+    def sort_labels(self) -> list[sanitized.Launch]:
+        common = [self.labels, self.chunks, self.n, self.k, self.counts]
+        table = [self.k, self.counts, self.starts, self.extras]
+        grid = (SECTIONS * 32 // THREADS, 1)
+        return [
+            sanitized.Launch("count_labels", grid, THREADS, common),
+            sanitized.Launch("place_labels", (1, 1), MOMENT_THREADS, table),
+            sanitized.Launch("order_events", grid, THREADS, [*common, self.order]),
+        ]
+
+    def accumulate(self) -> list[sanitized.Launch]:
+        tables = [self.order, self.starts, self.extras, self.k, self.moments, self.of_extras]
+        grid = (self.n_components + EXTRAS, 1)
+        return [
+            *(
+                sanitized.Launch(
+                    "accumulate", grid, MOMENT_THREADS, [self.padded, self.rows, weights, *tables]
+                )
+                for weights in (None, self.weights)
+            ),
+            sanitized.Launch(
+                "add_runs",
+                (EXTRAS, 1),
+                MOMENT_THREADS,
+                [self.k, self.extras, self.of_extras, self.moments],
+            ),
         ]
 
     def expect_labels(self) -> list[sanitized.Launch]:
@@ -189,6 +234,8 @@ def report_on(source: str, n_channels: int, sanitizer: str, folder: Path, edit: 
     ("source", "n_channels"),
     [
         ("draw_labels", 5),
+        ("draw_sorted", 5),
+        ("sort_labels", 5),
         ("accumulate", 5),
         ("accumulate", 33),
         ("expect_labels", 5),
@@ -220,10 +267,13 @@ WITHOUT_BARRIER = [
     ("expect_labels", "mixture.cuh", BARRIER + "    double sum", "    double sum"),
     ("expect_labels", "expect_labels.cu", BARRIER + "    Moments sums", "    Moments sums"),
     ("expect_labels", "expect_labels.cu", "    " + BARRIER + "        for (; tail", "        for (; tail"),
-    ("accumulate", "accumulate.cu", "    " + BARRIER + "        for (; tail", "        for (; tail"),
+    ("accumulate", "accumulate.cu", "    " + BARRIER + "        sums.add", "        sums.add"),
+    ("draw_sorted", "draw_sorted.cu", "        __syncthreads();  // the rows before", "// the rows before"),
+    ("draw_sorted", "draw_sorted.cu", "    __syncwarp();\n\n    // 4.", "\n    // 4."),
+    ("sort_labels", "sort_labels.cu", "        __syncwarp();\n    }\n}", "    }\n}"),
     ("divide", "divide.cu", BARRIER + "    int n_places", "    int n_places"),
     ("divide", "divide.cu", "    " + BARRIER + "    }\n\n    // 2.", "    }\n\n    // 2."),
-    ("accumulate", "moments.cuh", BARRIER + "    int before", "    int before"),
+    ("sort_labels", "moments.cuh", BARRIER + "    int before", "    int before"),
     ("accumulate", "moments.cuh", "    " + BARRIER + "        const int lane", "        const int lane"),
     ("accumulate", "moments.cuh", "        __syncthreads();  // z is no", "// z is no"),
 ]
@@ -238,7 +288,9 @@ OUT_OF_BOUNDS = [
     ("draw_labels", "mixture.cuh", "q < count * PACK_QUADS", "q <= count * PACK_QUADS"),
     ("draw_labels", "draw_labels.cu", "+ rank[e]]", "+ rank[e] + 1]"),
     ("expect_labels", "expect_labels.cu", "q < PACK_QUADS", "q <= PACK_QUADS"),
-    ("accumulate", "accumulate.cu", "i < CAPACITY", "i <= CAPACITY"),
+    ("accumulate", "accumulate.cu", "threadIdx.x < GROUP && at", "threadIdx.x <= GROUP && at"),
+    ("draw_sorted", "draw_sorted.cu", "w < KEPT_WORDS", "w <= KEPT_WORDS"),
+    ("sort_labels", "sort_labels.cu", "place < count ?", "place <= CHUNK ?"),
     ("accumulate", "moments.cuh", "column <= row", "column <= row + 1"),
     ("sample_indicators", "sample_indicators.cu", "i >= n_events", "i > n_events"),
 ]
