@@ -30,7 +30,7 @@ def assign_events(task: Task, found: Populations) -> Iterator[tuple[Block, Ints]
     """Assign all events to populations, sample by sample, block by block.
 
     Memberships use each sample's own proportions (`dpmix.populations.proportions`), log densities those of
-    the run.
+    the run. Both use the weights and the shift that a sample has in a hierarchical run.
 
     Yields
     ------
@@ -45,10 +45,15 @@ def assign_events(task: Task, found: Populations) -> Iterator[tuple[Block, Ints]
     with closing(task.make_engine(events.values)) as engine:
         for sample, first in enumerate(events.sample_starts[:-1]):
             end = int(events.sample_starts[sample + 1])
-            ratios = sample_ratios(task, found, weights, engine, sample)
+            own = sample if found.run.cohort and not task.data else None
+            ratios = (
+                np.ones(weights.shape, np.float32)  # its weights are those of the run
+                if own is not None
+                else sample_ratios(task, found, weights, engine, sample)
+            )
             for start in range(int(first), end, BLOCK):
                 stop = min(start + BLOCK, end)
-                mean, log_density, counts = average_draws(found, engine, start, stop, ratios, random)
+                mean, log_density, counts = average_draws(found, engine, start, stop, ratios, random, own)
                 rows = np.arange(start, stop) - first if events.rows is None else events.rows[start:stop]
                 block = Block(
                     sample=sample,
@@ -94,7 +99,13 @@ def sample_ratios(task: Task, found: Populations, weights: Array, engine: Engine
 
 
 def average_draws(
-    found: Populations, engine: Engine, start: int, stop: int, ratios: Floats, random: np.random.Generator
+    found: Populations,
+    engine: Engine,
+    start: int,
+    stop: int,
+    ratios: Floats,
+    random: np.random.Generator,
+    sample: int | None = None,
 ) -> tuple[Floats, Array, Ints]:
     """Average memberships and densities of events start..stop-1 of one sample over the draws.
 
@@ -109,6 +120,8 @@ def average_draws(
     ratios : float32 [T, P]
         Result of `sample_ratios`.
     random : numpy Generator
+    sample : int, optional
+        Sample of a hierarchical run that the events belong to; `ratios` are then 1.
 
     Returns
     -------
@@ -123,7 +136,7 @@ def average_draws(
     mean_density = MeanDensity(n_events)
     counts = np.zeros(ratios.shape, np.int64)
     uniforms = random.random(n_events, np.float32)
-    for t, (by_run, log_density) in enumerate(found.memberships(engine, start, stop)):
+    for t, (by_run, log_density) in enumerate(found.memberships(engine, start, stop, sample)):
         for at in range(0, n_events, PART):
             part = slice(at, at + PART)
             terms = np.multiply(by_run[part].T, ratios[t][:, None], order="C")

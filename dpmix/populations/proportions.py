@@ -129,7 +129,7 @@ def partial_sums(terms: Floats) -> Floats:
     return ends
 
 
-def posterior(counts: Ints, seed: int) -> Array:
+def posterior(counts: Ints, seed: int, prior: Array | None = None) -> Array:
     """Draw proportions from their posterior given counts of drawn populations, float64 [T, S, P].
 
     The posterior is a Dirichlet distribution with the counts plus a prior of one event in total, spread
@@ -141,9 +141,12 @@ def posterior(counts: Ints, seed: int) -> Array:
     counts : int64 [T, S, P]
     seed : int
         Seed of the run.
+    prior : float64 [T, P], optional
+        Prior counts in place of the one event: kappa beta of a hierarchical run (`dpmix.model.cohort`).
     """
     random = Stream(seed, 1, 0).step(Step.PROPORTIONS)
-    return _dirichlet(counts + 1.0 / counts.shape[2], random)
+    given = 1.0 / counts.shape[2] if prior is None else np.maximum(prior, LEAST_RATIO)[:, None]
+    return _dirichlet(counts.astype(np.float64) + given, random)
 
 
 def _dirichlet(shapes: Array, random: np.random.Generator) -> Array:

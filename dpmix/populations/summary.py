@@ -10,6 +10,7 @@ import numpy.typing as npt
 from dpmix.inputs.events import Events
 from dpmix.model.mixture import Array, Ints
 from dpmix.populations import phenotypes, proportions
+from dpmix.populations.cohort import prior_counts
 from dpmix.populations.convergence import chain_weights, proportion_mixing
 from dpmix.populations.find import Populations
 from dpmix.populations.rasters import Counter, grid
@@ -74,6 +75,7 @@ class Summary:
         """Return the gating, once all blocks are added."""
         run, scaling = found.run, task.events.scaling
         given = task.events.weights
+        prior = prior_counts(run, found.draws, found.components)
         chain, draw = found.draws[found.reference]
         components = found.components[found.reference]
         means = scaling.to_transformed(run.means[chain, draw])
@@ -106,7 +108,7 @@ class Summary:
             support=found.support,
             agreement=found.agreement,
             sizes=self.sizes,
-            proportions=proportions.posterior(self.counts, task.config.seed),
+            proportions=proportions.posterior(self.counts, task.config.seed, prior),
             r_hat=r_hat,
             ess=ess,
             n_monitored=monitored.shape[1],

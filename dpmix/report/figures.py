@@ -28,6 +28,7 @@ from dpmix.report.labels import label, only_the_largest, percent, shares, shorte
 from dpmix.report.pairs import MOST_ELLIPSES, densities, ellipse, moments, separating_pairs
 from dpmix.report.palette import GREY, colour, rgb
 from dpmix.report.proportion_figures import proportions
+from dpmix.report.shifts import shift_figure
 from dpmix.runs.coarseness import choice_of
 from dpmix.runs.diagnostics import Mixing
 from dpmix.runs.reader import Run
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 HALO = "#ffffffd0"  # around ellipses
 FIGURES = ("heatmap", "pairs", "proportions", "tree", "traces")
-ADDED = ("coarseness", "map", "compare")  # of some runs, or on request
+ADDED = ("coarseness", "shifts", "map", "compare")  # of some runs, or on request
 
 
 def figure_paths(directory: Path, added: Sequence[str] = ()) -> list[Path]:
@@ -100,6 +101,8 @@ def _drawings(gating: Gating, run: Run, mixing: list[Mixing]) -> dict[str, Calla
     }
     if (choice := choice_of(run)).curve is not None:
         drawn["coarseness"] = lambda: coarseness(choice)
+    if "shifts" in run.cohort:
+        drawn["shifts"] = lambda: shift_figure(run)
     if (events := gating.map) is not None:
         drawn["map"] = lambda: event_map(gating, events)
     if (compared := gating.comparison) is not None:

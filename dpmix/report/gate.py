@@ -17,7 +17,7 @@ from dpmix.populations.find import Populations
 from dpmix.populations.result import Gating
 from dpmix.populations.summary import Summary
 from dpmix.populations.task import Task, prepare
-from dpmix.report import event_files, figures, findings, page, tables
+from dpmix.report import event_files, figures, findings, page, shifts, tables
 from dpmix.report.additions import Additions
 from dpmix.runs.coarseness import choice_of
 from dpmix.runs.diagnostics import convergence
@@ -107,11 +107,14 @@ def predict(
 def _paths(task: Task, folder: Path, formats: Sequence[str], asked: Additions) -> list[Path]:
     """Return all files that `gate` writes."""
     chosen = ["coarseness"] if choice_of(task.run).curve else []
+    moved = "shifts" in task.run.cohort
+    chosen += ["shifts"] if moved else []
     return [
         *event_files.event_paths(folder, formats, task.events.samples, task.events.sources),
         *tables.table_paths(folder),
         *asked.paths(folder),
         *figures.figure_paths(folder / "figures", [*chosen, *asked.figures()]),
+        *([folder / shifts.TABLE] if moved else []),
         folder / "aligned.nc",
         folder / "report.html",
     ]
@@ -150,12 +153,16 @@ def _write_report(task: Task, found: Populations, gating: Gating, folder: Path) 
     run = open_run(task.run.path, transformed=True)
     alignment.write_aligned(folder / "aligned.nc", run, found.draws, found.order)
     mixing = convergence(run)
+    if "shifts" in run.cohort:
+        shifts.write_shifts(folder / shifts.TABLE, run)
+        if warning := shifts.shift_warning(gating, run):
+            log.warning("%s", warning)
 
     def draw(*names: str) -> None:
         figures.write_figures(folder / "figures", gating, run, mixing, names)
 
     two_cores = usable_cores() > 1 and task.config.engine.threads != 1
     with in_background(lambda: draw("heatmap", "pairs", "proportions"), allowed=two_cores):
-        draw("tree", "traces", "coarseness", "map", "compare")
+        draw("tree", "traces", "coarseness", "shifts", "map", "compare")
         page.write_report(folder / "report.html", gating, run, mixing)
     return gating

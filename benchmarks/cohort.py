@@ -1,0 +1,90 @@
+"""Measure what a sweep of the hierarchical model costs, next to a sweep of the pooled model.
+
+    python benchmarks/cohort.py [--quick]
+
+Both models sweep the same events: 100 samples of 10,000 events with different proportions of the components,
+in 14 channels, with 256 components. This takes a minute, with `--quick` seconds. A sweep is a pass of the
+engine and all draws of the sampler, with label swaps, without split-merge moves. Contenders take turns, each
+has its own chain, and the first sweeps do not count. The table has processor seconds of all threads, because
+the machine may be shared, and wall seconds, both as minima.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import numpy as np
+from mixtures import sample
+from record import arguments, write_results
+from threadpoolctl import threadpool_limits
+
+from dpmix.engines.base import Engine
+from dpmix.engines.cohort import CohortEngine
+from dpmix.engines.cpu import CpuEngine
+from dpmix.model import cohort, gibbs
+from dpmix.model.mixture import State, mixture_of
+from dpmix.model.prior import Prior
+from dpmix.model.streams import Key, Stream
+
+D, SAMPLES, FIRST = 14, 100, 3
+
+
+def one_sweep(state: State, engine: Engine, prior: Prior) -> State:
+    key = Key(1, 0, state.iteration + 1)
+    stats = engine.draw_labels(mixture_of(state), key)
+    return gibbs.sweep(state, stats, prior, Stream(*key))[0]
+
+
+def measure(n_events: int, n_components: int, rounds: int) -> dict[str, dict[str, float]]:
+    """Return the seconds of a sweep of each model, minima over rounds."""
+    data = sample(n_events, D, n_components, "sep")
+    events = data.events[np.argsort(np.random.default_rng(1).random(n_events) + data.events[:, 0] / 8.0)]
+    starts = np.linspace(0, n_events, SAMPLES + 1).astype(np.int64)
+    prior = Prior(
+        np.zeros(D), 5.0, 2.0, 0.3 * np.eye(D), 1.0, 1.0, frozenset({"alpha", "gamma", "nu", "phi"})
+    )
+    plain = gibbs.draw_prior(prior, n_components, 1.0, Stream(1, 0, 0))
+    start = data.now.mixture()
+    covariances = np.linalg.inv(start.whiteners.transpose(0, 2, 1) @ start.whiteners)
+    plain = replace(plain, means=start.means, covariances=covariances, whiteners=start.whiteners)
+    shares = np.diff(starts) / n_events
+    groups = {"hierarchical": np.full(SAMPLES, -1), "hierarchical with shifts": np.arange(SAMPLES)}
+    states = {"pooled": plain} | {
+        name: replace(plain, cohort=cohort.start(plain.log_base_weights, shares, own, prior))
+        for name, own in groups.items()
+    }
+    engines: dict[str, Engine] = {name: CohortEngine(events, starts) for name in groups}
+    engines = {"pooled": CpuEngine(events), **engines}
+    times: dict[str, dict[str, float]] = {name: {"processor": np.inf, "wall": np.inf} for name in states}
+    for turn in range(FIRST + rounds):
+        for name, engine in engines.items():
+            began = time.process_time(), time.perf_counter()
+            states[name] = one_sweep(states[name], engine, prior)
+            took = time.process_time() - began[0], time.perf_counter() - began[1]
+            if turn >= FIRST:
+                for unit, seconds in zip(times[name], took, strict=True):
+                    times[name][unit] = round(min(times[name][unit], seconds), 4)
+    for engine in engines.values():
+        engine.close()
+    return times
+
+
+def main() -> None:
+    quick = arguments(__doc__).parse_args().quick
+    n_events, n_components, rounds = (50_000, 32, 2) if quick else (1_000_000, 256, 12)
+    with threadpool_limits(1, "blas"):  # as in a run
+        times = measure(n_events, n_components, rounds)
+    ratios = {
+        name: round(own["processor"] / times["pooled"]["processor"], 3)
+        for name, own in times.items()
+        if name != "pooled"
+    }
+    for name, own in times.items():
+        print(name, own, ratios.get(name, ""))
+    title = f"N={n_events:,} D={D} K={n_components} S={SAMPLES}"
+    write_results("cohort", {title: {"seconds": times, "processor seconds over pooled": ratios}}, quick=quick)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""Gating with a hierarchical run: proportions, shifts, their table and figure."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dpmix.config.schema import Config
+from dpmix.errors import ConfigError
+from dpmix.populations.result import Gating
+from dpmix.report.gate import gate
+from dpmix.report.shifts import shift_warning
+from dpmix.runs.mcmc import run_mcmc
+from dpmix.runs.reader import open_run
+
+SHIFTS = np.array([[-0.6, 0.3], [0.0, 0.0], [0.6, -0.3]])
+SHARES = np.array([[0.5, 0.3, 0.2], [0.3, 0.3, 0.4], [0.1, 0.8, 0.1]])
+CENTRES = np.array([[-4.0, 0.0], [0.0, 5.0], [5.0, -3.0]])
+
+
+@pytest.fixture(scope="module")
+def run_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, rng = tmp_path_factory.mktemp("shifts"), np.random.default_rng(4)
+    for s, (share, shift) in enumerate(zip(SHARES, SHIFTS, strict=True)):
+        labels = rng.choice(3, 1200, p=share)
+        values = CENTRES[labels] + shift + 0.6 * rng.standard_normal((1200, 2))
+        np.savetxt(folder / f"s{s}.csv", values, delimiter=",", header="A,B", comments="")
+    settings = {
+        "data": {"files": [str(folder / "s*.csv")]},
+        "model": {"components": 8, "samples": "hierarchical", "shifts": "sample"},
+        "mcmc": {"chains": 1, "burn_in": 60, "draws": 20, "split_merge": 0, "until": None},
+        "engine": {"backend": "cpu"},
+        "output": {"path": str(folder / "run.h5")},
+    }
+    return run_mcmc(Config.model_validate(settings)).path
+
+
+@pytest.fixture(scope="module")
+def gating(run_file: Path) -> Gating:
+    return gate(run_file, run_file.parent / "gated", n_populations=3)
+
+
+def test_proportions_are_those_of_each_sample(gating: Gating) -> None:
+    order = np.argsort(-SHARES.sum(axis=0))
+    np.testing.assert_allclose(gating.proportions.mean(axis=0), SHARES[:, order], atol=0.04)
+
+
+def test_shifts_are_written_and_drawn(gating: Gating, run_file: Path) -> None:
+    with (run_file.parent / "gated" / "shifts.csv").open(newline="", encoding="utf-8") as table:
+        rows = list(csv.DictReader(table))
+    found = np.array([float(row["shift"]) for row in rows]).reshape(3, 2)
+    np.testing.assert_allclose(found, SHIFTS, atol=0.1)
+    assert all(float(row["low"]) <= float(row["shift"]) <= float(row["high"]) for row in rows)
+    assert [row["sample"] for row in rows[::2]] == list(gating.samples)
+    assert (run_file.parent / "gated" / "figures" / "shifts.png").stat().st_size > 5_000
+
+
+def test_a_shift_as_large_as_a_distance_is_reported(gating: Gating, run_file: Path) -> None:
+    run = open_run(run_file, transformed=True)
+    assert shift_warning(gating, run) == ""
+    close = replace(gating, means=gating.means * np.array([0.05, 0.0]))
+    assert "is as large as the distance between populations" in shift_warning(close, run)
+
+
+def test_other_files_are_refused(run_file: Path) -> None:
+    with pytest.raises(ConfigError, match="the shifts of other files are not known"):
+        gate(run_file, run_file.parent / "other", data=[run_file.parent / "s0.csv"])
