@@ -34,6 +34,7 @@ class Normals:
     means: Array
     covariances: Array
     alpha: float = 1.0
+    cohort: None = None  # pooled
 
     def shuffled(self, rng: np.random.Generator) -> Normals:
         order = rng.permutation(len(self.weights))
