@@ -25,11 +25,41 @@ TEXT_BLOCK = 2**20  # bytes of a text file that are parsed together
 def open_text(path: Path, part: str, storage: Storage) -> Source:
     """Open a CSV or TSV file; its first line shows the delimiter and whether it has a header."""
     import pyarrow
-    import pyarrow.csv
 
     refuse_part(path, part)
     cells, delimiter = _first_line(path)
-    header = not all(_is_float(cell) for cell in cells)
+    try:
+        return _read_text(path, cells, delimiter, storage)
+    except pyarrow.ArrowInvalid as error:
+        if problem := _uneven_row(path, cells, delimiter):
+            raise DataError(f"{path}: {problem}") from error
+        raise
+
+
+def _uneven_row(path: Path, cells: Sequence[str], delimiter: str) -> str:
+    """Return what is wrong with the first row that has another number of cells than the first line, or ""."""
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        rows = (row for row in csv.reader(file, delimiter=delimiter) if row)
+        for number, row in enumerate(rows, start=0 if _has_header(cells) else 1):
+            if len(row) != len(cells):
+                found = (
+                    f"row {number}: the number of cells is {len(row)}, need {len(cells)} as in the first line"
+                )
+                return f"{found}; correct this row"
+    return ""
+
+
+def _has_header(cells: Sequence[str]) -> bool:
+    """Return whether the first line of a text file is not a row of numbers."""
+    return not all(_is_float(cell) for cell in cells)
+
+
+def _read_text(path: Path, cells: Sequence[str], delimiter: str, storage: Storage) -> Source:
+    """Read the columns of numbers of a text file whose first line has these cells."""
+    import pyarrow
+    import pyarrow.csv
+
+    header = _has_header(cells)
     names = [cell or f"column {k + 1}" for k, cell in enumerate(cells)] if header else None
     keys = [str(k) for k in range(len(cells))]
     reading = pyarrow.csv.ReadOptions(block_size=TEXT_BLOCK, column_names=keys, skip_rows=int(header))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -33,42 +33,44 @@ class Additions:
     Attributes
     ----------
     with_map, strategy : bool
-    workspace : Path or None
-        FlowJo workspace or GatingML file to compare with.
-
-    Raises
-    ------
-    ConfigError
-        A library is missing, or the workspace cannot be read.
+    manual : ManualGates or None
+        Gates to compare with.
     """
 
     with_map: bool = False
     strategy: bool = False
-    workspace: str | os.PathLike[str] | None = None
-    _manual: list[ManualGates] = field(init=False, default_factory=list)
+    manual: ManualGates | None = None
 
-    def __post_init__(self) -> None:
-        if self.with_map:
+    @classmethod
+    def of(cls, with_map: bool, strategy: bool, workspace: str | os.PathLike[str] | None) -> Additions:
+        """Return the results asked for, with the gates of a FlowJo workspace or GatingML file.
+
+        Raises
+        ------
+        ConfigError
+            A library is missing, or the workspace cannot be read.
+        """
+        if with_map:
             embedding.need()
-        if self.workspace is not None:
-            self._manual.append(ManualGates(Path(self.workspace), "--compare"))
+        manual = None if workspace is None else ManualGates(Path(workspace), "--compare")
+        return cls(with_map, strategy, manual)
 
     def check(self, task: Task) -> None:
         """Raise `ConfigError` or `DataError` if the events do not allow a result, before any work."""
         if self.strategy:
             space_of(task.events, task.config.data.linearize)
-        for manual in self._manual:
+        if self.manual:
             for source in task.events.sources:
-                manual.require(source)
+                self.manual.require(source)
 
     def paths(self, folder: Path) -> list[Path]:
         """Return the files that `add` writes."""
-        names = [*(STRATEGY_FILES if self.strategy else ()), *((COMPARISON,) if self._manual else ())]
+        names = [*(STRATEGY_FILES if self.strategy else ()), *((COMPARISON,) if self.manual else ())]
         return [folder / name for name in names]
 
     def figures(self) -> tuple[str, ...]:
         """Return the names of the figures of these results."""
-        return (*(("map",) if self.with_map else ()), *(("compare",) if self._manual else ()))
+        return (*(("map",) if self.with_map else ()), *(("compare",) if self.manual else ()))
 
     def add(self, task: Task, gating: Gating, population: npt.NDArray[np.int32], folder: Path) -> Gating:
         """Compute the results, write their tables, and return the gating with them.
@@ -83,8 +85,8 @@ class Additions:
         """
         if self.strategy:
             gating = _with_strategies(task, gating, population, folder)
-        for manual in self._manual:
-            compared = compare(task.events, population, gating.n_populations, manual)
+        if self.manual:
+            compared = compare(task.events, population, gating.n_populations, self.manual)
             tables.write_comparison(folder / COMPARISON, compared, gating.phenotypes)
             gating = replace(gating, comparison=compared)
         if self.with_map:

@@ -68,7 +68,7 @@ def gate(
     DpmixError
         Anything wrong outside the program, in one line.
     """
-    asked = Additions(with_map, strategy, compare)
+    asked = Additions.of(with_map, strategy, compare)
     folder = Path(output)
     task = prepare(run_file, data, engine, folder)
     asked.check(task)

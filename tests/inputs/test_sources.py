@@ -205,7 +205,7 @@ def test_all_wrong_names_are_reported_together(tmp_path: Path, values: Values) -
         ("a.csv", b"", "empty first line"),
         ("a.csv", b"a,b\nx,y\n", "no column of numbers"),
         ("a.csv", b"a,a\n1,2\n", "several channels are named a"),
-        ("a.csv", b"a,b\n1,2\n3\n", "cannot be read"),
+        ("a.csv", b"a,b\n1,2\n3\n", "need 2 as in the first line"),
         ("a.csv", b"\xff\xfe\x00a,\n", "cannot be read"),
     ],
 )
@@ -314,3 +314,15 @@ def test_a_folder_with_brackets_in_its_name(tmp_path: Path, values: Values) -> N
     folder.mkdir()
     np.save(folder / "a.npy", values)
     assert [s.name for s in open_sources(["*.npy"], folder)] == ["a.npy"]
+
+
+@pytest.mark.parametrize("header", [["A,B,C"], []])
+@pytest.mark.parametrize(("line", "cells"), [("1,2", 2), ("1,2,3,4", 4)])
+def test_a_row_with_another_number_of_cells_is_named(
+    tmp_path: Path, header: list[str], line: str, cells: int
+) -> None:
+    rows = [*header, *["1,2,3"] * 6, "", line, "5,6,7"]
+    (tmp_path / "a.csv").write_text("\n".join(rows))
+    found = f"a.csv: row 7: the number of cells is {cells}, need 3 as in the first line; correct this row"
+    with pytest.raises(DataError, match=found):
+        open_source(tmp_path / "a.csv")
