@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from test_cuda_compile import needs_nvcc, nvcc
 
 from dpmix.kernels import build
 
@@ -104,6 +106,14 @@ def test_all_stages_take_at_most_45_minutes_and_each_fits_into_ten(monkeypatch: 
     assert sum(stage.limit for stage in gpu.STAGES) <= 45 * 60 - 5 * gpu.INSTALL_SECONDS
     assert all(stage.limit + gpu.INSTALL_SECONDS <= 600 for stage in gpu.STAGES)
     assert all((BENCHMARKS / stage.script).exists() for stage in gpu.STAGES)
+
+
+@pytest.mark.slow
+@needs_nvcc
+def test_the_kernels_of_the_stages_compile(tmp_path: Path) -> None:
+    for source in BENCHMARKS.glob("*.cu"):
+        command = [str(nvcc()), *build.OPTIONS, "-arch=sm_90", "-Werror", "all-warnings", "--cubin"]
+        subprocess.run([*command, str(source), "-o", str(tmp_path / "made.cubin")], check=True)
 
 
 # ---- Floors and tables
