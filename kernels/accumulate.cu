@@ -17,9 +17,9 @@
 //
 // Launch    accumulate: grid (n_components + EXTRAS, slots), block 256.
 //           add_runs: grid (EXTRAS, slots), block 256.
-// Shared    accumulate: 384 (queue) + 64 * (D + 1) * 4 + D * 4 + 32 bytes: 17,312 at D = 64; add_runs: none.
-// Budget    accumulate, D = 14: registers 62, stack 0, shared 4,312 bytes; no spills.
-//           registers by architecture: sm_75 62, sm_80 39, sm_90 40, sm_120 39.
+// Shared    accumulate: 384 (queue) + 64 * (D + 1) * 4 + N_MOMENTS * 8 + D * 4: 34,440 at D = 64; add_runs: none.
+// Budget    accumulate, D = 14: registers 63, stack 0, shared 5,240 bytes; no spills.
+//           registers by architecture: sm_75 63, sm_80 32, sm_90 32, sm_120 40.
 // Budget    add_runs, D = 14: registers 24, stack 0, shared 0 bytes; no spills.
 //           registers by architecture: sm_75 24, sm_80 22, sm_90 24, sm_120 24.
 // Measured  accumulate: not measured.
@@ -36,7 +36,8 @@ extern "C" __global__ void __launch_bounds__(MOMENT_THREADS)
                const unsigned* __restrict__ starts, const unsigned* __restrict__ extras, int n_components,
                double* __restrict__ moments, double* __restrict__ of_extras) {
     __shared__ Queue<GROUP> queue;
-    __shared__ MomentScratch scratch;
+    __shared__ float z[GROUP][WIDTH];
+    __shared__ Moments sums;
     unsigned component = blockIdx.x, number = 0;
     double* to = moments + ((size_t)blockIdx.y * n_components + component) * N_MOMENTS;
     if ((int)component >= n_components) {
@@ -51,8 +52,7 @@ extern "C" __global__ void __launch_bounds__(MOMENT_THREADS)
     const unsigned first = starts[0] + number * RUN, end = min(first + RUN, starts[1]);
     events += (size_t)blockIdx.y * CHUNK * PADDED_DIM;
     order += (size_t)blockIdx.y * CHUNK;
-    load_means(components + (size_t)component * PACK_DIM, scratch.means);
-    Moments sums;
+    reset(sums, components + (size_t)component * PACK_DIM);
     for (unsigned from = first; from < end; from += GROUP) {
         const unsigned at = from + threadIdx.x;
         if (threadIdx.x < GROUP && at < end) {
@@ -60,9 +60,10 @@ extern "C" __global__ void __launch_bounds__(MOMENT_THREADS)
             queue.shares[threadIdx.x] = weight_at(weights, order[at]);
         }
         __syncthreads();
-        sums.add(events, queue, 0, (int)min(end - from, (unsigned)GROUP), scratch);
+        add_group<MOMENT_WARPS>(events, queue, 0, (int)min(end - from, (unsigned)GROUP), z, sums);
     }
-    sums.write(to);
+    __syncthreads();
+    for (int i = threadIdx.x; i < N_MOMENTS; i += MOMENT_THREADS) to[i] = sums.totals[i];
 }
 
 extern "C" __global__ void __launch_bounds__(MOMENT_THREADS)

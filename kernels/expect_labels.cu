@@ -16,14 +16,18 @@
 // expect_totals writes normalisers and labels, and expect_moments reads them: a responsibility is
 // exp(l - largest - log sum). For a far event, the largest is evaluated again in float64 from its label.
 //
+// A block of expect_moments has JOINT components and a chunk. It loads EVENTS_PER_BLOCK events at a time, once for
+// all of these components, and evaluates them as expect_totals does. Events with a responsibility above 0 go into
+// the component's queue in the order of the chunk; the sums of each GROUP of them are added (moments.cuh).
+//
 // Launch    expect_totals: grid (CHUNK / EVENTS_PER_BLOCK, slots), block THREADS.
-//           expect_moments: grid (n_components, slots), block 256; a thread takes one event of a strip.
+//           expect_moments: grid (ceil(n_components / JOINT), slots), block THREADS.
 // Shared    expect_totals: CACHED * PACK_DIM * 4 + 256 bytes: 34,624 at D = 64.
-//           expect_moments: PACK_DIM * 4 + 3,072 (queue) + 64 * (D + 1) * 4 + D * 4 + 32: 28,592 at D = 64.
+//           expect_moments: JOINT * (PACK_DIM * 4 + EVENTS_PER_BLOCK * 16 + N_MOMENTS * 8) and less: 44,712 at D = 64.
 // Budget    expect_totals, D = 14: registers 166, stack 0, shared 7,936 bytes; no spills.
 //           registers by architecture: sm_75 160, sm_80 160, sm_90 166, sm_120 158.
-// Budget    expect_moments, D = 14: registers 74, stack 0, shared 7,480 bytes; no spills.
-//           registers by architecture: sm_75 74, sm_80 63, sm_90 64, sm_120 56.
+// Budget    expect_moments, D = 14: registers 192, stack 0, shared 42,848 bytes; no spills.
+//           registers by architecture: sm_75 192, sm_80 186, sm_90 163, sm_120 189.
 // Measured  expect_totals: not measured.
 // Measured  expect_moments: not measured.
 // Limits    D 1 to 64; n_components 1 to 65,536.
@@ -86,55 +90,106 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     if (threadIdx.x == 0) *log_likelihood = sum;
 }
 
-constexpr int CAPACITY = 2 * MOMENT_THREADS;
+// Components of a block of expect_moments, and the room of a queue: what is left of a group and a strip.
+constexpr int JOINT = PADDED_DIM <= 16 ? 4 : PADDED_DIM <= 32 ? 2 : 1;
+constexpr int CAPACITY = 2 * EVENTS_PER_BLOCK;
 
-extern "C" __global__ void __launch_bounds__(MOMENT_THREADS)
+// The share of a component in an event, given its log density and the normaliser of the event.
+__device__ __forceinline__ float share_of(float l, float2 normaliser, const float* event, const double* exact,
+                                          int component, const unsigned short* label, float weight_floor) {
+    float gap = l - normaliser.x;
+    if (normaliser.x < FAR) {
+        if (exact == nullptr) return 0.0f;
+        const double highest = exact_log_density(event, exact + (size_t)*label * PACK_DIM);
+        gap = (float)(exact_log_density(event, exact + (size_t)component * PACK_DIM) - highest);
+    }
+    return gap > -weight_floor ? __expf(gap - normaliser.y) : 0.0f;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
     expect_moments(const float* __restrict__ events, const float* __restrict__ components,
                    const double* __restrict__ exact, const unsigned* __restrict__ chunks,
                    const float* __restrict__ weights, unsigned long long n_events, int n_components,
                    float weight_floor, const float2* __restrict__ normalisers,
                    const unsigned short* __restrict__ labels, double* __restrict__ moments) {
-    __shared__ float4 row[PACK_QUADS];
-    __shared__ Queue<CAPACITY> queue;
-    __shared__ MomentScratch scratch;
-    const int component = blockIdx.x, count = events_in(chunks, n_events);
+    __shared__ float4 rows[JOINT * PACK_QUADS];
+    __shared__ Queue<CAPACITY> queues[JOINT];
+    __shared__ Moments sums[JOINT];
+    __shared__ float z[GROUP][WIDTH];
+    __shared__ float shares[JOINT][EVENTS_PER_BLOCK];
+    __shared__ int counts[JOINT][EVENTS_PER_THREAD][WARPS];
+    const int from = blockIdx.x * JOINT, n_joint = min(JOINT, n_components - from);
+    const int count = events_in(chunks, n_events), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     events += (size_t)blockIdx.y * CHUNK * PADDED_DIM;
     normalisers += (size_t)blockIdx.y * CHUNK;
     labels += (size_t)blockIdx.y * CHUNK;
-    const float4* packed = reinterpret_cast<const float4*>(components) + (size_t)component * PACK_QUADS;
-    for (int q = threadIdx.x; q < PACK_QUADS; q += MOMENT_THREADS) row[q] = __ldg(packed + q);
-    load_means(components + (size_t)component * PACK_DIM, scratch.means);
+    components += (size_t)from * PACK_DIM;
+    for (int q = threadIdx.x; q < n_joint * PACK_QUADS; q += THREADS)
+        rows[q] = __ldg(reinterpret_cast<const float4*>(components) + q);
+    for (int c = 0; c < n_joint; c++) reset(sums[c], components + c * PACK_DIM);
     __syncthreads();
-    Moments sums;
-    unsigned head = 0, tail = 0;  // entries taken from the queue and put into it
-    for (int strip = 0; strip < count; strip += MOMENT_THREADS) {
-        const int place = strip + threadIdx.x;
-        float x[1][N_CHANNELS], l[1], share = 0.0f;
-        load_events(events, place, 0, count, x);
-        log_densities(x, row, l);
-        if (place < count) {
-            const float2 normaliser = __ldg(normalisers + place);
-            float gap = l[0] - normaliser.x;
-            if (normaliser.x < FAR) {
-                gap = -INFINITY;
-                if (exact != nullptr) {
-                    const float* event = events + (size_t)place * PADDED_DIM;
-                    const double highest = exact_log_density(event, exact + (size_t)labels[place] * PACK_DIM);
-                    gap = (float)(exact_log_density(event, exact + (size_t)component * PACK_DIM) - highest);
+    unsigned heads[JOINT] = {}, tails[JOINT] = {};  // entries taken from a queue and put into it
+    for (int strip = 0; strip < count; strip += EVENTS_PER_BLOCK) {
+        // 1. The shares of the strip's events.
+        float x[EVENTS_PER_THREAD][N_CHANNELS];
+        float2 normaliser[EVENTS_PER_THREAD];
+        load_events(events, strip + threadIdx.x, THREADS, count, x);
+#pragma unroll
+        for (int e = 0; e < EVENTS_PER_THREAD; e++)
+            normaliser[e] = __ldg(normalisers + min(strip + (int)threadIdx.x + e * THREADS, count - 1));
+#pragma unroll 1
+        for (int c = 0; c < n_joint; c++) {
+            float l[EVENTS_PER_THREAD];
+            log_densities(x, rows + c * PACK_QUADS, l);
+#pragma unroll
+            for (int e = 0; e < EVENTS_PER_THREAD; e++) {
+                const int at = threadIdx.x + e * THREADS, place = strip + at;
+                const float* event = events + (size_t)place * PADDED_DIM;
+                const float share = place < count ? share_of(l[e], normaliser[e], event, exact, from + c,
+                                                             labels + place, weight_floor)
+                                                  : 0.0f;
+                shares[c][at] = share;
+                const unsigned votes = __ballot_sync(0xFFFFFFFFu, share > 0.0f);
+                if (lane == 0) counts[c][e][warp] = __popc(votes);
+            }
+        }
+        __syncthreads();
+        // 2. Those above 0 go into the queues, in the order of the events.
+#pragma unroll
+        for (int c = 0; c < JOINT; c++) {
+            if (c >= n_joint) break;
+#pragma unroll 1
+            for (int e = 0; e < EVENTS_PER_THREAD; e++) {
+                const int own = threadIdx.x + e * THREADS;
+                const float share = shares[c][own];
+                const unsigned votes = __ballot_sync(0xFFFFFFFFu, share > 0.0f);
+                unsigned at = tails[c] + __popc(votes & ((1u << lane) - 1));
+#pragma unroll
+                for (int w = 0; w < WARPS; w++) {
+                    if (w < warp) at += counts[c][e][w];
+                    tails[c] += counts[c][e][w];
+                }
+                if (share > 0.0f) {
+                    queues[c].places[at % CAPACITY] = (unsigned short)(strip + own);
+                    queues[c].shares[at % CAPACITY] = share * weight_at(weights, strip + own);
                 }
             }
-            if (gap > -weight_floor) share = __expf(gap - normaliser.y);
         }
-        int all;
-        const unsigned at = tail + count_before(share > 0.0f, scratch.of_warps, all);
-        if (share > 0.0f) {
-            queue.places[at % CAPACITY] = (unsigned short)place;
-            queue.shares[at % CAPACITY] = share * weight_at(weights, place);
-        }
-        tail += all;
         __syncthreads();
-        for (; tail - head >= GROUP; head += GROUP) sums.add(events, queue, head, GROUP, scratch);
+        // 3. Whole groups are added.
+#pragma unroll
+        for (int c = 0; c < JOINT; c++) {
+            for (; tails[c] - heads[c] >= GROUP; heads[c] += GROUP)
+                add_group<WARPS>(events, queues[c], heads[c], GROUP, z, sums[c]);
+        }
     }
-    if (tail > head) sums.add(events, queue, head, tail - head, scratch);
-    sums.write(moments + ((size_t)blockIdx.y * n_components + component) * N_MOMENTS);
+#pragma unroll
+    for (int c = 0; c < JOINT; c++) {
+        if (tails[c] > heads[c])
+            add_group<WARPS>(events, queues[c], heads[c], (int)(tails[c] - heads[c]), z, sums[c]);
+    }
+    __syncthreads();
+    moments += ((size_t)blockIdx.y * n_components + from) * N_MOMENTS;
+    for (int i = threadIdx.x; i < n_joint * N_MOMENTS; i += THREADS)
+        moments[i] = sums[i / N_MOMENTS].totals[i % N_MOMENTS];
 }

@@ -47,6 +47,8 @@ class Layout:
         Numbers per packed component.
     events_per_block, blocks_per_chunk : int
         Events per block, and blocks per chunk, of the kernels that give every event a thread.
+    joint : int
+        Components of a block of expect_moments (expect_labels.cu).
     n_moments : int
         Numbers in the moments of a component.
     """
@@ -56,6 +58,7 @@ class Layout:
         self.padded_dim = (n_channels + 3) // 4 * 4
         self.pack_dim = (1 + n_channels + n_channels * (n_channels + 1) // 2 + 3) // 4 * 4
         self.events_per_block = THREADS * (4 if self.padded_dim <= 16 else 2 if self.padded_dim <= 32 else 1)
+        self.joint = self.events_per_block // THREADS
         self.blocks_per_chunk = CHUNK // self.events_per_block
         self.n_moments = (n_channels + 1) * (n_channels + 2) // 2
 

@@ -3,9 +3,9 @@
 // the scatter, then in row D the sums, and last the count.
 //
 // The component's events and their shares pass through a queue in shared memory in the order of the chunk.
-// Each GROUP of them is centred in shared memory, summed in float32 and added to float64 totals in registers,
-// so the order of all additions is that of the events. Row a belongs to warp a mod WARPS, column b to lane b
-// mod 32. Equals kernels/cpu/moments.hpp except for the order of the events.
+// Each GROUP of them is centred in shared memory, summed in float32 and added to float64 totals in shared
+// memory, so the order of all additions is that of the events. Row a belongs to a warp, column b to lane b mod
+// 32. Equals kernels/cpu/moments.hpp except for the order of the events.
 #pragma once
 
 #include "mixture.cuh"
@@ -15,10 +15,9 @@ constexpr int MOMENT_WARPS = MOMENT_THREADS / 32;
 constexpr int N_MOMENTS = (N_CHANNELS + 1) * (N_CHANNELS + 2) / 2;
 constexpr int GROUP = 64;
 constexpr int WIDTH = N_CHANNELS + 1;
-constexpr int ROWS = (WIDTH + MOMENT_WARPS - 1) / MOMENT_WARPS;  // of the triangle, per warp
-constexpr int COLUMNS = (WIDTH + 31) / 32;                       // per lane
-constexpr int LABELS_PER_THREAD = 8;                             // one 16-byte load
-constexpr int STRIP = MOMENT_THREADS * LABELS_PER_THREAD;        // labels that a block scans at a time
+constexpr int COLUMNS = (WIDTH + 31) / 32;                 // of the triangle, per lane
+constexpr int LABELS_PER_THREAD = 8;                       // one 16-byte load
+constexpr int STRIP = MOMENT_THREADS * LABELS_PER_THREAD;  // labels that a block scans at a time
 
 // CAPACITY is a power of two, at least GROUP plus the events that one strip can add.
 template <int CAPACITY>
@@ -27,10 +26,10 @@ struct Queue {
     float shares[CAPACITY];
 };
 
-struct MomentScratch {
-    float z[GROUP][WIDTH];
+// The totals of a component, and the means that its events are centred about.
+struct Moments {
+    double totals[N_MOMENTS];
     float means[N_CHANNELS];
-    int of_warps[MOMENT_WARPS];
 };
 
 // The sum of `own` over the threads before this one; `all` becomes the sum over the block. All threads must
@@ -72,57 +71,46 @@ __device__ __forceinline__ unsigned events_with(const uint4* eights, int first, 
     return found;
 }
 
-__device__ __forceinline__ void load_means(const float* component, float* means) {
-    for (int i = threadIdx.x; i < N_CHANNELS; i += MOMENT_THREADS) means[i] = component[mean_place(i)];
+// Sets the totals to 0 and loads the means of a component. Needs a barrier before `add_group`.
+__device__ __forceinline__ void reset(Moments& moments, const float* component) {
+    for (int i = threadIdx.x; i < N_MOMENTS; i += blockDim.x) moments.totals[i] = 0.0;
+    for (int i = threadIdx.x; i < N_CHANNELS; i += blockDim.x) moments.means[i] = component[mean_place(i)];
 }
 
-// The float64 totals of this thread's elements.
-struct Moments {
-    double totals[ROWS][COLUMNS];
-
-    __device__ __forceinline__ Moments() : totals{} {}
-
-    // Adds `count` events of the queue, at most GROUP, from entry `head` on. All threads must call it.
-    template <int CAPACITY>
-    __device__ __forceinline__ void add(const float* events, const Queue<CAPACITY>& queue, unsigned head,
-                                        int count, MomentScratch& scratch) {
-        for (int i = threadIdx.x; i < count * WIDTH; i += MOMENT_THREADS) {
-            const int t = i / WIDTH, column = i % WIDTH;
-            const float* event = events + (size_t)queue.places[(head + t) % CAPACITY] * PADDED_DIM;
-            scratch.z[t][column] = column < N_CHANNELS ? event[column] - scratch.means[column] : 1.0f;
-        }
-        __syncthreads();
-        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-        float sums[ROWS][COLUMNS] = {};
-        for (int t = 0; t < count; t++) {
-            const float share = queue.shares[(head + t) % CAPACITY];
-            float right[COLUMNS];
+// Adds `count` events of the queue, at most GROUP, from entry `head` on. All N_WARPS warps of the block must
+// call it. A total belongs to one thread.
+template <int N_WARPS, int CAPACITY>
+__device__ __forceinline__ void add_group(const float* events, const Queue<CAPACITY>& queue, unsigned head,
+                                          int count, float (&z)[GROUP][WIDTH], Moments& moments) {
+    constexpr int ROWS = (WIDTH + N_WARPS - 1) / N_WARPS;  // of the triangle, per warp
+    for (int i = threadIdx.x; i < count * WIDTH; i += 32 * N_WARPS) {
+        const int t = i / WIDTH, column = i % WIDTH;
+        const float* event = events + (size_t)queue.places[(head + t) % CAPACITY] * PADDED_DIM;
+        z[t][column] = column < N_CHANNELS ? event[column] - moments.means[column] : 1.0f;
+    }
+    __syncthreads();
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    float sums[ROWS][COLUMNS] = {};
+    for (int t = 0; t < count; t++) {
+        const float share = queue.shares[(head + t) % CAPACITY];
+        float right[COLUMNS];
 #pragma unroll
-            for (int c = 0; c < COLUMNS; c++) right[c] = share * scratch.z[t][min(lane + 32 * c, WIDTH - 1)];
-#pragma unroll
-            for (int r = 0; r < ROWS; r++) {
-                const float left = scratch.z[t][min(warp + MOMENT_WARPS * r, WIDTH - 1)];
-#pragma unroll
-                for (int c = 0; c < COLUMNS; c++) sums[r][c] = fmaf(left, right[c], sums[r][c]);
-            }
-        }
+        for (int c = 0; c < COLUMNS; c++) right[c] = share * z[t][min(lane + 32 * c, WIDTH - 1)];
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
+            const float left = z[t][min(warp + N_WARPS * r, WIDTH - 1)];
 #pragma unroll
-            for (int c = 0; c < COLUMNS; c++) totals[r][c] += (double)sums[r][c];
-        }
-        __syncthreads();  // z is no longer in use
-    }
-
-    __device__ __forceinline__ void write(double* moments) const {
-        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-#pragma unroll
-            for (int c = 0; c < COLUMNS; c++) {
-                const int row = warp + MOMENT_WARPS * r, column = lane + 32 * c;
-                if (row < WIDTH && column <= row) moments[row * (row + 1) / 2 + column] = totals[r][c];
-            }
+            for (int c = 0; c < COLUMNS; c++) sums[r][c] = fmaf(left, right[c], sums[r][c]);
         }
     }
-};
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+#pragma unroll
+        for (int c = 0; c < COLUMNS; c++) {
+            const int row = warp + N_WARPS * r, column = lane + 32 * c;
+            if (row < WIDTH && column <= row)
+                moments.totals[row * (row + 1) / 2 + column] += (double)sums[r][c];
+        }
+    }
+    __syncthreads();  // z is no longer in use
+}

@@ -21,7 +21,7 @@ KERNELS = {  # file, threads of a block, argument types (letters of the module s
     "accumulate": ("accumulate", MOMENT_THREADS, "PPPPPPiPP"),
     "add_runs": ("accumulate", MOMENT_THREADS, "iPPP"),
     "expect_totals": ("expect_labels", THREADS, "PPPPPQifPPPP"),
-    "expect_moments": ("expect_labels", MOMENT_THREADS, "PPPPPQifPPP"),
+    "expect_moments": ("expect_labels", THREADS, "PPPPPQifPPP"),
     "memberships": ("memberships", THREADS, "PPPPPQQiifPPP"),
     "divide": ("divide", MOMENT_THREADS, "PPPPPPPQQifQIIiPPP"),
 }

@@ -54,7 +54,7 @@ class DevicePass:
         self._work, self._memory, self._kernels = work, memory, kernels
         self._n_events, self._first_event, self._weight_floor = n_events, first_event, weight_floor
         self._n_components = len(work.components)
-        self._blocks_per_chunk = layout.blocks_per_chunk
+        self._blocks_per_chunk, self._joint = layout.blocks_per_chunk, layout.joint
         self._kernel_spans: list[tuple[float, float]] = []
         self._copy_spans: list[tuple[float, float]] = []
         self._work_done = 0  # multiply-adds of a pruned draw
@@ -232,7 +232,7 @@ class DevicePass:
         numbers = self._n_events, self._n_components, self._weight_floor
         shared = *tables, *numbers, lane.normalisers, lane.labels
         self._launch(lane, "expect_totals", self._blocks_per_chunk, *shared, lane.sums, lane.far_counts)
-        self._launch(lane, "expect_moments", self._n_components, *shared, lane.moments)
+        self._launch(lane, "expect_moments", -(-self._n_components // self._joint), *shared, lane.moments)
 
     def _launch_memberships(self, lane: Lane, gates: Gates) -> None:
         tables = self._exact_address, self._memory.ends, lane.numbers_at

@@ -166,12 +166,12 @@ class Launches:
 
     def expect_labels(self) -> list[sanitized.Launch]:
         shared = [self.n, self.k, self.floor, self.normalisers, self.labels]
-        grid, launches = (self.n_components, 1), []
+        grid, launches = (-(-self.n_components // self.layout.joint), 1), []
         for far, weights in ((None, None), (self.exact.tobytes(), self.weights)):
             start = [self.padded, self.rows, far, self.chunks, weights, *shared]
             launches += [
                 self._by_event("expect_totals", [*start, self.sums, self.far_counts]),
-                sanitized.Launch("expect_moments", grid, MOMENT_THREADS, [*start, self.moments]),
+                sanitized.Launch("expect_moments", grid, THREADS, [*start, self.moments]),
             ]
         return launches
 
@@ -265,17 +265,18 @@ WITHOUT_BARRIER = [
     ("memberships", "mixture.cuh", "        __syncthreads();  // the rows before", "// the rows before"),
     ("mvn_log_density", "mixture.cuh", "        __syncthreads();\n        for (int c", "        for (int c"),
     ("expect_labels", "mixture.cuh", BARRIER + "    double sum", "    double sum"),
-    ("expect_labels", "expect_labels.cu", BARRIER + "    Moments sums", "    Moments sums"),
-    ("expect_labels", "expect_labels.cu", "    " + BARRIER + "        for (; tail", "        for (; tail"),
-    ("accumulate", "accumulate.cu", "    " + BARRIER + "        sums.add", "        sums.add"),
+    ("expect_labels", "expect_labels.cu", BARRIER + "    unsigned heads", "    unsigned heads"),
+    ("expect_labels", "expect_labels.cu", "    " + BARRIER + "        // 2.", "        // 2."),
+    ("expect_labels", "expect_labels.cu", "    " + BARRIER + "        // 3.", "        // 3."),
+    ("accumulate", "accumulate.cu", "    " + BARRIER + "        add_group", "        add_group"),
     ("draw_sorted", "draw_sorted.cu", "        __syncthreads();  // the rows before", "// the rows before"),
     ("draw_sorted", "draw_sorted.cu", "    __syncwarp();\n\n    // 4.", "\n    // 4."),
     ("sort_labels", "sort_labels.cu", "        __syncwarp();\n    }\n}", "    }\n}"),
     ("divide", "divide.cu", BARRIER + "    int n_places", "    int n_places"),
     ("divide", "divide.cu", "    " + BARRIER + "    }\n\n    // 2.", "    }\n\n    // 2."),
     ("sort_labels", "moments.cuh", BARRIER + "    int before", "    int before"),
-    ("accumulate", "moments.cuh", "    " + BARRIER + "        const int lane", "        const int lane"),
-    ("accumulate", "moments.cuh", "        __syncthreads();  // z is no", "// z is no"),
+    ("accumulate", "moments.cuh", BARRIER + "    const int lane", "    const int lane"),
+    ("accumulate", "moments.cuh", "    __syncthreads();  // z is no", "// z is no"),
 ]
 OUT_OF_BOUNDS = [
     ("mvn_log_density", "mvn_log_density.cu", "i < n_events", "i <= n_events"),
@@ -287,11 +288,11 @@ OUT_OF_BOUNDS = [
     ("divide", "divide.cu", "places[at++]", "places[at++ + PART]"),
     ("draw_labels", "mixture.cuh", "q < count * PACK_QUADS", "q <= count * PACK_QUADS"),
     ("draw_labels", "draw_labels.cu", "+ rank[e]]", "+ rank[e] + 1]"),
-    ("expect_labels", "expect_labels.cu", "q < PACK_QUADS", "q <= PACK_QUADS"),
+    ("expect_labels", "expect_labels.cu", "q < n_joint * PACK_QUADS", "q <= JOINT * PACK_QUADS"),
     ("accumulate", "accumulate.cu", "threadIdx.x < GROUP && at", "threadIdx.x <= GROUP && at"),
     ("draw_sorted", "draw_sorted.cu", "w < KEPT_WORDS", "w <= KEPT_WORDS"),
     ("sort_labels", "sort_labels.cu", "place < count ?", "place <= CHUNK ?"),
-    ("accumulate", "moments.cuh", "column <= row", "column <= row + 1"),
+    ("accumulate", "accumulate.cu", "i < N_MOMENTS; i += MOMENT", "i < N_MOMENTS + 9; i += MOMENT"),
     ("sample_indicators", "sample_indicators.cu", "i >= n_events", "i > n_events"),
 ]
 
