@@ -43,7 +43,7 @@ MOST_GATES = 5
 ENOUGH = 0.97  # F1 at which the search ends
 GOOD = 0.9  # F1 below which the gates are reported as poor
 GAIN = 0.01  # least F1 that a gate must add
-ROUND = 0.005  # least F1 that an ellipse must gain over polygons in the same channels
+ELLIPSE_GAIN = 0.005  # least F1 that an ellipse must gain over polygons in the same channels
 PAIRS = 4  # pairs of channels for which polygons are made in each step
 CHANNELS = 10  # channels whose pairs are examined in each step: those that separate best alone
 BEAM = ((1.0, 3), (2.0, 2))  # beta of the F measure, and number of sequences kept by it
@@ -300,7 +300,7 @@ class Search:
             gates = [polygon(region, target, self._binned, pair) for region in regions[: len(BETAS)]]
             polygons = [self._added(state, gate) for gate in gates]
             ellipse = self._ellipse(state, pair)
-            better = ellipse and self._f1(ellipse) > max(map(self._f1, polygons)) + ROUND
+            better = ellipse and self._f1(ellipse) > max(map(self._f1, polygons)) + ELLIPSE_GAIN
             longer += [*polygons, *([ellipse] if ellipse and better else [])]
         return longer
 
