@@ -55,7 +55,7 @@ def arguments(doc: str | None) -> argparse.Namespace:
 def shapes(rehearsal: bool) -> list[tuple[int, int, int, str]]:
     """Return events, channels, components and kind of the samples on which kernels are timed."""
     if rehearsal:
-        return [(600, dim, 8, kind) for dim in TINY_CHANNELS for kind in KINDS if kind != "sep"]
+        return [(600, dim, 20, kind) for dim in TINY_CHANNELS for kind in KINDS if kind != "sep"]
     return [(1_000_000, dim, 256, kind) for dim in CHANNELS for kind in KINDS if kind != "sep"]
 
 

@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from gpu_device import Output, arguments, context, shapes
@@ -41,7 +42,7 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self.milliseconds: dict[str, float] = defaultdict(float)
-        self._busy: tuple[Any, ...] = ()
+        self._busy: WeakKeyDictionary[Kernels, tuple[Any, ...]] = WeakKeyDictionary()  # by context
 
     def reset(self) -> None:
         self.milliseconds.clear()
@@ -52,25 +53,24 @@ class Stopwatch:
         launch, watch = Kernels.launch, self
 
         def timed(kernels: Kernels, name: str, grid: tuple[int, int], stream: Any, *inputs: Any) -> None:
-            watch.time(name, stream, lambda: launch(kernels, name, grid, stream, *inputs))
+            watch.time(kernels, name, stream, lambda: launch(kernels, name, grid, stream, *inputs))
 
         Kernels.launch = timed  # type: ignore[method-assign]
         try:
             yield
         finally:
             Kernels.launch = launch  # type: ignore[method-assign]
-            self._busy = ()
 
-    def time(self, name: str, stream: Any, launch: Callable[[], None]) -> None:
-        """Time a launch; the engine's context is current."""
+    def time(self, kernels: Kernels, name: str, stream: Any, launch: Callable[[], None]) -> None:
+        """Time a launch of an engine's kernels; its context is current."""
         import pycuda.driver as driver
 
-        if not self._busy:
+        if kernels not in self._busy:
             major, minor = driver.Context.get_device().compute_capability()
             module = driver.module_from_buffer(compiled("gpu_limits", f"sm_{major}{minor}"))
             room = driver.mem_alloc(4 * THREADS), driver.mem_alloc(8)
-            self._busy = module.get_function("multiply_add"), *room
-        busy, out, cycles = self._busy
+            self._busy[kernels] = module.get_function("multiply_add"), *room
+        busy, out, cycles = self._busy[kernels]
         start, end = driver.Event(), driver.Event()
         stream.synchronize()
         busy(np.float32(0.5), np.int32(BUSY_ROUNDS), out, cycles, block=(THREADS, 1, 1), stream=stream)
