@@ -39,6 +39,11 @@ if TYPE_CHECKING:
     help="Also score the populations against the gates of a FlowJo workspace or a GatingML 2.0 file "
     "(needs 'dpmix[flowjo]').",
 )
+@click.option(
+    "--calibrated",
+    is_flag=True,
+    help="Subtract the shifts of the samples (model.shifts) from the values in events.h5ad.",
+)
 @gating.options
 def command(run: Path, output: Path, quiet: bool, **options: Any) -> None:
     """Find the populations of RUN, and write a report.
@@ -58,6 +63,7 @@ def command(run: Path, output: Path, quiet: bool, **options: Any) -> None:
       tree.json            tree of populations
       aligned.nc           draws with aligned components, for ArviZ
       strategy.csv         with --strategy: gates of each population, purity and yield
+      shifts.csv           of a run with model.shifts: shift of each sample and channel
       compare.csv          with --compare: F1 of each gate of the workspace
       gates.xml            with --strategy: these gates as GatingML 2.0, for FlowJo and FlowKit
       hierarchy.csv, .xml  with --strategy: gates of branches of the tree and populations inside
@@ -75,7 +81,8 @@ def command(run: Path, output: Path, quiet: bool, **options: Any) -> None:
     from dpmix.runs.display import ProgressDisplay
 
     with ProgressDisplay(quiet):
-        own = {name: options[name] for name in ("data", "memberships", "with_map", "strategy", "compare")}
+        names = ("data", "memberships", "with_map", "strategy", "compare", "calibrated")
+        own = {name: options[name] for name in names}
         found = gate.gate(run, output, **own, **gating.arguments(options))
     if not quiet:
         click.echo(

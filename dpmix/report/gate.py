@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from dpmix.engines.cpu import usable_cores
+from dpmix.model.mixture import Floats
 from dpmix.populations import alignment, find
 from dpmix.populations.assign import assign_events
 from dpmix.populations.find import Populations
@@ -38,6 +40,7 @@ def gate(
     with_map: bool = False,
     strategy: bool = False,
     compare: str | Path | None = None,
+    calibrated: bool = False,
     n_draws: int = find.DRAWS,
     level: float | None = None,
     n_populations: int | None = None,
@@ -54,6 +57,8 @@ def gate(
         Files or globs to gate instead of the run's own; formats of event files: parquet, csv, h5ad, fcs.
     memberships, with_map, strategy, overwrite : bool
         Write all memberships to Parquet and CSV; draw a t-SNE map; find gates; replace existing files.
+    calibrated : bool
+        Subtract the posterior mean of each sample's shift (model.shifts) from the values in events.h5ad.
     n_draws, level, n_populations : int, float, int
         Draws to use; cut height of the tree, or number of populations to cut it into, not both.
     compare, engine : str or Path, sequence of str
@@ -71,10 +76,11 @@ def gate(
     asked = Additions.of(with_map, strategy, compare)
     folder = Path(output)
     task = prepare(run_file, data, engine, folder)
+    moved = shifts.to_subtract(task.run, formats) if calibrated else None
     asked.check(task)
     check_outputs(_paths(task, folder, formats, asked), overwrite, _inputs(task))
     found = task.find_populations(n_draws, level, n_populations)
-    gating, population = _write_events(task, found, folder, formats, memberships)
+    gating, population = _write_events(task, found, folder, formats, memberships, moved)
     if warning := findings.disagreement_warning(gating):
         log.warning("%s", warning)
     return _write_report(task, found, asked.add(task, gating, population, folder), folder)
@@ -126,9 +132,17 @@ def _inputs(task: Task) -> list[Path]:
 
 
 def _write_events(
-    task: Task, found: Populations, folder: Path, formats: Sequence[str], memberships: bool
+    task: Task,
+    found: Populations,
+    folder: Path,
+    formats: Sequence[str],
+    memberships: bool,
+    moved: Floats | None = None,
 ) -> tuple[Gating, npt.NDArray[np.int32]]:
-    """Assign all events and write them; return the gating and the population of each event, int32 [N]."""
+    """Assign all events and write them; return the gating and the population of each event, int32 [N].
+
+    `moved`, float32 [S, D], is subtracted from the values that are written.
+    """
     summary = Summary.empty(task.events, found)
     with event_files.open_writers(
         folder,
@@ -141,7 +155,9 @@ def _write_events(
     ) as writers:
         for block, counts in assign_events(task, found):
             summary.add(block, counts)
-            writers.write(block)
+            writers.write(
+                block if moved is None else replace(block, values=block.values - moved[block.sample])
+            )
         gating = summary.gating(task, found)
         writers.finish(gating)
     return gating, summary.population

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpmix.model.mixture import Array
+from dpmix.errors import ConfigError
+from dpmix.model.mixture import Array, Floats
 from dpmix.populations.result import Gating, interval
 from dpmix.report.drawing import new_figure
 from dpmix.report.labels import shortened
@@ -29,6 +31,34 @@ def draws_of(run: Run) -> Array | None:
         return None
     shifts = run.cohort["shifts"]
     return shifts.reshape(-1, *shifts.shape[2:])
+
+
+def to_subtract(run: Run, formats: Sequence[str]) -> Floats:
+    """Return the posterior mean shift of each sample on the transformed scale, float32 [S, D].
+
+    Parameters
+    ----------
+    run : Run
+        Standardised scale.
+    formats : sequence of str
+        Formats of the event files.
+
+    Raises
+    ------
+    ConfigError
+        The run has no shifts, FCS files hold the measured values, or no format holds values.
+    """
+    draws = draws_of(run)
+    if draws is None:
+        raise ConfigError([f"--calibrated: {run.path} has no shifts to subtract (model.shifts: none)"])
+    if "fcs" in formats:
+        raise ConfigError(
+            ["--calibrated: FCS files hold the values of the instrument; take --format h5ad without fcs"]
+        )
+    if "h5ad" not in formats:
+        raise ConfigError(["--calibrated: only events.h5ad holds values of events; take --format h5ad"])
+    shifts: Floats = (draws.mean(axis=0) * run.constants["channel_sds"]).astype(np.float32)
+    return shifts
 
 
 def write_shifts(path: Path, run: Run) -> None:

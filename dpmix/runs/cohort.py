@@ -9,6 +9,7 @@ import numpy as np
 from dpmix.config.schema import Config
 from dpmix.errors import ConfigError, DataError
 from dpmix.inputs.events import Events
+from dpmix.kernels.layout import CHUNK
 from dpmix.model import cohort
 from dpmix.model.mixture import Array, Ints, State
 from dpmix.model.prior import Prior
@@ -74,6 +75,13 @@ def sample_shares(events: Events) -> Array:
         sizes *= events.weights.values
     shares: Array = sizes / sizes.sum()
     return shares
+
+
+def memory_bytes(n_samples: int, n_components: int, dim: int, chains: int) -> int:
+    """Return the bytes that samples add to a run: statistics, weights of chains, scratch of their engines."""
+    statistics = 8 * n_samples * n_components * (3 * dim + 4)
+    scratch = 8 * n_samples * (CHUNK + n_components * (dim + 2) ** 2)
+    return statistics + scratch + 2 * chains * 8 * n_samples * (n_components + dim)
 
 
 def with_samples(state: State, events: Events, groups: Ints | None, prior: Prior) -> State:

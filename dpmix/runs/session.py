@@ -211,8 +211,11 @@ def require_memory(kind: str, config: Config, events: Events, backend: str) -> N
     n, dim, count = len(events.values), len(events.channels), config.model.components
     chains, drawn = _chains(kind, config), config.mcmc.draws if kind == "mcmc" else 1
     in_file = is_in_file(events.values)
+    overhead = memory_overhead(kind, config, backend, n, dim, in_file)
+    if config.model.samples == "hierarchical":
+        overhead += cohort.memory_bytes(len(events.samples), count, dim, chains)
     memory.require(
-        memory_overhead(kind, config, backend, n, dim, in_file),
+        overhead,
         f"a {kind} run of {n:,} events in {dim} channels (in {'a file' if in_file else 'memory'}: "
         f"{events.values.nbytes / 1e9:.2f} GB), {count} components and {chains} "
         f"chain{'s' if chains > 1 else ''}",

@@ -66,6 +66,25 @@ def test_a_shift_as_large_as_a_distance_is_reported(gating: Gating, run_file: Pa
     assert "is as large as the distance between populations" in shift_warning(close, run)
 
 
+def test_calibrated_events_have_no_shifts(run_file: Path) -> None:
+    anndata = pytest.importorskip("anndata", reason="needs the extra anndata")
+    folder = run_file.parent / "calibrated"
+    gating = gate(run_file, folder, n_populations=3, formats=["h5ad"], calibrated=True)
+    events = anndata.read_h5ad(folder / "events.h5ad")
+    values, of_sample = np.asarray(events.X), events.obs["sample"].to_numpy().astype(str)
+    population = events.obs["population"].to_numpy().astype(str)
+    for p in np.unique(population):
+        means = [values[(of_sample == s) & (population == p)].mean(axis=0) for s in gating.samples]
+        np.testing.assert_allclose(means, np.tile(means[0], (3, 1)), atol=0.3)
+
+
+def test_calibrated_fcs_files_are_refused(run_file: Path) -> None:
+    with pytest.raises(ConfigError, match="FCS files hold the values of the instrument"):
+        gate(run_file, run_file.parent / "fcs", formats=["fcs", "h5ad"], calibrated=True)
+    with pytest.raises(ConfigError, match=r"only events\.h5ad holds values of events"):
+        gate(run_file, run_file.parent / "csv", formats=["csv"], calibrated=True)
+
+
 def test_other_files_are_refused(run_file: Path) -> None:
     with pytest.raises(ConfigError, match="the shifts of other files are not known"):
         gate(run_file, run_file.parent / "other", data=[run_file.parent / "s0.csv"])
