@@ -94,6 +94,7 @@ lint: $(VENV)/installed
 	cd $(TYPED) && $(abspath $(BIN))/python -m mypy --config-file $(CURDIR)/pyproject.toml dpmix cuda_on_cpu
 	$(BIN)/clang-format --dry-run -Werror $(CPP)
 	$(COG) --check $(PAGES)
+	$(BIN)/python benchmarks/gpu_cards.py --check
 	$(BIN)/python docs/words.py
 
 # A target of its own: a warning of a newer compiler must not stop a user's installation.
