@@ -94,7 +94,10 @@ class Launches:
         extras[0] = 1 | 1 << 16  # as if component 1 had a second run
         self.order, self.starts = order.tobytes(), starts.astype(np.uint32).tobytes()
         self.extras, self.of_extras = extras.tobytes(), bytes(8 * EXTRAS * layout.n_moments)
-        self.counts = bytes(2 * SECTIONS * n_components)
+        sections = labels.reshape(SECTIONS, -1)
+        found = np.array([np.bincount(own, minlength=n_components) for own in sections])
+        offsets = starts[:-1] + found.cumsum(axis=0) - found
+        self.counts, self.offsets = bytes(2 * SECTIONS * n_components), offsets.astype(np.uint16).tobytes()
         largest = np.zeros((1, CHUNK, 2), np.float32)
         largest[0, n_events - 1, 0] = -1e9
         self.normalisers = largest.tobytes()
@@ -143,7 +146,7 @@ class Launches:
         return [
             sanitized.Launch("count_labels", grid, THREADS, common),
             sanitized.Launch("place_labels", (1, 1), MOMENT_THREADS, table),
-            sanitized.Launch("order_events", grid, THREADS, [*common, self.order]),
+            sanitized.Launch("order_events", grid, THREADS, [*common[:-1], self.offsets, self.order]),
         ]
 
     def accumulate(self) -> list[sanitized.Launch]:
@@ -270,7 +273,6 @@ WITHOUT_BARRIER = [
     ("expect_labels", "expect_labels.cu", "    " + BARRIER + "        // 3.", "        // 3."),
     ("accumulate", "accumulate.cu", "    " + BARRIER + "        add_group", "        add_group"),
     ("draw_sorted", "draw_sorted.cu", "        __syncthreads();  // the rows before", "// the rows before"),
-    ("draw_sorted", "draw_sorted.cu", "    __syncwarp();\n\n    // 4.", "\n    // 4."),
     ("sort_labels", "sort_labels.cu", "        __syncwarp();\n    }\n}", "    }\n}"),
     ("divide", "divide.cu", BARRIER + "    int n_places", "    int n_places"),
     ("divide", "divide.cu", "    " + BARRIER + "    }\n\n    // 2.", "    }\n\n    // 2."),
@@ -291,7 +293,6 @@ OUT_OF_BOUNDS = [
     ("expect_labels", "expect_labels.cu", "q < n_joint * PACK_QUADS", "q <= JOINT * PACK_QUADS"),
     ("accumulate", "accumulate.cu", "threadIdx.x < GROUP && at", "threadIdx.x <= GROUP && at"),
     ("draw_sorted", "draw_sorted.cu", "w < KEPT_WORDS", "w <= KEPT_WORDS"),
-    ("sort_labels", "sort_labels.cu", "place < count ?", "place <= CHUNK ?"),
     ("accumulate", "accumulate.cu", "i < N_MOMENTS; i += MOMENT", "i < N_MOMENTS + 9; i += MOMENT"),
     ("sample_indicators", "sample_indicators.cu", "i >= n_events", "i > n_events"),
 ]
