@@ -21,7 +21,7 @@ from dpmix.cli import main
 from dpmix.config.load import load_config
 from dpmix.config.schema import Config
 from dpmix.engines import cuda
-from dpmix.engines.cuda import DeviceInfo
+from dpmix.engines.cuda_devices import DeviceInfo
 from dpmix.errors import DataError, DpmixError, EngineError
 from dpmix.inputs import channels
 from dpmix.inputs.opening import open_sources
