@@ -62,6 +62,7 @@ def command(run: Path, output: Path, quiet: bool, **options: Any) -> None:
       figures/             figures as PNG and PDF
       tree.json            tree of populations
       aligned.nc           draws with aligned components, for ArviZ
+      samples.nc           draws of the events of each sample, for dpmix associate
       strategy.csv         with --strategy: gates of each population, purity and yield
       shifts.csv           of a run with model.shifts: shift of each sample and channel
       compare.csv          with --compare: F1 of each gate of the workspace

@@ -18,6 +18,7 @@ from dpmix.populations import proportions
 from dpmix.populations.find import Populations
 from dpmix.populations.predictive import MeanDensity
 from dpmix.populations.result import Block
+from dpmix.populations.sample_draws import Medians
 from dpmix.populations.task import Task
 from dpmix.system.progress import ProgressLog
 
@@ -26,11 +27,14 @@ PART = 8_192  # of these, whose memberships fit into the cache of a core
 GOLDEN = np.float32(0.6180339887)  # fractional part of the golden ratio: successive multiples spread evenly
 
 
-def assign_events(task: Task, found: Populations) -> Iterator[tuple[Block, Ints]]:
+def assign_events(
+    task: Task, found: Populations, medians: Medians | None = None
+) -> Iterator[tuple[Block, Ints]]:
     """Assign all events to populations, sample by sample, block by block.
 
     Memberships use each sample's own proportions (`dpmix.populations.proportions`), log densities those of
-    the run. Both use the weights and the shift that a sample has in a hierarchical run.
+    the run. Both use the weights and the shift that a sample has in a hierarchical run. `medians` receives
+    the medians of each sample, except in a hierarchical run.
 
     Yields
     ------
@@ -49,7 +53,7 @@ def assign_events(task: Task, found: Populations) -> Iterator[tuple[Block, Ints]
             ratios = (
                 np.ones(weights.shape, np.float32)  # its weights are those of the run
                 if own is not None
-                else sample_ratios(task, found, weights, engine, sample)
+                else sample_ratios(task, found, weights, engine, sample, medians)
             )
             for start in range(int(first), end, BLOCK):
                 stop = min(start + BLOCK, end)
@@ -67,7 +71,14 @@ def assign_events(task: Task, found: Populations) -> Iterator[tuple[Block, Ints]
                 progress.add(stop - start)
 
 
-def sample_ratios(task: Task, found: Populations, weights: Array, engine: Engine, sample: int) -> Floats:
+def sample_ratios(
+    task: Task,
+    found: Populations,
+    weights: Array,
+    engine: Engine,
+    sample: int,
+    medians: Medians | None = None,
+) -> Floats:
     """Return a sample's weights of the populations divided by those of the run, float32 [T, P].
 
     The draws depend on the sample and its name, not on the other samples.
@@ -82,6 +93,8 @@ def sample_ratios(task: Task, found: Populations, weights: Array, engine: Engine
         Holds all events.
     sample : int
         Number of the sample, from 0.
+    medians : Medians, optional
+        Receives the medians of the sample.
     """
     first, end = (int(at) for at in task.events.sample_starts[sample : sample + 2])
     populations = np.zeros(end - first, np.int64)
@@ -93,9 +106,14 @@ def sample_ratios(task: Task, found: Populations, weights: Array, engine: Engine
     rows, each = proportions.representatives(populations, found.n_populations)
     name = hashlib.sha256(task.events.samples[sample].encode()).digest()[:8]
     random = Stream(task.config.seed, 2, int.from_bytes(name, "little")).step(Step.PROPORTIONS)
-    with closing(task.make_engine(task.events.values[first + rows])) as few:
+    values, drawn = task.events.values[first + rows], list[Ints]()
+    with closing(task.make_engine(values)) as few:
         memberships = (shares for shares, _ in found.memberships(few, 0, len(rows)))
-        return proportions.ratios(proportions.sample_weights(memberships, weights, each, random), weights)
+        kept = None if medians is None else drawn
+        own = proportions.sample_weights(memberships, weights, each, random, kept)
+    if medians is not None:
+        medians.add(sample, task.events.scaling.to_transformed(values), each, drawn)
+    return proportions.ratios(own, weights)
 
 
 def average_draws(

@@ -66,7 +66,11 @@ def representatives(populations: Ints, n_populations: int) -> tuple[Ints, Array]
 
 
 def sample_weights(
-    memberships: Iterable[Floats], weights: Array, each: Array, random: np.random.Generator
+    memberships: Iterable[Floats],
+    weights: Array,
+    each: Array,
+    random: np.random.Generator,
+    drawn: list[Ints] | None = None,
 ) -> Array:
     """Draw a sample's weights of the populations for each draw of the run, float64 [T, P].
 
@@ -82,20 +86,24 @@ def sample_weights(
         Number of events of the sample that each represents. If all are 1, the Gibbs sampler is exact;
         otherwise the noise of the omitted events makes the draws slightly too wide.
     random : numpy Generator
+    drawn : list of int64 [M], optional
+        Receives the population of each event in each draw.
     """
     own = np.empty(weights.shape)
     omega = weights[0]
     for t, of_run in enumerate(memberships):
         by_population = np.ascontiguousarray(of_run.T)
-        drawn = []
+        omegas = []
         for _ in range(LATER if t else FIRST):
             terms = by_population * ratios(omega, weights[t])[:, None]
             populations = draw_populations(terms, random.random(len(of_run), np.float32))
             counts: Array = np.bincount(populations, each, len(omega)).astype(np.float64)
             prior = _draw_concentration(counts, weights[t], random) * weights[t]
             omega = _dirichlet(prior + counts, random)
-            drawn.append(omega)
-        own[t] = omega if len(weights) > 1 else np.mean(drawn[FIRST // 2 :], axis=0)
+            omegas.append(omega)
+        own[t] = omega if len(weights) > 1 else np.mean(omegas[FIRST // 2 :], axis=0)
+        if drawn is not None:
+            drawn.append(populations)
     return own
 
 

@@ -152,6 +152,10 @@ class Gating:
     sample_weights : float64 [S], optional
         What an event of each sample counted in the run (data.weights). None: every event counted 1, or these
         are not the events of the run.
+    counts : int64 [T, S, P], optional
+        Events by drawn population.
+    medians : float32 [U, S, P, D], optional
+        Medians in some of the draws (`dpmix.populations.sample_draws`).
     map : Map, optional
         None unless requested.
     warnings : tuple of str
@@ -195,6 +199,8 @@ class Gating:
     rasters: Rasters
     sample_columns: Columns = field(default_factory=dict)
     sample_weights: Array | None = None
+    counts: Ints | None = None
+    medians: Floats | None = None
     map: Map | None = None
     warnings: tuple[str, ...] = ()
     strategies: tuple[Strategy, ...] = ()

@@ -15,6 +15,7 @@ from dpmix.populations.convergence import chain_weights, proportion_mixing
 from dpmix.populations.find import Populations
 from dpmix.populations.rasters import Counter, grid
 from dpmix.populations.result import QUANTILES, Block, Gating
+from dpmix.populations.sample_draws import Medians
 from dpmix.populations.task import Task
 
 GRID_EVENTS, GRID_ENDS = 200_000, (0.001, 0.999)  # events and quantiles that set the range of the rasters
@@ -35,6 +36,7 @@ class Summary:
     population : int32 [N]
         Most probable population of each event.
     counter : Counter
+    medians : Medians
     """
 
     counts: Ints
@@ -43,6 +45,7 @@ class Summary:
     n_implausible: Ints
     population: npt.NDArray[np.int32]
     counter: Counter
+    medians: Medians
     _n_added: int = 0
 
     @classmethod
@@ -58,6 +61,7 @@ class Summary:
             n_implausible=np.zeros(n_samples, np.int64),
             population=np.zeros(len(events.values), np.int32),
             counter=Counter(grid(lows, highs), n_populations),
+            medians=Medians(len(found.draws), n_samples, n_populations, events.values.shape[1]),
         )
 
     def add(self, block: Block, counts: Ints) -> None:
@@ -108,6 +112,8 @@ class Summary:
             support=found.support,
             agreement=found.agreement,
             sizes=self.sizes,
+            counts=self.counts,
+            medians=self.medians.values,
             proportions=proportions.posterior(self.counts, task.config.seed, prior),
             r_hat=r_hat,
             ess=ess,

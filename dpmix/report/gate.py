@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from dpmix.engines.cpu import usable_cores
 from dpmix.model.mixture import Floats
-from dpmix.populations import alignment, find
+from dpmix.populations import alignment, find, sample_draws
 from dpmix.populations.assign import assign_events
 from dpmix.populations.find import Populations
 from dpmix.populations.result import Gating
@@ -122,6 +122,7 @@ def _paths(task: Task, folder: Path, formats: Sequence[str], asked: Additions) -
         *figures.figure_paths(folder / "figures", [*chosen, *asked.figures()]),
         *([folder / shifts.TABLE] if moved else []),
         folder / "aligned.nc",
+        folder / sample_draws.FILE,
         folder / "report.html",
     ]
 
@@ -153,7 +154,7 @@ def _write_events(
         n_populations=found.n_populations,
         memberships=memberships,
     ) as writers:
-        for block, counts in assign_events(task, found):
+        for block, counts in assign_events(task, found, summary.medians):
             summary.add(block, counts)
             writers.write(
                 block if moved is None else replace(block, values=block.values - moved[block.sample])
@@ -165,6 +166,7 @@ def _write_events(
 
 def _write_report(task: Task, found: Populations, gating: Gating, folder: Path) -> Gating:
     """Write tables, aligned draws, figures and the report; return the gating."""
+    tables.write_sample_draws(folder, gating)
     tables.write_tables(folder, gating, task.events.scaling.means, task.events.scaling.sds)
     run = open_run(task.run.path, transformed=True)
     alignment.write_aligned(folder / "aligned.nc", run, found.draws, found.order)

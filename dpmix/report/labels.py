@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Protocol
 
 import numpy as np
 
@@ -10,6 +11,16 @@ from dpmix.model.mixture import Array
 from dpmix.populations.result import Gating, interval
 
 MOST_POPULATIONS = 60  # shown in one picture, the largest first
+
+
+class Named(Protocol):
+    """Names of populations and channels: of a gating, or of the draws of its samples."""
+
+    @property
+    def phenotypes(self) -> tuple[str, ...]: ...
+
+    @property
+    def channels(self) -> tuple[str, ...]: ...
 
 
 def percent(share: float) -> str:
@@ -27,7 +38,7 @@ def shortened(text: str, width: int) -> str:
     return f"{text[: width - 1 - tail]}…{text[len(text) - tail :]}"
 
 
-def phenotype(gating: Gating, population: int, width: int) -> str:
+def phenotype(gating: Named, population: int, width: int) -> str:
     """Return the phenotype of a population in at most `width` characters.
 
     If any population's phenotype is longer, only markers that are not negative are kept, or the first markers
@@ -47,7 +58,7 @@ def phenotype(gating: Gating, population: int, width: int) -> str:
     return kept
 
 
-def label(gating: Gating, population: int, width: int = 44) -> str:
+def label(gating: Named, population: int, width: int = 44) -> str:
     """Return number and phenotype of a population, for example "3 CD3+ CD4+"."""
     return f"{population + 1} {phenotype(gating, population, width)}".strip()
 

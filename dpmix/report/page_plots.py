@@ -47,7 +47,7 @@ def _names(gating: Gating, populations: Any) -> list[str]:
     return [label(gating, int(p), 70) for p in populations]
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Insert invisible word joiners into the marks that Bokeh would interpret as mathematics."""
     for mark in ("$$", "\\(", "\\["):
         text = text.replace(mark, f"{mark[0]}\u2060{mark[1]}")
@@ -95,10 +95,10 @@ def add_hover(plot: Plot, renderer: Any, *rows: tuple[str, str], **options: Any)
     plot.add_tools(HoverTool(renderers=[renderer], tooltips=list(rows), **options))
 
 
-def _name_axis(axis: Any, names: list[str]) -> None:
+def name_axis(axis: Any, names: list[str]) -> None:
     """Show names at 0, 1, 2, ... of an axis."""
     axis.ticker = list(range(len(names)))
-    axis.major_label_overrides = {place: _plain(name) for place, name in enumerate(names)}
+    axis.major_label_overrides = {place: plain(name) for place, name in enumerate(names)}
     axis.major_tick_line_color = None
     axis.axis_line_color = None
 
@@ -195,7 +195,7 @@ def _map(gating: Gating, events: Map) -> Plot:
 
 def _one_marker(gating: Gating) -> Plot:
     """Return the density of each population in a single channel."""
-    plot = new_plot(height=320, x_axis_label=_plain(gating.channels[0]), y_axis_label="density")
+    plot = new_plot(height=320, x_axis_label=plain(gating.channels[0]), y_axis_label="density")
     for p, (places, density) in enumerate(densities(gating)):
         source = {"x": places, "y": density, "who": _names(gating, [p]) * len(places)}
         line = plot.line("x", "y", source=source, color=colour(p), line_width=2)
@@ -235,8 +235,8 @@ def _heatmap(gating: Gating) -> Plot:
     boxes = plot.rect("x", "y", 1, 1, source=source, fill_color=fill, line_color="white")
     tips = (("population", "@who"), ("marker", "@marker"), ("median", "@median"), ("quartiles", "@middle"))
     add_hover(plot, boxes, *tips)
-    _name_axis(plot.xaxis, [shortened(name, 24) for name in channels])
-    _name_axis(plot.yaxis, [f"{label(gating, p, 36)}  {percent(size[p])}" for p in cells.populations])
+    name_axis(plot.xaxis, [shortened(name, 24) for name in channels])
+    name_axis(plot.yaxis, [f"{label(gating, p, 36)}  {percent(size[p])}" for p in cells.populations])
     plot.xaxis.major_label_orientation = "vertical"
     plot.grid.visible = False
     return plot
@@ -272,7 +272,7 @@ def _proportions(gating: Gating) -> Plot:
         plot.segment("low", "y", "high", "y", source=source, line_color="colour", line_width=3)
     points = plot.scatter("mean", "y", source=source, size=8, color="colour")
     add_hover(plot, points, ("population", "@who"), *_estimate_tips(len(overall)))
-    _name_axis(plot.yaxis, [label(gating, p, 36) for p in range(drawn)])
+    name_axis(plot.yaxis, [label(gating, p, 36) for p in range(drawn)])
     _percent_axis(plot.xaxis, ticks(least, most))
     plot.ygrid.visible = False
     return plot
@@ -354,7 +354,7 @@ def _tree(gating: Gating) -> Plot:
         plot.add_layout(Span(location=gating.level, dimension="height", line_dash="dashed", line_width=1.5))
     plot.xaxis.ticker = ticks(drawn.floor, top)
     plot.xaxis.formatter = NumeralTickFormatter(format="0.[0000]")
-    _name_axis(plot.yaxis, dendrogram.leaf_labels(gating, drawn, shares(gating)))
+    name_axis(plot.yaxis, dendrogram.leaf_labels(gating, drawn, shares(gating)))
     plot.ygrid.visible = False
     return plot
 
@@ -378,7 +378,7 @@ def _trace(run: Run, trace: Trace, sweeps: Any) -> Plot:
         height=200,
         x_range=sweeps,
         y_range=_range(*trace.window(grey // 5 or int(run.sweeps_made.max()) // 10)),
-        title=_plain(": ".join(filter(None, (trace.quantity, trace.note)))),
+        title=plain(": ".join(filter(None, (trace.quantity, trace.note)))),
         x_axis_label=step,
     )
     if grey:

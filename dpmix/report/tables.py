@@ -16,6 +16,7 @@ from dpmix.model.mixture import Array
 from dpmix.populations.comparison import Comparison
 from dpmix.populations.ellipses import EllipseGate
 from dpmix.populations.result import QUANTILES, Gating, interval
+from dpmix.populations.sample_draws import FILE, SampleDraws
 from dpmix.populations.strategy import Gate
 from dpmix.report.gatingml import NamedGates, gate_name
 from dpmix.system.files import write_text, writing
@@ -62,6 +63,21 @@ def write_tables(
     write_text(populations, _lines(_population_rows(gating)))
     write_text(proportions, _lines(_proportion_rows(gating)))
     write_text(tree, json.dumps(_tree(gating, places), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def write_sample_draws(directory: Path, gating: Gating) -> None:
+    """Write samples.nc, with the draws that `dpmix associate` reads (`dpmix.populations.sample_draws`)."""
+    assert gating.counts is not None
+    assert gating.medians is not None
+    draws = SampleDraws(
+        counts=gating.counts,
+        medians=gating.medians,
+        samples=gating.samples,
+        phenotypes=gating.phenotypes,
+        channels=gating.channels,
+        columns=gating.sample_columns,
+    )
+    draws.write(directory / FILE)
 
 
 def write_strategy(path: Path, gating: Gating) -> None:

@@ -51,7 +51,7 @@ TAKEN = 3_000  # events of the run
 FIGURES = ("heatmap", "pairs", "proportions", "tree", "traces")
 EVERYTHING = {
     *("events.parquet", "events.csv", "events.h5ad", "a.gated.fcs", "b.gated.fcs"),
-    *("populations.csv", "proportions.csv", "tree.json", "aligned.nc", "report.html"),
+    *("populations.csv", "proportions.csv", "tree.json", "aligned.nc", "samples.nc", "report.html"),
     *(f"figures/{name}.{suffix}" for name in FIGURES for suffix in ("png", "pdf")),
 }
 ADDED = ("population", "probability", "entropy", "implausible")

@@ -1,0 +1,276 @@
+"""Measure error rates, power and coverage of `dpmix associate` on simulated cohorts, next to other methods.
+
+    python benchmarks/associate.py                       # about 15 minutes on two cores
+    python benchmarks/associate.py --rscript Rscript     # also edgeR, where R has it
+    python benchmarks/associate.py figure                # docs/pictures/power.png from the results
+
+Counts of 14 populations are simulated for two groups of 3 to 30 samples, with logistic-normal variation
+between samples (standard deviation about 0.35 on the log scale) and, in every other cohort, a shift between
+two batches, which all methods have in their design. Three populations change by the same factor, up or down;
+the others do not change relative to each other. A discovery is false if its population does not change, or in
+the other direction.
+
+All methods aim at a false discovery rate of 5%: Benjamini and Hochberg (1995) for the p-values. t test:
+linear model of the logits of the proportions. Beta-binomial: likelihood ratio test of one population at a
+time, SciPy. edgeR: as in diffcyt's testDA_edgeR (Weber et al. 2019): estimateDisp without trend, glmFit,
+glmLRT. The sampler runs on the first cohorts of each cell only, the others on all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from record import FOLDER, PICTURES, write_results
+from scipy import optimize, special, stats
+
+from dpmix.association.design import Contrast
+from dpmix.association.effects import abundance
+from dpmix.association.gaussian import approximate
+from dpmix.association.model import Posterior, Predictors, Responses
+from dpmix.association.sampling import Fit, draw, find_device
+
+SIZES, FOLDS = (6, 12, 24, 60), (1.0, 1.5, 2.0, 3.0)
+POPULATIONS, CHANGED, EVENTS = 14, 3, 20_000
+BASE = np.array([24, 19, 15, 11, 8, 6, 5, 4, 3, 2, 1.5, 1, 0.4, 0.1])
+SD, SD_SPREAD, BATCH_SD = 0.35, 0.3, 0.3
+RATE, LEAST = 0.05, np.log(1.1)
+EDGER = """
+suppressMessages(library(edgeR))
+writeLines(paste0(R.version$major, ".", R.version$minor, ", edgeR ", packageVersion("edgeR")), "version.txt")
+for (name in list.files(pattern="^counts")) {
+  y <- t(as.matrix(read.csv(name, header=FALSE)))
+  x <- as.matrix(read.csv(sub("counts", "design", name), header=FALSE))
+  rownames(y) <- 1:nrow(y)
+  d <- estimateDisp(DGEList(y), x, trend.method="none")
+  t <- glmLRT(glmFit(d, x), coef=2)$table
+  found <- cbind(t$logFC * log(2), t$PValue)
+  write.table(found, sub("counts", "found", name), sep=",", row.names=FALSE, col.names=FALSE)
+}
+"""
+
+
+class Cohort:
+    """Counts of a simulated cohort, its design, and the true log ratios."""
+
+    def __init__(self, n_samples: int, fold: float, number: int) -> None:
+        random = np.random.default_rng([n_samples, int(10 * fold), number])
+        self.n_samples, self.fold = n_samples, fold
+        group = np.repeat([0.0, 1.0], n_samples // 2)
+        batch = np.tile([0.0, 1.0], n_samples)[:n_samples] * (number % 2)
+        self.truth = np.zeros(POPULATIONS)
+        changed = random.choice(POPULATIONS, CHANGED, replace=False)
+        self.truth[changed] = np.log(fold) * random.choice([-1.0, 1.0], CHANGED)
+        sds = SD * np.exp(SD_SPREAD * random.standard_normal(POPULATIONS))
+        logs = (
+            np.log(BASE)
+            + np.outer(group, self.truth)
+            + sds * random.standard_normal((n_samples, POPULATIONS))
+        )
+        logs += np.outer(batch, BATCH_SD * random.standard_normal(POPULATIONS))
+        events = (EVENTS * random.lognormal(0.0, 0.4, n_samples)).astype(int)
+        self.counts = np.stack(
+            [random.multinomial(n, special.softmax(row)) for n, row in zip(events, logs, strict=True)]
+        )
+        columns = [group, batch] if number % 2 else [group]
+        self.design = np.column_stack([np.ones(n_samples), *columns])
+
+
+Found = tuple[np.ndarray, np.ndarray, np.ndarray | None]
+"""Which populations are found, the estimated log ratios, and whether a 90% interval covers the truth."""
+
+
+def dpmix_found(cohort: Cohort, fit: Callable[[Responses, Predictors], Fit]) -> Found:
+    fixed = cohort.design[:, 1:] - cohort.design[:, 1:].mean(axis=0)
+    none = np.zeros((cohort.n_samples, 0))
+    responses = Responses(cohort.counts.astype(float), np.zeros(cohort.counts.shape), counted=True)
+    first = np.eye(fixed.shape[1])[0]
+    contrast = Contrast("", first, 0.0 * first, np.zeros(0), "", None)
+    effects = abundance(fit(responses, Predictors(fixed, none, np.zeros(0, np.int64), none)), contrast, LEAST)
+    low, high = np.quantile(effects.draws, (0.05, 0.95), axis=0)
+    covered = (low <= cohort.truth) & (cohort.truth <= high)
+    return effects.found(RATE), np.median(effects.draws, axis=0), covered
+
+
+def sampled(cohort: Cohort) -> Found:
+    device = find_device("cpu")
+    return dpmix_found(cohort, lambda responses, columns: draw(Posterior(responses, columns), 1, device))
+
+
+def quick(cohort: Cohort) -> Found:
+    return dpmix_found(cohort, lambda responses, columns: approximate(responses, columns, 1))
+
+
+def t_test(cohort: Cohort) -> Found:
+    share = (cohort.counts + 0.5) / (cohort.counts.sum(axis=1, keepdims=True) + 1.0)
+    y, x = special.logit(share), cohort.design
+    estimates = np.linalg.lstsq(x, y, rcond=None)[0]
+    free = x.shape[0] - x.shape[1]
+    errors = np.sqrt(((y - x @ estimates) ** 2).sum(axis=0) / free * np.linalg.inv(x.T @ x)[1, 1])
+    p = 2.0 * stats.t.sf(np.abs(estimates[1]) / errors, free)
+    half = stats.t.ppf(0.95, free) * errors
+    covered = np.abs(estimates[1] - cohort.truth) <= half
+    return stats.false_discovery_control(p) <= RATE, estimates[1], covered
+
+
+def beta_binomial(cohort: Cohort) -> Found:
+    n = cohort.counts.sum(axis=1)
+    found, estimates = np.ones(POPULATIONS), np.zeros(POPULATIONS)
+    for p in range(POPULATIONS):
+        fits = [
+            _fit_beta_binomial(cohort.counts[:, p], n, x)
+            for x in (cohort.design, np.delete(cohort.design, 1, 1))
+        ]
+        found[p] = stats.chi2.sf(max(2.0 * (fits[1].fun - fits[0].fun), 0.0), 1)
+        estimates[p] = fits[0].x[1]
+    return stats.false_discovery_control(found) <= RATE, estimates, None
+
+
+def _fit_beta_binomial(y: np.ndarray, n: np.ndarray, x: np.ndarray) -> optimize.OptimizeResult:
+    def loss(at: np.ndarray) -> float:
+        mean, size = special.expit(x @ at[:-1]), np.exp(at[-1])
+        a, b = mean * size, (1.0 - mean) * size
+        return -float((special.betaln(y + a, n - y + b) - special.betaln(a, b)).sum())
+
+    start = np.zeros(x.shape[1] + 1)
+    start[0], start[-1] = special.logit((y.sum() + 0.5) / (n.sum() + 1.0)), 4.0
+    bounds = [(-20.0, 20.0)] * x.shape[1] + [(-2.0, 14.0)]
+    with np.errstate(all="ignore"):  # a step beyond the bounds of the arithmetic is taken back
+        return optimize.minimize(loss, start, method="L-BFGS-B", bounds=bounds)
+
+
+def edger(cohorts: list[Cohort], rscript: str) -> tuple[list[Found], str]:
+    with tempfile.TemporaryDirectory() as folder:
+        for k, cohort in enumerate(cohorts):
+            np.savetxt(Path(folder, f"counts{k:04d}.csv"), cohort.counts, "%d", ",")
+            np.savetxt(Path(folder, f"design{k:04d}.csv"), cohort.design, "%g", ",")
+        Path(folder, "run.R").write_text(EDGER)
+        subprocess.run([rscript, "run.R"], cwd=folder, check=True)
+        release = Path(folder, "version.txt").read_text().strip()
+        tables = [np.loadtxt(Path(folder, f"found{k:04d}.csv"), delimiter=",") for k in range(len(cohorts))]
+    return [(stats.false_discovery_control(t[:, 1]) <= RATE, t[:, 0], None) for t in tables], f"R {release}"
+
+
+def score(cohorts: list[Cohort], found: list[Found]) -> list[dict[str, object]]:
+    """Return a row per size and fold: error rate, power, coverage, and what is found under no effect."""
+    rows = []
+    for size in SIZES:
+        for fold in FOLDS:
+            own = [
+                (c, f) for c, f in zip(cohorts, found, strict=True) if (c.n_samples, c.fold) == (size, fold)
+            ]
+            if not own:
+                continue
+            right = [f[0] & (c.truth != 0.0) & (np.sign(f[1]) == np.sign(c.truth)) for c, f in own]
+            listed = [int(f[0].sum()) for _, f in own]
+            row: dict[str, object] = {"samples": size, "fold": fold, "cohorts": len(own)}
+            row["false"] = sum(listed) - int(np.sum(right))
+            row["found"] = sum(listed)
+            row["fdr"] = float(
+                np.mean([(n - r.sum()) / max(n, 1) for n, r in zip(listed, right, strict=True)])
+            )
+            if fold != 1.0:
+                row["power"] = float(np.sum(right)) / sum(int((c.truth != 0.0).sum()) for c, _ in own)
+            if own[0][1][2] is not None:
+                row["coverage"] = float(np.mean([f[2] for _, f in own]))
+            rows.append(row)
+    return rows
+
+
+def page() -> str:
+    """Return the table of docs/explanation/associations.md."""
+    record = json.loads((FOLDER / "associate.json").read_text())
+    kinds = (("no effect", (1.0,)), ("1.5", (1.5,)), ("2", (2.0,)), ("3", (3.0,)))
+    lines = [
+        "| method | effect | cohorts | false of found | false discovery rate | power | coverage of 90% |"
+    ]
+    lines.append("|---|---|---|---|---|---|---|")
+    for name, result in record["results"].items():
+        for kind, folds in kinds:
+            rows = [row for row in result["rows"] if row["fold"] in folds]
+            means = {key: [row[key] for row in rows if key in row] for key in ("fdr", "power", "coverage")}
+            cells = [f"{np.mean(values):.0%}" if values else "" for values in means.values()]
+            counted = [sum(row[key] for row in rows) for key in ("cohorts", "false", "found")]
+            lines.append(
+                f"| {name} | {kind} | {counted[0]} | {counted[1]} of {counted[2]} | {' | '.join(cells)} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def draw_power() -> None:
+    """Draw docs/pictures/power.png from the results."""
+    from matplotlib.figure import Figure
+
+    record = json.loads((FOLDER / "associate.json").read_text())
+    figure = Figure(figsize=(5.0, 3.2), layout="constrained")
+    axes = figure.add_subplot()
+    for fold, colour in zip(FOLDS[1:], ("#0072b2", "#d55e00", "#009e73"), strict=True):
+        rows = [row for row in record["results"]["quick"]["rows"] if row["fold"] == fold]
+        sizes, power = [row["samples"] for row in rows], [100.0 * row["power"] for row in rows]
+        axes.plot(sizes, power, "o-", color=colour)
+        axes.annotate(
+            f"ratio {fold:g}", (sizes[-1], power[-1]), (6, 0), textcoords="offset points", va="center"
+        )
+    axes.set_xscale("log")
+    axes.set_xticks(SIZES, [str(size) for size in SIZES])
+    axes.minorticks_off()
+    axes.set_xlim(5.0, 100.0)
+    axes.set_ylim(0.0, 105.0)
+    axes.set_xlabel("samples, both groups together")
+    axes.set_ylabel("changed populations found, %")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(PICTURES / "power.png", dpi=150)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--cohorts", type=int, default=6, help="cohorts of each size and fold")
+    parser.add_argument("--sampled", type=int, default=1, help="of these, with the sampler")
+    parser.add_argument("--rscript", help="program that runs R scripts, with edgeR")
+    parser.add_argument(
+        "--quick", action="store_true", help="a run of seconds that keeps the committed results"
+    )
+    parser.add_argument("what", nargs="?", choices=("measure", "figure"), default="measure")
+    options = parser.parse_args()
+    if options.what == "figure":
+        draw_power()
+        return
+    n, k = (2, 0) if options.quick else (options.cohorts, options.sampled)
+    cells = [(size, fold) for size in SIZES for fold in FOLDS]
+    cohorts = [Cohort(size, fold, number) for number in range(n) for size, fold in cells]
+    few = [Cohort(size, fold, number) for number in range(k) for size, fold in cells]
+    methods: dict[str, tuple[list[Cohort], Callable[[Cohort], Found]]] = {
+        "quick": (cohorts, quick),
+        "t test": (cohorts, t_test),
+        "sampler": (few, sampled),
+        "beta-binomial": (cohorts, beta_binomial),
+    }
+    results: dict[str, object] = {}
+    if options.rscript:
+        start = time.perf_counter()
+        found, release = edger(cohorts, options.rscript)
+        seconds_each = (time.perf_counter() - start) / len(cohorts)
+        results["edgeR"] = {"rows": score(cohorts, found), "seconds": seconds_each, "version": release}
+    for name, (own, method) in methods.items():
+        found, seconds = [], []
+        for number, cohort in enumerate(own, 1):
+            start = time.perf_counter()
+            found.append(method(cohort))
+            seconds.append(time.perf_counter() - start)
+            if number % len(cells) == 0:  # the results so far
+                rows = score(own[:number], found)
+                results[name] = {"rows": rows, "seconds": float(np.median(seconds))}
+                write_results("associate", results, quick=options.quick)
+        print(f"{name}: {np.median(seconds or [0.0]):.3g} s for each cohort", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""dpmix associate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+@click.command("associate")
+@click.argument("gated", type=click.Path(path_type=Path))
+@click.option("--formula", required=True, help="Columns of the table, for example '~ group + (1 | donor)'.")
+@click.option(
+    "--contrast",
+    "contrasts",
+    multiple=True,
+    required=True,
+    help="Two values of a column, for example 'treated - control'; or a column of numbers; repeatable.",
+)
+@click.option(
+    "--design", type=click.Path(path_type=Path), help="Table of samples.  [default: the one of the run]"
+)
+@click.option(
+    "--output", type=click.Path(path_type=Path), help="Folder to write to.  [default: GATED/associate]"
+)
+@click.option("--variability", help="Also columns of the differences between samples, for example '~ group'.")
+@click.option("--expression", is_flag=True, help="Also compare the medians of all channels.")
+@click.option("--quick", is_flag=True, help="Use a Gaussian approximation: a second instead of a minute.")
+@click.option(
+    "--backend",
+    type=click.Choice(("auto", "cpu", "cuda")),
+    default="auto",
+    show_default=True,
+    help="Where the sampler computes.",
+)
+@click.option(
+    "--least-ratio",
+    type=click.FloatRange(min=1.0),
+    default=1.1,
+    show_default=True,
+    help="Smallest ratio that counts as an effect.",
+)
+@click.option(
+    "--false-share",
+    type=click.FloatRange(0.0, 1.0),
+    default=0.05,
+    show_default=True,
+    help="Accepted share of false discoveries among those found.",
+)
+@click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=1, show_default=True, help="Random seed.")
+@click.option("--overwrite", is_flag=True, help="Replace existing files.")
+@click.option("--quiet", is_flag=True, help="Show warnings and errors only.")
+def command(gated: Path, output: Path | None, quiet: bool, **options: Any) -> None:
+    """Find populations that differ between groups of samples, in the folder GATED of `dpmix gate`.
+
+    A regression of the counts of all populations together, with the uncertainty of the gating, variation
+    between samples, and random effects (1 | column). A contrast names two values of a column. The effect is
+    the ratio of abundances compared with the populations that do not change. Needs 'dpmix[associate]'.
+
+    \b
+    Files in the folder of --output:
+      report.html        table and figures on one page, for any browser
+      associations.csv   effects with 90% intervals and error rates
+      outliers.csv       samples with unusual values, which count less
+      model.nc           draws of the posterior, for ArviZ
+      figures/           figures as PNG and PDF
+
+    \b
+    Examples:
+      dpmix associate gated --formula '~ group' --contrast 'treated - control'
+      dpmix associate gated --design samples.csv --formula '~ group + age + (1 | donor)' \\
+          --contrast 'treated - control' --contrast age
+      dpmix associate gated --formula '~ day + (1 | donor)' --contrast '7 - 0' --expression --quick
+    """
+    from dpmix.report import association_page
+    from dpmix.report.associate import associate
+    from dpmix.runs.display import ProgressDisplay
+
+    folder = gated / "associate" if output is None else output
+    with ProgressDisplay(quiet):
+        study = associate(gated, folder, **options)
+    if not quiet:
+        lines = association_page.summary(study, options["false_share"])
+        click.echo("\n".join([*lines, f"written: {folder}; open {folder}/report.html in a browser"]))

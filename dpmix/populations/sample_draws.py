@@ -1,0 +1,167 @@
+"""Draws of what each sample contains: counts of events and medians of channels, by population.
+
+T draws, U of them with medians, S samples, P populations, D channels. `dpmix gate` writes them to samples.nc,
+and `dpmix associate` reads them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5netcdf
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from dpmix.errors import DataError
+from dpmix.inputs.samples import Columns
+from dpmix.model.mixture import Array, Floats, Ints
+from dpmix.system.files import replacing, writing
+
+FILE = "samples.nc"
+MEDIAN_DRAWS = 20  # at most, of which medians are kept: they hardly differ between draws
+COLUMN = "column "  # before the name of a column of the table of samples
+
+
+@dataclass(frozen=True)
+class SampleDraws:
+    """Draws of counts and medians.
+
+    Attributes
+    ----------
+    counts : int64 [T, S, P]
+        Events by population, in each draw.
+    medians : float32 [U, S, P, D]
+        Medians of the events of a population, transformed scale; NaN where there are none.
+    samples, phenotypes, channels : tuple of str
+    columns : mapping of str to S str
+        Columns of the table of samples.
+    """
+
+    counts: Ints
+    medians: Floats
+    samples: tuple[str, ...]
+    phenotypes: tuple[str, ...]
+    channels: tuple[str, ...]
+    columns: Columns
+
+    def write(self, path: Path) -> None:
+        """Write an HDF5 file in the layout of netCDF-4; an existing file is replaced.
+
+        Raises
+        ------
+        DataError
+            The file cannot be written.
+        """
+        with writing(path), replacing(path) as temporary, h5netcdf.File(temporary, "w") as file:
+            file.attrs["title"] = "draws of the events and medians of each sample, by dpmix gate"
+            sizes = dict(zip(("draw", "sample", "population"), self.counts.shape, strict=True))
+            sizes |= {"median_draw": len(self.medians), "channel": len(self.channels)}
+            file.dimensions = sizes
+            packed = {"compression": "gzip", "compression_opts": 1}
+            file.create_variable("counts", ("draw", "sample", "population"), data=self.counts, **packed)
+            dims = ("median_draw", "sample", "population", "channel")
+            file.create_variable("medians", dims, data=self.medians, **packed)
+            texts: dict[str, Sequence[str]] = {
+                "sample": self.samples,
+                "phenotype": self.phenotypes,
+                "channel": self.channels,
+            }
+            texts |= {
+                COLUMN + name.replace("/", "\N{DIVISION SLASH}"): cells
+                for name, cells in self.columns.items()
+            }
+            for name, text in texts.items():
+                dim = {"phenotype": "population", "channel": "channel"}.get(name, "sample")
+                file.create_variable(name, (dim,), h5py.string_dtype())[:] = np.array(text, object)
+
+    @classmethod
+    def read(cls, folder: Path) -> SampleDraws:
+        """Read the draws that `dpmix gate` wrote to a folder.
+
+        Raises
+        ------
+        DataError
+            There is no such file, or it cannot be read.
+        """
+        path = folder / FILE
+        if not path.is_file():
+            raise DataError(f"{path}: no such file; give the folder that dpmix gate has written")
+        try:
+            with h5py.File(path) as file:
+
+                def text(name: str) -> tuple[str, ...]:
+                    return tuple(file[name].asstr()[:].tolist())
+
+                columns = {name.removeprefix(COLUMN): text(name) for name in file if name.startswith(COLUMN)}
+                return cls(
+                    counts=file["counts"][:],
+                    medians=file["medians"][:],
+                    samples=text("sample"),
+                    phenotypes=text("phenotype"),
+                    channels=text("channel"),
+                    columns=columns,
+                )
+        except (OSError, KeyError) as error:
+            raise DataError(f"{path}: cannot be read ({error}); write it again with dpmix gate") from None
+
+
+class Medians:
+    """Medians of the channels of each sample's populations, in some of the draws.
+
+    Parameters
+    ----------
+    n_draws, n_samples, n_populations, n_channels : int
+    """
+
+    def __init__(self, n_draws: int, n_samples: int, n_populations: int, n_channels: int) -> None:
+        self.draws = np.unique(np.linspace(0, n_draws - 1, min(n_draws, MEDIAN_DRAWS)).round().astype(int))
+        shape = len(self.draws), n_samples, n_populations, n_channels
+        self.values: Floats = np.full(shape, np.nan, np.float32)
+
+    def add(self, sample: int, values: Array, each: Array, drawn: Sequence[Ints]) -> None:
+        """Add a sample.
+
+        Parameters
+        ----------
+        sample : int
+        values : float64 [M, D]
+            Events that represent the sample, transformed scale.
+        each : float64 [M]
+            Number of events that each represents.
+        drawn : T of int64 [M]
+            Population of each event in each draw.
+        """
+        orders = np.argsort(values, axis=0)
+        for u, t in enumerate(self.draws.tolist()):
+            for d, order in enumerate(orders.T):
+                own = medians(values[order, d], each[order], drawn[t][order], self.values.shape[2])
+                self.values[u, sample, :, d] = own
+
+
+def medians(values: Array, each: Array, populations: npt.NDArray[np.integer], n_populations: int) -> Array:
+    """Return the weighted median of each population, float64 [P]; NaN for a population without events.
+
+    Parameters
+    ----------
+    values : float64 [M]
+        Ascending.
+    each : float64 [M]
+        Weights; in practice, these are equal within a population.
+    populations : int [M]
+    n_populations : int
+    """
+    found = np.full(n_populations, np.nan)
+    order = np.argsort(populations, kind="stable")  # by population, then by value
+    ends = np.searchsorted(populations[order], np.arange(n_populations + 1))
+    for p, (start, end) in enumerate(itertools.pairwise(ends)):
+        if end > start:
+            own = order[start:end]
+            sums = np.cumsum(each[own])
+            low = np.searchsorted(sums, sums[-1] / 2.0 * (1.0 - 1e-12))
+            high = np.searchsorted(sums, sums[-1] / 2.0 * (1.0 + 1e-12))
+            found[p] = (values[own[low]] + values[own[min(high, len(own) - 1)]]) / 2.0
+    return found
