@@ -15,7 +15,8 @@ from scipy.special import fdtri
 from threadpoolctl import threadpool_limits
 
 from dpmix.model.mixture import Array, Floats, Ints
-from dpmix.populations.find import Populations, mixture_of_draw, spread
+from dpmix.populations.find import Populations
+from dpmix.populations.pooling import mixture_of_draw, spread
 from dpmix.populations.modes import MakeEngine
 from dpmix.populations.partitions import by_votes
 from dpmix.runs.effective_size import MIN_DRAWS, r_hat_and_ess

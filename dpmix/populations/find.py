@@ -27,22 +27,21 @@ from threadpoolctl import threadpool_limits
 
 from dpmix.engines.base import Engine
 from dpmix.errors import DataError
-from dpmix.model.mixture import Array, Floats, Ints, Mixture, mixture_from
-from dpmix.model.streams import Step, Stream
+from dpmix.model.mixture import Array, Floats, Ints, Mixture
 from dpmix.populations import alignment, partitions
 from dpmix.populations.cohort import of_sample
 from dpmix.populations.modes import MakeEngine, nearest_components
+from dpmix.populations.pooling import POINTS, draw_points, mean_density, mixture_of_draw, pooled_draws, spread
 from dpmix.populations.predictive import log_predictive
-from dpmix.populations.support import merge_unsupported, populations_of_modes
-from dpmix.populations.tree import LEAST_EVENTS, LEVEL, Tree, tree_of
+from dpmix.populations.support import merge_unsupported, populations_of_modes, support
+from dpmix.populations.tree import LEVEL, Peaks, Tree, find_peaks, mode_moments
+from dpmix.populations.valleys import Separation
+from dpmix.runs.layout import EVENT_SUBSET, SUBSET_WEIGHTS
 from dpmix.runs.reader import Run
 
 DRAWS = 100
 """Default number of draws to use; more hardly change a probability."""
 
-POOLED_DRAWS = 5  # draws in the mean density; see docs/explanation/populations.md
-POOLED_COMPONENTS = 520  # at most, unless one draw has more: the tree's cost grows with their cube
-POINTS = 50_000  # drawn from the posterior mean density
 KEPT_POINTS = 5_000  # of these, for `dpmix.populations.convergence`
 IMPLAUSIBLE = 0.001  # share of the model's own events that would be flagged as implausible
 HELD_BYTES = 2**28  # of mixtures kept in memory; others are computed when needed
@@ -217,30 +216,38 @@ def find_populations(
 
 def _find(run: Run, make_engine: MakeEngine, draws: Ints, rule: _CutRule) -> Populations:
     n_events = int(run.attributes["n_events"])
-    pooled = _pooled(run, draws, n_events)
-    density = _density(run, draws[pooled])
-    tree = tree_of(*density, n_events, make_engine, len(pooled))
-    own = _by_weight(rule.cut(tree), density[0])
+    pooled = pooled_draws(run, draws, n_events)
+    density = mean_density(run, draws[pooled])
+    peaks = find_peaks(*density, n_events, make_engine, len(pooled))
+    parts = peaks.modes.reshape(len(pooled), -1)
     mixture = lru_cache(HELD_BYTES // run.covariances[0, 0].nbytes)(partial(mixture_of_draw, run))
     mixtures = [partial(mixture, *draw) for draw in draws]
-    points = _draw_points(*density, seed=int(run.attributes["seed"]))
+    pooled_mixtures = [mixtures[t]() for t in pooled]
+    points = draw_points(*density, seed=int(run.attributes["seed"]))
     with closing(make_engine(points)) as engine:
-        parts = own.reshape(len(pooled), -1)
-        shares = _mean_memberships(engine, [mixtures[t]() for t in pooled], parts, int(own.max()) + 1)
+        shares = _mean_memberships(engine, pooled_mixtures, parts, len(peaks.heights))
         labels = np.array([_classified(engine, one()) for one in mixtures])
         log_density = log_predictive(engine, (one() for one in mixtures), len(draws))
         workers = None if engine.info["backend"] == "cpu" else 1  # a device serves one engine at a time
-    cuts = _own_populations(run, draws, rule, make_engine, workers)
+    moments = _moments_of_draws(run, draws, labels, shares.argmax(axis=1), peaks)
+    events, weights = _subset(run, points)
+    with closing(make_engine(events)) as engine:
+        of_events = _mean_memberships(engine, pooled_mixtures, parts, len(peaks.heights)).argmax(axis=1)
+    tree = peaks.tree(Separation(moments, events, of_events, weights))
+    own = _by_weight(rule.cut(tree), density[0])
+    shares = shares @ np.eye(int(own.max()) + 1)[populations_of_modes(tree, own)]
+    trees = _own_trees(run, draws, make_engine, (events, weights), workers)
+    cuts = [rule.cut(one) for one in trees]
     partition = np.array([cut[found] for cut, found in zip(cuts, labels, strict=True)])
     n_cut = int(own.max()) + 1
     if rule.n_populations is None and len(draws) > 1:
-        own, shares = merge_unsupported(tree, own, shares, partition, density[0])
+        own, shares = merge_unsupported(tree, own, shares, trees, labels, density[0])
     n_found = int(own.max()) + 1
     components = _components(run, draws, shares, labels, own, density)
     components[pooled] = own.reshape(len(pooled), -1)
     estimate = shares.argmax(axis=1)
     reference = int(np.argmax([partitions.rand_index(estimate, one) for one in partition]))
-    weights = np.array([run.weights[chain, draw] for chain, draw in draws])
+    run_weights = np.array([run.weights[chain, draw] for chain, draw in draws])
     kept = slice(None, None, max(POINTS // KEPT_POINTS, 1))  # of all components: points are in their order
     return Populations(
         run=run,
@@ -254,9 +261,9 @@ def _find(run: Run, make_engine: MakeEngine, draws: Ints, rule: _CutRule) -> Pop
         mixture=mixture,
         n_populations=n_found,
         reference=reference,
-        order=alignment.align(labels, weights, reference),
+        order=alignment.align(labels, run_weights, reference),
         numbers=np.array([one.max() + 1 for one in cuts]),
-        support=partitions.support(partition, estimate, n_found),
+        support=support(trees, labels, estimate, n_found),
         agreement=partitions.agreement(partition, draws[:, 0]),
         least_density=float(np.quantile(log_density, IMPLAUSIBLE)),
         points=np.ascontiguousarray(points[kept]),
@@ -264,43 +271,14 @@ def _find(run: Run, make_engine: MakeEngine, draws: Ints, rule: _CutRule) -> Pop
     )
 
 
-def mixture_of_draw(run: Run, chain: int, draw: int) -> Mixture:
-    """Return the mixture of one draw, on the scale of the run."""
-    with np.errstate(divide="ignore"):  # Bayesian EM may empty a component
-        log_weights = np.log(run.weights[chain, draw])
-    return mixture_from(log_weights, np.asarray(run.means[chain, draw]), run.covariances[chain, draw])
+def _subset(run: Run, points: Floats) -> tuple[Floats, Array | None]:
+    """Return the events that the run file keeps and their weights.
 
-
-# --------------------------------------------------------------------------- draws and their mean density
-
-
-def spread(run: Run, n_draws: int) -> Ints:
-    """Return chain and draw of evenly spaced draws, int64 [T, 2]: the same of each chain, the last included.
-
-    There are at most `n_draws`, but at least one of each chain.
+    Run files of earlier versions keep none: the points of the mean density serve in their place.
     """
-    chains = run.alpha.shape[0] if run.kind == "mcmc" else 1
-    each = min(max(n_draws // chains, 1), run.committed)
-    numbers = np.linspace(run.committed - 1, 0, each).round().astype(np.int64)[::-1]
-    return np.array([(chain, number) for chain in range(chains) for number in numbers])
-
-
-def _pooled(run: Run, draws: Ints, n_events: int) -> Ints:
-    """Return the draws in the mean density: equally many of each chain if there are enough."""
-    heavy = int((np.asarray(run.weights[tuple(draws[-1])]) * n_events >= LEAST_EVENTS).sum())
-    chains = len(np.unique(draws[:, 0]))
-    count = min(POOLED_DRAWS, max(POOLED_COMPONENTS // max(heavy, 1), 1), len(draws))
-    if chains < count:
-        count -= count % chains
-    return np.linspace(len(draws) - 1, 0, count).round().astype(np.int64)[::-1]
-
-
-def _density(run: Run, draws: Ints) -> tuple[Array, Array, Array]:
-    """Return weights [J], means [J, D] and covariances [J, D, D] of the mean density of some draws."""
-    chosen = [tuple(draw) for draw in draws]
-    weights = np.concatenate([run.weights[one] for one in chosen]) / len(chosen)
-    means = np.concatenate([run.means[one] for one in chosen])
-    return weights, means, np.concatenate([run.covariances[one] for one in chosen])
+    if EVENT_SUBSET not in run.constants:
+        return points, None
+    return run.constants[EVENT_SUBSET], run.constants.get(SUBSET_WEIGHTS)
 
 
 def _by_weight(populations: Ints, weights: Array) -> Ints:
@@ -309,18 +287,6 @@ def _by_weight(populations: Ints, weights: Array) -> Ints:
     numbers = np.empty(len(order), np.int64)
     numbers[order] = np.arange(len(order))
     return numbers[populations]
-
-
-def _draw_points(weights: Array, means: Array, covariances: Array, seed: int) -> Floats:
-    """Draw points from a mixture, float32 [M, D]."""
-    random = Stream(seed, 0, 0).step(Step.POINTS)
-    counts = random.multinomial(POINTS, weights / weights.sum())
-    roots = np.linalg.cholesky(covariances)
-    parts = [
-        means[j] + random.standard_normal((counts[j], means.shape[1])) @ roots[j].T
-        for j in np.flatnonzero(counts)
-    ]
-    return np.concatenate(parts).astype(np.float32)
 
 
 # --------------------------------------------------------------------------- classifying points
@@ -338,16 +304,16 @@ def _memberships(
 def _mean_memberships(
     engine: Engine, mixtures: Sequence[Mixture], populations: Ints, n_populations: int
 ) -> Array:
-    """Return memberships of all points in the mean density of some draws, float64 [M, P]."""
-    given = [
-        _memberships(engine, mixture, own, n_populations, 0, engine.n_events)
-        for mixture, own in zip(mixtures, populations, strict=True)
-    ]
-    weights = np.array([log_density for _, log_density in given])
-    weights = np.exp(weights - weights.max(axis=0))
-    shares = np.array([one for one, _ in given], np.float64)
-    mean: Array = np.einsum("tn,tnp->np", weights / weights.sum(axis=0), shares)
-    return mean
+    """Return memberships of all events in the mean density of some draws, float64 [M, P]."""
+    total, highest = np.zeros((engine.n_events, n_populations)), np.full(engine.n_events, -np.inf)
+    for mixture, own in zip(mixtures, populations, strict=True):
+        shares, log_density = _memberships(engine, mixture, own, n_populations, 0, engine.n_events)
+        higher = np.maximum(highest, log_density)
+        total *= np.exp(highest - higher)[:, None]
+        total += shares * np.exp(log_density - higher)[:, None]
+        highest = higher
+    total /= total.sum(axis=1, keepdims=True)
+    return total
 
 
 def _classified(engine: Engine, mixture: Mixture) -> npt.NDArray[np.int32]:
@@ -356,14 +322,45 @@ def _classified(engine: Engine, mixture: Mixture) -> npt.NDArray[np.int32]:
     return engine.labels()
 
 
-def _own_populations(
-    run: Run, draws: Ints, rule: _CutRule, make_engine: MakeEngine, workers: int | None
-) -> list[Ints]:
-    """Return the population of each component of a draw, int64 [K], in the draw's own tree; for each draw."""
+def _moments_of_draws(run: Run, draws: Ints, labels: Ints, of_points: Ints, peaks: Peaks) -> Array:
+    """Return the moments of each mode over all draws, float64 [L, D + 1, D + 1] (`tree.mode_moments`).
+
+    A component of a draw belongs to the mode of most of its points.
+    """
+    n_modes = len(peaks.heights)
+    total = np.zeros_like(peaks.moments)
+    for (chain, draw), own in zip(draws, labels, strict=True):
+        weights = np.asarray(run.weights[chain, draw])
+        votes = np.bincount(own * np.int64(n_modes) + of_points, minlength=len(weights) * n_modes)
+        modes = votes.reshape(-1, n_modes)
+        seen = np.flatnonzero(modes.any(axis=1))
+        means, covariances = run.means[chain, draw][seen], run.covariances[chain, draw][seen]
+        total += mode_moments(weights[seen], means, covariances, modes[seen].argmax(axis=1), n_modes)
+    unseen = total[:, -1, -1] == 0.0
+    total[unseen] = peaks.moments[unseen] * len(draws)
+    return total
+
+
+def _own_trees(
+    run: Run,
+    draws: Ints,
+    make_engine: MakeEngine,
+    subset: tuple[Floats, Array | None],
+    workers: int | None,
+) -> list[Tree]:
+    """Return the tree of each draw's own density."""
     n_events = int(run.attributes["n_events"])
+    events, weights = subset
+
+    def tree(draw: Ints) -> Tree:
+        peaks = find_peaks(*mean_density(run, draw[None]), n_events, make_engine)
+        n_modes = len(peaks.heights)
+        with closing(make_engine(events)) as engine:
+            own = _memberships(engine, mixture_of_draw(run, *draw), peaks.modes, n_modes, 0, len(events))[0]
+        return peaks.tree(Separation(peaks.moments, events, own.argmax(axis=1), weights))
+
     with ThreadPoolExecutor(workers) as pool:
-        trees = pool.map(lambda draw: tree_of(*_density(run, draw[None]), n_events, make_engine), draws)
-        return [rule.cut(tree) for tree in trees]
+        return list(pool.map(tree, draws))
 
 
 def _components(

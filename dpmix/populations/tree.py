@@ -7,16 +7,14 @@ Two steps find what a reader of the density would call a population:
    Cytometry A 73:693). Two modes are one population if the lower one rises above the saddle between them
    (`dpmix.populations.modes`) by less than `valley_tolerance`, the variation expected by chance. The
    tolerance is larger for smaller branches.
-2. **Separation.** The remaining populations merge by the distance between the means of two that touch, in
-   pooled standard deviations along the direction in which they differ most (Mahalanobis distance; in one
-   channel, Ashman's D: Ashman, Bird and Zepf 1994, Astron. J. 108:2348). The nearest two merge first; their
-   distance is the height of the merge.
+2. **Separation.** The remaining populations merge by the depth of the valley in the events between two that
+   touch, expressed as the distance of two equal normals with as deep a valley (`dpmix.populations.valleys`).
+   The nearest two merge first; their distance is the height of the merge.
 
-A cut at height 2.5 separates populations that have a valley between them and lie at least 2.5 standard
-deviations apart. Two equal normals have a valley between them from 2 on, one of an eighth of their height
-at 2.5. Skewed and heavy-tailed populations show ripples, but not that far apart; their tails reach that far,
-but without a valley. docs/explanation/populations.md explains the choice of this rule and this height, and
-compares them with other rules on labelled and on simulated data.
+A cut at height 2.85 separates populations if the density of the events falls by at least 29% between them.
+Two equal normals have a valley from 2 standard deviations on, one of 29% of their height at 2.85. Skewed and
+heavy-tailed populations show ripples, but no such valleys. docs/explanation/populations.md explains the
+choice of this rule and this height, and compares them with other rules on labelled and on simulated data.
 """
 
 from __future__ import annotations
@@ -28,8 +26,9 @@ import numpy.typing as npt
 
 from dpmix.model.mixture import Array, Ints
 from dpmix.populations.modes import Density, MakeEngine, Saddle, find_modes, find_saddles, nearest_components
+from dpmix.populations.valleys import Separation
 
-LEVEL = 2.5
+LEVEL = 2.85
 """Default cut height of the tree, standard deviations."""
 
 CHANCE = 2.0  # minimum depth of a valley, in standard deviations of a peak's height
@@ -94,15 +93,53 @@ class Tree:
         return np.unique(into[self.modes], return_inverse=True)[1]
 
 
-def tree_of(
+@dataclass(frozen=True)
+class Peaks:
+    """The modes of a mixture's density and the saddles between them.
+
+    Attributes
+    ----------
+    density : Density
+        Of the J components that hold enough events to form a mode.
+    own : int64 [J]
+        Mode of each of these components, 0..L-1.
+    modes : int64 [K]
+        Mode of every component; that of the nearest of the J for the others.
+    points, heights
+        Positions, float64 [L, D], and log densities, float64 [L], of the modes.
+    saddles : list of Saddle
+    """
+
+    density: Density
+    own: Ints
+    modes: Ints
+    points: Array
+    heights: Array
+    saddles: list[Saddle]
+
+    @property
+    def moments(self) -> Array:
+        """Weighted sums of z z' of each mode, z = (x, 1): float64 [L, D + 1, D + 1]."""
+        density = self.density
+        return mode_moments(
+            density.weights, density.means, density.covariances, self.own, len(self.heights)
+        )
+
+    def tree(self, separation: Separation) -> Tree:
+        """Return the tree in which modes without a valley merge first, then the others by separation."""
+        merges, levels = merge_modes(self.saddles, self.density.means.shape[1], separation)
+        return Tree(self.modes, self.points, self.heights, merges, levels)
+
+
+def find_peaks(
     weights: Array,
     means: Array,
     covariances: Array,
     n_events: int,
     make_engine: MakeEngine,
     n_draws: int = 1,
-) -> Tree:
-    """Build the tree of populations of a mixture.
+) -> Peaks:
+    """Find the modes of a mixture's density and the saddles between them.
 
     Parameters
     ----------
@@ -117,23 +154,17 @@ def tree_of(
     n_draws : int
         Number of draws whose mean density the mixture is. The copies of a component in all draws share its
         events.
-
-    Returns
-    -------
-    Tree
     """
     least = min(LEAST_EVENTS / (n_events * n_draws), weights.max())
     heavy = np.flatnonzero(weights >= least)
     heavy_parts = weights[heavy], means[heavy], covariances[heavy]
     density = Density(*heavy_parts, make_engine)
     own, points, heights = find_modes(density)
-    saddles = find_saddles(density, own, points, heights, n_events)
-    merges, levels = merge_modes(density, own, saddles)
     modes = np.empty(len(weights), np.int64)
     modes[heavy] = own
     light = np.setdiff1d(np.arange(len(weights)), heavy)  # too few events to form a mode
     modes[light] = own[nearest_components(*heavy_parts, means[light])]
-    return Tree(modes, points, heights, merges, levels)
+    return Peaks(density, own, modes, points, heights, find_saddles(density, own, points, heights, n_events))
 
 
 def valley_tolerance(events: float, n_channels: int) -> float:
@@ -176,55 +207,52 @@ class _Merging:
         return np.array(self._merges, np.int64).reshape(-1, 2), np.array(self._levels)
 
 
-def merge_modes(density: Density, modes: Ints, saddles: list[Saddle]) -> tuple[Ints, Array]:
-    """Merge modes without a valley between them first, then the others by separation.
+def merge_modes(saddles: list[Saddle], n_channels: int, separation: Separation) -> tuple[Ints, Array]:
+    """Merge modes without a valley between them first, then the others by separation, the nearest first.
 
     Returns
     -------
     merges, levels
         As in `Tree`.
     """
-    n_channels = density.means.shape[1]
     merging = _Merging(len(saddles) + 1)
-    sums = _moments(density, modes, len(saddles) + 1)
     valleys = []
     for saddle in saddles:
         if saddle.prominence < valley_tolerance(saddle.events, n_channels):
-            if saddle.events < LEAST_EVENTS:  # distant strays must not widen the population they join
-                sums[merging.members(saddle.child)] = 0.0
+            if saddle.events < LEAST_EVENTS:
+                separation.leave_out(merging.members(saddle.child))
             merging.join(saddle.child, saddle.parent, 0.0)
         else:
             valleys.append(saddle)
+    distances = [np.nan] * len(valleys)  # NaN where the populations have changed
     while valleys:
-        separations = [
-            _separation(sums[merging.members(s.child)], sums[merging.members(s.parent)]) for s in valleys
-        ]
-        nearest = int(np.argmin(separations))
-        saddle = valleys.pop(nearest)
-        merging.join(saddle.child, saddle.parent, separations[nearest])
+        for n in np.flatnonzero(np.isnan(distances)):
+            sides = merging.members(valleys[n].child), merging.members(valleys[n].parent)
+            distances[n] = separation.between(*sides)
+        nearest = int(np.argmin(distances))
+        saddle, distance = valleys.pop(nearest), distances.pop(nearest)
+        merging.join(saddle.child, saddle.parent, distance)
+        merged = merging.members(saddle.parent)
+        changed = [bool(merged[valley.child] or merged[valley.parent]) for valley in valleys]
+        distances = [np.nan if new else old for new, old in zip(changed, distances, strict=True)]
     return merging.result()
 
 
-def _moments(density: Density, modes: Ints, n_modes: int) -> Array:
-    """Return the weighted sums of z z' of each mode, z = (x, 1): float64 [L, D + 1, D + 1]."""
-    n_components, n_channels = density.means.shape
-    extended = np.concatenate([density.means, np.ones((n_components, 1))], axis=1)
+def mode_moments(weights: Array, means: Array, covariances: Array, modes: Ints, n_modes: int) -> Array:
+    """Return the weighted sums of z z' of each mode, z = (x, 1): float64 [L, D + 1, D + 1].
+
+    Parameters
+    ----------
+    weights, means, covariances : float64 [J], [J, D], [J, D, D]
+    modes : int64 [J]
+        Mode of each component, 0..L-1.
+    n_modes : int
+        L.
+    """
+    n_components, n_channels = means.shape
+    extended = np.concatenate([means, np.ones((n_components, 1))], axis=1)
     squares = np.einsum("ki,kj->kij", extended, extended)
-    squares[:, :n_channels, :n_channels] += density.covariances
+    squares[:, :n_channels, :n_channels] += covariances
     sums = np.zeros((n_modes, n_channels + 1, n_channels + 1))
-    np.add.at(sums, modes, density.weights[:, None, None] * squares)
+    np.add.at(sums, modes, weights[:, None, None] * squares)
     return sums
-
-
-def _separation(one: Array, other: Array) -> float:
-    """Return the Mahalanobis distance between two populations, in the mean of their covariances."""
-    (mean, covariance), (other_mean, other_covariance) = (
-        _mean_and_covariance(moments.sum(axis=0)) for moments in (one, other)
-    )
-    gap = mean - other_mean
-    return float(np.sqrt(gap @ np.linalg.solve((covariance + other_covariance) / 2.0, gap)))
-
-
-def _mean_and_covariance(moments: Array) -> tuple[Array, Array]:
-    mean = moments[-1, :-1] / moments[-1, -1]
-    return mean, moments[:-1, :-1] / moments[-1, -1] - np.outer(mean, mean)

@@ -42,6 +42,7 @@ COHORT = ("kappa", "base_weights", "sample_proportions", "shifts", "tau")
 
 GROUPS = ("posterior", "sample_stats", "trace", "profile", "convergence")
 DRAWN_GROUPS = ("posterior", "sample_stats")  # a row of a dataset for every draw
+EVENT_SUBSET, SUBSET_WEIGHTS = "event_subset", "event_subset_weights"  # constants: some events, for `dpmix gate`
 REFERENCES = "reference_events"  # the constant that a run has where mcmc.until is not null
 WEIGHTS = "sample_weights"  # the constant of a run whose events have weights: those of each sample
 MAX_POPULATIONS = 32  # interim populations whose proportions are monitored, the largest
@@ -107,6 +108,8 @@ class Layout:
     constants : mapping of str to (dimension names, array)
         Content of the group ``constant_data``, text or numbers. ``channel_means`` and ``channel_sds``,
         float64 [D] over ``("channel",)``, convert standardised values to the transformed scale.
+        ``event_subset``, float32 [E, D] over ``("subset", "channel")``: some events, on the standardised
+        scale, and where events have weights ``event_subset_weights``, float64 [E].
         ``reference_events``, float64 [R, D] over ``("reference", "channel")``, where a run monitors the
         convergence of its chains. ``sample_weights``, float64 [S] over ``("sample",)``, where events have
         weights: what an event of each sample counts.
