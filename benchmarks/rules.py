@@ -30,10 +30,11 @@ from dpmix.config.load import parse_config
 from dpmix.engines.cpu import CpuEngine
 from dpmix.inputs import preprocess
 from dpmix.model.mixture import Array
-from dpmix.populations import find, tree
+from dpmix.populations import find, pooling, tree
 from dpmix.populations.modes import Density as Mixture
 from dpmix.populations.modes import Saddle, find_modes, find_saddles
 from dpmix.populations.tree import LEAST_EVENTS, Tree
+from dpmix.populations.valleys import Separation
 from dpmix.runs.reader import Run, open_run
 
 MOST = 4_000  # events scored
@@ -71,11 +72,17 @@ class Density:
         weights: Array = np.exp(terms - terms.max(axis=1, keepdims=True))
         return weights / weights.sum(axis=1, keepdims=True)
 
+    def separation(self) -> Separation:
+        own, _, heights = self.modes
+        mixture = self.mixture
+        moments = tree.mode_moments(mixture.weights, mixture.means, mixture.covariances, own, len(heights))
+        return Separation(moments, self.events, own[self.responsibilities.argmax(axis=1)])
+
     def tree(self, tolerance: Callable[[float, int], float] = tree.valley_tolerance) -> Tree:
         """The tree, another tolerance of valleys in place of that of chance."""
         kept, tree.valley_tolerance = tree.valley_tolerance, tolerance
         try:
-            return Tree(*self.modes, *tree.merge_modes(self.mixture, self.modes[0], self.saddles))
+            return Tree(*self.modes, *tree.merge_modes(self.saddles, self.events.shape[1], self.separation()))
         finally:
             tree.valley_tolerance = kept
 
@@ -144,14 +151,14 @@ def densities(path: Path, seed: int = SEED) -> tuple[dict[str, Density], Ints]:
     config = parse_config(run.config_text, str(path))
     events = preprocess.prepare(config.data, Path(run.attributes["base"]), config.seed).values
     rows = np.sort(np.random.default_rng(seed).permutation(len(events))[:MOST])
-    draws = find.spread(run, find.DRAWS)
-    pooled = draws[find._pooled(run, draws, len(events))]
+    draws = pooling.spread(run, find.DRAWS)
+    pooled = draws[pooling.pooled_draws(run, draws, len(events))]
     chosen = {MEAN: pooled, LAST: draws[-1:]}
     return {name: _density(run, some, events[rows]) for name, some in chosen.items()}, rows
 
 
 def _density(run: Run, draws: Ints, events: Array) -> Density:
-    weights, means, covariances = find._density(run, draws)
+    weights, means, covariances = pooling.mean_density(run, draws)
     n_events = int(run.attributes["n_events"])
     heavy = weights * n_events * len(draws) >= LEAST_EVENTS
     mixture = Mixture(weights[heavy], means[heavy], covariances[heavy], CpuEngine)

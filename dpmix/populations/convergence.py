@@ -16,9 +16,9 @@ from threadpoolctl import threadpool_limits
 
 from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.populations.find import Populations
-from dpmix.populations.pooling import mixture_of_draw, spread
 from dpmix.populations.modes import MakeEngine
 from dpmix.populations.partitions import by_votes
+from dpmix.populations.pooling import mixture_of_draw, spread
 from dpmix.runs.effective_size import MIN_DRAWS, r_hat_and_ess
 
 # With 25 draws of each of 4 chains, R-hat of 8% of independent quantities is above 1.05; with 100, of none.

@@ -67,32 +67,6 @@ def agreement(partitions: npt.ArrayLike, chains: npt.ArrayLike) -> Array:
     return mean
 
 
-def support(partitions: npt.ArrayLike, populations: npt.ArrayLike, n_populations: int) -> Array:
-    """Return the share of the draws that contain each population, float64 [P].
-
-    A draw contains a population if one of its own populations shares more than half of the events of the two
-    (Jaccard similarity above 1/2).
-
-    Parameters
-    ----------
-    partitions : int [T, M]
-        Population of each event in each draw; any numbers from 0.
-    populations : int [M]
-        Population of each event, 0..P-1, whose support is wanted.
-    n_populations : int
-        P. The support of a population without any of the M events is NaN.
-    """
-    sizes = np.bincount(np.asarray(populations), minlength=n_populations)
-    if len(sizes) > n_populations:
-        raise ValueError(f"population {len(sizes) - 1}: there are {n_populations}")
-    there = np.zeros(n_populations)
-    for one in np.asarray(partitions):
-        counts = contingency(populations, one, n_populations)
-        either = sizes[:, None] + counts.sum(axis=0) - counts
-        there += (counts > SIMILAR * either).any(axis=1)
-    return np.where(sizes > 0, there / len(np.asarray(partitions)), np.nan)
-
-
 def contingency(
     first: npt.ArrayLike,
     second: npt.ArrayLike,

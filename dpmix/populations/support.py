@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from dpmix.model.mixture import Array, Ints
 from dpmix.populations.partitions import SIMILAR, contingency
@@ -48,22 +49,27 @@ def support(trees: Sequence[Tree], labels: Ints, populations: Ints, n_population
     return np.where(sizes > 0, there / len(trees), np.nan)
 
 
-def _is_branch(tree: Tree, counts: Ints, sizes: Ints) -> Array:
+def _is_branch(tree: Tree, counts: Ints, sizes: Ints) -> npt.NDArray[np.bool_]:
     """Return whether each population is a branch, bool [P], given its points in each mode, int [P, L]."""
-    first = int(np.searchsorted(tree.levels, 0.0, side="right"))  # merges before have no valley
-    into = np.arange(len(tree.heights))
-    similar = np.zeros(len(sizes), bool)
-    for at in range(len(tree.merges) + 1):
-        if at >= first:
-            branches = np.flatnonzero(into == np.arange(len(into))) if at == first else [parent]
-            inside = counts[:, branches]
-            either = sizes[:, None] + inside.sum(axis=0) - inside
-            similar |= (inside > SIMILAR * either).any(axis=1)
-        if at < len(tree.merges):
-            child, parent = tree.merges[at]
-            counts[:, parent] += counts[:, child]
-            into[child] = parent
+    n_ripples = int(np.searchsorted(tree.levels, 0.0, side="right"))  # merges of modes without a valley
+    for child, parent in tree.merges[:n_ripples]:
+        counts[:, parent] += counts[:, child]
+    branches = np.setdiff1d(np.arange(len(tree.heights)), tree.merges[:n_ripples, 0])
+    similar = _matches(counts[:, branches], sizes)
+    for child, parent in tree.merges[n_ripples:]:
+        counts[:, parent] += counts[:, child]
+        similar |= _matches(counts[:, [parent]], sizes)
     return similar
+
+
+def _matches(inside: Ints, sizes: Ints) -> npt.NDArray[np.bool_]:
+    """Return whether each population matches a branch, bool [P], given the points they share, int [P, B].
+
+    Every point belongs to a population, so the points of a branch are the sum of its column.
+    """
+    either = sizes[:, None] + inside.sum(axis=0) - inside
+    matches: npt.NDArray[np.bool_] = (inside > SIMILAR * either).any(axis=1)
+    return matches
 
 
 def merge_unsupported(

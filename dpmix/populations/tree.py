@@ -7,14 +7,17 @@ Two steps find what a reader of the density would call a population:
    Cytometry A 73:693). Two modes are one population if the lower one rises above the saddle between them
    (`dpmix.populations.modes`) by less than `valley_tolerance`, the variation expected by chance. The
    tolerance is larger for smaller branches.
-2. **Separation.** The remaining populations merge by the depth of the valley in the events between two that
-   touch, expressed as the distance of two equal normals with as deep a valley (`dpmix.populations.valleys`).
-   The nearest two merge first; their distance is the height of the merge.
+2. **Separation.** The remaining populations merge by distance: that of the means of two that touch, in
+   pooled standard deviations along the direction in which they differ most (Mahalanobis distance; in one
+   channel, Ashman's D: Ashman, Bird and Zepf 1994, Astron. J. 108:2348), or less where the valley in the
+   events between them is too shallow for it (`dpmix.populations.valleys`). The nearest two merge first;
+   their distance is the height of the merge.
 
-A cut at height 2.85 separates populations if the density of the events falls by at least 29% between them.
-Two equal normals have a valley from 2 standard deviations on, one of 29% of their height at 2.85. Skewed and
-heavy-tailed populations show ripples, but no such valleys. docs/explanation/populations.md explains the
-choice of this rule and this height, and compares them with other rules on labelled and on simulated data.
+A cut at height 2.5 separates populations that lie at least 2.5 standard deviations apart, if the density of
+the events falls by 29% between them. Two equal normals have a valley from 2 on, one of an eighth of their
+height at 2.5, of 29% at 2.85. Skewed and heavy-tailed populations show ripples, but not that far apart; their
+tails reach that far, but without a valley. docs/explanation/populations.md explains the choice of this rule
+and this height, and compares them with other rules on labelled and on simulated data.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from dpmix.model.mixture import Array, Ints
 from dpmix.populations.modes import Density, MakeEngine, Saddle, find_modes, find_saddles, nearest_components
 from dpmix.populations.valleys import Separation
 
-LEVEL = 2.85
+LEVEL = 2.5
 """Default cut height of the tree, standard deviations."""
 
 CHANCE = 2.0  # minimum depth of a valley, in standard deviations of a peak's height
@@ -121,9 +124,7 @@ class Peaks:
     def moments(self) -> Array:
         """Weighted sums of z z' of each mode, z = (x, 1): float64 [L, D + 1, D + 1]."""
         density = self.density
-        return mode_moments(
-            density.weights, density.means, density.covariances, self.own, len(self.heights)
-        )
+        return mode_moments(density.weights, density.means, density.covariances, self.own, len(self.heights))
 
     def tree(self, separation: Separation) -> Tree:
         """Return the tree in which modes without a valley merge first, then the others by separation."""

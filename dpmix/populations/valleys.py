@@ -1,10 +1,11 @@
-"""How far apart two populations are, by the valley in the events between them.
+"""How far apart two populations are: by their means, and by the valley in the events between them.
 
-The events of two populations are projected on the line along which the populations differ most, and counted
-equally. The valley of their density between the two peaks gives the distance: that of two equal normals, in
-standard deviations, with a valley as deep. The fitted mixture proposes the populations and the direction;
-the events decide. The distance therefore hardly depends on which components the mixture uses, and so not on
-the seed. docs/explanation/populations.md compares it with the distance of the fitted means.
+The events of two populations are projected on the line along which the populations differ most. The depth of
+the valley in their density, on the log scale, corresponds to a distance: that of two equal normals with a
+valley as deep. The populations are as far apart as their means, but no farther than the valley allows. The
+fitted mixture proposes populations and direction, and the events must agree. A shallow valley therefore does
+not depend on which components the mixture uses, and so not on the seed. docs/explanation/populations.md
+compares this with the distance of the means alone.
 
 L modes, E events, D channels.
 """
@@ -21,11 +22,11 @@ from dpmix.model.mixture import Array, Floats, Ints
 
 LEAST_EVENTS = 30  # of each population; the valley between fewer events is not measured
 NO_VALLEY, MEASURABLE = 2.0, 4.0  # distances of two equal normals: no valley up to the first
+VALLEY = 1.14  # a valley as deep as that of two normals at 1.14 times a distance allows this distance
 FAR = 6.0  # distance of means from which on the valley is not measured
 BANDWIDTH = 0.72  # of the kernel, times sd n^(-1/5): four fifths of Silverman (1986, eq. 3.31), for two peaks
 BINS = 100  # of the histogram, between the means of two populations
-SEARCHED = slice(80, 220)  # where a valley may be: between the means and a fifth of the way beyond
-LEAST_DENSITY = 1e-9  # relative to one event in each bin
+LEAST_DENSITY = 1e-9  # events per bin
 
 
 class Separation:
@@ -57,9 +58,9 @@ class Separation:
     def between(self, one: npt.NDArray[np.bool_], other: npt.NDArray[np.bool_]) -> float:
         """Return the distance between the populations of some modes and of others, each bool [L].
 
-        The distance is that of the means (Mahalanobis, with the mean of the covariances) where one population
-        has fewer than 30 events, where the means are 6 standard deviations apart or more, and where the valley
-        is deeper than that of normals 4 standard deviations apart.
+        The distance of the means is that of Mahalanobis, with the mean of the covariances. The valley is not
+        measured where one population has fewer than 30 events, and where the means are 6 standard deviations
+        apart or more.
         """
         (mean, covariance), (other_mean, other_covariance) = (
             _mean_and_covariance(self._moments[modes].sum(axis=0)) for modes in (one, other)
@@ -67,15 +68,12 @@ class Separation:
         gap = mean - other_mean
         direction = np.linalg.solve((covariance + other_covariance) / 2.0, gap)
         of_means = float(np.sqrt(max(gap @ direction, 0.0)))
-        if of_means >= FAR:
-            return of_means
         (rows, first), (other_rows, second) = (self._projected(modes, direction) for modes in (one, other))
-        if min(len(first), len(second)) < LEAST_EVENTS:
+        if of_means >= FAR or min(len(first), len(second)) < LEAST_EVENTS:
             return of_means
-        by_valley = distance_of(valley_depth(first, second, self._weights[rows], self._weights[other_rows]))
-        if by_valley <= NO_VALLEY:
-            return min(of_means, NO_VALLEY)
-        return max(of_means, MEASURABLE) if by_valley >= MEASURABLE else by_valley
+        depth = valley_depth(first, second, self._weights[rows], self._weights[other_rows])
+        by_valley = distance_of(depth)
+        return of_means if by_valley >= MEASURABLE else min(of_means, by_valley / VALLEY)
 
     def _projected(self, modes: npt.NDArray[np.bool_], direction: Array) -> tuple[Ints, Array]:
         """Return the events of some modes and their positions along a direction."""
@@ -87,31 +85,47 @@ class Separation:
 def valley_depth(first: Array, second: Array, weights: Array, other_weights: Array) -> float:
     """Return the depth of the valley between two samples on a line, in nats: 0 if there is none.
 
-    The density is a Gaussian kernel estimate of both samples, each with total weight 1/2. The depth is the
-    log of the lower of the two peaks over the lowest point between them.
+    It is the largest difference, between the two means, of the log density from its least concave majorant:
+    the straight line across the valley, on the log scale. For two normals of the same width it does not
+    depend on their sizes, since a factor exp(a x) changes sizes and slopes but no difference from the
+    majorant. It is 0 for every log-concave density (normal, gamma, uniform), wherever that is divided.
 
     Parameters
     ----------
     first, second : float64 [n]
         Positions.
     weights, other_weights : float64 [n]
+        What each event counts. The density is a Gaussian kernel estimate of all events together.
     """
-    weights, other_weights = weights / weights.sum(), other_weights / other_weights.sum()
-    start, end = first @ weights, second @ other_weights
-    if start == end:
+    means = [at @ own / own.sum() for at, own in ((first, weights), (second, other_weights))]
+    if means[0] == means[1]:
         return 0.0
-    samples = [
-        ((positions - start) / (end - start), own)
-        for positions, own in ((first, weights), (second, other_weights))
-    ]
-    sd = np.sqrt(sum(0.5 * own @ np.square(at - 0.5) for at, own in samples))
-    events = 4.0 / sum(np.square(own).sum() for _, own in samples)  # effective number
-    counts = sum(_histogram(at, own) for at, own in samples)
-    density = gaussian_filter1d(counts, max(BANDWIDTH * sd * events**-0.2 * BINS, 1.0), mode="constant")
-    left = np.maximum.accumulate(density)
-    right = np.maximum.accumulate(density[::-1])[::-1]
-    depths = np.log(np.minimum(left, right)[SEARCHED] / np.maximum(density[SEARCHED], LEAST_DENSITY))
-    return float(depths.max())
+    shares, sizes, counts = [], [], np.zeros(3 * BINS)
+    for positions, own in ((first, weights), (second, other_weights)):
+        at = (positions - means[0]) / (means[1] - means[0])
+        shares.append(0.5 * own @ np.square(at - 0.5) / own.sum())
+        sizes.append(own.sum() ** 2 / (own @ own))  # effective number of events
+        counts += _histogram(at, own)
+    width = BANDWIDTH * np.sqrt(sum(shares)) * (4.0 / sum(1.0 / size for size in sizes)) ** -0.2
+    density = gaussian_filter1d(counts, max(width * BINS, 1.0), mode="constant")[BINS : 2 * BINS]
+    log_density = np.log(np.maximum(density, LEAST_DENSITY))
+    return float((_concave_majorant(log_density) - log_density).max())
+
+
+def _concave_majorant(values: Array) -> Array:
+    """Return the least concave function above values at equal steps, float64 [n]: the upper hull."""
+    hull: list[int] = []
+    heights = values.tolist()
+    for at, height in enumerate(heights):
+        while len(hull) > 1:
+            before, last = hull[-2:]
+            if (heights[last] - heights[before]) * (at - before) > (height - heights[before]) * (
+                last - before
+            ):
+                break
+            hull.pop()
+        hull.append(at)
+    return np.interp(np.arange(len(values)), hull, values[hull])
 
 
 def _histogram(positions: Array, weights: Array) -> Array:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
@@ -15,9 +16,10 @@ from sklearn.metrics import adjusted_rand_score
 from dpmix.engines.cpu import CpuEngine
 from dpmix.errors import DataError
 from dpmix.populations import find
-from dpmix.populations.find import Populations, find_populations, mixture_of_draw
+from dpmix.populations.find import Populations, find_populations
+from dpmix.populations.pooling import mixture_of_draw
 from dpmix.populations.tree import LEVEL, Tree
-from dpmix.runs.layout import Layout, Record
+from dpmix.runs.layout import EVENT_SUBSET, SUBSET_WEIGHTS, Layout, Record
 from dpmix.runs.reader import Run, open_run
 from dpmix.runs.writer import RunWriter
 
@@ -67,7 +69,11 @@ OF_COMPONENT = np.array([2, 0, 0, 1])
 
 
 def write_run(
-    path: Path, chains: Sequence[Sequence[Normals]], kind: str = "mcmc", n_events: int = N_EVENTS
+    path: Path,
+    chains: Sequence[Sequence[Normals]],
+    kind: str = "mcmc",
+    n_events: int = N_EVENTS,
+    constants: Mapping[str, tuple[tuple[str, ...], npt.ArrayLike]] | None = None,
 ) -> Run:
     """Write a run file with these draws of each chain, and open it."""
     n_draws, first = len(chains[0]), chains[0][0]
@@ -80,7 +86,11 @@ def write_run(
         sweeps=n_draws + 1,
         n_components=len(first.weights),
         channels=channels,
-        constants={"channel_means": (("channel",), zeros), "channel_sds": (("channel",), zeros + 1.0)},
+        constants={
+            "channel_means": (("channel",), zeros),
+            "channel_sds": (("channel",), zeros + 1.0),
+            **(constants or {}),
+        },
         attributes={
             "config": "data: {files: [a.fcs]}\n",
             "seed": 5,
@@ -248,11 +258,31 @@ def test_a_population_split_in_one_pooled_draw_is_one_population(folder: Path) -
     np.testing.assert_array_equal(found.pooled, np.arange(5))
     assert found.n_populations == 2
     np.testing.assert_array_equal(found.components, [[0, 0, 1]] * 5)
-    np.testing.assert_array_equal(found.numbers, [2, 2, 3, 2, 2])
-    assert found.reference != 2
-    assert found.agreement[0, 0] < 1.0
+    np.testing.assert_array_equal(found.numbers, 2)  # the events show no valley
     # If all draws split it, it is two populations.
     assert find_populations(write_run(folder / "all_split.h5", [[a_pair] * 5]), cpu).n_populations == 3
+
+
+def test_the_events_of_the_run_file_decide(folder: Path) -> None:
+    """All draws have a valley; the events have one, none, or one if they count by their weights."""
+    a_pair = normals((0.3, (-1.2, 0.0), 0.6), (0.3, (1.2, 0.0), 0.6), (0.4, (0.0, 20.0), 1.0))
+    random = np.random.default_rng(8)
+    apart, between = (0.6 * random.normal(size=(9_000, 2)) for _ in range(2))
+    apart[:, 0] += np.where(random.random(9_000) < 0.5, -1.2, 1.2)
+    between[:, 0] = random.uniform(-1.0, 1.0, 9_000)
+    events = np.concatenate([apart, between]).astype(np.float32)
+    weights = np.repeat([1.0, 1e-3], 9_000)
+    for name, subset, n_found in (
+        ("apart", {EVENT_SUBSET: (("subset", "channel"), events[:9_000])}, 3),
+        ("filled", {EVENT_SUBSET: (("subset", "channel"), events)}, 2),
+        (
+            "weighted",
+            {EVENT_SUBSET: (("subset", "channel"), events), SUBSET_WEIGHTS: (("subset",), weights)},
+            3,
+        ),
+    ):
+        run = write_run(folder / f"subset_{name}.h5", [[a_pair] * 5], constants=subset)
+        assert find_populations(run, cpu).n_populations == n_found, name
 
 
 @pytest.mark.parametrize(("draws_with_it", "n_found"), [(1, 3), (5, 4)])
@@ -489,8 +519,9 @@ def test_points_depend_on_the_seed_alone(folder: Path, found: Populations) -> No
 
     assert_same(find_populations(found.run, make), found)
     find_populations(found.run, make)
-    assert len(seen) == 2
-    np.testing.assert_array_equal(seen[0], seen[1])
+    assert len(seen) > 2  # without events in the run file, the points also serve for valleys
+    for again in seen[1:]:
+        np.testing.assert_array_equal(again, seen[0])
     assert seen[0].shape == (find.POINTS, 2)
     assert seen[0].dtype == np.float32
     shares = np.bincount((seen[0][:, 1] > 5.0).astype(int)) / find.POINTS

@@ -1,4 +1,4 @@
-"""Similarity of partitions of the same events, and support of populations."""
+"""Similarity of partitions of the same events."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
-from dpmix.populations.partitions import agreement, contingency, rand_index, support
+from dpmix.populations.partitions import agreement, contingency, rand_index
 
 Ints = npt.NDArray[np.int64]
 
@@ -82,33 +82,6 @@ def test_a_chain_of_one_draw_has_no_agreement_with_itself() -> None:
     assert np.isfinite(found[[0, 1, 1], [1, 0, 1]]).all()
 
 
-def test_support_counts_the_draws_that_contain_a_population() -> None:
-    asked = np.repeat([0, 1, 2, 4], [40, 30, 20, 10])
-    split = asked.copy()
-    split[:20] = 7  # half of population 0: 20 of 40 shared is not more than half
-    mostly = asked.copy()
-    mostly[:15] = 7  # 25 of 40 is
-    merged = np.where(asked == 2, 1, asked)  # 30 of 50 match population 1, 20 of 50 do not match 2
-    draws = np.array([mostly, split, asked, merged])
-    np.testing.assert_array_equal(support(draws, asked, 6), [0.75, 1.0, 0.75, np.nan, 1.0, np.nan])
-
-
-def test_support_by_the_definition(draws: Ints) -> None:
-    asked = np.unique(draws[0], return_inverse=True)[1]  # not one of the draws
-    found = support(draws[1:], asked, 9)
-    for p in range(9):
-        mine = asked == p
-        jaccard = [
-            max((mine & (one == q)).sum() / (mine | (one == q)).sum() for q in np.unique(one))
-            for one in draws[1:]
-        ]
-        assert (
-            found[p] == pytest.approx(np.mean(np.array(jaccard) > 0.5)) if mine.any() else np.isnan(found[p])
-        )
-    assert np.isnan(found).any()
-    assert 0 < np.nanmin(found) < np.nanmax(found) < 1
-
-
 def test_a_contingency_table_has_the_minimum_shape() -> None:
     np.testing.assert_array_equal(contingency([0, 0, 2], [1, 1, 0]), [[0, 2], [0, 0], [1, 0]])
     assert contingency([0], [0], 3, 4).shape == (3, 4)
@@ -117,13 +90,7 @@ def test_a_contingency_table_has_the_minimum_shape() -> None:
 def test_no_array_grows_with_the_square_of_events() -> None:
     draws = random().integers(0, 100, (10, 20_000))
     tracemalloc.start()
-    support(draws, draws[0], 100)
     agreement(draws, np.repeat([0, 1], 5))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 8 * draws.nbytes
-
-
-def test_a_population_out_of_range() -> None:
-    with pytest.raises(ValueError, match="population 3: there are 3"):
-        support([[0, 3], [0, 1]], [0, 3], 3)

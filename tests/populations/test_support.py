@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dpmix.model.mixture import Ints
-from dpmix.populations.support import merge_unsupported
+from dpmix.populations.support import merge_unsupported, support
 from dpmix.populations.tree import Tree
 
 SIZES = np.array([400, 320, 180, 100])
@@ -21,42 +21,71 @@ TREE = Tree(
 POINTS = np.repeat(np.arange(4), SIZES)
 
 
-def merged(*own_trees: list[int]) -> tuple[Ints, Ints]:
-    """Return the populations of the modes and of the points, given those of the modes in each draw."""
-    partition = np.array([np.array(own)[POINTS] for own in own_trees])
+def own_tree(*merges: tuple[int, int], at: float = 3.0) -> Tree:
+    """Return a draw's tree of four modes with these merges first, at level 0 unless given."""
+    rest = [merge for merge in ((3, 2), (2, 1), (1, 0)) if merge[0] not in [child for child, _ in merges]]
+    levels = np.array([0.0] * len(merges) + [at] * len(rest))
+    return Tree(np.arange(4), np.zeros((4, 1)), np.zeros(4), np.array([*merges, *rest]), levels)
+
+
+ALL = own_tree()
+WITHOUT_LAST = own_tree((3, 2))
+FIRST_ALONE = own_tree((3, 1), (2, 1))
+
+
+def merged(*trees: Tree) -> tuple[Ints, Ints]:
+    """Return the populations of the modes and of the points, given the trees of the draws."""
     shares = np.eye(4)[POINTS]
-    own, shares = merge_unsupported(TREE, np.arange(4), shares, partition, SIZES / SIZES.sum())
+    labels = np.array([POINTS] * len(trees))
+    own, shares = merge_unsupported(TREE, np.arange(4), shares, trees, labels, SIZES / SIZES.sum())
     np.testing.assert_array_equal(shares.sum(axis=1), 1.0)
     return own, shares.argmax(axis=1)
 
 
+def test_support_counts_the_draws_with_such_a_branch() -> None:
+    """Modes have 400, 320, 180 and 100 points."""
+    asked = np.where(POINTS == 3, 2, POINTS)  # the last two are one
+    draws = [ALL, WITHOUT_LAST, FIRST_ALONE, own_tree(at=1e-3)]
+    found = support(draws, np.array([POINTS] * 4), asked, 4)
+    np.testing.assert_array_equal(found, [1.0, 1.0, 0.75, np.nan])  # 280 of 600 are not half
+    found = support(draws, np.array([POINTS] * 4), POINTS, 4)
+    np.testing.assert_array_equal(found, [1.0, 1.0, 0.75, 0.5])  # 180 of 280 are more than half
+
+
+def test_a_branch_that_chance_explains_does_not_count() -> None:
+    ripple = own_tree((3, 2))
+    valley = Tree(ripple.modes, ripple.points, ripple.heights, ripple.merges, np.full(3, 1e-9))
+    found = [support([tree], POINTS[None], POINTS, 4)[3] for tree in (ripple, valley)]
+    assert found == [0.0, 1.0]
+
+
 def test_populations_of_all_draws_stay() -> None:
-    own, points = merged([0, 1, 2, 3], [0, 1, 2, 3])
+    own, points = merged(ALL, ALL)
     np.testing.assert_array_equal(own, np.arange(4))
     np.testing.assert_array_equal(points, POINTS)
 
 
 def test_half_of_the_draws_are_enough() -> None:
-    own, _ = merged([0, 1, 2, 3], [0, 1, 2, 2])
+    own, _ = merged(ALL, WITHOUT_LAST)
     np.testing.assert_array_equal(own, np.arange(4))
 
 
 def test_a_population_of_few_draws_joins_its_neighbour_in_the_tree() -> None:
-    own, points = merged([0, 1, 2, 3], [0, 1, 2, 2], [0, 1, 2, 2])
+    own, points = merged(ALL, WITHOUT_LAST, WITHOUT_LAST)
     np.testing.assert_array_equal(own, [0, 1, 2, 2])
     np.testing.assert_array_equal(points, np.minimum(POINTS, 2))
 
 
 def test_merging_goes_on_until_all_have_support_and_sizes_give_the_numbers() -> None:
     """In most draws the last three modes are one population: larger than the first when merged."""
-    own, points = merged([0, 1, 2, 3], [0, 1, 1, 1], [0, 1, 1, 1])
+    own, points = merged(ALL, FIRST_ALONE, FIRST_ALONE)
     np.testing.assert_array_equal(own, [1, 0, 0, 0])
     np.testing.assert_array_equal(points, np.where(POINTS == 0, 1, 0))
 
 
 def test_a_population_without_points_has_no_support() -> None:
     shares = np.eye(4)[POINTS][POINTS < 3]
-    partition = np.array([POINTS[POINTS < 3]] * 2)
-    own, shares = merge_unsupported(TREE, np.arange(4), shares, partition, SIZES / SIZES.sum())
+    labels = np.array([POINTS[POINTS < 3]] * 2)
+    own, shares = merge_unsupported(TREE, np.arange(4), shares, [ALL, ALL], labels, SIZES / SIZES.sum())
     np.testing.assert_array_equal(own, [0, 1, 2, 2])
     assert shares.shape == (900, 3)

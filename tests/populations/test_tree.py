@@ -12,8 +12,9 @@ from scipy.stats import multivariate_normal, norm
 from dpmix.engines.cpu import CpuEngine
 from dpmix.engines.cuda import CudaEngine
 from dpmix.populations import tree as trees
-from dpmix.populations.modes import Density, find_modes, find_saddles, nearest_components
-from dpmix.populations.tree import LEVEL, Tree, tree_of, valley_tolerance
+from dpmix.populations.modes import Density, MakeEngine, find_modes, find_saddles, nearest_components
+from dpmix.populations.tree import LEVEL, Tree, find_peaks, valley_tolerance
+from dpmix.populations.valleys import MEASURABLE, VALLEY, Separation
 
 Array = NDArray[np.float64]
 MANY = 10_000_000  # events: no variation by chance
@@ -34,18 +35,43 @@ def random_mixture(n_components: int, dim: int, seed: int) -> tuple[Array, Array
     )
 
 
+def tree_of(
+    weights: Array,
+    means: Array,
+    covariances: Array,
+    n_events: int,
+    make_engine: MakeEngine,
+    n_draws: int = 1,
+    turn: Array | None = None,
+) -> Tree:
+    """Return the tree of a mixture with events drawn from it, before the channels are mixed linearly."""
+    random = np.random.default_rng(11)
+    counts = random.multinomial(40_000, weights / weights.sum())
+    roots = np.linalg.cholesky(covariances)
+    parts = [m + random.normal(size=(n, len(m))) @ r.T for n, m, r in zip(counts, means, roots, strict=True)]
+    events, turn = np.concatenate(parts), np.eye(means.shape[1]) if turn is None else turn
+    mixture = weights, means @ turn.T, turn @ covariances @ turn.T
+    peaks = find_peaks(*mixture, n_events, make_engine, n_draws)
+    heavy = np.flatnonzero(weights)
+    nearest = nearest_components(*(part[heavy] for part in mixture), events @ turn.T)
+    return peaks.tree(
+        Separation(peaks.moments, (events @ turn.T).astype(np.float32), peaks.modes[heavy][nearest])
+    )
+
+
 def log_density(mixture: tuple[Array, Array, Array], points: Array) -> Array:
     """Return the log density of a mixture with scipy."""
     terms = [np.log(w) + multivariate_normal(m, c).logpdf(points) for w, m, c in zip(*mixture, strict=True)]
     return np.logaddexp.reduce(np.array(terms), axis=0)
 
 
-@pytest.mark.parametrize(("gap", "count"), [(1.9, 1), (2.3, 1), (2.45, 1), (2.55, 2), (4.0, 2)])
+@pytest.mark.parametrize(("gap", "count"), [(1.9, 1), (2.5, 1), (2.75, 1), (3.0, 2), (5.0, 2)])
 def test_two_equal_normals_are_two_populations_from_the_level_on(gap: float, count: int) -> None:
     tree = tree_of(np.full(2, 0.5), *normals([[0.0, 0.0], [gap, 0.0]]), MANY, CpuEngine)
     assert tree.cut(LEVEL).max() + 1 == count
     if len(tree.levels) and tree.levels[0] > 0:
-        assert tree.levels[0] == pytest.approx(gap, rel=1e-9)
+        expected = gap if gap > MEASURABLE else gap / VALLEY
+        assert tree.levels[0] == pytest.approx(expected, abs=0.12)  # the kernel fills valleys a little
 
 
 def test_the_level_does_not_change_with_a_linear_map_of_the_channels() -> None:
@@ -53,8 +79,8 @@ def test_the_level_does_not_change_with_a_linear_map_of_the_channels() -> None:
     means = 3 * means
     tree = tree_of(weights, means, covariances, MANY, CpuEngine)
     turn = np.random.default_rng(1).normal(size=(4, 4))
-    turned = tree_of(weights, means @ turn.T, turn @ covariances @ turn.T, MANY, CpuEngine)
-    np.testing.assert_allclose(turned.levels, tree.levels, rtol=1e-6)
+    turned = tree_of(weights, means, covariances, MANY, CpuEngine, turn=turn)
+    np.testing.assert_allclose(turned.levels, tree.levels, rtol=1e-3)
     np.testing.assert_array_equal(turned.cut(LEVEL), tree.cut(LEVEL))
     assert len(np.unique(tree.levels)) > 1
 

@@ -1,0 +1,133 @@
+"""The distance of two populations by the valley in the events between them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
+from scipy.stats import norm
+
+from dpmix.populations.tree import mode_moments
+from dpmix.populations.valleys import FAR, LEAST_EVENTS, VALLEY, Separation, distance_of, valley_depth
+
+Array = NDArray[np.float64]
+FIRST, SECOND = np.array([True, False]), np.array([False, True])
+
+
+def depth_of_normals(distance: float) -> float:
+    """Return the depth of the valley of two equal normals, by minimisation."""
+
+    def density(x: float) -> float:
+        return float(norm.pdf(x) + norm.pdf(x - distance))
+
+    peak = -minimize_scalar(lambda x: -density(x), bounds=(-0.5, distance / 2), method="bounded").fun
+    return float(np.log(peak / density(distance / 2)))
+
+
+def separation(first: Array, second: Array, weights: Array | None = None) -> Separation:
+    """Return the distances of two modes whose events these are, [n, D], with moments of their own."""
+    means = np.array([part.mean(axis=0) for part in (first, second)])
+    covariances = np.array([np.atleast_2d(np.cov(part.T, bias=True)) for part in (first, second)])
+    moments = mode_moments(np.full(2, 0.5), means, covariances, np.arange(2), 2)
+    modes = np.repeat([0, 1], [len(first), len(second)])
+    return Separation(moments, np.concatenate([first, second]).astype(np.float32), modes, weights)
+
+
+def split(events: Array, at: float) -> tuple[Array, Array]:
+    """Return the events below and above a position in the first channel."""
+    below = events[:, 0] < at
+    return events[below], events[~below]
+
+
+@pytest.mark.parametrize("distance", [2.2, 2.5, 2.85, 3.3, 3.9])
+def test_the_distance_of_a_depth_is_that_of_two_normals(distance: float) -> None:
+    assert distance_of(depth_of_normals(distance)) == pytest.approx(distance, abs=1e-3)
+
+
+def test_distances_end_where_valleys_end_and_where_they_cannot_be_measured() -> None:
+    assert distance_of(0.0) == 2.0
+    assert distance_of(99.0) == 4.0
+
+
+@pytest.mark.parametrize(
+    ("distance", "share", "error"), [(2.6, 0.5, 0.15), (3.0, 0.5, 0.15), (3.5, 0.5, 0.15), (3.5, 0.05, 0.3)]
+)
+def test_two_normals_have_the_distance_of_their_valley_whatever_their_sizes(
+    distance: float, share: float, error: float
+) -> None:
+    random = np.random.default_rng(3)
+    events = random.normal(size=(60_000, 3))
+    events[random.random(60_000) < share, 0] += distance
+    first, second = split(events, distance / 2 + np.log((1 - share) / share) / distance)
+    assert separation(first, second).between(FIRST, SECOND) == pytest.approx(distance / VALLEY, abs=error)
+
+
+def test_one_skewed_population_in_two_parts_has_no_valley() -> None:
+    """The distance of the means alone would make two populations of it."""
+    random = np.random.default_rng(4)
+    events = np.column_stack([random.gamma(2.0, size=40_000), random.normal(size=40_000)])
+    first, second = split(events, 2.5)
+    gap = (second.mean(axis=0) - first.mean(axis=0))[0]
+    assert gap / np.sqrt((first[:, 0].var() + second[:, 0].var()) / 2) > 2.4
+    assert separation(first, second).between(FIRST, SECOND) < 2.1
+
+
+def test_far_populations_and_small_ones_have_the_distance_of_their_means() -> None:
+    random = np.random.default_rng(5)
+    first = random.normal(size=(5_000, 2))
+    first = (first - first.mean(axis=0)) @ np.linalg.inv(np.linalg.cholesky(np.cov(first.T, bias=True))).T
+    for distance, size in ((2.2, LEAST_EVENTS - 1), (FAR + 1.0, 5_000)):
+        second = first[:size] - first[:size].mean(axis=0)
+        second = second @ np.linalg.inv(np.linalg.cholesky(np.cov(second.T, bias=True))).T
+        found = separation(first, second + np.array([distance, 0.0])).between(FIRST, SECOND)
+        assert found == pytest.approx(distance, rel=1e-5)
+
+
+def test_events_count_by_their_weights() -> None:
+    random = np.random.default_rng(6)
+    positions = random.normal(size=4_000), random.normal(3.0, size=4_000)
+    bridge = random.normal(1.5, 0.6, 4_000)
+    ones, zeros = np.ones(4_000), np.zeros(4_000)
+    alone = valley_depth(*positions, ones, ones)
+    with_bridge = np.concatenate([positions[0], bridge])
+    weightless = valley_depth(with_bridge, positions[1], np.concatenate([ones, zeros]), ones)
+    assert weightless == pytest.approx(alone, rel=1e-12)
+    assert valley_depth(with_bridge, positions[1], np.concatenate([ones, ones]), ones) < 0.75 * alone
+
+
+def test_modes_left_out_do_not_widen_a_population() -> None:
+    random = np.random.default_rng(7)
+    near, far, stray = (random.normal(mean, size=(2_000, 1)) for mean in (0.0, 7.0, 90.0))
+    means = np.array([part.mean(axis=0) for part in (near, far, stray)])
+    moments = mode_moments(np.array([1.0, 1.0, 0.01]), means, np.ones((3, 1, 1)), np.arange(3), 3)
+    modes = np.repeat([0, 1], 2_000)
+    events = np.concatenate([near, far]).astype(np.float32)
+    sides = np.array([True, False, False]), np.array([False, True, True])
+    with_stray = Separation(moments, events, modes)
+    wide = with_stray.between(*sides)
+    with_stray.leave_out(np.array([False, False, True]))
+    assert with_stray.between(*sides) == pytest.approx(7.0, abs=0.1)
+    assert wide < 4.5
+
+
+def test_the_depth_does_not_depend_on_where_a_log_concave_density_is_divided() -> None:
+    """Gamma and uniform densities, divided in parts of 1 to 50% of the events, have no valley."""
+    random = np.random.default_rng(9)
+    for events in (random.gamma(2.0, size=40_000), random.uniform(size=40_000), random.normal(size=40_000)):
+        for share in (0.5, 0.8, 0.95, 0.99):
+            below = events < np.quantile(events, share)
+            first, second = events[below], events[~below]
+            assert valley_depth(first, second, np.ones(len(first)), np.ones(len(second))) < 0.15
+
+
+def test_heavy_tails_are_not_a_population() -> None:
+    """Student's t with five degrees of freedom in three channels, its tail on one side divided off."""
+    random = np.random.default_rng(10)
+    events = random.normal(size=(40_000, 3)) / np.sqrt(random.chisquare(5, size=(40_000, 1)) / 5)
+    assert separation(*split(events, 2.0)).between(FIRST, SECOND) < 2.2
+
+
+def test_equal_positions_have_no_valley() -> None:
+    same, ones = np.zeros(50), np.ones(50)
+    assert valley_depth(same, same, ones, ones) == 0.0
