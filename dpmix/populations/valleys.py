@@ -66,7 +66,7 @@ class Separation:
             _mean_and_covariance(self._moments[modes].sum(axis=0)) for modes in (one, other)
         )
         gap = mean - other_mean
-        direction = np.linalg.solve((covariance + other_covariance) / 2.0, gap)
+        direction: Array = np.linalg.solve((covariance + other_covariance) / 2.0, gap)
         of_means = float(np.sqrt(max(gap @ direction, 0.0)))
         (rows, first), (other_rows, second) = (self._projected(modes, direction) for modes in (one, other))
         if of_means >= FAR or min(len(first), len(second)) < LEAST_EVENTS:
@@ -79,7 +79,8 @@ class Separation:
         """Return the events of some modes and their positions along a direction."""
         spans = [np.arange(*self._edges[mode : mode + 2]) for mode in np.flatnonzero(modes)]
         rows = np.concatenate(spans)
-        return rows, self._events[rows] @ direction
+        positions: Array = self._events[rows] @ direction
+        return rows, positions
 
 
 def valley_depth(first: Array, second: Array, weights: Array, other_weights: Array) -> float:
@@ -132,7 +133,8 @@ def _histogram(positions: Array, weights: Array) -> Array:
     """Return the weights in bins from one gap before the first mean to one after the second."""
     bins = np.floor((positions + 1.0) * BINS).astype(np.int64)
     inside = (bins >= 0) & (bins < 3 * BINS)
-    return np.bincount(bins[inside], weights[inside], 3 * BINS)
+    counts: Array = np.bincount(bins[inside], weights[inside], 3 * BINS)
+    return counts
 
 
 def distance_of(depth: float) -> float:

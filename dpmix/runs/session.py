@@ -39,6 +39,8 @@ from dpmix.system import memory
 
 log = logging.getLogger("dpmix")
 
+Constants = dict[str, tuple[tuple[str, ...], npt.ArrayLike]]
+
 SUBSET_EVENTS = 20_000  # kept in the run file: valleys between populations of 0.15% and more are measured
 
 
@@ -275,13 +277,13 @@ def make_prior(model: ModelConfig, channels: Sequence[str]) -> Prior:
     )
 
 
-def _event_subset(events: Events) -> dict[str, tuple[tuple[str, ...], npt.ArrayLike]]:
+def _event_subset(events: Events) -> Constants:
     """Return constants of the run: events, evenly spaced in the data, and their weights where there are any.
 
     `dpmix gate` finds valleys between populations in them, so it needs no data files for that.
     """
     rows = np.linspace(0, len(events.values) - 1, min(len(events.values), SUBSET_EVENTS)).astype(np.int64)
-    subset = {EVENT_SUBSET: (("subset", "channel"), np.asarray(events.values[rows]))}
+    subset: Constants = {EVENT_SUBSET: (("subset", "channel"), np.asarray(events.values[rows]))}
     if events.weights is not None:
         subset[SUBSET_WEIGHTS] = ("subset",), events.weights.of_events(rows).astype(np.float64)
     return subset
@@ -298,7 +300,7 @@ def layout_of(
     """Return the layout of the run file: its sizes and everything that is constant during the run."""
     scaling = events.scaling
     is_mcmc = kind == "mcmc"
-    extra: dict[str, tuple[tuple[str, ...], npt.ArrayLike]] = {**coarse.constants, **_event_subset(events)}
+    extra: Constants = {**coarse.constants, **_event_subset(events)}
     if events.rows is not None:
         extra["rows"] = ("event",), events.rows
     if events.weights is not None:
