@@ -66,14 +66,14 @@ class Separation:
             _mean_and_covariance(self._moments[modes].sum(axis=0)) for modes in (one, other)
         )
         gap = mean - other_mean
-        direction: Array = np.linalg.solve((covariance + other_covariance) / 2.0, gap)
-        of_means = float(np.sqrt(max(gap @ direction, 0.0)))
+        direction: Array = np.linalg.solve((covariance + other_covariance) / 2.0, gap).astype(np.float64)
+        of_means = np.sqrt(max(float(gap @ direction), 0.0))
         (rows, first), (other_rows, second) = (self._projected(modes, direction) for modes in (one, other))
         if of_means >= FAR or min(len(first), len(second)) < LEAST_EVENTS:
-            return of_means
+            return float(of_means)
         depth = valley_depth(first, second, self._weights[rows], self._weights[other_rows])
         by_valley = distance_of(depth)
-        return of_means if by_valley >= MEASURABLE else min(of_means, by_valley / VALLEY)
+        return float(of_means if by_valley >= MEASURABLE else min(of_means, by_valley / VALLEY))
 
     def _projected(self, modes: npt.NDArray[np.bool_], direction: Array) -> tuple[Ints, Array]:
         """Return the events of some modes and their positions along a direction."""
@@ -133,8 +133,7 @@ def _histogram(positions: Array, weights: Array) -> Array:
     """Return the weights in bins from one gap before the first mean to one after the second."""
     bins = np.floor((positions + 1.0) * BINS).astype(np.int64)
     inside = (bins >= 0) & (bins < 3 * BINS)
-    counts: Array = np.bincount(bins[inside], weights[inside], 3 * BINS)
-    return counts
+    return np.bincount(bins[inside], weights[inside], 3 * BINS).astype(np.float64)
 
 
 def distance_of(depth: float) -> float:
