@@ -84,7 +84,7 @@ class Separation:
 
 
 def valley_depth(first: Array, second: Array, weights: Array, other_weights: Array) -> float:
-    """Return the depth of the valley between two samples on a line, in nats: 0 if there is none.
+    """Return the depth of the valley between two samples on a line, in nats: 0 without a valley.
 
     It is the largest difference, between the two means, of the log density from its least concave majorant:
     the straight line across the valley, on the log scale. For two normals of the same width it does not
