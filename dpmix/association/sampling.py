@@ -14,7 +14,7 @@ from dpmix.errors import ConfigError
 from dpmix.model.mixture import Array
 from dpmix.system.extras import require_extra
 
-CHAINS, WARM_UP, DRAWS = 4, 500, 500
+CHAINS, WARM_UP, DRAWS = 4, 1000, 1000
 STEPS = 12
 """Leapfrog steps of a trajectory: about 2.4 standard deviations where the sampler accepts 85%."""
 ACCEPTANCE = 0.85

@@ -78,10 +78,10 @@ def associate(
     columns = draws.columns if design is None else read_design(Path(design), draws.samples)
     if not columns:
         raise ConfigError(["--design: needed, because the run had no table of samples (data.samples)"])
-    check_outputs(paths, overwrite, [Path(gated) / "samples.nc", *([Path(design)] if design else [])])
     if quick and variability:
         raise ConfigError(["--variability: the Gaussian approximation has none; leave out --quick"])
     made = make_design(columns, draws.samples, formula, contrasts, variability)
+    check_outputs(paths, overwrite, [Path(gated) / "samples.nc", *([Path(design)] if design else [])])
     require_extra("arviz", "associate", "dpmix associate")
     fit = approximation(seed) if quick else sampler(seed, find_device(backend))
     study = run_study(draws, made, fit, float(least_ratio), expression)
