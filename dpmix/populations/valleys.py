@@ -68,8 +68,10 @@ class Separation:
         gap = mean - other_mean
         direction: Array = np.linalg.solve((covariance + other_covariance) / 2.0, gap).astype(np.float64)
         of_means = np.sqrt(max(float(gap @ direction), 0.0))
+        if of_means >= FAR:
+            return float(of_means)
         (rows, first), (other_rows, second) = (self._projected(modes, direction) for modes in (one, other))
-        if of_means >= FAR or min(len(first), len(second)) < LEAST_EVENTS:
+        if min(len(first), len(second)) < LEAST_EVENTS:
             return float(of_means)
         depth = valley_depth(first, second, self._weights[rows], self._weights[other_rows])
         by_valley = distance_of(depth)
