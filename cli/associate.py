@@ -63,7 +63,7 @@ def command(gated: Path, output: Path | None, quiet: bool, **options: Any) -> No
       report.html        table and figures on one page, for any browser
       associations.csv   effects with 90% intervals and error rates
       outliers.csv       samples with unusual values, which count less
-      model.nc           draws of the posterior, for ArviZ
+      posterior.nc       draws of the posterior, for ArviZ
       figures/           figures as PNG and PDF
 
     \b

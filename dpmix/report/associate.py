@@ -23,7 +23,7 @@ from dpmix.system.files import check_outputs, replacing, write_text, writing
 
 log = logging.getLogger("dpmix")
 
-TABLE, OUTLIERS, MODEL, PAGE = "associations.csv", "outliers.csv", "model.nc", "report.html"
+TABLE, OUTLIERS, MODEL, PAGE = "associations.csv", "outliers.csv", "posterior.nc", "report.html"
 FALSE_SHARE = 0.05
 WORST_R_HAT = 1.05
 

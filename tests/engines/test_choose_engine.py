@@ -30,13 +30,14 @@ class FakeCudaEngine(CpuEngine):
         events: npt.NDArray[np.float32],
         *,
         devices: str | list[int],
+        pruning: bool,
         weight_floor: float,
         chunks_in_flight: int | None,
         weights: SampleWeights | None,
     ) -> None:
         options = {"weight_floor": weight_floor, "chunks_in_flight": chunks_in_flight, "weights": weights}
-        super().__init__(events, **options)  # type: ignore[arg-type]
-        self.given = (devices, weight_floor, chunks_in_flight)
+        super().__init__(events, pruning=pruning, **options)  # type: ignore[arg-type]
+        self.given = (devices, pruning, weight_floor, chunks_in_flight)
 
     @property
     def info(self) -> dict[str, str | int | float | bool]:
@@ -128,7 +129,7 @@ def test_options_reach_the_cuda_engine(cuda: FakeCuda) -> None:
     config = EngineConfig(devices=[1, 0], weight_floor=30.0, chunks_in_flight=3)
     engine = make_engine("cuda", config, np.zeros((5, 2), np.float32))
     assert isinstance(engine, FakeCudaEngine)
-    assert engine.given == ([1, 0], 30.0, 3)
+    assert engine.given == ([1, 0], True, 30.0, 3)
 
 
 def test_options_reach_the_cpu_engine() -> None:
