@@ -153,6 +153,7 @@ def test_the_sampler_agrees_with_the_approximation(study: Study) -> None:
     assert [one.measure for one in own.effects] == ["abundance", "variability"]
     assert not own.effects[1].found(0.05).any()
     exact, quick = own.effects[0].draws, study.effects[0].draws
-    assert (np.abs(exact.mean(axis=0) - quick.mean(axis=0)) < exact.std(axis=0)).all()
+    # What all effects have in common is weakly determined: it is compared less strictly.
+    assert (np.abs(exact.mean(axis=0) - quick.mean(axis=0)) < 2.0 * exact.std(axis=0)).all()
     assert own.fits["abundance"].divergences == 0
     assert own.effects[0].found(0.05).nonzero()[0].tolist() == [CHANGED]

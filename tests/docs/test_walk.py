@@ -101,7 +101,7 @@ def test_every_block_works_and_the_files_that_the_page_names_are_there(walked: P
     page = PAGE.read_text(encoding="utf-8")
     for section in page.split("| file in `gated/` |")[1:]:
         names = re.findall(r"^\| `([^`]+)` \|", section.partition("\n\n")[0], flags=re.MULTILINE)
-        assert len(names) == 7
+        assert len(names) == 8
         assert [name for name in names if not (walked / "gated" / name).exists()] == []
     named = set(re.findall(r"`((?:gated|new|both|figures)/[\w.-]+\.\w+)`", page))
     assert "gated/sample.gated.fcs" in named

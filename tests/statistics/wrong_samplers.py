@@ -105,7 +105,7 @@ def _(right, stats, hyper):
 
 
 @instead_of(normal_wishart, "draw_parameters", "Bartlett's degrees of freedom in the wrong order")
-def _(right, conditional, rng):
+def _(right, conditional, rng, threads=1):
     class Reversed:
         standard_normal = rng.standard_normal
 
@@ -113,7 +113,7 @@ def _(right, conditional, rng):
         def standard_gamma(shapes):
             return rng.standard_gamma(shapes[:, ::-1])
 
-    return right(conditional, Reversed)
+    return right(conditional, Reversed, threads)
 
 
 @contextmanager
@@ -145,8 +145,8 @@ def _kept() -> Iterator[None]:
         now.clear()
         return following
 
-    def draw_parameters(conditional, rng):
-        drawn = right_draw(conditional, rng)
+    def draw_parameters(conditional, rng, threads=1):
+        drawn = right_draw(conditional, rng, threads)
         if now:
             for values, name in zip(drawn, ("means", "covariances", "whiteners"), strict=True):
                 values[now["empty"]] = getattr(now["state"], name)[now["empty"]]
