@@ -215,28 +215,24 @@ def find_populations(
 
 
 def _find(run: Run, make_engine: MakeEngine, draws: Ints, rule: _CutRule) -> Populations:
-    n_events = int(run.attributes["n_events"])
-    pooled = pooled_draws(run, draws, n_events)
+    pooled = pooled_draws(run, draws)
     density = mean_density(run, draws[pooled])
-    peaks = find_peaks(*density, n_events, make_engine, len(pooled))
-    parts = peaks.modes.reshape(len(pooled), -1)
+    peaks = find_peaks(*density, int(run.attributes["n_events"]), make_engine, len(pooled))
     mixture = lru_cache(HELD_BYTES // run.covariances[0, 0].nbytes)(partial(mixture_of_draw, run))
     mixtures = [partial(mixture, *draw) for draw in draws]
     pooled_mixtures = [mixtures[t]() for t in pooled]
     points = draw_points(*density, seed=int(run.attributes["seed"]))
     with closing(make_engine(points)) as engine:
-        shares = _mean_memberships(engine, pooled_mixtures, parts, len(peaks.heights))
+        shares = _mean_memberships(engine, pooled_mixtures, peaks)
         labels = np.array([_classified(engine, one()) for one in mixtures])
         log_density = log_predictive(engine, (one() for one in mixtures), len(draws))
         workers = None if engine.info["backend"] == "cpu" else 1  # a device serves one engine at a time
     moments = _moments_of_draws(run, draws, labels, shares.argmax(axis=1), peaks)
-    events, weights = _subset(run, points)
-    with closing(make_engine(events)) as engine:
-        of_events = _mean_memberships(engine, pooled_mixtures, parts, len(peaks.heights)).argmax(axis=1)
-    tree = peaks.tree(Separation(moments, events, of_events, weights))
+    subset = _subset(run, points)
+    tree = _tree_by_events(peaks, moments, pooled_mixtures, subset, make_engine)
     own = _by_weight(rule.cut(tree), density[0])
     shares = shares @ np.eye(int(own.max()) + 1)[populations_of_modes(tree, own)]
-    trees = _own_trees(run, draws, make_engine, (events, weights), workers)
+    trees = _own_trees(run, draws, mixtures, make_engine, subset, workers)
     cuts = [rule.cut(one) for one in trees]
     partition = np.array([cut[found] for cut, found in zip(cuts, labels, strict=True)])
     n_cut = int(own.max()) + 1
@@ -247,7 +243,6 @@ def _find(run: Run, make_engine: MakeEngine, draws: Ints, rule: _CutRule) -> Pop
     components[pooled] = own.reshape(len(pooled), -1)
     estimate = shares.argmax(axis=1)
     reference = int(np.argmax([partitions.rand_index(estimate, one) for one in partition]))
-    run_weights = np.array([run.weights[chain, draw] for chain, draw in draws])
     kept = slice(None, None, max(POINTS // KEPT_POINTS, 1))  # of all components: points are in their order
     return Populations(
         run=run,
@@ -261,7 +256,7 @@ def _find(run: Run, make_engine: MakeEngine, draws: Ints, rule: _CutRule) -> Pop
         mixture=mixture,
         n_populations=n_found,
         reference=reference,
-        order=alignment.align(labels, run_weights, reference),
+        order=alignment.align(labels, np.array([run.weights[tuple(draw)] for draw in draws]), reference),
         numbers=np.array([one.max() + 1 for one in cuts]),
         support=support(trees, labels, estimate, n_found),
         agreement=partitions.agreement(partition, draws[:, 0]),
@@ -301,13 +296,12 @@ def _memberships(
     return (np.pad(shares, ((0, 0), (0, missing))) if missing else shares), log_density
 
 
-def _mean_memberships(
-    engine: Engine, mixtures: Sequence[Mixture], populations: Ints, n_populations: int
-) -> Array:
-    """Return memberships of all events in the mean density of some draws, float64 [M, P]."""
-    total, highest = np.zeros((engine.n_events, n_populations)), np.full(engine.n_events, -np.inf)
-    for mixture, own in zip(mixtures, populations, strict=True):
-        shares, log_density = _memberships(engine, mixture, own, n_populations, 0, engine.n_events)
+def _mean_memberships(engine: Engine, mixtures: Sequence[Mixture], peaks: Peaks) -> Array:
+    """Return memberships of all events in the modes of the mean density of some draws, float64 [M, L]."""
+    n_modes = len(peaks.heights)
+    total, highest = np.zeros((engine.n_events, n_modes)), np.full(engine.n_events, -np.inf)
+    for mixture, own in zip(mixtures, peaks.modes.reshape(len(mixtures), -1), strict=True):
+        shares, log_density = _memberships(engine, mixture, own, n_modes, 0, engine.n_events)
         higher = np.maximum(highest, log_density)
         total *= np.exp(highest - higher)[:, None]
         total += shares * np.exp(log_density - higher)[:, None]
@@ -341,26 +335,37 @@ def _moments_of_draws(run: Run, draws: Ints, labels: Ints, of_points: Ints, peak
     return total
 
 
+def _tree_by_events(
+    peaks: Peaks,
+    moments: Array,
+    mixtures: Sequence[Mixture],
+    subset: tuple[Floats, Array | None],
+    make_engine: MakeEngine,
+) -> Tree:
+    """Return the tree of the mean density of some draws, with distances by the valleys in the events."""
+    events, weights = subset
+    with closing(make_engine(events)) as engine:
+        own = _mean_memberships(engine, mixtures, peaks).argmax(axis=1)
+    return peaks.tree(Separation(moments, events, own, weights))
+
+
 def _own_trees(
     run: Run,
     draws: Ints,
+    mixtures: Sequence[Callable[[], Mixture]],
     make_engine: MakeEngine,
     subset: tuple[Floats, Array | None],
     workers: int | None,
 ) -> list[Tree]:
     """Return the tree of each draw's own density."""
     n_events = int(run.attributes["n_events"])
-    events, weights = subset
 
-    def tree(draw: Ints) -> Tree:
+    def tree(draw: Ints, mixture: Callable[[], Mixture]) -> Tree:
         peaks = find_peaks(*mean_density(run, draw[None]), n_events, make_engine)
-        n_modes = len(peaks.heights)
-        with closing(make_engine(events)) as engine:
-            own = _memberships(engine, mixture_of_draw(run, *draw), peaks.modes, n_modes, 0, len(events))[0]
-        return peaks.tree(Separation(peaks.moments, events, own.argmax(axis=1), weights))
+        return _tree_by_events(peaks, peaks.moments, [mixture()], subset, make_engine)
 
     with ThreadPoolExecutor(workers) as pool:
-        return list(pool.map(tree, draws))
+        return list(pool.map(tree, draws, mixtures))
 
 
 def _components(

@@ -28,9 +28,10 @@ def spread(run: Run, n_draws: int) -> Ints:
     return np.array([(chain, number) for chain in range(chains) for number in numbers])
 
 
-def pooled_draws(run: Run, draws: Ints, n_events: int) -> Ints:
+def pooled_draws(run: Run, draws: Ints) -> Ints:
     """Return the draws in the mean density: equally many of each chain if there are enough."""
-    heavy = int((np.asarray(run.weights[tuple(draws[-1])]) * n_events >= LEAST_EVENTS).sum())
+    events = np.asarray(run.weights[tuple(draws[-1])]) * int(run.attributes["n_events"])
+    heavy = int((events >= LEAST_EVENTS).sum())
     chains = len(np.unique(draws[:, 0]))
     count = min(POOLED_DRAWS, max(POOLED_COMPONENTS // max(heavy, 1), 1), len(draws))
     if chains < count:

@@ -122,9 +122,8 @@ def _concave_majorant(values: Array) -> Array:
     for at, height in enumerate(heights):
         while len(hull) > 1:
             before, last = hull[-2:]
-            if (heights[last] - heights[before]) * (at - before) > (height - heights[before]) * (
-                last - before
-            ):
+            rise, rise_to_last = height - heights[before], heights[last] - heights[before]
+            if rise_to_last * (at - before) > rise * (last - before):
                 break
             hull.pop()
         hull.append(at)
