@@ -138,7 +138,7 @@ def sample(
             on_sweep=report,
             should_stop=lambda: stop() or (should_stop is not None and should_stop()),
         )
-    drawn = open_run(result.path)
+        drawn = open_run(result.path)
     if stop() and not result.completed:
         raise KeyboardInterrupt(
             f"{drawn.path}: stopped with {drawn.committed} of {drawn.draws} draws; open_run reads them, "

@@ -26,6 +26,7 @@ class Stop:
     def __init__(self, signals: Sequence[signal.Signals] = SIGNALS) -> None:
         self._signals = signals
         self._signal: int | None = None
+        self._at_once = False
         self._handlers: dict[int, Any] = {}
 
     def __call__(self) -> bool:
@@ -42,14 +43,23 @@ class Stop:
                 self._handlers[number] = signal.signal(number, self._ask)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         self._restore()
+        # A library that a signal interrupts may raise an error of its own: h5py, for example, a SystemError.
+        if self._at_once and isinstance(error, Exception):
+            raise KeyboardInterrupt from error
 
     def _ask(self, number: int, _: object) -> None:
         self._signal = number
-        self._restore()  # the next signal has its usual effect
+        for one in self._handlers:
+            signal.signal(one, self._stop_at_once)
         # os.write, because the signal may have interrupted a write to Python's stderr.
         os.write(2, b"\ndpmix: stopping after this sweep; interrupt again to stop at once\n")
+
+    def _stop_at_once(self, number: int, _: object) -> None:
+        self._at_once = True
+        self._restore()
+        signal.raise_signal(signal.Signals(number))  # with its usual effect
 
     def _restore(self) -> None:
         for number, handler in self._handlers.items():
