@@ -4,33 +4,61 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 
 import pytest
 
 from dpmix.system.stop import Stop
 
 
-def test_the_first_signal_is_recorded_and_the_second_interrupts() -> None:
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def interrupt_twice() -> None:
+    interrupt()
+    interrupt()
+
+
+def interrupt_within_a_library() -> None:
+    """As in h5py, which raises SystemError where KeyboardInterrupt comes in one of its callbacks."""
+    interrupt()
+    try:
+        interrupt()
+    except KeyboardInterrupt as error:
+        raise SystemError("returned a result with an exception set") from error
+
+
+def interrupt_once_and_fail() -> None:
+    interrupt()
+    raise SystemError("of its own")
+
+
+def stopped_in(call: Callable[[], None]) -> Stop:
+    with Stop([signal.SIGINT]) as stop:
+        call()
+    return stop
+
+
+def test_the_first_signal_is_recorded() -> None:
     before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt), Stop([signal.SIGINT]) as stop:
-        os.kill(os.getpid(), signal.SIGINT)
-        assert stop()
-        os.kill(os.getpid(), signal.SIGINT)
+    assert stopped_in(interrupt)()
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_the_second_signal_interrupts() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        stopped_in(interrupt_twice)
     assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_an_error_that_an_interrupt_causes_in_a_library_is_an_interrupt() -> None:
-    """As in h5py, which raises SystemError where KeyboardInterrupt comes in one of its callbacks."""
-    with pytest.raises(KeyboardInterrupt) as raised, Stop([signal.SIGINT]):
-        os.kill(os.getpid(), signal.SIGINT)
-        try:
-            os.kill(os.getpid(), signal.SIGINT)
-        except KeyboardInterrupt as interrupt:
-            raise SystemError("returned a result with an exception set") from interrupt
+    with pytest.raises(KeyboardInterrupt) as raised:
+        stopped_in(interrupt_within_a_library)
     assert isinstance(raised.value.__cause__, SystemError)
 
 
 def test_an_error_after_one_signal_stays_an_error() -> None:
-    with pytest.raises(SystemError, match="of its own"), Stop([signal.SIGINT]):
-        os.kill(os.getpid(), signal.SIGINT)
-        raise SystemError("of its own")
+    with pytest.raises(SystemError, match="of its own"):
+        stopped_in(interrupt_once_and_fail)
