@@ -14,6 +14,7 @@ import numpy.typing as npt
 from dpmix.inputs.samples import Columns
 from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.populations.comparison import Comparison
+from dpmix.populations.hierarchy import Node
 from dpmix.populations.rasters import Rasters
 from dpmix.populations.strategy import Strategy
 from dpmix.populations.tree import Tree
@@ -162,6 +163,8 @@ class Gating:
         What may make values of the run's files, or of the files that were gated, wrong.
     strategies : tuple of Strategy
         P strategies; empty unless requested.
+    hierarchy : tuple of Node
+        Gates along the tree; empty unless requested.
     comparison : Comparison, optional
         With the gates of a workspace; None unless requested.
     """
@@ -204,6 +207,7 @@ class Gating:
     map: Map | None = None
     warnings: tuple[str, ...] = ()
     strategies: tuple[Strategy, ...] = ()
+    hierarchy: tuple[Node, ...] = ()
     comparison: Comparison | None = None
 
     @property

@@ -41,7 +41,7 @@ from dpmix.populations.polygons import (
 
 MOST_GATES = 5
 ENOUGH = 0.97  # F1 at which the search ends
-GOOD = 0.9  # F1 below which the gates are reported as poor
+GOOD = 0.9  # purity, yield and F1 below which the gates are reported as poor
 GAIN = 0.01  # least F1 that a gate must add
 ELLIPSE_GAIN = 0.005  # least F1 that an ellipse must gain over polygons in the same channels
 PAIRS = 4  # pairs of channels for which polygons are made in each step
@@ -92,6 +92,16 @@ class Strategy:
     def good(self) -> bool:
         """True if the gates recover the population with an F1 of at least `GOOD`."""
         return bool(self.gates) and bool(self.f1[-1] >= GOOD)
+
+    @property
+    def shortfall(self) -> str:
+        """Say what the last gate misses and what else it holds, where this is more than 10%; else ""."""
+        if not self.gates:
+            return ""
+        missed, others = 1.0 - self.recovered[-1], 1.0 - self.purity[-1]
+        parts = [f"misses {missed:.1%} of its events"] if missed > 1.0 - GOOD else []
+        parts += [f"{others:.1%} of the gated events are others"] if others > 1.0 - GOOD else []
+        return "; ".join(parts)
 
 
 @dataclass(frozen=True)

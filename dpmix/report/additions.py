@@ -70,7 +70,8 @@ class Additions:
 
     def figures(self) -> tuple[str, ...]:
         """Return the names of the figures of these results."""
-        return (*(("map",) if self.with_map else ()), *(("compare",) if self.manual else ()))
+        asked = {"map": self.with_map, "gates": self.strategy, "compare": self.manual is not None}
+        return tuple(name for name, wanted in asked.items() if wanted)
 
     def add(self, task: Task, gating: Gating, population: npt.NDArray[np.int32], folder: Path) -> Gating:
         """Compute the results, write their tables, and return the gating with them.
@@ -101,7 +102,8 @@ def _with_strategies(task: Task, gating: Gating, population: npt.NDArray[np.int3
     found = find_strategies(events, population, gating.n_populations, seed)
     gating = replace(gating, strategies=found)
     unions = unions_of(gating.tree, gating.modes)
-    hierarchy = nested(find_hierarchy(events, population, found, unions, seed))
+    gating = replace(gating, hierarchy=find_hierarchy(events, population, found, unions, seed))
+    hierarchy = nested(gating.hierarchy)
     tables.write_strategy(folder / TABLE, gating)
     tables.write_hierarchy(folder / HIERARCHY_TABLE, gating, hierarchy)
     parent = task.config.data.gate.population if task.config.data.gate else ""

@@ -23,6 +23,7 @@ from dpmix.report.drawing import (
     number_populations,
 )
 from dpmix.report.embedding import MAP_NOTE, map_caption, map_numbers, map_point, map_window
+from dpmix.report.gate_tree import gate_tree
 from dpmix.report.heatmap import heat
 from dpmix.report.labels import label, only_the_largest, percent, shares, shortened, shown
 from dpmix.report.pairs import MOST_ELLIPSES, densities, ellipse, moments, separating_pairs
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 HALO = "#ffffffd0"  # around ellipses
 FIGURES = ("heatmap", "pairs", "proportions", "tree", "traces")
-ADDED = ("coarseness", "shifts", "map", "compare")  # of some runs, or on request
+ADDED = ("coarseness", "shifts", "map", "gates", "compare")  # of some runs, or on request
 
 
 def figure_paths(directory: Path, added: Sequence[str] = ()) -> list[Path]:
@@ -105,6 +106,8 @@ def _drawings(gating: Gating, run: Run, mixing: list[Mixing]) -> dict[str, Calla
         drawn["shifts"] = lambda: shift_figure(run)
     if (events := gating.map) is not None:
         drawn["map"] = lambda: event_map(gating, events)
+    if gating.hierarchy:
+        drawn["gates"] = lambda: gate_tree(gating)
     if (compared := gating.comparison) is not None:
         drawn["compare"] = lambda: comparison(gating, compared)
     return drawn

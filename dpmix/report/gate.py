@@ -181,6 +181,6 @@ def _write_report(task: Task, found: Populations, gating: Gating, folder: Path) 
 
     two_cores = usable_cores() > 1 and task.config.engine.threads != 1
     with in_background(lambda: draw("heatmap", "pairs", "proportions"), allowed=two_cores):
-        draw("tree", "traces", "coarseness", "shifts", "map", "compare")
+        draw("tree", "traces", "coarseness", "shifts", "map", "gates", "compare")
         page.write_report(folder / "report.html", gating, run, mixing)
     return gating

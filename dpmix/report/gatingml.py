@@ -39,7 +39,7 @@ from dpmix.populations.ellipses import EllipseGate
 from dpmix.populations.hierarchy import Node
 from dpmix.populations.polygons import PolygonGate
 from dpmix.populations.result import Gating
-from dpmix.populations.strategy import GOOD, Strategy
+from dpmix.populations.strategy import Strategy
 from dpmix.system.files import write_text
 
 SPACE = "http://www.isac-net.org/std/Gating-ML/v2.0/"
@@ -164,6 +164,8 @@ class NamedGates:
     ----------
     populations : tuple of int
         Numbers from 0.
+    title : str
+        Name of its last gate, also where it has none of its own.
     names : tuple of str
         Of its own gates, which are the last of the strategy.
     parent : str
@@ -172,6 +174,7 @@ class NamedGates:
     """
 
     populations: tuple[int, ...]
+    title: str
     names: tuple[str, ...]
     parent: str
     strategy: Strategy
@@ -197,8 +200,9 @@ def _names(name: str, n_steps: int) -> tuple[str, ...]:
 def shortest(gating: Gating) -> list[NamedGates]:
     """Return the shortest sequences of all populations with their names."""
     return [
-        NamedGates((p,), _names(f"population_{p + 1}", len(strategy.gates)), "", strategy)
+        NamedGates((p,), title, _names(title, len(strategy.gates)), "", strategy)
         for p, strategy in enumerate(gating.strategies)
+        for title in [f"population_{p + 1}"]
     ]
 
 
@@ -211,6 +215,7 @@ def nested(hierarchy: Sequence[Node]) -> list[NamedGates]:
     return [
         NamedGates(
             node.populations,
+            title,
             _names(title, node.n_own),
             titles[node.parent] if node.parent >= 0 else "",
             node.strategy,
@@ -317,8 +322,8 @@ def _add_node(root: ET.Element, node: NamedGates, phenotypes: Sequence[str], spa
             "yield": f"{strategy.recovered[place]:.4f}",
             "f1": f"{strategy.f1[place]:.4f}",
         }
-        if name == node.names[-1] and not strategy.good:
-            note.set("warning", f"F1 is below {GOOD:g}: these gates do not isolate the population")
+        if name == node.names[-1] and strategy.shortfall:
+            note.set("warning", strategy.shortfall)
         axes = [space.axes[channel] for channel in gate.channels]
         _add_dimensions(element, axes)
         if isinstance(gate, EllipseGate):

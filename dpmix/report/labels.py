@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
 
 from dpmix.model.mixture import Array
 from dpmix.populations.result import Gating, interval
+from dpmix.populations.strategy import Gate
 
 MOST_POPULATIONS = 60  # shown in one picture, the largest first
 
@@ -61,6 +63,12 @@ def phenotype(gating: Named, population: int, width: int) -> str:
 def label(gating: Named, population: int, width: int = 44) -> str:
     """Return number and phenotype of a population, for example "3 CD3+ CD4+"."""
     return f"{population + 1} {phenotype(gating, population, width)}".strip()
+
+
+def named_channels(channels: Sequence[str], gate: Gate) -> str:
+    """Return the channels of a gate in words."""
+    *before, last = (channels[c] for c in gate.channels)
+    return f"{', '.join(before)} and {last}"
 
 
 def shown(gating: Gating) -> int:

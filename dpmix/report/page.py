@@ -23,7 +23,17 @@ from dpmix.report.findings import (
     summary,
     warnings,
 )
-from dpmix.report.labels import estimate_note, label, mixing_cells, overall_note, percent, shown
+from dpmix.report.gate_tree import gate_tree_plot
+from dpmix.report.gate_tree import table as gate_table
+from dpmix.report.labels import (
+    estimate_note,
+    label,
+    mixing_cells,
+    named_channels,
+    overall_note,
+    percent,
+    shown,
+)
 from dpmix.report.page_data import page_data, script_json
 from dpmix.report.page_plots import page_plots
 from dpmix.report.pairs import MOST_ELLIPSES
@@ -56,6 +66,8 @@ def render(gating: Gating, run: Run, mixing: list[Mixing]) -> str:
     plots = page_plots(gating, run, mixing)
     if (choice := choice_of(run)).curve is not None:
         plots["coarseness"] = coarseness_plot(choice)
+    if gating.hierarchy:
+        plots["gates"] = gate_tree_plot(gating)
     library = Resources(mode="inline", components=["bokeh"], log_level="warn")
     return template.render(
         **_texts(gating, run, mixing),
@@ -98,6 +110,7 @@ def _texts(gating: Gating, run: Run, mixing: list[Mixing]) -> dict[str, Any]:
             else "All steps of each start of Bayesian EM. The best start was gated."
         ),
         "strategies": _strategies(gating),
+        "gate_tree": gate_table(gating),
         "comparison": _comparison(gating),
         "coarseness_caption": caption(choice_of(run)),
         "facts": _facts(gating, run),
@@ -140,11 +153,12 @@ def _strategies(gating: Gating) -> list[dict[str, Any]]:
             "colour": colour(p),
             "ink": ink(colour(p)),
             "phenotype": gating.phenotypes[p],
-            "gates": [" and ".join(gating.channels[c] for c in gate.channels) for gate in strategy.gates],
+            "gates": [named_channels(gating.channels, gate) for gate in strategy.gates],
             "purity": [percent(share) for share in strategy.purity],
             "recovered": [percent(share) for share in strategy.recovered],
             "f1": f"{strategy.f1[-1]:.2f}" if strategy.gates else "",
             "poor": strategy.size > 0 and not strategy.good,
+            "shortfall": strategy.shortfall,
         }
         for p, strategy in enumerate(gating.strategies)
     ]
@@ -228,5 +242,6 @@ def _descriptions(gating: Gating, raster: bool) -> dict[str, str]:
         "samples": f"Proportion of one population in each of {len(gating.samples)} samples",
         "tree": f"Tree of {modes} modes, cut into {gating.n_populations} populations",
         "traces": "Traces of log posterior, occupied components and alpha",
+        "gates": "Tree of gates, as in the table of gates",
         "coarseness": "Fit and number of components by coarseness",
     }

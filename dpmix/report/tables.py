@@ -17,7 +17,7 @@ from dpmix.populations.comparison import Comparison
 from dpmix.populations.ellipses import EllipseGate
 from dpmix.populations.result import QUANTILES, Gating, interval
 from dpmix.populations.sample_draws import FILE, SampleDraws
-from dpmix.populations.strategy import Gate
+from dpmix.populations.strategy import Gate, Strategy
 from dpmix.report.gatingml import NamedGates, gate_name
 from dpmix.system.files import write_text, writing
 
@@ -85,7 +85,8 @@ def write_strategy(path: Path, gating: Gating) -> None:
 
     `gate` is the name of the gate in gates.xml, `x` and `y` are its channels. `gated` is the number of events
     inside this gate and those before it, `purity` the share of the population in them, `yield` the share of
-    the population among them, and `f1` the harmonic mean of both. `shape` is polygon or ellipse. A population
+    the population among them, and `f1` the harmonic mean of both. `shape` is polygon or ellipse. `shortfall`
+    says what the last gate misses or holds of other populations, where this is more than 10%. A population
     without gates has one row with empty cells.
 
     Raises
@@ -98,23 +99,24 @@ def write_strategy(path: Path, gating: Gating) -> None:
 
 def _strategy_rows(gating: Gating) -> Iterator[Sequence[object]]:
     columns = ["population", "phenotype", "events", "step", "gate", "x", "y"]
-    yield [*columns, "gated", "purity", "yield", "f1", "shape"]
+    yield [*columns, "gated", "purity", "yield", "f1", "shape", "shortfall"]
     for p, (phenotype, strategy) in enumerate(zip(gating.phenotypes, gating.strategies, strict=True)):
         known = [p + 1, phenotype, strategy.size]
         n_steps = len(strategy.gates)
         for k, gate in enumerate(strategy.gates):
             name, names = gate_name(p, k, n_steps), [gating.channels[c] for c in gate.channels]
             measured = [strategy.selected[k], strategy.purity[k], strategy.recovered[k], strategy.f1[k]]
-            yield [*known, k + 1, name, *names, *measured, _shape(gate)]
+            yield [*known, k + 1, name, *names, *measured, _shape(gate), _shortfall(strategy, k)]
         if not n_steps:
-            yield [*known, *[""] * 9]
+            yield [*known, *[""] * 10]
 
 
 def write_hierarchy(path: Path, gating: Gating, nodes: Sequence[NamedGates]) -> None:
     """Write hierarchy.csv: one row per gate of hierarchy.xml.
 
     `parent` is the gate around it, and `populations` lists the numbers of the populations that it should
-    contain. `gated`, `purity`, `yield` and `f1` are as in strategy.csv, of the union of these populations.
+    contain. `gated`, `purity`, `yield`, `f1` and `shortfall` are as in strategy.csv, of the union of these
+    populations.
 
     Raises
     ------
@@ -125,7 +127,7 @@ def write_hierarchy(path: Path, gating: Gating, nodes: Sequence[NamedGates]) -> 
 
 
 def _hierarchy_rows(gating: Gating, nodes: Sequence[NamedGates]) -> Iterator[Sequence[object]]:
-    yield ["gate", "parent", "populations", "shape", "x", "y", "gated", "purity", "yield", "f1"]
+    yield ["gate", "parent", "populations", "shape", "x", "y", "gated", "purity", "yield", "f1", "shortfall"]
     for node in nodes:
         numbers = " ".join(f"{population + 1}" for population in node.populations)
         own = node.strategy
@@ -133,7 +135,11 @@ def _hierarchy_rows(gating: Gating, nodes: Sequence[NamedGates]) -> Iterator[Seq
             gate = own.gates[k]
             names = [gating.channels[c] for c in gate.channels]
             measured = [own.selected[k], own.purity[k], own.recovered[k], own.f1[k]]
-            yield [name, parent, numbers, _shape(gate), *names, *measured]
+            yield [name, parent, numbers, _shape(gate), *names, *measured, _shortfall(own, k)]
+
+
+def _shortfall(strategy: Strategy, step: int) -> str:
+    return strategy.shortfall if step == len(strategy.gates) - 1 else ""
 
 
 def _shape(gate: Gate) -> str:

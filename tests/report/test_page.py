@@ -22,10 +22,11 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from dpmix.errors import DataError
+from dpmix.populations.hierarchy import Node
 from dpmix.populations.polygons import PolygonGate
 from dpmix.populations.result import Gating, Map, interval
 from dpmix.populations.strategy import Strategy
-from dpmix.report import embedding, findings, labels, page, page_data, pairs
+from dpmix.report import embedding, figures, findings, labels, page, page_data, pairs
 from dpmix.runs.diagnostics import convergence
 
 NASTY = (
@@ -91,6 +92,34 @@ def test_the_page_shows_gating_strategies(tmp_path: Path) -> None:
     assert "90.0%<br>70.0%<br>" in text  # yield
     assert '<td class="n low">0.70</td>' in text
     assert "Gates in two markers do not isolate 1 population (F1 below 0.9): 1." in text
+
+
+def test_the_page_draws_the_tree_of_gates(tmp_path: Path) -> None:
+    square = PolygonGate((0, 2), np.array([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0]]))
+    branch = Strategy((square,), np.array([290]), np.array([300]), 300)
+    inside = Strategy((square, square), np.array([100, 80]), np.array([300, 80]), 100)
+    alone = Strategy((square,), np.array([99]), np.array([100]), 100)
+    nodes = (Node((0, 2), -1, 1, branch), Node((0,), 0, 1, inside), Node((1,), -1, 1, alone))
+    nodes = (*nodes, Node((2,), 0, 0, Strategy((), *np.zeros((2, 0), np.int64), 0)))
+    gating = replace(make_gating(3), strategies=(alone,) * 3, hierarchy=nodes)
+    page = Page(page_of(tmp_path, gating))
+    assert page.open == []
+    assert {"gates", "plot-gates"} <= set(page.ids)
+    rows = [row for row in page.rows if len(row) == 9]
+    head = next(k for k, row in enumerate(rows) if row[0] == "Gate")
+    names = gating.phenotypes
+    assert rows[head + 1 :][:4] == [
+        ["branch_1", "populations 1, 3", "branch_1", "CD1 and CD3", "300", "96.7%", "96.7%", "0.97", ""],
+        [
+            *("1", names[0], "branch_1 / population_1", "CD1 and CD3", "80", "100.0%", "80.0%", "0.89"),
+            "misses 20.0% of its events",
+        ],
+        ["3", names[2], "branch_1", "", "", "", "", "", "no gates"],
+        ["2", names[1], "population_2", "CD1 and CD3", "100", "99.0%", "99.0%", "0.99", ""],
+    ]
+    run = make_run(tmp_path / "drawn.h5", gating=gating)
+    figures.write_figures(tmp_path, gating, run, convergence(run), ["gates"])
+    assert (tmp_path / "gates.png").stat().st_size > 5_000
 
 
 def test_the_page_is_valid_and_self_contained(tmp_path: Path) -> None:
