@@ -12,7 +12,7 @@ FUZZ_SECONDS ?= 1200
 COG := $(BIN)/cog -r -I benchmarks
 PAGES := README.md docs/tutorial.md docs/benchmarks/*.md docs/explanation/coarsening.md
 
-.PHONY: help demo test test-all test-gpu faults fuzz sanitize sbc lint warnings docs links bench guard bench-cpu bench-gpu gpu-kit gpu-rehearsal clean
+.PHONY: help demo test test-all test-gpu faults fuzz sanitize sbc lint warnings cross docs links bench guard bench-cpu bench-gpu gpu-kit gpu-rehearsal clean
 
 help:
 	@echo "make demo       simulate a cytometry sample, find its populations, write a report (in demo/gated)"
@@ -27,6 +27,7 @@ help:
 	@echo "make sbc        simulation-based calibration of the sampler, at length (10 minutes on an idle core)"
 	@echo "make links      the pages' links to other sites; needs a network"
 	@echo "make warnings   compile the native code with g++ and clang++; a warning is an error"
+	@echo "make cross      compile the CPU engine for Windows and macOS; a warning is an error"
 	@echo "make bench      the tables of docs/benchmarks, half an hour on two cores; QUICK=1: a check of the scripts"
 	@echo "make guard      some times of this machine and version next to the committed ones, in a minute"
 	@echo "make bench-cpu  speed of the CPU engine, next to sgemm and scikit-learn (12 minutes)"
@@ -103,6 +104,9 @@ warnings: $(VENV)/installed
 	    CXX=$$compiler $(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps \
 	        --config-settings cmake.define.CMAKE_CXX_FLAGS=-Werror --wheel-dir build/$$compiler . || exit 1; \
 	done
+
+cross: $(VENV)/installed
+	$(BIN)/python tests/native/cross.py
 
 docs: $(VENV)/installed
 	$(BIN)/python docs/figures.py

@@ -1,37 +1,20 @@
 // Memory for values of every event, in memory or in a file; and the paging of files during a pass.
 #pragma once
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <filesystem>
 #include <future>
 #include <memory>
-#include <string>
 #include <system_error>
 #include <utility>
 #include <vector>
 
+#include "pages.hpp"
+
 namespace dpmix {
-
-inline std::size_t page_size() {
-    static const std::size_t size = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-    return size;
-}
-
-// Asks for large pages of a mapped file that is only read. (Threads that write to a large page wait for each
-// other.) The system then reads 4 MB at a time, whatever its read-ahead setting, and there are few faults.
-inline void prefer_large_pages(const void* begin, std::size_t size) {
-    const std::size_t beyond = reinterpret_cast<std::uintptr_t>(begin) % page_size();
-    ::madvise(static_cast<char*>(const_cast<void*>(begin)) - beyond, size + beyond, MADV_HUGEPAGE);
-}
 
 // Values of every event, of a fixed size each.
 struct Values {
@@ -40,57 +23,25 @@ struct Values {
     bool in_file;
 };
 
-// An array of numbers, initially 0: in memory or, given a folder, mapped from an unnamed file there. Nothing
-// is left of such a file, however the process ends.
+// An array of numbers, initially 0: in memory or, given a folder, in an unnamed file there.
 template <class Number>
 class Buffer {
-    struct Free {
-        std::size_t mapped;  // bytes
-        void operator()(Number* numbers) const {
-            if (mapped > 0) ::munmap(numbers, mapped);
-            else delete[] numbers;
-        }
-    };
-    std::unique_ptr<Number[], Free> numbers_;
+    std::unique_ptr<Number[]> own_;
+    std::unique_ptr<MappedFile> file_;
 
    public:
     Buffer() = default;
 
-    // Throws a filesystem_error with the folder if the file cannot be made. All its space is allocated at
-    // once: if a disk fills up under a mapped file, the process ends without a message.
+    // Throws as MappedFile does.
     Buffer(std::size_t n, const std::filesystem::path& folder) {
-        if (folder.empty()) {
-            numbers_.reset(new Number[n]());
-            return;
-        }
-        const std::size_t size = n * sizeof(Number);
-        std::string name = folder / "dpmix-XXXXXX";
-        const int file = ::mkostemp(name.data(), O_CLOEXEC);
-        if (file < 0) fail(errno, folder);
-        ::unlink(name.c_str());
-        int error;
-        do error = ::posix_fallocate(file, 0, static_cast<off_t>(size));
-        while (error == EINTR);
-        void* memory = MAP_FAILED;
-        if (error == 0) {
-            memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-            if (memory == MAP_FAILED) error = errno;
-        }
-        ::close(file);
-        if (error != 0) fail(error, folder);
-        numbers_ = {static_cast<Number*>(memory), Free{size}};
+        if (folder.empty()) own_ = std::make_unique<Number[]>(n);
+        else file_ = std::make_unique<MappedFile>(folder, n * sizeof(Number));
     }
 
-    explicit operator bool() const { return numbers_ != nullptr; }
-    Number* data() { return numbers_.get(); }
-    const Number* data() const { return numbers_.get(); }
-    Values values() const { return {data(), sizeof(Number), numbers_.get_deleter().mapped > 0}; }
-
-   private:
-    [[noreturn]] static void fail(int error, const std::filesystem::path& folder) {
-        const std::error_code code(error, std::generic_category());
-        throw std::filesystem::filesystem_error("no room for a file", folder, code);
-    }
+    explicit operator bool() const { return data() != nullptr; }
+    Number* data() { return file_ == nullptr ? own_.get() : static_cast<Number*>(file_->begin()); }
+    const Number* data() const { return const_cast<Buffer*>(this)->data(); }
+    Values values() const { return {data(), sizeof(Number), file_ != nullptr}; }
 };
 
 // The order of a pass through the chunks. A separate thread reads the next chunks of files ahead, and
@@ -174,8 +125,6 @@ class Passage {
         const volatile char* page = begin;
         for (std::size_t at = 0; at < size; at += page_size()) static_cast<void>(page[at]);
     }
-
-    static void release_pages(char* begin, std::size_t size) { ::madvise(begin, size, MADV_DONTNEED); }
 
     // Whole pages from the page of the first byte on; the last page may belong to the next chunk too.
     void for_each_part(std::size_t first, std::size_t end, void (*body)(char*, std::size_t)) const {

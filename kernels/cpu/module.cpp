@@ -22,11 +22,7 @@ namespace dpmix {
 
 void bind_model(nb::module_& module);  // module_model.cpp
 
-#if defined(__x86_64__)
-[[gnu::weak]] extern const Sweep sweep_v2, sweep_v3, sweep_v4;  // null if not built (DPMIX_SETS)
-#else
-extern const Sweep sweep_neon;
-#endif
+extern const Sweep sweep_v2, sweep_v3, sweep_v4, sweep_neon;  // those that are built: DPMIX_HAS_...
 
 namespace {
 
@@ -35,15 +31,22 @@ std::vector<const Sweep*> sweeps() {
     std::vector<const Sweep*> found;
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    const bool v2 = __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("popcnt");
-    const bool v3 = v2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                    __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
-    const bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                    __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
-                    __builtin_cpu_supports("avx512vl");
-    if (v4 && &sweep_v4) found.push_back(&sweep_v4);
-    if (v3 && &sweep_v3) found.push_back(&sweep_v3);
-    if (v2 && &sweep_v2) found.push_back(&sweep_v2);
+    [[maybe_unused]] const bool v2 = __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("popcnt");
+    [[maybe_unused]] const bool v3 = v2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                                     __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
+    [[maybe_unused]] const bool v4 = v3 && __builtin_cpu_supports("avx512f") &&
+                                     __builtin_cpu_supports("avx512bw") &&
+                                     __builtin_cpu_supports("avx512cd") &&
+                                     __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+#if defined(DPMIX_HAS_v4)
+    if (v4) found.push_back(&sweep_v4);
+#endif
+#if defined(DPMIX_HAS_v3)
+    if (v3) found.push_back(&sweep_v3);
+#endif
+#if defined(DPMIX_HAS_v2)
+    if (v2) found.push_back(&sweep_v2);
+#endif
 #else
     found.push_back(&sweep_neon);
 #endif

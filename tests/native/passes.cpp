@@ -2,12 +2,17 @@
 //
 // Standard input, binary: int32 N, D, K; float32 events [N][D]; float64 log constants [K], means [K][D],
 // whiteners [K][D][D]. Standard output: the labels of two draws and of an E step, one number per line, and
-// the log likelihood of each pass in hexadecimal.
+// the log likelihood of each pass in hexadecimal. The labels are kept in unnamed files of the present folder.
 
 #include <cstdio>
 #include <cstdlib>
 #include <numeric>
 #include <vector>
+
+#if defined(_WIN32)
+#include <fcntl.h>
+#include <io.h>
+#endif
 
 #include "engine.hpp"
 
@@ -23,13 +28,16 @@ static std::vector<T> read(std::size_t n) {
 }
 
 int main() {
+#if defined(_WIN32)
+    _setmode(_fileno(stdin), _O_BINARY);
+#endif
     const std::vector<std::int32_t> sizes = read<std::int32_t>(3);
     const std::size_t N = sizes[0], D = sizes[1], K = sizes[2];
     const std::vector<float> events = read<float>(N * D);
     const std::vector<double> constants = read<double>(K), means = read<double>(K * D),
                               whiteners = read<double>(K * D * D);
     const dpmix::Parameters parameters{sizes[2], constants.data(), means.data(), whiteners.data()};
-    dpmix::Engine engine(dpmix::DPMIX_SWEEP, events.data(), N, sizes[1], {2, true, 25.0f, 0, 0, {}, false});
+    dpmix::Engine engine(dpmix::DPMIX_SWEEP, events.data(), N, sizes[1], {2, true, 25.0f, 0, 0, ".", false});
     std::vector<std::uint16_t> now(K);  // components keep their numbers
     std::iota(now.begin(), now.end(), std::uint16_t{0});
     for (std::uint32_t pass = 0; pass < 3; pass++) {

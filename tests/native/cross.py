@@ -1,0 +1,71 @@
+"""Compile the native code for other systems with Zig's clang, any warning an error.
+
+``python tests/native/cross.py`` compiles the CPU engine, without the Python module, for Windows and macOS.
+Objects only: linking a program would first compile Zig's C++ library, which takes minutes.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from os import cpu_count
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+CPU = ROOT / "kernels" / "cpu"
+ZIG = [sys.executable, "-m", "ziglang", "c++"]
+FLAGS = ["-std=c++17", "-O1", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", f"-I{CPU}"]
+SETS = {
+    "x86_64-windows-gnu": ["v4", "v3", "v2"],
+    "x86_64-macos": ["v4", "v3", "v2"],
+    "aarch64-macos": ["neon"],
+}
+
+
+def sources(target: str) -> list[tuple[Path, list[str]]]:
+    """Return the files of the engine on a system, each with its own flags; sweep.cpp for each set."""
+    other = CPU / ("pages_posix.cpp" if "windows" in target else "pages_windows.cpp")
+    once = [path for path in sorted(CPU.glob("*.cpp")) if not path.name.startswith("module")]
+    found: list[tuple[Path, list[str]]] = [
+        (path, []) for path in once if path not in (other, CPU / "sweep.cpp")
+    ]
+    return found + [(CPU / "sweep.cpp", set_flags(name)) for name in SETS[target]]
+
+
+def set_flags(name: str) -> list[str]:
+    """Return the flags that compile sweep.cpp for an instruction set."""
+    machine = [] if name == "neon" else [f"-march=x86_64_{name}"]
+    wide = ["-mprefer-vector-width=512"] if name == "v4" else []
+    return [f"-DDPMIX_SET={name}", *machine, *wide]
+
+
+def compile_objects(target: str, folder: Path) -> list[Path]:
+    """Compile the engine for a system, and return the object files.
+
+    Raises
+    ------
+    subprocess.CalledProcessError
+        A file does not compile without a warning.
+    """
+
+    def compile_one(numbered: tuple[int, tuple[Path, list[str]]]) -> Path:
+        number, (path, own) = numbered
+        out = folder / f"{path.stem}-{number}.o"
+        command = [*ZIG, "-target", target, *FLAGS, *own, "-c", str(path), "-o", str(out)]
+        subprocess.run(command, check=True)
+        return out
+
+    with ThreadPoolExecutor(cpu_count()) as pool:
+        return list(pool.map(compile_one, enumerate(sources(target))))
+
+
+def main() -> None:
+    for target in SETS:
+        folder = ROOT / "build" / "cross" / target
+        folder.mkdir(parents=True, exist_ok=True)
+        print(f"{target}: {len(compile_objects(target, folder))} object files without a warning")
+
+
+if __name__ == "__main__":
+    main()
