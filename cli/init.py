@@ -15,6 +15,7 @@ from . import files as data_files
 
 if TYPE_CHECKING:
     from dpmix.config.schema import Config
+    from dpmix.inputs.marker_names import Spelling
     from dpmix.inputs.sources import Source
     from dpmix.inputs.suggest import Settings, Suggestion
 
@@ -40,7 +41,9 @@ def command(files: tuple[str, ...], output: Path | None, compensation: str, over
     The config lists every key with its default, and every channel with its detector, its marker and a
     transform that fits the instrument and the events. Channels that are not used are commented out, with the
     reason: they measure no marker, repeat another channel, or are constant. At most 65,536 events are read.
-    Several files, and the files of a folder, are pooled into one data set.
+    Several files, and the files of a folder, are pooled into one data set. Names of markers that differ in
+    spelling between files are listed with a suggestion for data.rename, as comments; channels that some files
+    lack are listed and left out.
 
     \b
     Examples:
@@ -85,6 +88,7 @@ def write_config(files: Sequence[str], folder: Path, compensation: str) -> str:
         blocks={
             "data.files": [f"- {flow(file)}" for file in config.data.files],
             "data.channels": _channel_lines(names, settings.channels),
+            "data.rename": _rename_lines(settings.spellings),
             "data.transform": _transform_lines(names, settings.channels),
         },
     )
@@ -160,6 +164,25 @@ def _channel_lines(names: Sequence[str], suggestions: Sequence[Suggestion]) -> l
         why = f"; left out: {s.why}" if s.why else ""
         rows.append((f"{'- ' if s.taken else '# - '}{flow(name)}", f"# {other}{why}"))
     return data_files.columns(rows)
+
+
+def _rename_lines(spellings: Sequence[Spelling]) -> list[str]:
+    """Return data.rename: empty, with suggested names as comments; no lines without a suggestion."""
+    from dpmix.config.yaml_text import flow
+    from dpmix.inputs.marker_names import some
+
+    rows = []
+    for found in spellings:
+        for other, files in found.others.items():
+            warning = f"; check: {found.together} has both" if found.together else ""
+            rows.append((f"# {flow(other)}: {flow(found.name)}", f"# {some(files)}{warning}"))
+    if not rows:
+        return []
+    about = [
+        "# Names that may mean one marker. To rename, replace {} by these lines without #;",
+        "# then use the channel in data.channels, too, where it is left out there.",
+    ]
+    return ["{}", *about, *data_files.columns(rows)]
 
 
 def _transform_lines(names: Sequence[str], suggestions: Sequence[Suggestion]) -> list[str]:

@@ -127,6 +127,21 @@ class DataConfig(Section):
         min_length=1,
         need='a list of channel names or globs, for example [CD3, "CD8*"] (numbers in quotes), or null',
     )
+    rename: dict[str, str] = key(
+        {},
+        "Names of markers to replace in all files, old name to new name, before channels are chosen and "
+        "compared. Of a channel without a marker, the name of the detector. dpmix init suggests names that "
+        "differ in spelling.",
+        "markers are never merged without being asked for",
+        need="a mapping of old names to new names, for example {CD45-RA: CD45RA}",
+    )
+    leave_out: list[str] = key(
+        [],
+        "Files to leave out, by file name or glob, or by the sample of a table of samples; for example one "
+        "that cannot be read.",
+        "a file that cannot be read ends the run",
+        need="a list of file names or globs, for example [broken.fcs]",
+    )
     compensation: str = key(
         "auto",
         "auto: the spillover matrix of each file, if it has one that names its channels. none: no "

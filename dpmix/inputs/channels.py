@@ -99,7 +99,7 @@ def nearest(pattern: str, details: Sequence[Channel]) -> str:
 def same_channels(first: Source | Panel, chosen: Sequence[int], other: Source) -> tuple[list[int], list[str]]:
     """Find the channels of a file (or of a run) in another file.
 
-    Channels are compared by marker if it names one channel in each file, else by detector.
+    Channels are compared as by `numbers_of`.
 
     Parameters
     ----------
@@ -122,11 +122,7 @@ def same_channels(first: Source | Panel, chosen: Sequence[int], other: Source) -
     """
     numbers, notes = [], []
     for k in chosen:
-        wanted = first.details[k]
-        candidates = [j for j, c in enumerate(other.details) if wanted.marker and c.marker == wanted.marker]
-        alone = sum(c.marker == wanted.marker for c in first.details) == 1
-        if len(candidates) != 1 or not alone:
-            candidates = [j for j, c in enumerate(other.details) if c.detector == wanted.detector]
+        wanted, candidates = first.details[k], numbers_of(first, k, other)
         if not candidates:
             raise DataError(
                 f"{other.name}: has no channel {wanted.detector} {wanted.marker}".rstrip()
@@ -145,6 +141,21 @@ def same_channels(first: Source | Panel, chosen: Sequence[int], other: Source) -
             f"{other.name}: one channel matches {', '.join(twice)} of {first.name}; rename the markers"
         )
     return numbers, notes
+
+
+def numbers_of(first: Source | Panel, k: int, other: Source) -> list[int]:
+    """Return the channels of a file that may be channel k of another one (or of a run); the first is used.
+
+    Channels are compared by marker if it names one channel in each file, else by detector. Where neither
+    occurs, a name without a marker is compared with a marker: a table has names of one kind only.
+    """
+    wanted, details = first.details[k], other.details
+    found = [j for j, c in enumerate(details) if wanted.marker and c.marker == wanted.marker]
+    alone = sum(c.marker == wanted.marker for c in first.details) == 1
+    if len(found) != 1 or not alone:
+        found = [j for j, c in enumerate(details) if c.detector == wanted.detector]
+    name = wanted.marker or wanted.detector
+    return found or [j for j, c in enumerate(details) if (c.marker or c.detector) == name]
 
 
 def display_names(channels: Sequence[Channel]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ numbers, and copies of other channels.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -103,8 +103,14 @@ def describe_reasons(source: Source, reasons: Sequence[str]) -> str:
     return "; ".join(f"{', '.join(same)} ({why})" for why, same in names.items() if why)
 
 
-def reasons_to_leave_out(sources: Sequence[Source]) -> list[str]:
+def reasons_to_leave_out(sources: Sequence[Source], absent: Mapping[int, str] | None = None) -> list[str]:
     """Return for each channel of the first file why it is not a default channel, "" if it is one.
+
+    Parameters
+    ----------
+    sources : sequence of Source
+    absent : mapping of int to str, optional
+        Channels that other files lack, with the reason to leave them out; default: none may be absent.
 
     Raises
     ------
@@ -113,6 +119,8 @@ def reasons_to_leave_out(sources: Sequence[Source]) -> list[str]:
     """
     first = sources[0]
     reasons = why_left_out(first.details, first.kind)
+    for k, why in (absent or {}).items():
+        reasons[k] = reasons[k] or why
     for k, channel in enumerate(first.details):
         if not reasons[k] and not channel.numeric:
             reasons[k] = "not numbers"

@@ -53,7 +53,12 @@ KNOWN = "FCS, CSV, TSV, NPY, NPZ, HDF5, h5ad or Parquet"
 def open_sources(
     files: Sequence[str | Path], base: Path = Path(), storage: Storage | None = None
 ) -> list[Source]:
-    """Open the files of a run.
+    """Open the files that names, globs or folders stand for; see `find_places` and `open_places`."""
+    return open_places(find_places(files, base), storage)
+
+
+def find_places(files: Sequence[str | Path], base: Path = Path()) -> list[Place]:
+    """Find the files that names, globs or folders stand for.
 
     Parameters
     ----------
@@ -63,20 +68,16 @@ def open_sources(
         follows `::`.
     base : Path
         Folder that names are relative to: that of the config.
-    storage : Storage, optional
-        Holds the numbers of text files; default: memory.
 
     Returns
     -------
-    list of Source
-        Each with a different name.
+    list of (Path, str)
+        Files, each with the part of it.
 
     Raises
     ------
     ConfigError
         A name matches no file, a folder has no data file, or a file is named twice.
-    DataError
-        A file is of an unknown kind, or cannot be read.
     """
     places: list[Place] = []
     problems = []
@@ -89,7 +90,7 @@ def open_sources(
     problems += [f"data.files: {file} is named twice, need each file once" for file in named_twice(places)]
     if problems:
         raise ConfigError(problems)
-    return open_places(places, storage)
+    return places
 
 
 def _match_files(name: str, base: Path) -> tuple[list[Path], str]:
@@ -112,7 +113,13 @@ def _match_files(name: str, base: Path) -> tuple[list[Path], str]:
 
 
 def open_places(places: Sequence[Place], storage: Storage | None = None) -> list[Source]:
-    """Open files by their paths and parts. Where file names are equal, sample names include folders."""
+    """Open files by their paths and parts. Where file names are equal, sample names include folders.
+
+    Raises
+    ------
+    DataError
+        A file is of an unknown kind, or cannot be read.
+    """
     storage = Storage() if storage is None else storage
     sources = [open_source(path, part, storage) for path, part in places]
     if len({source.name for source in sources}) == len(sources):

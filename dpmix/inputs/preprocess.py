@@ -30,9 +30,10 @@ from dpmix.inputs.events import ChannelReport, Events, Report
 from dpmix.inputs.fcs import Channel
 from dpmix.inputs.file_plans import FilePlan, plan_files
 from dpmix.inputs.gather import Gathered, Subset, gather
+from dpmix.inputs.marker_names import rename_markers
 from dpmix.inputs.opening import open_sources
 from dpmix.inputs.parent_gate import ParentGate, gate_sources
-from dpmix.inputs.samples import open_samples
+from dpmix.inputs.samples import advise_leaving_out, open_samples
 from dpmix.inputs.scales import Atoms, FittedScale, RecordedScale, Scale
 from dpmix.inputs.storage import Storage
 from dpmix.inputs.transforming import standardise_events, transform_events
@@ -87,21 +88,27 @@ def prepare(
         fewer events than channels, values at or below 0 for a logarithm.
     """
     storage = storage or Storage()
-    opened, columns = open_samples(settings.files, settings.samples, base, storage)
-    gate = gate_sources(settings, base, opened)
-    sources, settings = gate.sources, gate.settings
-    samples = [source.name for source in sources]
-    relative = read_weights(settings, base, samples, columns)
-    chosen, notes = choose_channels(settings.channels, sources, earlier and earlier.detectors)
-    plans, plan_notes = plan_files(settings, base, sources, chosen, earlier is None or earlier.scaling.gain)
-    notes += plan_notes
-    scale = FittedScale(settings, plans, earlier and earlier.scaling)
-    total = sum(source.n_events for source in sources)
-    n_events = min(total, settings.max_events or total)
-    subset = Subset(n_events, settings.margin_events == "drop", seed)
-    if n_events < total:
-        notes.append(f"{n_events} of {total} events drawn at random (data.max_events)")
-    events = _prepare(plans, subset, scale, notes, storage, gate)
+    opened, columns = open_samples(settings.files, settings.samples, base, storage, settings.leave_out)
+    owners = {str(source.path): source.path.name for source in opened}
+    with advise_leaving_out(owners | {source.name: source.name for source in opened}):
+        gate = gate_sources(settings, base, rename_markers(settings.rename, opened))
+        sources, settings = gate.sources, gate.settings
+        samples = [source.name for source in sources]
+        relative = read_weights(settings, base, samples, columns)
+        chosen, notes = choose_channels(settings.channels, sources, earlier and earlier.detectors)
+        plans, plan_notes = plan_files(
+            settings, base, sources, chosen, earlier is None or earlier.scaling.gain
+        )
+        notes += plan_notes
+        scale = FittedScale(settings, plans, earlier and earlier.scaling)
+        total = sum(source.n_events for source in sources)
+        n_events = min(total, settings.max_events or total)
+        subset = Subset(n_events, settings.margin_events == "drop", seed)
+        if n_events < total:
+            notes.append(f"{n_events} of {total} events drawn at random (data.max_events)")
+        if settings.leave_out:
+            notes.append(f"left out (data.leave_out): {', '.join(settings.leave_out)}")
+        events = _prepare(plans, subset, scale, notes, storage, gate)
     weights = None if settings.weights == "proportional" else sample_weights(events.sample_starts, relative)
     if note := describe_weights(settings, samples, weights):
         events = replace(events, report=replace(events.report, notes=(*events.report.notes, note)))
@@ -148,7 +155,8 @@ def prepare_like(
         A file cannot be read or lacks a channel of the run, or its events cannot be used (see `prepare`).
     """
     storage = storage or Storage()
-    gate = gate_sources(settings, base, open_sources(files, base, storage))
+    opened = rename_markers(settings.rename, open_sources(files, base, storage), all_occur=False)
+    gate = gate_sources(settings, base, opened)
     sources = gate.sources
     both = zip(detectors, scaling.channels, strict=True)
     run = Panel("the run", tuple(Channel(name, shown if shown != name else "") for name, shown in both))

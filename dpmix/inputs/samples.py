@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 
-from dpmix.errors import ConfigError, printable
-from dpmix.inputs.opening import Place, named_twice, open_places, open_sources
+from dpmix.config.yaml_text import flow
+from dpmix.errors import ConfigError, DataError, printable
+from dpmix.inputs.opening import Place, find_places, named_twice, open_places
 from dpmix.inputs.sources import Source
 from dpmix.inputs.storage import Storage
 
@@ -22,14 +25,18 @@ Columns = Mapping[str, Sequence[str]]
 
 
 def open_samples(
-    files: Sequence[str | Path], table: str | None, base: Path, storage: Storage | None = None
+    files: Sequence[str | Path],
+    table: str | None,
+    base: Path,
+    storage: Storage | None = None,
+    leave_out: Sequence[str] = (),
 ) -> tuple[list[Source], Columns]:
     """Open the samples of a run.
 
     Parameters
     ----------
     files : sequence of str or Path
-        Names, globs or folders, see `dpmix.inputs.opening.open_sources`.
+        Names, globs or folders, see `dpmix.inputs.opening.find_places`.
     table : str or None
         A CSV file, used instead of `files`. Its column `file` has the file of each sample, relative to the
         folder of the table (a part of the file follows `::`). A column `sample` has the names to show. All
@@ -38,6 +45,8 @@ def open_samples(
         Folder that names are relative to.
     storage : Storage, optional
         Holds the numbers of text files; default: memory.
+    leave_out : sequence of str, optional
+        Names or globs of files, or names of samples in the table, which are not opened (data.leave_out).
 
     Returns
     -------
@@ -49,12 +58,14 @@ def open_samples(
     Raises
     ------
     ConfigError
-        The table cannot be read, a column or name in it is wrong, or a file is missing.
+        The table cannot be read, a column or name in it is wrong, a file is missing, or `leave_out` matches
+        no file or all.
     DataError
         A file is of an unknown kind, or cannot be read.
     """
     if table is None:
-        return open_sources(files, base, storage), {}
+        places = find_places(files, base)
+        return _open([places[k] for k in _kept(places, [], leave_out)], storage), {}
     path = base / Path(table).expanduser()
     head, rows = read_table("data.samples", path, FILE, NEED)
     places = [_place(path.parent, row[head.index(FILE)]) for row in rows]
@@ -66,10 +77,57 @@ def open_samples(
     problems += _name_problems(names) if names is not None else []
     if problems:
         raise ConfigError([f"data.samples: {path}: {problem}" for problem in problems])
-    sources = open_places(places, storage)
+    kept = _kept(places, names or [], leave_out)
+    sources = _open([places[k] for k in kept], storage)
     if names is not None:
-        sources = [replace(source, name=name) for source, name in zip(sources, names, strict=True)]
-    return sources, columns
+        sources = [replace(source, name=names[k]) for source, k in zip(sources, kept, strict=True)]
+    return sources, {name: [cells[k] for k in kept] for name, cells in columns.items()}
+
+
+@contextmanager
+def advise_leaving_out(owners: Mapping[str, str]) -> Iterator[None]:
+    """Add to an error about one of several files how to leave the file out.
+
+    Parameters
+    ----------
+    owners : mapping of str to str
+        Names to give to data.leave_out, by what a message about the file starts with.
+    """
+    try:
+        yield
+    except DataError as error:
+        name = next((name for start, name in owners.items() if str(error).startswith(f"{start}: ")), None)
+        if name is None or len({*owners.values()}) < 2:
+            raise
+        raise DataError(f"{error}; or leave the file out by data.leave_out: [{flow(name)}]") from error
+
+
+def _open(places: Sequence[Place], storage: Storage | None) -> list[Source]:
+    """Open files; an error says how to leave the file out."""
+    with advise_leaving_out({str(path): path.name for path, _ in places}):
+        return open_places(places, storage)
+
+
+def _kept(places: Sequence[Place], names: Sequence[str], leave_out: Sequence[str]) -> list[int]:
+    """Return the numbers of the files that data.leave_out does not name."""
+    out: set[int] = set()
+    problems = []
+    for pattern in leave_out:
+        found = {
+            k
+            for k, (path, part) in enumerate(places)
+            if pattern in (path.name, f"{path.name}::{part}", *names[k : k + 1])
+            or fnmatchcase(path.name, pattern)
+            or fnmatchcase(path.as_posix(), f"*/{pattern}")
+        }
+        out |= found
+        if not found:
+            problems.append(f"data.leave_out: {pattern} matches no file; correct the name, or remove it")
+    if not problems and len(out) == len(places):
+        problems.append("data.leave_out: all files are left out; need at least one file")
+    if problems:
+        raise ConfigError(problems)
+    return [k for k in range(len(places)) if k not in out]
 
 
 def read_table(key: str, path: Path, column: str, need: str) -> tuple[list[str], list[list[str]]]:

@@ -16,6 +16,7 @@ from dpmix.inputs.compensation import own_matrix
 from dpmix.inputs.default_channels import describe_reasons, reasons_to_leave_out, some_rows
 from dpmix.inputs.file_plans import FilePlan, plan_files
 from dpmix.inputs.fitting import Seen, fitting_method, kind_of, make_transforms
+from dpmix.inputs.marker_names import Spelling, absences, spellings
 from dpmix.inputs.sources import Source
 from dpmix.inputs.transforms import Transform
 from dpmix.kernels.layout import MAX_CHANNELS
@@ -60,12 +61,16 @@ class Settings:
     compensation : str
         As given; none where it is auto and no matrix of the files applies.
     notes : tuple of str
-        What was found in the files: channels with other names, no compensation with the reason.
+        What was found in the files: channels with other names, or not in all files; no compensation with the
+        reason.
+    spellings : tuple of Spelling
+        Names that may mean one marker.
     """
 
     channels: tuple[Suggestion, ...]
     compensation: str
     notes: tuple[str, ...]
+    spellings: tuple[Spelling, ...]
 
 
 def suggest(sources: Sequence[Source], compensation: str = "auto", base: Path = Path()) -> Settings:
@@ -84,10 +89,11 @@ def suggest(sources: Sequence[Source], compensation: str = "auto", base: Path = 
         No channel can be used, there are fewer events than channels, or the files cannot be compensated.
     """
     first = sources[0]
-    reasons = reasons_to_leave_out(sources)
+    absent, notes = absences(sources)
+    reasons = reasons_to_leave_out(sources, absent)
     taken = [k for k, why in enumerate(reasons) if not why]
     _require_use(sources, taken, reasons)
-    chosen, notes = [taken], []
+    chosen = [taken]
     for source in sources[1:]:
         numbers, differences = same_channels(first, taken, source)
         chosen.append(numbers)
@@ -106,6 +112,7 @@ def suggest(sources: Sequence[Source], compensation: str = "auto", base: Path = 
         tuple(_suggestions(first, reasons, dict(zip(taken, transforms, strict=True)))),
         compensation,
         tuple(notes),
+        tuple(spellings(sources)),
     )
 
 

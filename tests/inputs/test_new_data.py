@@ -167,7 +167,7 @@ def test_channels_are_found_by_marker_then_by_detector(tmp_path: Path) -> None:
     assert "b.fcs: V450-A (CD4) used as PE-A (CD4) of the run" in got.report.notes
     assert like(run, tmp_path, "a.fcs").data_hash == run.data_hash
     save(tmp_path, "c.npz", values[:, :2], ["CD4", "CD8"])
-    with pytest.raises(DataError, match=r"c.npz: has no channel PE-A CD4, which the run has; give files"):
+    with pytest.raises(DataError, match=r"c.npz: has no channel FITC-A, which the run has; give files"):
         like(run, tmp_path, "c.npz")
 
 
