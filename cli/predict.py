@@ -20,7 +20,12 @@ def command(run: Path, files: tuple[str, ...], output: Path, quiet: bool, **opti
     The files are compensated, transformed and scaled as in the run. For each event the result has its most
     probable population, the probabilities of all populations, their entropy, and the log predictive density.
     An event is implausible if its density is lower than that of 999 in 1,000 events simulated from the model.
-    The populations are those of `dpmix gate` with the same options.
+    The populations are those of `dpmix gate` with the same options. In a hierarchical run each file gets its
+    own weights and shift.
+
+    fit.csv has proportions and misfit of each file and population: the share of events in the 1% tail of
+    their population. A file whose misfit is three times that of any file of the run, or whose shift is
+    beyond those of the run, is flagged.
 
     \b
     Examples:
@@ -33,10 +38,12 @@ def command(run: Path, files: tuple[str, ...], output: Path, quiet: bool, **opti
     with ProgressDisplay(quiet):
         found = gate.predict(run, files, output, **gating.arguments(options))
     if not quiet:
-        for sample, n_events, implausible in zip(
-            found.samples, found.n_events, found.n_implausible, strict=True
-        ):
+        fit = found.fit
+        assert fit is not None
+        for s, sample in enumerate(found.samples):
+            n_events, implausible = found.n_events[s], found.n_implausible[s]
             click.echo(
-                f"{sample}: {n_events:,} events, {implausible:,} implausible ({implausible / n_events:.2%})"
+                f"{sample}: {n_events:,} events, {implausible:,} implausible ({implausible / n_events:.2%}), "
+                f"misfit {fit.misfit[s]:.1%}{'' if fit.fits[s] else ': does not fit'}"
             )
         click.echo(f"written: {output}")

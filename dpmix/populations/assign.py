@@ -6,7 +6,7 @@ T draws, S samples, N events, M events of a block, P populations.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 
 import numpy as np
@@ -15,6 +15,7 @@ from dpmix.engines.base import Engine
 from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.model.streams import Step, Stream
 from dpmix.populations import proportions
+from dpmix.populations.cohort import OwnTerms, terms_of_run
 from dpmix.populations.find import Populations
 from dpmix.populations.predictive import MeanDensity
 from dpmix.populations.result import Block
@@ -28,13 +29,16 @@ GOLDEN = np.float32(0.6180339887)  # fractional part of the golden ratio: succes
 
 
 def assign_events(
-    task: Task, found: Populations, medians: Medians | None = None
+    task: Task,
+    found: Populations,
+    medians: Medians | None = None,
+    own_terms: Sequence[OwnTerms] | None = None,
 ) -> Iterator[tuple[Block, Ints]]:
     """Assign all events to populations, sample by sample, block by block.
 
     Memberships use each sample's own proportions (`dpmix.populations.proportions`), log densities those of
-    the run. Both use the weights and the shift that a sample has in a hierarchical run. `medians` receives
-    the medians of each sample, except in a hierarchical run.
+    the run. Both use the weights and the shift that a sample has in a hierarchical run; `own_terms` gives
+    those of samples that are not in the run. `medians` receives the medians of each sample.
 
     Yields
     ------
@@ -49,12 +53,15 @@ def assign_events(
     with closing(task.make_engine(events.values)) as engine:
         for sample, first in enumerate(events.sample_starts[:-1]):
             end = int(events.sample_starts[sample + 1])
-            own = sample if found.run.cohort and not task.data else None
-            ratios = (
-                np.ones(weights.shape, np.float32)  # its weights are those of the run
-                if own is not None
-                else sample_ratios(task, found, weights, engine, sample, medians)
-            )
+            own = None if own_terms is None else own_terms[sample]
+            if found.run.cohort and not task.data:
+                own = terms_of_run(found.run, found.draws, sample)
+            if own is None:
+                ratios = sample_ratios(task, found, weights, engine, sample, medians)
+            else:
+                ratios = np.ones(weights.shape, np.float32)  # its weights are in its mixtures
+                if medians is not None:
+                    add_medians(task, found, engine, sample, own, medians)
             for start in range(int(first), end, BLOCK):
                 stop = min(start + BLOCK, end)
                 mean, log_density, counts = average_draws(found, engine, start, stop, ratios, random, own)
@@ -96,17 +103,9 @@ def sample_ratios(
     medians : Medians, optional
         Receives the medians of the sample.
     """
-    first, end = (int(at) for at in task.events.sample_starts[sample : sample + 2])
-    populations = np.zeros(end - first, np.int64)
-    if end - first > proportions.MOST_EVENTS:
-        for start in range(first, end, BLOCK):
-            stop = min(start + BLOCK, end)
-            shares, _ = found.memberships_in(found.reference, engine, start, stop)
-            populations[start - first : stop - first] = shares.argmax(axis=1)
-    rows, each = proportions.representatives(populations, found.n_populations)
-    name = hashlib.sha256(task.events.samples[sample].encode()).digest()[:8]
-    random = Stream(task.config.seed, 2, int.from_bytes(name, "little")).step(Step.PROPORTIONS)
-    values, drawn = task.events.values[first + rows], list[Ints]()
+    rows, each = representatives(task, found, engine, sample)
+    random = sample_stream(task, sample)
+    values, drawn = task.events.values[rows], list[Ints]()
     with closing(task.make_engine(values)) as few:
         memberships = (shares for shares, _ in found.memberships(few, 0, len(rows)))
         kept = None if medians is None else drawn
@@ -116,6 +115,45 @@ def sample_ratios(
     return proportions.ratios(own, weights)
 
 
+def representatives(
+    task: Task, found: Populations, engine: Engine, sample: int, own: OwnTerms | None = None
+) -> tuple[Ints, Array]:
+    """Return events that represent a sample, int64 [M], and how many each represents, float64 [M].
+
+    Parameters are those of `assign_events`; `own` has the sample's weights and shift in a hierarchical run.
+    """
+    first, end = (int(at) for at in task.events.sample_starts[sample : sample + 2])
+    populations = np.zeros(end - first, np.int64)
+    if end - first > proportions.MOST_EVENTS:
+        for start in range(first, end, BLOCK):
+            stop = min(start + BLOCK, end)
+            shares, _ = found.memberships_in(found.reference, engine, start, stop, own)
+            populations[start - first : stop - first] = shares.argmax(axis=1)
+    rows, each = proportions.representatives(populations, found.n_populations)
+    return first + rows, each
+
+
+def sample_stream(task: Task, sample: int) -> np.random.Generator:
+    """Return random numbers that depend on the sample's name, and not on the other samples."""
+    name = hashlib.sha256(task.events.samples[sample].encode()).digest()[:8]
+    return Stream(task.config.seed, 2, int.from_bytes(name, "little")).step(Step.PROPORTIONS)
+
+
+def add_medians(
+    task: Task, found: Populations, engine: Engine, sample: int, own: OwnTerms, medians: Medians
+) -> None:
+    """Add the medians of a sample with its own weights and shift, with populations drawn by memberships."""
+    rows, each = representatives(task, found, engine, sample, own)
+    values, random = task.events.values[rows], sample_stream(task, sample)
+    drawn = {}
+    with closing(task.make_engine(values)) as few:
+        for t in medians.draws.tolist():
+            shares, _ = found.memberships_in(t, few, 0, len(rows), own)
+            uniforms = random.random(len(rows), np.float32)
+            drawn[t] = proportions.draw_populations(np.ascontiguousarray(shares.T), uniforms)
+    medians.add(sample, task.events.scaling.to_transformed(values), each, drawn)
+
+
 def average_draws(
     found: Populations,
     engine: Engine,
@@ -123,7 +161,7 @@ def average_draws(
     stop: int,
     ratios: Floats,
     random: np.random.Generator,
-    sample: int | None = None,
+    own: OwnTerms | None = None,
 ) -> tuple[Floats, Array, Ints]:
     """Average memberships and densities of events start..stop-1 of one sample over the draws.
 
@@ -138,8 +176,8 @@ def average_draws(
     ratios : float32 [T, P]
         Result of `sample_ratios`.
     random : numpy Generator
-    sample : int, optional
-        Sample of a hierarchical run that the events belong to; `ratios` are then 1.
+    own : OwnTerms, optional
+        Weights and shift of the sample in a hierarchical run; `ratios` are then 1.
 
     Returns
     -------
@@ -154,7 +192,7 @@ def average_draws(
     mean_density = MeanDensity(n_events)
     counts = np.zeros(ratios.shape, np.int64)
     uniforms = random.random(n_events, np.float32)
-    for t, (by_run, log_density) in enumerate(found.memberships(engine, start, stop, sample)):
+    for t, (by_run, log_density) in enumerate(found.memberships(engine, start, stop, own)):
         for at in range(0, n_events, PART):
             part = slice(at, at + PART)
             terms = np.multiply(by_run[part].T, ratios[t][:, None], order="C")

@@ -1,8 +1,12 @@
-"""Samples in the draws of a hierarchical run: their mixtures, and the prior of their proportions."""
+"""Samples in the draws of a hierarchical run: their weights, shifts and mixtures, prior of proportions.
+
+T draws, K components, D channels, P populations.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,22 +14,42 @@ from dpmix.model.mixture import Array, Ints, Mixture
 from dpmix.runs.reader import Run
 
 
-def of_sample(mixture: Mixture, run: Run, chain: int, draw: int, sample: int) -> Mixture:
-    """Return the mixture of a draw for one sample of the run: its weights, and the means with its shift.
+class OwnTerms(NamedTuple):
+    """The weights and the shift of one sample in each draw of a hierarchical run.
+
+    Attributes
+    ----------
+    log_weights : float64 [T, K]
+    shifts : float64 [T, D]
+        Standardised scale; 0 in a run without shifts.
+    """
+
+    log_weights: Array
+    shifts: Array
+
+    def mixture(self, of_run: Mixture, t: int) -> Mixture:
+        """Return the mixture of the sample in draw t, from that of the run (standardised scale)."""
+        return replace(of_run, log_weights=self.log_weights[t], means=of_run.means + self.shifts[t])
+
+
+def terms_of_run(run: Run, draws: Ints, sample: int) -> OwnTerms:
+    """Return the terms of a sample of the run.
 
     Parameters
     ----------
-    mixture : Mixture
-        Of this draw, on the standardised scale.
     run : Run
         Hierarchical, on the standardised scale.
-    chain, draw, sample : int
+    draws : int64 [T, 2]
+        Chain and draw.
+    sample : int
     """
+    chains, numbers = draws.T
     own = run.cohort
     with np.errstate(divide="ignore"):
-        log_weights = np.log(own["sample_proportions"][chain, draw, sample])
-    shift = own["shifts"][chain, draw, sample] if "shifts" in own else 0.0
-    return replace(mixture, log_weights=log_weights, means=mixture.means + shift)
+        log_weights = np.log(own["sample_proportions"][chains, numbers, sample])
+    if "shifts" not in own:
+        return OwnTerms(log_weights, np.zeros((len(draws), len(run.channels))))
+    return OwnTerms(log_weights, own["shifts"][chains, numbers, sample])
 
 
 def prior_counts(run: Run, draws: Ints, components: Ints) -> Array | None:

@@ -29,7 +29,7 @@ from dpmix.engines.base import Engine
 from dpmix.errors import DataError
 from dpmix.model.mixture import Array, Floats, Ints, Mixture
 from dpmix.populations import alignment, partitions
-from dpmix.populations.cohort import of_sample
+from dpmix.populations.cohort import OwnTerms
 from dpmix.populations.modes import MakeEngine, nearest_components
 from dpmix.populations.pooling import POINTS, draw_points, mean_density, mixture_of_draw, pooled_draws, spread
 from dpmix.populations.predictive import log_predictive
@@ -120,30 +120,30 @@ class Populations:
         )
 
     def memberships(
-        self, engine: Engine, start: int, stop: int, sample: int | None = None
+        self, engine: Engine, start: int, stop: int, own: OwnTerms | None = None
     ) -> Iterator[tuple[Floats, Array]]:
         """Yield memberships and log densities of events start..stop-1 of an engine, draw by draw.
 
-        Memberships, float32 [M, P], use the weights of the run, or the weights and the shift that a sample
-        has in it. Log densities are float64 [M], on the standardised scale. The engine computes those of the
-        next draw while the caller uses these.
+        Memberships, float32 [M, P], use the weights of the run, or a sample's own weights and shift. Log
+        densities are float64 [M], on the standardised scale. The engine computes those of the next draw
+        while the caller uses these.
         """
         with ThreadPoolExecutor(1) as ahead:
-            following = ahead.submit(self.memberships_in, 0, engine, start, stop, sample)
+            following = ahead.submit(self.memberships_in, 0, engine, start, stop, own)
             for t in range(1, len(self.draws)):
                 found = following.result()
-                following = ahead.submit(self.memberships_in, t, engine, start, stop, sample)
+                following = ahead.submit(self.memberships_in, t, engine, start, stop, own)
                 yield found
             yield following.result()
 
     def memberships_in(
-        self, t: int, engine: Engine, start: int, stop: int, sample: int | None = None
+        self, t: int, engine: Engine, start: int, stop: int, own: OwnTerms | None = None
     ) -> tuple[Floats, Array]:
         """Return memberships and log densities in draw t."""
         chain, draw = self.draws[t]
         mixture = self.mixture(chain, draw)
-        if sample is not None:
-            mixture = of_sample(mixture, self.run, chain, draw, sample)
+        if own is not None:
+            mixture = own.mixture(mixture, t)
         return _memberships(engine, mixture, self.components[t], self.n_populations, start, stop)
 
 

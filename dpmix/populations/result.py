@@ -15,6 +15,7 @@ from dpmix.inputs.samples import Columns
 from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.populations.comparison import Comparison
 from dpmix.populations.hierarchy import Node
+from dpmix.populations.misfit import Fit
 from dpmix.populations.rasters import Rasters
 from dpmix.populations.strategy import Strategy
 from dpmix.populations.tree import Tree
@@ -167,6 +168,8 @@ class Gating:
         Gates along the tree; empty unless requested.
     comparison : Comparison, optional
         With the gates of a workspace; None unless requested.
+    fit : Fit, optional
+        Whether files that are not in the run fit it; None for the files of the run.
     """
 
     run: str
@@ -209,6 +212,7 @@ class Gating:
     strategies: tuple[Strategy, ...] = ()
     hierarchy: tuple[Node, ...] = ()
     comparison: Comparison | None = None
+    fit: Fit | None = None
 
     @property
     def n_populations(self) -> int:

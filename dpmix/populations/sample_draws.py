@@ -7,7 +7,7 @@ and `dpmix associate` reads them.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -122,7 +122,9 @@ class Medians:
         shape = len(self.draws), n_samples, n_populations, n_channels
         self.values: Floats = np.full(shape, np.nan, np.float32)
 
-    def add(self, sample: int, values: Array, each: Array, drawn: Sequence[Ints]) -> None:
+    def add(
+        self, sample: int, values: Array, each: Array, drawn: Sequence[Ints] | Mapping[int, Ints]
+    ) -> None:
         """Add a sample.
 
         Parameters
@@ -132,8 +134,8 @@ class Medians:
             Events that represent the sample, transformed scale.
         each : float64 [M]
             Number of events that each represents.
-        drawn : T of int64 [M]
-            Population of each event in each draw.
+        drawn : T of int64 [M], or a mapping of the numbers of draws to them
+            Population of each event in each draw, at least in `draws`.
         """
         orders = np.argsort(values, axis=0)
         for u, t in enumerate(self.draws.tolist()):

@@ -104,10 +104,6 @@ def prepare(
         A file is missing or cannot be used, or the data have changed since the run was made.
     """
     run = open_run(run_file)
-    if data and "shifts" in run.cohort:
-        raise ConfigError(
-            [f"--data: {run.path} has shifts (model.shifts), and the shifts of other files are not known"]
-        )
     config = _local_config(run, engine)
     backend = choose_backend(config.engine, option="--backend ").backend
     storage = Storage.of(

@@ -6,20 +6,24 @@ import logging
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from dpmix.engines.cpu import usable_cores
+from dpmix.errors import ConfigError
 from dpmix.model.mixture import Floats
-from dpmix.populations import alignment, find, sample_draws
+from dpmix.populations import alignment, find, misfit, sample_draws
 from dpmix.populations.assign import assign_events
+from dpmix.populations.cohort import OwnTerms
 from dpmix.populations.find import Populations
+from dpmix.populations.new_samples import fit_sample
 from dpmix.populations.result import Gating
 from dpmix.populations.summary import Summary
 from dpmix.populations.task import Task, prepare
-from dpmix.report import event_files, figures, findings, page, shifts, tables
+from dpmix.report import event_files, figures, findings, fit, page, shifts, tables
 from dpmix.report.additions import Additions
 from dpmix.runs.coarseness import choice_of
 from dpmix.runs.diagnostics import convergence
@@ -76,11 +80,16 @@ def gate(
     asked = Additions.of(with_map, strategy, compare)
     folder = Path(output)
     task = prepare(run_file, data, engine, folder)
+    if data and "shifts" in task.run.cohort:
+        raise ConfigError(
+            [f"--data: {task.run.path} has shifts (model.shifts); dpmix predict finds those of other files"]
+        )
     moved = shifts.to_subtract(task.run, formats) if calibrated else None
     asked.check(task)
     check_outputs(_paths(task, folder, formats, asked), overwrite, _inputs(task))
     found = task.find_populations(n_draws, level, n_populations)
-    gating, population = _write_events(task, found, folder, formats, memberships, moved)
+    own = _own_terms(task, found)
+    gating, population = _write_events(task, found, folder, formats, memberships, moved, own)
     if warning := findings.disagreement_warning(gating):
         log.warning("%s", warning)
     return _write_report(task, found, asked.add(task, gating, population, folder), folder)
@@ -98,16 +107,42 @@ def predict(
     engine: Sequence[str] = (),
     overwrite: bool = False,
 ) -> Gating:
-    """Gate new events with a run and write event files only, with the probability of every population.
+    """Gate new events with a run and write event files and fit.csv, with the probability of every population.
 
-    Parameters, return value and errors are those of `gate`.
+    In a hierarchical run each file gets its own weights and shift (`dpmix.populations.new_samples`); with
+    shifts, shifts.csv has those of the files. Parameters, return value and errors are those of `gate`. The
+    attribute `fit` of the result says whether the files fit the run.
     """
     folder = Path(output)
     task = prepare(run_file, data, engine, folder)
-    paths = event_files.event_paths(folder, formats, task.events.samples, task.events.sources)
+    paths = [
+        *event_files.event_paths(folder, formats, task.events.samples, task.events.sources),
+        *fit.paths(folder, task.run),
+    ]
     check_outputs(paths, overwrite, _inputs(task))
     found = task.find_populations(n_draws, level, n_populations)
-    return _write_events(task, found, folder, formats, memberships=True)[0]
+    own = _own_terms(task, found)
+    gating = _write_events(task, found, folder, formats, memberships=True, own=own)[0]
+    events = task.events
+    measured = misfit.measure(
+        found, task.make_engine, events.values, events.sample_starts, own, task.config.seed
+    )
+    gating = replace(gating, fit=measured)
+    fit.write_fit(folder, gating, task.run)
+    for warning in fit.warnings(gating):
+        log.warning("%s", warning)
+    return gating
+
+
+def _own_terms(task: Task, found: Populations) -> list[OwnTerms] | None:
+    """Return the weights and shifts of new files in a hierarchical run; None for others."""
+    if not found.run.cohort or not task.data:
+        return None
+    events = task.events
+    return [
+        fit_sample(found, task.make_engine, events.values[start:stop], name, task.config.seed)
+        for name, (start, stop) in zip(events.samples, pairwise(events.sample_starts), strict=True)
+    ]
 
 
 def _paths(task: Task, folder: Path, formats: Sequence[str], asked: Additions) -> list[Path]:
@@ -139,10 +174,12 @@ def _write_events(
     formats: Sequence[str],
     memberships: bool,
     moved: Floats | None = None,
+    own: Sequence[OwnTerms] | None = None,
 ) -> tuple[Gating, npt.NDArray[np.int32]]:
     """Assign all events and write them; return the gating and the population of each event, int32 [N].
 
-    `moved`, float32 [S, D], is subtracted from the values that are written.
+    `moved`, float32 [S, D], is subtracted from the values that are written. `own` has the weights and shifts
+    of samples that are not in the run.
     """
     summary = Summary.empty(task.events, found)
     with event_files.open_writers(
@@ -154,7 +191,7 @@ def _write_events(
         n_populations=found.n_populations,
         memberships=memberships,
     ) as writers:
-        for block, counts in assign_events(task, found, summary.medians):
+        for block, counts in assign_events(task, found, summary.medians, own):
             summary.add(block, counts)
             writers.write(
                 block if moved is None else replace(block, values=block.values - moved[block.sample])
@@ -171,8 +208,8 @@ def _write_report(task: Task, found: Populations, gating: Gating, folder: Path) 
     run = open_run(task.run.path, transformed=True)
     alignment.write_aligned(folder / "aligned.nc", run, found.draws, found.order)
     mixing = convergence(run)
-    if "shifts" in run.cohort:
-        shifts.write_shifts(folder / shifts.TABLE, run)
+    if (drawn := shifts.draws_of(run)) is not None:
+        shifts.write_shifts(folder / shifts.TABLE, drawn, run.constants["sample"].tolist(), run.channels)
         if warning := shifts.shift_warning(gating, run):
             log.warning("%s", warning)
 

@@ -61,7 +61,7 @@ def to_subtract(run: Run, formats: Sequence[str]) -> Floats:
     return shifts
 
 
-def write_shifts(path: Path, run: Run) -> None:
+def write_shifts(path: Path, draws: Array, samples: Sequence[str], channels: Sequence[str]) -> None:
     """Write shifts.csv: one row per sample and channel.
 
     `shift` is the posterior mean of what the sample adds to the values of the channel, on the transformed
@@ -70,22 +70,21 @@ def write_shifts(path: Path, run: Run) -> None:
     Parameters
     ----------
     path : Path
-    run : Run
-        Transformed scale, with shifts.
+    draws : float64 [T, S, D]
+        Transformed scale.
+    samples, channels : sequence of str
 
     Raises
     ------
     DataError
         The file cannot be written.
     """
-    draws = draws_of(run)
-    assert draws is not None
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(["sample", "channel", "shift", "low", "high"])
-    for s, rows in enumerate(np.stack(interval(draws), axis=-1)):
-        for channel, numbers in zip(run.channels, rows.tolist(), strict=True):
-            table.writerow([run.constants["sample"][s], channel, *numbers])
+    for sample, rows in zip(samples, np.stack(interval(draws), axis=-1), strict=True):
+        for channel, numbers in zip(channels, rows.tolist(), strict=True):
+            table.writerow([sample, channel, *numbers])
     write_text(path, text.getvalue())
 
 

@@ -63,6 +63,11 @@ _CONVERGENCE: dict[str, tuple[tuple[str, ...], npt.DTypeLike]] = {
 }
 
 
+def subset_rows(n_events: int, n_kept: int) -> npt.NDArray[np.int64]:
+    """Return the rows of the events that the run file keeps (`event_subset`): evenly spaced in the data."""
+    return np.linspace(0, n_events - 1, n_kept).astype(np.int64)
+
+
 @dataclass(frozen=True)
 class Record:
     """Record of one sweep of one chain, or of one step of one start of Bayesian EM.

@@ -29,7 +29,7 @@ from dpmix.model.normal_wishart import ARITHMETIC
 from dpmix.model.prior import Prior
 from dpmix.runs import coarseness, cohort, initialise
 from dpmix.runs.describe import describe_engine
-from dpmix.runs.layout import COUNTS, EVENT_SUBSET, REFERENCES, SUBSET_WEIGHTS, WEIGHTS, Layout
+from dpmix.runs.layout import COUNTS, EVENT_SUBSET, REFERENCES, SUBSET_WEIGHTS, WEIGHTS, Layout, subset_rows
 from dpmix.runs.monitors import reference_events
 from dpmix.runs.profile import Profile
 from dpmix.runs.reader import Run, open_run
@@ -282,7 +282,7 @@ def _event_subset(events: Events) -> Constants:
 
     `dpmix gate` finds valleys between populations in them, so it needs no data files for that.
     """
-    rows = np.linspace(0, len(events.values) - 1, min(len(events.values), SUBSET_EVENTS)).astype(np.int64)
+    rows = subset_rows(len(events.values), min(len(events.values), SUBSET_EVENTS))
     subset: Constants = {EVENT_SUBSET: (("subset", "channel"), np.asarray(events.values[rows]))}
     if events.weights is not None:
         subset[SUBSET_WEIGHTS] = ("subset",), events.weights.of_events(rows).astype(np.float64)

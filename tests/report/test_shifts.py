@@ -85,6 +85,13 @@ def test_calibrated_fcs_files_are_refused(run_file: Path) -> None:
         gate(run_file, run_file.parent / "csv", formats=["csv"], calibrated=True)
 
 
-def test_other_files_are_refused(run_file: Path) -> None:
-    with pytest.raises(ConfigError, match="the shifts of other files are not known"):
+def test_gate_of_other_files_is_for_predict(run_file: Path) -> None:
+    with pytest.raises(ConfigError, match="dpmix predict finds those of other files"):
         gate(run_file, run_file.parent / "other", data=[run_file.parent / "s0.csv"])
+
+
+def test_medians_move_with_the_shifts(gating: Gating) -> None:
+    assert gating.medians is not None
+    order = np.argsort(-SHARES.sum(axis=0))
+    found = gating.medians.mean(axis=0)  # [S, P, D]
+    np.testing.assert_allclose(found, CENTRES[order] + SHIFTS[:, None], atol=0.15)
