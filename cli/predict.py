@@ -44,6 +44,7 @@ def command(run: Path, files: tuple[str, ...], output: Path, quiet: bool, **opti
             n_events, implausible = found.n_events[s], found.n_implausible[s]
             click.echo(
                 f"{sample}: {n_events:,} events, {implausible:,} implausible ({implausible / n_events:.2%}), "
-                f"misfit {fit.misfit[s]:.1%}{'' if fit.fits[s] else ': does not fit'}"
+                f"misfit {fit.misfit[s]:.1%} (limit {fit.standard.limit:.1%})"
+                f"{'' if fit.fits[s] else ': does not fit'}"
             )
         click.echo(f"written: {output}")

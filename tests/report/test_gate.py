@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import os
 import shutil
 import sys
@@ -131,7 +132,7 @@ def files_of(folder: Path) -> set[str]:
 
 def test_all_files_are_written(folder: Path, gated: Gating, predicted: Gating) -> None:
     assert files_of(folder / "all") == EVERYTHING
-    assert files_of(folder / "new") == {"events.parquet"}
+    assert files_of(folder / "new") == {"events.parquet", "fit.csv"}
     assert gated.samples == predicted.samples == ("a.fcs", "b.fcs")
     assert gated.channels == tuple(MARKERS)
     assert gated.n_events.sum() == TAKEN
