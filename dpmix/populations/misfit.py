@@ -1,4 +1,4 @@
-"""Whether new files fit a run: the share of events in the tail of their population, by file and population.
+"""Test the fit of new files to a run: shares of events in the tail of their population, by file.
 
 The score of an event is the log density of its population at the event, without the weight of the
 population: a file with other proportions fits. It is computed in the reference draw, with the file's own
@@ -73,7 +73,7 @@ class Standard:
 
 @dataclass(frozen=True)
 class Fit:
-    """Whether new files fit a run.
+    """The fit of new files to a run, by file and population.
 
     Attributes
     ----------

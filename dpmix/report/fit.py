@@ -1,4 +1,4 @@
-"""Whether new files fit a run (`dpmix.populations.misfit`): fit.csv, shifts.csv and warnings."""
+"""The fit of new files to a run (`dpmix.populations.misfit`): fit.csv, shifts.csv and warnings."""
 
 from __future__ import annotations
 

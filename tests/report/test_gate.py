@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
-import re
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -880,9 +880,12 @@ def test_predict_says_how_much_is_implausible(folder: Path, tmp_path: Path) -> N
     lines = []
     for name, n_events in (("b.fcs", 1_500), ("a.fcs", 2_500)):
         n = table.implausible[table["sample"] == name].sum()
-        lines.append(f"{name}: {n_events:,} events, {n} implausible ({n / n_events:.2%})")
-    assert result.stdout.splitlines() == [*lines, f"written: {tmp_path}"]
-    assert files_of(tmp_path) == {"events.parquet"}
+        lines.append(f"{name}: {n_events:,} events, {n} implausible ({n / n_events:.2%}), misfit ")
+    *shown, written = result.stdout.splitlines()
+    assert written == f"written: {tmp_path}"
+    assert [line[: len(start)] for line, start in zip(shown, lines, strict=True)] == lines
+    assert all(re.search(r"misfit \d\.\d% \(limit \d+\.\d%\)$", line) for line in shown)
+    assert files_of(tmp_path) == {"events.parquet", "fit.csv"}
 
 
 @pytest.mark.parametrize("command", ["gate", "predict"])
