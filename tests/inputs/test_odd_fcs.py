@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import falsified_files
+import flowio
 import numpy as np
 import odd_files
 import pytest
@@ -226,3 +227,25 @@ def test_a_copy_states_the_warnings_of_its_original(tmp_path: Path) -> None:
     assert again.keywords["dpmix_warning"] == header.warnings[0]
     assert again.warnings == (f"copied from a file with this warning: {header.warnings[0]}",)
     np.testing.assert_array_equal(read_events(again)[:, :4], WORDS)
+
+
+def test_four_numbers_that_agree_may_be_false_together(tmp_path: Path) -> None:
+    """The length of TEXT is wrong by 4 in all offsets but $BEGINDATA: HEADER fits $ENDDATA and $TOT."""
+    file = odd_files.floats(NO_TIME, header=moved(4), text=odd_files.longer(4), tail=odd_files.TAIL)
+    assert opened(tmp_path / "a.fcs", file) is None
+
+
+@pytest.mark.parametrize(
+    ("owner", "choice"), [("text", "use_header_offsets"), ("header", "ignore_offset_discrepancy")]
+)
+def test_a_refused_file_can_be_written_again_with_flowio(tmp_path: Path, owner: str, choice: str) -> None:
+    """As docs/reference/fcs-deviations.md says."""
+    (tmp_path / "a.fcs").write_bytes(odd_files.floats(NO_TIME, tail=odd_files.TAIL, **{owner: moved(4)}))
+    with pytest.raises(DataError, match="nothing in the file shows which is right"):
+        read_header(tmp_path / "a.fcs")
+    with pytest.raises(flowio.exceptions.DataOffsetDiscrepancyError):
+        flowio.FlowData(tmp_path / "a.fcs")
+    flowio.FlowData(tmp_path / "a.fcs", **{choice: True}).write_fcs(tmp_path / "b.fcs")
+    found = opened(tmp_path / "b.fcs", (tmp_path / "b.fcs").read_bytes())
+    assert found is not None
+    np.testing.assert_array_equal(found[1], FLOATS)
