@@ -66,7 +66,7 @@ def command(run: Path, output: Path, quiet: bool, **options: Any) -> None:
       strategy.csv         with --strategy: gates of each population, purity and yield
       shifts.csv           of a run with model.shifts: shift of each sample and channel
       compare.csv          with --compare: F1 of each gate of the workspace
-      gates.xml            with --strategy: these gates as GatingML 2.0, for FlowJo and FlowKit
+      gates.xml            with --strategy: these gates as GatingML 2.0, for example for FlowKit
       hierarchy.csv, .xml  with --strategy: gates of branches of the tree and populations inside
 
     \b

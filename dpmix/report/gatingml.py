@@ -1,4 +1,4 @@
-"""Write the gates of populations as GatingML 2.0, which FlowKit, FlowJo, Cytobank and others open.
+"""Write the gates of populations as GatingML 2.0, which FlowKit and other programs read.
 
 Each gate is a polygon or an ellipse in two channels of the data files, and the parent of the gate after it.
 The last gate of a population is named `population_3`, those before it `population_3_step_1` and so on. In a

@@ -60,8 +60,16 @@ def test_noise_about_zero_is_one_lobe(end: float, bright: float) -> None:
             assert lobes(fitted, centre * sd, sd) * (1 - bright) < 0.005, (sd, centre, str(fitted))
 
 
+@pytest.mark.parametrize("sd", [0.3, 1.0, 3.0])
+def test_noise_of_mass_cytometry_is_one_lobe(sd: float) -> None:
+    """Its default is arcsinh(x / 5); noise about zero is that of randomisation and of a few ions."""
+    for centre in (-0.5, 0.0, 1.0, 3.0):
+        assert lobes(Transform("arcsinh", cofactor=5.0), centre, sd) == 0.0
+
+
 def test_a_fixed_width_splits_noise() -> None:
-    """The test above can fail: w = 0.5, the default up to 0.1.0, makes two lobes of wide noise."""
+    """The tests above can fail: w = 0.5, the default up to 0.1.0, makes two lobes of wide noise."""
+    assert lobes(Transform("arcsinh", cofactor=5.0), 0.0, 50.0) > 0.4
     assert lobes(Transform("logicle", t=262_144.0), 0.0, 1_000.0) > 0.4
     assert lobes(Transform("logicle", t=262_144.0, w=0.0), 0.0, 100.0) > 0.4
 
