@@ -27,7 +27,7 @@ from dpmix.inputs.fcs_values import Order, unpacked
 CLOCK = re.compile(
     r"^time|^HDR-T$|^(event|row)[ _.-]?(#|no|num|number|count|id|index)$", re.IGNORECASE
 )  # names of channels that ascend from event to event
-SAMPLED = 4096  # events of a channel that are read to see whether it ascends
+SAMPLED, FEW = 4096, 256  # events of a channel that are read to see whether it ascends
 LEAST_STEPS = 8  # changes from one of these events to the next, below which nothing can be said
 MOST_DESCENTS = 0.05  # share of the changes: a clock may be reset, and noise has a half
 EDGE = 16  # events at either end that show how far a clock goes from one event to the next
@@ -142,16 +142,48 @@ def clock_confirms(data: DataSet, place: Place, row: np.dtype[np.void], clock: C
     It shows the place to be wrong where it does not ascend, up to ties and a few resets, and where an event
     outside continues it: then the place is moved by whole events.
     """
+    found = ascends(data, place, row, clock, SAMPLED)
+    return found and not _continues(data, place, row, clock, data.count(place, row.itemsize))
+
+
+def ascends(
+    data: DataSet, place: Place, row: np.dtype[np.void], clock: Clock, sampled: int = FEW
+) -> bool | None:
+    """Return whether a channel ascends, up to ties and a few resets; None where it hardly changes."""
     n_events = data.count(place, row.itemsize)
-    numbers = np.unique(np.linspace(0, n_events - 1, min(n_events, SAMPLED)).astype(np.int64))
-    values = _clock_values(data, place, row, clock, numbers.tolist())
+    numbers = np.unique(np.linspace(0, n_events - 1, min(n_events, sampled)).astype(np.int64))
+    return _ascending(_clock_values(data, place, row, clock, numbers.tolist()), LEAST_STEPS)
+
+
+def _ascending(values: npt.NDArray[np.float64], least_changes: float) -> bool | None:
+    """Return whether values ascend, up to ties and a few resets; None where they hardly change."""
     if not np.isfinite(values).all():
         return False
     steps = np.diff(values)
     changes, descents = np.count_nonzero(steps), np.count_nonzero(steps < 0)
-    if changes < LEAST_STEPS:
-        return None
-    return bool(descents <= MOST_DESCENTS * changes) and not _continues(data, place, row, clock, n_events)
+    return None if changes < least_changes else bool(descents <= MOST_DESCENTS * changes)
+
+
+def bytes_to_clock(data: DataSet, place: Place, row: np.dtype[np.void], clock: Clock) -> int:
+    """Return by how many bytes a place must move, less than an event, for a channel to ascend; 0 for none.
+
+    Half of the values must change, because other columns may ascend, for example the numbers of samples.
+    """
+    assert row.fields is not None
+    dtype, at = row.fields[clock.field][:2]
+    size, n_events = row.itemsize, data.count(place, row.itemsize)
+    numbers = np.unique(np.linspace(1, n_events - 2, min(max(n_events - 2, 0), FEW)).astype(np.int64))
+    least = max(LEAST_STEPS, len(numbers) / 2)
+    firsts = [place.first + number * size + at for number in numbers.tolist()]
+    around = [data.bytes(first - size, first + size + dtype.itemsize) for first in firsts]
+    for step in sorted(range(1 - size, size), key=abs):
+        start = size + step
+        cut = b"".join(part[start : start + dtype.itemsize] for part in around)
+        with np.errstate(invalid="ignore"):
+            values = unpacked(np.frombuffer(cut, dtype), clock.order, clock.mask).astype(np.float64)
+        if _ascending(values, least):
+            return step
+    return 0
 
 
 def _continues(data: DataSet, place: Place, row: np.dtype[np.void], clock: Clock, n_events: int) -> bool:

@@ -3,7 +3,8 @@
 HEADER and TEXT both say where DATA lies. Where they disagree, a place is discarded that overlaps HEADER or
 TEXT, ends beyond the file, or has a length that does not fit $TOT. One of the remaining places must be
 confirmed (`dpmix.inputs.fcs_evidence`): by a channel that counts time or events, or because the events fill
-the file there. The file is refused otherwise. Every disagreement gives a warning.
+the file there. The file is refused otherwise. Every disagreement gives a warning. So does a
+channel of time that does not ascend where they agree; the file is refused if it ascends some bytes away.
 """
 
 from __future__ import annotations
@@ -15,10 +16,19 @@ from typing import NamedTuple
 import numpy as np
 
 from dpmix.errors import DataError
-from dpmix.inputs.fcs_evidence import Clock, DataSet, Place, clock_confirms, fills_file
+from dpmix.inputs.fcs_evidence import (
+    Clock,
+    DataSet,
+    Place,
+    ascends,
+    bytes_to_clock,
+    clock_confirms,
+    fills_file,
+)
 from dpmix.inputs.fcs_text import AGAIN, HEADER_BYTES, Text, quoted, whole_number
 
 FILLS = "the events fill the file between TEXT and its end there"
+REORDERED = "the values of {} do not ascend: the events are in another order, or elsewhere in the file"
 
 
 class Stated(NamedTuple):
@@ -96,6 +106,7 @@ def place_events(data: DataSet, row: np.dtype[np.void], clocks: Sequence[Clock])
         warnings += _spare(data, [place], row.itemsize)
     elif agree:
         place = standing[0]
+        warnings += _clock_warning(data, place, row, clocks)
     else:
         place, why = _confirmed(data, standing, places, row, clocks)
     if agree and _overlaps_text(data.text, place.first, row.itemsize, with_padding=False):
@@ -164,6 +175,27 @@ def _confirmed(
     if len(filling) == 1 and not noise:
         return filling[0], FILLS
     raise DataError(f"{data.path}: {_disagreement(places)}; {found}; {AGAIN}")
+
+
+def _clock_warning(data: DataSet, place: Place, row: np.dtype[np.void], clocks: Sequence[Clock]) -> list[str]:
+    """Return a warning where no channel of time ascends at the place that HEADER and TEXT agree on.
+
+    Raises
+    ------
+    DataError
+        Such a channel ascends near this place.
+    """
+    verdicts = [ascends(data, place, row, clock) for clock in clocks]
+    if True in verdicts or False not in verdicts:
+        return []
+    clock = clocks[verdicts.index(False)]
+    if step := bytes_to_clock(data, place, row, clock):
+        where = f"{abs(step)} bytes {'after' if step > 0 else 'before'} this place"
+        found = (
+            f"HEADER and TEXT place the events at byte {place.first}, but {clock.name} ascends only {where}"
+        )
+        raise DataError(f"{data.path}: {found}; {AGAIN}")
+    return [REORDERED.format(clock.name)]
 
 
 def _only_place(data: DataSet, problems: dict[Place, str], agree: bool, row_bytes: int) -> Place:

@@ -125,6 +125,8 @@ def data_sets(*files: bytes) -> bytes:
     return b"".join([*parts, files[-1]])
 
 
+SHUFFLED = RANDOM.permutation(FLOATS)
+SHUFFLED_FILE = fcs_bytes(keywords_of(SHUFFLED, NAMES), SHUFFLED.tobytes())
 LINK = {"NEXTDATA": "0" * 12}
 BITS_10 = {f"P{n}B": 10 for n in range(1, 5)}
 
@@ -165,6 +167,11 @@ CASES = [
         "HEADER and TEXT differ, and neither fits `$TOT`",
         floats(header=lambda a, b: (a, b - 3), text=lambda a, b: (a + 4, b)),
     ),
+    Case(
+        "HEADER and TEXT place the events 4 bytes too early; Time ascends only in the right place",
+        floats(header=moved(-4), text=moved(-4), gap=bytes(4)),
+    ),
+    Case("Time does not ascend", SHUFFLED_FILE, SHUFFLED),
     Case("no number as an offset of DATA in HEADER", floats(header=lambda a, b: ("x", b)), FLOATS),
     Case("no number as an offset of TEXT in HEADER", floats(text_place=lambda a, b: ("5x", b))),
     Case("no offsets of DATA at all", floats(header=lambda *_: (0, 0), text=None)),

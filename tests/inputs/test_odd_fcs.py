@@ -153,6 +153,34 @@ def test_a_channel_that_counts_decides_where_columns_are_shifted(
     assert f"the values of {clock} ascend only there" in found[0].warnings[0]
 
 
+@pytest.mark.parametrize("step", [-7, -4, -1, 1, 2, 6])
+@pytest.mark.parametrize("truth", [FLOATS, WORDS])
+def test_the_same_false_first_byte_is_refused_where_time_ascends_elsewhere(
+    tmp_path: Path, truth: np.ndarray, step: int
+) -> None:
+    """As after an edit of TEXT that moved the events, with no offset adjusted."""
+    places = {"header": moved(step), "text": moved(step)}
+    file = fcs_bytes(keywords_of(truth, NAMES), truth.tobytes(), gap=bytes(20), tail=bytes(20), **places)
+    assert opened(tmp_path / "a.fcs", file) is None
+
+
+def test_reordered_events_are_read_with_a_warning(tmp_path: Path) -> None:
+    """Sorted by another column, which then ascends where Time does not."""
+    events = np.random.default_rng(4).permutation(np.repeat(FLOATS, 10, axis=0))
+    events[:, 0] = np.arange(400) // 40  # ten clusters
+    file = fcs_bytes(keywords_of(events, NAMES), events.tobytes())
+    found = opened(tmp_path / "a.fcs", file)
+    assert found is not None
+    np.testing.assert_array_equal(found[1], events)
+    assert (
+        found[0].warnings[0].startswith("the values of Time do not ascend: the events are in another order")
+    )
+    file = fcs_bytes(keywords_of(events, ["Event #", *NAMES[1:]]), events.tobytes())
+    found = opened(tmp_path / "a.fcs", file)
+    assert found is not None
+    assert found[0].warnings == (), "one channel that ascends is enough"
+
+
 def test_a_clock_that_is_reset_or_stands_still_still_decides(tmp_path: Path) -> None:
     events = np.random.default_rng(3).normal(300, 60, (20_000, 4)).astype("<f4")
     events[:, 3] = np.arange(20_000) // 50 % 150
