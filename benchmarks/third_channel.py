@@ -121,7 +121,7 @@ def f1_of(gated: Flags, own: Flags) -> float:
 
 
 def with_ellipsoid(values: Array, own: Flags, gates: Gates) -> tuple[Any, ...]:
-    """Return the best sequence with an ellipsoid, by F1; the gates themselves where there is none."""
+    """Return the best sequence with an ellipsoid, by F1; the gates themselves where no ellipsoid exists."""
     known = {channel for gate in gates for channel in gate.channels}
     best: tuple[float, tuple[Any, ...]] = (0.0, gates)
     for start in {0, len(gates) - 1, len(gates)}:
