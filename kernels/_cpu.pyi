@@ -1,7 +1,8 @@
 """Type stub of the native module (kernels/cpu/module*.cpp): CPU engine, exact sums, parameter draws.
 
-The callers, in `dpmix.engines` and `dpmix.model`, check shapes and values. N events, D channels,
-K components, P populations or pairs. All arrays are C-contiguous; the methods release the interpreter's lock.
+The callers, in `dpmix.engines`, `dpmix.model` and `dpmix.drift`, check shapes and values. N events,
+D channels, K components, P populations or pairs. All arrays are C-contiguous; the methods release the
+interpreter's lock.
 """
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy.typing as npt
 CHUNK: int
 MAX_CHANNELS: int
 MAX_COMPONENTS: int
+MAX_NEIGHBOURS: int
 
 def isas() -> list[str]:
     """Return the instruction sets that this processor has, best first."""
@@ -200,3 +202,28 @@ class Engine:
 
         For tests and benchmarks.
         """
+
+def nearest_predecessors(
+    times: npt.NDArray[np.float64],  # [n], ascending
+    order: npt.NDArray[np.int64],  # [n], a permutation
+    out: npt.NDArray[np.int32],  # [n, m], written
+) -> None:
+    """Write for each point the m nearest of those before it in the order, -1 after the last one."""
+
+def vecchia(
+    times: npt.NDArray[np.float64],  # [n]
+    values: npt.NDArray[np.float64],  # [n]
+    known: npt.NDArray[np.float64],  # [n]: variances
+    neighbours: npt.NDArray[np.int32],  # [n, m]
+    correlation: int,
+    variance: float,
+    range: float,
+    nugget: float,
+    threads: int,
+    out: npt.NDArray[np.float64],  # [7, 4], written
+) -> None:
+    """Write the sums of Vecchia's likelihood; see `dpmix.drift.likelihood`.
+
+    Rows 0 to 3: log determinant, y'y, 1'y and 1'1 of the whitened vectors, each with its derivatives.
+    Rows 4 to 6: the information in columns 0 to 2.
+    """

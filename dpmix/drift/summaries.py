@@ -1,0 +1,80 @@
+"""Robust summaries of the events in order of time: medians of blocks, with their standard errors."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpmix.model.mixture import Array, Floats, Ints
+
+SMALLEST_BLOCK = 50
+"""Events: the standard error of a smaller block's median is itself hardly known."""
+
+MOST_BLOCKS = 1_024
+"""A block is then a thousandth of the recording, shorter than what a person would cut out by hand."""
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Blocks of consecutive events.
+
+    Attributes
+    ----------
+    starts : int64 [B + 1]
+        Block b has the events starts[b] to starts[b + 1].
+    times : float64 [B]
+        Median time of the events of each block.
+    medians, errors : float64 [B, D]
+        Median of each channel, and its standard error.
+    """
+
+    starts: Ints
+    times: Array
+    medians: Array
+    errors: Array
+
+
+def block_starts(n_events: int, most: int = MOST_BLOCKS) -> Ints:
+    """Return the starts of blocks of equal size (to one event), int64 [B + 1].
+
+    Raises
+    ------
+    ValueError
+        There are fewer than 2 blocks of `SMALLEST_BLOCK` events.
+    """
+    count = min(most, n_events // SMALLEST_BLOCK)
+    if count < 2:
+        raise ValueError(f"got {n_events} events, need {2 * SMALLEST_BLOCK} at least")
+    return np.linspace(0, n_events, count + 1).astype(np.int64)
+
+
+def summarise(values: Floats | Array, times: Array, starts: Ints) -> Blocks:
+    """Return the medians of blocks and their standard errors.
+
+    The standard error of the median of n events is half the distance between its order statistics n / 2 -
+    sqrt(n) / 2 and n / 2 + sqrt(n) / 2, which needs no distribution (David and Nagaraja 2003, Order
+    Statistics, 7.1). All blocks of a channel share the mean of theirs: that of one block is known to a
+    third only.
+
+    Parameters
+    ----------
+    values : float32 or float64 [N, D]
+        Events in order of time.
+    times : float64 [N]
+        Ascending.
+    starts : int64 [B + 1]
+        Starts of the blocks; every block has events.
+    """
+    count, dim = len(starts) - 1, values.shape[1]
+    medians, widths, middle = np.empty((count, dim)), np.empty((count, dim)), np.empty(count)
+    for b, (start, stop) in enumerate(itertools.pairwise(starts)):
+        own = np.sort(values[start:stop], axis=0).astype(np.float64)
+        n = len(own)
+        low = max(int(np.floor(0.5 * (n - np.sqrt(n)))), 0)
+        medians[b] = 0.5 * (own[(n - 1) // 2] + own[n // 2])
+        widths[b] = 0.5 * (own[n - 1 - low] - own[low]) * np.sqrt(n) / (n - 1 - 2 * low)  # whole ranks
+        middle[b] = np.median(times[start:stop])
+    errors = np.broadcast_to(widths.mean(axis=0), medians.shape)
+    return Blocks(starts, middle, medians, errors)

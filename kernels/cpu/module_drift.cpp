@@ -1,0 +1,51 @@
+// The part of dpmix.kernels._cpu for dpmix.drift: Vecchia's likelihood on NumPy arrays.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include "vecchia.hpp"
+
+namespace nb = nanobind;
+
+namespace dpmix {
+namespace {
+
+template <class Number, std::size_t DIMENSIONS>
+using ArrayOf = nb::ndarray<Number, nb::ndim<DIMENSIONS>, nb::c_contig, nb::device::cpu>;
+using In = ArrayOf<const double, 1>;
+
+void neighbours(In times, ArrayOf<const std::int64_t, 1> order, ArrayOf<std::int32_t, 2> out) {
+    const nb::gil_scoped_release released;
+    nearest_predecessors(times.data(), order.data(), times.shape(0), static_cast<int>(out.shape(1)),
+                         out.data());
+}
+
+// Rows of `out`: log determinant, y'y, 1'y, 1'1 of the whitened vectors, each with its three derivatives; then
+// the information.
+void sums(In times, In values, In known, ArrayOf<const std::int32_t, 2> near, int correlation,
+          double variance, double range, double nugget, int threads, ArrayOf<double, 2> out) {
+    const nb::gil_scoped_release released;
+    const VecchiaSums found =
+        vecchia({times.shape(0), static_cast<int>(near.shape(1)), times.data(), values.data(), known.data(),
+                 near.data(), static_cast<Correlation>(correlation), variance, range, nugget},
+                threads);
+    const double totals[4] = {found.log_det, found.yy, found.xy, found.xx};
+    const double* slopes[4] = {found.d_log_det, found.d_yy, found.d_xy, found.d_xx};
+    for (std::size_t row = 0; row < 4; row++) {
+        out(row, 0) = totals[row];
+        for (std::size_t p = 0; p < 3; p++) out(row, p + 1) = slopes[row][p];
+    }
+    for (std::size_t p = 0; p < 3; p++)
+        for (std::size_t q = 0; q < 3; q++) out(p + 4, q) = found.information[p > q ? p : q][p > q ? q : p];
+}
+
+}  // namespace
+
+void bind_drift(nb::module_& module) {
+    using namespace nb::literals;
+    module.attr("MAX_NEIGHBOURS") = MAX_NEIGHBOURS;
+    module.def("nearest_predecessors", &neighbours, "times"_a, "order"_a, "out"_a.noconvert());
+    module.def("vecchia", &sums, "times"_a, "values"_a, "known"_a, "neighbours"_a, "correlation"_a,
+               "variance"_a, "range"_a, "nugget"_a, "threads"_a, "out"_a.noconvert());
+}
+
+}  // namespace dpmix
