@@ -1,0 +1,177 @@
+"""Choose the level for each labelled set on the other sets, and compare it with the default.
+
+    python benchmarks/gating.py --only dpmix --seeds 5 --runs RUNS    # makes the runs
+    python benchmarks/levels.py RUNS                                  # all samples and seeds that are there
+    python benchmarks/levels.py RUNS --sets gvhd,hipc                 # the other sets from earlier calls
+
+Each run gives one tree, that of its mean density, which is cut at every level. Populations that few draws
+support are not merged, so results differ a little from those of gating.py. The events are those that the run
+file keeps.
+
+The level for a set is the one with the best score on the other sets: the mean of mean F1, F-measure and
+adjusted Rand index, averaged over samples and seeds, then over sets. `benchmarks/results/levels.json` keeps
+the scores of every set and level.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from clusterings import Ints
+from gating import SCORES, SETS, samples, tools
+from record import FOLDER, read_results, said, write_results
+from sklearn.metrics import adjusted_rand_score
+
+from dpmix.engines.cpu import CpuEngine
+from dpmix.model.mixture import Floats
+from dpmix.populations.find import Populations, find_populations
+from dpmix.populations.tree import LEVEL
+from dpmix.runs.layout import EVENT_SUBSET
+from dpmix.runs.reader import open_run
+
+LEVELS = (2.1, 2.25, 2.4, LEVEL, 2.6, 2.75, 3.0)
+
+Means = dict[str, float]  # by score, and "between seeds"
+
+
+def modes_of_events(found: Populations, events: Floats) -> Ints:
+    """Return the mode of the mean density that each event belongs to, int64 [M]."""
+    tree = found.tree
+    total = np.full((len(events), len(tree.heights)), -np.inf)
+    with closing(CpuEngine(events, threads=1)) as engine:
+        of_draws = tree.modes.reshape(len(found.pooled), -1)
+        for draw, modes in zip(found.draws[found.pooled], of_draws, strict=True):
+            shares, log_density = engine.memberships(found.mixture(*draw), modes, 0, len(events))
+            with np.errstate(divide="ignore"):
+                terms = np.log(shares) + log_density[:, None]
+            total[:, : shares.shape[1]] = np.logaddexp(total[:, : shares.shape[1]], terms)
+    best: Ints = total.argmax(axis=1)
+    return best
+
+
+def cuts(path: Path) -> tuple[dict[float, Ints], Ints]:
+    """Return the populations of the events that a run file keeps, by level, and the rows of these events."""
+    run = open_run(path)
+    events = np.ascontiguousarray(run.constants[EVENT_SUBSET])
+    found = find_populations(run, lambda points: CpuEngine(points, threads=1))
+    modes = modes_of_events(found, events)
+    first = np.unique(found.tree.modes, return_index=True)[1]  # a component of each mode
+    rows = np.linspace(0, int(run.attributes["n_events"]) - 1, len(events)).astype(np.int64)
+    return {level: found.tree.cut(level)[first][modes] for level in LEVELS}, rows
+
+
+def of_sample(paths: list[Path], gates: Ints) -> dict[float, Means]:
+    """Return means of a sample over its seeds, by level."""
+    score = tools()[1].score
+    by_seed = [cuts(path) for path in paths]
+    means = {}
+    for level in LEVELS:
+        labels = [by_level[level] for by_level, _ in by_seed]
+        scores = [score(gates[rows], own) for own, (_, rows) in zip(labels, by_seed, strict=True)]
+        pairs = [adjusted_rand_score(*pair) for pair in itertools.combinations(labels, 2)]
+        means[level] = {key: float(np.mean([one[key] for one in scores])) for key in SCORES}
+        means[level]["between seeds"] = float(np.mean(pairs)) if pairs else np.nan
+    return means
+
+
+def of_set(runs: Path, name: str) -> dict[str, Any]:
+    """Return means of a set over its samples, by level, and the number of runs."""
+    found, n_runs = [], 0
+    for number, _, gates in samples(name):
+        paths = sorted(runs.glob(f"{name}_{number}_seed*/run.h5"))
+        paths = [path for path in paths if open_run(path).complete]
+        if paths:
+            found.append(of_sample(paths, gates))
+            n_runs += len(paths)
+            print(name, number, len(paths), "runs", found[-1][LEVEL], flush=True)
+    if not found:
+        raise SystemExit(f"{runs}: no runs of {name}; make them with gating.py --only dpmix --runs {runs}")
+    keys = found[0][LEVEL]
+    means = {
+        str(level): {key: round(float(np.nanmean([one[level][key] for one in found])), 4) for key in keys}
+        for level in LEVELS
+    }
+    return {"runs": n_runs, "levels": means}
+
+
+def overall(means: Means) -> float:
+    """Return the score by which a level is chosen."""
+    return float(np.mean([means[key] for key in SCORES]))
+
+
+def chosen(results: dict[str, Any], names: list[str]) -> str:
+    """Return the level with the best mean score on some sets; of equal ones, that nearest to the default."""
+
+    def score(level: float) -> tuple[float, float]:
+        mean = np.mean([overall(results[name]["levels"][str(level)]) for name in names])
+        return round(float(mean), 3), -abs(level - LEVEL)
+
+    return str(max(LEVELS, key=score))
+
+
+def _figures(means: Means) -> str:
+    scores = " / ".join(f"{means[key]:.2f}" for key in SCORES)
+    return f"{scores}; {means['between seeds']:.3f}"
+
+
+def _rows(results: dict[str, Any]) -> Iterator[str]:
+    names = [name for name in SETS if name in results]
+    yield "| set | runs | level from the other sets | scores at this level | at 2.5 | best level | scores |"
+    yield "|---" * 7 + "|"
+    kept: dict[str, list[Means]] = {"others": [], "default": [], "best": []}
+    for name in names:
+        levels = results[name]["levels"]
+        level = chosen(results, [other for other in names if other != name] or names)
+        best = chosen(results, [name])
+        for key, at in (("others", level), ("default", str(LEVEL)), ("best", best)):
+            kept[key].append(levels[at])
+        cells = [str(results[name]["runs"]), level, _figures(levels[level]), _figures(levels[str(LEVEL)])]
+        yield f"| {' | '.join([name, *cells, best, _figures(levels[best])])} |"
+    means = [
+        _figures({key: float(np.mean([one[key] for one in own])) for key in own[0]}) for own in kept.values()
+    ]
+    yield f"| mean | | | {means[0]} | {means[1]} | | {means[2]} |"
+
+
+def _by_level(results: dict[str, Any]) -> Iterator[str]:
+    yield "| level | mean F1 / F / ARI over the sets | ARI between seeds |"
+    yield "|---" * 3 + "|"
+    for level in map(str, LEVELS):
+        own = [result["levels"][level] for result in results.values()]
+        means = {key: float(np.mean([one[key] for one in own])) for key in own[0]}
+        yield f"| {level} | {' | '.join(_figures(means).split('; '))} |"
+
+
+def page() -> str:
+    """Markdown: scores with the level chosen on the other sets, and the means at every level."""
+    results = read_results("levels")["results"]
+    tables = "\n".join([*_rows(results), "", *_by_level(results)])
+    return f"{tables}\n\n{said('levels')}\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("runs", type=Path, metavar="RUNS", help="folder of the runs of gating.py")
+    parser.add_argument("--sets", default=",".join(SETS), help="sets to measure (default: all)")
+    asked = parser.parse_args()
+    if unknown := set(asked.sets.split(",")) - set(SETS):
+        raise SystemExit(f"--sets: got {', '.join(sorted(unknown))}, need some of {', '.join(SETS)}")
+    path = FOLDER / "levels.json"
+    results = json.loads(path.read_text())["results"] if path.exists() else {}
+    for name in asked.sets.split(","):
+        results[name] = of_set(asked.runs, name)
+        write_results("levels", results)
+    print("\n".join([*_rows(results), "", *_by_level(results)]))
+
+
+if __name__ == "__main__":
+    main()
