@@ -81,6 +81,12 @@ def checked_parameters(mixture: Mixture, n_channels: int) -> tuple[Array, Array,
     return constants, means, whiteners
 
 
+def check_samples(mixture: Mixture, n_samples: int) -> None:
+    """Raise ValueError unless a mixture has weights and a shift of each sample."""
+    if mixture.samples is None or len(mixture.samples.shifts) != n_samples:
+        raise ValueError(f"mixture: need weights and shifts of {n_samples} samples")
+
+
 def numbers_now(mixture: Mixture) -> npt.NDArray[np.uint16]:
     """Return the present number of each component of the last labels, uint16 [K]: the inverse of the order.
 

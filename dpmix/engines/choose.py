@@ -79,7 +79,7 @@ def make_engine(
     weights : SampleWeights, optional
         Weights of the events. Default: every event has weight 1.
     starts : int64 [S + 1], optional
-        Starts of the samples: of an engine for the hierarchical model, on the CPU only.
+        Starts of the samples: of an engine for the hierarchical model, which CUDA does not have.
 
     Raises
     ------
@@ -89,7 +89,7 @@ def make_engine(
     if backend == "cluster":
         from dpmix.engines.cluster import ClusterEngine  # Dask is slow to import
 
-        return ClusterEngine(events, config, weights)
+        return ClusterEngine(events, config, weights, starts)
     if starts is not None:
         return CohortEngine(
             events,

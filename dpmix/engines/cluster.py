@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,12 @@ import numpy.typing as npt
 from distributed import Future
 
 from dpmix.config.engine import EngineConfig
-from dpmix.engines import cluster_part, exact
+from dpmix.engines import cluster_part, cohort_sums, exact
 from dpmix.engines.checks import (
     check_events,
     check_options,
     check_range,
+    check_samples,
     check_weights,
     checked_parameters,
     checked_populations,
@@ -33,6 +35,7 @@ from dpmix.engines.checks import (
 from dpmix.engines.cluster_connect import closing_quietly, connected, explained_errors, local_cluster
 from dpmix.engines.cluster_part import Sums
 from dpmix.engines.cluster_placement import Held, Placement
+from dpmix.engines.cohort_sums import CohortSums
 from dpmix.engines.sums import division_of, stats_of
 from dpmix.model.mixture import Array, Floats, Ints, Mixture, Stats
 from dpmix.model.sample_weights import SampleWeights
@@ -58,6 +61,9 @@ class ClusterEngine:
         ``scheduler`` or ``cluster``, ``pruning``, ``weight_floor``, ``chunks_in_flight``.
     weights : SampleWeights, optional
         Weights of the events. Default: every event has weight 1.
+    starts : int64 [S + 1], optional
+        As of `dpmix.engines.cohort.CohortEngine`, for the hierarchical model. Its workers use their
+        processors, and a chunk is one of a sample.
 
     Raises
     ------
@@ -75,7 +81,11 @@ class ClusterEngine:
     """
 
     def __init__(
-        self, events: npt.NDArray[np.float32], config: EngineConfig, weights: SampleWeights | None = None
+        self,
+        events: npt.NDArray[np.float32],
+        config: EngineConfig,
+        weights: SampleWeights | None = None,
+        starts: Ints | None = None,
     ) -> None:
         check_events(events)
         check_options(len(events), config.weight_floor, config.chunks_in_flight, first_event=0)
@@ -83,6 +93,7 @@ class ClusterEngine:
         if not isinstance(events, np.memmap) or events.filename is None:
             raise ValueError("events: need an np.memmap of an NPY file")
         self._n_events, self._n_channels = events.shape
+        self._n_samples = None if starts is None else len(starts) - 1
         self._numbers = count()
         self._latest: dict[int, cluster_part.Pass] = {}  # for each chain, the pass that drew its labels
         self._components: dict[int, int] = {}  # number of components of these labels
@@ -99,7 +110,7 @@ class ClusterEngine:
             self._client = stack.enter_context(closing_quietly(connected(address)))
             path = str(Path(events.filename).resolve())
             with self._explained_errors():
-                self._placement = Placement(self._client, path, events.shape, config, weights)
+                self._placement = Placement(self._client, path, events.shape, config, weights, starts)
             self._closing = stack.pop_all()
 
     @property
@@ -138,26 +149,28 @@ class ClusterEngine:
 
     def divide(self, split: SplitAssignment, mixture: Mixture, key: Key) -> tuple[Stats, Array]:
         """Divide events among pairs of components; see `dpmix.engines.base.Engine.divide`."""
-        checked_parameters(mixture, self.n_channels)
+        self._check(mixture)
         split = checked_split(split, len(mixture.means))
         if self._components.get(key.chain) != len(split.pairs):
             raise ValueError(f"split: chain {key.chain} has no labels of {len(split.pairs)} components")
         with self._explained_errors():
             before = self._latest[key.chain]
-            values, _ = self._summed(
+            state, _ = self._summed(
                 mixture,
                 lambda held, sent: self._placement.submit(
                     cluster_part.divide, held, before, split, sent, key
                 ),
             )
-        return division_of(values, mixture)
+        if isinstance(state, CohortSums):
+            return cohort_sums.division_of(state, mixture)
+        return division_of(exact.values(state), mixture)
 
     def memberships(self, mixture: Mixture, populations: Ints, start: int, stop: int) -> tuple[Floats, Array]:
         """Return membership probabilities float32 [M, P] and log densities float64 [M].
 
         Of the events start, ..., stop - 1; see `dpmix.engines.base.Engine.memberships`.
         """
-        checked_parameters(mixture, self.n_channels)
+        self._check(mixture)
         checked_populations(populations, len(mixture.means))
         check_range(start, stop, self.n_events)
         with self._explained_errors():
@@ -203,22 +216,33 @@ class ClusterEngine:
         return explained_errors(self._client, self._name)
 
     def _statistics(self, mixture: Mixture, key: Key | None) -> Stats:
-        checked_parameters(mixture, self.n_channels)
+        self._check(mixture)
         chain = chain_of(key)
         with self._explained_errors():
             self._placement.update()
             before = self._latest.get(chain) if key is None else None  # labels order the events of an E step
             number = next(self._numbers)
-            values, sent = self._summed(
+            state, sent = self._summed(
                 mixture,
                 lambda held, sent: self._placement.submit(
                     cluster_part.sums, held, before, (number, sent, key)
                 ),
             )
         self._latest[chain], self._components[chain] = (number, sent, key), len(mixture.means)
-        return stats_of(values, mixture)
+        if isinstance(state, CohortSums):
+            return cohort_sums.stats_of(state, mixture)
+        return stats_of(exact.values(state), mixture)
 
-    def _summed(self, mixture: Mixture, start_on: Callable[[Held, Future], Future]) -> tuple[Array, Future]:
+    def _check(self, mixture: Mixture) -> None:
+        """Raise ValueError where a mixture does not fit the channels or the samples."""
+        if self._n_samples is not None:
+            check_samples(mixture, self._n_samples)
+            mixture = replace(mixture, samples=None)
+        checked_parameters(mixture, self.n_channels)
+
+    def _summed(
+        self, mixture: Mixture, start_on: Callable[[Held, Future], Future]
+    ) -> tuple[Array | CohortSums, Future]:
         """Return the sums of a pass over all parts, and the parameters sent.
 
         `start_on` starts the pass on one part, given the part and the parameters.
@@ -231,7 +255,7 @@ class ClusterEngine:
             total = self._awaited(self._tree(leaves.values()), leaves)
         self._kernel_seconds += max(total.seconds.values())
         self._placement.note(total.seconds)
-        return exact.values(total.state), sent
+        return total.state, sent
 
     def _awaited(self, root: Future, leaves: Mapping[Held, Future]) -> Sums | None:
         """Wait for the sums of a pass; None if chunks were redistributed meanwhile."""

@@ -12,7 +12,7 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +23,9 @@ from distributed import get_worker
 
 import dpmix
 from dpmix.config.engine import EngineConfig
-from dpmix.engines import cpu, cuda, exact
+from dpmix.engines import cohort_sums, cpu, cuda, exact
+from dpmix.engines.cohort import CohortEngine
+from dpmix.engines.cohort_sums import CohortSums
 from dpmix.engines.cpu import CpuEngine
 from dpmix.engines.cuda import CudaEngine
 from dpmix.errors import DataError
@@ -64,6 +66,8 @@ class Recipe:
     config : EngineConfig
     weights : SampleWeights or None
         Weights of these events; None: 1.
+    starts : int64 [S + 1] or None
+        Starts of the samples of the run, in the hierarchical model.
     neighbours : int
         Number of workers of this run on the same host, including this one; they share its memory.
     """
@@ -76,6 +80,7 @@ class Recipe:
     backend: str
     config: EngineConfig
     weights: SampleWeights | None
+    starts: Ints | None
     neighbours: int
 
 
@@ -87,9 +92,12 @@ This is a plain tuple because Dask finds futures in plain tuples only.
 
 
 class Sums(NamedTuple):
-    """Results of a pass over parts: a state of `dpmix.engines.exact`, and the seconds of each part."""
+    """Results of a pass over parts: a state of `dpmix.engines.exact`, and the seconds of each part.
 
-    state: Array
+    In the hierarchical model, the state is that of `dpmix.engines.cohort_sums`.
+    """
+
+    state: Array | CohortSums
     seconds: dict[tuple[int, int], float]
 
 
@@ -113,7 +121,7 @@ class Part:
         return self._held
 
     @cached_property
-    def engine(self) -> CpuEngine | CudaEngine:
+    def engine(self) -> CpuEngine | CudaEngine | CohortEngine:
         recipe, worker = self.recipe, get_worker()
         first, stop = recipe.events
         values = np.load(recipe.path, mmap_mode="r")[first:stop]
@@ -124,26 +132,26 @@ class Part:
         self._held = recipe.n_bytes if fits else 0
         options: dict[str, Any] = {
             "weight_floor": recipe.config.weight_floor,
-            "chunks_in_flight": recipe.config.chunks_in_flight,
             "first_event": first,
             "weights": recipe.weights,
         }
+        in_flight: dict[str, Any] = {"chunks_in_flight": recipe.config.chunks_in_flight}
         if recipe.backend == "cuda":
             # The first visible device is the worker's own.
-            return CudaEngine(values, devices=[0], **options)
-        return CpuEngine(
-            values,
-            threads=worker.state.nthreads,
-            pruning=recipe.config.pruning,
-            **options | ({} if fits else {"scratch": Path(worker.local_directory)}),
-        )
+            return CudaEngine(values, devices=[0], **options, **in_flight)
+        options |= {"threads": worker.state.nthreads, "pruning": recipe.config.pruning}
+        options |= {} if fits else {"scratch": Path(worker.local_directory)}
+        if recipe.starts is not None:
+            return CohortEngine(values, recipe.starts, **options)
+        return CpuEngine(values, **options, **in_flight)
 
-    def run(self, work: Pass) -> Array:
+    def run(self, work: Pass) -> Array | CohortSums:
         """Do a pass that draws labels, and return its sums."""
         number, mixture, key = work
         chain = chain_of(key)
         self.latest.pop(chain, None)
-        state = self.engine.expect_sums(mixture) if key is None else self.engine.draw_sums(mixture, key)
+        engine = self.engine
+        state = engine.expect_sums(mixture) if key is None else engine.draw_sums(mixture, key)
         self.latest[chain] = number
         return state
 
@@ -157,7 +165,8 @@ class Part:
 @sizeof.register(Mixture)  # type: ignore[untyped-decorator]
 def size_of_mixture(mixture: Mixture) -> int:
     """Return the bytes of its arrays, for Dask's memory account and choice of a worker."""
-    return sum(field.nbytes for field in vars(mixture).values() if field is not None)
+    arrays = [field for field in vars(mixture).values() if isinstance(field, np.ndarray)]
+    return sum(array.nbytes for array in [*arrays, *(mixture.samples or ())])
 
 
 def dask_setup(worker: object) -> None:
@@ -232,9 +241,16 @@ def labels(part: Part, before: Pass, chain: int) -> npt.NDArray[np.int32]:
 
 def merged(several: list[Sums]) -> Sums:
     """Return the sums of several parts; their order does not matter."""
-    first, *others = several
-    state, seconds = first.state.copy(), dict(first.seconds)
-    for other in others:
-        exact.merge(state, other.state)
-        seconds |= other.seconds
+    return reduce(_both, several)
+
+
+def _both(one: Sums, other: Sums) -> Sums:
+    """Return the sums of two parts, in new arrays: Dask may use those of a part again."""
+    seconds = one.seconds | other.seconds
+    if isinstance(one.state, CohortSums):
+        assert isinstance(other.state, CohortSums)
+        return Sums(cohort_sums.merged(one.state, other.state), seconds)
+    assert not isinstance(other.state, CohortSums)
+    state = one.state.copy()
+    exact.merge(state, other.state)
     return Sums(state, seconds)

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from distributed import Client, Future
 
 import dpmix
@@ -22,9 +23,10 @@ from dpmix.config.engine import EngineConfig
 from dpmix.engines import cluster_connect, cluster_part
 from dpmix.engines.cluster_connect import first_line
 from dpmix.engines.cluster_part import About, Recipe
+from dpmix.engines.cohort import chunk_edges
 from dpmix.engines.shares import contiguous_shares, pass_seconds
 from dpmix.errors import DpmixError
-from dpmix.kernels.layout import CHUNK
+from dpmix.model.mixture import Ints
 from dpmix.model.sample_weights import SampleWeights
 
 log = logging.getLogger("dpmix")
@@ -56,7 +58,7 @@ class Placement:
     shape : (int, int)
         N and D.
     config : EngineConfig
-    weights : SampleWeights, optional
+    weights, starts : SampleWeights, optional; int64 [S + 1], optional
         As of the engine.
 
     Attributes
@@ -64,7 +66,7 @@ class Placement:
     parts : list of Held
         In the order of their chunks.
     backend : str
-        Engine of the workers, cpu or cuda.
+        Engine of the workers, cpu or cuda; the hierarchical model runs on the CPU.
 
     Raises
     ------
@@ -79,12 +81,14 @@ class Placement:
         shape: tuple[int, int],
         config: EngineConfig,
         weights: SampleWeights | None = None,
+        starts: Ints | None = None,
     ) -> None:
         self._client = client
         self._path = path
-        self._n_events, self._n_channels = shape
-        self._n_chunks = -(-self._n_events // CHUNK)
-        self._config, self._weights = config, weights
+        n_events, self._n_channels = shape
+        self._edges = chunk_edges(np.array([0, n_events]) if starts is None else starts)
+        self._n_chunks = len(self._edges) - 1
+        self._config, self._weights, self._starts = config, weights, starts
         self._passes, self._next_rebalance = 0, FIRST_REBALANCE
         self._looked = -LOOK_SECONDS
         self._known: dict[str, About] = {}
@@ -97,7 +101,7 @@ class Placement:
         if not threads:
             raise DpmixError("no worker answers: see their logs")
         has_cuda = all(self._known[worker].has_cuda for worker in threads)
-        self.backend = "cuda" if has_cuda else "cpu"
+        self.backend = "cuda" if has_cuda and starts is None else "cpu"
         self._assign_to_new_set(threads)
         self._await_events()
 
@@ -108,7 +112,7 @@ class Placement:
 
     def events_of(self, chunks: tuple[int, int]) -> tuple[int, int]:
         """Return the events (first, end) of chunks (first, end)."""
-        return chunks[0] * CHUNK, min(chunks[1] * CHUNK, self._n_events)
+        return int(self._edges[chunks[0]]), int(self._edges[chunks[1]])
 
     def submit(self, task: Callable[..., Any], held: Held, *arguments: Any) -> Future:
         """Run a task on the worker that holds a part, with the part as its first argument."""
@@ -283,6 +287,7 @@ class Placement:
             backend=self.backend,
             config=self._config,
             weights=None if self._weights is None else self._weights.part(*events),
+            starts=self._starts,
             neighbours=sum(host_of(other) == host_of(worker) for other in all_workers),
         )
         future = self.submit_anywhere(cluster_part.load, recipe, workers=[worker], allow_other_workers=True)

@@ -3,8 +3,9 @@
 Every sample has its own grid of chunks, and the parts of a sample are events of CPU engines with one thread
 each, which work side by side. A part evaluates the mixture with the weights of its sample and with the means
 moved by its shift. So kernels, pruning and random numbers are those of `dpmix.engines.cpu`, and there is no
-array of events x samples. Results do not depend on threads or on the division of samples into parts: sums of
-parts are added without regard to order (dpmix.engines.exact), and samples are added in their order.
+array of events x samples. Results do not depend on threads or on the division of samples into parts: sums are
+added without regard to order (dpmix.engines.cohort_sums). An engine may hold a range of the events of a run,
+cut at edges of chunks (`chunk_edges`).
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dpmix.engines import exact
-from dpmix.engines.checks import check_events, check_range, check_weights, rounded
+from dpmix.engines import cohort_sums, exact
+from dpmix.engines.checks import check_events, check_range, check_samples, check_weights
+from dpmix.engines.cohort_sums import CohortSums
 from dpmix.engines.cpu import CpuEngine, usable_cores
-from dpmix.engines.sums import moments_of, zeros
+from dpmix.engines.sums import zeros
 from dpmix.kernels.layout import CHUNK, Layout
-from dpmix.model.mixture import Array, Ints, Mixture, SampleStats, Stats
+from dpmix.model.mixture import Array, Ints, Mixture, Stats
 from dpmix.model.sample_weights import SampleWeights
 from dpmix.model.split_merge import SplitAssignment
 from dpmix.model.streams import Key
@@ -52,7 +54,10 @@ class CohortEngine:
     events : float32 [N, D]
         As of `CpuEngine`.
     starts : int64 [S + 1]
-        Ascending, from 0 to N: events starts[s] to starts[s + 1] belong to sample s.
+        Ascending, from 0 to the number of events of the run: events starts[s] to starts[s + 1] belong to
+        sample s.
+    first_event : int
+        Number of the first event, one of `chunk_edges`, for an engine that holds a part of the run.
     threads : int, optional
         Default: the number of cores that the process may use.
     pruning, weight_floor, scratch, weights
@@ -77,11 +82,13 @@ class CohortEngine:
         isa: str | None = None,
         scratch: Path | None = None,
         weights: SampleWeights | None = None,
+        first_event: int = 0,
     ) -> None:
         check_events(events)
         check_weights(weights, len(events))
-        if starts[0] != 0 or starts[-1] != len(events) or (np.diff(starts) < 0).any():
-            raise ValueError(f"starts: need numbers ascending from 0 to {len(events)}")
+        end = first_event + len(events)
+        if starts[0] != 0 or starts[-1] < end or (np.diff(starts) < 0).any():
+            raise ValueError(f"starts: need numbers ascending from 0 to {end}")
         if threads is not None and threads < 1:
             raise ValueError(f"threads: got {threads}, need at least 1")
         self._n_events, self._n_channels = len(events), int(events.shape[1])
@@ -100,15 +107,17 @@ class CohortEngine:
                 weight_floor=weight_floor,
                 chunks_in_flight=1,
                 isa=isa,
-                first_event=start,
+                first_event=first_event + start,
                 scratch=scratch,
                 weights=own,
             )
             return Part(sample, start, engine)
 
+        own_starts = np.clip(starts, first_event, end) - first_event
+        self._cut = {*np.flatnonzero(np.diff(own_starts) < np.diff(starts)).tolist()}
         ranges = [
             (sample, start, min(start + PART_EVENTS, int(end)))
-            for sample, (first, end) in enumerate(pairwise(starts))
+            for sample, (first, end) in enumerate(pairwise(own_starts))
             for start in range(int(first), int(end), PART_EVENTS)
         ]
         self._parts = list(self._pool.map(lambda given: part(*given), ranges))
@@ -135,27 +144,37 @@ class CohortEngine:
         """Wall seconds of all passes so far."""
         return {"kernels": self._seconds}
 
-    def draw_labels(self, mixture: Mixture, key: Key) -> Stats:
-        """Draw every label and sum the statistics of the events by label, in all and by sample."""
+    def draw_sums(self, mixture: Mixture, key: Key) -> CohortSums:
+        """Draw every label and return the sums of the events by label."""
 
         def draw(part: Part, own: Mixture) -> Array:
             return part.engine.draw_sums(own, key, self._zeros(own))
 
-        stats, (log_likelihood,) = self._sum(mixture, draw, 1)
-        return replace(stats, log_likelihood=float(log_likelihood))
+        return self._sum(mixture, draw, 1)
+
+    def expect_sums(self, mixture: Mixture) -> CohortSums:
+        """Do the E step and return the sums."""
+        return self._sum(mixture, lambda part, own: part.engine.expect_sums(own), 1)
+
+    def divide_sums(self, split: SplitAssignment, mixture: Mixture, key: Key) -> CohortSums:
+        """Divide events among pairs and return the sums."""
+        n_pairs = len(mixture.means) // 2
+        return self._sum(mixture, lambda part, own: part.engine.divide_sums(split, own, key), n_pairs)
+
+    def draw_labels(self, mixture: Mixture, key: Key) -> Stats:
+        """Draw every label and sum the statistics of the events by label, in all and by sample."""
+        return cohort_sums.stats_of(self.draw_sums(mixture, key), mixture)
 
     def expect_labels(self, mixture: Mixture) -> Stats:
         """Sum the statistics of the events weighted by their responsibilities, in all and by sample."""
-        stats, (log_likelihood,) = self._sum(mixture, lambda part, own: part.engine.expect_sums(own), 1)
-        return replace(stats, log_likelihood=float(log_likelihood))
+        return cohort_sums.stats_of(self.expect_sums(mixture), mixture)
 
     def divide(self, split: SplitAssignment, mixture: Mixture, key: Key) -> tuple[Stats, Array]:
         """Divide the events of some components; see `dpmix.engines.base.Engine.divide`.
 
         The weights of a pair are those of `mixture` in all samples; `mixture.samples` has the shifts.
         """
-        n_pairs = len(mixture.means) // 2
-        return self._sum(mixture, lambda part, own: part.engine.divide_sums(split, own, key), n_pairs)
+        return cohort_sums.division_of(self.divide_sums(split, mixture, key), mixture)
 
     def memberships(
         self, mixture: Mixture, populations: Ints, start: int, stop: int
@@ -184,44 +203,38 @@ class CohortEngine:
             part.engine.close()
         self._parts, self._samples = [], {}
 
-    def _sum(
-        self, mixture: Mixture, sums: Callable[[Part, Mixture], Array], n_logs: int
-    ) -> tuple[Stats, Array]:
-        """Make a pass with all parts; return the statistics, and the sums of the last n_logs numbers.
-
-        Parts of a sample are added exactly, samples in their order.
-        """
-        if mixture.samples is None or len(mixture.samples.shifts) != self._n_samples:
-            raise ValueError(f"mixture: need weights and shifts of {self._n_samples} samples")
-        n_components, dim = mixture.means.shape
-        total = np.zeros(n_components * Layout(dim).n_moments + n_logs)
-        last_rows = np.zeros((self._n_samples, n_components, dim + 1))
+    def _sum(self, mixture: Mixture, sums: Callable[[Part, Mixture], Array], n_logs: int) -> CohortSums:
+        """Make a pass with all parts; return their sums, with `n_logs` numbers after the moments."""
+        check_samples(mixture, self._n_samples)
 
         def values(part: Part, own: Mixture) -> Array:
             return exact.values(sums(part, own))
 
-        def merged(states: Sequence[Future[Array]]) -> Array:
-            return exact.values(reduce(_merged, (state.result() for state in states)))
+        def state(part: Part, own: Mixture) -> Array:
+            return sums(part, own).copy()
 
-        pending = []
+        def merged(states: Sequence[Future[Array]]) -> Array:
+            return reduce(_merged, (one.result() for one in states))
+
+        found, pending = cohort_sums.empty(mixture, n_logs), []
         with self._timed():
             for sample, parts in self._samples.items():
                 own = of_sample(mixture, sample)
-                if len(parts) == 1:
+                if len(parts) == 1 and sample not in self._cut:
                     pending.append(self._pool.submit(values, parts[0], own))
                     continue
-                states = [self._pool.submit(lambda *given: sums(*given).copy(), part, own) for part in parts]
+                states = [self._pool.submit(state, part, own) for part in parts]
                 # It may wait for the states: they were submitted before it, so each has a thread.
                 pending.append(self._pool.submit(merged, states))
             pending.reverse()
-            for sample in self._samples:
-                found = pending.pop().result()
-                total += found
-                last_rows[sample] = found[:-n_logs].reshape(n_components, -1)[:, -dim - 1 :]
-        own_centres = rounded(mixture.means + mixture.samples.shifts[:, None])
-        gaps = own_centres - mixture.samples.shifts[:, None] - rounded(mixture.means)
-        stats = moments_of(total[:-n_logs], mixture, 0.0)
-        return recentred(stats, last_rows[..., -1], last_rows[..., :-1], gaps), total[-n_logs:]
+            for sample, parts in self._samples.items():
+                own_sums = pending.pop().result()
+                if sample in self._cut:
+                    found.cut[sample] = own_sums
+                    continue
+                own_values = own_sums if len(parts) == 1 else exact.values(own_sums)
+                cohort_sums.add_sample(found, sample, own_values, mixture)
+        return found
 
     def _zeros(self, mixture: Mixture) -> Array:
         """Return a state of zeros that this thread of the pool uses again: a new one costs page faults."""
@@ -238,6 +251,11 @@ class CohortEngine:
         self._seconds += time.perf_counter() - began
 
 
+def chunk_edges(starts: Ints) -> Ints:
+    """Return the first event of each chunk of each sample, and the number of events, int64 [chunks + 1]."""
+    return np.concatenate([*(np.arange(*sample, CHUNK) for sample in pairwise(starts)), starts[-1:]])
+
+
 def of_sample(mixture: Mixture, sample: int) -> Mixture:
     """Return the mixture of one sample: its weights, and the means moved by its shift.
 
@@ -247,32 +265,6 @@ def of_sample(mixture: Mixture, sample: int) -> Mixture:
     weights, shifts = mixture.samples
     log_weights = weights[sample] if weights.shape[1] == len(mixture.means) else mixture.log_weights
     return replace(mixture, log_weights=log_weights, means=mixture.means + shifts[sample], samples=None)
-
-
-def recentred(stats: Stats, counts: Array, sums: Array, gaps: Array) -> Stats:
-    """Return the statistics of all samples about the centres of `stats`, with shifts subtracted from events.
-
-    Parameters
-    ----------
-    stats : Stats
-        The sum of the statistics of the samples, each about its own centres.
-    counts, sums : float64 [S, K], [S, K, D]
-        Those of each sample, about its own centres.
-    gaps : float64 [S, K, D]
-        The centres of each sample minus its shift, minus the centres of `stats`.
-    """
-    if not gaps.any():
-        return replace(stats, by_sample=SampleStats(counts, sums))
-    moved = counts[..., None] * gaps
-    left, right = gaps.transpose(1, 2, 0), sums.transpose(1, 0, 2)
-    cross = left @ right
-    scatters = stats.scatters + cross + cross.transpose(0, 2, 1) + left @ moved.transpose(1, 0, 2)
-    return replace(
-        stats,
-        sums=stats.sums + moved.sum(axis=0),
-        scatters=scatters,
-        by_sample=SampleStats(counts, sums + moved),
-    )
 
 
 def _merged(state: Array, other: Array) -> Array:

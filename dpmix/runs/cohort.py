@@ -25,9 +25,9 @@ def require_supported(kind: str, config: Config, backend: str) -> None:
         problems.append("model.samples: hierarchical has no Bayesian EM; run dpmix mcmc")
     elif config.mcmc.init == "bem":
         problems.append("mcmc.init: Bayesian EM has no hierarchical model; take kmeans, random or prior")
-    if backend != "cpu":
+    if backend == "cuda":
         problems.append(
-            f"engine.backend: the {backend} engine has no hierarchical model; take --set engine.backend=cpu"
+            "engine.backend: the cuda engine has no hierarchical model; take --set engine.backend=cpu"
         )
     if kind == "mcmc" and config.mcmc.split_merge:
         problems.append(

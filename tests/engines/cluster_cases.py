@@ -20,7 +20,7 @@ from dpmix.config.engine import EngineConfig
 from dpmix.engines.cluster import ClusterEngine
 from dpmix.engines.cluster_connect import connected
 from dpmix.kernels.layout import CHUNK
-from dpmix.model.mixture import Mixture
+from dpmix.model.mixture import Ints, Mixture
 from dpmix.model.sample_weights import SampleWeights
 from dpmix.model.split_merge import SplitAssignment
 from dpmix.model.streams import Key
@@ -53,10 +53,15 @@ def threads(*of_workers: int) -> Iterator[LocalCluster]:
 
 
 def engine_on(
-    address: str, events: Floats, folder: Path, weights: SampleWeights | None = None, **options: object
+    address: str,
+    events: Floats,
+    folder: Path,
+    weights: SampleWeights | None = None,
+    starts: Ints | None = None,
+    **options: object,
 ) -> ClusterEngine:
     config = EngineConfig.model_construct(backend="cluster", scheduler=address, **options)
-    return ClusterEngine(held_in_file(events, folder), config, weights)
+    return ClusterEngine(held_in_file(events, folder), config, weights, starts)
 
 
 def everything(engine: AnyEngine, mixture: Mixture, mid: Callable[[int], None] = lambda step: None) -> list:

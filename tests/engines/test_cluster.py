@@ -8,20 +8,25 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import dask
+import numpy as np
 import pytest
-from cluster_cases import N_CHUNKS, assert_same, engine_on, everything, threads
+from cluster_cases import N_CHUNKS, N, assert_same, engine_on, everything, threads
 from distributed import LocalCluster
 from engine_contract import AnyEngine, EngineContract, Floats, problem, weights_of
 
 from dpmix.engines import cluster_part, cluster_placement
+from dpmix.engines.cluster import ClusterEngine
+from dpmix.engines.cohort import CohortEngine
 from dpmix.engines.cpu import CpuEngine
 from dpmix.engines.cuda import CudaEngine
 from dpmix.kernels.layout import CHUNK
-from dpmix.model.mixture import Mixture
+from dpmix.model.mixture import Mixture, SampleTerms, Stats
+from dpmix.model.split_merge import SplitAssignment
 from dpmix.model.streams import Key
 
 
@@ -144,3 +149,49 @@ def test_workers_with_gpus_give_the_bits_of_gpus(
     with threads(1, 1) as local, closing(engine_on(local.scheduler_address, events, tmp_path)) as engine:
         assert engine.info["engine"] == "cuda"
         assert_same(everything(engine, mixture), expected)
+
+
+COHORT_STARTS = np.array([0, 2 * CHUNK + 500, 2 * CHUNK + 500, 3 * CHUNK, N])  # the second has no events
+
+
+def cohort_passes(engine: ClusterEngine | CohortEngine, mixture: Mixture) -> list[Any]:
+    """Return the results of all kinds of passes with weights and shifts of samples."""
+    k = len(mixture.means)
+    pairs = SplitAssignment(np.arange(k, dtype=np.int32) // 4, np.full(k, -1, np.int8), 2)
+    few = Mixture(
+        mixture.log_weights[: k // 2],
+        mixture.means[: k // 2],
+        mixture.whiteners[: k // 2],
+        mixture.log_norms[: k // 2],
+        samples=mixture.samples,
+    )
+    found: list[Any] = [engine.draw_labels(mixture, Key(3, 1, step)) for step in range(2)]
+    found += [*engine.divide(pairs, few, Key(3, 1, 1)), engine.labels(1)]
+    found += [engine.expect_labels(mixture) for _ in range(2)]
+    middle = int(COHORT_STARTS[1])
+    return [*found, *engine.memberships(mixture, np.arange(k) % 3, middle - 7, middle + 70)]
+
+
+def test_samples_are_bit_for_bit_those_of_one_process(tmp_path: Path) -> None:
+    """Samples are cut between workers, or whole, or both."""
+    events, plain = problem(N, 3, 16)
+    rng = np.random.default_rng(5)
+    terms = SampleTerms(np.log(rng.dirichlet(np.ones(16), 4)), rng.normal(size=(4, 3)))
+    mixture, weights = replace(plain, samples=terms), weights_of(N)
+    with closing(CohortEngine(events, COHORT_STARTS, threads=2, weights=weights)) as alone:
+        expected = cohort_passes(alone, mixture)
+    for workers in ((1,), (1, 2), (1,) * 5):
+        with (
+            threads(*workers) as local,
+            closing(
+                engine_on(local.scheduler_address, events, tmp_path, weights=weights, starts=COHORT_STARTS)
+            ) as engine,
+        ):
+            found = cohort_passes(engine, mixture)
+            with pytest.raises(ValueError, match="need weights and shifts of 4 samples"):
+                engine.draw_labels(plain, Key(3, 0, 0))
+        assert_same(found, expected)
+        for ours, theirs in zip(found, expected, strict=True):
+            if isinstance(ours, Stats):
+                assert ours.by_sample is not None
+                assert all(map(np.array_equal, ours.by_sample, theirs.by_sample))

@@ -12,6 +12,7 @@ from dpmix import open_run
 from dpmix.config.schema import Config
 from dpmix.errors import ConfigError
 from dpmix.runs.bem import run_bem
+from dpmix.runs.cohort import require_supported
 from dpmix.runs.mcmc import run_mcmc
 
 MCMC = {"chains": 2, "burn_in": 4, "draws": 4, "split_merge": 0}
@@ -66,6 +67,15 @@ def test_a_resumed_run_and_other_threads_give_the_same_draws(folder: Path) -> No
     assert_identical(whole, folder / "stopped.h5")
 
 
+def test_a_cluster_gives_the_draws_of_one_process(folder: Path) -> None:
+    from cluster_cases import threads  # Dask is slow to import
+
+    one = run_mcmc(a_run(folder, "one.h5")).path
+    with threads(1, 1) as local:
+        engine = {"backend": "cluster", "scheduler": local.scheduler_address}
+        assert_identical(one, run_mcmc(a_run(folder, "many.h5", engine=engine)).path)
+
+
 def test_without_shifts_and_with_coarseness_and_weights(folder: Path) -> None:
     data = {"samples": str(folder / "samples.csv"), "weights": "equal"}
     model = {"components": 8, "samples": "hierarchical", "coarseness": 200.0}
@@ -106,6 +116,13 @@ def test_one_sample_and_bayesian_em_are_refused(folder: Path) -> None:
         run_mcmc(a_run(folder, "refused.h5", "none", data={"files": [str(folder / "s0.csv")]}))
     with pytest.raises(ConfigError, match="has no Bayesian EM"):
         run_bem(a_run(folder, "refused.h5"))
+
+
+def test_cuda_is_refused(folder: Path) -> None:
+    config = a_run(folder, "refused.h5")
+    with pytest.raises(ConfigError, match="the cuda engine has no hierarchical model; take --set engine"):
+        require_supported("mcmc", config, "cuda")
+    require_supported("mcmc", config, "cluster")
 
 
 def test_shifts_of_a_pooled_model_are_refused() -> None:

@@ -1,0 +1,118 @@
+"""Sums of a pass of the hierarchical model, which may be added from parts of the data in any order.
+
+The statistics of a sample are about its own centres: the means moved by its shift, as the engine rounded
+them. So a sample is first added from all its parts, exactly and with one rounding; then the samples are added
+exactly. A part that holds all events of a sample sends the sample's counts and sums alone, a part that holds
+some of them the state of all its sums (dpmix.engines.exact): at most two samples of a part are cut.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from dpmix.engines import exact
+from dpmix.engines.checks import rounded
+from dpmix.engines.sums import moments_of
+from dpmix.kernels.layout import Layout
+from dpmix.model.mixture import Array, Mixture, SampleStats, Stats
+
+
+class CohortSums(NamedTuple):
+    """Sums of the events of a part.
+
+    Attributes
+    ----------
+    total : float64 [4, n]
+        State of the sums over whole samples; n is as in `dpmix.engines.sums`.
+    rows : dict of int to float64 [K, D + 1]
+        Sums of x - centre, then the count, of each component in each whole sample that has events.
+    cut : dict of int to float64 [4, n]
+        State of each sample that has events in other parts, too.
+    """
+
+    total: Array
+    rows: dict[int, Array]
+    cut: dict[int, Array]
+
+
+def empty(mixture: Mixture, n_logs: int) -> CohortSums:
+    """Return the sums of no events; `n_logs` numbers follow the moments."""
+    n_components, dim = mixture.means.shape
+    return CohortSums(exact.zeros(n_components * Layout(dim).n_moments + n_logs), {}, {})
+
+
+def add_sample(sums: CohortSums, sample: int, values: Array, mixture: Mixture) -> None:
+    """Add all sums of a whole sample, float64 [n], in place."""
+    n_components, dim = mixture.means.shape
+    exact.add(sums.total, values)
+    moments = values[: n_components * Layout(dim).n_moments].reshape(n_components, -1)
+    sums.rows[sample] = moments[:, -dim - 1 :].copy()
+
+
+def merged(one: CohortSums, other: CohortSums) -> CohortSums:
+    """Return the sums of the events of both parts; their order does not matter."""
+    total, cut = one.total.copy(), dict(one.cut)
+    exact.merge(total, other.total)
+    for sample, state in other.cut.items():
+        if sample in cut:
+            cut[sample] = cut[sample].copy()
+            exact.merge(cut[sample], state)
+        else:
+            cut[sample] = state
+    return CohortSums(total, one.rows | other.rows, cut)
+
+
+def stats_of(sums: CohortSums, mixture: Mixture) -> Stats:
+    """Return the statistics of a draw or an E step from the sums of all events."""
+    stats, logs = _stats_and_logs(sums, mixture, 1)
+    return replace(stats, log_likelihood=float(logs[0]))
+
+
+def division_of(sums: CohortSums, mixture: Mixture) -> tuple[Stats, Array]:
+    """Return statistics and log probabilities of a division from the sums of all events."""
+    return _stats_and_logs(sums, mixture, len(mixture.means) // 2)
+
+
+def _stats_and_logs(sums: CohortSums, mixture: Mixture, n_logs: int) -> tuple[Stats, Array]:
+    """Return the statistics of all events, and the sums of the numbers after the moments."""
+    assert mixture.samples is not None
+    whole = CohortSums(sums.total.copy(), dict(sums.rows), {})
+    for sample, state in sums.cut.items():
+        add_sample(whole, sample, exact.values(state), mixture)
+    total = exact.values(whole.total)
+    shifts, (n_components, dim) = mixture.samples.shifts[:, None], mixture.means.shape
+    rows = np.zeros((len(shifts), n_components, dim + 1))
+    for sample, found in whole.rows.items():
+        rows[sample] = found
+    gaps = rounded(mixture.means + shifts) - shifts - rounded(mixture.means)
+    stats = moments_of(total[:-n_logs], mixture, 0.0)
+    return recentred(stats, rows[..., -1], rows[..., :-1], gaps), total[-n_logs:]
+
+
+def recentred(stats: Stats, counts: Array, sums: Array, gaps: Array) -> Stats:
+    """Return the statistics of all samples about the centres of `stats`, with shifts subtracted from events.
+
+    Parameters
+    ----------
+    stats : Stats
+        The sum of the statistics of the samples, each about its own centres.
+    counts, sums : float64 [S, K], [S, K, D]
+        Those of each sample, about its own centres.
+    gaps : float64 [S, K, D]
+        The centres of each sample minus its shift, minus the centres of `stats`.
+    """
+    if not gaps.any():
+        return replace(stats, by_sample=SampleStats(counts, sums))
+    moved = counts[..., None] * gaps
+    left, right = gaps.transpose(1, 2, 0), sums.transpose(1, 0, 2)
+    cross = left @ right
+    scatters = stats.scatters + cross + cross.transpose(0, 2, 1) + left @ moved.transpose(1, 0, 2)
+    return replace(
+        stats,
+        sums=stats.sums + moved.sum(axis=0),
+        scatters=scatters,
+        by_sample=SampleStats(counts, sums + moved),
+    )
