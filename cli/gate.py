@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 @click.option(
     "--calibrated",
     is_flag=True,
-    help="Subtract the shifts of the samples (model.shifts) from the values in events.h5ad.",
+    help="Subtract the shifts of the samples (model.shifts) from the values in events.h5ad; FCS files get "
+    "channels with these values.",
 )
 @gating.options
 def command(run: Path, output: Path, quiet: bool, **options: Any) -> None:

@@ -190,9 +190,12 @@ class Scaling:
 
         The result for a component's mean is its centre on the raw scale, not the mean of its raw values.
         """
-        transformed = self.to_transformed(points)
-        columns = [t.invert(transformed[..., j]) for j, t in enumerate(self.transforms)]
-        return np.stack(columns, axis=-1)
+        return self.transformed_to_raw(self.to_transformed(points))
+
+    def transformed_to_raw(self, transformed: npt.ArrayLike) -> Array:
+        """Convert transformed points to raw values, float64 [..., D]."""
+        points = np.asarray(transformed, np.float64)
+        return np.stack([t.invert(points[..., j]) for j, t in enumerate(self.transforms)], axis=-1)
 
     def as_attributes(self) -> dict[str, Any]:
         """Return the scaling as plain lists and numbers, for JSON."""

@@ -7,12 +7,12 @@ entropy (nats), log_density, implausible; with memberships also p1, p2, ... |
 | events.h5ad | AnnData: transformed values in `X`, the same columns in `obs`, memberships in `obsm` |
 | SAMPLE.gated.fcs | each sample's file with added channels: dpmix_population (0 for an event that was not \
 gated), dpmix_probability, dpmix_entropy, dpmix_implausible (`dpmix.report.fcs_export`); keywords \
-DPMIX_POPULATION_1, ... with the phenotypes |
+DPMIX_POPULATION_1, ... with the phenotypes; calibrated: also dpmix_calibrated_CD3, ..., compensated \
+values without the shift of the sample |
 """
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -26,9 +26,10 @@ import numpy.typing as npt
 from dpmix.errors import ConfigError, DataError
 from dpmix.inputs.fcs import Header
 from dpmix.inputs.sources import Source
-from dpmix.model.mixture import Floats
+from dpmix.model.mixture import Array, Floats
 from dpmix.populations.result import Block, Gating
-from dpmix.report.fcs_export import Added, Copy, Place, fill, population_keywords
+from dpmix.report import fcs_export
+from dpmix.report.fcs_export import Copy, Place, fill, population_keywords
 from dpmix.system.extras import require_extra
 from dpmix.system.files import partial_path, writing
 
@@ -36,9 +37,7 @@ FORMATS = ("parquet", "csv", "h5ad", "fcs")
 ROW_GROUP = 131_072  # minimum events in a row group of Parquet
 
 Columns = dict[str, npt.NDArray[Any]]
-
-
-# ------------------------------------------------------------------------------------------- places
+ToRaw = Callable[[npt.ArrayLike], Array]
 
 
 def event_paths(
@@ -93,9 +92,6 @@ def _stems(samples: Sequence[str]) -> list[str]:
         if len({name.lower() for name in names}) == len(names):
             return names
     return [f"{k}_{name}" for k, name in enumerate(flat, start=1)]
-
-
-# ------------------------------------------------------------------------------------------- events
 
 
 class _Writer(Protocol):
@@ -161,6 +157,7 @@ def open_writers(
     sources: Sequence[Source],
     n_populations: int,
     memberships: bool = False,
+    to_raw: ToRaw | None = None,
 ) -> EventFiles:
     """Open files for the events of a gating: a context manager, which deletes its files without `finish`.
 
@@ -178,6 +175,8 @@ def open_writers(
     n_populations : int
     memberships : bool
         Also write the probability of every population to Parquet and CSV.
+    to_raw : callable, optional
+        Returns raw values of transformed ones, [M, D]: FCS files then also have the values of the blocks.
 
     Raises
     ------
@@ -197,7 +196,8 @@ def open_writers(
                 files.open(path, partial(_H5ad, path, channels, samples))
         if "fcs" in formats:
             own = paths[-len(samples) :]
-            files.open(own[0], partial(_Fcs, own, _headers(samples, sources), channels, n_populations))
+            headers = _headers(samples, sources)
+            files.open(own[0], partial(_Fcs, own, headers, channels, n_populations, to_raw))
     except BaseException:
         files.__exit__()
         raise
@@ -346,23 +346,29 @@ class _Fcs:
     """Copies the samples' files with added channels, one open at a time."""
 
     def __init__(
-        self, paths: list[Path], headers: Sequence[Header], channels: Sequence[str], n_populations: int
+        self,
+        paths: list[Path],
+        headers: Sequence[Header],
+        channels: Sequence[str],
+        n_populations: int,
+        to_raw: ToRaw | None,
     ) -> None:
         self._paths = paths
         self._headers = headers
-        self._added = [
-            Added("dpmix_population", "population", n_populations),
-            Added("dpmix_probability", "probability", 1, scale=10_000),
-            Added("dpmix_entropy", "entropy", math.log(n_populations), scale=1_000),
-            Added("dpmix_implausible", "implausible", 1),
-        ]
+        self._to_raw = to_raw
+        self._added = fcs_export.gating_channels(n_populations)
+        self._n_columns = len(self._added)
+        if to_raw is not None:
+            self._added += fcs_export.calibrated_channels(headers, channels)
         self._reserved = population_keywords([", ".join(f"{c}+/-" for c in channels)] * n_populations)
         self._sample, self._places = 0, list[Place]()
         self._copy = self._opened()
 
     def write(self, block: Block, columns: Columns) -> None:
         self._go_to(block.sample)
-        values = [columns[channel.label] for channel in self._added]
+        values = [columns[channel.label] for channel in self._added[: self._n_columns]]
+        if self._to_raw is not None:
+            values += list(self._to_raw(block.values).T)
         with writing(self._paths[self._sample]):
             self._copy.write(block.rows, values)
 

@@ -67,6 +67,22 @@ class Added:
     scale: int = 1
 
 
+def gating_channels(n_populations: int) -> list[Added]:
+    """Return the channels that every gating adds; their labels are the columns of the events."""
+    return [
+        Added("dpmix_population", "population", n_populations),
+        Added("dpmix_probability", "probability", 1, scale=10_000),
+        Added("dpmix_entropy", "entropy", math.log(n_populations), scale=1_000),
+        Added("dpmix_implausible", "implausible", 1),
+    ]
+
+
+def calibrated_channels(headers: Sequence[Header], channels: Sequence[str]) -> list[Added]:
+    """Return the channels for values without shifts, with the largest range of the files."""
+    top = max((channel.range or 0.0) for header in headers for channel in header.channels)
+    return [Added(f"dpmix_calibrated_{name}", f"{name} calibrated", top) for name in channels]
+
+
 class Copy:
     """Copy of one data set, written front to back.
 

@@ -62,7 +62,8 @@ def gate(
     memberships, with_map, strategy, overwrite : bool
         Write all memberships to Parquet and CSV; draw a t-SNE map; find gates; replace existing files.
     calibrated : bool
-        Subtract the posterior mean of each sample's shift (model.shifts) from the values in events.h5ad.
+        Subtract the posterior mean of each sample's shift (model.shifts) from the values in h5ad and
+        FCS files.
     n_draws, level, n_populations : int, float, int
         Draws to use; cut height of the tree, or number of populations to cut it into, not both.
     compare, engine : str or Path, sequence of str
@@ -84,7 +85,7 @@ def gate(
         raise ConfigError(
             [f"--data: {task.run.path} has shifts (model.shifts); dpmix predict finds those of other files"]
         )
-    moved = shifts.to_subtract(task.run, formats) if calibrated else None
+    moved = shifts.to_subtract(task.run, formats, task.events.sources) if calibrated else None
     asked.check(task)
     check_outputs(_paths(task, folder, formats, asked), overwrite, _inputs(task))
     found = task.find_populations(n_draws, level, n_populations)
@@ -190,6 +191,7 @@ def _write_events(
         sources=task.events.sources,
         n_populations=found.n_populations,
         memberships=memberships,
+        to_raw=None if moved is None else task.events.scaling.transformed_to_raw,
     ) as writers:
         for block, counts in assign_events(task, found, summary.medians, own):
             summary.add(block, counts)

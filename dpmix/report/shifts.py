@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpmix.errors import ConfigError
+from dpmix.inputs.sources import Source
 from dpmix.model.mixture import Array, Floats
 from dpmix.populations.result import Gating, interval
 from dpmix.report.drawing import new_figure
@@ -33,7 +34,7 @@ def draws_of(run: Run) -> Array | None:
     return shifts.reshape(-1, *shifts.shape[2:])
 
 
-def to_subtract(run: Run, formats: Sequence[str]) -> Floats:
+def to_subtract(run: Run, formats: Sequence[str], sources: Sequence[Source]) -> Floats:
     """Return the posterior mean shift of each sample on the transformed scale, float32 [S, D].
 
     Parameters
@@ -42,21 +43,24 @@ def to_subtract(run: Run, formats: Sequence[str]) -> Floats:
         Standardised scale.
     formats : sequence of str
         Formats of the event files.
+    sources : sequence of Source
+        Files of the samples.
 
     Raises
     ------
     ConfigError
-        The run has no shifts, FCS files hold the measured values, or no format holds values.
+        The run has no shifts, no format holds values, or FCS files store integers.
     """
     draws = draws_of(run)
     if draws is None:
         raise ConfigError([f"--calibrated: {run.path} has no shifts to subtract (model.shifts: none)"])
-    if "fcs" in formats:
-        raise ConfigError(
-            ["--calibrated: FCS files hold the values of the instrument; take --format h5ad without fcs"]
-        )
-    if "h5ad" not in formats:
-        raise ConfigError(["--calibrated: only events.h5ad holds values of events; take --format h5ad"])
+    if not {"h5ad", "fcs"} & {*formats}:
+        raise ConfigError(["--calibrated: only h5ad and FCS files hold values of events; take --format h5ad"])
+    for source in sources if "fcs" in formats else ():
+        if all(channel.integer for channel in source.details):
+            raise ConfigError(
+                [f"--calibrated: {source.name} stores integers and cannot hold them; take --format h5ad"]
+            )
     shifts: Floats = (draws.mean(axis=0) * run.constants["channel_sds"]).astype(np.float32)
     return shifts
 

@@ -11,9 +11,11 @@ import pytest
 
 from dpmix.config.schema import Config
 from dpmix.errors import ConfigError
+from dpmix.inputs.fcs_data import write_fcs
+from dpmix.inputs.opening import open_source
 from dpmix.populations.result import Gating
 from dpmix.report.gate import gate
-from dpmix.report.shifts import shift_warning
+from dpmix.report.shifts import shift_warning, to_subtract
 from dpmix.runs.mcmc import run_mcmc
 from dpmix.runs.reader import open_run
 
@@ -78,11 +80,43 @@ def test_calibrated_events_have_no_shifts(run_file: Path) -> None:
         np.testing.assert_allclose(means, np.tile(means[0], (3, 1)), atol=0.3)
 
 
-def test_calibrated_fcs_files_are_refused(run_file: Path) -> None:
-    with pytest.raises(ConfigError, match="FCS files hold the values of the instrument"):
-        gate(run_file, run_file.parent / "fcs", formats=["fcs", "h5ad"], calibrated=True)
-    with pytest.raises(ConfigError, match=r"only events\.h5ad holds values of events"):
+def test_calibrated_fcs_files_have_added_channels(run_file: Path, tmp_path: Path) -> None:
+    """Calibrated channels are the measured values without the shift, on the scale of the file."""
+    rng = np.random.default_rng(6)
+    for s, shift in enumerate((1.0, -1.0)):
+        values = np.exp(rng.choice([2.0, 7.0], (600, 1)) + shift / 5.0 + 0.2 * rng.standard_normal((600, 2)))
+        write_fcs(tmp_path / f"f{s}.fcs", values.astype(np.float32), ["FL1-A", "FL2-A"], ["CD3", "CD4"])
+    settings = {
+        "data": {
+            "files": [str(tmp_path / "f*.fcs")],
+            "transform": {"default": {"method": "arcsinh", "cofactor": 5.0}},
+        },
+        "model": {"components": 4, "samples": "hierarchical", "shifts": "sample"},
+        "mcmc": {"chains": 1, "burn_in": 20, "draws": 10, "split_merge": 0, "until": None},
+        "engine": {"backend": "cpu"},
+        "output": {"path": str(tmp_path / "run.h5")},
+    }
+    path = run_mcmc(Config.model_validate(settings)).path
+    gate(path, tmp_path / "out", formats=["fcs"], calibrated=True)
+    run = open_run(path, transformed=True)
+    shifts = run.cohort["shifts"].mean(axis=(0, 1))
+    for s in range(2):
+        source = open_source(tmp_path / "out" / f"f{s}.gated.fcs")
+        names = [*source.channels]
+        columns = [names.index(name) for name in ("FL1-A", "FL2-A")]
+        columns += [names.index(f"dpmix_calibrated_{name}") for name in ("CD3", "CD4")]
+        table = source.read(0, 600, columns).astype(float)
+        expected = 5.0 * np.sinh(np.arcsinh(table[:, :2] / 5.0) - shifts[s])
+        np.testing.assert_allclose(table[:, 2:], expected, rtol=1e-4)
+
+
+def test_calibrated_files_that_cannot_hold_the_values(run_file: Path) -> None:
+    with pytest.raises(ConfigError, match="only h5ad and FCS files hold values of events"):
         gate(run_file, run_file.parent / "csv", formats=["csv"], calibrated=True)
+    run, source = open_run(run_file), open_source(run_file.parent / "s0.csv")
+    integers = replace(source, details=tuple(replace(c, integer=True) for c in source.details))
+    with pytest.raises(ConfigError, match=r"s0\.csv stores integers .*--format h5ad"):
+        to_subtract(run, ["fcs"], [integers])
 
 
 def test_gate_of_other_files_is_for_predict(run_file: Path) -> None:
