@@ -46,6 +46,7 @@ from dpmix.kernels import _cpu
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "how-to"
 PAGES = [
+    "check-the-recording",
     "priors-and-truncation",
     "python",
     "read-draws",

@@ -1,0 +1,150 @@
+"""Judge a channel or the event rate: signal over time, change points, unsteady stretches and a verdict."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from dpmix.drift.covariance import Correlation
+from dpmix.drift.fit import Fit, Prior, fit
+from dpmix.drift.likelihood import make_points
+from dpmix.drift.posterior import joint_posterior
+from dpmix.drift.steps import change_points, jumps, noise_sd
+from dpmix.model.mixture import Array, Ints
+
+Verdict = Literal["steady", "unsure", "drift", "steps"]
+
+LIMIT = 0.2
+"""Spreads: a smaller change of a channel is called steady. Populations are several spreads wide or apart."""
+
+PATHS = 400
+MOST_TIMES = 200
+"""Draws of the signal, and times at which they are compared."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The signal of one channel over time, in units of the channel's spread.
+
+    Attributes
+    ----------
+    name : str
+    times, values : float64 [B]
+        Of the blocks.
+    mean, sd : float64 [B]
+        Posterior of the signal at the blocks.
+    changes : tuple of int
+        First blocks of the stretches after change points.
+    range, low, high : float
+        Largest minus smallest value of the signal: median and 90% interval.
+    unsteady : bool [B]
+        Blocks that certainly differ by more than the limit from the usual level.
+    limit : float
+    fit : Fit
+    """
+
+    name: str
+    times: Array
+    values: Array
+    mean: Array
+    sd: Array
+    changes: tuple[int, ...]
+    range: float
+    low: float
+    high: float
+    unsteady: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+    limit: float
+    fit: Fit
+
+    @property
+    def verdict(self) -> Verdict:
+        """Return the verdict by the interval of the range, compared with the limit.
+
+        steady: all of it is below. unsure: the limit is inside. Above: steps where there are change points,
+        else drift.
+        """
+        if self.high < self.limit:
+            return "steady"
+        if self.low <= self.limit:
+            return "unsure"
+        return "steps" if self.changes else "drift"
+
+
+def judge(
+    name: str,
+    times: Array,
+    values: Array,
+    errors: Array,
+    limit: float = LIMIT,
+    correlation: Correlation = "matern32",
+    threads: int = 1,
+) -> Judgement:
+    """Judge a channel by its block medians.
+
+    Change points come first. The covariance is fitted once, to the values without the steps. Each stretch
+    then has its own mean and its own posterior, so that nothing is smoothed over a step.
+
+    Parameters
+    ----------
+    name : str
+    times, values, errors : float64 [B]
+        Values and standard errors in units of the channel's spread.
+    limit : float
+        In the same units.
+    correlation, threads
+        See `dpmix.drift.covariance`, `dpmix.drift.likelihood`.
+    """
+    noise = noise_sd(values, errors)
+    changes = jumps(times, values, change_points(times, values, noise), noise)
+    stretches = list(itertools.pairwise([0, *changes, len(values)]))
+    level = values.copy()
+    for start, stop in stretches:
+        level[start:stop] -= np.median(values[start:stop])
+    prior = Prior.weak(float(times[-1] - times[0]), float(np.median(errors)))
+    fitted = fit(make_points(times, level, errors), prior, correlation, threads)
+    mean, sd, paths = _signal(fitted, times, values, errors, stretches)
+    widths = paths.max(axis=1) - paths.min(axis=1)
+    low, middle, high = np.quantile(widths, [0.05, 0.5, 0.95]).tolist()
+    usual = np.median(mean)
+    unsteady = np.abs(mean - usual) - 1.6449 * sd > limit
+    return Judgement(
+        name,
+        times,
+        values,
+        mean,
+        sd,
+        tuple(changes),
+        middle,
+        low,
+        high,
+        unsteady,
+        limit,
+        fitted,
+    )
+
+
+def _signal(
+    fitted: Fit, times: Array, values: Array, errors: Array, stretches: list[tuple[int, int]]
+) -> tuple[Array, Array, Array]:
+    """Return mean [B] and sd [B] of the signal at the blocks, and draws of it at some of them [PATHS, k]."""
+    random = np.random.default_rng(1)
+    mean, sd, paths = np.empty(len(times)), np.empty(len(times)), []
+    shown = set(_some(len(times)).tolist())
+    for start, stop in stretches:
+        points = make_points(times[start:stop], values[start:stop], errors[start:stop])
+        own, cov = joint_posterior(points, fitted, times[start:stop])
+        mean[start:stop], sd[start:stop] = own, np.sqrt(np.diag(cov))
+        inside = [k - start for k in range(start, stop) if k in shown] or [0]
+        # Eigenvalues: the covariance of near times is singular to rounding.
+        roots, vectors = np.linalg.eigh(cov[np.ix_(inside, inside)])
+        half = vectors * np.sqrt(np.maximum(roots, 0.0))
+        paths.append(own[inside] + random.standard_normal((PATHS, len(inside))) @ half.T)
+    return mean, sd, np.concatenate(paths, axis=1)
+
+
+def _some(count: int) -> Ints:
+    """Return at most `MOST_TIMES` of the numbers below count, int64, evenly spaced."""
+    return np.unique(np.linspace(0, count - 1, min(count, MOST_TIMES)).astype(np.int64))

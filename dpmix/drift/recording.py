@@ -1,0 +1,229 @@
+"""A recording as a whole: its time, the blocks of its channels, its event rate, and what they show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from dpmix.config.data import DataConfig
+from dpmix.drift.judge import LIMIT, Judgement, judge
+from dpmix.drift.summaries import SMALLEST_BLOCK, Blocks, block_starts, summarise
+from dpmix.errors import DataError
+from dpmix.inputs.channel_names import why_not_measured
+from dpmix.inputs.default_channels import some_rows
+from dpmix.inputs.file_plans import FilePlan, plan_files
+from dpmix.inputs.sources import Source
+from dpmix.inputs.suggest import suggest
+from dpmix.inputs.transforms import Transform
+from dpmix.model.mixture import Array
+from dpmix.system.progress import ProgressLog
+
+By = Literal["time", "event"]
+
+RATE = "event rate"
+RATE_LIMIT = 0.4
+"""A change of the rate by a third or a half is a change of the pump; by a tenth it is usual."""
+
+BIN_EVENTS = 50
+"""Mean number of events of a bin of time, at least."""
+
+FEWEST_TIMES = 20
+READ_EVENTS = 65_536
+REMEDY = "--by event judges by event number"
+
+
+@dataclass(frozen=True)
+class Recording:
+    """The judgement of one file.
+
+    Attributes
+    ----------
+    name : str
+    by : "time" or "event"
+    n_events : int
+    channels : tuple of Judgement
+        In units of each channel's spread; then the event rate, if there is time.
+    shares : tuple of float
+        Of the events in unsteady stretches of each of these.
+    unsteady : float
+        Share of the events in stretches where any channel or the rate is unsteady.
+    shown_times, shown : float64 [M], [M, D]
+        Some events, in units of the spread, for figures.
+    """
+
+    name: str
+    by: By
+    n_events: int
+    channels: tuple[Judgement, ...]
+    shares: tuple[float, ...]
+    unsteady: float
+    shown_times: Array
+    shown: Array
+
+    @property
+    def worst(self) -> Judgement:
+        """Return the channel whose range of drift is most certainly above its limit."""
+        return max(self.channels, key=lambda one: one.low / one.limit)
+
+
+def study(source: Source, by: By = "time", limit: float = LIMIT) -> Recording:
+    """Study a recording.
+
+    Raises
+    ------
+    DataError
+        The file has no usable time, too few events, or no usable channel; in one line, with the remedy.
+    """
+    times = _times(source, by)
+    if source.n_events < 10 * SMALLEST_BLOCK:
+        raise DataError(f"{source.name}: {source.n_events} events; need at least {10 * SMALLEST_BLOCK}")
+    plan, names, transforms = _channels(source)
+    shown_rows = some_rows([source])[0]
+    shown = np.concatenate([_read(plan, transforms, *rows) for rows in shown_rows])
+    shown_times = np.concatenate([times[start:stop] for start, stop in shown_rows])
+    centre, spread = np.median(shown, axis=0), _spread(shown)
+    usable = np.flatnonzero(np.isfinite(spread) & (spread > 0))
+    if not len(usable):
+        raise DataError(f"{source.name}: every channel is constant or not finite; give another file")
+    blocks = _blocks(source, plan, transforms, times)
+    channels = [
+        judge(names[k], blocks.times, (blocks.medians[:, k] - centre[k]) / spread[k],
+              blocks.errors[:, k] / spread[k], limit)
+        for k in usable
+    ]  # fmt: skip
+    bad = [np.repeat(one.unsteady, np.diff(blocks.starts)) for one in channels]
+    if by == "time":
+        channels.append(judge_rate(times))
+        place = np.searchsorted(channels[-1].times, times).clip(0, len(channels[-1].times) - 1)
+        bad.append(channels[-1].unsteady[place])
+    return Recording(
+        source.name,
+        by,
+        source.n_events,
+        tuple(channels),
+        tuple(float(one.mean()) for one in bad),
+        float(np.logical_or.reduce(bad).mean()),
+        shown_times,
+        ((shown - centre) / spread)[:, usable],
+    )
+
+
+def judge_rate(times: Array) -> Judgement:
+    """Judge the event rate by the counts in bins of time, in units of the usual rate.
+
+    The counts k are transformed to 2 sqrt((k + 3/8) / median) - 1, whose standard error is 1 / sqrt(median)
+    for Poisson counts (Anscombe 1948, Biometrika 35:246), good to 3% from a mean of 10 on; bins have at
+    least 50 events on average. Near the usual rate, a difference is a relative change of the rate. The nugget
+    has what varies more than Poisson counts.
+
+    Parameters
+    ----------
+    times : float64 [N]
+        Ascending.
+    """
+    count = int(np.clip(len(times) // BIN_EVENTS, 10, 500))
+    edges = np.linspace(times[0], times[-1], count + 1)
+    counts = np.histogram(times, edges)[0]
+    usual = max(float(np.median(counts)), 1.0)
+    values = 2.0 * np.sqrt((counts + 0.375) / usual) - 1.0
+    return judge(RATE, edges[1:], values, np.full(count, usual**-0.5), RATE_LIMIT)
+
+
+def rate_of(values: Array) -> Array:
+    """Return the event rate in units of the usual rate, from values on the scale of `judge_rate`."""
+    return np.asarray((0.5 * np.maximum(values + 1.0, 0.0)) ** 2)
+
+
+def _times(source: Source, by: By) -> Array:
+    """Return the time or number of each event, float64 [N], ascending; `DataError` if time is unusable."""
+    if by == "event":
+        return np.arange(source.n_events, dtype=np.float64)
+    found = [k for k, one in enumerate(source.details) if one.numeric and why_not_measured(one) == "time"]
+    if not found:
+        raise DataError(f"{source.name}: has no channel of time; {REMEDY}")
+    times = np.concatenate(
+        [source.read(start, stop, found[:1])[:, 0] for start, stop in _stretches(source.n_events)]
+        or [np.empty(0, np.float32)]
+    ).astype(np.float64)
+    problem = time_problem(times)
+    if problem:
+        raise DataError(f"{source.name}: {source.channels[found[0]]} {problem}; {REMEDY}")
+    return times
+
+
+def time_problem(times: Array) -> str:
+    """Return why times, float64 [N], cannot be used, "" if they can."""
+    if not np.isfinite(times).all():
+        return f"has {int((~np.isfinite(times)).sum())} values that are not finite"
+    falls = np.flatnonzero(np.diff(times) < 0)
+    if len(times) and times.min() == times.max():
+        return f"is constant: {times[0]:g}"
+    if len(falls):
+        depth = (times[falls] - times[falls + 1]).min()
+        if depth > 0.5 * (times.max() - times.min()):
+            return f"wraps or starts again after event {falls[0] + 1} ({len(falls)} times in all)"
+        return f"is not sorted: it falls {len(falls)} times, first after event {falls[0] + 1}"
+    different = int((np.diff(times) > 0).sum()) + 1
+    if different < FEWEST_TIMES:
+        return f"repeats: {different} different values in {len(times)} events, need {FEWEST_TIMES}"
+    return ""
+
+
+def _channels(source: Source) -> tuple[FilePlan, list[str], list[Transform]]:
+    """Return how to read the channels, uncompensated: the markers of the default config, and scatter."""
+    settings = suggest([source], "none").channels
+    numeric = [channel.numeric for channel in source.details]
+    usual = [k for k, one in enumerate(settings) if numeric[k] and (one.taken or one.why == "scatter")]
+    plans, _ = plan_files(DataConfig(files=["-"], compensation="none"), Path(), [source], [usual])
+    transforms = [settings[k].transform or Transform() for k in usual]
+    names = [settings[k].marker or settings[k].detector for k in usual]
+    return plans[0], names, transforms
+
+
+def _stretches(n_events: int) -> Iterator[tuple[int, int]]:
+    """Yield the bounds of consecutive events that are read together."""
+    for start in range(0, n_events, READ_EVENTS):
+        yield start, min(start + READ_EVENTS, n_events)
+
+
+def _read(plan: FilePlan, transforms: list[Transform], start: int, stop: int) -> Array:
+    """Read events on the scale of the sampler before it is standardised, float64 [M, D]."""
+    raw = plan.read(start, stop, None)[1]
+    return np.column_stack([one.apply(raw[:, j]) for j, one in enumerate(transforms)])
+
+
+def _spread(values: Array) -> Array:
+    """Return half the distance from the 16% to the 84% quantile of each channel, float64 [D]."""
+    low, high = np.quantile(values, [0.16, 0.84], axis=0)
+    return np.asarray(0.5 * (high - low))
+
+
+def _blocks(source: Source, plan: FilePlan, transforms: list[Transform], times: Array) -> Blocks:
+    """Return the summaries of all events, reading whole blocks of bounded size."""
+    starts = block_starts(source.n_events)
+    progress = ProgressLog(f"reading {source.name}", source.n_events)
+    parts, first = [], 0
+    while first < len(starts) - 1:
+        last = max(int(np.searchsorted(starts, starts[first] + READ_EVENTS, "right")) - 1, first + 1)
+        begin, end = int(starts[first]), int(starts[last])
+        values = _read(plan, transforms, begin, end)
+        if not np.isfinite(values).all():
+            raise DataError(
+                f"{source.name}: values that are not finite in events {begin} to {end}; remove them"
+            )
+        parts.append(summarise(values, times[begin:end], starts[first : last + 1] - begin))
+        progress.add(end - begin)
+        first = last
+    medians = np.concatenate([part.medians for part in parts])
+    sizes = np.array([len(part.times) for part in parts])
+    errors = np.average([part.errors[0] for part in parts], axis=0, weights=sizes)
+    return Blocks(
+        starts,
+        np.concatenate([part.times for part in parts]),
+        medians,
+        np.broadcast_to(errors, medians.shape),
+    )

@@ -1,0 +1,131 @@
+"""Study recordings for `dpmix drift`, and write the table, the figures and the page."""
+
+from __future__ import annotations
+
+import csv
+import io
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpmix.drift.judge import LIMIT
+from dpmix.drift.recording import By, Recording, study
+from dpmix.errors import DataError
+from dpmix.inputs.opening import find_places, open_places
+from dpmix.report import drift_page
+from dpmix.report.drift_figure import png
+from dpmix.system.files import check_outputs, replacing, write_text, writing
+
+log = logging.getLogger("dpmix")
+
+TABLE, PAGE = "drift.csv", "report.html"
+COLUMNS = (
+    *("file", "channel", "verdict", "range", "low", "high", "limit", "change points", "unsteady share"),
+    *("events", "by", "problem"),
+)
+
+
+@dataclass(frozen=True)
+class Study:
+    """The recordings of a study, and the files that were not judged.
+
+    Attributes
+    ----------
+    recordings : tuple of Recording
+        The worst first.
+    problems : tuple of str
+        A line for each file that cannot be judged.
+    """
+
+    recordings: tuple[Recording, ...]
+    problems: tuple[str, ...]
+
+
+def drift(
+    files: Sequence[str | Path],
+    output: str | Path,
+    *,
+    by: By = "time",
+    limit: float = LIMIT,
+    overwrite: bool = False,
+) -> Study:
+    """Study recordings, and write the results to a folder.
+
+    Parameters
+    ----------
+    files : sequence of str or Path
+        Names, globs or folders.
+    output : str or Path
+    by : "time" or "event"
+        Judge by the channel of time, or by event number.
+    limit : float
+        Smallest range of drift that matters, in units of a channel's spread.
+    overwrite : bool
+        Replace existing files.
+
+    Raises
+    ------
+    DpmixError
+        No file can be judged, or anything else wrong outside the program, in one line.
+    """
+    folder, places = Path(output), find_places(files)
+    names = [f"{number:03d}-{path.stem}.png" for number, (path, _) in enumerate(places, 1)]
+    figures = [folder / "figures" / name for name in names]
+    check_outputs([folder / TABLE, folder / PAGE, *figures], overwrite, inputs=[path for path, _ in places])
+    found, problems = [], []
+    for source, figure in zip(open_places(places), figures, strict=True):
+        try:
+            found.append((study(source, by, limit), figure))
+        except DataError as error:
+            problems.append(str(error))
+            log.warning("%s", error)
+    if not found:
+        raise DataError("no file can be judged; see the lines above")
+    found.sort(key=lambda one: (-one[0].unsteady, -one[0].worst.low / one[0].worst.limit))
+    with writing(folder):
+        (folder / "figures").mkdir(parents=True, exist_ok=True)
+    drawn = [png(one) for one, _ in found]
+    for (_, path), image in zip(found, drawn, strict=True):
+        with writing(path), replacing(path) as temporary:
+            temporary.write_bytes(image)
+    result = Study(tuple(one for one, _ in found), tuple(problems))
+    write_text(folder / TABLE, _table(result))
+    lines = [summary(one) for one in result.recordings]
+    write_text(folder / PAGE, drift_page.render(result.recordings, lines, problems, drawn))
+    return result
+
+
+def summary(recording: Recording) -> str:
+    """Return what was found in a file, in one line."""
+    bad = [one for one in recording.channels if one.verdict in ("drift", "steps")]
+    bad.sort(key=lambda one: -one.low / one.limit)
+    start = f"{recording.name}: {recording.n_events:,} events by {recording.by}, "
+    if not bad:
+        unsure = sum(one.verdict == "unsure" for one in recording.channels)
+        return start + (f"no drift found, {unsure} channels unsure" if unsure else "steady")
+    shown = ", ".join(f"{one.name} ({one.verdict}, {one.range:.2f})" for one in bad[:3])
+    more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
+    return f"{start}{recording.unsteady:.1%} in unsteady stretches: {shown}{more}"
+
+
+def _rows(found: Study) -> Iterator[Sequence[object]]:
+    """Yield the rows of drift.csv."""
+    yield COLUMNS
+    for recording in found.recordings:
+        for one, share in zip(recording.channels, recording.shares, strict=True):
+            yield [
+                *(recording.name, one.name, one.verdict),
+                *(f"{value:.4g}" for value in (one.range, one.low, one.high, one.limit)),
+                " ".join(f"{0.5 * (one.times[k - 1] + one.times[k]):.6g}" for k in one.changes),
+                *(f"{share:.4g}", recording.n_events, recording.by, ""),
+            ]
+    for problem in found.problems:
+        name, _, text = problem.partition(": ")
+        yield [name, "", "not judged", *[""] * 8, text]
+
+
+def _table(found: Study) -> str:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows(_rows(found))
+    return out.getvalue()

@@ -1,0 +1,73 @@
+"""The figure of a recording: the signal of each channel with its interval, over the density of events."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dpmix.drift.judge import Judgement
+from dpmix.drift.recording import Recording, rate_of
+from dpmix.model.mixture import Array
+from dpmix.report.drawing import STYLE, new_figure
+from dpmix.report.palette import colour, strength
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+BINS = (160, 48)
+HALF_HEIGHT = 3.0
+"""Spreads shown above and below the middle of a channel; more where the signal goes further."""
+
+
+def png(recording: Recording) -> bytes:
+    """Return the figure as PNG, one row per channel, the event rate last."""
+    import matplotlib
+
+    with matplotlib.rc_context(STYLE):
+        many = len(recording.channels)
+        figure = new_figure(8.0, 1.25 * many + 0.4)
+        grid = figure.subplots(many, 1, sharex=True, squeeze=False)[:, 0]
+        for row, (axes, one) in enumerate(zip(grid, recording.channels, strict=True)):
+            is_rate = row >= recording.shown.shape[1]
+            if not is_rate:
+                _density(axes, recording, row, one)
+            _signal(axes, one, rate_of if is_rate else np.asarray)
+        grid[-1].set_xlabel("time, as stored" if recording.by == "time" else "event number")
+        out = io.BytesIO()
+        figure.savefig(out, format="png")
+    return out.getvalue()
+
+
+def _density(axes: Axes, recording: Recording, row: int, one: Judgement) -> None:
+    """Draw the density of events, each column of time by its own count."""
+    ends = max(HALF_HEIGHT, float(np.abs(one.mean).max()) + 0.5)
+    counts, x, y = np.histogram2d(
+        recording.shown_times,
+        recording.shown[:, row],
+        bins=BINS,
+        range=[(float(recording.shown_times[0]), float(recording.shown_times[-1])), (-ends, ends)],
+    )
+    axes.pcolormesh(x, y, strength(counts.astype(np.int64)).T, cmap="Greys", vmin=0.0, vmax=1.6)
+
+
+def _signal(axes: Axes, one: Judgement, scale: Callable[[Array], Array]) -> None:
+    """Draw the signal on a scale, its 90% interval, the change points and the unsteady stretches."""
+    ends = [0, *one.changes, len(one.times)]
+    mean, low, high = (scale(one.mean + z * one.sd) for z in (0.0, -1.6449, 1.6449))
+    for start, stop in itertools.pairwise(ends):
+        part = slice(start, stop)
+        axes.fill_between(one.times[part], low[part], high[part], color=colour(0), alpha=0.35, linewidth=0)
+        axes.plot(one.times[part], mean[part], color=colour(0), linewidth=1.2)
+    for k in one.changes:
+        axes.axvline(0.5 * (one.times[k - 1] + one.times[k]), color=colour(1), linewidth=0.8, linestyle="--")
+    if one.unsteady.any():
+        bottom = axes.get_ylim()[0]
+        axes.plot(
+            one.times[one.unsteady], np.full(one.unsteady.sum(), bottom), "s", color=colour(1), markersize=2.5
+        )
+    width = f"{one.range:.2f} ({one.low:.2f} to {one.high:.2f})"
+    axes.set_title(f"{one.name}: {one.verdict}, range {width}")

@@ -1,0 +1,71 @@
+"""The page of `dpmix drift`: one self-contained HTML file for all recordings, the worst first."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from importlib.metadata import version
+from importlib.resources import files
+
+from dpmix.drift.recording import Recording
+
+HEAD = ("Channel", "Verdict", "Range", "90% interval", "Limit", "Change points", "Unsteady events")
+
+
+def render(
+    recordings: Sequence[Recording],
+    summaries: Sequence[str],
+    problems: Sequence[str],
+    figures: Sequence[bytes],
+) -> str:
+    """Return the page.
+
+    Parameters
+    ----------
+    recordings : sequence of Recording
+        The worst first.
+    summaries : sequence of str
+        A line for each.
+    problems : sequence of str
+        A line for each file that was not judged.
+    figures : sequence of bytes
+        A PNG for each recording.
+    """
+    from jinja2 import Environment, StrictUndefined
+
+    template = files("dpmix.report").joinpath("drift.html").read_text(encoding="utf-8")
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    sections = [
+        {
+            "name": one.name,
+            "line": line,
+            "rows": _rows(one),
+            "figure": f"data:image/png;base64,{base64.b64encode(figure).decode()}",
+        }
+        for one, line, figure in zip(recordings, summaries, figures, strict=True)
+    ]
+    return environment.from_string(template).render(
+        head=HEAD, sections=sections, problems=problems, version=version("dpmix")
+    )
+
+
+def _rows(recording: Recording) -> list[dict[str, object]]:
+    """Return the rows of a table, the channel with the clearest drift first."""
+    order = sorted(
+        zip(recording.channels, recording.shares, strict=True), key=lambda pair: -pair[0].low / pair[0].limit
+    )
+    return [
+        {
+            "found": one.verdict in ("drift", "steps"),
+            "name": one.name,
+            "cells": (
+                one.verdict,
+                f"{one.range:.2f}",
+                f"{one.low:.2f} to {one.high:.2f}",
+                f"{one.limit:g}",
+                str(len(one.changes)),
+                f"{share:.1%}",
+            ),
+        }
+        for one, share in order
+    ]

@@ -1,0 +1,174 @@
+"""Change points, the time of a file, verdicts on recordings with known faults, and the command."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from dpmix.cli import main
+from dpmix.drift.recording import Recording, study, time_problem
+from dpmix.drift.steps import PENALTY, SHORTEST, change_points, noise_sd
+from dpmix.inputs.sources import source_of_array
+from dpmix.model.mixture import Array
+
+N = 20_000
+
+
+def best_by_trial(times: Array, values: Array, sd: float) -> list[int]:
+    """Return the change points with the least cost of all partitions, each tried."""
+    n, best, found = len(values), np.inf, []
+    for many in range(n // SHORTEST):
+        for changes in itertools.combinations(range(SHORTEST, n - SHORTEST + 1), many):
+            ends = [0, *changes, n]
+            if min(np.diff(ends)) < SHORTEST:
+                continue
+            cost = many * PENALTY * np.log(n)
+            for start, stop in itertools.pairwise(ends):
+                x, y = times[start:stop], values[start:stop] / sd
+                cost += float(((y - np.polyval(np.polyfit(x, y, 1), x)) ** 2).sum())
+            if cost < best:
+                best, found = cost, list(changes)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_change_points_are_the_best_of_all(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    times = np.sort(random.uniform(0.0, 5.0, 14))
+    values = np.repeat(random.normal(0.0, 30.0, 4), [4, 3, 3, 4]) + random.standard_normal(14)
+    found = change_points(times, values, 1.0)
+    assert found == best_by_trial(times, values, 1.0)
+    assert found
+
+
+def test_change_points_are_steps_and_not_drift() -> None:
+    random, times = np.random.default_rng(1), np.arange(300.0)
+    errors, noise = np.full(300, 1.0), random.standard_normal((20, 300))
+    steady = [bool(change_points(times, one, noise_sd(one, errors))) for one in noise]
+    ramps = [bool(change_points(times, one, noise_sd(one, errors))) for one in noise + 0.1 * times]
+    stepped = noise + 5.0 * (times >= 120)
+    steps = [change_points(times, one, noise_sd(one, errors)) for one in stepped]
+    assert sum(steady) <= 1
+    assert sum(ramps) <= 1
+    assert all(len(one) == 1 and abs(one[0] - 120) <= 2 for one in steps)
+
+
+def recording(fault: str) -> Recording:
+    """Study two channels of 20,000 events in 100 seconds, the first or the rate with a fault."""
+    random = np.random.default_rng(5)
+    times = np.sort(random.uniform(0.0, 100.0, N))
+    if fault == "clog":
+        times = np.where(times < 60.0, times, 60.0 + 4.0 * (times - 60.0))
+    signal = {
+        "drift": 0.8 * np.sin(times / 30.0),
+        "step": 0.8 * (times > 55.0),
+        "bubble": 3.0 * ((times > 40.0) & (times < 45.0)),
+    }.get(fault, np.zeros(N))
+    a, b = random.standard_normal((2, N))
+    table = np.column_stack((times, 100.0 + 10.0 * (a + signal), 5.0 * b)).astype(np.float32)
+    return study(source_of_array(Path("made.npy"), table, ["Time", "A", "B"]))
+
+
+@pytest.mark.parametrize(
+    ("fault", "verdicts"),
+    [
+        ("none", ("steady", "steady", "steady")),
+        ("drift", ("drift", "steady", "steady")),
+        ("step", ("steps", "steady", "steady")),
+        ("bubble", ("steps", "steady", "steady")),
+        ("clog", ("steady", "steady", "steps")),
+    ],
+)
+def test_faults_are_found_where_they_are(fault: str, verdicts: tuple[str, ...]) -> None:
+    found = recording(fault)
+    assert tuple(one.verdict for one in found.channels) == verdicts
+    if fault == "none":
+        assert found.unsteady == 0.0
+    if fault == "step":
+        (change,) = found.channels[0].changes
+        assert abs(found.channels[0].times[change] - 55.0) < 2.5
+    if fault == "bubble":
+        inside = (found.channels[0].times > 41.0) & (found.channels[0].times < 44.0)
+        assert found.channels[0].unsteady[inside].all()
+        assert found.shares[0] == pytest.approx(0.05, abs=0.02)
+    if fault == "drift":
+        drifted = found.channels[0]  # from 0.8 to -0.15 standard deviations; the spread is about 1.04
+        assert drifted.low < 0.95 / 1.04 < drifted.high
+        assert not drifted.changes
+
+
+@pytest.mark.parametrize(
+    ("times", "problem"),
+    [
+        (np.arange(100.0), ""),
+        (np.zeros(100), "is constant: 0"),
+        (np.concatenate((np.arange(50.0), np.arange(50.0))), "wraps or starts again after event 50"),
+        (np.arange(100.0) + np.where(np.arange(100) == 30, 5.0, 0.0), "is not sorted: it falls 1 times"),
+        (np.repeat(np.arange(4.0), 25), "repeats: 4 different values"),
+        (np.append(np.arange(99.0), np.nan), "has 1 values that are not finite"),
+    ],
+)
+def test_unusable_time_is_named(times: Array, problem: str) -> None:
+    found = time_problem(times)
+    assert found.startswith(problem) if problem else not found
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["drift", *arguments])
+
+
+def test_command_writes_table_figures_and_page(tmp_path: Path) -> None:
+    random = np.random.default_rng(2)
+    times = np.sort(random.uniform(0.0, 50.0, 6_000))
+    values = random.standard_normal(6_000)
+    for name, column in (("steady", values), ("step", values + 2.0 * (times > 20.0))):
+        np.savetxt(
+            tmp_path / f"{name}.csv",
+            np.column_stack((times, column)),
+            "%.6f",
+            ",",
+            header="Time,A",
+            comments="",
+        )
+    np.savetxt(
+        tmp_path / "timeless.csv",
+        np.column_stack((values, -(values**2))),
+        "%.6f",
+        ",",
+        header="A,B",
+        comments="",
+    )
+    files, output = (
+        [str(tmp_path / f"{name}.csv") for name in ("steady", "step", "timeless")],
+        tmp_path / "out",
+    )
+    done = run(*files, "--output", str(output))
+    assert done.exit_code == 0, done.output
+    assert "timeless.csv: has no channel of time; --by event" in done.output
+    with (output / "drift.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["file"], row["channel"], row["verdict"]) for row in rows] == [
+        ("step.csv", "A", "steps"),
+        ("step.csv", "event rate", "steady"),
+        ("steady.csv", "A", "steady"),
+        ("steady.csv", "event rate", "steady"),
+        ("timeless.csv", "", "not judged"),
+    ]
+    assert float(rows[0]["change points"]) == pytest.approx(20.0, abs=3.0)
+    page = (output / "report.html").read_text()
+    assert page.count("data:image/png") == 2
+    assert "http" not in page.replace("http-equiv", "")
+    assert len(list((output / "figures").glob("*.png"))) == 2
+
+    assert run(files[0], "--output", str(output)).exit_code == 2  # exists already
+    again = [*files[:2], "--output", str(output), "--overwrite", "--quiet", "--fail-above"]
+    failed = run(*again, "0.05")
+    assert failed.exit_code == 1
+    assert "--fail-above 0.05: step.csv" in failed.output
+    assert run(*again, "0.9").exit_code == 0
+    assert run(files[2], "--by", "event", "--output", str(tmp_path / "by")).exit_code == 0
