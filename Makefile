@@ -17,6 +17,7 @@ PAGES := README.md docs/tutorial.md docs/benchmarks/*.md docs/explanation/coarse
 help:
 	@echo "make demo       simulate a cytometry sample, find its populations, write a report (in demo/gated)"
 	@echo "make test       the tests, except those marked slow; those of the CUDA engine on emulated devices"
+	@echo "                 PLATFORM=macos or windows: without what only Linux has; TESTS: some files only"
 	@echo "make test-all   make test, then the slow tests: samplers and kills at length, other processors, the browser"
 	@echo "make test-gpu   the tests of the CUDA engine on this machine's GPUs"
 	@echo "make lint       ruff, mypy, clang-format, wrong words, and tables in pages that differ from the results"
@@ -53,8 +54,9 @@ demo: $(VENV)/installed
 
 # One process per test file, on up to four cores.
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+# PLATFORM=macos or windows: Python behaves as there, where dpmix could notice (tests/other_system).
 test: $(EMULATOR)
-	$(PYTEST) -m "not slow"
+	$(if $(PLATFORM),DPMIX_TEST_PLATFORM=$(PLATFORM) PYTHONPATH=tests/other_system) $(PYTEST) -m "not slow" $(TESTS)
 
 test-all: test
 	$(PYTEST) -m slow

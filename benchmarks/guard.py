@@ -27,7 +27,7 @@ from threadpoolctl import threadpool_limits
 
 from dpmix.config.load import load_config
 from dpmix.config.schema import Config
-from dpmix.engines.cpu import CpuEngine, usable_cores
+from dpmix.engines.cpu import CpuEngine
 from dpmix.inputs import preprocess
 from dpmix.inputs.simulate import cytometry_like
 from dpmix.model import bem, gibbs
@@ -36,6 +36,7 @@ from dpmix.model.prior import Prior
 from dpmix.model.streams import Stream
 from dpmix.report import gate
 from dpmix.runs.mcmc import run_mcmc
+from dpmix.system.cores import usable_cores
 
 N, D, K = 200_000, 14, 256
 THREADS = min(2, usable_cores())

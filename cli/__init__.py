@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import signal
 from typing import Any
 
 import click
 
 from dpmix.errors import ConfigError, DpmixError, printable
+from dpmix.system.memory import address_limit
 
 from . import associate, bem, devices, drift, gate, info, init, mcmc, predict, simulate
 
@@ -48,9 +48,9 @@ def _require_addresses() -> None:
 
     They need about 0.6 GB, and more for each core. With less, OpenBLAS may retry forever.
     """
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    limit = address_limit()
     needed = 900_000_000 + 64_000_000 * (os.cpu_count() or 1)
-    if limit != resource.RLIM_INFINITY and limit < needed:
+    if limit is not None and limit < needed:
         raise DpmixError(
             f"ulimit -v: {limit / 1e9:.2f} GB of address space; loading the libraries needs at least "
             f"{needed / 1e9:.2f} GB; raise it, or limit memory with a control group"

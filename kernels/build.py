@@ -21,6 +21,7 @@ from itertools import product
 from pathlib import Path
 
 from dpmix.errors import DpmixError
+from dpmix.system.cores import usable_cores
 
 log = logging.getLogger("dpmix")
 
@@ -118,7 +119,7 @@ def build(n_channels: Iterable[int], architectures: Iterable[str]) -> list[Path]
     nvcc = find_nvcc()
     # Many channels take longest.
     wanted = list(product(sorted(n_channels, reverse=True), sorted(architectures), sources()))
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+    with ThreadPoolExecutor(usable_cores()) as pool:
         made = [pool.submit(_obtain, name, dim, architecture, nvcc) for dim, architecture, name in wanted]
         for future in made:
             future.result()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypedDict
@@ -12,6 +11,7 @@ import numpy as np
 from dpmix.config.schema import Config
 from dpmix.errors import ConfigError
 from dpmix.runs.resume import choose
+from dpmix.system.cores import usable_cores
 
 CONFIG_KEYS = {
     "components": "model.components",
@@ -121,4 +121,4 @@ def threads_of(n_jobs: int | None) -> int | None:
     """Return the number of threads: n_jobs, or of the processors all but -1 - n_jobs (None: all)."""
     if n_jobs is None or n_jobs == -1:
         return None
-    return n_jobs if n_jobs >= 0 else max(len(os.sched_getaffinity(0)) + 1 + n_jobs, 1)
+    return n_jobs if n_jobs >= 0 else max(usable_cores() + 1 + n_jobs, 1)

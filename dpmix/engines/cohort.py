@@ -27,13 +27,14 @@ import numpy.typing as npt
 from dpmix.engines import cohort_sums, exact
 from dpmix.engines.checks import check_events, check_range, check_samples, check_weights
 from dpmix.engines.cohort_sums import CohortSums
-from dpmix.engines.cpu import CpuEngine, usable_cores
+from dpmix.engines.cpu import CpuEngine
 from dpmix.engines.sums import zeros
 from dpmix.kernels.layout import CHUNK, Layout
 from dpmix.model.mixture import Array, Ints, Mixture, Stats
 from dpmix.model.sample_weights import SampleWeights
 from dpmix.model.split_merge import SplitAssignment
 from dpmix.model.streams import Key
+from dpmix.system.cores import usable_cores
 
 PART_EVENTS = 4 * CHUNK  # so that a large sample keeps several threads busy
 

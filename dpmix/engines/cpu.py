@@ -7,7 +7,6 @@ multiply-add and rounds differently.)
 
 from __future__ import annotations
 
-import os
 import platform
 import time
 from collections.abc import Iterator
@@ -35,6 +34,7 @@ from dpmix.model.mixture import Array, Ints, Mixture
 from dpmix.model.sample_weights import SampleWeights
 from dpmix.model.split_merge import SplitAssignment
 from dpmix.model.streams import Key
+from dpmix.system.cores import usable_cores
 
 BATCH_BYTES = 64 << 20  # BUDGET of kernels/cpu/pass.hpp
 
@@ -50,11 +50,6 @@ def available() -> tuple[bool, str]:
 def instruction_sets() -> list[str]:
     """Return the instruction sets of this processor that dpmix has code for, best first."""
     return list(_cpu.isas())
-
-
-def usable_cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def scratch_bytes(

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
-from dpmix.engines.cpu import usable_cores
 from dpmix.engines.cuda_messages import import_failure
 from dpmix.errors import DpmixError
 from dpmix.kernels import build
+from dpmix.system.cores import usable_cores
 
 log = logging.getLogger("dpmix")
 

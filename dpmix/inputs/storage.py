@@ -8,11 +8,9 @@ a mapped file, the kernel kills the process without a message.
 from __future__ import annotations
 
 import logging
-import mmap
 import os
 import tempfile
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import IO, Self
 
@@ -23,7 +21,8 @@ from dpmix.errors import ConfigError, DataError
 from dpmix.model.mixture import Floats
 from dpmix.system import memory
 from dpmix.system.files import writing
-from dpmix.system.locks import open_alone
+from dpmix.system.own_file import OwnFile, allocate
+from dpmix.system.pages import release
 
 log = logging.getLogger("dpmix")
 
@@ -70,18 +69,17 @@ class Storage:
         overwrite: bool = False,
     ) -> None:
         self._folder, self._limit, self._overhead, self._path = folder, limit, overhead, path
-        self._lock: int | None = None
+        self._own: OwnFile | None = None
         self._spool: Spool | None = None
         if path is not None:
             if path.exists() and not overwrite:
                 raise ConfigError([f"{path}: exists already; --overwrite replaces it"])
             with writing(path):
-                self._lock = open_alone(path, create=True)
-                if os.fstat(self._lock).st_size:
+                self._own = OwnFile(path, create=True)
+                if self._own.size:
                     # Do not truncate this file: workers that still read it would be killed.
-                    path.unlink()
-                    os.close(self._lock)
-                    self._lock = open_alone(path, create=True)
+                    self._own.delete()
+                    self._own = OwnFile(path, create=True)
 
     @classmethod
     def of(
@@ -128,7 +126,7 @@ class Storage:
         memory.require(0, what, fewer, mapped=size)
         try:
             with self._file() as file:
-                os.posix_fallocate(file.fileno(), 0, HEADER + size)
+                allocate(file.fileno(), HEADER + size)
                 held = np.memmap(file, np.float32, "r+", HEADER, (n_events, n_channels))
         except OSError as error:
             needs = f"{what} needs a file of {memory.shown(size)} in {self._folder}"
@@ -161,11 +159,12 @@ class Storage:
 
     def close(self) -> None:
         """Remove a file with a name."""
-        if self._path is not None and self._lock is not None:
-            with suppress(OSError):
-                self._path.unlink()
-            os.close(self._lock)
-            self._lock = None
+        if self._own is not None:
+            try:
+                self._own.delete()
+            except OSError as error:
+                log.warning("%s: cannot be deleted (%s); delete it yourself", self._path, error.strerror)
+            self._own = None
 
     def __enter__(self) -> Self:
         return self
@@ -237,4 +236,4 @@ def release_pages(values: Floats, start: int, stop: int) -> None:
     """
     step = max(RELEASE_STEP // (values.itemsize * values.shape[1]), 1)
     if isinstance(values, np.memmap) and (start // step < stop // step or stop == len(values)):
-        values._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
+        release(values)

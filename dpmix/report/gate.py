@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from dpmix.engines.cpu import usable_cores
 from dpmix.errors import ConfigError
 from dpmix.model.mixture import Floats
 from dpmix.populations import alignment, find, misfit, sample_draws
@@ -29,6 +28,7 @@ from dpmix.runs.coarseness import choice_of
 from dpmix.runs.diagnostics import convergence
 from dpmix.runs.reader import open_run
 from dpmix.system.background import in_background
+from dpmix.system.cores import usable_cores
 from dpmix.system.files import check_outputs
 
 log = logging.getLogger("dpmix")

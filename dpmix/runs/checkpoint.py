@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from dpmix.errors import DataError
 from dpmix.model.mixture import Cohort, Hyperparameters, State
-from dpmix.system.files import replacing, sync_folder
+from dpmix.system.files import replacing
+from dpmix.system.own_file import sync_folder
 
 # The array of the file that holds each field. These names never change: files of every version must load.
 OLDER_NAMES = {"log1m_sticks": "log_rests"}

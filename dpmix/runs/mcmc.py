@@ -14,7 +14,6 @@ from typing import Self
 import numpy as np
 
 from dpmix.config.schema import Config
-from dpmix.engines.cpu import usable_cores
 from dpmix.errors import DataError
 from dpmix.model import gibbs, split_merge
 from dpmix.model.mixture import Array, Ints, Mixture, State, Stats, mixture_of
@@ -40,6 +39,7 @@ from dpmix.runs.loop import (
 from dpmix.runs.reader import open_run
 from dpmix.runs.session import Session, open_session
 from dpmix.runs.until import Plan, stop_reason
+from dpmix.system.cores import usable_cores
 
 log = logging.getLogger("dpmix")
 

@@ -52,6 +52,7 @@ from dpmix.runs.layout import (
     AnyArray,
     Layout,
 )
+from dpmix.system.own_file import OPEN_FILES_KEEP_THEIR_NAMES
 
 ATTRIBUTE_TYPES = {
     **dict.fromkeys(
@@ -96,7 +97,11 @@ class Slot:
         return self.offset + math.prod(self.shape) * self.dtype.itemsize
 
     def map(self, path: Path) -> AnyArray:
-        """Return the dataset as a read-only array mapped from the file."""
+        """Return the dataset as a read-only array: mapped from the file, or read where maps keep names."""
+        if OPEN_FILES_KEEP_THEIR_NAMES:
+            read = np.fromfile(path, self.dtype, math.prod(self.shape), offset=self.offset)
+            read.flags.writeable = False
+            return read.reshape(self.shape)
         return np.asarray(np.memmap(path, self.dtype, "r", self.offset, self.shape))
 
 

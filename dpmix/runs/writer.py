@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
@@ -22,9 +21,9 @@ from dpmix.runs.checkpoint import Checkpoint, checkpoint_path
 from dpmix.runs.layout import Layout, Record, lay_out
 from dpmix.runs.profile import SPANS
 from dpmix.runs.run_file import committed_draws, copy_drawn, counts_of, layout_found, read_contents
-from dpmix.system.files import partial_path, sync_folder, writing
-from dpmix.system.locks import open_alone
+from dpmix.system.files import partial_path, writing
 from dpmix.system.memory import shown
+from dpmix.system.own_file import OwnFile, sync_folder
 from dpmix.system.run_marker import is_run_file
 
 log = logging.getLogger("dpmix")
@@ -37,8 +36,8 @@ class RunWriter:
     can open a writer of the same file.
     """
 
-    def __init__(self, path: Path, file: int) -> None:
-        """Take over a descriptor of the run file, as `dpmix.system.locks.open_alone` returns it."""
+    def __init__(self, path: Path, file: OwnFile) -> None:
+        """Take over the run file."""
         self.path = path
         self._file = file
         self._contents = read_contents(path)
@@ -65,7 +64,7 @@ class RunWriter:
             raise ConfigError([f"{path}: exists already; --resume continues it, --overwrite replaces it"])
         if path.exists():
             with writing(path):
-                os.close(open_alone(path))
+                OwnFile(path).close()
 
     @classmethod
     def create(cls, path: str | Path, layout: Layout, overwrite: bool = False) -> Self:
@@ -81,14 +80,13 @@ class RunWriter:
         """
         path = Path(path)
         cls.refuse_place(path, overwrite)
-        with ExitStack() as stack, _laid_out_beside(path, layout) as (temporary, file):
+        with _laid_out_beside(path, layout) as file:
             cls.refuse_place(path, overwrite)  # another run may have made the file meanwhile
-            if path.exists():
-                stack.callback(os.close, open_alone(path))
-            os.fsync(file)
-            checkpoint_path(path).unlink(missing_ok=True)
-            sync_folder(path.parent)  # a new run with an old checkpoint could not be resumed
-            os.replace(temporary, path)
+            with OwnFile(path) if path.exists() else nullcontext() as old:
+                file.sync()
+                checkpoint_path(path).unlink(missing_ok=True)
+                sync_folder(path.parent)  # a new run with an old checkpoint could not be resumed
+                file.move(path, over=old)
             sync_folder(path.parent)
             return cls(path, file)
 
@@ -107,11 +105,11 @@ class RunWriter:
         if not path.is_file():
             raise DataError(f"{path}: no such run file")
         with writing(path):
-            file = open_alone(path)
+            file = OwnFile(path)
         try:
             return cls(path, file)
         except BaseException:
-            os.close(file)
+            file.close()
             raise
 
     def grown(self, draws: int, sweeps: int, config: str) -> Self:
@@ -134,10 +132,10 @@ class RunWriter:
         found = layout_found(self._contents)
         attributes = {**found.attributes, "config": config}
         layout = replace(found, draws=draws, sweeps=sweeps, attributes=attributes)
-        with _laid_out_beside(self.path, layout) as (temporary, file):
-            copy_drawn(self._contents, self.path, temporary)
-            os.fsync(file)
-            os.replace(temporary, self.path)
+        with _laid_out_beside(self.path, layout) as file:
+            copy_drawn(self._contents, self.path, file.path)
+            file.sync()
+            file.move(self.path, over=self._file)
             sync_folder(self.path.parent)
             return type(self)(self.path, file)
 
@@ -196,7 +194,7 @@ class RunWriter:
         OutputError
             The run file or the checkpoint cannot be written; the old checkpoint stays.
         """
-        if not (self.path.exists() and os.path.samestat(os.stat(self.path), os.fstat(self._file))):
+        if not self._file.is_in_place:
             raise DataError(f"{self.path}: moved, deleted or replaced while a run was writing to it")
         self.sync()
         with writing(checkpoint_path(self.path), OutputError):
@@ -231,12 +229,12 @@ class RunWriter:
     def sync(self) -> None:
         """Wait until everything written is on the disk, then record so in the file."""
         with writing(self.path, OutputError):
-            os.fsync(self._file)
+            self._file.sync()
         self._write("synced", (), self._committed)
 
     def close(self) -> None:
         """Close the file."""
-        os.close(self._file)
+        self._file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -270,28 +268,30 @@ class RunWriter:
         """Write one row of a dataset, named by its leading indices, to its place in the file."""
         slot = self._contents.slots[name]
         data = np.asarray(value, slot.dtype)
-        offset, buffer = slot.row(row, data.shape), np.ascontiguousarray(data).data.cast("B")
         with writing(self.path, OutputError):
-            while buffer:  # more than 2 GB take several calls
-                written = os.pwrite(self._file, buffer, offset)
-                buffer, offset = buffer[written:], offset + written
+            self._file.write_at(np.ascontiguousarray(data).data.cast("B"), slot.row(row, data.shape))
 
 
 @contextmanager
-def _laid_out_beside(path: Path, layout: Layout) -> Iterator[tuple[Path, int]]:
-    """Lay out a new run file under a temporary name; yield its path and descriptor; delete it on an error."""
+def _laid_out_beside(path: Path, layout: Layout) -> Iterator[OwnFile]:
+    """Lay out a new run file under a temporary name; yield it; delete it on an error.
+
+    Its space is allocated first, because HDF5 does not do this: a refused write within HDF5 can end the
+    process.
+    """
     _require_room(path, layout.n_bytes + layout.checkpoint_bytes)
     temporary = partial_path(path)
     with writing(path):
-        file = open_alone(temporary, create=True)
+        file = OwnFile(temporary, create=True)
         try:
-            _reserve(temporary, layout.n_bytes)
+            file.reserve(layout.n_bytes)
             lay_out(temporary, layout)
-            yield temporary, file
+            yield file
         except BaseException:
             with suppress(OSError):
-                temporary.unlink(missing_ok=True)
-            os.close(file)
+                if file.path == temporary:
+                    file.delete()
+            file.close()
             raise
 
 
@@ -306,13 +306,3 @@ def _require_room(path: Path, n_bytes: int) -> None:
             ]
         )
     log.info("%s: reserving %s on disk", path, shown(n_bytes))
-
-
-def _reserve(path: Path, n_bytes: int) -> None:
-    """Raise `OSError` where the system refuses a file of this size (a quota, a limit, no permission).
-
-    HDF5 does not do this: a refused write within HDF5 can end the process.
-    """
-    with open(path, "wb") as file:
-        if sys.platform == "linux":
-            os.posix_fallocate(file.fileno(), 0, n_bytes)

@@ -10,6 +10,8 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+FORKS_SAFELY = sys.platform == "linux"  # elsewhere the system's own libraries may be in use at a fork
+
 
 @contextmanager
 def in_background(call: Callable[[], object], *, allowed: bool = True) -> Iterator[None]:
@@ -25,7 +27,7 @@ def in_background(call: Callable[[], object], *, allowed: bool = True) -> Iterat
         False: make the call after the body, without another process. So it is also done where a process
         cannot fork safely, which is everywhere but on Linux.
     """
-    child = _fork(call) if allowed and sys.platform == "linux" else None
+    child = _fork(call) if allowed and FORKS_SAFELY else None
     try:
         yield
         done = child is not None and _status(child) == 0

@@ -86,22 +86,13 @@ def replacing(path: Path) -> Iterator[Path]:
     temporary = partial_path(path)
     try:
         yield temporary
-        with temporary.open("rb") as file:
+        with temporary.open("r+b") as file:  # Windows does not sync a file that is open for reading
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)  # the disk may be full
         raise
-
-
-def sync_folder(folder: Path) -> None:
-    """Wait until new, changed and deleted names of files in a folder have reached the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -1,16 +1,16 @@
 """Find the memory available to this process, to refuse work that cannot fit before it starts.
 
 On Linux an allocation that is too large often succeeds, and the process is killed when it uses the memory.
-psutil knows the memory of the machine, but not the limits of control groups.
+psutil knows the memory of the machine, but not the limits of control groups and of `ulimit -v`, which other
+systems do not have.
 """
 
 from __future__ import annotations
 
-import os
-import resource
 from pathlib import Path
 
 from dpmix.errors import DataError
+from dpmix.system.optional import module
 
 CGROUP = Path("/sys/fs/cgroup")
 OWN_GROUPS = Path("/proc/self/cgroup")
@@ -52,23 +52,33 @@ def require(n_bytes: int, what: str, remedy: str, mapped: int = 0) -> None:
 
 
 def _of_addresses() -> int | None:
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if limit == resource.RLIM_INFINITY:
+    limit = address_limit()
+    if limit is None:
         return None
-    return limit - int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    import psutil
+
+    return limit - int(psutil.Process().memory_info().vms)
+
+
+def address_limit() -> int | None:
+    """Return the limit of this process's address space in bytes (`ulimit -v`); None without a limit."""
+    resource = module("resource")
+    if resource is None:
+        return None
+    limit: int = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return None if limit == resource.RLIM_INFINITY else limit
 
 
 def _of_machine() -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    import psutil
+
+    return int(psutil.virtual_memory().available)
 
 
 def _control_groups() -> list[Path]:
     """Return the folders of the control groups (version 1 or 2) of this process, parents included."""
     found: list[Path] = []
-    lines = OWN_GROUPS.read_text().splitlines() if OWN_GROUPS.exists() else []
+    lines = OWN_GROUPS.read_text(encoding="utf-8").splitlines() if OWN_GROUPS.exists() else []
     for _, controllers, name in (line.split(":", 2) for line in lines):
         if controllers in ("", "memory"):
             root = CGROUP / controllers
@@ -82,8 +92,8 @@ def _of_control_group(folder: Path) -> int | None:
     first_version = (folder / "memory.limit_in_bytes").exists()
     names = ("limit_in_bytes", "usage_in_bytes") if first_version else ("max", "current")
     try:
-        most, used = (int((folder / f"memory.{name}").read_text()) for name in names)
-        lines = (folder / "memory.stat").read_text().splitlines()
+        most, used = (int((folder / f"memory.{name}").read_text(encoding="utf-8")) for name in names)
+        lines = (folder / "memory.stat").read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError):  # no such group, or no limit ("max")
         return None
     cache = "total_inactive_file" if first_version else "inactive_file"

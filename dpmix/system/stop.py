@@ -8,7 +8,8 @@ import threading
 from collections.abc import Sequence
 from typing import Any, Self
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+NAMES = ("SIGINT", "SIGTERM", "SIGBREAK")  # the last is Windows' Ctrl-Break
+SIGNALS = tuple(signal.Signals[name] for name in NAMES if hasattr(signal, name))
 
 
 class Stop:

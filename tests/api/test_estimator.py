@@ -18,6 +18,7 @@ import anndata
 import numpy as np
 import pandas
 import pytest
+from platforms import FORKS, USES_LINUX
 from scipy.stats import multivariate_normal
 from sklearn.base import clone
 from sklearn.pipeline import make_pipeline
@@ -138,6 +139,7 @@ def test_a_folder_keeps_the_run_for_the_command_line(tmp_path: Path) -> None:
     assert estimator.run_.path.read_bytes() != before
 
 
+@FORKS
 def test_a_temporary_folder_goes_with_the_estimator(tmp_path: Path) -> None:
     estimator = dpmix.DPMixture(**SMALL).fit(a_table())
     folder = estimator.run_.path.parent
@@ -174,6 +176,7 @@ def test_the_seed_may_come_from_a_generator() -> None:
     assert drawn.config_.seed not in (1, one.config_.seed)
 
 
+@USES_LINUX
 def test_jobs_are_threads() -> None:
     cores = len(os.sched_getaffinity(0))
     assert [threads_of(n) for n in (None, -1, 3, -2, -1000)] == [None, None, 3, max(cores - 1, 1), 1]

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from platforms import not_on
 from whole_runs import assert_identical, wait_for_draws, write_events
 
 import dpmix
@@ -102,6 +103,7 @@ def test_problems_have_the_words_of_the_command_line(folder: Path) -> None:
         dpmix.run_mcmc(SECTIONS, settings={"model.components": 9}, resume=True)
 
 
+@not_on("windows", because="a file that is open in Python cannot be replaced")
 def test_a_finished_run_is_returned_and_may_get_more_draws(plain: Path) -> None:
     few = dpmix.run_mcmc("run.yaml", settings={"mcmc.draws": 4})
     assert dpmix.run_mcmc("run.yaml", settings={"mcmc.draws": 4}, resume=True).path == few.path

@@ -26,6 +26,7 @@ import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from platforms import READS_LOCKED, USES_LINUX
 from power import Disk
 from whole_runs import (
     a_config,
@@ -46,7 +47,7 @@ from dpmix.runs.bem import run_bem
 from dpmix.runs.mcmc import run_mcmc
 from dpmix.runs.writer import RunWriter
 from dpmix.system import memory
-from dpmix.system.locks import open_alone
+from dpmix.system.own_file import OwnFile
 
 KILLS = int(os.environ.get("DPMIX_FAULT_KILLS", "5"))
 N, K = 2_000, 8
@@ -313,6 +314,7 @@ def refuse_at(name: str, n: int, number: int, patch: pytest.MonkeyPatch) -> None
     patch.setattr(os, name, calling)
 
 
+@USES_LINUX
 @pytest.mark.parametrize(
     ("name", "n", "number"),
     [
@@ -502,14 +504,16 @@ def test_of_two_that_resume_at_once_one_is_refused(data: Path, folder: Path, rec
 
 def test_two_new_runs_cannot_lay_out_one_file(data: Path, tmp_path: Path) -> None:
     config = a_config(data, str(tmp_path / "run.h5"), **SHORT)
-    file = open_alone(tmp_path / "run.h5.partial", create=True)
-    with pytest.raises(ConfigError, match=r"run\.h5: another run is writing to it"):
+    with (
+        OwnFile(tmp_path / "run.h5.partial", create=True),
+        pytest.raises(ConfigError, match=r"run\.h5: another run is writing to it"),
+    ):
         run_mcmc(config)
-    os.close(file)
     run_mcmc(config)
     assert_identical(data / "short.h5", tmp_path / "run.h5")
 
 
+@READS_LOCKED
 def test_a_lock_keeps_no_reader_off_and_outlasts_them(data: Path, tmp_path: Path) -> None:
     path = tmp_path / "run.h5"
     shutil.copy(data / "short.h5", path)
@@ -576,6 +580,7 @@ def limited(addresses: int, *arguments: str | Path) -> subprocess.CompletedProce
 
 
 # OpenBLAS never came to an end with 200 MB.
+@USES_LINUX
 @pytest.mark.parametrize("megabytes", [200, 600])
 def test_too_few_addresses_for_the_libraries_are_a_line(
     folder: Path, megabytes: int, record_property: Record
@@ -590,6 +595,7 @@ def test_too_few_addresses_for_the_libraries_are_a_line(
     record_property("outcome", "one line, exit code 1 (earlier: a traceback, or a process without end)")
 
 
+@USES_LINUX
 @pytest.mark.parametrize("kind", ["mcmc", "bem"])
 def test_a_run_that_memory_has_no_room_for_is_refused_before_its_first_sweep(
     folder: Path, kind: str, record_property: Record

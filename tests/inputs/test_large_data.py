@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 from click.testing import CliRunner
+from platforms import NAMED_FILE_STAYS, not_on
 from test_faults import in_namespace
 from whole_runs import StopAfter, a_config, assert_identical, contents, dpmix, wait_for_draws, write_events
 
@@ -194,6 +195,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@NAMED_FILE_STAYS
 @pytest.mark.parametrize(
     "settings",
     [
@@ -226,6 +228,7 @@ def test_events_are_the_same_in_memory_and_in_a_file(
     assert sorted(file.name for file in folder.iterdir()) == ["a.npz", "b.npz"]
 
 
+@NAMED_FILE_STAYS
 def test_the_file_of_a_cluster_belongs_to_one_run(folder: Path) -> None:
     path = folder / "run.h5.events"
     path.write_bytes(b"left by a run that was killed")
@@ -242,6 +245,7 @@ def test_the_file_of_a_cluster_belongs_to_one_run(folder: Path) -> None:
     assert not path.exists()
 
 
+@NAMED_FILE_STAYS
 def test_the_file_of_a_killed_run_is_not_truncated_under_its_workers(tmp_path: Path) -> None:
     path = tmp_path / "run.h5.events"
     np.arange(100_000, dtype=np.float32).tofile(path)
@@ -303,6 +307,7 @@ def mapped() -> int:
     return sum(1024 * int(x.split()[1]) for x in lines if x.startswith(("RssFile", "RssShmem")))
 
 
+@not_on("windows", because="the system releases pages itself")
 def test_pages_of_a_mapped_file_are_released_after_a_pass(tmp_path: Path) -> None:
     before = mapped()
     values = Storage(tmp_path, 0).hold(2_000_000, 4, "events")  # 32 MB

@@ -22,6 +22,7 @@ import h5py
 import numpy as np
 import pytest
 import xarray
+from platforms import FORKS, READS_LOCKED, USES_LINUX
 
 from dpmix.errors import ConfigError, DataError
 from dpmix.model.mixture import HYPERPARAMETERS, Array, Hyperparameters, State
@@ -224,6 +225,7 @@ def test_only_what_is_learned_is_in_the_file(path: Path) -> None:
     assert "gamma" not in open_run(path).arviz()["posterior"]
 
 
+@READS_LOCKED
 def test_arviz_and_xarray_open_the_file_as_it_is(path: Path) -> None:
     az = import_arviz()
     with RunWriter.create(path, layout()) as writer:
@@ -341,6 +343,7 @@ def test_draws_may_be_written_again_but_leave_no_gap(path: Path) -> None:
     assert_whole(path, 5)
 
 
+@READS_LOCKED
 def test_a_run_that_ends_notes_that_its_draws_have_reached_the_disk(path: Path) -> None:
     def synced() -> int:
         with h5py.File(path) as file:
@@ -370,6 +373,7 @@ def test_nothing_is_written_outside_its_place(path: Path) -> None:
         assert path.read_bytes() == before
 
 
+@USES_LINUX
 def test_a_full_disk_is_one_line(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*args: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -382,6 +386,7 @@ def test_a_full_disk_is_one_line(path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert_whole(path, 1)
 
 
+@USES_LINUX
 def test_short_writes_are_finished(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda file, data, offset: whole(file, data[:1000], offset))
@@ -447,7 +452,7 @@ def test_a_file_that_the_system_refuses(path: Path) -> None:
     attempt = f"""
 import resource, sys
 from pathlib import Path
-sys.path.insert(0, {str(Path(__file__).parent)!r})
+sys.path[:0] = {[str(folder) for folder in Path(__file__).parents[:2]]!r}
 from test_draws import RunWriter, layout
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 RunWriter.create(Path({str(path)!r}), layout())
@@ -675,6 +680,7 @@ def test_a_kill_at_any_moment_leaves_a_file_with_its_committed_draws(path: Path)
     assert min(counts) < DRAWS
 
 
+@FORKS
 def test_a_killed_run_is_written_on_from_where_it_was(path: Path) -> None:
     RunWriter.create(path, layout(draws=DRAWS)).close()
     with child(write_forever, path):
@@ -685,6 +691,7 @@ def test_a_killed_run_is_written_on_from_where_it_was(path: Path) -> None:
     assert_whole(path, DRAWS)
 
 
+@FORKS
 def test_a_reader_beside_the_writer_sees_whole_draws(path: Path) -> None:
     RunWriter.create(path, layout(draws=DRAWS)).close()
     seen: list[int] = []
@@ -704,6 +711,7 @@ def test_a_reader_beside_the_writer_sees_whole_draws(path: Path) -> None:
     assert seen[-1] == DRAWS
 
 
+@FORKS
 def test_a_kill_leaves_a_whole_checkpoint(path: Path) -> None:
     rng = np.random.default_rng(2)
     RunWriter.create(path, layout()).close()

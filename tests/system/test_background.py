@@ -2,16 +2,16 @@
 
 import os
 import signal
-import sys
 import time
 import warnings
 from pathlib import Path
 
 import pytest
+from platforms import FORKS
 
 from dpmix.system.background import in_background
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks on Linux only")
+pytestmark = FORKS
 
 
 def add_line(path: Path, text: str = "") -> None:
