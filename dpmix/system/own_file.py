@@ -56,7 +56,7 @@ class OwnFile:
 
     @property
     def is_in_place(self) -> bool:
-        """Whether the file is still what its path names."""
+        """True if the path still names this file."""
         return _is_at(self.path, self._open)
 
     def reserve(self, n_bytes: int) -> None:
