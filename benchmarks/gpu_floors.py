@@ -126,6 +126,14 @@ def expect_moments(shape: Shape) -> Work:
     )
 
 
+def sum_parts(shape: Shape) -> Work:
+    return Work(0.0, 0.0, 8 * shape.n_events / shape.layout.events_per_block)
+
+
+def add_chunks(shape: Shape) -> Work:
+    return Work(0.0, 0.0, shape.moment_bytes)
+
+
 def memberships(shape: Shape) -> Work:
     whole = evaluations(shape, times=2.0)
     written = shape.n_events * (4 * shape.n_populations + 8)
@@ -160,6 +168,8 @@ KERNELS: dict[str, Callable[[Shape], Work]] = {
     "expect_totals": expect_totals,
     "expect_moments": expect_moments,
     "memberships": memberships,
+    "sum_parts": sum_parts,
+    "add_chunks": add_chunks,
     "divide": divide,
     "mvn_log_density": mvn_log_density,
     "sample_indicators": sample_indicators,

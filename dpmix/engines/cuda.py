@@ -11,7 +11,7 @@ import logging
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import wait
-from threading import Lock
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -29,7 +29,7 @@ from dpmix.engines.checks import (
 )
 from dpmix.engines.cuda_devices import available, chosen, describe, devices, warn_of_few_cores
 from dpmix.engines.cuda_pruning import PruningRule
-from dpmix.engines.cuda_work import Account, Deliver, DeviceFailed, Division, Gates, Labels, Pass
+from dpmix.engines.cuda_work import Account, Deliver, DeviceFailed, Division, Gates, HostLabels, Pass
 from dpmix.engines.shares import ChunkQueue, counts, interleaved_shares, pass_seconds
 from dpmix.engines.sums import SummingEngine, zeros
 from dpmix.errors import DpmixError
@@ -52,9 +52,9 @@ WORTH = 1.1  # they move if that makes a pass this many times faster, because ev
 
 
 class Labelled(NamedTuple):
-    """The labels of all events from one pass, uint16 [chunks, CHUNK], and their number of components."""
+    """The labels of all events from one pass, and their number of components."""
 
-    labels: Labels
+    labels: HostLabels
     n_components: int
 
 
@@ -74,8 +74,9 @@ class CudaEngine(SummingEngine):
         A component has weight 0 for an event if its log density is this many nats below the best one, or in
         label draws from one to two times as many (kernels/weights.cuh).
     chunks_in_flight : int, optional
-        Chunks of 65,536 events per launch; two launches are in progress at a time. Default: 8, or fewer if
-        their scratch would exceed 256 MB.
+        Chunks of 65,536 events per launch; two launches are in progress at a time. Default: half of a
+        device's chunks if it holds their events and has the memory; otherwise 8, or fewer if their scratch
+        would exceed 256 MB.
     first_event : int
         Number of the first event, for an engine that holds a part of the data.
     weights : SampleWeights, optional
@@ -194,7 +195,7 @@ class CudaEngine(SummingEngine):
         self._check_open()
         if chain not in self._labelled:
             raise ValueError(f"chain {chain} has no labels yet")
-        return self._labelled[chain].labels.ravel()[: self._n_events].astype(np.int32)
+        return self._labelled[chain].labels.by_event()[: self._n_events].astype(np.int32)
 
     def close(self) -> None:
         """Free everything on the devices, and the labels; the engine cannot be used afterwards."""
@@ -217,11 +218,13 @@ class CudaEngine(SummingEngine):
         return packed
 
     def _label(self, mixture: Mixture, key: Key | None) -> Array:
+        self._usable()  # without a device, there are no shares
         components, chain = self._packed(mixture), chain_of(key)
         before = self._labelled.pop(chain, None)
-        labels = before.labels if before else np.empty((self._n_chunks, CHUNK), np.uint16)
-        known = key is not None and before is not None and before.n_components == len(components)
-        last = self._pruning.last_labels(chain, mixture, labels) if known else None
+        labels = HostLabels(self._shares, before.labels if before else None)
+        last = None
+        if key is not None and before is not None and before.n_components == len(components):
+            last = self._pruning.last_labels(chain, mixture, before.labels)
         state = self._sum_up(Pass(components, key, labels, last=last), zeros(mixture))
         if last:
             self._pruning.note(chain, len(components), self._accounts)
@@ -229,20 +232,15 @@ class CudaEngine(SummingEngine):
         return state
 
     def _sum_up(self, work: Pass, state: Array) -> Array:
-        """Do a pass over all chunks and return the sums of its results, added to `state`."""
-        lock = Lock()
-
-        def add(chunk: int, moments: Array, log_densities: Array) -> None:
-            # Within a chunk the order is fixed: by block, or by pair and part in a division.
-            sums = log_densities.sum(axis=-1)
-            with lock:
-                exact.add(state, np.append(moments, sums))
-
-        self._run(work, add, range(self._n_chunks))
+        """Do a pass over all chunks and return its sums, one for each device, added to `state`."""
+        self._run(work, None, range(self._n_chunks), state)
         return state
 
-    def _run(self, work: Pass, deliver: Deliver, chunks: range) -> None:
-        """Do the chunks of a pass; if devices fail, on those that are left."""
+    def _run(self, work: Pass, deliver: Deliver | None, chunks: range, state: Array | None = None) -> None:
+        """Do the chunks of a pass; if devices fail, on those that are left.
+
+        Memberships are delivered by chunk; other sums of a device are merged into `state`.
+        """
         self._usable()
         shares = self._shares
         queue = ChunkQueue(
@@ -262,9 +260,13 @@ class CudaEngine(SummingEngine):
                 raise
             for number, future in running.items():
                 try:
-                    self._note(number, future.result())
+                    account = future.result()
                 except DeviceFailed as error:
                     self._remove(number, error)
+                    continue
+                if state is not None and account.state is not None:
+                    exact.merge(state, account.state)
+                self._note(number, replace(account, state=None))
         self._passes += 1
         if self._passes == self._next_rebalance:
             self._next_rebalance *= 2

@@ -9,7 +9,6 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
 
-import numpy.typing as npt
 import pycuda.driver as driver
 
 from dpmix.engines.cuda_device_kernels import Kernels
@@ -19,7 +18,7 @@ from dpmix.engines.cuda_messages import failure
 from dpmix.engines.cuda_work import Account, Deliver, DeviceFailed, Pass, Take
 from dpmix.engines.shares import ChunkQueue
 from dpmix.kernels.layout import Layout
-from dpmix.model.mixture import Array, Floats
+from dpmix.model.mixture import Floats
 from dpmix.model.sample_weights import SampleWeights
 
 T = TypeVar("T")
@@ -111,20 +110,17 @@ class Device:
 
     # The rest runs in the device's thread.
 
-    def serve(self, work: Pass, share: Sequence[int], queue: ChunkQueue, deliver: Deliver) -> Account:
+    def serve(self, work: Pass, share: Sequence[int], queue: ChunkQueue, deliver: Deliver | None) -> Account:
         """Do the device's part of a pass; if it fails, the others may take its chunks at once."""
-
-        def deliver_and_finish(chunk: int, results: npt.NDArray[Any], log_densities: Array) -> None:
-            deliver(chunk, results, log_densities)
-            queue.finish(self.number, chunk)
-
         try:
-            return self.run(work, share, partial(queue.take, self.number), deliver_and_finish)
+            account = self.run(work, share, partial(queue.take, self.number), deliver)
         except BaseException:
             queue.abandon(self.number)
             raise
+        queue.finish(self.number)
+        return account
 
-    def run(self, work: Pass, share: Sequence[int], take: Take, deliver: Deliver) -> Account:
+    def run(self, work: Pass, share: Sequence[int], take: Take, deliver: Deliver | None) -> Account:
         """Do chunks of a pass until none are left to take.
 
         Parameters

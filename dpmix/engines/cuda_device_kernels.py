@@ -22,6 +22,8 @@ KERNELS = {  # file, threads of a block, argument types (letters of the module s
     "add_runs": ("accumulate", MOMENT_THREADS, "iPPP"),
     "expect_totals": ("expect_labels", THREADS, "PPPPPQifPPPP"),
     "expect_moments": ("expect_labels", THREADS, "PPPPPQifPPP"),
+    "sum_parts": ("sum_chunks", THREADS, "PiP"),
+    "add_chunks": ("sum_chunks", MOMENT_THREADS, "PPPiiiP"),
     "memberships": ("memberships", THREADS, "PPPPPQQiifPPP"),
     "divide": ("divide", MOMENT_THREADS, "PPPPPPPQQifQIIiPPP"),
 }

@@ -1,7 +1,8 @@
 """The memory of one CUDA device: the events of its share, the mixture, and the lanes of a pass.
 
 A device has two lanes. Each is a stream with room for one batch of chunks. While the kernels of one lane run,
-the results of the other lane are copied to the host and added, or its next events are copied to the device.
+the labels of the other lane are copied to the host, or its next events to the device. The lanes add their
+statistics to one state of the sums on the device, which the host reads once a pass.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from dpmix.model.sample_weights import SampleWeights
 
 log = logging.getLogger("dpmix")
 
-BATCH = 8  # chunks per launch by default
+BATCH = 8  # chunks per launch by default, of events that pass through the device and of memberships
 SCRATCH = (
     256 << 20
-)  # limit for a lane's labels, normalisers and moments, in bytes; at least one chunk is held
+)  # limit for a lane's labels, normalisers and moments then, in bytes; at least one chunk is held
+MOST_SLOTS = 65_535  # of a grid
 
 
 class SortedEvents:
@@ -46,12 +48,16 @@ class SortedEvents:
 
 
 class Lane:
-    """A stream with room for a batch of `slots` chunks: scratch on the device and page-locked host memory."""
+    """A stream with room for a batch of `slots` chunks: scratch on the device and page-locked host memory.
+
+    Only the first `staged` slots have room for events that are not resident, and for memberships.
+    """
 
     def __init__(
         self,
         layout: Layout,
         slots: int,
+        staged: int,
         n_components: int,
         n_populations: int,
         *,
@@ -59,7 +65,7 @@ class Lane:
         blocking: bool,
     ) -> None:
         n_moments = slots * n_components * layout.n_moments
-        n_memberships = slots * CHUNK * n_populations
+        n_memberships = staged * CHUNK * n_populations
         n_sums = slots * n_sums_of_chunk(layout, n_components)
         self.stream = driver.Stream()
         self.began, self.sent, self.computed = (driver.Event() for _ in range(3))
@@ -69,9 +75,9 @@ class Lane:
         # Device addresses of the batch's events, chunk numbers and weights (null: every weight is 1).
         self.events_at = self.numbers_at = self.weights_at = 0
 
-        self.events = driver.mem_alloc(slots * CHUNK * layout.padded_dim * 4)
-        self.numbers = driver.mem_alloc(slots * 4)
-        self.weights = driver.mem_alloc(slots * CHUNK * 4) if weighted else None
+        self.events = driver.mem_alloc(staged * CHUNK * layout.padded_dim * 4)
+        self.numbers = driver.mem_alloc(staged * 4)
+        self.weights = driver.mem_alloc(staged * CHUNK * 4) if weighted else None
         self.labels = driver.mem_alloc(slots * CHUNK * 2)
         # Normalisers of an E step, log densities of memberships, new labels of a division, or the log
         # likelihood of each event in a pruned draw.
@@ -79,50 +85,42 @@ class Lane:
         self.memberships = driver.mem_alloc(n_memberships * 4) if n_memberships else None
         self.moments = driver.mem_alloc(n_moments * 8)
         self.sorted = SortedEvents(layout, slots, n_components)
-        self.sums = driver.mem_alloc(n_sums * 8)  # of log densities or log probabilities
+        self.sums = driver.mem_alloc(n_sums * 8)  # of log densities or log probabilities, by part
+        self.totals = driver.mem_alloc(slots * n_log_sums(n_components) * 8)  # the same, by chunk
         self.work = driver.mem_alloc(slots * 8)
         self.far_counts = driver.mem_alloc(slots * 4)
 
-        self.numbers_here = driver.pagelocked_empty(slots, np.uint32)
-        self.labels_here = driver.pagelocked_empty((slots, CHUNK), np.uint16)
-        self.moments_here = driver.pagelocked_empty(n_moments, np.float64)
+        self.numbers_here = driver.pagelocked_empty(staged, np.uint32)
         if n_memberships:
             self.memberships_here = driver.pagelocked_empty(n_memberships, np.float32)
-            self.log_densities_here = driver.pagelocked_empty((slots, CHUNK), np.float64)
-        self.sums_here = driver.pagelocked_empty(n_sums, np.float64)
+            self.log_densities_here = driver.pagelocked_empty((staged, CHUNK), np.float64)
         self.far_counts_here = driver.pagelocked_empty(slots, np.uint32)
         self.work_here = driver.pagelocked_empty(slots, np.uint64)
-        self._layout, self._slots = layout, slots
+        self._layout, self._staged = layout, staged
         self._events_here: Floats | None = None
         self._weights_here: Floats | None = None
 
     @property
     def events_here(self) -> Floats:
-        """Page-locked float32 [slots, CHUNK, PADDED_DIM], allocated at the first use."""
+        """Page-locked float32 [staged, CHUNK, PADDED_DIM], allocated at the first use."""
         if self._events_here is None:
-            shape = (self._slots, CHUNK, self._layout.padded_dim)
+            shape = (self._staged, CHUNK, self._layout.padded_dim)
             self._events_here = driver.pagelocked_empty(shape, np.float32)
             self._events_here.fill(0.0)  # the padding stays zero
         return self._events_here
 
     @property
     def weights_here(self) -> Floats:
-        """Page-locked float32 [slots, CHUNK], allocated at the first use."""
+        """Page-locked float32 [staged, CHUNK], allocated at the first use."""
         if self._weights_here is None:
-            self._weights_here = driver.pagelocked_empty((self._slots, CHUNK), np.float32)
+            self._weights_here = driver.pagelocked_empty((self._staged, CHUNK), np.float32)
             self._weights_here.fill(1.0)  # beyond the last event
         return self._weights_here
 
-    def results_of(self, work: Pass) -> tuple[npt.NDArray[Any], Array]:
-        """Return the page-locked results of the batch, by chunk; see `dpmix.engines.cuda_work.Deliver`."""
-        n_slots = len(self.chunks)
-        if work.gates:
-            shape = (n_slots, CHUNK, work.n_populations)
-            return first_of(self.memberships_here, shape), self.log_densities_here[:n_slots]
-        n_components = len(work.components)
-        shape = (n_slots, n_components, self._layout.n_moments)
-        sums = (n_components // 2, PARTS) if work.division else (self._layout.blocks_per_chunk,)
-        return first_of(self.moments_here, shape), first_of(self.sums_here, (n_slots, *sums))
+    def memberships_of(self, work: Pass) -> tuple[Floats, Array]:
+        """Return the page-locked memberships and log densities of the batch, by chunk."""
+        shape = len(self.chunks), CHUNK, work.n_populations
+        return first_of(self.memberships_here, shape), self.log_densities_here[: len(self.chunks)]
 
 
 class DeviceMemory:
@@ -145,8 +143,10 @@ class DeviceMemory:
     Attributes
     ----------
     lanes : list of Lane
-    batch : int
-        Chunks that a lane holds.
+    batch, staged : int
+        Chunks that a lane holds: resident, and others or with memberships.
+    state, state_here
+        The sums of the pass (`dpmix.engines.exact`), float64 flat, on the device and page-locked on the host.
     components, components_here
         The mixture in float32, float32 [K, PACK_DIM], on the device and page-locked on the host.
     exact
@@ -176,7 +176,7 @@ class DeviceMemory:
         self._slots: dict[int, int] = {}  # slot of each resident chunk
         self._capacity = 0, 0  # components and populations that fit
         self.lanes: list[Lane] = []
-        self.origin, self.mixture_sent = driver.Event(), driver.Event()
+        self.origin, self.mixture_sent, self.added = (driver.Event() for _ in range(3))
         self.drop()
 
     def drop(self) -> None:
@@ -208,6 +208,11 @@ class DeviceMemory:
             raise DeviceFailed(f"out of memory: not one chunk with {room[0]} components{populations} fits")
         if share and not self._slots:
             self._hold_events()
+
+    @property
+    def holds_events(self) -> bool:
+        """True if the events of the share are resident."""
+        return bool(self._slots)
 
     def resident_addresses(self, chunk: int) -> tuple[int, int, int] | None:
         """Return the device addresses of a chunk's events, number and weights (0: every weight is 1).
@@ -243,26 +248,39 @@ class DeviceMemory:
 
     def _allocate_lanes(self, n_components: int, n_populations: int) -> None:
         """Allocate lanes as large as memory allows; no lanes if not one chunk fits."""
+        self._drop_lanes()
         sizes = self._lane_sizes(n_components, n_populations)
         for n_lanes, batch in sizes:
-            self._drop_lanes()
             try:
                 self._allocate(n_lanes, batch, n_components, n_populations)
             except driver.MemoryError:
                 self._drop_lanes()
                 continue
-            if batch < sizes[0][1]:
-                self._warn("is short of memory: it gets %d chunks at a time, not %d", batch, sizes[0][1])
+            usual = min(sizes[0][1], self._usual)
+            if batch < usual:
+                self._warn("is short of memory: it gets %d chunks at a time, not %d", batch, usual)
             return
+
+    @property
+    def _usual(self) -> int:
+        """Chunks per launch if memory is scarce, or as the user chose."""
+        return self._chunks_in_flight or BATCH
 
     def _lane_sizes(self, n_components: int, n_populations: int) -> list[tuple[int, int]]:
         """Return candidates (number of lanes, chunks of a lane), from the preferred size to the smallest."""
         n_chunks = len(self._share)
-        scratch = CHUNK * (2 + 8 + 4 * n_populations) + self._weight_bytes
-        scratch += n_components * self._layout.n_moments * 8 + SortedEvents.size(self._layout, n_components)
-        scratch += n_sums_of_chunk(self._layout, n_components) * 8
-        wanted = self._chunks_in_flight or min(BATCH, -(-n_chunks // 2))  # half, so that both lanes have work
-        batch = max(1, min(wanted, n_chunks, int(SCRATCH // scratch)))
+        scratch = CHUNK * (2 + 8) + SortedEvents.size(self._layout, n_components)
+        scratch += n_components * self._layout.n_moments * 8
+        scratch += (n_sums_of_chunk(self._layout, n_components) + n_log_sums(n_components)) * 8
+        staged = self._slot_bytes + self._weight_bytes + CHUNK * 4 * n_populations
+        # Half of the memory that the resident events and the staged slots leave; the rest is for others.
+        share = 0 if self._slots else n_chunks * (self._slot_bytes + self._weight_bytes)
+        spare = driver.mem_get_info()[0] - share * 17 // 16 - 2 * self._usual * staged
+        room = max(spare // 4, SCRATCH)
+        wanted = self._chunks_in_flight or -(-n_chunks // 2)  # half, so that both lanes have work
+        if spare // 4 < SCRATCH:
+            wanted = min(wanted, self._usual)
+        batch = max(1, min(wanted, n_chunks, int(room // scratch), MOST_SLOTS))
         sizes = [(2 if batch < n_chunks else 1, batch)]
         while (batch := batch // 2) > 0:
             sizes.append((2, batch))
@@ -275,14 +293,20 @@ class DeviceMemory:
         self.ends = driver.mem_alloc(n_populations * 4) if n_populations else None
         self.split = driver.mem_alloc(2 * MAX_COMPONENTS * 4)
         self.now = driver.mem_alloc(MAX_COMPONENTS * 2)
-        sizes = batch, n_components, n_populations
+        n_sums = n_components * self._layout.n_moments + n_log_sums(n_components)
+        self.state = driver.mem_alloc(4 * n_sums * 8)
+        self.state_here = driver.pagelocked_empty(4 * n_sums, np.float64)
+        staged = min(batch, self._usual)
+        sizes = batch, staged, n_components, n_populations
         how = {"weighted": self._weights is not None, "blocking": self._blocking}
         self.lanes = [Lane(self._layout, *sizes, **how) for _ in range(n_lanes)]
-        self.batch, self._capacity = batch, (n_components, n_populations)
+        self.batch, self.staged = batch, staged
+        self._capacity = n_components, n_populations
 
     def _drop_lanes(self) -> None:
-        self.batch, self._capacity = 0, (0, 0)
+        self.batch, self.staged, self._capacity = 0, 0, (0, 0)
         self.lanes = []
+        self.state = self.state_here = None
         self.components = self.components_here = self.exact = self.ends = self.split = self.now = None
 
     def _hold_events(self) -> None:
@@ -296,10 +320,10 @@ class DeviceMemory:
             return
         events_at = int(self._resident)
         weights_at, numbers_at = self._resident_parts()
-        for at, lane in zip(range(0, len(self._share), self.batch), cycle(self.lanes), strict=False):
+        for at, lane in zip(range(0, len(self._share), self.staged), cycle(self.lanes), strict=False):
             lane.stream.synchronize()  # the staged memory is free again
             offsets = events_at + at * self._slot_bytes, weights_at + at * self._weight_bytes
-            self.send(lane, self._share[at : at + self.batch], *offsets)
+            self.send(lane, self._share[at : at + self.staged], *offsets)
         for lane in self.lanes:
             lane.stream.synchronize()
         driver.memcpy_htod(numbers_at, np.array(self._share, np.uint32))
@@ -324,6 +348,11 @@ def n_sums_of_chunk(layout: Layout, n_components: int) -> int:
     """Return the largest number of sums per chunk: log densities by block, or log probabilities by part."""
     most: int = max(layout.blocks_per_chunk, n_components // 2 * PARTS)
     return most
+
+
+def n_log_sums(n_components: int) -> int:
+    """Return the largest number of sums of log densities: one, or one for each pair of a division."""
+    return max(1, n_components // 2)
 
 
 def first_of(flat: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:

@@ -12,7 +12,8 @@ import pycuda.driver as driver
 from dpmix.engines.cuda_device_kernels import Kernels
 from dpmix.engines.cuda_device_memory import DeviceMemory, Lane
 from dpmix.engines.cuda_work import Account, Deliver, Division, Gates, LastLabels, Pass, Take
-from dpmix.kernels.layout import CHUNK, EXTRAS, PARTS, SECTIONS, THREADS, Layout
+from dpmix.kernels.layout import CHUNK, EXTRAS, MOMENT_THREADS, PARTS, SECTIONS, THREADS, Layout
+from dpmix.model.mixture import Array
 from dpmix.model.streams import Key
 
 NO_LABELS = 0xFFFFFFFF  # two labels of no component
@@ -55,9 +56,11 @@ class DevicePass:
         self._n_events, self._first_event, self._weight_floor = n_events, first_event, weight_floor
         self._n_components = len(work.components)
         self._blocks_per_chunk, self._joint = layout.blocks_per_chunk, layout.joint
+        self._n_moments = self._n_components * layout.n_moments
         self._kernel_spans: list[tuple[float, float]] = []
         self._copy_spans: list[tuple[float, float]] = []
         self._work_done = 0  # multiply-adds of a pruned draw
+        self._has_added = False  # to the device's sums
         self._exact_address = 0  # null: not sent
         if send_exact:
             self._send_exact()
@@ -67,14 +70,16 @@ class DevicePass:
     def exact_sent(self) -> bool:
         return self._exact_address != 0
 
-    def run(self, take: Take, deliver: Deliver) -> Account:
-        """Do chunks until none are left to take."""
+    def run(self, take: Take, deliver: Deliver | None) -> Account:
+        """Do chunks until none are left to take; `deliver` receives memberships."""
         n_chunks = 0
-        lanes = self._memory.lanes
+        lanes, staged = self._memory.lanes, self._memory.staged
+        resident = self._memory.holds_events and not self._work.gates
+        most = self._memory.batch if resident else staged
         for lane in cycle(lanes):
             if lane.chunks:
                 self._finish(lane, deliver)
-            lane.chunks = take(self._memory.batch)
+            lane.chunks = take(most, staged)
             if lane.chunks:
                 n_chunks += len(lane.chunks)
                 self._start(lane)
@@ -82,7 +87,15 @@ class DevicePass:
                 break
         kernels = union_length(self._kernel_spans)
         copies = union_length(self._kernel_spans + self._copy_spans) - kernels
-        return Account(n_chunks, kernels, copies, self._work_done)
+        state = None if self._work.gates else self._read_state()
+        return Account(n_chunks, kernels, copies, self._work_done, state)
+
+    def _read_state(self) -> Array:
+        """Copy the state of the sums to the host, after the last batch; float64 [4, n]."""
+        n_sums = self._n_moments + self._work.n_log_sums
+        state: Array = self._memory.state_here[: 4 * n_sums].reshape(4, n_sums)
+        driver.memcpy_dtoh(state, self._memory.state)
+        return state.copy()  # page-locked memory stays in the thread of its device
 
     def _send_exact(self) -> None:
         driver.memcpy_htod(self._memory.exact, self._work.components)
@@ -101,6 +114,9 @@ class DevicePass:
         np.copyto(rows, work.components, casting="same_kind")
         memory.origin.record(first)
         driver.memcpy_htod_async(memory.components, rows, first)
+        if not work.gates:
+            n_words = 2 * 4 * (self._n_moments + work.n_log_sums)
+            driver.memset_d32_async(memory.state, 0, n_words, first)
         memory.mixture_sent.record(first)
         for lane in memory.lanes:
             lane.chunks = []
@@ -119,10 +135,8 @@ class DevicePass:
         lane.events_at, lane.numbers_at, lane.weights_at = addresses
         before = self._work.labels_to_send
         if before is not None:
-            labels = lane.labels_here[: len(lane.chunks)]
-            for slot, chunk in zip(labels, lane.chunks, strict=True):
-                slot[:] = before[chunk]
-            driver.memcpy_htod_async(lane.labels, labels, lane.stream)
+            for slot, labels in before.parts(lane.chunks):
+                driver.memcpy_htod_async(label_address(lane, slot), labels, lane.stream)
         lane.sent.record(lane.stream)
         self._compute(lane)
 
@@ -140,21 +154,26 @@ class DevicePass:
             self._launch_pruned_draw(lane, work.key, work.last)
         else:
             self._launch_draw(lane, work.key)
+        if not work.gates:
+            self._launch_sums(lane)
         lane.computed.record(stream)
-        results, sums = lane.results_of(work)
-        driver.memcpy_dtoh_async(results, lane.memberships if work.gates else lane.moments, stream)
-        driver.memcpy_dtoh_async(sums, lane.normalisers if work.gates else lane.sums, stream)
-        if work.labels is not None:
-            driver.memcpy_dtoh_async(lane.labels_here[:n_slots], lane.labels, stream)
         driver.memcpy_dtoh_async(lane.far_counts_here[:n_slots], lane.far_counts, stream)
         if work.last:
             driver.memcpy_dtoh_async(lane.work_here[:n_slots], lane.work, stream)
+        if work.gates:
+            memberships, log_densities = lane.memberships_of(work)
+            driver.memcpy_dtoh_async(memberships, lane.memberships, stream)
+            driver.memcpy_dtoh_async(log_densities, lane.normalisers, stream)
+        if work.labels is not None:
+            for slot, labels in work.labels.parts(lane.chunks):
+                driver.memcpy_dtoh_async(labels, label_address(lane, slot), stream)
         lane.done.record(stream)
 
-    def _finish(self, lane: Lane, deliver: Deliver) -> None:
-        """Wait for the lane's batch and deliver its results.
+    def _finish(self, lane: Lane, deliver: Deliver | None) -> None:
+        """Wait for the lane's batch, and deliver its memberships.
 
-        A batch with far events is computed again if the float64 mixture had not been sent.
+        A batch with far events is computed again if the float64 mixture had not been sent. The first time,
+        its kernels have added nothing to the sums.
         """
         lane.done.synchronize()
         if lane.far_counts_here[: len(lane.chunks)].any():
@@ -164,11 +183,9 @@ class DevicePass:
         self._note_times(lane)
         if self._work.last:
             self._work_done += int(lane.work_here[: len(lane.chunks)].sum())
-        results, sums = lane.results_of(self._work)
-        for slot, chunk in enumerate(lane.chunks):
-            if self._work.labels is not None:
-                self._work.labels[chunk] = lane.labels_here[slot]
-            deliver(chunk, results[slot], sums[slot])
+        if deliver is not None:
+            for chunk, *results in zip(lane.chunks, *lane.memberships_of(self._work), strict=True):
+                deliver(chunk, *results)
         lane.chunks = []
 
     def _note_times(self, lane: Lane) -> None:
@@ -234,6 +251,21 @@ class DevicePass:
         self._launch(lane, "expect_totals", self._blocks_per_chunk, *shared, lane.sums, lane.far_counts)
         self._launch(lane, "expect_moments", -(-self._n_components // self._joint), *shared, lane.moments)
 
+    def _launch_sums(self, lane: Lane) -> None:
+        """Queue the additions to the device's sums, after those of the batch before in the other lane."""
+        n_slots, n_totals = len(lane.chunks), self._work.n_log_sums
+        n_parts = PARTS if self._work.division else self._blocks_per_chunk
+        parts = lane.sums, n_parts, lane.totals
+        self._kernels.launch("sum_parts", (n_totals, n_slots), lane.stream, *parts)
+        added, state = self._memory.added, self._memory.state
+        if self._has_added:
+            lane.stream.wait_for_event(added)
+        grid = (-(-(self._n_moments + n_totals) // MOMENT_THREADS), 1)
+        numbers = lane.moments, lane.totals, lane.far_counts, n_slots, self._n_moments, n_totals
+        self._kernels.launch("add_chunks", grid, lane.stream, *numbers, state)
+        added.record(lane.stream)
+        self._has_added = True
+
     def _launch_memberships(self, lane: Lane, gates: Gates) -> None:
         tables = self._exact_address, self._memory.ends, lane.numbers_at
         numbers = gates.start, gates.stop, self._n_components, len(gates.ends), self._weight_floor
@@ -247,6 +279,11 @@ class DevicePass:
     def _queue(self, lane: Lane, name: str, blocks_per_chunk: int, *arguments: Any) -> None:
         """Queue a kernel for the lane's batch."""
         self._kernels.launch(name, (blocks_per_chunk, len(lane.chunks)), lane.stream, *arguments)
+
+
+def label_address(lane: Lane, slot: int) -> int:
+    """Return the device address of the labels of a slot."""
+    return int(lane.labels) + slot * CHUNK * 2
 
 
 def union_length(spans: Iterable[tuple[float, float]]) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dpmix.engines.checks import numbers_now
-from dpmix.engines.cuda_work import Account, Labels, LastLabels
+from dpmix.engines.cuda_work import Account, HostLabels, LastLabels
 from dpmix.kernels.layout import THREADS, Layout
 from dpmix.model.mixture import Mixture
 
@@ -33,14 +33,14 @@ class PruningRule:
         self._n_warps = n_events / (layout.events_per_block / WARPS)
         self._dense_draws: dict[int, int] = {}  # since the last try, by chain
 
-    def last_labels(self, chain: int, mixture: Mixture, labels: Labels) -> LastLabels | None:
+    def last_labels(self, chain: int, mixture: Mixture, labels: HostLabels) -> LastLabels | None:
         """Return the last labels for a pruned draw; None for a dense one.
 
         Parameters
         ----------
         chain : int
         mixture : Mixture
-        labels : uint16 [chunks, CHUNK]
+        labels : HostLabels
             The labels of the chain's last pass, with as many components.
         """
         if not self._enabled or len(mixture.means) < MIN_COMPONENTS:

@@ -2,17 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from dpmix.kernels.layout import CHUNK
 from dpmix.model.mixture import Array
 from dpmix.model.streams import Key
 
 Labels = npt.NDArray[np.uint16]
+
+
+class HostLabels:
+    """The labels of all events on the host, in the order of the devices' shares.
+
+    The labels of a share are then consecutive rows, which one operation copies, whatever the number of
+    chunks.
+
+    Parameters
+    ----------
+    shares : mapping
+        The chunks of each device.
+    earlier : HostLabels, optional
+        Labels whose memory is used again if it has the same order.
+
+    Attributes
+    ----------
+    rows : uint16 [chunks, CHUNK]
+    """
+
+    def __init__(self, shares: Mapping[int, Sequence[int]], earlier: HostLabels | None = None) -> None:
+        order = np.concatenate([np.array(share, np.intp) for share in shares.values()])
+        self._row_of = np.empty(len(order), np.intp)
+        self._row_of[order] = np.arange(len(order))
+        # In another order, a chunk's new labels would replace another's labels before these are read.
+        again = earlier is not None and np.array_equal(self._row_of, earlier._row_of)
+        self.rows: Labels
+        self.rows = earlier.rows if earlier and again else np.empty((len(order), CHUNK), np.uint16)
+
+    def by_event(self) -> Labels:
+        """Return the labels in the order of the events, uint16 [chunks * CHUNK]."""
+        labels: Labels = self.rows[self._row_of].ravel()
+        return labels
+
+    def parts(self, chunks: Sequence[int]) -> Iterator[tuple[int, Labels]]:
+        """Return the labels of chunks as few arrays [.., CHUNK], each with the place of its first chunk."""
+        rows = self._row_of[chunks]
+        ends = np.flatnonzero(np.diff(rows) != 1) + 1
+        for start, end in zip([0, *ends], [*ends, len(rows)], strict=True):
+            yield int(start), self.rows[rows[start] : rows[start] + end - start]
 
 
 class DeviceFailed(Exception):
@@ -47,13 +88,17 @@ class Division:
         (`dpmix.model.split_merge.SplitAssignment`).
     word : int
         Word of the random generator.
-    labels : uint16 [chunks, CHUNK]
+    labels : HostLabels
         Labels of all events.
     """
 
     split: npt.NDArray[np.int32]
     word: int
-    labels: Labels
+    labels: HostLabels
+
+
+SUMMING = "sum_parts", "add_chunks"
+"""Kernels that add the sums of chunks."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +107,13 @@ class LastLabels:
 
     Attributes
     ----------
-    labels : uint16 [chunks, CHUNK]
-        May be the array that the pass fills: a chunk's labels are read before they are written.
+    labels : HostLabels
+        May share memory with those that the pass fills: a chunk is read before it is written.
     now : uint16 [K], optional
         The number that the component of each label has now; None: the same.
     """
 
-    labels: Labels
+    labels: HostLabels
     now: Labels | None = None
 
 
@@ -82,7 +127,7 @@ class Pass:
         The mixture in packed rows; with `gates`, sorted by population.
     key : Key, optional
         None for an E step.
-    labels : uint16 [chunks, CHUNK], optional
+    labels : HostLabels, optional
         Array that a draw or an E step fills with the labels of all events.
     gates : Gates, optional
         For memberships.
@@ -94,7 +139,7 @@ class Pass:
 
     components: Array
     key: Key | None = None
-    labels: Labels | None = None
+    labels: HostLabels | None = None
     gates: Gates | None = None
     division: Division | None = None
     last: LastLabels | None = None
@@ -105,17 +150,23 @@ class Pass:
         if self.gates:
             return ("memberships",)
         if self.key is None:
-            return "expect_totals", "expect_moments"
+            return "expect_totals", "expect_moments", *SUMMING
         sums = "count_labels", "place_labels", "order_events", "accumulate", "add_runs"
         if self.division:
-            return "divide", *sums
-        return ("draw_sorted", "sum_log_likelihoods", *sums) if self.last else ("draw_labels", *sums)
+            return "divide", *sums, *SUMMING
+        draw = ("draw_sorted", "sum_log_likelihoods") if self.last else ("draw_labels",)
+        return *draw, *sums, *SUMMING
 
     @property
-    def labels_to_send(self) -> Labels | None:
-        """The labels that the kernels read, uint16 [chunks, CHUNK]; None if they read none."""
+    def labels_to_send(self) -> HostLabels | None:
+        """The labels that the kernels read; None if they read none."""
         before = self.division or self.last
         return before.labels if before else None
+
+    @property
+    def n_log_sums(self) -> int:
+        """Number of sums of log densities: the log likelihood, or one for each pair of a division."""
+        return len(self.components) // 2 if self.division else 1
 
     @property
     def n_populations(self) -> int:
@@ -137,21 +188,24 @@ class Account:
         Seconds in which only copies ran.
     work : int
         Multiply-adds of a pruned draw, for each warp those of one of its events.
+    state : float64 [4, n], optional
+        State of the sums of these chunks (`dpmix.engines.exact`), until the device's next pass; None for
+        memberships.
     """
 
     chunks: int
     kernels: float
     copies: float
     work: int = 0
+    state: Array | None = None
 
 
-Take = Callable[[int], list[int]]
-"""Return at most the given number of chunks to do: the device's own in order, none if all are taken."""
+Take = Callable[[int, int], list[int]]
+"""Return chunks to do: at most the first number of the device's own, in order, or at most the second number
+of others' chunks; none if all are taken."""
 
 Deliver = Callable[[int, npt.NDArray[Any], Array], None]
-"""Receive the results of a chunk: its number and two arrays, which are overwritten afterwards.
+"""Receive the memberships of a chunk: its number, memberships [CHUNK, P] and log densities [CHUNK].
 
-Draw, E step: moments [K, N_MOMENTS]; sums of log densities [blocks].
-Division: moments [K, N_MOMENTS]; sums of log probabilities [pairs, PARTS].
-Memberships: memberships [CHUNK, P]; log densities [CHUNK].
+The arrays are overwritten afterwards.
 """

@@ -62,10 +62,11 @@ class ChunkQueue:
         self._unfinished = {number: set(share) for number, share in shares.items()}
         self._orphans: deque[int] = deque()  # of failed devices, in grid order
 
-    def take(self, number: int, most: int) -> list[int]:
-        """Return at most this many chunks for a device to do, orphans first; none if all are taken."""
+    def take(self, number: int, most: int, most_orphans: int) -> list[int]:
+        """Return chunks for a device to do, orphans or else its own; none if all are taken."""
         with self._lock:
             queue = self._orphans or self._queues[number]
+            most = most_orphans if self._orphans else most
             chunks = [queue.popleft() for _ in range(min(most, len(queue)))]
             self._unfinished[number].update(chunks)
         return chunks
@@ -75,10 +76,10 @@ class ChunkQueue:
         with self._lock:
             return bool(self._orphans or self._queues[number])
 
-    def finish(self, number: int, chunk: int) -> None:
-        """Record that a device has delivered a chunk."""
+    def finish(self, number: int) -> None:
+        """Record that a device has delivered all chunks that it has taken."""
         with self._lock:
-            self._unfinished[number].remove(chunk)
+            self._unfinished[number].intersection_update(self._queues[number])
 
     def abandon(self, number: int) -> None:
         """Give all unfinished chunks of a failed device to the others."""

@@ -125,7 +125,7 @@ def test_what_is_expected_is_right(cuda_devices: Emulate) -> None:
     assert_near_stats(stats[3], reference.expect_labels(mixture), len(events))
 
 
-@pytest.mark.parametrize("devices", [[1], [0, 1], [2, 0, 1]])
+@pytest.mark.parametrize("devices", [[1], [0, 1], [2, 0, 1], list(range(8))])
 def test_devices_do_not_change_a_bit(cuda_devices: Emulate, devices: list[int]) -> None:
     cuda_devices(1 + max(devices))
     want = expected_results()
@@ -348,16 +348,16 @@ def test_chunks_are_redistributed_only_if_it_pays(cuda_devices: Emulate) -> None
 
 def test_chunks_of_a_failed_device_are_for_the_others_first() -> None:
     queue = ChunkQueue({0: [0, 2, 4], 1: [1, 3, 5]})
-    assert queue.take(0, 2) == [0, 2]
-    assert queue.take(1, 1) == [1]
-    queue.finish(0, 0)
-    queue.abandon(0)
-    assert queue.take(1, 8) == [2, 4]
-    assert queue.take(1, 8) == [3, 5]
-    assert queue.take(1, 8) == []
+    assert queue.take(0, 2, 1) == [0, 2]
+    assert queue.take(1, 1, 1) == [1]
+    queue.finish(1)
+    queue.abandon(0)  # its sums are lost, so also those of the chunks that it has done
+    assert queue.take(1, 8, 2) == [0, 2]
+    assert queue.take(1, 8, 2) == [4]
+    assert queue.take(1, 8, 2) == [3, 5]
+    assert queue.take(1, 8, 2) == []
     assert queue.unfinished()
-    for chunk in (1, 2, 3, 4, 5):
-        queue.finish(1, chunk)
+    queue.finish(1)
     assert not queue.unfinished()
 
 

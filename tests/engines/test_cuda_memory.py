@@ -26,7 +26,7 @@ from engine_contract import (
 from dpmix.engines.cpu import CpuEngine
 from dpmix.engines.cuda import CudaEngine
 from dpmix.errors import DpmixError
-from dpmix.kernels.layout import CHUNK, PARTS, Layout
+from dpmix.kernels.layout import CHUNK, Layout
 from dpmix.model.streams import Key
 
 # ---- Memory. In 2 channels a chunk's events take 1 MiB, a lane's scratch 0.63 MiB and a chunk
@@ -132,7 +132,7 @@ def test_the_others_take_over(emulated_devices: Emulate, fail: str, caplog: pyte
 
 def test_where_none_is_left_the_pass_ends_in_one_line(emulated_devices: Emulate) -> None:
     events, mixture = several_chunks()
-    emulated_devices(2, fail="0:cuLaunchKernel:13,1:cuEventSynchronize:3")
+    emulated_devices(2, fail="0:cuLaunchKernel:20,1:cuEventSynchronize:3")
     engine = CudaEngine(events)
     engine.draw_labels(mixture, Key(1, 0, 0))
     with pytest.raises(DpmixError, match=r"^no CUDA device is left: device .*[^\n]$"):
@@ -155,7 +155,7 @@ def test_a_sweep_moves_the_mixture_up_and_statistics_and_labels_down(emulated_de
     events, mixture = several_chunks()
     layout = Layout(2)
     mixture_size = 4 * layout.pack_dim * 4
-    chunk_size = 4 * layout.n_moments * 8 + layout.blocks_per_chunk * 8 + CHUNK * 2 + 4
+    state_size, chunk_size = 4 * 8 * (4 * layout.n_moments + 1), CHUNK * 2 + 4
     emulated_devices(2)
     for devices in ([0], [0, 1]):
         engine = CudaEngine(events, devices=devices)
@@ -164,7 +164,8 @@ def test_a_sweep_moves_the_mixture_up_and_statistics_and_labels_down(emulated_de
         lanes = [lane for number in devices for lane in engine._devices[number]._memory.lanes]
         with BytesMoved(len(devices)) as moved:
             engine.draw_labels(mixture, Key(1, 0, 1))
-        assert (moved.up, moved.down) == (len(shares) * mixture_size, 4 * chunk_size)
+        down = len(shares) * state_size + 4 * chunk_size
+        assert (moved.up, moved.down) == (len(shares) * mixture_size, down)
         assert lanes == [lane for number in devices for lane in engine._devices[number]._memory.lanes]
 
 
@@ -178,7 +179,7 @@ def test_a_division_moves_labels_up_and_statistics_down() -> None:
     with BytesMoved() as moved:
         engine.divide(SPLIT, mixture, Key(1, 0, 0))
     assert moved.up == 4 * layout.pack_dim * 4 + 2 * 4 * 4 + 4 * CHUNK * 2
-    assert moved.down == 4 * (4 * layout.n_moments * 8 + 2 * PARTS * 8 + 4)
+    assert moved.down == 4 * 8 * (4 * layout.n_moments + 2) + 4 * 4
     assert engine._devices[0]._memory.lanes is lanes
 
 

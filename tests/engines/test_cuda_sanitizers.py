@@ -178,6 +178,19 @@ class Launches:
             ]
         return launches
 
+    def sum_chunks(self) -> list[sanitized.Launch]:
+        n_moments = self.n_components * self.layout.n_moments
+        n_parts, totals = self.layout.blocks_per_chunk, bytes(8)
+        state = bytes(4 * 8 * (n_moments + 1))
+        numbers = [("i", 1), ("i", n_moments), ("i", 1), state]
+        grid = (-(-(n_moments + 1) // MOMENT_THREADS), 1)
+        return [
+            sanitized.Launch("sum_parts", (1, 1), THREADS, [self.sums, ("i", n_parts), totals]),
+            sanitized.Launch(
+                "add_chunks", grid, MOMENT_THREADS, [self.moments, totals, self.far_counts, *numbers]
+            ),
+        ]
+
     def memberships(self) -> list[sanitized.Launch]:
         k = self.n_components
         ends = np.array([0, k // 3, k // 3, k, k], np.int32)
@@ -243,6 +256,7 @@ def report_on(source: str, n_channels: int, sanitizer: str, folder: Path, edit: 
         ("accumulate", 33),
         ("expect_labels", 5),
         ("memberships", 5),
+        ("sum_chunks", 5),
         ("divide", 5),
         ("divide", 33),
         ("mvn_log_density", 5),
