@@ -2,9 +2,9 @@
 // operation, so a state has the same bits wherever its numbers were added.
 #pragma once
 
-constexpr double BIN = 0x1p30;            // between the units of neighbouring bins
-constexpr double HIGHEST = 0x1.8p1012;    // c of the highest bin
-constexpr double REACH = 0x1p-24;         // of a bin, in units of c
+constexpr double BIN = 0x1p30;          // between the units of neighbouring bins
+constexpr double HIGHEST = 0x1.8p1012;  // c of the highest bin
+constexpr double REACH = 0x1p-24;       // of a bin, in units of c
 
 // One sum: c, 1.5 * 2^52 times the unit of its top bin, and the sums of slices in that bin and the two below.
 struct ExactSum {
