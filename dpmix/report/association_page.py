@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +9,7 @@ import numpy as np
 from dpmix.association.design import Contrast
 from dpmix.association.effects import Effects
 from dpmix.association.study import Study
+from dpmix.report import templates
 from dpmix.report.association_figures import MOST_STRIPS, Panel, panels, response_name, strip_order, strips_of
 from dpmix.report.labels import label
 from dpmix.report.page_data import script_json
@@ -29,14 +28,12 @@ def render(study: Study, share: float, seed: int, warnings: list[str]) -> str:
     """Return the page."""
     from bokeh.embed import json_item
     from bokeh.resources import Resources
-    from jinja2 import Environment, StrictUndefined
 
-    template = files("dpmix.report").joinpath("associations.html").read_text(encoding="utf-8")
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     figures, plots = _figures(study, share, seed)
     rows = sorted((row for effects in study.effects for row in _rows(study, effects, share)), key=_certainty)
     library = Resources(mode="inline", components=["bokeh"], log_level="warn")
-    return environment.from_string(template).render(
+    return templates.render(
+        "associations.html",
         title=f"Associations with {', '.join(dict.fromkeys(c.column for c in study.design.contrasts))}",
         summary=summary(study, share),
         warnings=warnings,
@@ -46,7 +43,6 @@ def render(study: Study, share: float, seed: int, warnings: list[str]) -> str:
         * (len(rows) > MOST_ROWS),
         figures=figures,
         outliers=_outliers(study),
-        version=version("dpmix"),
         bokeh="\n".join(library.js_raw),
         plots=script_json({name: json_item(plot) for name, plot in plots.items()}),
     )

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from importlib.metadata import version
-from importlib.resources import files
 
 from dpmix.drift.recording import Recording
+from dpmix.report import templates
 
 HEAD = ("Channel", "Verdict", "Range", "90% interval", "Limit", "Change points", "Unsteady events")
 
@@ -31,10 +30,6 @@ def render(
     figures : sequence of bytes
         A PNG for each recording.
     """
-    from jinja2 import Environment, StrictUndefined
-
-    template = files("dpmix.report").joinpath("drift.html").read_text(encoding="utf-8")
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     sections = [
         {
             "name": one.name,
@@ -44,9 +39,7 @@ def render(
         }
         for one, line, figure in zip(recordings, summaries, figures, strict=True)
     ]
-    return environment.from_string(template).render(
-        head=HEAD, sections=sections, problems=problems, version=version("dpmix")
-    )
+    return templates.render("drift.html", head=HEAD, sections=sections, problems=problems)
 
 
 def _rows(recording: Recording) -> list[dict[str, object]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +9,7 @@ import numpy as np
 
 from dpmix.populations.result import Gating, interval
 from dpmix.populations.support import LEAST_SUPPORT
+from dpmix.report import templates
 from dpmix.report.coarseness import caption, coarseness_plot
 from dpmix.report.embedding import MAP_NOTE, map_caption
 from dpmix.report.findings import (
@@ -58,23 +57,20 @@ def render(gating: Gating, run: Run, mixing: list[Mixing]) -> str:
     """Return the page."""
     from bokeh.embed import json_item
     from bokeh.resources import Resources
-    from jinja2 import Environment, StrictUndefined
 
-    folder = files("dpmix.report")
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    template = environment.from_string(folder.joinpath("page.html").read_text(encoding="utf-8"))
     plots = page_plots(gating, run, mixing)
     if (choice := choice_of(run)).curve is not None:
         plots["coarseness"] = coarseness_plot(choice)
     if gating.hierarchy:
         plots["gates"] = gate_tree_plot(gating)
     library = Resources(mode="inline", components=["bokeh"], log_level="warn")
-    return template.render(
+    return templates.render(
+        "page.html",
         **_texts(gating, run, mixing),
         bokeh="\n".join(library.js_raw),
         plots=script_json({name: json_item(plot) for name, plot in plots.items()}),
         data=script_json(page_data(gating)),
-        script=folder.joinpath("page.js").read_text(encoding="utf-8"),
+        script=templates.read("page.js"),
     )
 
 
@@ -84,7 +80,6 @@ def _texts(gating: Gating, run: Run, mixing: list[Mixing]) -> dict[str, Any]:
     raster = len(gating.rasters.pairs) > 0
     return {
         "title": f"Cell populations of {Path(gating.run).name}",
-        "version": version("dpmix"),
         "summary": summary(gating),
         "warnings": warnings(gating, run),
         "intervals": len(gating.draws) > 1,

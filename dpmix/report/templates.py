@@ -1,0 +1,27 @@
+"""The HTML pages from their templates, which share the styles in common.css."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from importlib.resources import files
+
+
+def read(name: str) -> str:
+    """Return the text of a file of this folder."""
+    return files("dpmix.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def render(template: str, **values: object) -> str:
+    """Return a page from a template of this folder and the values that it shows.
+
+    Raises
+    ------
+    jinja2.UndefinedError
+        A value is missing.
+    """
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FunctionLoader(read), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    return environment.get_template(template).render(version=version("dpmix"), **values)
