@@ -194,7 +194,7 @@ def _matrices(option: str, formula: str, table: Table, samples: Sequence[str]) -
         raise ConfigError([f'{option} "{formula}": need columns after "~", for example "~ group"'])
     try:
         variables = sorted(model_description(text).var_names)
-    except Exception as error:  # errors of formulae share no class
+    except Exception as error:  # errors of formulae have no common class
         raise ConfigError(
             [f'{option} "{formula}": {error}; write for example "~ group + (1 | donor)"']
         ) from None
