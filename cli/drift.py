@@ -37,6 +37,7 @@ import click
     help="Exit with code 1 if the share of events in unsteady stretches of any file is above this, or if a "
     "file cannot be judged.",
 )
+@click.option("--threads", type=click.IntRange(1), help="Number of threads. Default: all cores.")
 @click.option("--overwrite", is_flag=True, help="Replace existing files.")
 @click.option("--quiet", is_flag=True, help="Show warnings and errors only.")
 @click.pass_context
@@ -47,6 +48,7 @@ def command(
     by: Literal["time", "event"],
     limit: float,
     fail_above: float | None,
+    threads: int | None,
     overwrite: bool,
     quiet: bool,
 ) -> None:
@@ -71,7 +73,7 @@ def command(
     from dpmix.runs.display import ProgressDisplay
 
     with ProgressDisplay(quiet):
-        found = drift(files, output, by=by, limit=limit, overwrite=overwrite)
+        found = drift(files, output, by=by, limit=limit, threads=threads, overwrite=overwrite)
     if not quiet:
         lines = [summary(one) for one in found.recordings]
         click.echo("\n".join([*lines, f"written: {output}; open {output}/report.html in a browser"]))

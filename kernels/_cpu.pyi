@@ -208,7 +208,7 @@ def nearest_predecessors(
     order: npt.NDArray[np.int64],  # [n], a permutation
     out: npt.NDArray[np.int32],  # [n, m], written
 ) -> None:
-    """Write for each point the m nearest of those before it in the order, -1 after the last one."""
+    """Write for each point the m nearest of those before it in the order; they ascend, -1 after the last."""
 
 def vecchia(
     times: npt.NDArray[np.float64],  # [n]
@@ -219,6 +219,7 @@ def vecchia(
     variance: float,
     range: float,
     nugget: float,
+    isa: str,
     threads: int,
     out: npt.NDArray[np.float64],  # [7, 4], written
 ) -> None:

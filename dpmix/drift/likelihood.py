@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmix.drift.covariance import CORRELATIONS, Covariance
+from dpmix.engines.cpu import instruction_sets
 from dpmix.kernels import _cpu
 from dpmix.model.mixture import Array, Ints
 
@@ -34,7 +35,7 @@ class Points:
     values, errors : float64 [n]
         Values and their known standard errors.
     neighbours : int32 [n, m]
-        For each point its neighbours, -1 after the last one.
+        For each point its neighbours, ascending, -1 after the last one.
     """
 
     times: Array
@@ -122,10 +123,11 @@ def likelihood(points: Points, covariance: Covariance, threads: int = 1) -> Like
         The covariance of a point and its neighbours is not positive definite to float64.
     """
     out = np.empty((7, 4))
+    isa = instruction_sets()[0]
     kind = list(CORRELATIONS).index(covariance.correlation)
     parameters = (covariance.variance, covariance.range, covariance.nugget)
     known = points.errors**2
-    _cpu.vecchia(points.times, points.values, known, points.neighbours, kind, *parameters, threads, out)
+    _cpu.vecchia(points.times, points.values, known, points.neighbours, kind, *parameters, isa, threads, out)
     (log_det, *d_log_det), (yy, *d_yy), (xy, *d_xy), (xx, *d_xx) = out[:4]
     if not np.isfinite(log_det):
         raise np.linalg.LinAlgError(f"the covariance of a point and its neighbours is singular: {covariance}")

@@ -48,6 +48,7 @@ def drift(
     *,
     by: By = "time",
     limit: float = LIMIT,
+    threads: int | None = None,
     overwrite: bool = False,
 ) -> Study:
     """Study recordings, and write the results to a folder.
@@ -61,6 +62,8 @@ def drift(
         Judge by the channel of time, or by event number.
     limit : float
         Smallest range of drift that matters, in units of a channel's spread.
+    threads : int, optional
+        Default: all cores. The results are the same bits for any number.
     overwrite : bool
         Replace existing files.
 
@@ -76,7 +79,7 @@ def drift(
     found, problems = [], []
     for source, figure in zip(open_places(places), figures, strict=True):
         try:
-            found.append((study(source, by, limit), figure))
+            found.append((study(source, by, limit, threads), figure))
         except DataError as error:
             problems.append(str(error))
             log.warning("%s", error)

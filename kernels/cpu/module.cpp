@@ -60,12 +60,16 @@ std::vector<std::string> isas() {
     return names;
 }
 
+}  // namespace
+
 const Sweep& sweep_named(const std::string& name) {
     for (const Sweep* sweep : sweeps()) {
         if (sweep->name == name) return *sweep;
     }
     throw std::invalid_argument("this processor does not have the instruction set " + name);
 }
+
+namespace {
 
 using Events = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Doubles1 = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;

@@ -1,12 +1,18 @@
 // The part of dpmix.kernels._cpu for dpmix.drift: Vecchia's likelihood on NumPy arrays.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+
+#include <string>
 
 #include "vecchia.hpp"
 
 namespace nb = nanobind;
 
 namespace dpmix {
+
+const Sweep& sweep_named(const std::string& name);  // module.cpp
+
 namespace {
 
 template <class Number, std::size_t DIMENSIONS>
@@ -22,10 +28,13 @@ void neighbours(In times, ArrayOf<const std::int64_t, 1> order, ArrayOf<std::int
 // Rows of `out`: log determinant, y'y, 1'y, 1'1 of the whitened vectors, each with its three derivatives; then
 // the information.
 void sums(In times, In values, In known, ArrayOf<const std::int32_t, 2> near, int correlation,
-          double variance, double range, double nugget, int threads, ArrayOf<double, 2> out) {
+          double variance, double range, double nugget, const std::string& isa, int threads,
+          ArrayOf<double, 2> out) {
+    const Sweep& sweep = sweep_named(isa);
     const nb::gil_scoped_release released;
     const VecchiaSums found =
-        vecchia({times.shape(0), static_cast<int>(near.shape(1)), times.data(), values.data(), known.data(),
+        vecchia(sweep,
+                {times.shape(0), static_cast<int>(near.shape(1)), times.data(), values.data(), known.data(),
                  near.data(), static_cast<Correlation>(correlation), variance, range, nugget},
                 threads);
     const double totals[4] = {found.log_det, found.yy, found.xy, found.xx};
@@ -45,7 +54,7 @@ void bind_drift(nb::module_& module) {
     module.attr("MAX_NEIGHBOURS") = MAX_NEIGHBOURS;
     module.def("nearest_predecessors", &neighbours, "times"_a, "order"_a, "out"_a.noconvert());
     module.def("vecchia", &sums, "times"_a, "values"_a, "known"_a, "neighbours"_a, "correlation"_a,
-               "variance"_a, "range"_a, "nugget"_a, "threads"_a, "out"_a.noconvert());
+               "variance"_a, "range"_a, "nugget"_a, "isa"_a, "threads"_a, "out"_a.noconvert());
 }
 
 }  // namespace dpmix

@@ -45,12 +45,14 @@ constexpr int U = TILE / W;  // vectors of a tile
 typedef float Floats __attribute__((vector_size(W * 4)));
 typedef float FloatsAnywhere __attribute__((vector_size(W * 4), aligned(4)));
 typedef double Doubles __attribute__((vector_size(W * 8), aligned(8)));
+typedef double Reals __attribute__((vector_size(W * 4)));  // one vector, of W / 2
 typedef std::int32_t Ints __attribute__((vector_size(W * 4)));
 typedef std::uint32_t Words __attribute__((vector_size(W * 4)));
 typedef std::uint64_t LongWords __attribute__((vector_size(W * 4)));
 
 // All lanes equal to a.
 DPMIX_INLINE Floats splat(float a) { return a - Floats{}; }
+DPMIX_INLINE Reals splat(double a) { return a - Reals{}; }
 
 // a * b + c, rounded once (twice on x86-64-v2).
 DPMIX_INLINE Floats fma(Floats a, Floats b, Floats c) {
@@ -62,6 +64,30 @@ DPMIX_INLINE Floats fma(Floats a, Floats b, Floats c) {
     return (Floats)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 #else
     return a * b + c;
+#endif
+}
+
+DPMIX_INLINE Reals fma(Reals a, Reals b, Reals c) {
+#if defined(__AVX512F__)
+    return (Reals)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
+#elif defined(__AVX2__)
+    return (Reals)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
+#elif defined(__aarch64__)
+    return (Reals)vfmaq_f64((float64x2_t)c, (float64x2_t)a, (float64x2_t)b);
+#else
+    return a * b + c;
+#endif
+}
+
+DPMIX_INLINE Reals root(Reals a) {
+#if defined(__AVX512F__)
+    return (Reals)_mm512_maskz_sqrt_pd(0xFF, (__m512d)a);  // gcc 12 warns about the form without a mask
+#elif defined(__AVX2__)
+    return (Reals)_mm256_sqrt_pd((__m256d)a);
+#elif defined(__aarch64__)
+    return (Reals)vsqrtq_f64((float64x2_t)a);
+#else
+    return (Reals)_mm_sqrt_pd((__m128d)a);
 #endif
 }
 
@@ -137,6 +163,30 @@ DPMIX_INLINE Floats exp_negative(Floats x) {
     p = fma(p, r, splat(5.0000001201e-1f));
     p = fma(p, r * r, r) + splat(1.0f);
     return (Floats)((Ints)p + ((Ints)shifted << 23));
+}
+
+// exp(x) for x <= 0, 2^-1021 below -708: its Taylor series to degree 13 about the nearest multiple of ln 2,
+// within 2 units in the last place.
+DPMIX_INLINE Reals exp_negative(Reals x) {
+    x = x > splat(-708.0) ? x : splat(-708.0);
+    const Reals shift = splat(6755399441055744.0);  // 1.5 * 2^52
+    const Reals shifted = fma(x, splat(1.4426950408889634), shift);
+    const Reals n = shifted - shift;
+    const Reals r = fma(n, splat(-1.9082149292705877e-10), fma(n, splat(-0.6931471803691238), x));
+    Reals p = splat(1.0 / 6227020800.0);
+    p = fma(p, r, splat(1.0 / 479001600.0));
+    p = fma(p, r, splat(1.0 / 39916800.0));
+    p = fma(p, r, splat(1.0 / 3628800.0));
+    p = fma(p, r, splat(1.0 / 362880.0));
+    p = fma(p, r, splat(1.0 / 40320.0));
+    p = fma(p, r, splat(1.0 / 5040.0));
+    p = fma(p, r, splat(1.0 / 720.0));
+    p = fma(p, r, splat(1.0 / 120.0));
+    p = fma(p, r, splat(1.0 / 24.0));
+    p = fma(p, r, splat(1.0 / 6.0));
+    p = fma(p, r, splat(0.5));
+    p = fma(p, r * r, r) + splat(1.0);
+    return (Reals)((LongWords)p + ((LongWords)shifted << 52));
 }
 
 // log(x) for normal positive x: Cephes' logf (Moshier), x = 2^e m with sqrt(1/2) <= m < sqrt(2).

@@ -8,6 +8,7 @@
 #include "draw.hpp"
 #include "expect.hpp"
 #include "memberships.hpp"
+#include "vecchia_piece.hpp"
 
 #define DPMIX_JOIN_(a, b) a##b
 #define DPMIX_JOIN(a, b) DPMIX_JOIN_(a, b)
@@ -50,6 +51,6 @@ void log_densities(const Mixture& mixture, const float* events, int count, float
 extern const Sweep DPMIX_JOIN(sweep_, DPMIX_SET);
 const Sweep DPMIX_JOIN(sweep_, DPMIX_SET) = {DPMIX_QUOTE(DPMIX_SET), draw_piece,   expect_piece,
                                              memberships_piece,      divide_piece, component_moments,
-                                             log_densities};
+                                             log_densities,          vecchia_piece};
 
 }  // namespace dpmix

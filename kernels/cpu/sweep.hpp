@@ -126,6 +126,9 @@ struct Piece {
     const float* weights;       // [chunk], by place; null if every event has weight 1
 };
 
+struct VecchiaInput;  // vecchia.hpp
+struct VecchiaSums;
+
 // The code of one instruction set. draw and expect return the multiplications of whitening, per event of a
 // tile.
 struct Sweep {
@@ -155,6 +158,9 @@ struct Sweep {
 
     // Computes log densities [count][K] of consecutive events, as the sweep does.
     void (*log_densities)(const Mixture&, const float* events, int count, float* out, Scratch&);
+
+    // Adds the points [first, end) of Vecchia's likelihood to the sums.
+    void (*vecchia)(const VecchiaInput&, std::size_t first, std::size_t end, VecchiaSums&);
 };
 
 // A far event in float64 (far.cpp): weights [K] relative to the best component, 0 below the floor.

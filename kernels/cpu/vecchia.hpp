@@ -8,6 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "sweep.hpp"
+
 namespace dpmix {
 
 enum class Correlation : int { MATERN_12, MATERN_32, MATERN_52, SQUARED_EXPONENTIAL };
@@ -25,18 +27,18 @@ struct VecchiaInput {
     std::size_t n;
     int m;                                 // at most MAX_NEIGHBOURS
     const double *times, *values, *known;  // [n] each; known: variances of the errors
-    const std::int32_t* neighbours;        // [n][m]; -1 after the last one of a point
+    const std::int32_t* neighbours;        // [n][m]; ascending, -1 after the last one
     Correlation correlation;
     double variance, range, nugget;
 };
 
 // Writes neighbours [n][m]: for each point the m nearest of its predecessors in `order` [n], a permutation.
-// The times [n] must ascend. At equal distance the earlier point comes first.
+// They ascend; -1 follows the last one. The times [n] must ascend. At equal distance the earlier point counts.
 void nearest_predecessors(const double* times, const std::int64_t* order, std::size_t n, int m,
                           std::int32_t* neighbours);
 
-// Returns the sums, the same bits for any number of threads. If the covariance of a point and its neighbours
+// Returns the sums, the same bits for any number of threads and, except on x86-64-v2, any instruction set. If the covariance of a point and its neighbours
 // is not positive definite to float64, log_det is NaN.
-VecchiaSums vecchia(const VecchiaInput& input, int threads);
+VecchiaSums vecchia(const Sweep& sweep, const VecchiaInput& input, int threads);
 
 }  // namespace dpmix

@@ -58,7 +58,7 @@ def test_change_points_are_steps_and_not_drift() -> None:
     assert all(len(one) == 1 and abs(one[0] - 120) <= 2 for one in steps)
 
 
-def recording(fault: str) -> Recording:
+def recording(fault: str, threads: int | None = None) -> Recording:
     """Study two channels of 20,000 events in 100 seconds, the first or the rate with a fault."""
     random = np.random.default_rng(5)
     times = np.sort(random.uniform(0.0, 100.0, N))
@@ -71,7 +71,7 @@ def recording(fault: str) -> Recording:
     }.get(fault, np.zeros(N))
     a, b = random.standard_normal((2, N))
     table = np.column_stack((times, 100.0 + 10.0 * (a + signal), 5.0 * b)).astype(np.float32)
-    return study(source_of_array(Path("made.npy"), table, ["Time", "A", "B"]))
+    return study(source_of_array(Path("made.npy"), table, ["Time", "A", "B"]), threads=threads)
 
 
 @pytest.mark.parametrize(
@@ -100,6 +100,13 @@ def test_faults_are_found_where_they_are(fault: str, verdicts: tuple[str, ...]) 
         drifted = found.channels[0]  # from 0.8 to -0.15 standard deviations; the spread is about 1.04
         assert drifted.low < 0.95 / 1.04 < drifted.high
         assert not drifted.changes
+
+
+def test_threads_do_not_change_a_bit_of_a_judgement() -> None:
+    for one, many in zip(recording("step", 1).channels, recording("step", 3).channels, strict=True):
+        np.testing.assert_array_equal(one.mean, many.mean)
+        np.testing.assert_array_equal(one.sd, many.sd)
+        assert (one.range, one.low, one.high, one.changes) == (many.range, many.low, many.high, many.changes)
 
 
 @pytest.mark.parametrize(

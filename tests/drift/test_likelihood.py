@@ -14,6 +14,7 @@ from dpmix.drift.covariance import CORRELATIONS, Correlation, Covariance
 from dpmix.drift.fit import Prior, fit
 from dpmix.drift.likelihood import Points, coarse_to_fine, likelihood, make_points
 from dpmix.drift.posterior import Signal, posterior
+from dpmix.engines.cpu import instruction_sets
 from dpmix.model.mixture import Array
 
 KINDS: list[Correlation] = list(CORRELATIONS)
@@ -100,6 +101,7 @@ def test_neighbours_are_the_nearest_predecessors(m: int) -> None:
         distances = np.sort(np.abs(points.times[order[:turn]] - points.times[point]))[:m]
         own = points.neighbours[point]
         assert set(own[own >= 0]) <= set(order[:turn])
+        assert (np.diff(own[own >= 0]) > 0).all()
         np.testing.assert_array_equal(
             np.sort(np.abs(points.times[own[own >= 0]] - points.times[point])), distances
         )
@@ -111,6 +113,24 @@ def test_threads_do_not_change_a_bit() -> None:
     assert one.value == two.value
     np.testing.assert_array_equal(one.gradient, two.gradient)
     np.testing.assert_array_equal(one.information, two.information)
+
+
+def test_instruction_sets_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Except x86-64-v2, which has no fused multiply-add."""
+    points, found = example(1003, 17), {}
+    for isa in instruction_sets():
+        monkeypatch.setattr("dpmix.drift.likelihood.instruction_sets", lambda isa=isa: [isa])
+        found[isa] = [likelihood(points, Covariance(kind, 0.7, 1.3, 0.02)) for kind in KINDS]
+    first = next(iter(found))
+    for isa, own in found.items():
+        for one, best in zip(own, found[first], strict=True):
+            if isa == "v2":
+                assert one.value == pytest.approx(best.value, rel=1e-11)
+                np.testing.assert_allclose(one.gradient, best.gradient, rtol=1e-8, atol=1e-8)
+            else:
+                assert one.value == best.value
+                np.testing.assert_array_equal(one.gradient, best.gradient)
+                np.testing.assert_array_equal(one.information, best.information)
 
 
 def test_wrong_versions_are_caught() -> None:
