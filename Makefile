@@ -12,7 +12,7 @@ FUZZ_SECONDS ?= 1200
 COG := $(BIN)/cog -r -I benchmarks
 PAGES := README.md docs/tutorial.md docs/benchmarks/*.md docs/explanation/coarsening.md
 
-.PHONY: help demo test test-all test-gpu faults fuzz sanitize sbc lint warnings cross docs links bench guard bench-cpu bench-gpu gpu-kit gpu-rehearsal clean
+.PHONY: help demo test test-all test-gpu faults fuzz sanitize sbc lint warnings cross docs links bench guard bench-cpu bench-drift bench-gpu gpu-kit gpu-rehearsal clean
 
 help:
 	@echo "make demo       simulate a cytometry sample, find its populations, write a report (in demo/gated)"
@@ -32,6 +32,7 @@ help:
 	@echo "make bench      the tables of docs/benchmarks, half an hour on two cores; QUICK=1: a check of the scripts"
 	@echo "make guard      some times of this machine and version next to the committed ones, in a minute"
 	@echo "make bench-cpu  speed of the CPU engine, next to sgemm and scikit-learn (12 minutes)"
+	@echo "make bench-drift  speed of the Gaussian processes of dpmix drift, next to NumPy and Numba (5 minutes)"
 	@echo "make bench-gpu  tests, limits, kernels, sweeps of the CUDA engine on this machine's GPU (at most 45 minutes)"
 	@echo "make gpu-kit    a folder that does this on a GPU machine without a network; KIT_PYTHON: a Python 3.12"
 	@echo "make gpu-rehearsal  gpu-kit, and its run on an emulated GPU"
@@ -136,6 +137,10 @@ bench-cpu: $(VENV)/installed
 	$(BIN)/python benchmarks/sampler.py
 	$(BIN)/python benchmarks/reordering.py
 	$(BIN)/python benchmarks/cpu.py
+
+bench-drift: $(VENV)/peers
+	$(BIN)/python benchmarks/drift_speed.py $(if $(QUICK),--quick)
+	$(COG) $(PAGES)
 
 bench-gpu: $(VENV)/pycuda
 	$(BIN)/python benchmarks/gpu.py

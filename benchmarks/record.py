@@ -20,7 +20,7 @@ FOLDER = Path(__file__).parent / "results"
 QUICK_FOLDER = ROOT / "build" / "benchmarks"
 PICTURES = ROOT / "docs" / "pictures"
 PACKAGES = ("dpmix", "numpy", "scipy", "scikit-learn")
-OPTIONAL_PACKAGES = ("torch", "flowsom", "phenograph", "pycuda", "jax", "numpyro")
+OPTIONAL_PACKAGES = ("torch", "flowsom", "phenograph", "pycuda", "jax", "numpyro", "numba")
 LOAD_BEFORE = os.getloadavg()[0]
 
 

@@ -1,0 +1,162 @@
+"""Measure the Gaussian processes of `dpmix drift`: Vecchia's likelihood, its growth, and the largest fit.
+
+    python benchmarks/drift_speed.py [--quick] [--minutes 1]
+
+It takes about four minutes with the default. One pass is the log likelihood, its gradient and the expected
+information for m = 30 neighbours (Matern 3/2), the quantities of one step of Fisher scoring in GpGp. The R
+package GpGp itself is not compared: it is on CRAN and not among Debian's packages. In its place are the same
+formulas in NumPy and SciPy, point by point, and in Numba with plain loops (vecchia_forms.py). Both run over
+some of the points, and must give the sums of dpmix for 1,000 points before anything is timed. All use one
+thread; the contenders take turns, and the fastest of three rounds counts, because others may use the machine.
+
+The budget is the largest number of points whose covariance is fitted within an hour. Fits grow by factors of
+two until the next one would take longer than `--minutes`. The law time = a n^b is fitted to them and
+extrapolated; the memory of that many points is computed from the size of the arrays.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import vecchia_forms
+from record import arguments, read_results, said, write_results
+from threadpoolctl import threadpool_limits
+
+from dpmix.drift.covariance import Covariance
+from dpmix.drift.fit import Prior, fit
+from dpmix.drift.likelihood import Points, likelihood, make_points
+from dpmix.engines.cpu import instruction_sets
+from dpmix.system.cores import usable_cores
+
+M = 30
+COVARIANCE = Covariance("matern32", 0.7, 1.3, 0.02)
+POINT_BYTES = 3 * 8 + 4 * M  # times, values, errors, neighbours
+HOUR = 3600.0
+
+
+def recording(n: int) -> Points:
+    """Return n points with a smooth signal, 100 per unit of time."""
+    random = np.random.default_rng(n)
+    times = np.sort(random.uniform(0.0, 0.01 * n, n))
+    return make_points(times, np.sin(times) + 0.1 * random.standard_normal(n), np.full(n, 0.1), M)
+
+
+def compare(n: int, in_numpy: int, in_numba: int, rounds: int) -> dict[str, Any]:
+    """Return microseconds per point of dpmix, Numba and NumPy in one thread."""
+    isa, compiled = instruction_sets()[0], vecchia_forms.numba_form()
+    parameters = np.array([COVARIANCE.variance, COVARIANCE.range, COVARIANCE.nugget])
+
+    def in_loops(points: Points, chosen: np.ndarray) -> np.ndarray:
+        sums = np.zeros(vecchia_forms.N_SUMS)
+        compiled(points.times, points.values, points.errors**2, points.neighbours, chosen, parameters, sums)
+        return sums
+
+    small, every = recording(1_000), np.arange(1_000)
+    expected = vecchia_forms.native(small, COVARIANCE, isa)
+    for found in (vecchia_forms.numpy_form(small, COVARIANCE, every), in_loops(small, every)):
+        np.testing.assert_allclose(found, expected, rtol=1e-8)
+    points = recording(n)
+    some = {name: np.linspace(0, n - 1, k).astype(np.int64) for name, k in (("a", in_numpy), ("b", in_numba))}
+    contenders = {
+        "dpmix": (n, lambda: vecchia_forms.native(points, COVARIANCE, isa)),
+        "Numba": (in_numba, lambda: in_loops(points, some["b"])),
+        "NumPy": (in_numpy, lambda: vecchia_forms.numpy_form(points, COVARIANCE, some["a"])),
+    }
+    best = dict.fromkeys(contenders, np.inf)
+    with threadpool_limits(1, "blas"):
+        for _ in range(rounds):
+            for name, (count, run) in contenders.items():
+                started = time.process_time()
+                run()
+                best[name] = min(best[name], (time.process_time() - started) / count * 1e6)
+    print(best, flush=True)
+    return {"points": n, "neighbours": M, "microseconds": best}
+
+
+def grow(sizes: list[int], rounds: int) -> list[dict[str, float]]:
+    """Return microseconds per point of a pass by number of points, in one thread."""
+    rows = []
+    for n in sizes:
+        points, best = recording(n), np.inf
+        for _ in range(rounds):
+            started = time.process_time()
+            likelihood(points, COVARIANCE)
+            best = min(best, (time.process_time() - started) / n * 1e6)
+        rows.append({"points": n, "microseconds": best})
+        print(rows[-1], flush=True)
+    return rows
+
+
+def budget(first: int, minutes: float, threads: int) -> dict[str, Any]:
+    """Return seconds of fits by number of points, with neighbours, and the law that is fitted to them."""
+    rows, n = [], first
+    while not rows or rows[-1]["seconds"] < 60.0 * minutes / 2.0:
+        started = time.perf_counter()
+        points = recording(n)
+        found = fit(points, Prior.weak(float(points.times[-1]), 0.1), threads=threads)
+        rows.append({"points": n, "seconds": time.perf_counter() - started, "steps": found.steps})
+        print(threads, rows[-1], flush=True)
+        n *= 2
+    logs = np.log([[row["points"], row["seconds"]] for row in rows])
+    power, level = np.polyfit(logs[:, 0], logs[:, 1], 1) if len(rows) > 1 else (1.0, logs[0, 1] - logs[0, 0])
+    largest = float(np.exp((np.log(HOUR) - level) / power))
+    return {"threads": threads, "fits": rows, "power": float(power), "points_in_an_hour": largest}
+
+
+def table_pass() -> str:
+    """Return the table of one pass."""
+    own = read_results("drift_speed")["results"]["pass"]
+    lines = ["| form | microseconds per point | times dpmix |", "| --- | --- | --- |"]
+    for name, value in own["microseconds"].items():
+        lines.append(f"| {name} | {value:.2f} | {value / own['microseconds']['dpmix']:.0f} |")
+    return "\n".join(lines) + "\n"
+
+
+def table_growth() -> str:
+    """Return the table of growth with the number of points."""
+    rows = read_results("drift_speed")["results"]["growth"]
+    lines = ["| points | microseconds per point |", "| --- | --- |"]
+    return "\n".join(lines + [f"| {row['points']:,} | {row['microseconds']:.2f} |" for row in rows]) + "\n"
+
+
+def table_budget() -> str:
+    """Return the table of the largest fits."""
+    lines = [
+        "| engine | largest fit measured | seconds | law | points in an hour, extrapolated | their memory |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for own in read_results("drift_speed")["results"]["budget"]:
+        last, most = own["fits"][-1], float(f"{own['points_in_an_hour']:.1g}")
+        engine, memory = f"CPU, threads: {own['threads']}", f"{most * POINT_BYTES / 1e9:.0f} GB"
+        lines.append(
+            f"| {engine} | {last['points']:,} | {last['seconds']:.0f} | n^{own['power']:.2f} | {most:,.0f} | "
+            f"{memory} |"
+        )
+    return "\n".join([*lines, "| CUDA | not measured: no GPU was available | | | | |"]) + "\n"
+
+
+def source() -> str:
+    """Return command, machine and date."""
+    return said("drift_speed", packages=("dpmix", "numpy", "scipy", "numba"))
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("--minutes", type=float, default=1.0, help="of the longest fit (1)")
+    given = parser.parse_args()
+    quick = given.quick
+    results = {
+        "pass": compare(2_000 if quick else 100_000, 200 if quick else 5_000, 1_000 if quick else 20_000, 3),
+        "growth": grow([1_000, 2_000] if quick else [10_000, 100_000, 1_000_000], 3),
+        "budget": [
+            budget(1_000 if quick else 100_000, 0.001 if quick else given.minutes, threads)
+            for threads in sorted({1, usable_cores()})
+        ],
+    }
+    write_results("drift_speed", results, quick=quick)
+
+
+if __name__ == "__main__":
+    main()
