@@ -37,9 +37,9 @@ HOUR = 3600.0
 
 
 def recording(n: int) -> Points:
-    """Return n points with a smooth signal, 100 per unit of time."""
+    """Return n points of a recording of 100 units of time with a smooth signal."""
     random = np.random.default_rng(n)
-    times = np.sort(random.uniform(0.0, 0.01 * n, n))
+    times = np.sort(random.uniform(0.0, 100.0, n))
     return make_points(times, np.sin(times) + 0.1 * random.standard_normal(n), np.full(n, 0.1), M)
 
 
@@ -95,7 +95,7 @@ def budget(first: int, minutes: float, threads: int) -> dict[str, Any]:
     while not rows or rows[-1]["seconds"] < 60.0 * minutes / 2.0:
         started = time.perf_counter()
         points = recording(n)
-        found = fit(points, Prior.weak(float(points.times[-1]), 0.1), threads=threads)
+        found = fit(points, Prior.weak(100.0, 0.1), threads=threads)
         rows.append({"points": n, "seconds": time.perf_counter() - started, "steps": found.steps})
         print(threads, rows[-1], flush=True)
         n *= 2
