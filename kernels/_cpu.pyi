@@ -1,8 +1,8 @@
 """Type stub of the native module (kernels/cpu/module*.cpp): CPU engine, exact sums, parameter draws.
 
-The callers, in `dpmix.engines`, `dpmix.model` and `dpmix.drift`, check shapes and values. N events,
-D channels, K components, P populations or pairs. All arrays are C-contiguous; the methods release the
-interpreter's lock.
+The callers, in `dpmix.engines`, `dpmix.model`, `dpmix.drift` and `dpmix.explore`, check shapes and values.
+N events, D channels, K components, P populations or pairs. All arrays are C-contiguous; the methods release
+the interpreter's lock.
 """
 
 import numpy as np
@@ -228,3 +228,17 @@ def vecchia(
     Rows 0 to 3: log determinant, y'y, 1'y and 1'1 of the whitened vectors, each with its derivatives.
     Rows 4 to 6: the information in columns 0 to 2.
     """
+
+def update_posterior(
+    events: npt.NDArray[np.float32],  # [N, D]
+    points: npt.NDArray[np.float32],  # [n, D]
+    scales: npt.NDArray[np.float32],  # [D]
+    laplacian: bool,
+    rows: npt.NDArray[np.float32],  # [m, n]: the last rows of the inverse Cholesky factor
+    targets: npt.NDArray[np.float32],  # [m]
+    isa: str,
+    threads: int,
+    mean: npt.NDArray[np.float32],  # [N], changed
+    variance: npt.NDArray[np.float32],  # [N], changed
+) -> None:
+    """Add the terms of rows to the posterior mean and variance of events; see `dpmix.explore.posterior`."""

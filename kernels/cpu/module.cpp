@@ -20,8 +20,9 @@ namespace nb = nanobind;
 
 namespace dpmix {
 
-void bind_model(nb::module_& module);  // module_model.cpp
-void bind_drift(nb::module_& module);  // module_drift.cpp
+void bind_model(nb::module_& module);    // module_model.cpp
+void bind_drift(nb::module_& module);    // module_drift.cpp
+void bind_explore(nb::module_& module);  // module_explore.cpp
 
 extern const Sweep sweep_v2, sweep_v3, sweep_v4, sweep_neon;  // those that are built: DPMIX_HAS_...
 
@@ -180,6 +181,7 @@ class CpuEngine {
 NB_MODULE(_cpu, module) {
     dpmix::bind_model(module);
     dpmix::bind_drift(module);
+    dpmix::bind_explore(module);
     using dpmix::CpuEngine;
     using namespace nb::literals;
     module.attr("CHUNK") = dpmix::CHUNK;

@@ -84,6 +84,20 @@ struct Mixture {
     const double* whiteners;      // [K][D][D]
 };
 
+// New rows of a Gaussian process's inverse Cholesky factor, packed in blocks of GP_BLOCK points or rows. Beyond
+// the last point and row, blocks hold the last point again and zeros.
+constexpr int GP_BLOCK = 4;
+constexpr int GP_SCRATCH = 32;  // floats of scratch for each row: those of the widest tile
+
+struct GaussianProcess {
+    bool laplacian;  // correlation exp(-|d|_1) in place of exp(-|d|^2)
+    int n_channels, n_points, n_rows;
+    const float* scales;   // [D] that events are multiplied by
+    const float* points;   // [block][D][GP_BLOCK], multiplied
+    const float* rows;     // [block][points in whole blocks][GP_BLOCK]: the last n_rows of the factor
+    const float* targets;  // [n_rows]: the whitened judgements
+};
+
 // The population of each component.
 struct Populations {
     int count;      // P
@@ -161,6 +175,10 @@ struct Sweep {
 
     // Adds the points [first, end) of Vecchia's likelihood to the sums.
     void (*vecchia)(const VecchiaInput&, std::size_t first, std::size_t end, VecchiaSums&);
+
+    // Adds the terms of new judgements to the posterior mean and variance of `count` consecutive events.
+    void (*update_posterior)(const GaussianProcess&, const float* events, int count, float* mean,
+                             float* variance, float* scratch);
 };
 
 // A far event in float64 (far.cpp): weights [K] relative to the best component, 0 below the floor.

@@ -110,6 +110,7 @@ def start_tests(name: str, module: Path) -> subprocess.Popen[str]:
         *options,
         "tests/engines/test_cpu_engine.py",
         "tests/engines/test_exact.py",
+        "tests/explore/test_posterior.py",
     ]
     variables = {**environment(name), MODULE: str(module)}
     return subprocess.Popen(

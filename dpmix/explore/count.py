@@ -1,0 +1,170 @@
+"""How many events are probably wanted, and the threshold of the posterior mean that finds them.
+
+An event is wanted if its signal is above `HALF`. The number follows from draws of the whole signal given the
+judgements: a draw of the prior by random features (Rahimi and Recht 2007, NIPS), corrected by the judgements
+(Matheron's rule; Wilson et al. 2020, ICML, equation 13).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import ndtr
+
+from dpmix.explore.covariance import Covariance
+from dpmix.explore.posterior import Judged, Posterior
+from dpmix.model.mixture import Array, Floats, Ints
+
+Bools = npt.NDArray[np.bool_]
+
+HALF = 0.5
+"""Between unwanted, 0, and wanted, 1."""
+
+FEATURES = 1_024
+DRAWS = 200
+MOST = 20_000
+"""Events at which the signal is drawn."""
+
+REMOTE = 4.0
+"""An event whose mean is more posterior standard deviations below `HALF` is not wanted: 3 in 100,000 are."""
+
+TIE = 0.01
+"""Thresholds whose expected F1 is this close count as equal. The lowest also finds cells of other files."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The events that are found, and the number of those that are wanted.
+
+    Attributes
+    ----------
+    threshold : float
+        Events whose posterior mean is at least this are found: the threshold with the highest expected F1.
+    n_found : int
+    number, low, high : float
+        Median number of wanted events, and the ends of its 90% interval.
+    precision, recall : float
+        Among what was judged, each event by the mean given the other judgements; NaN where no such event is
+        above the threshold, or none is wanted.
+    checks, hits : int
+        Judged checks above the threshold by the mean given the other judgements, and those that were wanted.
+    """
+
+    threshold: float
+    n_found: int
+    number: float
+    low: float
+    high: float
+    precision: float
+    recall: float
+    checks: int
+    hits: int
+
+
+def threshold_of(posterior: Posterior) -> float | None:
+    """Return the lowest threshold of the mean with nearly the highest expected F1.
+
+    None if no judgement is above `HALF`. An event is wanted with the probability that its signal is above
+    `HALF`.
+    """
+    if not (posterior.judged.values > HALF).any():
+        return None
+    near = _near(posterior)
+    order = near[np.argsort(-posterior.mean[near], kind="stable")]
+    wanted = ndtr(_scores(posterior, order)).cumsum()
+    f1 = 2.0 * wanted / (np.arange(1, len(order) + 1) + wanted[-1])
+    return float(posterior.mean[order[np.flatnonzero(f1 >= (1.0 - TIE) * f1.max())[-1]]])
+
+
+def find(posterior: Posterior, events: Floats, rows: Ints, checks: Bools, seed: int) -> Found | None:
+    """Return the events that are found and the number of those wanted.
+
+    None if no judgement is above `HALF`. The number has two parts: unjudged events above the threshold, times
+    the share of wanted ones among checks, which were random ones of these; and all other events, by draws of
+    the signal.
+
+    Parameters
+    ----------
+    posterior : Posterior
+    events : float32 [N, D]
+    rows : int64 [n]
+        Judged events.
+    checks : bool [n]
+        Judged events that were random ones of those found.
+    seed : int
+        Of the draws.
+    """
+    threshold = threshold_of(posterior)
+    if threshold is None:
+        return None
+    judged, random = posterior.judged, np.random.default_rng([seed, len(rows)])
+    above, wanted = judged.left_out()[0] >= threshold, judged.values > HALF
+    checked, hits = int((above & checks).sum()), int((above & checks & wanted).sum())
+    is_found = posterior.mean >= np.float32(threshold)
+    open_found = is_found.copy()
+    open_found[rows] = False
+    others = _near(posterior)
+    numbers = _numbers(judged, events, others[~open_found[others]], random)
+    numbers += open_found.sum() * random.beta(0.5 + hits, 0.5 + checked - hits, DRAWS)
+    low, number, high = np.quantile(numbers, (0.05, 0.5, 0.95), method="weibull").tolist()
+    both = int((above & wanted).sum())
+    return Found(
+        threshold=threshold,
+        n_found=int(is_found.sum()),
+        number=number,
+        low=low,
+        high=high,
+        precision=both / int(above.sum()) if above.any() else float("nan"),
+        recall=both / int(wanted.sum()),
+        checks=checked,
+        hits=hits,
+    )
+
+
+def _scores(posterior: Posterior, rows: Ints | slice) -> Array:
+    """Return how many posterior standard deviations the mean is above `HALF`, float64 [M]."""
+    sd = np.maximum(posterior.sd[rows], np.float32(1e-6))
+    scores: Array = ((posterior.mean[rows] - np.float32(HALF)) / sd).astype(np.float64)
+    return scores
+
+
+def _near(posterior: Posterior) -> Ints:
+    """Return the events that may be wanted."""
+    near = np.flatnonzero(_scores(posterior, slice(None)) > -REMOTE)
+    return near if len(near) else np.array([int(posterior.mean.argmax())])
+
+
+def _numbers(judged: Judged, events: Floats, rows: Ints, random: np.random.Generator) -> Array:
+    """Return draws of the number of wanted ones among events, float64 [DRAWS]."""
+    if not len(rows):
+        return np.zeros(DRAWS)
+    taken = random.choice(rows, MOST, replace=False) if len(rows) > MOST else rows
+    drawn = draw_signals(judged, np.asarray(events[taken], np.float64), DRAWS, random)
+    numbers: Array = (drawn > HALF).sum(axis=0) * (len(rows) / len(taken))
+    return numbers
+
+
+def draw_signals(judged: Judged, events: Array, n_draws: int, random: np.random.Generator) -> Array:
+    """Return draws of the posterior signal at events, float64 [M, n_draws].
+
+    The features make the prior of a draw approximately Gaussian with the covariance; the correction by the
+    judgements is exact.
+    """
+    covariance = judged.covariance
+    frequencies, phases = _features(covariance, events.shape[1], random)
+    weights = random.standard_normal((FEATURES, n_draws)) * np.sqrt(2.0 * covariance.variance / FEATURES)
+    noise = np.sqrt(covariance.noise) * random.standard_normal((len(judged.values), n_draws))
+    at_points = np.cos(judged.points @ frequencies + phases) @ weights
+    corrections = judged.inverse @ (judged.values[:, None] - at_points - noise)
+    drawn: Array = np.cos(events @ frequencies + phases) @ weights
+    return drawn + judged.whitened(events).T @ corrections
+
+
+def _features(covariance: Covariance, n_channels: int, random: np.random.Generator) -> tuple[Array, Array]:
+    """Return frequencies, float64 [D, FEATURES], from the covariance's spectrum, and phases [FEATURES]."""
+    shape = (n_channels, FEATURES)
+    laplacian = covariance.shape == "laplacian"
+    frequencies = random.standard_cauchy(shape) if laplacian else random.standard_normal(shape)
+    return frequencies / covariance.ranges[:, None], random.uniform(0.0, 2.0 * np.pi, FEATURES)
