@@ -159,7 +159,8 @@ def draw_signals(judged: Judged, events: Array, n_draws: int, random: np.random.
     at_points = np.cos(judged.points @ frequencies + phases) @ weights
     corrections = judged.inverse @ (judged.values[:, None] - at_points - noise)
     drawn: Array = np.cos(events @ frequencies + phases) @ weights
-    return drawn + judged.whitened(events).T @ corrections
+    drawn += judged.whitened(events).T @ corrections
+    return drawn
 
 
 def _features(covariance: Covariance, n_channels: int, random: np.random.Generator) -> tuple[Array, Array]:

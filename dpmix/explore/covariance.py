@@ -53,7 +53,8 @@ class Covariance:
     @property
     def scales(self) -> Array:
         """Factors of channels, float64 [D]: correlations are exp(-|d|_1) or exp(-|d|^2) of the products."""
-        return 1.0 / self.ranges if self.shape == "laplacian" else np.sqrt(0.5) / self.ranges
+        factor = 1.0 if self.shape == "laplacian" else np.sqrt(0.5)
+        return np.asarray(factor / self.ranges)
 
     def between(self, one: npt.ArrayLike, other: npt.ArrayLike) -> Array:
         """Return the covariances of the signal at two sets of events, float64 [M, D] and [n, D]: [M, n]."""
@@ -64,7 +65,8 @@ class Covariance:
 
     def logs(self) -> Array:
         """Return the logarithms of variance, noise and ranges, float64 [D + 2]."""
-        return np.log(np.concatenate([[self.variance, self.noise], self.ranges]))
+        logs: Array = np.log(np.concatenate([[self.variance, self.noise], self.ranges]))
+        return logs
 
     def moved(self, logs: Array) -> Covariance:
         """Return the covariance with other parameters, given by their logarithms."""

@@ -97,7 +97,8 @@ def _by_ranges(by_signal: Array, covariance: Covariance, points: Array) -> Array
     if covariance.shape == "laplacian":
         return np.array([(by_signal * np.abs(one[:, None] - one)).sum() for one in scaled.T])
     squares = by_signal.sum(axis=1) @ scaled**2  # sum_ij b_ij (x_i - x_j)^2, expanded
-    return 2.0 * (squares - np.einsum("nd,nd->d", scaled, by_signal @ scaled))
+    derivatives: Array = 2.0 * (squares - np.einsum("nd,nd->d", scaled, by_signal @ scaled))
+    return derivatives
 
 
 def _fit(first: Covariance, points: Array, values: Array) -> tuple[Covariance, float]:
