@@ -15,7 +15,7 @@ import click
 from dpmix.errors import ConfigError, DpmixError, printable
 from dpmix.system.memory import address_limit
 
-from . import associate, bem, devices, drift, gate, info, init, mcmc, predict, simulate
+from . import associate, bem, devices, drift, explore, gate, info, init, mcmc, predict, simulate
 
 
 class Commands(click.Group):
@@ -80,5 +80,5 @@ def main() -> None:
     """
 
 
-for module in (init, drift, mcmc, bem, gate, associate, predict, info, simulate, devices):
+for module in (init, drift, mcmc, bem, gate, explore, associate, predict, info, simulate, devices):
     main.add_command(module.command)

@@ -1,4 +1,4 @@
-"""Options of `dpmix gate` and `dpmix predict`."""
+"""Options of `dpmix gate`, `dpmix predict` and `dpmix explore`."""
 
 from __future__ import annotations
 
@@ -12,72 +12,74 @@ Command = Callable[..., None]
 FORMATS = ("parquet", "csv", "h5ad", "fcs")
 
 
+FORMAT = click.option(
+    "--format",
+    "formats",
+    type=click.Choice(FORMATS),
+    multiple=True,
+    default=("parquet",),
+    show_default=True,
+    help="Format of the events; repeatable. fcs: the input files with added channels.",
+)
+OVERWRITE = click.option("--overwrite", is_flag=True, help="Replace existing files.")
+POPULATIONS = (
+    click.option(
+        "--level",
+        type=click.FloatRange(min=0.0),
+        help="Height at which the population tree is cut, in standard deviations. "
+        "A higher cut gives fewer populations.",
+    ),
+    click.option(
+        "--populations",
+        type=click.IntRange(min=1),
+        help="Number of populations to cut the tree into, instead of --level.",
+    ),
+    click.option("--draws", type=click.IntRange(min=1), help="Number of draws to use.  [default: 100]"),
+    click.option(
+        "--backend", type=click.Choice(("auto", "cpu", "cuda")), help="Backend (config key engine.backend)."
+    ),
+    click.option(
+        "--threads", type=click.IntRange(1, 4096), help="Number of threads (config key engine.threads)."
+    ),
+    click.option(
+        "--memory-limit", help="Memory for the events, for example 16GB (config key engine.memory_limit)."
+    ),
+    click.option(
+        "--scratch", type=click.Path(), help="Folder for temporary files (config key engine.scratch)."
+    ),
+)
+QUIET = click.option("--quiet", is_flag=True, help="Show warnings and errors only.")
+
+
 def options(command: Command) -> Command:
     """Add the options of a command that assigns events to populations."""
-    for decorate in reversed(
-        (
-            click.option(
-                "--format",
-                "formats",
-                type=click.Choice(FORMATS),
-                multiple=True,
-                default=("parquet",),
-                show_default=True,
-                help="Format of the events; repeatable. fcs: the input files with added channels.",
-            ),
-            click.option(
-                "--level",
-                type=click.FloatRange(min=0.0),
-                help="Height at which the population tree is cut, in standard deviations. "
-                "A higher cut gives fewer populations.",
-            ),
-            click.option(
-                "--populations",
-                type=click.IntRange(min=1),
-                help="Number of populations to cut the tree into, instead of --level.",
-            ),
-            click.option(
-                "--draws", type=click.IntRange(min=1), help="Number of draws to use.  [default: 100]"
-            ),
-            click.option(
-                "--backend",
-                type=click.Choice(("auto", "cpu", "cuda")),
-                help="Backend (config key engine.backend).",
-            ),
-            click.option(
-                "--threads",
-                type=click.IntRange(1, 4096),
-                help="Number of threads (config key engine.threads).",
-            ),
-            click.option(
-                "--memory-limit",
-                help="Memory for the events, for example 16GB (config key engine.memory_limit).",
-            ),
-            click.option(
-                "--scratch", type=click.Path(), help="Folder for temporary files (config key engine.scratch)."
-            ),
-            click.option("--overwrite", is_flag=True, help="Replace existing files."),
-            click.option("--quiet", is_flag=True, help="Show warnings and errors only."),
-        )
-    ):
+    return _decorated(command, FORMAT, *POPULATIONS, OVERWRITE, QUIET)
+
+
+def population_options(command: Command) -> Command:
+    """Add the options of a command that only shows populations."""
+    return _decorated(command, *POPULATIONS, QUIET)
+
+
+def _decorated(command: Command, *decorators: Callable[[Command], Command]) -> Command:
+    for decorate in reversed(decorators):
         command = decorate(command)
     return command
 
 
 def arguments(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options as arguments of `dpmix.report.gate.gate` and `predict`."""
+    """Return the options as arguments of `gate` and `predict` of `dpmix.report.gate`, and of `explore`."""
     if options["level"] is not None and options["populations"] is not None:
         raise click.UsageError("--level and --populations both cut the tree; give one of them")
     from dpmix.config.yaml_text import flow
 
     keys = ("backend", "threads", "memory_limit", "scratch")
     given: dict[str, Any] = {
-        "formats": options["formats"],
         "level": options["level"],
         "n_populations": options["populations"],
         "engine": [f"engine.{key}={flow(options[key])}" for key in keys if options[key] is not None],
-        "overwrite": options["overwrite"],
     }
+    given |= {name: options[name] for name in ("formats", "overwrite") if name in options}
     if options["draws"] is not None:
         given["n_draws"] = options["draws"]
     return given

@@ -171,7 +171,7 @@ def read_table(key: str, path: Path, column: str, need: str) -> tuple[list[str],
     elif len({*head}) < len(head) or "" in head:
         problem = "found a column without a name, or two columns with one name, need different names"
     elif not rows:
-        problem = "found no row after its first line, need one per sample"
+        problem = "found no row after its first line, need at least one"
     elif odd := [row for row in rows if len(row) != len(head)]:
         problem = (
             f"row {rows.index(odd[0]) + 1} has {len(odd[0])} cells, need {len(head)} as in the first line"

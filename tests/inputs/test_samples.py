@@ -50,7 +50,7 @@ def test_a_table_names_files_and_samples(folder: Path) -> None:
     [
         ("", "is empty, need a CSV file with a row per sample and a column file"),
         ("name,group\na,b\n", "found the columns name, group, need a CSV file with a row per sample and a"),
-        ("file,group\n", "found no row after its first line, need one per sample"),
+        ("file,group\n", "found no row after its first line, need at least one"),
         ("file,a,a\none/a.npy,1,2\n", "two columns with one name"),
         ("file,\none/a.npy,1\n", "found a column without a name"),
         ("file,low\none/a.npy,1\n", "low is a column of the result tables, need another name"),
