@@ -81,9 +81,11 @@ def threshold_of(posterior: Posterior) -> float | None:
 def find(posterior: Posterior, events: Floats, rows: Ints, checks: Bools, seed: int) -> Found | None:
     """Return the events that are found and the number of those wanted.
 
-    None if no judgement is above `HALF`. The number has two parts: unjudged events above the threshold, times
-    the share of wanted ones among checks, which were random ones of these; and all other events, by draws of
-    the signal.
+    None if no judgement is above `HALF`. The number has three parts: judged events, by draws of the signal;
+    unjudged events above the threshold, times the share of wanted ones among checks, which were random ones
+    of these; and unjudged events below it, by draws of the signal times a factor. Where little is known, the
+    signal's prior expects more wanted events than a rare population has. The factor, with a gamma posterior,
+    compares the wanted ones among judged events that were below the threshold with the number expected.
 
     Parameters
     ----------
@@ -105,9 +107,11 @@ def find(posterior: Posterior, events: Floats, rows: Ints, checks: Bools, seed: 
     is_found = posterior.mean >= np.float32(threshold)
     open_found = is_found.copy()
     open_found[rows] = False
-    others = _near(posterior)
-    numbers = _numbers(judged, events, others[~open_found[others]], random)
+    near = _near(posterior)
+    below = np.setdiff1d(near[~is_found[near]], rows)
+    numbers = _numbers(judged, events, below, random) * _surprises(judged, threshold, random)
     numbers += open_found.sum() * random.beta(0.5 + hits, 0.5 + checked - hits, DRAWS)
+    numbers += _numbers(judged, events, rows, random)
     low, number, high = np.quantile(numbers, (0.05, 0.5, 0.95), method="weibull").tolist()
     both = int((above & wanted).sum())
     return Found(
@@ -121,6 +125,25 @@ def find(posterior: Posterior, events: Floats, rows: Ints, checks: Bools, seed: 
         checks=checked,
         hits=hits,
     )
+
+
+def _surprises(judged: Judged, threshold: float, random: np.random.Generator) -> Array:
+    """Return draws of the factor by which wanted events below the threshold exceed what the model expects.
+
+    Expected by the posterior given the other judgements, wanted by that given all. Given the factor, the
+    number is Poisson.
+
+    Returns
+    -------
+    float64 [DRAWS]
+    """
+    before, after = judged.left_out(), judged.smoothed()
+    below = before[0] < threshold
+    expected, wanted = (
+        float(ndtr((means[below] - HALF) / np.sqrt(np.maximum(variances[below], 1e-12))).sum())
+        for means, variances in (before, after)
+    )
+    return random.gamma(0.5 + wanted, 1.0 / (0.5 + expected), DRAWS)
 
 
 def _scores(posterior: Posterior, rows: Ints | slice) -> Array:

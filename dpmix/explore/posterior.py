@@ -65,6 +65,12 @@ class Judged:
         means = self.values - (self.inverse.T @ self.targets) / precisions
         return means, np.maximum(1.0 / precisions - self.covariance.noise, 0.0)
 
+    def smoothed(self) -> tuple[Array, Array]:
+        """Return mean and variance of the signal at each judged event given all, float64 [n] each."""
+        noise = self.covariance.noise
+        means = self.values - noise * (self.inverse.T @ self.targets)
+        return means, np.maximum(noise - noise**2 * (self.inverse**2).sum(axis=0), 0.0)
+
 
 class Posterior:
     """Posterior mean and variance of the signal at all events.

@@ -1,0 +1,171 @@
+"""dpmix explore from end to end: screens that an oracle fills in, and wrong files of judgements."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from dpmix.cli import explore, main
+from dpmix.config.schema import Config
+from dpmix.explore.screen import FURTHER, SIZE
+from dpmix.runs.bem import run_bem
+
+SIZES, RARE = (1_500, 2_500), 25
+
+
+def blood(seed: int, n_events: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return events of three populations, and of rare cells that differ from the first in two channels."""
+    random = np.random.default_rng(seed)
+    means = np.array([[0.0, 0, 0, 0], [5, 5, 0, 0], [0, 5, 5, 0], [0, 3, 0, 3]])
+    labels = np.concatenate([random.integers(0, 3, n_events - RARE), np.full(RARE, 3)])
+    random.shuffle(labels)
+    return (means[labels] + 0.6 * random.standard_normal((n_events, 4))).astype(np.float32), labels == 3
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run of two samples; the rows of rare cells are in wanted-a.npy and wanted-b.npy."""
+    folder = tmp_path_factory.mktemp("rare")
+    for name, n_events, seed in zip("ab", SIZES, (1, 2), strict=True):
+        events, wanted = blood(seed, n_events)
+        np.savetxt(folder / f"{name}.csv", events, delimiter=",", header="CD3,CD4,CD8,CD34", comments="")
+        np.save(folder / f"wanted-{name}.npy", wanted)
+    settings = {
+        "data": {"files": [str(folder / f"{name}.csv") for name in "ab"]},
+        "model": {"components": 6},
+        "bem": {"starts": 1, "max_steps": 40},
+        "engine": {"backend": "cpu", "threads": 1},
+        "output": {"path": str(folder / "run.h5")},
+    }
+    run_bem(Config.model_validate(settings))
+    return folder
+
+
+def dpmix(*arguments: str | Path, code: int = 0) -> Result:
+    result = CliRunner().invoke(main, list(map(str, arguments)), catch_exceptions=False)
+    assert result.exit_code == code, result.output
+    return result
+
+
+def judge(path: Path, folder: Path) -> list[dict[str, str]]:
+    """Fill in a screen as an oracle."""
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        wanted = np.load(folder / f"wanted-{row['sample'][0]}.npy")[int(row["event"])]
+        row["judgement"] = "wanted" if wanted else "unwanted"
+    with path.open("w", newline="") as file:
+        table = csv.DictWriter(file, list(rows[0]))
+        table.writeheader()
+        table.writerows(rows)
+    return rows
+
+
+def test_screens_lead_to_the_rare_cells(folder: Path, tmp_path: Path) -> None:
+    """From a rough gate; the number of cells and their quality are those of the simulation."""
+    screens = str(tmp_path / "screen-*.csv")
+    dpmix("explore", folder / "run.h5", "--output", tmp_path, "--within", "CD34 > 2")
+    for _ in range(4):
+        judge(max(tmp_path.glob("screen-*.csv")), folder)
+        printed = dpmix("explore", folder / "run.h5", "--output", tmp_path, "--judged", screens).output
+    with (tmp_path / "progress.csv").open(newline="") as file:
+        progress = list(csv.DictReader(file))
+    assert [row["screen"] for row in progress] == ["01", "02", "03", "04", "05"]
+    assert progress[0]["number"] == ""
+    last = progress[-1]
+    assert 0.9 * float(last["low"]) <= 2 * RARE <= 1.1 * float(last["high"])
+    assert int(last["judged"]) == 4 * SIZE
+    assert f"such events: probably {last['number']} of 4,000" in printed
+    assert f"written: {tmp_path}/screen-05.csv" in printed
+
+
+def test_a_screen_describes_its_events(folder: Path, tmp_path: Path) -> None:
+    dpmix("explore", folder / "run.h5", "--output", tmp_path, "--within", "CD34 > 2.5", "--events", "7")
+    rows = judge(tmp_path / "screen-01.csv", folder)
+    assert len(rows) == 7
+    for row in rows:
+        values = np.loadtxt(folder / row["sample"], delimiter=",", skiprows=1)
+        everyone = np.vstack([np.loadtxt(folder / f"{n}.csv", delimiter=",", skiprows=1) for n in "ab"])
+        event = values[int(row["event"])]
+        assert event[3] > 2.5
+        expected = 100.0 * (everyone < event).mean(axis=0)
+        shown = [float(row[f"{channel} %"]) for channel in ("CD3", "CD4", "CD8", "CD34")]
+        np.testing.assert_allclose(shown, expected, atol=0.1)
+        assert int(row["population"]) >= 1
+
+
+def test_the_same_judgements_give_the_same_screen(folder: Path, tmp_path: Path) -> None:
+    """In any order, and in one file or two."""
+    dpmix("explore", folder / "run.h5", "--output", tmp_path / "first")
+    rows = judge(tmp_path / "first" / "screen-01.csv", folder)
+    for name, some in (("one.csv", rows[::-2]), ("two.csv", rows[-2::-2])):
+        lines = [f"{row['sample']};{row['event']};{int(row['judgement'] == 'wanted')}" for row in some]
+        (tmp_path / name).write_text("\n".join(["sample;event;judgement", *lines]))
+    files = [tmp_path / "two.csv", tmp_path / "one.csv"]
+    for output, judged in (("x", [tmp_path / "first" / "screen-01.csv"]), ("y", files)):
+        options = [part for file in judged for part in ("--judged", file)]
+        dpmix("explore", folder / "run.h5", "--output", tmp_path / output, *options)
+    assert (tmp_path / "x/screen-01.csv").read_text() == (tmp_path / "y/screen-01.csv").read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("event,judgement\n3,wanted\n", "row 2: need the name of a sample of the run in the column sample"),
+        ("sample,event,judgement\nc.csv,3,wanted\n", "got 'c.csv'"),
+        (
+            "sample,event,judgement\na.csv,1500,wanted\n",
+            "event 1500 of a.csv is not among the events of the run",
+        ),
+        ("sample,event,judgement\na.csv,x,wanted\n", "row 2: need the number of an event, got 'x'"),
+        (
+            "sample,event,judgement\na.csv,3,yes\n",
+            "need wanted, part, unwanted (or 1, 0.5, 0) as judgement, got 'yes'",
+        ),
+        ("sample,event,judgement\na.csv,3,1\na.csv,3,0\n", "row 3: event 3 has another judgement elsewhere"),
+        (
+            "sample,judgement\na.csv,1\n",
+            "has no column event; need a CSV file with the columns event and judgement",
+        ),
+        ("", "is empty, need a CSV file"),
+    ],
+)
+def test_wrong_judgements_are_one_line(folder: Path, tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "judged.csv").write_text(text)
+    result = dpmix(
+        "explore", folder / "run.h5", "--output", tmp_path, "--judged", tmp_path / "judged.csv", code=2
+    )
+    assert result.output.startswith(f"dpmix: --judged: {tmp_path}/judged.csv: ")
+    assert message in result.output
+    assert result.output.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--judged", "nothing-*.csv"], "--judged: nothing-*.csv: no such file"),
+        (["--within", "CD34"], "--within CD34: need CHANNEL > NUMBER or CHANNEL < NUMBER"),
+        (["--within", "CD99 > 1"], "no channel CD99; take one of CD3, CD4, CD8, CD34"),
+        (["--within", "CD34 > 99"], "no event satisfies this"),
+    ],
+)
+def test_wrong_options_are_one_line(folder: Path, tmp_path: Path, options: list[str], message: str) -> None:
+    result = dpmix("explore", folder / "run.h5", "--output", tmp_path, *options, code=2)
+    assert message in result.output
+    assert not list(tmp_path.iterdir())
+
+
+def test_another_table_is_not_overwritten(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "progress.csv").write_text("a,b\n")
+    result = dpmix("explore", folder / "run.h5", "--output", tmp_path, code=1)
+    assert "progress.csv: is not a table of dpmix explore" in result.output
+    assert (tmp_path / "progress.csv").read_text() == "a,b\n"
+
+
+def test_defaults_of_the_command_are_those_of_the_library() -> None:
+    defaults = {option.name: option.default for option in explore.command.params}
+    assert (defaults["further"], defaults["size"]) == (FURTHER, SIZE)
