@@ -40,6 +40,11 @@ if TYPE_CHECKING:
     "(needs 'dpmix[flowjo]').",
 )
 @click.option(
+    "--judged",
+    multiple=True,
+    help="CSV file or glob with judgements (dpmix explore): also find the events like those wanted; repeatable.",
+)
+@click.option(
     "--calibrated",
     is_flag=True,
     help="Subtract the shifts of the samples (model.shifts) from the values in events.h5ad; FCS files get "
@@ -66,6 +71,7 @@ def command(run: Path, output: Path, quiet: bool, **options: Any) -> None:
       samples.nc           draws of the events of each sample, for dpmix associate
       strategy.csv         with --strategy: gates of each population, purity and yield
       shifts.csv           of a run with model.shifts: shift of each sample and channel
+      explored.csv         with --judged: number, share and medians of the events found
       compare.csv          with --compare: F1 of each gate of the workspace
       gates.xml            with --strategy: these gates as GatingML 2.0, for example for FlowKit
       hierarchy.csv, .xml  with --strategy: gates of branches of the tree and populations inside
@@ -83,7 +89,7 @@ def command(run: Path, output: Path, quiet: bool, **options: Any) -> None:
     from dpmix.runs.display import ProgressDisplay
 
     with ProgressDisplay(quiet):
-        names = ("data", "memberships", "with_map", "strategy", "compare", "calibrated")
+        names = ("data", "memberships", "with_map", "strategy", "compare", "judged", "calibrated")
         own = {name: options[name] for name in names}
         found = gate.gate(run, output, **own, **gating.arguments(options))
     if not quiet:
@@ -108,7 +114,14 @@ def _summary(found: Gating) -> list[str]:
         lines.append(f"R-hat and ESS: not computed with fewer than {MIN_DRAWS} draws of each chain")
     implausible = int(found.n_implausible.sum())
     lines.append(f"implausible events: {implausible:,} ({implausible / found.n_events.sum():.2%})")
-    return lines + _strategies(found) + _comparison(found)
+    return lines + _explored(found) + _strategies(found) + _comparison(found)
+
+
+def _explored(found: Gating) -> list[str]:
+    """Return a line about the events like those judged as wanted."""
+    from dpmix.report.findings import explored
+
+    return [line] if (line := explored(found)) else []
 
 
 def _strategies(found: Gating) -> list[str]:

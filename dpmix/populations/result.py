@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from dpmix.explore.exploration import Exploration
 from dpmix.inputs.samples import Columns
 from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.populations.comparison import Comparison
@@ -44,6 +45,8 @@ class Block:
         Log predictive density on the standardised scale: log of the mixture density averaged over the draws.
     implausible : bool [M]
         Events that are implausible under the model (`dpmix.populations.find`).
+    explored : bool [M], optional
+        Events that are like those judged as wanted (`dpmix.explore`).
     """
 
     sample: int
@@ -52,6 +55,7 @@ class Block:
     memberships: Floats
     log_density: Array
     implausible: npt.NDArray[np.bool_]
+    explored: npt.NDArray[np.bool_] | None = None
 
     @property
     def population(self) -> Ints:
@@ -168,6 +172,8 @@ class Gating:
         Gates along the tree; empty unless requested.
     comparison : Comparison, optional
         With the gates of a workspace; None unless requested.
+    exploration : Exploration, optional
+        Events like those judged as wanted; None without judgements.
     fit : Fit, optional
         Whether files that are not in the run fit it; None for the files of the run.
     """
@@ -212,6 +218,7 @@ class Gating:
     strategies: tuple[Strategy, ...] = ()
     hierarchy: tuple[Node, ...] = ()
     comparison: Comparison | None = None
+    exploration: Exploration | None = None
     fit: Fit | None = None
 
     @property

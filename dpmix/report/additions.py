@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from dpmix.errors import ConfigError
+from dpmix.explore.exploration import Exploration, exploration
+from dpmix.explore.judgements import read_judgements
 from dpmix.inputs.manual_gates import ManualGates
 from dpmix.populations.comparison import compare
 from dpmix.populations.hierarchy import find_hierarchy, unions_of
@@ -22,6 +26,7 @@ from dpmix.report.gatingml import nested, shortest, space_of, write_gates
 log = logging.getLogger("dpmix")
 
 TABLE, GATES, COMPARISON = "strategy.csv", "gates.xml", "compare.csv"
+EXPLORED = "explored.csv"
 HIERARCHY_TABLE, HIERARCHY = "hierarchy.csv", "hierarchy.xml"
 STRATEGY_FILES = (TABLE, GATES, HIERARCHY_TABLE, HIERARCHY)
 
@@ -35,14 +40,23 @@ class Additions:
     with_map, strategy : bool
     manual : ManualGates or None
         Gates to compare with.
+    judged : tuple of (str or Path)
+        Files of judgements.
     """
 
     with_map: bool = False
     strategy: bool = False
     manual: ManualGates | None = None
+    judged: tuple[str | Path, ...] = ()
 
     @classmethod
-    def of(cls, with_map: bool, strategy: bool, workspace: str | os.PathLike[str] | None) -> Additions:
+    def of(
+        cls,
+        with_map: bool,
+        strategy: bool,
+        workspace: str | os.PathLike[str] | None,
+        judged: Sequence[str | Path] = (),
+    ) -> Additions:
         """Return the results asked for, with the gates of a FlowJo workspace or GatingML file.
 
         Raises
@@ -53,7 +67,7 @@ class Additions:
         if with_map:
             embedding.need()
         manual = None if workspace is None else ManualGates(Path(workspace), "--compare")
-        return cls(with_map, strategy, manual)
+        return cls(with_map, strategy, manual, tuple(judged))
 
     def check(self, task: Task) -> None:
         """Raise `ConfigError` or `DataError` if the events do not allow a result, before any work."""
@@ -62,10 +76,29 @@ class Additions:
         if self.manual:
             for source in task.events.sources:
                 self.manual.require(source)
+        if self.judged and task.data:
+            raise ConfigError(["--judged: the judgements are of events of the run; leave out --data"])
+
+    def explore(self, task: Task) -> Exploration | None:
+        """Return the events like those judged as wanted; None without judgements.
+
+        Raises
+        ------
+        ConfigError
+            The judgements cannot be read, or none is wanted.
+        """
+        if not self.judged:
+            return None
+        judgements = read_judgements(self.judged, task.events)
+        found = exploration(task.events, judgements, task.config.seed, task.config.engine.threads)
+        if found is None:
+            raise ConfigError(["--judged: no event is judged as wanted; judge more (dpmix explore)"])
+        return found
 
     def paths(self, folder: Path) -> list[Path]:
         """Return the files that `add` writes."""
         names = [*(STRATEGY_FILES if self.strategy else ()), *((COMPARISON,) if self.manual else ())]
+        names += [EXPLORED] if self.judged else []
         return [folder / name for name in names]
 
     def figures(self) -> tuple[str, ...]:
@@ -90,6 +123,8 @@ class Additions:
             compared = compare(task.events, population, gating.n_populations, self.manual)
             tables.write_comparison(folder / COMPARISON, compared, gating.phenotypes)
             gating = replace(gating, comparison=compared)
+        if gating.exploration:
+            tables.write_explored(folder / EXPLORED, gating)
         if self.with_map:
             shown = embedding.make_map(task.events.values, population, task.config.seed)
             gating = replace(gating, map=shown)

@@ -3,10 +3,11 @@
 | file | content |
 | --- | --- |
 | events.parquet, events.csv | event (row in its file, from 0), sample, population (from 1), probability, \
-entropy (nats), log_density, implausible; with memberships also p1, p2, ... |
+entropy (nats), log_density, implausible; with judgements also explored; with memberships also p1, p2, ... |
 | events.h5ad | AnnData: transformed values in `X`, the same columns in `obs`, memberships in `obsm` |
 | SAMPLE.gated.fcs | each sample's file with added channels: dpmix_population (0 for an event that was not \
-gated), dpmix_probability, dpmix_entropy, dpmix_implausible (`dpmix.report.fcs_export`); keywords \
+gated), dpmix_probability, dpmix_entropy, dpmix_implausible, with judgements dpmix_explored \
+(`dpmix.report.fcs_export`); keywords \
 DPMIX_POPULATION_1, ... with the phenotypes; calibrated: also dpmix_calibrated_CD3, ..., compensated \
 values without the shift of the sample |
 """
@@ -29,6 +30,7 @@ from dpmix.inputs.sources import Source
 from dpmix.model.mixture import Array, Floats
 from dpmix.populations.result import Block, Gating
 from dpmix.report import fcs_export
+from dpmix.report.arrow import arrow_numbers, arrow_texts
 from dpmix.report.fcs_export import Copy, Place, fill, population_keywords
 from dpmix.system.extras import require_extra
 from dpmix.system.files import partial_path, writing
@@ -157,6 +159,7 @@ def open_writers(
     sources: Sequence[Source],
     n_populations: int,
     memberships: bool = False,
+    explored: bool = False,
     to_raw: ToRaw | None = None,
 ) -> EventFiles:
     """Open files for the events of a gating: a context manager, which deletes its files without `finish`.
@@ -175,6 +178,8 @@ def open_writers(
     n_populations : int
     memberships : bool
         Also write the probability of every population to Parquet and CSV.
+    explored : bool
+        The blocks say which events are explored.
     to_raw : callable, optional
         Returns raw values of transformed ones, [M, D]: FCS files then also have the values of the blocks.
 
@@ -191,13 +196,15 @@ def open_writers(
     try:
         for path in paths:
             if path.name in ("events.parquet", "events.csv"):
-                files.open(path, partial(_Table, path, samples, n_populations if memberships else 0))
+                files.open(
+                    path, partial(_Table, path, samples, n_populations if memberships else 0, explored)
+                )
             elif path.name == "events.h5ad":
                 files.open(path, partial(_H5ad, path, channels, samples))
         if "fcs" in formats:
             own = paths[-len(samples) :]
             headers = _headers(samples, sources)
-            files.open(own[0], partial(_Fcs, own, headers, channels, n_populations, to_raw))
+            files.open(own[0], partial(_Fcs, own, headers, channels, n_populations, explored, to_raw))
     except BaseException:
         files.__exit__()
         raise
@@ -206,7 +213,7 @@ def open_writers(
 
 def _columns(block: Block) -> Columns:
     """Return the columns of a block that all formats write; copied, because the block may be reused."""
-    return {
+    columns: Columns = {
         "event": block.rows.copy(),
         "population": (block.population + 1).astype(np.int32),
         "probability": block.probability,
@@ -214,39 +221,20 @@ def _columns(block: Block) -> Columns:
         "log_density": block.log_density.copy(),
         "implausible": block.implausible.copy(),
     }
-
-
-# `pyarrow.array` imports pandas, which takes longer than a small sample.
-
-
-def _arrow_numbers(column: npt.NDArray[Any]) -> Any:
-    """Return numbers or truth values, contiguous, as an array of PyArrow that refers to them."""
-    import pyarrow
-
-    bits = np.packbits(column, bitorder="little") if column.dtype == bool else column
-    kind = pyarrow.from_numpy_dtype(column.dtype)
-    return pyarrow.Array.from_buffers(kind, len(column), [None, pyarrow.py_buffer(bits)])
-
-
-def _arrow_texts(texts: Sequence[str]) -> Any:
-    """Return texts as an array of PyArrow."""
-    import pyarrow
-
-    encoded = [text.encode() for text in texts]
-    ends = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
-    buffers = pyarrow.py_buffer(ends), pyarrow.py_buffer(b"".join(encoded))
-    return pyarrow.StringArray.from_buffers(len(texts), *buffers)
+    if block.explored is not None:
+        columns["explored"] = block.explored.copy()
+    return columns
 
 
 class _Table:
     """Writes Parquet or CSV, by the name of the file."""
 
-    def __init__(self, path: Path, samples: Sequence[str], n_listed: int) -> None:
+    def __init__(self, path: Path, samples: Sequence[str], n_listed: int, explored: bool) -> None:
         import pyarrow
         import pyarrow.csv
         import pyarrow.parquet
 
-        self._samples = _arrow_texts(samples)
+        self._samples = arrow_texts(samples)
         self._listed = n_listed
         names = ("event", "sample", "population", "probability", "entropy", "log_density", "implausible")
         text = pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
@@ -259,7 +247,8 @@ class _Table:
             pyarrow.float64(),
             pyarrow.bool_(),
         ]
-        more = [(f"p{k}", pyarrow.float32()) for k in range(1, n_listed + 1)]
+        more = [("explored", pyarrow.bool_())] if explored else []
+        more += [(f"p{k}", pyarrow.float32()) for k in range(1, n_listed + 1)]
         self._schema = pyarrow.schema([*zip(names, types, strict=True), *more])
         self._held: list[Any] = []
         self._file = partial_path(path).open("wb")
@@ -271,11 +260,11 @@ class _Table:
     def write(self, block: Block, columns: Columns) -> None:
         import pyarrow
 
-        number = _arrow_numbers(np.full(len(block.rows), block.sample, np.int32))
-        arrays = {name: _arrow_numbers(column) for name, column in columns.items()}
+        number = arrow_numbers(np.full(len(block.rows), block.sample, np.int32))
+        arrays = {name: arrow_numbers(column) for name, column in columns.items()}
         arrays["sample"] = pyarrow.DictionaryArray.from_arrays(number, self._samples)
         for k in range(self._listed):
-            arrays[f"p{k + 1}"] = _arrow_numbers(block.memberships[:, k].copy())
+            arrays[f"p{k + 1}"] = arrow_numbers(block.memberships[:, k].copy())
         listed = [arrays[field.name].cast(field.type) for field in self._schema]
         self._held.append(pyarrow.RecordBatch.from_arrays(listed, schema=self._schema))
         if sum(batch.num_rows for batch in self._held) >= ROW_GROUP:
@@ -351,12 +340,13 @@ class _Fcs:
         headers: Sequence[Header],
         channels: Sequence[str],
         n_populations: int,
+        explored: bool,
         to_raw: ToRaw | None,
     ) -> None:
         self._paths = paths
         self._headers = headers
         self._to_raw = to_raw
-        self._added = fcs_export.gating_channels(n_populations)
+        self._added = fcs_export.gating_channels(n_populations, explored)
         self._n_columns = len(self._added)
         if to_raw is not None:
             self._added += fcs_export.calibrated_channels(headers, channels)

@@ -67,13 +67,14 @@ class Added:
     scale: int = 1
 
 
-def gating_channels(n_populations: int) -> list[Added]:
+def gating_channels(n_populations: int, explored: bool = False) -> list[Added]:
     """Return the channels that every gating adds; their labels are the columns of the events."""
     return [
         Added("dpmix_population", "population", n_populations),
         Added("dpmix_probability", "probability", 1, scale=10_000),
         Added("dpmix_entropy", "entropy", math.log(n_populations), scale=1_000),
         Added("dpmix_implausible", "implausible", 1),
+        *([Added("dpmix_explored", "explored", 1)] if explored else []),
     ]
 
 

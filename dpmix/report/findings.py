@@ -47,6 +47,17 @@ def summary(gating: Gating) -> list[str]:
     ]
 
 
+def explored(gating: Gating) -> str:
+    """Return a sentence about the events like those judged as wanted; empty without judgements."""
+    if gating.exploration is None:
+        return ""
+    found, judged = gating.exploration.found, count(len(gating.exploration.judgements.rows), "judgement")
+    return (
+        f"explored cells: {found.n_found:,} found from {judged}; probably {found.number:,.0f} in all "
+        f"(90% interval {found.low:,.0f} to {found.high:,.0f})"
+    )
+
+
 def warnings(gating: Gating, run: Run) -> list[str]:
     """Return limitations that a reader must know before using the numbers, one line each."""
     lines = (

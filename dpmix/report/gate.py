@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmix.errors import ConfigError
+from dpmix.explore.exploration import Exploration
 from dpmix.model.mixture import Floats
 from dpmix.populations import alignment, find, misfit, sample_draws
 from dpmix.populations.assign import assign_events
@@ -44,6 +45,7 @@ def gate(
     with_map: bool = False,
     strategy: bool = False,
     compare: str | Path | None = None,
+    judged: Sequence[str | Path] = (),
     calibrated: bool = False,
     n_draws: int = find.DRAWS,
     level: float | None = None,
@@ -64,6 +66,8 @@ def gate(
     calibrated : bool
         Subtract the posterior mean of each sample's shift (model.shifts) from the values in h5ad and
         FCS files.
+    judged : sequence of str or Path
+        Files of judgements (`dpmix.explore.judgements`): events like those wanted are marked.
     n_draws, level, n_populations : int, float, int
         Draws to use; cut height of the tree, or number of populations to cut it into, not both.
     compare, engine : str or Path, sequence of str
@@ -78,7 +82,7 @@ def gate(
     DpmixError
         Anything wrong outside the program, in one line.
     """
-    asked = Additions.of(with_map, strategy, compare)
+    asked = Additions.of(with_map, strategy, compare, judged)
     folder = Path(output)
     task = prepare(run_file, data, engine, folder)
     if data and "shifts" in task.run.cohort:
@@ -87,10 +91,11 @@ def gate(
         )
     moved = shifts.to_subtract(task.run, formats, task.events.sources) if calibrated else None
     asked.check(task)
+    explored = asked.explore(task)
     check_outputs(_paths(task, folder, formats, asked), overwrite, _inputs(task))
     found = task.find_populations(n_draws, level, n_populations)
     own = _own_terms(task, found)
-    gating, population = _write_events(task, found, folder, formats, memberships, moved, own)
+    gating, population = _write_events(task, found, folder, formats, memberships, moved, own, explored)
     if warning := findings.disagreement_warning(gating):
         log.warning("%s", warning)
     return _write_report(task, found, asked.add(task, gating, population, folder), folder)
@@ -176,12 +181,14 @@ def _write_events(
     memberships: bool,
     moved: Floats | None = None,
     own: Sequence[OwnTerms] | None = None,
+    explored: Exploration | None = None,
 ) -> tuple[Gating, npt.NDArray[np.int32]]:
     """Assign all events and write them; return the gating and the population of each event, int32 [N].
 
     `moved`, float32 [S, D], is subtracted from the values that are written. `own` has the weights and shifts
-    of samples that are not in the run.
+    of samples that are not in the run. `explored` has the events like those judged as wanted.
     """
+    done = 0
     summary = Summary.empty(task.events, found)
     with event_files.open_writers(
         folder,
@@ -191,14 +198,18 @@ def _write_events(
         sources=task.events.sources,
         n_populations=found.n_populations,
         memberships=memberships,
+        explored=explored is not None,
         to_raw=None if moved is None else task.events.scaling.transformed_to_raw,
     ) as writers:
         for block, counts in assign_events(task, found, summary.medians, own):
             summary.add(block, counts)
+            if explored is not None:
+                block = replace(block, explored=explored.is_found[done : done + len(block.rows)])
+            done += len(block.rows)
             writers.write(
                 block if moved is None else replace(block, values=block.values - moved[block.sample])
             )
-        gating = summary.gating(task, found)
+        gating = replace(summary.gating(task, found), exploration=explored)
         writers.finish(gating)
     return gating, summary.population
 

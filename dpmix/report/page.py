@@ -16,6 +16,7 @@ from dpmix.report.findings import (
     chains_apart,
     count,
     draws_used,
+    explored,
     mixing_note,
     numbers_of,
     r_hat_bound,
@@ -107,6 +108,8 @@ def _texts(gating: Gating, run: Run, mixing: list[Mixing]) -> dict[str, Any]:
         "strategies": _strategies(gating),
         "gate_tree": gate_table(gating),
         "comparison": _comparison(gating),
+        "explored": explored(gating),
+        "explored_rows": _explored(gating),
         "coarseness_caption": caption(choice_of(run)),
         "facts": _facts(gating, run),
         "samples": _samples(gating),
@@ -181,6 +184,15 @@ def _comparison(gating: Gating) -> dict[str, Any] | None:
         for g, name in enumerate(compared.gates)
     ]
     return {"source": compared.source, "rows": rows}
+
+
+def _explored(gating: Gating) -> list[tuple[str, str, str, str]]:
+    """Return the table of explored events: sample, events, found, share."""
+    one = gating.exploration
+    if one is None:
+        return []
+    counted = zip(gating.samples, gating.n_events.tolist(), one.sizes.tolist(), strict=True)
+    return [(name, f"{n:,}", f"{found:,}", percent(found / max(n, 1))) for name, n, found in counted]
 
 
 def _samples(gating: Gating) -> list[dict[str, str]]:

@@ -175,6 +175,35 @@ def _comparison_rows(comparison: Comparison, phenotypes: Sequence[str]) -> Itera
         yield [*known, *matched, " ".join(str(q + 1) for q in unions[g]), union_f1[g]]
 
 
+def write_explored(path: Path, gating: Gating) -> None:
+    """Write explored.csv: a row for each sample, and one for all, of the events like those judged as wanted.
+
+    `found` counts the events with a posterior mean of at least `threshold`. In the row of all samples,
+    `number` is the probable number of such events, and `low` and `high` are the ends of its 90% interval.
+    Medians are those of the events found, on the transformed scale.
+
+    Raises
+    ------
+    DataError
+        The file cannot be written.
+    """
+    write_text(path, _lines(_explored_rows(gating)))
+
+
+def _explored_rows(gating: Gating) -> Iterator[Sequence[object]]:
+    one = gating.exploration
+    assert one is not None
+    head = ["sample", "events", "found", "share", "threshold", "number", "low", "high"]
+    yield [*head, *(f"{channel} median" for channel in gating.channels)]
+    for s, (sample, events) in enumerate(zip(gating.samples, gating.n_events.tolist(), strict=True)):
+        found = int(one.sizes[s])
+        medians = one.medians[s].tolist()
+        yield [sample, events, found, found / max(events, 1), one.found.threshold, "", "", "", *medians]
+    events, found = int(gating.n_events.sum()), one.found.n_found
+    number = (one.found.number, one.found.low, one.found.high)
+    yield ["all", events, found, found / events, one.found.threshold, *number, *one.medians[-1].tolist()]
+
+
 def _lines(rows: Iterable[Sequence[object]]) -> str:
     """Return CSV text; numbers have six digits, unknown values are empty."""
     out = io.StringIO()

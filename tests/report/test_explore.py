@@ -169,3 +169,43 @@ def test_another_table_is_not_overwritten(folder: Path, tmp_path: Path) -> None:
 def test_defaults_of_the_command_are_those_of_the_library() -> None:
     defaults = {option.name: option.default for option in explore.command.params}
     assert (defaults["further"], defaults["size"]) == (FURTHER, SIZE)
+
+
+def test_gate_writes_the_events_that_are_found(folder: Path, tmp_path: Path) -> None:
+    """In the event files, the table and the page; the same number as dpmix explore."""
+    screens = tmp_path / "screen-*.csv"
+    dpmix("explore", folder / "run.h5", "--output", tmp_path, "--within", "CD34 > 2")
+    for _ in range(3):
+        judge(max(tmp_path.glob("screen-*.csv")), folder)
+        dpmix("explore", folder / "run.h5", "--output", tmp_path, "--judged", screens)
+    output = tmp_path / "gated"
+    printed = dpmix(
+        "gate", folder / "run.h5", "--output", output, "--judged", screens, "--format", "csv"
+    ).output
+    with (output / "events.csv").open(newline="") as file:
+        events = list(csv.DictReader(file))
+    with (output / "explored.csv").open(newline="") as file:
+        table = {row["sample"]: row for row in csv.DictReader(file)}
+    for name, n_events in zip("ab", SIZES, strict=True):
+        own = np.array([row["explored"] == "true" for row in events if row["sample"] == f"{name}.csv"])
+        wanted = np.load(folder / f"wanted-{name}.npy")
+        assert len(own) == n_events == int(table[f"{name}.csv"]["events"])
+        assert own.sum() == int(table[f"{name}.csv"]["found"])
+        assert own[wanted].mean() > 0.8
+        assert wanted[own].mean() > 0.8
+    with (tmp_path / "progress.csv").open(newline="") as file:
+        last = list(csv.DictReader(file))[-1]
+    assert last["found"] == table["all"]["found"]
+    assert float(table["all"]["number"]) == pytest.approx(float(last["number"]), abs=0.5)
+    assert 2.0 < float(table["all"]["CD34 median"]) < 4.0
+    assert f"explored cells: {last['found']} found" in printed
+    assert "Explored cells</h2>" in (output / "report.html").read_text()
+
+
+def test_gate_refuses_judgements_of_other_files_and_without_a_wanted_event(
+    folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "judged.csv").write_text("sample,event,judgement\na.csv,3,unwanted\n")
+    options = ["gate", folder / "run.h5", "--output", tmp_path / "x", "--judged", tmp_path / "judged.csv"]
+    assert "no event is judged as wanted" in dpmix(*options, code=2).output
+    assert "leave out --data" in dpmix(*options, "--data", folder / "a.csv", code=2).output
