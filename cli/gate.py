@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 @click.option(
     "--judged",
     multiple=True,
-    help="CSV file or glob with judgements (dpmix explore): also find the events like those wanted; repeatable.",
+    help="CSV file or glob with judgements (dpmix explore): also find events like those wanted; repeatable.",
 )
 @click.option(
     "--calibrated",
