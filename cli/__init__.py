@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from dpmix.errors import ConfigError, DpmixError, printable
+from dpmix.system.console import keep_unknown_characters
 from dpmix.system.memory import address_limit
 
 from . import associate, bem, devices, drift, explore, gate, info, init, mcmc, predict, simulate
@@ -22,6 +23,7 @@ class Commands(click.Group):
     """Commands that show each error outside the program as one line, without a traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
+        keep_unknown_characters()
         try:
             _require_addresses()
             return super().invoke(ctx)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from dpmix.errors import ConfigError
+from dpmix.errors import ConfigError, DataError
+from dpmix.system.console import quoted, unknown_characters
+from dpmix.system.files import write_text
+from dpmix.system.paths import relative, with_slashes
 
 from . import files as data_files
 
@@ -60,13 +62,17 @@ def command(files: tuple[str, ...], output: Path | None, compensation: str, over
         raise ConfigError([f"{output}: exists already; --overwrite replaces it"])
     text = write_config(files, Path() if output is None else output.parent, compensation)
     if output is None:
+        if unknown := unknown_characters(text):
+            raise ConfigError(
+                [f"this terminal, pipe or file cannot take {' '.join(unknown)}; use --output run.yaml"]
+            )
         click.echo(text, nl=False)
         return
     try:
-        output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError([f"{output}: cannot be written: {error.strerror}"]) from None
-    click.echo(f"{output}: written; check it, then run: dpmix mcmc {output}", err=True)
+        write_text(output, text)
+    except DataError as error:
+        raise ConfigError([str(error)]) from None
+    click.echo(f"{output}: written; check it, then run: dpmix mcmc {quoted(output)}", err=True)
 
 
 def write_config(files: Sequence[str], folder: Path, compensation: str) -> str:
@@ -111,7 +117,7 @@ def _relative(file: str, folder: Path) -> str:
     """Return the path of a file relative to a folder, with the part after :: unchanged."""
     name, separator, part = file.partition("::")
     path = Path(name).expanduser()
-    return str(path if path.is_absolute() else os.path.relpath(path, folder)) + separator + part
+    return (with_slashes(path) if path.is_absolute() else relative(path, folder)) + separator + part
 
 
 def _config(

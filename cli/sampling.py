@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from dpmix.errors import EngineError, OutputError
+from dpmix.system.console import quoted
 
 if TYPE_CHECKING:
     from dpmix.runs.loop import Result
@@ -82,7 +82,7 @@ def sample(
     if result is not None:
         _show_result(result, profile, quiet)
     if result is None or not result.completed:
-        again = f"dpmix {kind} {shlex.quote(str(chosen.output))} --resume"
+        again = f"dpmix {kind} {quoted(chosen.output)} --resume"
         click.echo(f"dpmix: stopped; resume with: {again}", err=True)
         click.get_current_context().exit(exit_code)
 

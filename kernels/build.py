@@ -184,7 +184,7 @@ def _compile(name: str, n_channels: int, architecture: str, nvcc: Path) -> bytes
     with tempfile.TemporaryDirectory(prefix="dpmix-") as folder:
         command = [str(nvcc), "--cubin", *_options(n_channels, architecture), f"-I{FOLDER}"]
         command += [str(FOLDER / f"{name}.cu"), "-o", "made.cubin"]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        done = subprocess.run(command, cwd=folder, capture_output=True, encoding="utf-8", errors="replace")
         if done.returncode == 0:
             return (Path(folder) / "made.cubin").read_bytes()
     said = [line.strip() for line in f"{done.stderr}\n{done.stdout}".splitlines() if line.strip()]
@@ -206,8 +206,8 @@ def _path(name: str, n_channels: int, architecture: str, nvcc: Path) -> Path:
 
 def _stem(name: str, n_channels: int, architecture: str) -> str:
     """Return the start of a file name: readable, and with a digest of all the code depends on."""
-    headers = [path.name + path.read_text() for path in sorted(FOLDER.glob("*.cuh"))]
-    source = (FOLDER / f"{name}.cu").read_text()
+    headers = [path.name + path.read_text(encoding="utf-8") for path in sorted(FOLDER.glob("*.cuh"))]
+    source = (FOLDER / f"{name}.cu").read_text(encoding="utf-8")
     digest = _digest(source, *headers, *_options(n_channels, architecture))
     return f"{name}-{n_channels}-{architecture}-{digest}"
 
@@ -219,7 +219,7 @@ def _digest(*texts: str) -> str:
 @cache
 def _version(nvcc: Path) -> str:
     try:
-        return subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=True).stdout
+        return subprocess.run([nvcc, "--version"], capture_output=True, encoding="utf-8", check=True).stdout
     except (OSError, subprocess.CalledProcessError) as error:
         raise DpmixError(f"{nvcc} does not run: {error}; {INSTALL_NVCC}") from error
 

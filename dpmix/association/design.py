@@ -21,6 +21,7 @@ from dpmix.errors import ConfigError
 from dpmix.inputs.samples import FILE, NAME, read_table
 from dpmix.model.mixture import Array
 from dpmix.system.extras import require_extra
+from dpmix.system.paths import encoding_of
 
 NEED = f"need a CSV file with a row per sample and a column {NAME}"
 LEAST_FREE = 2  # samples more than coefficients
@@ -163,7 +164,7 @@ def make_design(
 def _has_column(path: Path, column: str) -> bool:
     """Return True if the first line of a table has a column; `read_table` reports what is wrong with it."""
     try:
-        first = path.open(encoding="utf-8-sig").readline()
+        first = path.open(encoding=encoding_of(path)).readline()
     except (OSError, ValueError):
         return True
     return column in [

@@ -12,6 +12,7 @@ from dpmix.config import yaml_text
 from dpmix.config.problems import problems, shown
 from dpmix.config.schema import Config, schema
 from dpmix.errors import ConfigError
+from dpmix.system.paths import encoding_of
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
@@ -35,7 +36,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
         The file or an override is wrong; one line per problem.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding=encoding_of(Path(path)))
     except FileNotFoundError as error:
         raise ConfigError(
             [f"{path}: cannot be read: {error.strerror}; dpmix init FILE --output {path} writes a config"]

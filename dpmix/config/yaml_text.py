@@ -14,6 +14,7 @@ import yaml
 from dpmix.errors import ConfigError
 
 MOST_TEXT = 4 * 2**20  # characters, which PyYAML reads in a few minutes
+BACKSLASHES = "in double quotes, \\ has a meaning of its own: write / in paths, or use single quotes"
 MOST_VALUES = 100_000  # values, with those that aliases stand for
 
 SCALARS = {
@@ -102,6 +103,8 @@ def parse(text: str, name: str) -> Any:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         problem = " ".join((error.problem or error.context or "syntax error").split())
+        if "escape" in problem:
+            problem += f"; {BACKSLASHES}"
         raise ConfigError([f"{name}: {where}not valid YAML: {problem}"]) from None
     except yaml.YAMLError as error:
         raise ConfigError([f"{name}: not valid YAML: {str(error).splitlines()[0]}"]) from None

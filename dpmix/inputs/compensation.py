@@ -13,6 +13,7 @@ from dpmix.errors import ConfigError, DataError
 from dpmix.inputs.fcs import Spillover
 from dpmix.inputs.sources import Source
 from dpmix.model.mixture import Array
+from dpmix.system.paths import encoding_of
 
 WORST_CONDITION = 1e8  # largest condition number of a spillover matrix
 REMEDY = "set data.compensation to none, or to a CSV file with another matrix (dpmix init: --compensation)"
@@ -93,7 +94,7 @@ def read_matrix(path: Path) -> Spillover:
         The file cannot be read, or is not such a matrix.
     """
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with path.open(encoding=encoding_of(path), newline="") as file:
             cells = [[cell.strip() for cell in line] for line in csv.reader(file)]
         head, *rows = [line for line in cells if any(line)] or [[]]
         names = [name for name in head if name]

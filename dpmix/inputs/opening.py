@@ -26,13 +26,13 @@ from __future__ import annotations
 
 import errno
 import glob
-import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from dpmix.config.yaml_text import BACKSLASHES
 from dpmix.errors import ConfigError, DataError, DpmixError, printable
 from dpmix.inputs import fcs
 from dpmix.inputs.array_files import open_hdf5, open_npy, open_npz
@@ -42,6 +42,7 @@ from dpmix.inputs.mass import named_by_isotopes
 from dpmix.inputs.sources import Source, file_stamp
 from dpmix.inputs.storage import Storage
 from dpmix.inputs.table_files import open_parquet, open_text
+from dpmix.system.paths import below_common_folder, file_id, in_order
 from dpmix.system.run_marker import is_run_file
 
 Place = tuple[Path, str]
@@ -107,8 +108,10 @@ def _match_files(name: str, base: Path) -> tuple[list[Path], str]:
     if path.exists():  # a full name, even with the characters of a glob
         return [path], ""
     pattern = str(Path(name).expanduser())
-    found = [base / p for p in sorted(glob.glob(pattern, root_dir=base, recursive=True))]
+    found = [base / p for p in in_order(glob.glob(pattern, root_dir=base, recursive=True))]
     problem = f"{name} matches no file in {base.resolve()}; correct the path"
+    if not name.isprintable():
+        problem = f"{printable(name)} has a control character; {BACKSLASHES}"
     return found, "" if found else problem
 
 
@@ -124,19 +127,23 @@ def open_places(places: Sequence[Place], storage: Storage | None = None) -> list
     sources = [open_source(path, part, storage) for path, part in places]
     if len({source.name for source in sources}) == len(sources):
         return sources
-    folder = os.path.commonpath([path.resolve().parent for path, _ in places])
-    names = [_joined(str(path.resolve().relative_to(folder)), part) for path, part in places]
-    return [replace(source, name=name) for source, name in zip(sources, names, strict=True)]
+    names = below_common_folder([path for path, _ in places])
+    return [
+        replace(source, name=_joined(name, part))
+        for source, name, (_, part) in zip(sources, names, places, strict=True)
+    ]
 
 
 def named_twice(places: Sequence[Place]) -> list[Path]:
-    """Return the files that occur more than once with the same part."""
-    return [file for (file, _), count in Counter(places).items() if count > 1]
+    """Return the files that occur more than once with the same part, in other case too if it is ignored."""
+    keys = [(str(path).casefold(), file_id(path), part) for path, part in places]
+    first = {key: path for key, (path, _) in reversed([*zip(keys, places, strict=True)])}
+    return [first[key] for key, count in Counter(keys).items() if count > 1]
 
 
 def _files_of(folder: Path) -> list[Path]:
     """Return the data files of a folder by their suffixes, without run files of dpmix."""
-    return sorted(
+    found = (
         file
         for file in folder.iterdir()
         if file.suffix.lower() in FOLDER_SUFFIXES
@@ -144,6 +151,7 @@ def _files_of(folder: Path) -> list[Path]:
         and file.is_file()
         and not is_run_file(file)
     )
+    return sorted(found, key=lambda file: file.name)  # on Windows, paths are compared without case
 
 
 def open_source(path: str | Path, part: str = "", storage: Storage | None = None) -> Source:

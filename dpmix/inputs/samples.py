@@ -15,6 +15,7 @@ from dpmix.errors import ConfigError, DataError, printable
 from dpmix.inputs.opening import Place, find_places, named_twice, open_places
 from dpmix.inputs.sources import Source
 from dpmix.inputs.storage import Storage
+from dpmix.system.paths import encoding_of, with_slashes
 
 FILE, NAME = "file", "sample"
 # Columns that the tables of a gating add to those of the samples.
@@ -118,7 +119,7 @@ def _kept(places: Sequence[Place], names: Sequence[str], leave_out: Sequence[str
             for k, (path, part) in enumerate(places)
             if pattern in (path.name, f"{path.name}::{part}", *names[k : k + 1])
             or fnmatchcase(path.name, pattern)
-            or fnmatchcase(path.as_posix(), f"*/{pattern}")
+            or fnmatchcase(with_slashes(path), f"*/{with_slashes(pattern)}")
         }
         out |= found
         if not found:
@@ -155,7 +156,7 @@ def read_table(key: str, path: Path, column: str, need: str) -> tuple[list[str],
         The table cannot be read, or is not as described here.
     """
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with path.open(encoding=encoding_of(path), newline="") as file:
             delimiter = max(",\t;", key=file.readline().count)
             file.seek(0)
             lines = [

@@ -16,6 +16,7 @@ from dpmix.inputs.fcs import Channel
 from dpmix.inputs.fcs_text import quoted
 from dpmix.inputs.sources import Source, named_channels, refuse_part, require_columns, require_memory
 from dpmix.inputs.storage import Storage
+from dpmix.system.paths import encoding_of
 from dpmix.system.progress import ProgressLog
 
 LONGEST_LINE = 2**20  # characters of the first line of a text file
@@ -38,7 +39,7 @@ def open_text(path: Path, part: str, storage: Storage) -> Source:
 
 def _uneven_row(path: Path, cells: Sequence[str], delimiter: str) -> str:
     """Return what is wrong with the first row that has another number of cells than the first line, or ""."""
-    with path.open(encoding="utf-8-sig", newline="") as file:
+    with path.open(encoding=encoding_of(path), newline="") as file:
         rows = (row for row in csv.reader(file, delimiter=delimiter) if row)
         for number, row in enumerate(rows, start=0 if _has_header(cells) else 1):
             if len(row) != len(cells):
@@ -62,7 +63,10 @@ def _read_text(path: Path, cells: Sequence[str], delimiter: str, storage: Storag
     header = _has_header(cells)
     names = [cell or f"column {k + 1}" for k, cell in enumerate(cells)] if header else None
     keys = [str(k) for k in range(len(cells))]
-    reading = pyarrow.csv.ReadOptions(block_size=TEXT_BLOCK, column_names=keys, skip_rows=int(header))
+    encoding = encoding_of(path).removesuffix("-sig")  # the reader of UTF-8 skips a byte order mark itself
+    reading = pyarrow.csv.ReadOptions(
+        block_size=TEXT_BLOCK, column_names=keys, skip_rows=int(header), encoding=encoding
+    )
     parsing = pyarrow.csv.ParseOptions(delimiter=delimiter)
 
     with pyarrow.csv.open_csv(path, reading, parsing) as first:
@@ -147,7 +151,7 @@ def _texts(cells: Sequence[str | None]) -> list[tuple[int, str]]:
 
 def _first_line(path: Path) -> tuple[list[str], str]:
     """Return the cells of the first line of a text file, and its delimiter."""
-    with path.open(encoding="utf-8-sig", newline="") as file:
+    with path.open(encoding=encoding_of(path), newline="") as file:
         line = file.readline(LONGEST_LINE)
         if len(line) == LONGEST_LINE:
             raise DataError(

@@ -34,6 +34,7 @@ from dpmix.report.arrow import arrow_numbers, arrow_texts
 from dpmix.report.fcs_export import Copy, Place, fill, population_keywords
 from dpmix.system.extras import require_extra
 from dpmix.system.files import partial_path, writing
+from dpmix.system.paths import file_name
 
 FORMATS = ("parquet", "csv", "h5ad", "fcs")
 ROW_GROUP = 131_072  # minimum events in a row group of Parquet
@@ -85,11 +86,8 @@ def _headers(samples: Sequence[str], sources: Sequence[Source]) -> list[Header]:
 def _stems(samples: Sequence[str]) -> list[str]:
     """Return file names of samples: without suffix if unique, else with suffix, else numbered."""
     parts = [name.partition("::") for name in samples]
-    flat = [name.replace("/", "_").replace("::", "_") for name in samples]
-    short = [
-        f"{Path(file).with_suffix('')}{'_' if part else ''}{part}".replace("/", "_")
-        for file, _, part in parts
-    ]
+    flat = [file_name(name.replace("::", "_")) for name in samples]
+    short = [file_name(f"{Path(file).with_suffix('')}{'_' if part else ''}{part}") for file, _, part in parts]
     for names in (short, flat):
         if len({name.lower() for name in names}) == len(names):
             return names

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -27,6 +26,7 @@ from dpmix.runs.layout import WEIGHTS
 from dpmix.runs.profile import SPANS
 from dpmix.runs.reader import Run
 from dpmix.runs.until import stop_reason
+from dpmix.system.console import quoted
 
 # Beyond this many times the draws, other remedies help more than a longer run.
 MOST_TIMES = 20
@@ -238,7 +238,7 @@ def _remedy(run: Run, poor: list[Mixing]) -> list[str]:
     more = _rounded_up(times * run.draws)
     return [
         f"continue to about {more:,} draws of each chain:",
-        f"dpmix mcmc {shlex.quote(str(run.path))} --resume --set mcmc.draws={more}",
+        f"dpmix mcmc {quoted(run.path)} --resume --set mcmc.draws={more}",
     ]
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from dpmix.errors import ConfigError, DataError
+from dpmix.system.paths import file_id
 
 
 def check_outputs(paths: Sequence[Path], overwrite: bool, inputs: Sequence[Path] = ()) -> None:
@@ -35,10 +36,10 @@ def check_outputs(paths: Sequence[Path], overwrite: bool, inputs: Sequence[Path]
             problems.append(f"{folder}: no permission to write to this folder; give another --output")
     if problems:
         raise ConfigError(problems)
-    read = {path.resolve() for path in inputs}
+    read = {file_id(path) for path in inputs}
     there = []
     for path in paths:
-        if path.resolve() in read:
+        if file_id(path) in read:
             problems.append(f"{path}: would replace an input file; give another --output")
         elif path.is_dir():
             problems.append(f"{path}: is a folder, not a file; give another --output")

@@ -1,4 +1,4 @@
-"""Stop a run on Ctrl-C or kill: the first signal after its sweep, the second at once."""
+"""Stop a run on Ctrl-C, kill, or a closed terminal: the first time after its sweep, the second at once."""
 
 from __future__ import annotations
 
@@ -6,17 +6,23 @@ import os
 import signal
 import threading
 from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from typing import Any, Self
 
-NAMES = ("SIGINT", "SIGTERM", "SIGBREAK")  # the last is Windows' Ctrl-Break
+from dpmix.system.console import leave_closed_terminal
+from dpmix.system.window import on_close
+
+# SIGHUP: the terminal was closed, or the connection to it was lost. SIGBREAK: Ctrl-Break of Windows.
+NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
 SIGNALS = tuple(signal.Signals[name] for name in NAMES if hasattr(signal, name))
+HANGUP = getattr(signal, "SIGHUP", None)
 
 
 class Stop:
     """Record that a signal has asked a run to stop, while open as a context manager.
 
-    Calling it returns True after a signal. Python handles signals in the main thread only: in another
-    thread it never returns True.
+    Calling it returns True after a signal, and on Windows after the window of the console was closed. Python
+    handles signals in the main thread only: in another thread it never returns True.
 
     Parameters
     ----------
@@ -29,6 +35,7 @@ class Stop:
         self._signal: int | None = None
         self._at_once = False
         self._handlers: dict[int, Any] = {}
+        self._window = ExitStack()
 
     def __call__(self) -> bool:
         return self._signal is not None
@@ -41,10 +48,14 @@ class Stop:
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             for number in self._signals:
-                self._handlers[number] = signal.signal(number, self._ask)
+                if number != HANGUP or signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has set it
+                    self._handlers[number] = signal.signal(number, self._ask)
+            if signal.SIGTERM in self._signals:
+                self._window.enter_context(on_close(self._close))
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        self._window.close()
         self._restore()
         # A library that a signal interrupts may raise an error of its own: h5py, for example, a SystemError.
         if self._at_once and isinstance(error, Exception):
@@ -54,8 +65,14 @@ class Stop:
         self._signal = number
         for one in self._handlers:
             signal.signal(one, self._stop_at_once)
+        if number == HANGUP:
+            leave_closed_terminal()
         # os.write, because the signal may have interrupted a write to Python's stderr.
-        os.write(2, b"\ndpmix: stopping after this sweep; interrupt again to stop at once\n")
+        with suppress(OSError):
+            os.write(2, b"\ndpmix: stopping after this sweep; interrupt again to stop at once\n")
+
+    def _close(self) -> None:
+        self._signal = signal.SIGTERM
 
     def _stop_at_once(self, number: int, _: object) -> None:
         self._at_once = True

@@ -1,0 +1,44 @@
+"""The terminal: characters that it lacks, commands to copy from it, and a terminal that is gone."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from io import TextIOWrapper
+
+WINDOWS_SHELL = os.name == "nt"  # its shells know double quotes, and no backslash before a character
+
+
+def keep_unknown_characters() -> None:
+    r"""Write characters that the encoding of stdout or stderr lacks as, for example, ``\u03b2``.
+
+    On Windows the encoding of a pipe or a file is often one of 256 characters. Python would raise an error.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def unknown_characters(text: str) -> str:
+    """Return the characters of a text, each once, which the encoding of stdout lacks."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    return "".join(one for one in dict.fromkeys(text) if not one.encode(encoding, "ignore"))
+
+
+def quoted(argument: object) -> str:
+    """Return an argument of a command as the user's shell reads it."""
+    text = str(argument)
+    return subprocess.list2cmdline([text]) if WINDOWS_SHELL else shlex.quote(text)
+
+
+def leave_closed_terminal() -> None:
+    """Write to nowhere what would go to a terminal that has been closed, where writing is an error."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):
+        try:
+            os.write(descriptor, b"")
+        except OSError:
+            os.dup2(nowhere, descriptor)
+    os.close(nowhere)
