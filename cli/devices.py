@@ -6,6 +6,8 @@ import re
 
 import click
 
+from .files import columns
+
 
 def numbers_of(ctx: click.Context, param: click.Parameter, value: str) -> list[int]:
     """Return numbers of channels from numbers and ranges, separated by commas."""
@@ -40,9 +42,10 @@ def numbers_of(ctx: click.Context, param: click.Parameter, value: str) -> list[i
 )
 @click.pass_context
 def command(ctx: click.Context, compiles: bool, channels: list[int], architectures: str | None) -> None:
-    """List the backends and the GPUs of this machine, or build the CUDA kernels.
+    """List the backends, the GPUs and the promises of this machine, or build the CUDA kernels.
 
-    If a backend is not available, the reason is shown.
+    If a backend is not available, the reason is shown. The promises concern files, memory and stopping; they
+    depend on the operating system.
 
     A run compiles its kernels at the first use of a number of channels, with nvcc, and caches them for the
     user. --build does this ahead of runs: once on a machine with nvcc, for machines without it that share the
@@ -55,6 +58,7 @@ def command(ctx: click.Context, compiles: bool, channels: list[int], architectur
       dpmix devices --build --channels 8,14,30-40 --architectures sm_80,sm_90
     """
     from dpmix.engines import cpu, cuda
+    from dpmix.system.promises import promises, system_name
 
     if compiles:
         build_kernels(channels, architectures)
@@ -67,6 +71,9 @@ def command(ctx: click.Context, compiles: bool, channels: list[int], architectur
     found, detail = cuda.available()
     click.echo("cuda  available" if found else f"cuda  not available: {detail}")
     show_devices()
+    click.echo(f"{system_name()}:")
+    for line in columns([[f"  {what}", how] for what, how in promises().items()]):
+        click.echo(line)
 
 
 def show_devices() -> None:

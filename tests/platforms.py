@@ -16,6 +16,7 @@ def not_on(*platforms: str, because: str) -> pytest.MarkDecorator:
 
 ELSEWHERE = ("macos", "windows")
 USES_LINUX = not_on(*ELSEWHERE, because="the test itself uses what only Linux has")
+SIGTERM_KILLS = not_on("windows", because="SIGTERM ends a process there at once")
 FORKS = not_on(*ELSEWHERE, because="the test or dpmix forks")
 READS_LOCKED = not_on("macos", because="HDF5's own lock for reading meets flock; dpmix reads without it")
 NAMED_FILE_STAYS = not_on(

@@ -34,6 +34,7 @@ from dpmix.report.arrow import arrow_numbers, arrow_texts
 from dpmix.report.fcs_export import Copy, Place, fill, population_keywords
 from dpmix.system.extras import require_extra
 from dpmix.system.files import partial_path, writing
+from dpmix.system.own_file import sync
 from dpmix.system.paths import file_name
 
 FORMATS = ("parquet", "csv", "h5ad", "fcs")
@@ -272,7 +273,7 @@ class _Table:
         self._flush()
         self._writer.close()
         self._file.flush()
-        os.fsync(self._file.fileno())
+        sync(self._file.fileno())
         self._file.close()
 
     def abandon(self) -> None:

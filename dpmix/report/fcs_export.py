@@ -24,7 +24,6 @@ Standards: see `dpmix.inputs.fcs`.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +36,7 @@ from dpmix.errors import DataError
 from dpmix.inputs.fcs import Header
 from dpmix.inputs.fcs_data import read_analysis, read_rows
 from dpmix.inputs.fcs_text import HEADER_BYTES, whole_number
+from dpmix.system.own_file import sync
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -151,7 +151,7 @@ class Copy:
         self._advance(self._header.n_events, none, [none] * len(self._added_at))
         self._file.write(self._tail)
         self._file.flush()
-        os.fsync(self._file.fileno())
+        sync(self._file.fileno())
         self._file.close()
 
     def abandon(self) -> None:
@@ -202,7 +202,7 @@ def fill(path: Path, place: Place, keywords: Mapping[str, str]) -> None:
         file.seek(place.start)
         file.write(_joined({**keywords, UNUSED: " " * room}, place.delimiter))
         file.flush()
-        os.fsync(file.fileno())
+        sync(file.fileno())
 
 
 def _joined(keywords: Mapping[str, str], delimiter: bytes) -> bytes:

@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from dpmix.errors import ConfigError, DataError
+from dpmix.system.own_file import OPEN_FILES_KEEP_THEIR_NAMES, sync
 from dpmix.system.paths import file_id
 
 
@@ -67,7 +68,10 @@ def writing(path: Path, failure: type[DataError] = DataError) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise failure(f"{path}: cannot be written: {error.strerror or error}") from None
+        reason = error.strerror or error
+        if OPEN_FILES_KEEP_THEIR_NAMES and isinstance(error, PermissionError):
+            reason = f"{reason}; if it is open in another program, close it there"
+        raise failure(f"{path}: cannot be written: {reason}") from None
 
 
 def partial_path(path: Path) -> Path:
@@ -88,7 +92,7 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         yield temporary
         with temporary.open("r+b") as file:  # Windows does not sync a file that is open for reading
-            os.fsync(file.fileno())
+            sync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
         with suppress(OSError):

@@ -84,7 +84,7 @@ class OwnFile:
 
     def sync(self) -> None:
         """Wait until everything written has reached the disk; raise `OSError` where it does not."""
-        os.fsync(self._open)
+        sync(self._open)
 
     def move(self, path: Path, over: OwnFile | None = None) -> None:
         """Rename the file, in place of another file of that name if there is one.
@@ -153,6 +153,19 @@ def allocate(descriptor: int, n_bytes: int) -> None:
         at += _write_some(descriptor, zeros[: n_bytes - at], at)
 
 
+def sync(descriptor: int) -> None:
+    """Wait until everything written to a file has reached the disk; raise `OSError` where it does not.
+
+    On macOS, fsync(2) leaves data in the memory of the drive, and fcntl(2) has a request that does not.
+    """
+    fcntl = module("fcntl")
+    if hasattr(fcntl, "F_FULLFSYNC"):
+        with suppress(OSError):  # file systems of a network do not know it
+            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+            return
+    os.fsync(descriptor)
+
+
 def sync_folder(folder: Path) -> None:
     """Wait until new, changed and deleted names of files in a folder have reached the disk.
 
@@ -165,7 +178,7 @@ def sync_folder(folder: Path) -> None:
             return
         raise
     try:
-        os.fsync(descriptor)
+        sync(descriptor)
     finally:
         os.close(descriptor)
 

@@ -26,12 +26,13 @@ class Stop:
 
     Parameters
     ----------
-    signals : sequence of signal.Signals
-        Signals to handle.
+    signals : sequence of signal.Signals, optional
+        Signals to handle. Default: all of `SIGNALS`, and closing the window.
     """
 
-    def __init__(self, signals: Sequence[signal.Signals] = SIGNALS) -> None:
-        self._signals = signals
+    def __init__(self, signals: Sequence[signal.Signals] | None = None) -> None:
+        self._signals = SIGNALS if signals is None else signals
+        self._by_window = signals is None
         self._signal: int | None = None
         self._at_once = False
         self._handlers: dict[int, Any] = {}
@@ -50,7 +51,7 @@ class Stop:
             for number in self._signals:
                 if number != HANGUP or signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has set it
                     self._handlers[number] = signal.signal(number, self._ask)
-            if signal.SIGTERM in self._signals:
+            if self._by_window:
                 self._window.enter_context(on_close(self._close))
         return self
 

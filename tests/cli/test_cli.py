@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from platforms import SIGTERM_KILLS
 
 from dpmix.cli import main
 from dpmix.config.load import load_config
@@ -29,6 +31,8 @@ from dpmix.runs import bem, loop, mcmc
 from dpmix.runs.loop import SweepReport
 from dpmix.runs.profile import SPANS
 from dpmix.runs.reader import open_run
+from dpmix.system.console import quoted
+from dpmix.system.promises import promises, system_name
 
 COMMANDS = ("init", "mcmc", "bem", "gate", "predict", "info", "simulate", "devices")
 CONFIG = """\
@@ -149,7 +153,7 @@ def test_a_failed_engine_names_the_command_to_resume(folder: Path, monkeypatch: 
     monkeypatch.setattr(bem, "run_bem", FakeRun(fail))
     assert dpmix("bem", "in/run.yaml", "--output", "my run.h5", code=1).stderr.splitlines() == [
         "dpmix: every device has failed",
-        "dpmix: stopped; resume with: dpmix bem 'my run.h5' --resume",
+        f"dpmix: stopped; resume with: dpmix bem {quoted('my run.h5')} --resume",
     ]
 
 
@@ -242,7 +246,9 @@ def test_quiet_shows_warnings_only(folder: Path, monkeypatch: pytest.MonkeyPatch
 # Sampling: signals
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=SIGTERM_KILLS)]
+)
 def test_a_signal_stops_the_run_after_its_sweep(
     folder: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, code: int
 ) -> None:
@@ -258,7 +264,7 @@ def test_a_signal_stops_the_run_after_its_sweep(
     monkeypatch.setattr(mcmc, "run_mcmc", FakeRun(stop))
     result = dpmix("mcmc", "in/run.yaml", "--output", "my run.h5", code=code)
     assert asked == [False, True]
-    assert "dpmix: stopped; resume with: dpmix mcmc 'my run.h5' --resume" in result.stderr
+    assert f"dpmix: stopped; resume with: dpmix mcmc {quoted('my run.h5')} --resume" in result.stderr
     assert signal.getsignal(number) is before
 
 
@@ -497,9 +503,13 @@ def test_devices_are_listed_with_why_any_is_missing(monkeypatch: pytest.MonkeyPa
     ):
         monkeypatch.setattr(cuda, "available", lambda: available)  # noqa: B023
         monkeypatch.setattr(cuda, "devices", devices)
-        cpu, *lines = dpmix("devices").stdout.splitlines()
+        backends, _, kept = dpmix("devices").stdout.partition(f"{system_name()}:\n")
+        cpu, *lines = backends.splitlines()
         assert cpu.startswith("cpu   available: ")
         assert lines == expected
+        assert [re.split(" {2,}", line.strip()) for line in kept.splitlines()] == [
+            [what, how] for what, how in promises().items()
+        ]
 
 
 # Simulate

@@ -4,21 +4,32 @@
 from the folder that is then in PYTHONPATH, so that processes which tests start behave alike. What is missing
 on the other system is missing here, and calls that fail there fail here:
 
-- macOS: open file description locks, `os.posix_fallocate`, `os.sched_getaffinity`, safe forks.
-- Windows: also `fcntl`, `resource`, `os.pwrite`, `os.fork`, `mmap.MADV_DONTNEED`, folders that can be opened,
-  and open files that can be renamed, replaced or deleted.
+- macOS: open file description locks, `os.posix_fallocate`, `os.sched_getaffinity`, `/proc`, safe forks, and
+  names of files that differ in case only. Processes are spawned.
+- Windows: also `fcntl`, `resource`, `os.pwrite`, `os.fork`, `mmap.MADV_DONTNEED`, SIGHUP, handling SIGTERM,
+  folders that can be opened, and open files that can be renamed, replaced or deleted. Text files have lines
+  with CRLF and the encoding cp1252 unless dpmix says otherwise, as have stdout and stderr of processes that
+  tests start.
 
-It shows that dpmix needs none of these. It cannot show what the other system itself does.
+It shows that dpmix needs none of these. It cannot show what the other system itself does. Separators and
+drives of paths are those of Linux; tests/system/test_paths.py tests them by themselves.
 """
 
 from __future__ import annotations
 
+import builtins
 import errno
+import functools
 import importlib
 import importlib.abc
 import importlib.machinery
+import io
 import mmap
+import multiprocessing
 import os
+import pathlib
+import re
+import signal
 import stat
 import struct
 import sys
@@ -32,6 +43,7 @@ ABSENT = {
     "windows": ["posix_fallocate", "sched_getaffinity", "pwrite", "fork", "O_CLOEXEC"],
 }
 OPEN_FILES = "/proc/self/fd"
+THROUGH = ("pathlib", "genericpath", "posixpath", "os", "io", __name__)  # modules by which dpmix opens files
 CHANGES: dict[str, dict[str, Any]] = {}  # names of modules of dpmix, which are changed after their import
 
 
@@ -89,7 +101,7 @@ def is_open(path: Any) -> bool:
 def is_from_dpmix() -> bool:
     """Return True if dpmix makes the present call, itself or by pathlib (tempfile knows the true system)."""
     frame = sys._getframe(2)
-    while frame.f_back is not None and frame.f_globals.get("__name__") == "pathlib":
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in THROUGH:
         frame = frame.f_back
     return str(frame.f_globals.get("__name__")).startswith("dpmix.")
 
@@ -117,24 +129,92 @@ def without_folders(call: Callable[..., int]) -> Callable[..., int]:
     return opened
 
 
+def there(path: Any) -> Any:
+    """Return the path of the file that a name means where case does not matter."""
+    if not isinstance(path, str | os.PathLike) or stats(path):
+        return path
+    whole = pathlib.PurePath(path)
+    found = pathlib.PurePath(whole.anchor)
+    for part in whole.parts[bool(whole.anchor) :]:
+        names = [] if stats(found / part) else entries(found)
+        found /= next((name for name in names if name.casefold() == part.casefold()), part)
+    return str(found)
+
+
+def stats(path: Any) -> bool:
+    """Return True if there is a file of exactly this name."""
+    try:
+        return lstat_here(path) is not None
+    except (OSError, ValueError):
+        return False
+
+
+def entries(folder: pathlib.PurePath) -> list[str]:
+    try:
+        return listdir_here(str(folder))
+    except OSError:
+        return []
+
+
+def in_any_case(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a call that finds the file of its first path in any case."""
+
+    @functools.wraps(call)
+    def found(*paths: Any, **options: Any) -> Any:
+        if paths and is_from_dpmix():
+            paths = (there(paths[0]), *paths[1:])
+        return call(*paths, **options)
+
+    return found
+
+
+def with_windows_text(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `open` with the line ends and the encoding of Windows, where dpmix gives none."""
+
+    @functools.wraps(call)
+    def opened(
+        file: Any, mode: str = "r", buffering: int = -1, encoding: Any = None, errors: Any = None,
+        newline: Any = None, *more: Any, **options: Any,
+    ) -> Any:  # fmt: skip
+        if "b" not in mode and is_from_dpmix():
+            encoding = "cp1252" if encoding in (None, "locale") else encoding
+            newline = "\r\n" if newline is None and not mode.startswith("r") else newline
+        return call(file, mode, buffering, encoding, errors, newline, *more, **options)
+
+    return opened
+
+
 def take_away() -> None:
     for name in ABSENT[PLATFORM]:
         delattr(os, name)
+    multiprocessing.set_start_method("spawn")
+    for name in ("stat", "lstat", "open", "access", "unlink", "remove", "rename", "replace"):
+        setattr(os, name, in_any_case(getattr(os, name)))
+    io.open = builtins.open = in_any_case(io.open)  # type: ignore[assignment]
     sys.meta_path.insert(0, Changes())
     CHANGES["dpmix.system.background"] = {"FORKS_SAFELY": False}
+    CHANGES["dpmix.system.memory"] = {"OWN_GROUPS": pathlib.Path("/proc of Linux")}
     if PLATFORM == "macos":
         fcntl = import_here("fcntl")
         for name in ("F_OFD_SETLK", "F_OFD_SETLKW", "F_OFD_GETLK"):
             delattr(fcntl, name)
         return
+    CHANGES["dpmix.system.console"] = {"WINDOWS_SHELL": True}
+    CHANGES["dpmix.system.stop"] = {"SIGNALS": (signal.SIGINT,), "HANGUP": None}
     CHANGES["dpmix.system.own_file"] = {"OPEN_FILES_KEEP_THEIR_NAMES": True, "_lock_byte": lock_byte}
     importlib.import_module = import_on_windows
     del mmap.MADV_DONTNEED
     for name in ("replace", "rename", "unlink", "remove"):
         setattr(os, name, refused_if_open(getattr(os, name)))
     os.open = without_folders(os.open)
+    io.open = builtins.open = with_windows_text(io.open)  # type: ignore[assignment]
+    if not {"pytest", "execnet"} & {word for one in sys.orig_argv for word in re.findall(r"\w+", one)}:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper) and "PYTHONIOENCODING" not in os.environ:
+                stream.reconfigure(encoding="cp1252", newline="\r\n")
 
 
 import_here = importlib.import_module
+lstat_here, listdir_here = os.lstat, os.listdir
 if PLATFORM:
     take_away()

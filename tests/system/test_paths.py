@@ -42,7 +42,7 @@ def test_a_path_on_another_drive_stays_absolute(monkeypatch: pytest.MonkeyPatch,
     def fails(*_: object) -> str:
         return ntpath.relpath(r"C:\a.fcs", r"D:\runs")
 
-    with pytest.raises(ValueError, match="drive"):
+    with pytest.raises(ValueError, match=r"mount|drive"):
         fails()
     files = [tmp_path / "x" / "a.fcs", tmp_path / "y" / "a.fcs"]
     assert relative(files[0], tmp_path / "y") == "../x/a.fcs"
