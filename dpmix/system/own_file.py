@@ -159,7 +159,7 @@ def sync(descriptor: int) -> None:
     On macOS, fsync(2) leaves data in the memory of the drive, and fcntl(2) has a request that does not.
     """
     fcntl = module("fcntl")
-    if hasattr(fcntl, "F_FULLFSYNC"):
+    if fcntl is not None and hasattr(fcntl, "F_FULLFSYNC"):
         with suppress(OSError):  # file systems of a network do not know it
             fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
             return
