@@ -1,4 +1,4 @@
-"""What dpmix promises about files, memory and stopping, and how this system keeps it."""
+"""The promises of dpmix about files, memory and stopping, and how this system keeps them."""
 
 from __future__ import annotations
 

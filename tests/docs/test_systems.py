@@ -1,4 +1,4 @@
-"""What differs between systems is in dpmix/system, and the page of installation has each promise."""
+"""Only dpmix/system knows the operating system, and the page of installation has each promise."""
 
 from __future__ import annotations
 
