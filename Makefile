@@ -1,4 +1,4 @@
-# Every target installs what it needs in .venv. PYTHON chooses the interpreter (3.11 to 3.13).
+# Every target installs what it needs in .venv. PYTHON chooses the interpreter (3.11 to 3.14).
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin

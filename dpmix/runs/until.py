@@ -208,8 +208,8 @@ class Plan:
 
     def _monitored(self, rows: slice) -> Array:
         """Return log likelihood and log densities at some sweeps, float64 [chain, sweep, quantity]."""
-        log_likelihood = self._run.trace["log_likelihood"][:, rows, None]
-        return np.concatenate((log_likelihood, self._run.log_density[:, rows]), axis=2)
+        log_likelihood = self._writer.read("trace/log_likelihood")[:, rows, None]
+        return np.concatenate((log_likelihood, self._writer.read("convergence/log_density")[:, rows]), axis=2)
 
     def _read_proportions(self, n: int) -> None:
         """Take the first n draws from the run file."""

@@ -18,7 +18,7 @@ from dpmix.errors import ConfigError, DataError, OutputError
 from dpmix.model.mixture import HYPERPARAMETERS, State
 from dpmix.runs import checkpoint
 from dpmix.runs.checkpoint import Checkpoint, checkpoint_path
-from dpmix.runs.layout import Layout, Record, lay_out
+from dpmix.runs.layout import AnyArray, Layout, Record, lay_out
 from dpmix.runs.profile import SPANS
 from dpmix.runs.run_file import committed_draws, copy_drawn, counts_of, layout_found, read_contents
 from dpmix.system.files import partial_path, writing
@@ -143,6 +143,13 @@ class RunWriter:
     def committed(self) -> int:
         """Number of draws that are complete in every chain."""
         return self._committed
+
+    def read(self, name: str) -> AnyArray:
+        """Return a dataset, read-only, with all that has been written to it so far.
+
+        A `Run` that was opened earlier has this too, but not on Windows, where it reads and does not map.
+        """
+        return self._contents.slots[name].map(self.path)
 
     def write_profile(self, seconds: Mapping[str, float]) -> None:
         """Replace the seconds of each span in `dpmix.runs.profile.SPANS`."""

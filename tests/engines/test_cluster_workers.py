@@ -21,6 +21,7 @@ import pytest
 from click.testing import CliRunner
 from cluster_cases import Processes, assert_same, engine_on, everything
 from engine_contract import Floats
+from platforms import PLATFORM
 from whole_runs import a_config, assert_identical, wait_for_draws, write_events
 
 from dpmix.cli import main
@@ -204,7 +205,8 @@ def test_a_run_on_a_cluster_of_this_machine_is_the_run_of_one_process(tmp_path: 
     engine = {"backend": "cluster", "cluster": {"workers": 2, "threads_per_worker": 1}}
     run_mcmc(a_config(tmp_path, "many.h5", engine=engine, **sections))
     assert_identical(tmp_path / "one.h5", tmp_path / "many.h5")
-    assert not list(tmp_path.glob("*.events")), "a file of events is left"
+    if PLATFORM != "windows":  # a mapped file cannot be deleted there; a warning names it
+        assert not list(tmp_path.glob("*.events")), "a file of events is left"
 
 
 @pytest.mark.slow
