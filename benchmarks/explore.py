@@ -15,7 +15,7 @@ determinant of their posterior covariance among those that may be best (GP-UCB-P
 
 Recall is the share of the hidden cells among the R events with the highest score, where R is their number: a
 way cannot gain by taking more events. It is a mean over the starts. For feedback, the results also have the
-F1 of the gate that dpmix chooses, and how often its 90% interval contains the number of hidden cells.
+F1 of the gate that dpmix chooses, and how often its interval contains the number of hidden cells.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ from . import gating
     "--within",
     multiple=True,
     metavar="CONDITION",
-    help="Choose only events with, for example, 'CD34 > 2.5' (transformed scale); repeatable.",
+    help="Choose only events with, for example, 'CD34 > 0.5' (transformed scale); repeatable.",
 )
 @click.option(
     "--events",
@@ -58,15 +58,15 @@ def command(run: Path, output: Path, quiet: bool, **options: Any) -> None:
     Files in the folder of --output:
       screen-01.csv ...  a screen: events with their population and, for each marker, the percentile
                          among all events and among those of the population
-      progress.csv       a row for each screen: how many such cells there probably are, with a 90%
-                         interval, precision and recall among judged events
+      progress.csv       a row for each screen: how many such cells there probably are, at least
+                         and at most; precision and recall among judged events
 
     `dpmix gate --judged` writes the events that are found.
 
     \b
     Examples:
       dpmix explore run.h5
-      dpmix explore run.h5 --within 'CD34 > 2.5'
+      dpmix explore run.h5 --within 'CD34 > 0.5'
       dpmix explore run.h5 --judged 'explored/screen-*.csv'
       dpmix gate run.h5 --judged 'explored/screen-*.csv' --output gated
     """

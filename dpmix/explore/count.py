@@ -30,6 +30,9 @@ MOST = 20_000
 REMOTE = 4.0
 """An event whose mean is more posterior standard deviations below `HALF` is not wanted: 3 in 100,000 are."""
 
+LEAST_THRESHOLD = 0.3
+"""Below it, the expected F1 counts on events of which little is known; thresholds are at most `HALF`."""
+
 TIE = 0.01
 """Thresholds whose expected F1 is this close count as equal. The lowest also finds cells of other files."""
 
@@ -44,7 +47,8 @@ class Found:
         Events whose posterior mean is at least this are found: the threshold with the highest expected F1.
     n_found : int
     number, low, high : float
-        Median number of wanted events, and the ends of its 90% interval.
+        Median number of wanted events among those judged or found, its 5% quantile, and the 95% quantile with
+        those that may be missed.
     precision, recall : float
         Among what was judged, each event by the mean given the other judgements; NaN where no such event is
         above the threshold, or none is wanted.
@@ -75,17 +79,19 @@ def threshold_of(posterior: Posterior) -> float | None:
     order = near[np.argsort(-posterior.mean[near], kind="stable")]
     wanted = ndtr(_scores(posterior, order)).cumsum()
     f1 = 2.0 * wanted / (np.arange(1, len(order) + 1) + wanted[-1])
-    return float(posterior.mean[order[np.flatnonzero(f1 >= (1.0 - TIE) * f1.max())[-1]]])
+    best = float(posterior.mean[order[np.flatnonzero(f1 >= (1.0 - TIE) * f1.max())[-1]]])
+    return min(max(best, LEAST_THRESHOLD), HALF)
 
 
 def find(posterior: Posterior, events: Floats, rows: Ints, checks: Bools, seed: int) -> Found | None:
     """Return the events that are found and the number of those wanted.
 
-    None if no judgement is above `HALF`. The number has three parts: judged events, by draws of the signal;
+    None if no judgement is above `HALF`. The number has two parts: judged events, by draws of the signal, and
     unjudged events above the threshold, times the share of wanted ones among checks, which were random ones
-    of these; and unjudged events below it, by draws of the signal times a factor. Where little is known, the
-    signal's prior expects more wanted events than a rare population has. The factor, with a gamma posterior,
-    compares the wanted ones among judged events that were below the threshold with the number expected.
+    of these. Its lower end leaves out events below the threshold. The upper end has them, by draws of the
+    signal times a factor, and takes all judgements as right. Where little is known, the signal's prior
+    expects more wanted events than a rare population has. The factor, with a gamma posterior, compares the
+    wanted ones among judged events that were below the threshold with the number expected.
 
     Parameters
     ----------
@@ -109,10 +115,12 @@ def find(posterior: Posterior, events: Floats, rows: Ints, checks: Bools, seed: 
     open_found[rows] = False
     near = _near(posterior)
     below = np.setdiff1d(near[~is_found[near]], rows)
-    numbers = _numbers(judged, events, below, random) * _surprises(judged, threshold, random)
-    numbers += open_found.sum() * random.beta(0.5 + hits, 0.5 + checked - hits, DRAWS)
-    numbers += _numbers(judged, events, rows, random)
-    low, number, high = np.quantile(numbers, (0.05, 0.5, 0.95), method="weibull").tolist()
+    sure = _numbers(judged, events, rows, random)
+    unsure = _numbers(judged, events, below, random) * _surprises(judged, threshold, random)
+    checked_share = open_found.sum() * random.beta(0.5 + hits, 0.5 + checked - hits, DRAWS)
+    most = np.maximum(sure, float(wanted.sum())) + checked_share + unsure
+    low, number = np.quantile(sure + checked_share, (0.05, 0.5), method="weibull").tolist()
+    high = float(np.quantile(most, 0.95, method="weibull"))
     both = int((above & wanted).sum())
     return Found(
         threshold=threshold,

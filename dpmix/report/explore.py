@@ -268,8 +268,8 @@ def summary(step: Step) -> list[str]:
             f"checks: {found.hits} of {found.checks} wanted",
             f"judged events, each by the others: precision {_percent(found.precision)}, "
             f"recall {_percent(found.recall)}; noise of a judgement {step.noise:.2f}",
-            f"such events: probably {found.number:,.0f} of {step.n_events:,} "
-            f"(90% interval {found.low:,.0f} to {found.high:,.0f})",
+            f"such events: probably {found.number:,.0f} of {step.n_events:,}, at least {found.low:,.0f}, "
+            f"at most {found.high:,.0f} with those that may be missed",
         ]
     elif len(step.judgements.rows):
         lines.append("no judged event is wanted yet")

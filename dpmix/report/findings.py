@@ -54,7 +54,7 @@ def explored(gating: Gating) -> str:
     found, judged = gating.exploration.found, count(len(gating.exploration.judgements.rows), "judgement")
     return (
         f"explored cells: {found.n_found:,} found from {judged}; probably {found.number:,.0f} in all "
-        f"(90% interval {found.low:,.0f} to {found.high:,.0f})"
+        f"({found.low:,.0f} to {found.high:,.0f})"
     )
 
 

@@ -179,7 +179,8 @@ def write_explored(path: Path, gating: Gating) -> None:
     """Write explored.csv: a row for each sample, and one for all, of the events like those judged as wanted.
 
     `found` counts the events with a posterior mean of at least `threshold`. In the row of all samples,
-    `number` is the probable number of such events, and `low` and `high` are the ends of its 90% interval.
+    `number` is the probable number of such events, `low` its 5% quantile, and `high` its 95% quantile with
+    those that may be missed.
     Medians are those of the events found, on the transformed scale.
 
     Raises

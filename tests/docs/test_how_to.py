@@ -47,6 +47,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "how-to"
 PAGES = [
     "check-the-recording",
+    "rare-cells",
     "priors-and-truncation",
     "python",
     "read-draws",
@@ -64,6 +65,7 @@ SMALLER = {
     "dpmix simulate": "--events 2000",
     "dpmix mcmc": "--set mcmc.burn_in=20 --set model.components=16 --set mcmc.chains=2",
     "dpmix gate": "--draws 6",
+    "dpmix explore": "--draws 6",
     "dpmix associate": "--quick",
     "python -m pytest": "-q -p no:cacheprovider -k 'far_events or cut or split or no_labels'",
 }

@@ -1,0 +1,118 @@
+"""Measure seconds of a screen of relevance feedback next to SciPy's cdist with NumPy, and errors of float32.
+
+    python benchmarks/explore_speed.py [--quick]
+
+The events are Gaussian in 20 channels. A screen adds 20 judgements to n - 20 earlier ones and chooses the
+next 20 events. Learning of the covariance, each time the number of judgements has doubled, is not part of it.
+"all rows" computes the posterior from n judgements at once, as after learning. The contender computes the
+same mean and variance of all events in float64 by cdist, exp and matrix products, in blocks of 10,000 events,
+and BLAS with the same threads; its "new rows" are only those of the 20 new judgements, as in dpmix. Each time
+is the shortest of three; the contender runs once. Takes a minute of two cores; `--quick` takes seconds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from record import arguments, read_results, said, write_results
+from scipy.spatial.distance import cdist
+
+from dpmix.explore.covariance import Covariance
+from dpmix.explore.posterior import Judged, Posterior
+from dpmix.explore.screen import SIZE, next_screen
+
+DIM, BLOCK = 20, 10_000
+SHAPES = [(100_000, 100), (100_000, 500), (1_000_000, 100), (1_000_000, 500)]
+QUANTILES = (0.5, 0.99, 0.9999, 1.0)
+
+
+def shortest(job: Callable[[], Any], times: int = 3) -> float:
+    """Return the shortest wall seconds of some calls."""
+    seconds = []
+    for _ in range(times):
+        began = time.perf_counter()
+        job()
+        seconds.append(time.perf_counter() - began)
+    return min(seconds)
+
+
+def contender(events: np.ndarray, judged: Judged, first: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return what the rows from `first` on add to the mean, and take from the variance, in float64."""
+    scales, targets = judged.covariance.scales, judged.targets[first:]
+    points, rows = judged.points * scales, judged.covariance.variance * judged.inverse[first:]
+    mean, variance = np.empty(len(events)), np.empty(len(events))
+    for start in range(0, len(events), BLOCK):
+        part = slice(start, start + BLOCK)
+        whitened = np.exp(-cdist(events[part] * scales, points, "sqeuclidean")) @ rows.T
+        mean[part] = whitened @ targets
+        variance[part] = np.einsum("ij,ij->i", whitened, whitened)
+    return mean, variance
+
+
+def measure(n_events: int, n: int) -> dict[str, float]:
+    """Return seconds by job."""
+    random = np.random.default_rng(n)
+    events = random.standard_normal((n_events, DIM), dtype=np.float32)
+    points, values = events[:n].astype(np.float64), (random.random(n) < 0.2).astype(float)
+    covariance = Covariance("gaussian", np.full(DIM, 4.0))
+    closed = np.arange(n_events) < n
+    posterior = Posterior(events, covariance)
+
+    def update() -> float:
+        nonlocal posterior
+        posterior = Posterior(events, covariance)
+        posterior.add(points[:-SIZE], values[:-SIZE])
+        return shortest(lambda: posterior.add(points[-SIZE:], values[-SIZE:]), 1)
+
+    result = {"update": min(update() for _ in range(3))}
+    result["choice"] = shortest(lambda: next_screen(posterior, events, closed, screen=n // SIZE))
+    result["screen"] = result["update"] + result["choice"]
+    result["all rows"] = shortest(lambda: Posterior(events, covariance).add(points, values))
+    result["cdist, new rows"] = shortest(lambda: contender(events, posterior.judged, n - SIZE), 1)
+    result["cdist, all rows"] = shortest(lambda: contender(events, posterior.judged, 0), 1)
+    if n_events <= 100_000:
+        mean, fall = contender(events, posterior.judged, 0)
+        result |= errors("mean", posterior.mean - mean)
+        result |= errors("sd", posterior.sd - np.sqrt(np.maximum(covariance.variance - fall, 0.0)))
+    return {name: float(f"{value:.3g}") for name, value in result.items()}
+
+
+def errors(name: str, difference: np.ndarray) -> dict[str, float]:
+    """Return quantiles of the absolute error of float32 compared with float64."""
+    found = np.quantile(np.abs(difference), QUANTILES)
+    return {f"{name} error {q}": float(value) for q, value in zip(QUANTILES, found, strict=True)}
+
+
+def page() -> str:
+    """Return the tables of docs/benchmarks/explore.md."""
+    record = read_results("explore_speed")["results"]
+    jobs = ["screen", "all rows", "cdist, new rows", "cdist, all rows"]
+    lines = [f"| events | judgements | {' | '.join(jobs)} | all rows: times faster |", "|---" * 7 + "|"]
+    for shape, own in record.items():
+        times = own["cdist, all rows"] / own["all rows"]
+        cells = [f"{own[job]:.2f}" for job in jobs]
+        lines.append(f"| {' | '.join([*shape.split(' x '), *cells])} | {times:.0f} |")
+    lines += ["", "| judgements | quantity | median error | 99% | 99.99% | largest |", "|---" * 6 + "|"]
+    for shape, own in record.items():
+        for name in ("mean", "sd"):
+            if f"{name} error 0.5" in own:
+                cells = [f"{own[f'{name} error {q}']:.1e}" for q in QUANTILES]
+                lines.append(f"| {shape.split(' x ')[1]} | {name} | {' | '.join(cells)} |")
+    return "\n".join([*lines, "", said("explore_speed", packages=("dpmix", "numpy", "scipy"))])
+
+
+def main() -> None:
+    given = arguments(__doc__).parse_args()
+    shapes = [(5_000, 100)] if given.quick else SHAPES
+    results = {}
+    for n_events, n in shapes:
+        results[f"{n_events:,} x {n}"] = measure(n_events, n)
+        print(n_events, n, results[f"{n_events:,} x {n}"], flush=True)
+    write_results("explore_speed", results, quick=given.quick)
+
+
+if __name__ == "__main__":
+    main()
