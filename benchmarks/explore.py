@@ -213,20 +213,6 @@ def page() -> str:
         for n in SCREENS:
             cells = [f"{ways[way][f'recall {n}']:.0%}" for way in WAYS]
             lines.append(f"| {case if n == SCREENS[0] else ''} | {n} | {' | '.join(cells)} |")
-    head = [
-        "hidden population",
-        "way",
-        *(f"F1 after {n}" for n in SCREENS),
-        *(f"contains after {n}" for n in SCREENS),
-    ]
-    lines += ["", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    for case, ways in record.items():
-        for way in WAYS[:2]:
-            own = ways[way]
-            cells = [f"{own[f'f1 {n}']:.2f}" for n in SCREENS] + [
-                f"{own[f'covered {n}']:.0%}" for n in SCREENS
-            ]
-            lines.append(f"| {case} | {way} | {' | '.join(cells)} |")
     return "\n".join([*lines, "", said("explore", packages=("dpmix", "numpy", "scikit-learn"))])
 
 
