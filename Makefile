@@ -96,6 +96,7 @@ lint: $(VENV)/installed
 	rm -rf $(TYPED) && mkdir -p $(TYPED) && cp -rL dpmix cli kernels tests/cuda_on_cpu $(TYPED)
 	rm -rf $(TYPED)/dpmix/cli $(TYPED)/dpmix/kernels && mv $(TYPED)/cli $(TYPED)/kernels $(TYPED)/dpmix
 	cd $(TYPED) && $(abspath $(BIN))/python -m mypy --config-file $(CURDIR)/pyproject.toml dpmix cuda_on_cpu
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/clang-format --dry-run -Werror $(CPP)
 	$(COG) --check $(PAGES)
 	$(BIN)/python benchmarks/gpu_cards.py --check

@@ -32,7 +32,7 @@ project = "dpmix"
 author = "the dpmix developers"
 version = release = version_of("dpmix")
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "numpydoc", "sphinx_click"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "numpydoc", "sphinx_click", "sphinx_design"]
 smartquotes = False  # they would turn the -- of an option into a dash
 
 myst_enable_extensions = ["attrs_block", "attrs_inline", "colon_fence", "deflist", "dollarmath"]
