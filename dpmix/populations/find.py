@@ -2,7 +2,7 @@
 
 The populations are those of the **posterior mean density**: the tree (`dpmix.populations.tree`) of a mixture
 of several draws spread over the run, cut at one height. A ripple that appears in one draw and not in the next
-is not a population. Each other draw assigns its components to populations by the events they share, so
+is not a population. Of five such mixtures, the one that agrees best with the others is used. Each other draw assigns its components to populations by the events they share, so
 memberships, proportions and their uncertainty come from all draws.
 
 The shared events are points drawn from the posterior mean density, not the events of the run. So the run file
@@ -34,13 +34,16 @@ from dpmix.populations.modes import MakeEngine, nearest_components
 from dpmix.populations.pooling import POINTS, draw_points, mean_density, mixture_of_draw, pooled_draws, spread
 from dpmix.populations.predictive import log_predictive
 from dpmix.populations.support import merge_unsupported, populations_of_modes, support
-from dpmix.populations.tree import LEVEL, Peaks, Tree, find_peaks, mode_moments
+from dpmix.populations.tree import LEVEL, Peaks, Tree, find_peaks
 from dpmix.populations.valleys import Separation
 from dpmix.runs.layout import EVENT_SUBSET, SUBSET_WEIGHTS
 from dpmix.runs.reader import Run
 
 DRAWS = 100
 """Default number of draws to use; more hardly change a probability."""
+
+Subset = tuple[Floats, Array | None]
+"""Events and what each counts."""
 
 KEPT_POINTS = 5_000  # of these, for `dpmix.populations.convergence`
 IMPLAUSIBLE = 0.001  # share of the model's own events that would be flagged as implausible
@@ -215,24 +218,23 @@ def find_populations(
 
 
 def _find(run: Run, make_engine: MakeEngine, draws: Ints, rule: _CutRule) -> Populations:
-    pooled = pooled_draws(run, draws)
-    density = mean_density(run, draws[pooled])
-    peaks = find_peaks(*density, int(run.attributes["n_events"]), make_engine, len(pooled))
     mixture = lru_cache(HELD_BYTES // run.covariances[0, 0].nbytes)(partial(mixture_of_draw, run))
     mixtures = [partial(mixture, *draw) for draw in draws]
-    pooled_mixtures = [mixtures[t]() for t in pooled]
+    groups = pooled_draws(run, draws)
+    subset = _subset(run, draws[groups[-1]])
+    mean_tree = partial(_mean_tree, run, draws, mixtures, subset, make_engine)
+    typical = _typical(groups, mean_tree, rule)
+    pooled, density, tree = typical.pooled, typical.density, typical.tree
     points = draw_points(*density, seed=int(run.attributes["seed"]))
     with closing(make_engine(points)) as engine:
-        shares = _mean_memberships(engine, pooled_mixtures, peaks)
+        shares = _mean_memberships(engine, [mixtures[t]() for t in pooled], tree)
         labels = np.array([_classified(engine, one()) for one in mixtures])
         log_density = log_predictive(engine, (one() for one in mixtures), len(draws))
         workers = None if engine.info["backend"] == "cpu" else 1  # a device serves one engine at a time
-    moments = _moments_of_draws(run, draws, labels, shares.argmax(axis=1), peaks)
-    subset = _subset(run, points)
-    tree = _tree_by_events(peaks, moments, pooled_mixtures, subset, make_engine)
     own = _by_weight(rule.cut(tree), density[0])
     shares = shares @ np.eye(int(own.max()) + 1)[populations_of_modes(tree, own)]
-    trees = _own_trees(run, draws, mixtures, make_engine, subset, workers)
+    with ThreadPoolExecutor(workers) as pool:
+        trees = [one.tree for one in pool.map(mean_tree, np.arange(len(draws))[:, None])]
     cuts = [rule.cut(one) for one in trees]
     partition = np.array([cut[found] for cut, found in zip(cuts, labels, strict=True)])
     n_cut = int(own.max()) + 1
@@ -266,13 +268,13 @@ def _find(run: Run, make_engine: MakeEngine, draws: Ints, rule: _CutRule) -> Pop
     )
 
 
-def _subset(run: Run, points: Floats) -> tuple[Floats, Array | None]:
+def _subset(run: Run, draws: Ints) -> Subset:
     """Return the events that the run file keeps and their weights.
 
-    Run files of earlier versions keep none: the points of the mean density serve in their place.
+    Run files of earlier versions keep none: points of the mean density of some draws serve in their place.
     """
     if EVENT_SUBSET not in run.constants:
-        return points, None
+        return draw_points(*mean_density(run, draws), seed=int(run.attributes["seed"])), None
     return run.constants[EVENT_SUBSET], run.constants.get(SUBSET_WEIGHTS)
 
 
@@ -282,6 +284,49 @@ def _by_weight(populations: Ints, weights: Array) -> Ints:
     numbers = np.empty(len(order), np.int64)
     numbers[order] = np.arange(len(order))
     return numbers[populations]
+
+
+# --------------------------------------------------------------------------- the mean density
+
+
+@dataclass(frozen=True)
+class _MeanTree:
+    """The tree of the mean density of some draws, and the mode of each event that the run file keeps."""
+
+    pooled: Ints
+    density: tuple[Array, Array, Array]
+    tree: Tree
+    of_events: Ints
+
+
+def _typical(groups: Ints, mean_tree: Callable[[Ints], _MeanTree], rule: _CutRule) -> _MeanTree:
+    """Return the tree whose populations agree best with those of other draws: the medoid.
+
+    A valley that is only just there can depend on the draws that are pooled, and so on the seed. The measure
+    is the adjusted Rand index of the events, summed over all trees.
+    """
+    trees = [mean_tree(pooled) for pooled in groups]
+    found = [populations_of_modes(one.tree, rule.cut(one.tree))[one.of_events] for one in trees]
+    agreement = [sum(partitions.rand_index(one, other) for other in found) for one in found]
+    return trees[int(np.argmax(agreement))]
+
+
+def _mean_tree(
+    run: Run,
+    draws: Ints,
+    mixtures: Sequence[Callable[[], Mixture]],
+    subset: Subset,
+    make_engine: MakeEngine,
+    pooled: Ints,
+) -> _MeanTree:
+    """Return the tree of the mean density of some draws, with distances by the valleys in the events."""
+    density = mean_density(run, draws[pooled])
+    peaks = find_peaks(*density, int(run.attributes["n_events"]), make_engine, len(pooled))
+    events, weights = subset
+    with closing(make_engine(events)) as engine:
+        shares = _mean_memberships(engine, [mixtures[t]() for t in pooled], peaks)
+    own = shares.argmax(axis=1)
+    return _MeanTree(pooled, density, peaks.tree(Separation(peaks.moments, events, own, weights)), own)
 
 
 # --------------------------------------------------------------------------- classifying points
@@ -296,11 +341,11 @@ def _memberships(
     return (np.pad(shares, ((0, 0), (0, missing))) if missing else shares), log_density
 
 
-def _mean_memberships(engine: Engine, mixtures: Sequence[Mixture], peaks: Peaks) -> Array:
+def _mean_memberships(engine: Engine, mixtures: Sequence[Mixture], density: Peaks | Tree) -> Array:
     """Return memberships of all events in the modes of the mean density of some draws, float64 [M, L]."""
-    n_modes = len(peaks.heights)
+    n_modes = len(density.heights)
     total, highest = np.zeros((engine.n_events, n_modes)), np.full(engine.n_events, -np.inf)
-    for mixture, own in zip(mixtures, peaks.modes.reshape(len(mixtures), -1), strict=True):
+    for mixture, own in zip(mixtures, density.modes.reshape(len(mixtures), -1), strict=True):
         shares, log_density = _memberships(engine, mixture, own, n_modes, 0, engine.n_events)
         higher = np.maximum(highest, log_density)
         total *= np.exp(highest - higher)[:, None]
@@ -314,58 +359,6 @@ def _classified(engine: Engine, mixture: Mixture) -> npt.NDArray[np.int32]:
     """Return the most probable component of each point, int32 [M]."""
     engine.expect_labels(mixture)
     return engine.labels()
-
-
-def _moments_of_draws(run: Run, draws: Ints, labels: Ints, of_points: Ints, peaks: Peaks) -> Array:
-    """Return the moments of each mode over all draws, float64 [L, D + 1, D + 1] (`tree.mode_moments`).
-
-    A component of a draw belongs to the mode of most of its points.
-    """
-    n_modes = len(peaks.heights)
-    total = np.zeros_like(peaks.moments)
-    for (chain, draw), own in zip(draws, labels, strict=True):
-        weights = np.asarray(run.weights[chain, draw])
-        votes = np.bincount(own * np.int64(n_modes) + of_points, minlength=len(weights) * n_modes)
-        modes = votes.reshape(-1, n_modes)
-        seen = np.flatnonzero(modes.any(axis=1))
-        means, covariances = run.means[chain, draw][seen], run.covariances[chain, draw][seen]
-        total += mode_moments(weights[seen], means, covariances, modes[seen].argmax(axis=1), n_modes)
-    unseen = total[:, -1, -1] == 0.0
-    total[unseen] = peaks.moments[unseen] * len(draws)
-    return total
-
-
-def _tree_by_events(
-    peaks: Peaks,
-    moments: Array,
-    mixtures: Sequence[Mixture],
-    subset: tuple[Floats, Array | None],
-    make_engine: MakeEngine,
-) -> Tree:
-    """Return the tree of the mean density of some draws, with distances by the valleys in the events."""
-    events, weights = subset
-    with closing(make_engine(events)) as engine:
-        own = _mean_memberships(engine, mixtures, peaks).argmax(axis=1)
-    return peaks.tree(Separation(moments, events, own, weights))
-
-
-def _own_trees(
-    run: Run,
-    draws: Ints,
-    mixtures: Sequence[Callable[[], Mixture]],
-    make_engine: MakeEngine,
-    subset: tuple[Floats, Array | None],
-    workers: int | None,
-) -> list[Tree]:
-    """Return the tree of each draw's own density."""
-    n_events = int(run.attributes["n_events"])
-
-    def tree(draw: Ints, mixture: Callable[[], Mixture]) -> Tree:
-        peaks = find_peaks(*mean_density(run, draw[None]), n_events, make_engine)
-        return _tree_by_events(peaks, peaks.moments, [mixture()], subset, make_engine)
-
-    with ThreadPoolExecutor(workers) as pool:
-        return list(pool.map(tree, draws, mixtures))
 
 
 def _components(

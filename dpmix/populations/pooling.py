@@ -12,7 +12,8 @@ from dpmix.model.streams import Step, Stream
 from dpmix.populations.tree import LEAST_EVENTS
 from dpmix.runs.reader import Run
 
-POOLED_DRAWS = 5  # draws in the mean density; see docs/explanation/populations.md
+POOLED_DRAWS = 5  # draws in a mean density; see docs/explanation/populations.md
+GROUPS = 5  # of draws, each with its mean density
 POOLED_COMPONENTS = 520  # at most, unless one draw has more: the tree's cost grows with their cube
 POINTS = 50_000  # drawn from the posterior mean density
 
@@ -29,14 +30,20 @@ def spread(run: Run, n_draws: int) -> Ints:
 
 
 def pooled_draws(run: Run, draws: Ints) -> Ints:
-    """Return the draws in the mean density: equally many of each chain if there are enough."""
+    """Return groups of draws, each with a mean density, int64 [groups, pooled draws].
+
+    Every group has equally many draws of each chain if there are enough, and other draws than the other
+    groups. With few draws there are fewer groups.
+    """
     events = np.asarray(run.weights[tuple(draws[-1])]) * int(run.attributes["n_events"])
     heavy = int((events >= LEAST_EVENTS).sum())
     chains = len(np.unique(draws[:, 0]))
     count = min(POOLED_DRAWS, max(POOLED_COMPONENTS // max(heavy, 1), 1), len(draws))
     if chains < count:
         count -= count % chains
-    return np.linspace(len(draws) - 1, 0, count).round().astype(np.int64)[::-1]
+    starts = (np.arange(GROUPS) + 0.5) / GROUPS
+    groups: Ints = ((np.arange(count) + starts[:, None]) * (len(draws) / count)).astype(np.int64)
+    return np.unique(groups, axis=0)
 
 
 def mean_density(run: Run, draws: Ints) -> tuple[Array, Array, Array]:

@@ -9,12 +9,12 @@ Two steps find what a reader of the density would call a population:
    tolerance is larger for smaller branches.
 2. **Separation.** The remaining populations merge by distance: that of the means of two that touch, in
    pooled standard deviations along the direction in which they differ most (Mahalanobis distance; in one
-   channel, Ashman's D: Ashman, Bird and Zepf 1994, Astron. J. 108:2348), or less where the valley in the
-   events between them is too shallow for it (`dpmix.populations.valleys`). The nearest two merge first;
-   their distance is the height of the merge.
+   channel, Ashman's D: Ashman, Bird and Zepf 1994, Astron. J. 108:2348), corrected by the valley in the
+   events between them (`dpmix.populations.valleys`): less where it is too shallow for the distance, more
+   where it is deeper. The nearest two merge first; their distance is the height of the merge.
 
 A cut at height 2.5 separates populations that lie at least 2.5 standard deviations apart, if the density of
-the events falls by 29% between them. Two equal normals have a valley from 2 on, one of an eighth of their
+the events falls by 29% between them, and nearer ones with a deeper valley. Two equal normals have a valley from 2 on, one of an eighth of their
 height at 2.5, of 29% at 2.85. Skewed and heavy-tailed populations show ripples, but not that far apart; their
 tails reach that far, but without a valley. docs/explanation/populations.md explains the choice of this rule
 and this height, and compares them with other rules on labelled and on simulated data.

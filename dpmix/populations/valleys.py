@@ -58,24 +58,26 @@ class Separation:
     def between(self, one: npt.NDArray[np.bool_], other: npt.NDArray[np.bool_]) -> float:
         """Return the distance between the populations of some modes and of others, each bool [L].
 
-        The distance of the means is that of Mahalanobis, with the mean of the covariances. The valley is not
-        measured where one population has fewer than 30 events, and where the means are 6 standard deviations
-        apart or more.
+        The distance of the means is that of Mahalanobis, with the mean of the covariances. It alone counts
+        where the valley is not measured: where one population has fewer than 30 events, and where the means
+        are 6 standard deviations apart or more.
         """
         (mean, covariance), (other_mean, other_covariance) = (
             _mean_and_covariance(self._moments[modes].sum(axis=0)) for modes in (one, other)
         )
         gap = mean - other_mean
         direction: Array = np.linalg.solve((covariance + other_covariance) / 2.0, gap).astype(np.float64)
-        of_means = np.sqrt(max(float(gap @ direction), 0.0))
+        of_means = float(np.sqrt(max(gap @ direction, 0.0)))
         if of_means >= FAR:
-            return float(of_means)
+            return of_means
         (rows, first), (other_rows, second) = (self._projected(modes, direction) for modes in (one, other))
         if min(len(first), len(second)) < LEAST_EVENTS:
-            return float(of_means)
-        depth = valley_depth(first, second, self._weights[rows], self._weights[other_rows])
-        by_valley = distance_of(depth)
-        return float(of_means if by_valley >= MEASURABLE else min(of_means, by_valley / VALLEY))
+            return of_means
+        by_valley = distance_of(valley_depth(first, second, self._weights[rows], self._weights[other_rows]))
+        allowed = by_valley / VALLEY
+        if of_means < allowed:
+            return float(np.sqrt(of_means * allowed))
+        return of_means if by_valley >= MEASURABLE else allowed
 
     def _projected(self, modes: npt.NDArray[np.bool_], direction: Array) -> tuple[Ints, Array]:
         """Return the events of some modes and their positions along a direction."""

@@ -285,6 +285,33 @@ def test_the_events_of_the_run_file_decide(folder: Path) -> None:
         assert find_populations(run, cpu).n_populations == n_found, name
 
 
+@pytest.mark.parametrize(("splits", "n_found"), [([0], 2), ([0, 1, 2, 3], 3), ([1, 2, 3, 4], 3)])
+def test_the_mean_density_that_agrees_with_the_others_defines_the_populations(
+    folder: Path, splits: list[int], n_found: int
+) -> None:
+    """Five groups of draws, each with its mean density, of which some divide a population."""
+    a_pair = normals((0.3, (-1.2, 0.0), 0.6), (0.3, (1.2, 0.0), 0.6), (0.4, (0.0, 20.0), 1.0))
+    one = replace(
+        a_pair,
+        means=np.array([(0.0, 0.0), (0.0, 0.0), (0.0, 20.0)]),
+        covariances=np.array([np.diag([1.8, 0.36]), np.diag([1.8, 0.36]), np.eye(2)]),
+    )
+    random = np.random.default_rng(9)
+    events = np.concatenate(
+        [random.normal((x, y), 0.6, (3_000, 2)) for x, y in ((-1.2, 0), (1.2, 0), (0, 20))]
+    )
+    draws = [a_pair if draw % 5 in splits else one for draw in range(25)]
+    kept = {EVENT_SUBSET: (("subset", "channel"), events.astype(np.float32))}
+    found = find_populations(
+        write_run(folder / f"groups{len(splits)}{splits[0]}.h5", [draws], constants=kept), cpu
+    )
+    assert found.n_populations == n_found
+    assert len(found.pooled) == 5
+    group = set((found.pooled % 5).tolist())
+    assert len(group) == 1
+    assert group <= ({*range(5)} - {*splits} if n_found == 2 else {*splits})
+
+
 @pytest.mark.parametrize(("draws_with_it", "n_found"), [(1, 3), (5, 4)])
 def test_forty_separate_events_are_a_population_if_all_draws_have_them(
     folder: Path, draws_with_it: int, n_found: int
@@ -510,19 +537,18 @@ def test_the_least_density_is_of_the_mean_over_all_draws(folder: Path) -> None:
 
 
 def test_points_depend_on_the_seed_alone(folder: Path, found: Populations) -> None:
-    seen: list[Array] = []
+    seen: dict[bytes, Array] = {}
 
     def make(events: Array) -> CpuEngine:
         if len(events) == find.POINTS:  # the others belong to a tree
-            seen.append(events)
+            seen[events.tobytes()] = events
         return CpuEngine(events)
 
     assert_same(find_populations(found.run, make), found)
     find_populations(found.run, make)
-    assert len(seen) > 2  # without events in the run file, the points also serve for valleys
-    for again in seen[1:]:
-        np.testing.assert_array_equal(again, seen[0])
-    assert seen[0].shape == (find.POINTS, 2)
-    assert seen[0].dtype == np.float32
-    shares = np.bincount((seen[0][:, 1] > 5.0).astype(int)) / find.POINTS
-    np.testing.assert_allclose(shares, 0.5, atol=0.01)
+    assert len(seen) == 2  # without events in the run file, points of other draws serve for valleys
+    for points in seen.values():
+        assert points.shape == (find.POINTS, 2)
+        assert points.dtype == np.float32
+        shares = np.bincount((points[:, 1] > 5.0).astype(int)) / find.POINTS
+        np.testing.assert_allclose(shares, 0.5, atol=0.01)

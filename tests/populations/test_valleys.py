@@ -84,6 +84,23 @@ def test_far_populations_and_small_ones_have_the_distance_of_their_means() -> No
         assert found == pytest.approx(distance, rel=1e-5)
 
 
+@pytest.mark.parametrize("of_means", [1.5, 2.2, 2.7, 5.0])
+def test_means_nearer_than_the_valley_allows_count_half(of_means: float) -> None:
+    """Two normals 3.3 apart, with moments of components that widen the populations or narrow them."""
+    random = np.random.default_rng(6)
+    events = random.normal(size=(60_000, 2))
+    events[::2, 0] += 3.3
+    first, second = split(events, 1.65)
+    gap = second[:, 0].mean() - first[:, 0].mean()
+    covariances = np.tile(np.eye(2) * (gap / of_means) ** 2, (2, 1, 1))
+    means = np.array([first.mean(axis=0), second.mean(axis=0)])
+    moments = mode_moments(np.full(2, 0.5), means, covariances, np.arange(2), 2)
+    both = np.concatenate([first, second]).astype(np.float32)
+    between = Separation(moments, both, np.repeat([0, 1], [len(first), len(second)])).between(FIRST, SECOND)
+    allowed = 3.3 / VALLEY
+    assert between == pytest.approx(min(allowed, np.sqrt(of_means * allowed)), abs=0.1)
+
+
 def test_events_count_by_their_weights() -> None:
     random = np.random.default_rng(6)
     positions = random.normal(size=4_000), random.normal(3.0, size=4_000)
