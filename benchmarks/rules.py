@@ -152,7 +152,7 @@ def densities(path: Path, seed: int = SEED) -> tuple[dict[str, Density], Ints]:
     events = preprocess.prepare(config.data, Path(run.attributes["base"]), config.seed).values
     rows = np.sort(np.random.default_rng(seed).permutation(len(events))[:MOST])
     draws = pooling.spread(run, find.DRAWS)
-    pooled = draws[pooling.pooled_draws(run, draws)[-1]]
+    pooled = draws[pooling.pooled_draws(run, draws)[0]]
     chosen = {MEAN: pooled, LAST: draws[-1:]}
     return {name: _density(run, some, events[rows]) for name, some in chosen.items()}, rows
 

@@ -2,8 +2,9 @@
 
 The populations are those of the **posterior mean density**: the tree (`dpmix.populations.tree`) of a mixture
 of several draws spread over the run, cut at one height. A ripple that appears in one draw and not in the next
-is not a population. Of five such mixtures, the one that agrees best with the others is used. Each other draw assigns its components to populations by the events they share, so
-memberships, proportions and their uncertainty come from all draws.
+is not a population. If two such mixtures disagree, the one of five that agrees best with the others is used.
+Each other draw assigns its components to populations by the events they share, so memberships, proportions
+and their uncertainty come from all draws.
 
 The shared events are points drawn from the posterior mean density, not the events of the run. So the run file
 is all that is needed, and the result does not depend on which events are gated. The same points give the log
@@ -45,6 +46,7 @@ DRAWS = 100
 Subset = tuple[Floats, Array | None]
 """Events and what each counts."""
 
+AGREED = 0.95  # adjusted Rand index from which on two mean densities have the same populations
 KEPT_POINTS = 5_000  # of these, for `dpmix.populations.convergence`
 IMPLAUSIBLE = 0.001  # share of the model's own events that would be flagged as implausible
 HELD_BYTES = 2**28  # of mixtures kept in memory; others are computed when needed
@@ -221,7 +223,7 @@ def _find(run: Run, make_engine: MakeEngine, draws: Ints, rule: _CutRule) -> Pop
     mixture = lru_cache(HELD_BYTES // run.covariances[0, 0].nbytes)(partial(mixture_of_draw, run))
     mixtures = [partial(mixture, *draw) for draw in draws]
     groups = pooled_draws(run, draws)
-    subset = _subset(run, draws[groups[-1]])
+    subset = _subset(run, draws[groups[0]])
     mean_tree = partial(_mean_tree, run, draws, mixtures, subset, make_engine)
     typical = _typical(groups, mean_tree, rule)
     pooled, density, tree = typical.pooled, typical.density, typical.tree
@@ -303,10 +305,16 @@ def _typical(groups: Ints, mean_tree: Callable[[Ints], _MeanTree], rule: _CutRul
     """Return the tree whose populations agree best with those of other draws: the medoid.
 
     A valley that is only just there can depend on the draws that are pooled, and so on the seed. The measure
-    is the adjusted Rand index of the events, summed over all trees.
+    is the adjusted Rand index of the events, summed over all trees. Where two trees agree, the others are
+    not needed: with many components, a tree takes seconds.
     """
-    trees = [mean_tree(pooled) for pooled in groups]
-    found = [populations_of_modes(one.tree, rule.cut(one.tree))[one.of_events] for one in trees]
+    trees: list[_MeanTree] = []
+    found: list[Ints] = []
+    for pooled in groups:
+        trees.append(mean_tree(pooled))
+        found.append(populations_of_modes(trees[-1].tree, rule.cut(trees[-1].tree))[trees[-1].of_events])
+        if len(found) == 2 and partitions.rand_index(*found) >= AGREED:
+            break
     agreement = [sum(partitions.rand_index(one, other) for other in found) for one in found]
     return trees[int(np.argmax(agreement))]
 

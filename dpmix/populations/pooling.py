@@ -33,7 +33,7 @@ def pooled_draws(run: Run, draws: Ints) -> Ints:
     """Return groups of draws, each with a mean density, int64 [groups, pooled draws].
 
     Every group has equally many draws of each chain if there are enough, and other draws than the other
-    groups. With few draws there are fewer groups.
+    groups, the latest first. With few draws there are fewer groups.
     """
     events = np.asarray(run.weights[tuple(draws[-1])]) * int(run.attributes["n_events"])
     heavy = int((events >= LEAST_EVENTS).sum())
@@ -43,7 +43,7 @@ def pooled_draws(run: Run, draws: Ints) -> Ints:
         count -= count % chains
     starts = (np.arange(GROUPS) + 0.5) / GROUPS
     groups: Ints = ((np.arange(count) + starts[:, None]) * (len(draws) / count)).astype(np.int64)
-    return np.unique(groups, axis=0)
+    return np.unique(groups, axis=0)[::-1]
 
 
 def mean_density(run: Run, draws: Ints) -> tuple[Array, Array, Array]:

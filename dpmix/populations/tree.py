@@ -14,10 +14,11 @@ Two steps find what a reader of the density would call a population:
    where it is deeper. The nearest two merge first; their distance is the height of the merge.
 
 A cut at height 2.5 separates populations that lie at least 2.5 standard deviations apart, if the density of
-the events falls by 29% between them, and nearer ones with a deeper valley. Two equal normals have a valley from 2 on, one of an eighth of their
-height at 2.5, of 29% at 2.85. Skewed and heavy-tailed populations show ripples, but not that far apart; their
-tails reach that far, but without a valley. docs/explanation/populations.md explains the choice of this rule
-and this height, and compares them with other rules on labelled and on simulated data.
+the events falls by 29% between them, and nearer ones with a deeper valley. Two equal normals have a valley
+from 2 on, one of an eighth of their height at 2.5, of 29% at 2.85. Skewed and heavy-tailed populations show
+ripples, but not that far apart; their tails reach that far, but without a valley.
+docs/explanation/populations.md explains the choice of this rule and this height, and compares them with other
+rules on labelled and on simulated data.
 """
 
 from __future__ import annotations
