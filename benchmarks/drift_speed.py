@@ -10,8 +10,8 @@ some of the points, and must give the sums of dpmix for 1,000 points before anyt
 thread; the contenders take turns, and the fastest of three rounds counts, because others may use the machine.
 
 The budget is the largest number of points whose covariance is fitted within an hour. Fits grow by factors of
-two until the next one would take longer than `--minutes`. The law time = a n^b is fitted to them and
-extrapolated; the memory of that many points is computed from the size of the arrays.
+two until the next one would take longer than `--minutes`. The law is time = c n, as the growth of a pass
+shows, with c from the longest fit; the memory of that many points is computed from the size of the arrays.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def grow(sizes: list[int], rounds: int) -> list[dict[str, float]]:
 
 
 def budget(first: int, minutes: float, threads: int) -> dict[str, Any]:
-    """Return seconds of fits by number of points, with neighbours, and the law that is fitted to them."""
+    """Return seconds of fits by number of points, neighbours included, and the points of an hour."""
     rows, n = [], first
     while not rows or rows[-1]["seconds"] < 60.0 * minutes / 2.0:
         started = time.perf_counter()
@@ -99,10 +99,8 @@ def budget(first: int, minutes: float, threads: int) -> dict[str, Any]:
         rows.append({"points": n, "seconds": time.perf_counter() - started, "steps": found.steps})
         print(threads, rows[-1], flush=True)
         n *= 2
-    logs = np.log([[row["points"], row["seconds"]] for row in rows])
-    power, level = np.polyfit(logs[:, 0], logs[:, 1], 1) if len(rows) > 1 else (1.0, logs[0, 1] - logs[0, 0])
-    largest = float(np.exp((np.log(HOUR) - level) / power))
-    return {"threads": threads, "fits": rows, "power": float(power), "points_in_an_hour": largest}
+    per_point = rows[-1]["seconds"] / n * 2
+    return {"threads": threads, "fits": rows, "points_in_an_hour": HOUR / per_point}
 
 
 def table_pass() -> str:
@@ -124,17 +122,14 @@ def table_growth() -> str:
 def table_budget() -> str:
     """Return the table of the largest fits."""
     lines = [
-        "| engine | largest fit measured | seconds | law | points in an hour, extrapolated | their memory |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "| engine | largest fit measured | seconds | points in an hour, extrapolated | their memory |",
+        "| --- | --- | --- | --- | --- |",
     ]
     for own in read_results("drift_speed")["results"]["budget"]:
         last, most = own["fits"][-1], float(f"{own['points_in_an_hour']:.1g}")
         engine, memory = f"CPU, threads: {own['threads']}", f"{most * POINT_BYTES / 1e9:.0f} GB"
-        lines.append(
-            f"| {engine} | {last['points']:,} | {last['seconds']:.0f} | n^{own['power']:.2f} | {most:,.0f} | "
-            f"{memory} |"
-        )
-    return "\n".join([*lines, "| CUDA | not measured: no GPU was available | | | | |"]) + "\n"
+        lines.append(f"| {engine} | {last['points']:,} | {last['seconds']:.0f} | {most:,.0f} | {memory} |")
+    return "\n".join([*lines, "| CUDA | not measured: no GPU was available | | | |"]) + "\n"
 
 
 def source() -> str:
