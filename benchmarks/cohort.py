@@ -23,17 +23,19 @@ from dpmix.engines.base import Engine
 from dpmix.engines.cohort import CohortEngine
 from dpmix.engines.cpu import CpuEngine
 from dpmix.model import cohort, gibbs
-from dpmix.model.mixture import State, mixture_of
+from dpmix.model.mixture import Ints, State, mixture_of
 from dpmix.model.prior import Prior
 from dpmix.model.streams import Key, Stream
 
 D, SAMPLES, FIRST = 14, 100, 3
 
 
-def one_sweep(state: State, engine: Engine, prior: Prior) -> State:
+def one_sweep(state: State, order: Ints | None, engine: Engine, prior: Prior) -> tuple[State, Ints | None]:
+    """Return the next state and the order of its components: the seeds of pruning hold for the old one."""
     key = Key(1, 0, state.iteration + 1)
-    stats = engine.draw_labels(mixture_of(state), key)
-    return gibbs.sweep(state, stats, prior, Stream(*key))[0]
+    stats = engine.draw_labels(mixture_of(state, order), key)
+    state, swept = gibbs.sweep(state, stats, prior, Stream(*key))
+    return state, swept.order
 
 
 def measure(n_events: int, n_components: int, rounds: int) -> dict[str, dict[str, float]]:
@@ -56,11 +58,12 @@ def measure(n_events: int, n_components: int, rounds: int) -> dict[str, dict[str
     }
     engines: dict[str, Engine] = {name: CohortEngine(events, starts) for name in groups}
     engines = {"pooled": CpuEngine(events), **engines}
+    orders: dict[str, Ints | None] = dict.fromkeys(states)
     times: dict[str, dict[str, float]] = {name: {"processor": np.inf, "wall": np.inf} for name in states}
     for turn in range(FIRST + rounds):
         for name, engine in engines.items():
             began = time.process_time(), time.perf_counter()
-            states[name] = one_sweep(states[name], engine, prior)
+            states[name], orders[name] = one_sweep(states[name], orders[name], engine, prior)
             took = time.process_time() - began[0], time.perf_counter() - began[1]
             if turn >= FIRST:
                 for unit, seconds in zip(times[name], took, strict=True):
