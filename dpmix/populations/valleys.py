@@ -67,7 +67,7 @@ class Separation:
         )
         gap = mean - other_mean
         direction: Array = np.linalg.solve((covariance + other_covariance) / 2.0, gap).astype(np.float64)
-        of_means = float(np.sqrt(max(gap @ direction, 0.0)))
+        of_means = float(np.sqrt(max(float(gap @ direction), 0.0)))
         if of_means >= FAR:
             return of_means
         (rows, first), (other_rows, second) = (self._projected(modes, direction) for modes in (one, other))
