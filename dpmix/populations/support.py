@@ -1,7 +1,7 @@
 """Populations that few draws contain are merged: the majority rule.
 
 A shallow valley of the mean density may be chance: some draws have it and others do not, and so do runs with
-different seeds. A population is reported if at least half of the draws contain it: as a branch of their own
+different seeds. A population is reported if more than half of the draws contain it: as a branch of their own
 tree, whatever its height. So a population does not depend on a height that differs a little between draws.
 
 T draws, K components, P populations, M points.
@@ -18,8 +18,8 @@ from dpmix.model.mixture import Array, Ints
 from dpmix.populations.partitions import SIMILAR, contingency
 from dpmix.populations.tree import Tree
 
-LEAST_SUPPORT = 0.5
-"""Least share of the draws that contain a population."""
+MAJORITY = 0.5
+"""A population is kept if a larger share of the draws contains it."""
 
 
 def support(trees: Sequence[Tree], labels: Ints, populations: Ints, n_populations: int) -> Array:
@@ -75,7 +75,7 @@ def _matches(inside: Ints, sizes: Ints) -> npt.NDArray[np.bool_]:
 def merge_unsupported(
     tree: Tree, own: Ints, shares: Array, trees: Sequence[Tree], labels: Ints, weights: Array
 ) -> tuple[Ints, Array]:
-    """Merge each population that fewer than half of the draws contain with its neighbour in the tree.
+    """Merge each population that at most half of the draws contain with its neighbour in the tree.
 
     This is the majority rule of consensus trees (Margush and McMorris 1981, Bull. Math. Biol. 43:239).
 
@@ -101,7 +101,7 @@ def merge_unsupported(
     while len(left) > 1:
         supported = support(trees, labels, shares[:, left].argmax(axis=1), len(left))
         supported = np.nan_to_num(supported)  # a population without points has none
-        if supported.min() >= LEAST_SUPPORT:
+        if supported.min() > MAJORITY:
             break
         weak = left.pop(int(supported.argmin()))
         sides = modes[tree.merges]

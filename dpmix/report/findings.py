@@ -8,7 +8,7 @@ from dpmix.model.mixture import Ints
 from dpmix.populations.convergence import BAD_R_HAT, r_hat_limit
 from dpmix.populations.result import INTERVAL, Gating
 from dpmix.populations.strategy import GOOD
-from dpmix.populations.support import LEAST_SUPPORT
+from dpmix.populations.support import MAJORITY
 from dpmix.report.labels import label, percent, shares
 from dpmix.runs.diagnostics import truncation_warning_of, who_disagrees
 from dpmix.runs.effective_size import MIN_DRAWS
@@ -171,11 +171,11 @@ def _sentence(warning: str | None) -> str | None:
 def _low_support(gating: Gating) -> str | None:
     if len(gating.draws) < 2:
         return None
-    weak = np.flatnonzero(gating.support < LEAST_SUPPORT)
+    weak = np.flatnonzero(gating.support <= MAJORITY)
     if not len(weak):
         return None
     return (
-        f"Low support: fewer than half of the draws contain {count(len(weak), 'population')}: "
+        f"Low support: at most half of the draws contain {count(len(weak), 'population')}: "
         f"{numbers_of(weak)}."
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dpmix.populations.result import Gating, interval
-from dpmix.populations.support import LEAST_SUPPORT
+from dpmix.populations.support import MAJORITY
 from dpmix.report import templates
 from dpmix.report.coarseness import caption, coarseness_plot
 from dpmix.report.embedding import MAP_NOTE, map_caption
@@ -136,7 +136,7 @@ def _rows(gating: Gating) -> list[dict[str, Any]]:
             "mixing": mixing_cells(gating, p),
             "apart": p in apart,
             "support": f"{gating.support[p]:.0%}",
-            "weak": bool(gating.support[p] < LEAST_SUPPORT),
+            "weak": bool(gating.support[p] <= MAJORITY),
             "certainty": f"{gating.certainty[p]:.1%}" if sizes[p] else "",
         }
         for p in range(gating.n_populations)

@@ -1,4 +1,4 @@
-"""Populations that fewer than half of the draws contain are merged with their neighbours."""
+"""Populations that at most half of the draws contain are merged with their neighbours."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ def test_populations_of_all_draws_stay() -> None:
     np.testing.assert_array_equal(points, POINTS)
 
 
-def test_half_of_the_draws_are_enough() -> None:
-    own, _ = merged(ALL, WITHOUT_LAST)
+def test_more_than_half_of_the_draws_are_enough() -> None:
+    own, _ = merged(ALL, ALL, WITHOUT_LAST)
     np.testing.assert_array_equal(own, np.arange(4))
 
 
-def test_a_population_of_few_draws_joins_its_neighbour_in_the_tree() -> None:
-    own, points = merged(ALL, WITHOUT_LAST, WITHOUT_LAST)
+def test_a_population_of_half_the_draws_joins_its_neighbour_in_the_tree() -> None:
+    own, points = merged(ALL, WITHOUT_LAST)
     np.testing.assert_array_equal(own, [0, 1, 2, 2])
     np.testing.assert_array_equal(points, np.minimum(POINTS, 2))
 
