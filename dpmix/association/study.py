@@ -73,7 +73,7 @@ def median_responses(draws: SampleDraws, design: Design) -> tuple[Responses, Int
     units : float64 [Q]
     """
     if np.isnan(draws.medians).all():
-        raise DataError("--expression: samples.nc has no medians, as of a hierarchical run; leave it out")
+        raise DataError("--expression: samples.nc has no medians; run dpmix gate again, or leave it out")
     enough = draws.counts.mean(axis=0) >= LEAST_EVENTS
     medians = np.where(enough[..., None], draws.medians.astype(np.float64), np.nan)  # [U, S, P, D]
     means, variances = medians.mean(axis=0), medians.var(axis=0)
