@@ -3,10 +3,7 @@
 //
 // The callers, dpmix.engines.cpu and dpmix.engines.exact, check shapes and values.
 
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <optional>
@@ -14,9 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "bindings.hpp"
 #include "engine.hpp"
-
-namespace nb = nanobind;
 
 namespace dpmix {
 
@@ -72,14 +68,14 @@ const Sweep& sweep_named(const std::string& name) {
 
 namespace {
 
-using Events = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using Doubles1 = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Doubles2 = nb::ndarray<const double, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using Doubles3 = nb::ndarray<const double, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
-using Starts = std::optional<nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>>;
-using Weights = std::optional<nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>>;
-using DoublesOut1 = nb::ndarray<double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using DoublesOut2 = nb::ndarray<double, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Events = ArrayOf<const float, 2>;
+using Doubles1 = ArrayOf<const double, 1>;
+using Doubles2 = ArrayOf<const double, 2>;
+using Doubles3 = ArrayOf<const double, 3>;
+using Starts = std::optional<ArrayOf<const std::int64_t, 1>>;
+using Weights = std::optional<ArrayOf<const float, 1>>;
+using DoublesOut1 = ArrayOf<double, 1>;
+using DoublesOut2 = ArrayOf<double, 2>;
 
 // The state of n sums [4][n] (exact.hpp) in a caller's array.
 Sums sums_in(DoublesOut2& state) { return {state.data(), state.shape(1)}; }
@@ -125,8 +121,8 @@ class CpuEngine {
                   sample_weights(sample_starts, weights)) {}
 
     void draw_labels(Doubles1 log_constants, Doubles2 means, Doubles3 whiteners,
-                     nb::ndarray<const std::uint16_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> now,
-                     std::uint64_t seed, std::uint32_t chain, std::uint32_t iteration, DoublesOut2 state) {
+                     ArrayOf<const std::uint16_t, 1> now, std::uint64_t seed, std::uint32_t chain,
+                     std::uint32_t iteration, DoublesOut2 state) {
         const nb::gil_scoped_release released;
         engine_.draw_labels(parameters(log_constants, means, whiteners), now.data(), {seed, chain, iteration},
                             sums_in(state));
@@ -138,10 +134,8 @@ class CpuEngine {
     }
 
     void memberships(Doubles1 log_constants, Doubles2 means, Doubles3 whiteners,
-                     nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> populations,
-                     std::size_t start,
-                     nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu> memberships,
-                     DoublesOut1 log_densities) {
+                     ArrayOf<const std::int32_t, 1> populations, std::size_t start,
+                     ArrayOf<float, 2> memberships, DoublesOut1 log_densities) {
         const nb::gil_scoped_release released;
         const Parameters from = parameters(log_constants, means, whiteners);
         engine_.memberships(from, {static_cast<int>(memberships.shape(1)), populations.data()}, start,
@@ -149,8 +143,7 @@ class CpuEngine {
     }
 
     // False if the chain has no labels of that many components; nothing is added then.
-    bool divide(nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> pairs,
-                nb::ndarray<const std::int8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> sides,
+    bool divide(ArrayOf<const std::int32_t, 1> pairs, ArrayOf<const std::int8_t, 1> sides,
                 Doubles1 log_constants, Doubles2 means, Doubles3 whiteners, std::uint64_t seed,
                 std::uint32_t chain, std::uint32_t iteration, int word, DoublesOut2 state) {
         const nb::gil_scoped_release released;
@@ -160,14 +153,13 @@ class CpuEngine {
     }
 
     // Writes labels to `out` [N]; false if the chain has none.
-    bool labels(std::uint32_t chain,
-                nb::ndarray<std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> out) const {
+    bool labels(std::uint32_t chain, ArrayOf<std::int32_t, 1> out) const {
         const nb::gil_scoped_release released;
         return engine_.copy_labels(chain, out.data());
     }
 
     void log_densities(Doubles1 log_constants, Doubles2 means, Doubles3 whiteners, Events events,
-                       nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu> out) const {
+                       ArrayOf<float, 2> out) const {
         const Parameters from = parameters(log_constants, means, whiteners);
         engine_.log_densities(from, events.data(), static_cast<int>(events.shape(0)), out.data());
     }

@@ -1,22 +1,10 @@
 // The part of dpmix.kernels._cpu for dpmix.drift: Vecchia's likelihood on NumPy arrays.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
-#include <nanobind/stl/string.h>
-
-#include <string>
-
+#include "bindings.hpp"
 #include "vecchia.hpp"
 
-namespace nb = nanobind;
-
 namespace dpmix {
-
-const Sweep& sweep_named(const std::string& name);  // module.cpp
-
 namespace {
 
-template <class Number, std::size_t DIMENSIONS>
-using ArrayOf = nb::ndarray<Number, nb::ndim<DIMENSIONS>, nb::c_contig, nb::device::cpu>;
 using In = ArrayOf<const double, 1>;
 
 void neighbours(In times, ArrayOf<const std::int64_t, 1> order, ArrayOf<std::int32_t, 2> out) {

@@ -1,20 +1,10 @@
 // The part of dpmix.kernels._cpu for dpmix.explore: the pass of a Gaussian process on NumPy arrays.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
-#include <nanobind/stl/string.h>
-
+#include "bindings.hpp"
 #include "judged.hpp"
 
-namespace nb = nanobind;
-
 namespace dpmix {
-
-const Sweep& sweep_named(const std::string& name);  // module.cpp
-
 namespace {
 
-template <class Number, std::size_t DIMENSIONS>
-using ArrayOf = nb::ndarray<Number, nb::ndim<DIMENSIONS>, nb::c_contig, nb::device::cpu>;
 using In1 = ArrayOf<const float, 1>;
 using In2 = ArrayOf<const float, 2>;
 using Out = ArrayOf<float, 1>;

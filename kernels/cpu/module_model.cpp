@@ -1,19 +1,13 @@
 // The part of dpmix.kernels._cpu for dpmix.model: conjugate draws and label swaps on NumPy arrays, and a
 // generator.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
-
+#include "bindings.hpp"
 #include "conjugate.hpp"
 #include "generator.hpp"
 #include "swaps.hpp"
 
-namespace nb = nanobind;
-
 namespace dpmix {
 namespace {
 
-template <class Number, std::size_t DIMENSIONS>
-using ArrayOf = nb::ndarray<Number, nb::ndim<DIMENSIONS>, nb::c_contig, nb::device::cpu>;
 using In1 = ArrayOf<const double, 1>;
 using In2 = ArrayOf<const double, 2>;
 using In3 = ArrayOf<const double, 3>;
