@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from dpmix.inputs import atoms
 from dpmix.inputs.atoms import Atom
 from dpmix.inputs.fcs import Spillover
@@ -159,3 +161,10 @@ class Events:
     report: Report
     data_hash: str
     spillovers: tuple[Spillover | None, ...] = ()
+
+    def rows_in_file(self, sample: int, start: int, stop: int) -> Ints:
+        """Return the rows in its file of events start..stop-1, all of one sample, int64 [stop - start]."""
+        if self.rows is not None:
+            return self.rows[start:stop]
+        first = self.sample_starts[sample]
+        return np.arange(start - first, stop - first)

@@ -65,10 +65,9 @@ def assign_events(
             for start in range(int(first), end, BLOCK):
                 stop = min(start + BLOCK, end)
                 mean, log_density, counts = average_draws(found, engine, start, stop, ratios, random, own)
-                rows = np.arange(start, stop) - first if events.rows is None else events.rows[start:stop]
                 block = Block(
                     sample=sample,
-                    rows=rows,
+                    rows=events.rows_in_file(sample, start, stop),
                     values=scaling.to_transformed(events.values[start:stop]).astype(np.float32),
                     memberships=mean,
                     log_density=log_density,

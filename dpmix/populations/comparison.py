@@ -102,7 +102,7 @@ def compare(
     counted: dict[str, Ints] = {}
     for sample, own in enumerate(events.sources):
         first, end = (int(at) for at in events.sample_starts[sample : sample + 2])
-        rows = np.arange(end - first) if events.rows is None else events.rows[first:end]
+        rows = events.rows_in_file(sample, first, end)
         populations = population[first:end]
         everywhere = np.bincount(populations, minlength=n_populations)
         for name, members in gates.members(own).items():

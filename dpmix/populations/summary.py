@@ -46,7 +46,7 @@ class Summary:
     population: npt.NDArray[np.int32]
     counter: Counter
     medians: Medians
-    _n_added: int = 0
+    n_added: int = 0
 
     @classmethod
     def empty(cls, events: Events, found: Populations) -> Summary:
@@ -67,8 +67,8 @@ class Summary:
     def add(self, block: Block, counts: Ints) -> None:
         """Add the next block of `dpmix.populations.assign.assign_events`, in its order."""
         population, n_populations = block.population, len(self.certainty)
-        self.population[self._n_added : self._n_added + len(population)] = population
-        self._n_added += len(population)
+        self.population[self.n_added : self.n_added + len(population)] = population
+        self.n_added += len(population)
         self.counts[:, block.sample] += counts
         self.sizes[block.sample] += np.bincount(population, minlength=n_populations)
         self.certainty += np.bincount(population, block.probability, n_populations)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,7 +17,7 @@ from dpmix.populations.sample_draws import SampleDraws
 from dpmix.report import association_figures, association_page
 from dpmix.runs.effective_size import r_hat_and_ess
 from dpmix.system.extras import require_extra
-from dpmix.system.files import check_outputs, replacing, write_text, writing
+from dpmix.system.files import check_outputs, csv_text, replacing, write_text, writing
 
 log = logging.getLogger("dpmix")
 
@@ -90,8 +88,8 @@ def associate(
         log.warning(warning)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    write_text(folder / TABLE, _text(_rows(study, false_share)))
-    write_text(folder / OUTLIERS, _text(_outlier_rows(study)))
+    write_text(folder / TABLE, csv_text(_rows(study, false_share)))
+    write_text(folder / OUTLIERS, csv_text(_outlier_rows(study)))
     write_model(folder / MODEL, study)
     association_figures.write_figures(folder / "figures", study, false_share, seed)
     write_text(folder / PAGE, association_page.render(study, false_share, seed, warnings))
@@ -152,13 +150,6 @@ def _outlier_rows(study: Study) -> Iterator[Sequence[object]]:
         channel = study.draws.channels[one.channel] if one.channel >= 0 else ""
         phenotype = study.draws.phenotypes[one.population]
         yield [one.sample, one.population + 1, phenotype, channel, f"{one.weight:.3g}"]
-
-
-def _text(rows: Iterator[Sequence[object]]) -> str:
-    """Return CSV text."""
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows(rows)
-    return out.getvalue()
 
 
 def write_model(path: Path, study: Study) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +13,7 @@ from dpmix.errors import DataError
 from dpmix.inputs.opening import find_places, open_places
 from dpmix.report import drift_page
 from dpmix.report.drift_figure import png
-from dpmix.system.files import check_outputs, replacing, write_text, writing
+from dpmix.system.files import check_outputs, csv_text, replacing, write_text, writing
 
 log = logging.getLogger("dpmix")
 
@@ -93,7 +91,7 @@ def drift(
         with writing(path), replacing(path) as temporary:
             temporary.write_bytes(image)
     result = Study(tuple(one for one, _ in found), tuple(problems))
-    write_text(folder / TABLE, _table(result))
+    write_text(folder / TABLE, csv_text(_rows(result)))
     lines = [summary(one) for one in result.recordings]
     write_text(folder / PAGE, drift_page.render(result.recordings, lines, problems, drawn))
     return result
@@ -126,9 +124,3 @@ def _rows(found: Study) -> Iterator[Sequence[object]]:
     for problem in found.problems:
         name, _, text = problem.partition(": ")
         yield [name, "", "not judged", *[""] * 8, text]
-
-
-def _table(found: Study) -> str:
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows(_rows(found))
-    return out.getvalue()

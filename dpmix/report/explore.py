@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import logging
 import re
 from collections.abc import Iterator, Sequence
@@ -26,7 +24,7 @@ from dpmix.populations import find
 from dpmix.populations.find import Populations
 from dpmix.populations.phenotypes import phenotypes, thresholds
 from dpmix.populations.task import Task, prepare
-from dpmix.system.files import write_text, writing
+from dpmix.system.files import csv_text, write_text, writing
 
 log = logging.getLogger("dpmix")
 
@@ -119,7 +117,7 @@ def explore(
     noise = float(np.sqrt(explorer.posterior.judged.covariance.noise))
     step = Step(path, judgements, found, noise, len(task.events.values))
     progress = _progress(folder / PROGRESS, step)
-    write_text(path, _text(_screen_rows(task, populations, explorer, rows, checks)))
+    write_text(path, csv_text(_screen_rows(task, populations, explorer, rows, checks)))
     write_text(folder / PROGRESS, progress)
     return step
 
@@ -166,9 +164,8 @@ def _screen_rows(
     yield [NAME, EVENT, JUDGEMENT, CHECK, "mean", "sd", "population", "phenotype", *percentiles]
     samples = np.searchsorted(events.sample_starts, rows, side="right") - 1
     for k, row in enumerate(rows.tolist()):
-        first = int(events.sample_starts[samples[k]])
         yield [
-            *(events.samples[samples[k]], row - first if events.rows is None else int(events.rows[row]), ""),
+            *(events.samples[samples[k]], int(events.rows_in_file(samples[k], row, row + 1)[0]), ""),
             "yes" if checks[k] else "",
             *(f"{posterior.mean[row]:.3f}", f"{posterior.sd[row]:.3f}", own[k] + 1, names[own[k]]),
             *(
@@ -233,7 +230,7 @@ def _phenotypes(task: Task, populations: Populations, sample: Array, of_sample: 
 def _progress(path: Path, step: Step) -> str:
     """Return progress.csv with a further row."""
     try:
-        before = path.read_text(encoding="utf-8") if path.exists() else _text([COLUMNS])
+        before = path.read_text(encoding="utf-8") if path.exists() else csv_text([COLUMNS])
     except (OSError, ValueError):
         before = ""
     if before.partition("\n")[0] != ",".join(COLUMNS):
@@ -248,13 +245,7 @@ def _progress(path: Path, step: Step) -> str:
         row += [f"{value:.0f}" for value in (found.number, found.low, found.high)]
         row += [f"{value:.3f}" for value in (found.precision, found.recall)]
         row += [found.checks, found.hits]
-    return before + _text([row])
-
-
-def _text(rows: Iterator[Sequence[object]] | Sequence[Sequence[object]]) -> str:
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows(rows)
-    return out.getvalue()
+    return before + csv_text([row])
 
 
 def summary(step: Step) -> list[str]:

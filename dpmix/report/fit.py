@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ from dpmix.populations.misfit import TAIL
 from dpmix.populations.result import Gating, interval
 from dpmix.report import shifts
 from dpmix.runs.reader import Run
-from dpmix.system.files import write_text
+from dpmix.system.files import csv_text, write_text
 
 TABLE = "fit.csv"
 HEAD = ("sample", "population", "proportion", "low", "high", "events", "misfit", "expected", "limit", "fits")
@@ -38,22 +37,20 @@ def write_fit(folder: Path, gating: Gating, run: Run) -> None:
     """
     fit = gating.fit
     assert fit is not None
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(HEAD)
+    rows: list[Sequence[object]] = [HEAD]
     standard, limits = fit.standard, fit.standard.limits
     mean, low, high = interval(gating.proportions)
     for s, sample in enumerate(gating.samples):
         events = fit.events[s]
         whole = float((standard.expected * events).sum() / max(events.sum(), 1))
-        table.writerow(
+        rows.append(
             [sample, "all", 1, 1, 1, events.sum(), fit.misfit[s], whole, standard.limit, _word(fit.fits[s])]
         )
         for p in range(gating.n_populations):
             misfit = fit.tails[s, p] / events[p] if events[p] else ""
             row = [sample, p + 1, mean[s, p], low[s, p], high[s, p], events[p], misfit]
-            table.writerow([*row, standard.expected[p], limits[p], _word(fit.population_fits[s, p])])
-    write_text(folder / TABLE, text.getvalue())
+            rows.append([*row, standard.expected[p], limits[p], _word(fit.population_fits[s, p])])
+    write_text(folder / TABLE, csv_text(rows))
     if fit.shifts is not None:
         drawn = np.moveaxis(fit.shifts, 0, 1) * run.constants["channel_sds"]
         shifts.write_shifts(folder / shifts.TABLE, drawn, gating.samples, gating.channels)

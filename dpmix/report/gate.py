@@ -188,7 +188,6 @@ def _write_events(
     `moved`, float32 [S, D], is subtracted from the values that are written. `own` has the weights and shifts
     of samples that are not in the run. `explored` has the events like those judged as wanted.
     """
-    done = 0
     summary = Summary.empty(task.events, found)
     with event_files.open_writers(
         folder,
@@ -204,8 +203,8 @@ def _write_events(
         for block, counts in assign_events(task, found, summary.medians, own):
             summary.add(block, counts)
             if explored is not None:
-                block = replace(block, explored=explored.is_found[done : done + len(block.rows)])
-            done += len(block.rows)
+                own_events = slice(summary.n_added - len(block.rows), summary.n_added)
+                block = replace(block, explored=explored.is_found[own_events])
             writers.write(
                 block if moved is None else replace(block, values=block.values - moved[block.sample])
             )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +15,7 @@ from dpmix.populations.result import Gating, interval
 from dpmix.report.drawing import new_figure
 from dpmix.report.labels import shortened
 from dpmix.runs.reader import Run
-from dpmix.system.files import write_text
+from dpmix.system.files import csv_text, write_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -83,13 +81,11 @@ def write_shifts(path: Path, draws: Array, samples: Sequence[str], channels: Seq
     DataError
         The file cannot be written.
     """
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(["sample", "channel", "shift", "low", "high"])
-    for sample, rows in zip(samples, np.stack(interval(draws), axis=-1), strict=True):
-        for channel, numbers in zip(channels, rows.tolist(), strict=True):
-            table.writerow([sample, channel, *numbers])
-    write_text(path, text.getvalue())
+    rows: list[Sequence[object]] = [("sample", "channel", "shift", "low", "high")]
+    for sample, intervals in zip(samples, np.stack(interval(draws), axis=-1), strict=True):
+        for channel, numbers in zip(channels, intervals.tolist(), strict=True):
+            rows.append((sample, channel, *numbers))
+    write_text(path, csv_text(rows))
 
 
 def shift_figure(run: Run) -> Figure:

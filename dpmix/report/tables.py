@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +17,7 @@ from dpmix.populations.result import QUANTILES, Gating, interval
 from dpmix.populations.sample_draws import FILE, SampleDraws
 from dpmix.populations.strategy import Gate, Strategy
 from dpmix.report.gatingml import NamedGates, gate_name
-from dpmix.system.files import write_text, writing
+from dpmix.system.files import csv_text, write_text, writing
 
 TABLES = ("populations.csv", "proportions.csv", "tree.json")
 
@@ -207,11 +205,7 @@ def _explored_rows(gating: Gating) -> Iterator[Sequence[object]]:
 
 def _lines(rows: Iterable[Sequence[object]]) -> str:
     """Return CSV text; numbers have six digits, unknown values are empty."""
-    out = io.StringIO()
-    table = csv.writer(out, lineterminator="\n")
-    for row in rows:
-        table.writerow([_cell(value) for value in row])
-    return out.getvalue()
+    return csv_text([_cell(value) for value in row] for row in rows)
 
 
 def _cell(value: object) -> object:
