@@ -9,7 +9,7 @@ labelled case, cells of the hidden population are left out at random until it ha
 
 A start has three hidden cells and 17 random others. A screen has 20 events. All ways but the linear one score
 events by the posterior mean of the same Gaussian process. The linear classifier is logistic regression with
-balanced classes, and its screens are the events closest to its boundary. `mistakes` is feedback of which 5%
+balanced classes, and its screens are the events closest to its boundary. `mistakes` is feedback; 5% of it
 is wrong. `determinantal` chooses the first event of a screen as GP-UCB does, and the others by the
 determinant of their posterior covariance among those that may be best (GP-UCB-PE, Contal et al. 2013, ECML).
 

@@ -31,7 +31,7 @@ REMOTE = 4.0
 """An event whose mean is more posterior standard deviations below `HALF` is not wanted: 3 in 100,000 are."""
 
 LEAST_THRESHOLD = 0.3
-"""Below it, the expected F1 counts on events of which little is known; thresholds are at most `HALF`."""
+"""Below it, the expected F1 counts on events about which little is known; thresholds are at most `HALF`."""
 
 TIE = 0.01
 """Thresholds whose expected F1 is this close count as equal. The lowest also finds cells of other files."""

@@ -1,4 +1,4 @@
-"""The next screen: events with the highest upper confidence bound, of which none repeats another.
+"""The next screen: events with the highest upper confidence bound, none of them repeating another.
 
 GP-UCB (Srinivas, Krause, Kakade and Seeger 2010, ICML, theorem 1), with a batch by hallucinated updates
 (GP-BUCB, Desautels, Krause and Burdick 2014, J. Mach. Learn. Res. 15:3873): an event that is chosen counts as
@@ -25,7 +25,7 @@ DELTA = 0.1
 """The regret bound of GP-UCB with the slider at 1 fails with at most this probability."""
 
 POOL = 1_024
-"""Events with the highest bounds, of which a screen is chosen. A bound only falls while others are chosen."""
+"""Events with the highest bounds; a screen is chosen from them. Bounds only fall while others are chosen."""
 
 
 def confidence(n_events: int, screen: int) -> float:

@@ -20,7 +20,7 @@ def problem(n_events: int, dim: int, n: int, shape: Shape = "gaussian") -> tuple
 
 
 def exact(events: Floats, covariance: Covariance, n: int, values: Array) -> tuple[Array, Array]:
-    """Return mean and variance in float64 by the textbook, of which the first n events are judged."""
+    """Return mean and variance in float64 by the textbook; the first n events are judged."""
     points = events[:n].astype(np.float64)
     known = covariance.between(points, points) + covariance.noise * np.eye(n)
     across = covariance.between(events, points)

@@ -289,7 +289,7 @@ def test_the_events_of_the_run_file_decide(folder: Path) -> None:
 def test_the_mean_density_that_agrees_with_the_others_defines_the_populations(
     folder: Path, splits: list[int], n_found: int
 ) -> None:
-    """Five groups of draws, each with its mean density, of which some divide a population."""
+    """Five groups of draws, each with its mean density; some of them divide a population."""
     a_pair = normals((0.3, (-1.2, 0.0), 0.6), (0.3, (1.2, 0.0), 0.6), (0.4, (0.0, 20.0), 1.0))
     one = replace(
         a_pair,
