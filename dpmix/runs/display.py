@@ -14,6 +14,8 @@ from rich.progress import BarColumn, Task, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 from rich.text import Text
 
+from dpmix.system.console import ignoring_closed_terminal
+
 if TYPE_CHECKING:
     from dpmix.runs.loop import SweepReport
 
@@ -70,6 +72,7 @@ class ProgressDisplay(logging.Handler):
         self._next_line: float | None = None
         self._unprinted = ""
 
+    @ignoring_closed_terminal()
     def on_sweep(self, progress: SweepReport) -> None:
         """Show a sweep, or a step of Bayesian EM; of chains run in lockstep, the first."""
         if self._quiet or (progress.kind == "mcmc" and progress.chain > 0):
@@ -91,6 +94,7 @@ class ProgressDisplay(logging.Handler):
                 parts += [f"{speed} {unit}s/s", f"{limit}{TIME_REMAINING.render(task)} remaining"]
             self._line(", ".join([*parts, state]))
 
+    @ignoring_closed_terminal()
     def emit(self, record: logging.LogRecord) -> None:
         """Show a record of the log: the progress of other work as a bar, anything else as a line."""
         share, work = getattr(record, "share", None), getattr(record, "work", "")
@@ -109,6 +113,7 @@ class ProgressDisplay(logging.Handler):
         logger.setLevel(self.level)
         return self
 
+    @ignoring_closed_terminal()
     def __exit__(self, *_: object) -> None:
         logger = logging.getLogger("dpmix")
         logger.removeHandler(self)

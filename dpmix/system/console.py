@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import TextIOWrapper
 
 WINDOWS_SHELL = os.name == "nt"  # its shells know double quotes, and no backslash before a character
@@ -42,3 +45,14 @@ def leave_closed_terminal() -> None:
         except OSError:
             os.dup2(nowhere, descriptor)
     os.close(nowhere)
+
+
+@contextmanager
+def ignoring_closed_terminal() -> Iterator[None]:
+    """Ignore the error of writing to a terminal that has been closed: SIGHUP, just after it, ends a run."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        leave_closed_terminal()

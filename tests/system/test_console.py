@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import io
+import logging
 import os
 import signal
 import subprocess
@@ -15,9 +18,11 @@ from pathlib import Path
 
 import pytest
 from platforms import not_on
+from rich.console import Console
 from whole_runs import a_config, assert_draws_of, assert_identical, dpmix, write_events
 
 from dpmix.config.write import to_yaml
+from dpmix.runs.display import ProgressDisplay
 from dpmix.runs.mcmc import run_mcmc
 from dpmix.runs.reader import open_run
 from dpmix.system import console, window
@@ -94,17 +99,32 @@ def test_closing_the_terminal_stops_a_run_after_its_sweep(tmp_path: Path) -> Non
     )
     os.close(its_end)
     shown = b""
-    while not path.exists() or open_run(path).committed < 3:
-        assert process.poll() is None
+    bar = "\u2501".encode()
+    while not path.exists() or open_run(path).committed < 3 or bar not in shown:
+        assert process.poll() is None, "it ended, or there was no progress bar"
         time.sleep(0.01)
         with suppress(BlockingIOError):
             shown += os.read(terminal, 65536)
-    assert "\u2501".encode() in shown, "there was no progress bar"
     os.close(terminal)
     assert process.wait(timeout=60) == 128 + signal.SIGHUP
     assert 3 <= assert_draws_of(tmp_path / "whole.h5", path) < 400
     run_mcmc(a_config(tmp_path, str(path), **RUN), resume=True)
     assert_identical(tmp_path / "whole.h5", path)
+
+
+def test_writing_to_a_terminal_just_closed_is_no_error() -> None:
+    class Closed(io.StringIO):
+        number = errno.EIO
+
+        def write(self, text: str) -> int:
+            raise OSError(self.number, "of this test")
+
+    record = logging.LogRecord("dpmix", logging.WARNING, "", 0, "text", None, None)
+    display = ProgressDisplay(console=Console(file=Closed()))
+    display.emit(record)
+    Closed.number = errno.ENOSPC
+    with pytest.raises(OSError, match="of this test"):
+        display.emit(record)
 
 
 @not_on("windows", because="Windows has no SIGHUP")
