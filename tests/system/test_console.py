@@ -28,7 +28,8 @@ from dpmix.runs.reader import open_run
 from dpmix.system import console, window
 from dpmix.system.stop import Stop
 
-RUN = {"model": {"components": 8}, "mcmc": {"burn_in": 10, "draws": 400}}
+DRAWS = 1500  # some seconds: the terminal must close before the last
+RUN = {"model": {"components": 8}, "mcmc": {"burn_in": 10, "draws": DRAWS}}
 
 
 @pytest.fixture(autouse=True)
@@ -107,7 +108,7 @@ def test_closing_the_terminal_stops_a_run_after_its_sweep(tmp_path: Path) -> Non
             shown += os.read(terminal, 65536)
     os.close(terminal)
     assert process.wait(timeout=60) == 128 + signal.SIGHUP
-    assert 3 <= assert_draws_of(tmp_path / "whole.h5", path) < 400
+    assert 3 <= assert_draws_of(tmp_path / "whole.h5", path) < DRAWS
     run_mcmc(a_config(tmp_path, str(path), **RUN), resume=True)
     assert_identical(tmp_path / "whole.h5", path)
 
