@@ -82,6 +82,12 @@ def test_commands_to_copy_are_quoted_for_the_shell(monkeypatch: pytest.MonkeyPat
     assert console.quoted(r"C:\data\run.h5") == r"C:\data\run.h5"
 
 
+def own_terminal() -> None:
+    """Make stdin the terminal of this process, with SIGHUP as if the tests did not run under nohup."""
+    fcntl.ioctl(0, termios.TIOCSCTTY)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 @not_on("windows", because="Windows has no SIGHUP")
 def test_closing_the_terminal_stops_a_run_after_its_sweep(tmp_path: Path) -> None:
     write_events(tmp_path / "events.npy", 2000)
@@ -96,7 +102,7 @@ def test_closing_the_terminal_stops_a_run_after_its_sweep(tmp_path: Path) -> Non
         stdout=its_end,
         stderr=its_end,
         start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY),
+        preexec_fn=own_terminal,
     )
     os.close(its_end)
     shown = b""
