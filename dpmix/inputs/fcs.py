@@ -33,7 +33,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmix.errors import DataError
-from dpmix.inputs.fcs_evidence import CLOCK, Clock, DataSet
+from dpmix.inputs.fcs_evidence import CLOCK, Clock, DataSet, Owner
 from dpmix.inputs.fcs_place import place_events, stated_places
 from dpmix.inputs.fcs_text import (
     AGAIN,
@@ -125,6 +125,10 @@ class Header:
         Little- or big-endian.
     data_start : int
         First byte of the events in the file.
+    place_by : "HEADER" or "TEXT"
+        Who states this place; HEADER where both do.
+    place_is_chosen : bool
+        Nothing in the file shows that this place is right; the user chose it.
     analysis : (int, int)
         First byte of ANALYSIS in the file and its length in bytes, (0, 0) where it has none.
     row : numpy dtype
@@ -148,11 +152,13 @@ class Header:
     text: tuple[tuple[bytes, bytes], ...] = field(repr=False)
     byte_order: Order
     data_start: int = field(repr=False)
+    place_by: Owner = field(repr=False)
+    place_is_chosen: bool = field(repr=False)
     analysis: tuple[int, int] = field(repr=False)
     row: np.dtype[np.void] = field(repr=False)
 
 
-def read_header(path: str | Path, data_set: int = 1) -> Header:
+def read_header(path: str | Path, data_set: int = 1, choice: Owner | None = None) -> Header:
     """Read the metadata of a data set of an FCS file.
 
     Parameters
@@ -160,6 +166,9 @@ def read_header(path: str | Path, data_set: int = 1) -> Header:
     path : str or Path
     data_set : int
         Number of the data set in the file, from 1.
+    choice : "HEADER" or "TEXT", optional
+        Whose place of the events is used where the two differ and nothing in the file shows which is right;
+        default: neither, and the file is refused.
 
     Raises
     ------
@@ -173,7 +182,7 @@ def read_header(path: str | Path, data_set: int = 1) -> Header:
             if not 1 <= data_set <= len(offsets):
                 raise DataError(f"{path}: found {len(offsets)} data sets, need one of them, got {data_set}")
             try:
-                return _read_data_set(file, path, data_set, offsets)
+                return _read_data_set(file, path, data_set, offsets, choice)
             except DataError as error:
                 others = [f"{path}::{k}" for k in range(1, len(offsets) + 1) if k != data_set]
                 if not others:
@@ -186,7 +195,9 @@ def read_header(path: str | Path, data_set: int = 1) -> Header:
         raise DataError(f"{path}: {error.strerror or error}, need a readable FCS file") from error
 
 
-def _read_data_set(file: BinaryIO, path: Path, data_set: int, offsets: list[int]) -> Header:
+def _read_data_set(
+    file: BinaryIO, path: Path, data_set: int, offsets: list[int], choice: Owner | None
+) -> Header:
     """Read the metadata of a data set, given the offsets of all data sets of the file."""
     text = read_text(file, path, offsets[data_set - 1])
     data = DataSet.of(file, path, offsets[data_set - 1], text)
@@ -198,7 +209,7 @@ def _read_data_set(file: BinaryIO, path: Path, data_set: int, offsets: list[int]
     types, warnings = _channel_types(data, order)
     channels = tuple(_channel(keywords, n, kind.kind in "uV", path) for n, kind in enumerate(types, start=1))
     row = np.dtype([(f"c{k}", kind) for k, kind in enumerate(types)])
-    found = place_events(data, row, _clocks(channels, order))
+    found = place_events(data, row, _clocks(channels, order), choice)
     notes = [f"data set {data_set} of {len(offsets)} in the file"] if len(offsets) > 1 else []
     spillover, problem = _spillover(keywords)
     instrument = keywords.get("cyt", "").strip()
@@ -221,6 +232,8 @@ def _read_data_set(file: BinaryIO, path: Path, data_set: int, offsets: list[int]
         text=text.pairs,
         byte_order=order,
         data_start=data.offset + found.first,
+        place_by=found.owner,
+        place_is_chosen=found.is_chosen,
         analysis=_place_analysis(data),
         row=row,
     )

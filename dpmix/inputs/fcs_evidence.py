@@ -15,7 +15,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -38,10 +38,13 @@ BLANK = re.compile(rb"[ \t\r\n\0]*")
 CHECKSUM = re.compile(rb"[ \t\r\n\0]*([0-9A-Fa-f]{8})?[ \t\r\n\0]*")
 
 
+Owner = Literal["HEADER", "TEXT"]
+
+
 class Place(NamedTuple):
     """Place of DATA, by HEADER or by TEXT: first and last byte, counted from the start of the data set."""
 
-    owner: str
+    owner: Owner
     first: int
     last: int
 

@@ -3,8 +3,9 @@
 HEADER and TEXT both say where DATA lies. Where they disagree, a place is discarded that overlaps HEADER or
 TEXT, ends beyond the file, or has a length that does not fit $TOT. One of the remaining places must be
 confirmed (`dpmix.inputs.fcs_evidence`): by a channel that counts time or events, or because the events fill
-the file there. The file is refused otherwise. Every disagreement gives a warning. So does a
-channel of time that does not ascend where they agree; the file is refused if it ascends some bytes away.
+the file there. Otherwise the user chooses one of them, or the file is refused. Every disagreement gives a
+warning. So does a channel of time that does not ascend where they agree; the file is refused if it ascends
+some bytes away.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dpmix.errors import DataError
 from dpmix.inputs.fcs_evidence import (
     Clock,
     DataSet,
+    Owner,
     Place,
     ascends,
     bytes_to_clock,
@@ -58,11 +60,17 @@ class Found:
     first : int
         First byte, counted from the start of the data set.
     n_events : int
+    owner : "HEADER" or "TEXT"
+        Who states this place; HEADER where both do.
+    is_chosen : bool
+        Nothing in the file shows that this place is right; the user chose it.
     warnings : tuple of str
     """
 
     first: int
     n_events: int
+    owner: Owner = "HEADER"
+    is_chosen: bool = False
     warnings: tuple[str, ...] = ()
 
 
@@ -86,21 +94,31 @@ def stated_places(text: Text) -> Stated:
     return Stated(places, len(firsts) == 1 and not warnings, warnings)
 
 
-def place_events(data: DataSet, row: np.dtype[np.void], clocks: Sequence[Clock]) -> Found:
+def place_events(
+    data: DataSet, row: np.dtype[np.void], clocks: Sequence[Clock], choice: Owner | None = None
+) -> Found:
     """Find the events of a data set whose rows have a type.
+
+    Parameters
+    ----------
+    data : DataSet
+    row : numpy dtype
+    clocks : sequence of Clock
+    choice : "HEADER" or "TEXT", optional
+        Whose place the user wants where nothing in the file shows which is right.
 
     Raises
     ------
     DataError
-        The file does not hold the events; or its offsets do not fit each other or $TOT, and nothing in the
-        file shows which of them are right.
+        The file does not hold the events; or its offsets do not fit each other or $TOT, nothing in the
+        file shows which of them are right, and the user chose none; or the file shows the choice to be wrong.
     """
     places, agree, warnings = stated_places(data.text)
     if data.n_events == 0:
-        return Found(0, 0, (*warnings, *_spare(data, places, row.itemsize)))
+        return Found(0, 0, warnings=(*warnings, *_spare(data, places, row.itemsize)))
     problems = {place: _problem(data, place, row.itemsize, places, agree) for place in places}
     standing = [place for place in places if not problems[place]]
-    why = ""
+    why, is_chosen = "", False
     if not standing:
         place = _only_place(data, problems, agree, row.itemsize)
         warnings += _spare(data, [place], row.itemsize)
@@ -108,16 +126,18 @@ def place_events(data: DataSet, row: np.dtype[np.void], clocks: Sequence[Clock])
         place = standing[0]
         warnings += _clock_warning(data, place, row, clocks)
     else:
-        place, why = _confirmed(data, standing, places, row, clocks)
+        place, why, is_chosen = _confirmed(data, standing, places, row, clocks, choice)
     if agree and _overlaps_text(data.text, place.first, row.itemsize, with_padding=False):
         warnings.append(
             f"TEXT ends at byte {data.text.segments[0][1]} by HEADER, after the start of the events"
         )
-    others = [other for other in places if other != place]
-    if others and standing and (why or problems[others[0]]):
-        reason = f"the place by {others[0].owner} {problems[others[0]]}" if problems[others[0]] else why
+    reason = why if is_chosen else _reason(place, problems, why) if standing else ""
+    if reason and len(places) > 1:
         warnings.append(f"{_disagreement(places)}; {place.owner} is used: {reason}")
-    return Found(place.first, data.count(place, row.itemsize), tuple(warnings))
+    if choice and place.first not in [one.first for one in places if one.owner == choice]:
+        found = reason or f"{choice} has no place of the events"
+        raise DataError(f"{data.path}: {found}; remove ::{choice.lower()} from the name of the file")
+    return Found(place.first, data.count(place, row.itemsize), place.owner, is_chosen, tuple(warnings))
 
 
 def _problem(data: DataSet, place: Place, row_bytes: int, places: Sequence[Place], agree: bool) -> str:
@@ -155,26 +175,44 @@ def _confirmed(
     places: Sequence[Place],
     row: np.dtype[np.void],
     clocks: Sequence[Clock],
-) -> tuple[Place, str]:
-    """Return the one candidate that something in the file confirms, and what does.
+    choice: Owner | None,
+) -> tuple[Place, str, bool]:
+    """Return the one candidate that something in the file confirms, what does, and False.
+
+    If nothing does, the user's choice is returned, with True.
 
     Raises
     ------
     DataError
-        None or several are confirmed.
+        None or several are confirmed, and the user chose none; or a channel of time ascends in none.
     """
     found = "nothing in the file shows which is right"
     noise = False
     for clock in clocks:
         verdicts = [clock_confirms(data, place, row, clock) for place in candidates]
         if verdicts.count(True) == 1:
-            return candidates[verdicts.index(True)], f"the values of {clock.name} ascend only there"
+            return candidates[verdicts.index(True)], f"the values of {clock.name} ascend only there", False
         if all(verdict is False for verdict in verdicts):
             noise, found = True, f"the events of neither have ascending values of {clock.name}"
     filling = [place for place in candidates if fills_file(data, place, row.itemsize, places)]
     if len(filling) == 1 and not noise:
-        return filling[0], FILLS
-    raise DataError(f"{data.path}: {_disagreement(places)}; {found}; {AGAIN}")
+        return filling[0], FILLS, False
+    remedy = AGAIN
+    if not noise:
+        for place in candidates:
+            if place.owner == choice:
+                return place, f"::{choice.lower()} asks for it; {found}", True
+        names = " or ".join(f"{data.path.name}::{place.owner.lower()}" for place in candidates)
+        remedy = f"{AGAIN}, or choose one by the name {names}"
+    raise DataError(f"{data.path}: {_disagreement(places)}; {found}; {remedy}")
+
+
+def _reason(place: Place, problems: dict[Place, str], why: str) -> str:
+    """Return why a place is used: what is wrong with another one, or what confirms it; "" if neither."""
+    for other, problem in problems.items():
+        if other != place and problem:
+            return f"the place by {other.owner} {problem}"
+    return why
 
 
 def _clock_warning(data: DataSet, place: Place, row: np.dtype[np.void], clocks: Sequence[Clock]) -> list[str]:

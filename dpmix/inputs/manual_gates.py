@@ -27,6 +27,7 @@ import numpy.typing as npt
 
 from dpmix.errors import ConfigError, DataError
 from dpmix.inputs.fcs import Spillover
+from dpmix.inputs.fcs_text import AGAIN
 from dpmix.inputs.sources import Source
 from dpmix.inputs.transforms import Transform
 from dpmix.system.extras import require_extra
@@ -95,6 +96,9 @@ class ManualGates:
         if header is None or header.data_set > 1:
             found = "is not an FCS file" if header is None else "is not the first data set of its file"
             raise DataError(f"{source.name}: {found}, which {self._where} requires")
+        if header.version == "FCS2.0" and header.place_by == "TEXT":
+            found = "the place of its events by HEADER is wrong, and FlowKit takes that of every FCS 2.0 file"
+            raise DataError(f"{source.name}: {found}; {AGAIN}")
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -103,6 +107,7 @@ class ManualGates:
                     sample_id=self._sample_of(source) if self._is_workspace else source.name,
                     ignore_offset_error=True,
                     ignore_offset_discrepancy=True,
+                    use_header_offsets=header.place_by == "HEADER",
                     use_flowjo_labels=self._is_workspace,
                 )
                 result = strategy.gate_sample(sample)

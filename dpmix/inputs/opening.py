@@ -4,7 +4,8 @@ The content of a file shows its kind, not its suffix (an .lmd file is FCS). Text
 
 | kind | channels | part of a file, after `::` in its name |
 | --- | --- | --- |
-| FCS | $PnN, markers $PnS | number of the data set, from 1: `sample.lmd::2` |
+| FCS | $PnN, markers $PnS | number of the data set, from 1: `sample.lmd::2`; `header` or `text` where they \
+disagree on the place of the events and nothing shows who is right: `sample.fcs::header` |
 | CSV, TSV | first line; ch0, ch1, ... if it has only numbers | |
 | NPY, float or integer [N, D] | ch0, ch1, ... | |
 | NPZ | array `channels`, else ch0, ch1, ... | name of the array; `events`, or the only 2-D one |
@@ -26,6 +27,7 @@ from __future__ import annotations
 
 import errno
 import glob
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -37,6 +39,7 @@ from dpmix.errors import ConfigError, DataError, DpmixError, printable
 from dpmix.inputs import fcs
 from dpmix.inputs.array_files import open_hdf5, open_npy, open_npz
 from dpmix.inputs.fcs_data import read_events
+from dpmix.inputs.fcs_evidence import Owner
 from dpmix.inputs.fcs_text import AGAIN
 from dpmix.inputs.mass import named_by_isotopes
 from dpmix.inputs.sources import Source, file_stamp
@@ -48,6 +51,7 @@ from dpmix.system.run_marker import is_run_file
 Place = tuple[Path, str]
 TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".tab")
 FOLDER_SUFFIXES = (".fcs", ".lmd", ".csv", ".tsv", ".npy", ".npz", ".h5", ".h5ad", ".hdf5", ".parquet")
+PART_OF_FCS = re.compile(r"(?P<data_set>[0-9]{0,9})(?:(?:^|::)(?P<owner>header|text))?")
 KNOWN = "FCS, CSV, TSV, NPY, NPZ, HDF5, h5ad or Parquet"
 
 
@@ -219,11 +223,7 @@ def _opener(path: Path, storage: Storage) -> Callable[[Path, str], Source]:
 
 def _fcs(path: Path, part: str) -> Source:
     """Open a data set of an FCS file, by default the first."""
-    if part and not part.isdigit():
-        raise ConfigError(
-            [f"data.files: {path}::{part}: need the number of a data set of an FCS file, for example ::1"]
-        )
-    header = fcs.read_header(path, int(part or 1))
+    header = fcs.read_header(path, *_fcs_part(path, part))
     return Source(
         name=path.name,
         details=header.channels,
@@ -236,6 +236,18 @@ def _fcs(path: Path, part: str) -> Source:
         warnings=header.warnings,
         header=header,
     )
+
+
+def _fcs_part(path: Path, part: str) -> tuple[int, Owner | None]:
+    """Return what a part names: a data set, by default the first, and who places its events."""
+    found = PART_OF_FCS.fullmatch(part)
+    if found is None:
+        need = (
+            "need the number of a data set of the FCS file (::1), or ::header or ::text to say who is right"
+        )
+        raise ConfigError([f"data.files: {path}::{part}: {need} about the place of the events"])
+    owner: dict[str | None, Owner] = {"header": "HEADER", "text": "TEXT"}
+    return int(found["data_set"] or 1), owner.get(found["owner"])
 
 
 def _joined(name: str, part: str) -> str:

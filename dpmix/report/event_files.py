@@ -76,6 +76,9 @@ def _headers(samples: Sequence[str], sources: Sequence[Source]) -> list[Header]:
         if header is None:
             others = ", ".join(FORMATS[:-1])
             raise DataError(f"{name}: is not an FCS file, which --format fcs requires; use {others}")
+        if header.place_is_chosen:
+            found = "nothing in the file shows where its events are, and a copy would hide that"
+            raise DataError(f"{name}: {found}; use --format {', '.join(FORMATS[:-1])}")
         gated = [c.detector for c in header.channels if c.detector.startswith("dpmix_")]
         if gated:
             found = f"has the channel {gated[0]} of an earlier gating"

@@ -133,11 +133,12 @@ BITS_10 = {f"P{n}B": 10 for n in range(1, 5)}
 
 @dataclass(frozen=True)
 class Case:
-    """An odd file: what is odd, for the page; its bytes; its values, None where it is refused."""
+    """An odd file: what is odd, for the page; its bytes; its values, None where it is refused; its part."""
 
     odd: str
     file: bytes
     values: np.ndarray | None = None
+    part: str = ""
 
 
 CASES = [
@@ -162,6 +163,17 @@ CASES = [
     Case(
         "one place overlaps TEXT; Time is noise in the other",
         floats(header=moved(6), text=moved(-99), tail=TAIL),
+    ),
+    Case(
+        "both places fit `$TOT`, no channel of time; named `a.fcs::header`",
+        floats(NO_TIME, text=moved(4), tail=TAIL),
+        FLOATS,
+        part="header",
+    ),
+    Case(
+        "both places fit `$TOT`; Time ascends by HEADER; named `a.fcs::text`",
+        floats(text=moved(4), tail=TAIL),
+        part="text",
     ),
     Case(
         "HEADER and TEXT differ, and neither fits `$TOT`",
@@ -215,7 +227,7 @@ def read(case: Case, folder: Path) -> Source | str:
     path = folder / "a.fcs"
     path.write_bytes(case.file)
     try:
-        return open_source(path)
+        return open_source(path, case.part)
     except DataError as error:
         return str(error).replace(f"{folder}/", "")
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import flowkit
 import numpy as np
+import odd_files
 import pytest
 from workspaces import write_workspace
 
@@ -48,6 +49,28 @@ def test_events_inside_the_gates_of_a_workspace(cells: tuple[Path, Array]) -> No
     assert members.keys() == expected.keys()
     for name, inside in expected.items():
         assert (members[name] != inside).mean() < 0.003, name  # the table of biex is close to logicle
+
+
+@pytest.mark.parametrize("wrong", ["header", "text"])
+def test_gates_are_applied_to_the_events_that_dpmix_reads(tmp_path: Path, wrong: str) -> None:
+    """FlowKit must take the same place of the events where HEADER and TEXT disagree."""
+    events = np.random.default_rng(2).normal([100, 500, 900], 50, (400, 3)).astype("<f4")
+    events[:, 2] = np.arange(400)
+    keywords, path = odd_files.keywords_of(events, ["A-A", "B-A", "Time"]), tmp_path / "a.fcs"
+    path.write_bytes(odd_files.fcs_bytes(keywords, events.tobytes()))
+    linear = flowkit.transforms.LinearTransform(1_024, 0.0)
+    gates = gates_of(path, {"B high": {"B-A": (500 / 1_024, None)}}, transform=linear)
+    places = {wrong: odd_files.moved(4)}
+    path.write_bytes(odd_files.fcs_bytes(keywords, events.tobytes(), tail=bytes(4), **places))
+    inside = gates.members(open_source(path))["B high"]
+    np.testing.assert_array_equal(inside, events[:, 1] >= 500)
+    old = odd_files.fcs_bytes(keywords, events.tobytes(), tail=bytes(4), version="FCS2.0", **places)
+    path.write_bytes(old)
+    if wrong == "header":
+        with pytest.raises(DataError, match="the place of its events by HEADER is wrong, and FlowKit takes"):
+            gates.members(open_source(path))
+    else:
+        np.testing.assert_array_equal(gates.members(open_source(path))["B high"], inside)
 
 
 def test_compensation_and_transforms_of_a_workspace(cells: tuple[Path, Array]) -> None:

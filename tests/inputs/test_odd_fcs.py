@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import falsified_files
-import flowio
 import numpy as np
 import odd_files
 import pytest
@@ -16,9 +15,10 @@ from odd_files import CASES, FLOATS, NAMES, NO_TIME, WORDS, Case, fcs_bytes, key
 from test_fcs import channel_keywords, make_fcs
 
 from dpmix.cli import main
-from dpmix.errors import DataError
+from dpmix.errors import ConfigError, DataError
 from dpmix.inputs.fcs import Header, read_header
 from dpmix.inputs.fcs_data import read_events
+from dpmix.inputs.opening import open_source
 from dpmix.report.fcs_export import Added, Copy
 from dpmix.report.gate import predict
 from dpmix.runs.reader import open_run
@@ -263,17 +263,79 @@ def test_four_numbers_that_agree_may_be_false_together(tmp_path: Path) -> None:
     assert opened(tmp_path / "a.fcs", file) is None
 
 
-@pytest.mark.parametrize(
-    ("owner", "choice"), [("text", "use_header_offsets"), ("header", "ignore_offset_discrepancy")]
-)
-def test_a_refused_file_can_be_written_again_with_flowio(tmp_path: Path, owner: str, choice: str) -> None:
-    """As docs/reference/fcs-deviations.md says."""
-    (tmp_path / "a.fcs").write_bytes(odd_files.floats(NO_TIME, tail=odd_files.TAIL, **{owner: moved(4)}))
+# ------------------------------------------------------------------------- the place that a user chooses
+
+
+@pytest.mark.parametrize(("false", "choice"), [("text", "header"), ("header", "text")])
+@pytest.mark.parametrize("second", [False, True])
+def test_a_user_chooses_where_nothing_in_the_file_does(
+    folder: Path, false: str, choice: str, second: bool
+) -> None:
+    doubtful = odd_files.floats(NO_TIME, tail=odd_files.TAIL, **{false: moved(4)})
+    first = odd_files.floats(changes=odd_files.LINK)
+    (folder / "a.fcs").write_bytes(odd_files.data_sets(first, doubtful) if second else doubtful)
+    part = "2::" if second else ""
     with pytest.raises(DataError, match="nothing in the file shows which is right"):
-        read_header(tmp_path / "a.fcs")
-    with pytest.raises(flowio.exceptions.DataOffsetDiscrepancyError):
-        flowio.FlowData(tmp_path / "a.fcs")
-    flowio.FlowData(tmp_path / "a.fcs", **{choice: True}).write_fcs(tmp_path / "b.fcs")
-    found = opened(tmp_path / "b.fcs", (tmp_path / "b.fcs").read_bytes())
-    assert found is not None
-    np.testing.assert_array_equal(found[1], FLOATS)
+        open_source("a.fcs", part.strip(":"))
+    source = open_source("a.fcs", f"{part}{choice}")
+    np.testing.assert_array_equal(source.read(0, 40), FLOATS)
+    assert source.name == f"a.fcs::{part}{choice}"
+    assert source.warnings[0].endswith(
+        f"; {choice.upper()} is used: ::{choice} asks for it; nothing in the file shows which is right"
+    )
+    other = open_source("a.fcs", f"{part}{false}")
+    assert not np.array_equal(other.read(0, 40), FLOATS), "a choice must count"
+
+
+def test_a_choice_is_a_warning_that_stays_and_no_copy_hides_it(folder: Path) -> None:
+    events = np.random.default_rng(1).normal(100, 20, (300, 4)).astype("<f4")
+    file = fcs_bytes(keywords_of(events, NO_TIME), events.tobytes(), text=moved(4), tail=bytes(range(1, 40)))
+    (folder / "a.fcs").write_bytes(file)
+    (folder / "run.yaml").write_text(f'data: {{files: ["a.fcs::header"]}}\n{SETTINGS}')
+    assert ": ::header asks for it; " in dpmix("mcmc", "run.yaml", "--quiet").output
+    (stored,) = open_run("run.h5").data_warnings
+    assert stored.startswith("a.fcs::header: HEADER and TEXT disagree")
+    assert f"warning: {stored}" in dpmix("info", "run.h5").output
+    assert ": ::header asks for it; " in dpmix("gate", "run.h5", "--output", "gated", "--quiet").output
+    copy = CliRunner().invoke(main, ["gate", "run.h5", "--output", "copies", "--format", "fcs", "--quiet"])
+    assert copy.exit_code == 1
+    assert copy.output.endswith(
+        "a.fcs::header: nothing in the file shows where its events are, and a copy would hide that; "
+        "use --format parquet, csv, h5ad\n"
+    )
+    assert not (folder / "copies").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "choice", "found"),
+    [
+        (odd_files.floats(text=moved(-100)), "text", "the place by TEXT overlaps the keywords"),
+        (odd_files.floats(text=None, version="FCS2.0"), "text", "TEXT has no place of the events"),
+        (
+            odd_files.floats(header=moved(4), tail=odd_files.TAIL),
+            "header",
+            "the values of Time ascend only there",
+        ),
+    ],
+)
+def test_a_choice_that_the_file_contradicts_is_refused(
+    tmp_path: Path, file: bytes, choice: str, found: str
+) -> None:
+    (tmp_path / "a.fcs").write_bytes(file)
+    with pytest.raises(DataError, match=f"{found}; remove ::{choice} from the name of the file"):
+        open_source(tmp_path / "a.fcs", choice)
+
+
+@pytest.mark.parametrize("choice", ["header", "text"])
+def test_a_choice_changes_nothing_where_both_agree(tmp_path: Path, choice: str) -> None:
+    (tmp_path / "a.fcs").write_bytes(odd_files.floats())
+    source = open_source(tmp_path / "a.fcs", choice)
+    np.testing.assert_array_equal(source.read(0, 40), FLOATS)
+    assert source.warnings == ()
+
+
+@pytest.mark.parametrize("part", ["x", "header::2", "HEADER::x", "2text", "-1"])
+def test_a_part_that_no_fcs_file_has(tmp_path: Path, part: str) -> None:
+    (tmp_path / "a.fcs").write_bytes(odd_files.floats())
+    with pytest.raises(ConfigError, match="need the number of a data set of the FCS file"):
+        open_source(tmp_path / "a.fcs", part)
