@@ -79,7 +79,7 @@ def stated_places(text: Text) -> Stated:
 
     Zeros and blanks state nothing: HEADER has no room for the offsets, or for the end, of large files.
     """
-    stated = {
+    stated: dict[Owner, tuple[str, str]] = {
         "HEADER": (text.header[26:34].decode("latin-1"), text.header[34:42].decode("latin-1")),
         "TEXT": (text.keywords.get("begindata", ""), text.keywords.get("enddata", "")),
     }
