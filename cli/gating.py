@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import click
@@ -33,6 +34,12 @@ POPULATIONS = (
         "--populations",
         type=click.IntRange(min=1),
         help="Number of populations to cut the tree into, instead of --level.",
+    ),
+    click.option(
+        "--decisions",
+        type=click.Path(path_type=Path),
+        help="File of decisions made by hand (dpmix app): cut, merges, splits, names and colours of populations. "
+        "Not with --level, --populations or --draws.",
     ),
     click.option("--draws", type=click.IntRange(min=1), help="Number of draws to use.  [default: 100]"),
     click.option(
@@ -71,12 +78,17 @@ def arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options as arguments of `gate` and `predict` of `dpmix.report.gate`, and of `explore`."""
     if options["level"] is not None and options["populations"] is not None:
         raise click.UsageError("--level and --populations both cut the tree; give one of them")
+    if options["decisions"] is not None:
+        for name in ("level", "populations", "draws"):
+            if options[name] is not None:
+                raise click.UsageError(f"--decisions and --{name}: the decisions include it; give one of them")
     from dpmix.config.yaml_text import flow
 
     keys = ("backend", "threads", "memory_limit", "scratch")
     given: dict[str, Any] = {
         "level": options["level"],
         "n_populations": options["populations"],
+        "decisions": options["decisions"],
         "engine": [f"engine.{key}={flow(options[key])}" for key in keys if options[key] is not None],
     }
     given |= {name: options[name] for name in ("formats", "overwrite") if name in options}

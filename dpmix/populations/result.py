@@ -152,6 +152,10 @@ class Gating:
         two levels.
     phenotypes : tuple of str
         P phenotypes, for example "CD3+ CD4+ CD8-".
+    names : tuple of str
+        P names given by hand, "" for none; empty without decisions.
+    colours : tuple of int
+        P numbers of colours (`dpmix.report.palette`) with decisions; empty: each has its own number.
     rasters : Rasters
     sample_columns : mapping of str to S str
         Columns of the table of samples.
@@ -209,6 +213,8 @@ class Gating:
     thresholds: Array
     phenotypes: tuple[str, ...]
     rasters: Rasters
+    names: tuple[str, ...] = ()
+    colours: tuple[int, ...] = ()
     sample_columns: Columns = field(default_factory=dict)
     sample_weights: Array | None = None
     counts: Ints | None = None
@@ -224,6 +230,12 @@ class Gating:
     @property
     def n_populations(self) -> int:
         return len(self.phenotypes)
+
+    @property
+    def titles(self) -> tuple[str, ...]:
+        """Name of each population, or its phenotype if it has none."""
+        names = self.names or ("",) * self.n_populations
+        return tuple(name or phenotype for name, phenotype in zip(names, self.phenotypes, strict=True))
 
     @property
     def overall(self) -> Array:

@@ -36,7 +36,8 @@ class SampleDraws:
         Events by population, in each draw.
     medians : float32 [U, S, P, D]
         Medians of the events of a population, transformed scale; NaN where there are none.
-    samples, phenotypes, channels : tuple of str
+    samples, phenotypes, names, channels : tuple of str
+        `names` are those given by hand, "" for none; empty without decisions.
     columns : mapping of str to S str
         Columns of the table of samples.
     """
@@ -47,6 +48,7 @@ class SampleDraws:
     phenotypes: tuple[str, ...]
     channels: tuple[str, ...]
     columns: Columns
+    names: tuple[str, ...] = ()
 
     def write(self, path: Path) -> None:
         """Write an HDF5 file in the layout of netCDF-4; an existing file is replaced.
@@ -70,12 +72,13 @@ class SampleDraws:
                 "phenotype": self.phenotypes,
                 "channel": self.channels,
             }
+            texts |= {"name": self.names} if self.names else {}
             texts |= {
                 COLUMN + name.replace("/", "\N{DIVISION SLASH}"): cells
                 for name, cells in self.columns.items()
             }
             for name, text in texts.items():
-                dim = {"phenotype": "population", "channel": "channel"}.get(name, "sample")
+                dim = {"phenotype": "population", "name": "population", "channel": "channel"}.get(name, "sample")
                 file.create_variable(name, (dim,), h5py.string_dtype())[:] = np.array(text, object)
 
     @classmethod
@@ -104,6 +107,7 @@ class SampleDraws:
                     phenotypes=text("phenotype"),
                     channels=text("channel"),
                     columns=columns,
+                    names=text("name") if "name" in file else (),
                 )
         except (OSError, KeyError) as error:
             raise DataError(f"{path}: cannot be read ({error}); write it again with dpmix gate") from None

@@ -124,6 +124,8 @@ class Summary:
             thresholds=limits,
             phenotypes=phenotypes.phenotypes(quantiles[1], quantiles[3], limits, task.events.channels),
             rasters=self.counter.rasters(),
+            names=found.names,
+            colours=found.colours,
             sample_columns=task.events.sample_columns,
             warnings=tuple(dict.fromkeys(run.data_warnings + task.events.report.warnings)),
             sample_weights=None if given is None else given.values.astype(np.float64),

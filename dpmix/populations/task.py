@@ -20,6 +20,7 @@ from dpmix.inputs.storage import Storage
 from dpmix.inputs.transforms import Scaling
 from dpmix.model.mixture import Floats
 from dpmix.populations import find
+from dpmix.populations.decisions import Decisions
 from dpmix.populations.find import Populations
 from dpmix.runs.reader import Run, open_run
 from dpmix.runs.session import check_same_data
@@ -64,10 +65,21 @@ class Task:
             return self.events
         return _events(self.run, self.config, self.data, self.storage, spread=False)
 
-    def find_populations(self, n_draws: int, level: float | None, n_populations: int | None) -> Populations:
+    def find_populations(
+        self,
+        n_draws: int,
+        level: float | None,
+        n_populations: int | None,
+        decisions: Decisions | None = None,
+    ) -> Populations:
         """Find the populations of the run and log a line about them; see `dpmix.populations.find`."""
         found = find.find_populations(
-            self.run, self.make_engine, n_draws=n_draws, level=level, n_populations=n_populations
+            self.run,
+            self.make_engine,
+            n_draws=n_draws,
+            level=level,
+            n_populations=n_populations,
+            decisions=decisions,
         )
         log.info(
             "%d populations at level %.3g (%s), from %d draws",

@@ -320,12 +320,13 @@ class _H5ad:
         obs = pandas.DataFrame(columns, index=index)
         obs.insert(1, "sample", pandas.Categorical.from_codes(sample, self._samples))
         obs["population"] = pandas.Categorical.from_codes(columns["population"] - 1, populations)
+        named = {"phenotypes": gating.phenotypes} | ({"names": gating.names} if gating.names else {})
         table = anndata.AnnData(
             X=np.concatenate([block[2] for block in blocks]),
             obs=obs,
             var=pandas.DataFrame(index=pandas.Index(self._channels, dtype=str)),
             obsm={"memberships": np.concatenate([block[3] for block in blocks])},
-            uns={"dpmix": {"run": gating.run, "phenotypes": np.array(gating.phenotypes, object)}},
+            uns={"dpmix": {"run": gating.run} | {key: np.array(text, object) for key, text in named.items()}},
         )
         table.write_h5ad(self._path)
 
@@ -370,7 +371,7 @@ class _Fcs:
             self._copy.close()
         for path, place in zip(self._paths, self._places, strict=True):
             with writing(path):
-                fill(partial_path(path), place, population_keywords(gating.phenotypes))
+                fill(partial_path(path), place, population_keywords(gating.titles))
 
     def abandon(self) -> None:
         self._copy.abandon()

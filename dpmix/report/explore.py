@@ -21,6 +21,7 @@ from dpmix.inputs.events import Events
 from dpmix.inputs.samples import NAME
 from dpmix.model.mixture import Array, Ints
 from dpmix.populations import find
+from dpmix.populations.decisions import read_decisions
 from dpmix.populations.find import Populations
 from dpmix.populations.phenotypes import phenotypes, thresholds
 from dpmix.populations.task import Task, prepare
@@ -76,6 +77,7 @@ def explore(
     n_draws: int = find.DRAWS,
     level: float | None = None,
     n_populations: int | None = None,
+    decisions: str | Path | None = None,
     engine: Sequence[str] = (),
 ) -> Step:
     """Write the next screen and the numbers to stop by.
@@ -93,7 +95,7 @@ def explore(
         From 0, more of the same, to 1, look further.
     size : int
         Events of the screen.
-    n_draws, level, n_populations, engine
+    n_draws, level, n_populations, decisions, engine
         As of `dpmix.report.gate.gate`.
 
     Raises
@@ -102,6 +104,7 @@ def explore(
         Anything wrong outside the program, in one line.
     """
     folder = Path(output)
+    by_hand = None if decisions is None else read_decisions(decisions)
     task = prepare(run_file, (), engine, folder)
     judgements = read_judgements(judged, task.events)
     among = _among(within, task.events)
@@ -112,7 +115,7 @@ def explore(
     rows, checks = explorer.screen(size, further, among)
     if not len(rows):
         raise DataError("no event is left to judge: all are judged, or outside --within")
-    populations = task.find_populations(n_draws, level, n_populations)
+    populations = task.find_populations(n_draws, level, n_populations, by_hand)
     found = explorer.found()
     noise = float(np.sqrt(explorer.posterior.judged.covariance.noise))
     step = Step(path, judgements, found, noise, len(task.events.values))

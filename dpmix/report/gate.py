@@ -18,6 +18,7 @@ from dpmix.model.mixture import Floats
 from dpmix.populations import alignment, find, misfit, sample_draws
 from dpmix.populations.assign import assign_events
 from dpmix.populations.cohort import OwnTerms
+from dpmix.populations.decisions import read_decisions
 from dpmix.populations.find import Populations
 from dpmix.populations.new_samples import fit_sample
 from dpmix.populations.result import Gating
@@ -50,6 +51,7 @@ def gate(
     n_draws: int = find.DRAWS,
     level: float | None = None,
     n_populations: int | None = None,
+    decisions: str | Path | None = None,
     engine: Sequence[str] = (),
     overwrite: bool = False,
 ) -> Gating:
@@ -70,6 +72,8 @@ def gate(
         Files of judgements (`dpmix.explore.judgements`): events like those wanted are marked.
     n_draws, level, n_populations : int, float, int
         Draws to use; cut height of the tree, or number of populations to cut it into, not both.
+    decisions : str or Path
+        File of decisions made by hand (`dpmix.populations.decisions`), instead of these three.
     compare, engine : str or Path, sequence of str
         FlowJo workspace or GatingML file to compare with; engine settings such as ``engine.threads=2``.
 
@@ -84,6 +88,7 @@ def gate(
     """
     asked = Additions.of(with_map, strategy, compare, judged)
     folder = Path(output)
+    by_hand = None if decisions is None else read_decisions(decisions)
     task = prepare(run_file, data, engine, folder)
     if data and "shifts" in task.run.cohort:
         raise ConfigError(
@@ -93,7 +98,7 @@ def gate(
     asked.check(task)
     explored = asked.explore(task)
     check_outputs(_paths(task, folder, formats, asked), overwrite, _inputs(task))
-    found = task.find_populations(n_draws, level, n_populations)
+    found = task.find_populations(n_draws, level, n_populations, by_hand)
     own = _own_terms(task, found)
     gating, population = _write_events(task, found, folder, formats, memberships, moved, own, explored)
     if warning := findings.disagreement_warning(gating):
@@ -110,6 +115,7 @@ def predict(
     n_draws: int = find.DRAWS,
     level: float | None = None,
     n_populations: int | None = None,
+    decisions: str | Path | None = None,
     engine: Sequence[str] = (),
     overwrite: bool = False,
 ) -> Gating:
@@ -120,13 +126,14 @@ def predict(
     attribute `fit` of the result says whether the files fit the run.
     """
     folder = Path(output)
+    by_hand = None if decisions is None else read_decisions(decisions)
     task = prepare(run_file, data, engine, folder)
     paths = [
         *event_files.event_paths(folder, formats, task.events.samples, task.events.sources),
         *fit.paths(folder, task.run),
     ]
     check_outputs(paths, overwrite, _inputs(task))
-    found = task.find_populations(n_draws, level, n_populations)
+    found = task.find_populations(n_draws, level, n_populations, by_hand)
     own = _own_terms(task, found)
     gating = _write_events(task, found, folder, formats, memberships=True, own=own)[0]
     events = task.events

@@ -19,6 +19,9 @@ class Named(Protocol):
     """Names of populations and channels: of a gating, or of the draws of its samples."""
 
     @property
+    def names(self) -> tuple[str, ...]: ...
+
+    @property
     def phenotypes(self) -> tuple[str, ...]: ...
 
     @property
@@ -61,8 +64,10 @@ def phenotype(gating: Named, population: int, width: int) -> str:
 
 
 def label(gating: Named, population: int, width: int = 44) -> str:
-    """Return number and phenotype of a population, for example "3 CD3+ CD4+"."""
-    return f"{population + 1} {phenotype(gating, population, width)}".strip()
+    """Return number and phenotype of a population, for example "3 CD3+ CD4+", or its number and name."""
+    name = gating.names[population] if gating.names else ""
+    text = shortened(name, width) if name else phenotype(gating, population, width)
+    return f"{population + 1} {text}".strip()
 
 
 def named_channels(channels: Sequence[str], gate: Gate) -> str:

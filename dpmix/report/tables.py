@@ -39,8 +39,8 @@ def write_tables(
     a single draw. `rhat` and `ess` are rank-normalised split R-hat and bulk effective sample size of the
     population's weight in the run. They are empty for Bayesian EM, with fewer than 8 draws of each chain, and
     for a weight that is the same in every draw; `rhat` is inf if chains differ and do not move. Channels are
-    on the transformed scale; their cells are empty for a population without events. `_tree` describes
-    tree.json.
+    on the transformed scale; their cells are empty for a population without events. Both tables have a
+    column `name` if a population was named by hand. `_tree` describes tree.json.
 
     Parameters
     ----------
@@ -72,6 +72,7 @@ def write_sample_draws(directory: Path, gating: Gating) -> None:
         medians=gating.medians,
         samples=gating.samples,
         phenotypes=gating.phenotypes,
+        names=gating.names,
         channels=gating.channels,
         columns=gating.sample_columns,
     )
@@ -218,27 +219,35 @@ def _population_rows(gating: Gating) -> Iterator[Sequence[object]]:
     events = gating.sizes.sum(axis=0)
     shares = events / gating.n_events.sum()
     mean, low, high = _intervals(gating.overall)
-    head = ["population", "phenotype", "events", "share of events", "proportion", "low", "high"]
+    named, titles = _names(gating)
+    head = ["population", *named, "phenotype", "events", "share of events", "proportion", "low", "high"]
     head += ["rhat", "ess", "support", "certainty"]
     names = ["median" if q == 0.5 else f"q{round(100 * q):02d}" for q in QUANTILES]
     order = sorted(range(len(names)), key=lambda k: names[k] != "median")  # the median first
     yield [*head, *(f"{c} {names[k]}" for c in gating.channels for k in order)]
     for p, phenotype in enumerate(gating.phenotypes):
         yield [
-            *(p + 1, phenotype, events[p], shares[p], mean[p], low[p], high[p]),
+            *(p + 1, *titles[p], phenotype, events[p], shares[p], mean[p], low[p], high[p]),
             *(gating.r_hat[p], gating.ess[p], gating.support[p], gating.certainty[p]),
             *(gating.quantiles[k, p, d] for d in range(len(gating.channels)) for k in order),
         ]
 
 
 def _proportion_rows(gating: Gating) -> Iterator[Sequence[object]]:
-    columns = gating.sample_columns
-    yield ["sample", *columns, "population", "phenotype", "events", "proportion", "low", "high"]
+    columns, (named, titles) = gating.sample_columns, _names(gating)
+    yield ["sample", *columns, "population", *named, "phenotype", "events", "proportion", "low", "high"]
     mean, low, high = _intervals(gating.proportions)
     for s, sample in enumerate(gating.samples):
         known = [sample, *(cells[s] for cells in columns.values())]
         for p, phenotype in enumerate(gating.phenotypes):
-            yield [*known, p + 1, phenotype, gating.sizes[s, p], mean[s, p], low[s, p], high[s, p]]
+            yield [*known, p + 1, *titles[p], phenotype, gating.sizes[s, p], mean[s, p], low[s, p], high[s, p]]
+
+
+def _names(gating: Gating) -> tuple[list[str], list[list[str]]]:
+    """Return the column of names and its cells for each population; no column if no population has a name."""
+    if not any(gating.names):
+        return [], [[]] * gating.n_populations
+    return ["name"], [[name] for name in gating.names]
 
 
 def _intervals(draws: Array) -> tuple[Array, Array, Array]:
@@ -278,6 +287,7 @@ def _tree(gating: Gating, places: Array) -> dict[str, object]:
         "level": _finite(gating.level),
         "why": gating.why,
         "phenotypes": list(gating.phenotypes),
+        "names": list(gating.names),
         "modes": modes,
         "merges": merges,
     }

@@ -1,0 +1,243 @@
+"""Apply decisions made by hand to the tree of a run: its populations, with names and colours.
+
+J components of the mean density, L modes of its tree, P populations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+import numpy as np
+
+from dpmix.errors import ConfigError
+from dpmix.model.mixture import Ints
+from dpmix.populations.cut import CutRule
+from dpmix.populations.decisions import OPTION, Colour, Cut, Decisions, Merge, Name, Split, TreeMark
+from dpmix.populations.forest import Forest, by_weight
+from dpmix.populations.support import populations_of_modes
+from dpmix.populations.tree import Tree
+
+Union = frozenset[int]
+Value = TypeVar("Value", int, str)
+
+
+@dataclass(frozen=True)
+class Decided:
+    """Populations that were decided by hand.
+
+    Attributes
+    ----------
+    modes : int64 [L]
+        Population of each mode, 0..P-1, the heaviest first.
+    rule : CutRule
+        Where the tree was cut before merges and splits.
+    why : str
+        The cut and the number of merges and splits, for a reader.
+    names : tuple of str
+        P names, "" for none.
+    colours : tuple of int
+        P numbers of colours (`dpmix.report.palette`). A population without a decided colour has its own
+        number, or the next free one if that is taken.
+    """
+
+    modes: Ints
+    rule: CutRule
+    why: str
+    names: tuple[str, ...]
+    colours: tuple[int, ...]
+
+    @property
+    def unions(self) -> list[tuple[int, ...]]:
+        """Modes of each population, ascending."""
+        return [tuple(np.flatnonzero(self.modes == p).tolist()) for p in range(len(self.names))]
+
+
+@dataclass(frozen=True)
+class _State:
+    """Populations while actions are applied, each a set of modes."""
+
+    unions: frozenset[Union]
+    rule: CutRule
+    why: str
+    n_merges: int = 0
+    n_splits: int = 0
+    names: dict[Union, str] = field(default_factory=dict)
+    colours: dict[Union, int] = field(default_factory=dict)
+
+
+def start(forest: Forest, n_draws: int) -> Decisions:
+    """Return decisions without actions: the populations of the default cut."""
+    return Decisions(draws=n_draws, tree=TreeMark.of(forest.tree))
+
+
+def act(forest: Forest, decisions: Decisions, action: Cut | Merge | Split | Name | Colour) -> Decisions:
+    """Return the decisions with one more action.
+
+    Raises
+    ------
+    ConfigError
+        The action is not possible.
+    """
+    after = decisions.then(action)
+    try:
+        _replayed(forest, after)
+    except ValueError as error:
+        raise ConfigError([str(error)]) from None
+    return after
+
+
+def decided(forest: Forest, decisions: Decisions) -> Decided:
+    """Return the populations after all actions.
+
+    Raises
+    ------
+    ConfigError
+        The decisions were made for another tree, or an action is not possible.
+    """
+    if not decisions.tree.matches(TreeMark.of(forest.tree)):
+        raise ConfigError(
+            [
+                f"{OPTION}: the decisions were made for another tree of populations than that of "
+                f"{forest.run.path} (other draws, or a run that was continued); decide again with dpmix app"
+            ]
+        )
+    try:
+        state = _replayed(forest, decisions)
+    except ValueError as error:
+        raise ConfigError([f"{OPTION}: {error}"]) from None
+    return _numbered(forest, state)
+
+
+def _numbered(forest: Forest, state: _State) -> Decided:
+    """Return the populations by weight, the heaviest first."""
+    tree = forest.tree
+    modes = np.empty(len(tree.heights), np.int64)
+    for number, union in enumerate(sorted(state.unions, key=min)):
+        modes[list(union)] = number
+    modes = populations_of_modes(tree, by_weight(modes[tree.modes], forest.density[0]))
+    ordered = [frozenset(np.flatnonzero(modes == p).tolist()) for p in range(len(state.unions))]
+    counts = ((state.n_merges, "merge"), (state.n_splits, "split"))
+    by_hand = [f"{n} {word}{'s' if n > 1 else ''}" for n, word in counts if n]
+    return Decided(
+        modes=modes,
+        rule=state.rule,
+        why=f"{state.why}; then {' and '.join(by_hand)} by hand" if by_hand else state.why,
+        names=tuple(state.names.get(union, "") for union in ordered),
+        colours=_colours([state.colours.get(union) for union in ordered]),
+    )
+
+
+def _colours(chosen: Sequence[int | None]) -> tuple[int, ...]:
+    """Return the colour of each population: the chosen one, its own number, or the next free one."""
+    taken = {colour for colour in chosen if colour is not None}
+    spare = iter(range(len(chosen), 2 * len(chosen) + len(taken) + 1))
+    colours = []
+    for p, colour in enumerate(chosen):
+        if colour is None:
+            colour = next(n for n in spare if n not in taken) if p in taken else p
+        colours.append(colour)
+    return tuple(colours)
+
+
+# --------------------------------------------------------------------------- actions
+
+
+def _replayed(forest: Forest, decisions: Decisions) -> _State:
+    """Return the populations after all actions; `ValueError` if one is not possible."""
+    cuts: dict[CutRule, _State] = {}
+    state = _after_cut(forest, CutRule(), cuts)
+    for number, action in enumerate(decisions.actions, start=1):
+        try:
+            if isinstance(action, Cut):
+                if action.level is not None and action.populations is not None:
+                    raise ValueError("a cut has a level or a number of populations, not both")
+                cut = _after_cut(forest, CutRule(action.level, action.populations), cuts)
+                state = replace(cut, names=state.names, colours=state.colours)
+            else:
+                state = _applied(forest.tree, state, action)
+        except ValueError as error:
+            raise ValueError(f"action {number} ({action.do}): {error}") from None
+    return state
+
+
+def _after_cut(forest: Forest, rule: CutRule, known: dict[CutRule, _State]) -> _State:
+    """Return the populations of a cut, kept in `known`."""
+    if rule not in known:
+        own, _ = forest.cut(rule)
+        modes = populations_of_modes(forest.tree, own)
+        unions = frozenset(frozenset(np.flatnonzero(modes == p).tolist()) for p in range(int(own.max()) + 1))
+        merged = int(rule.cut(forest.tree).max()) + 1 - len(unions)
+        known[rule] = _State(unions, rule, rule.why(forest.tree, len(unions), merged))
+    return known[rule]
+
+
+def _applied(tree: Tree, state: _State, action: Merge | Split | Name | Colour) -> _State:
+    """Return the populations after one action that is not a cut."""
+    if isinstance(action, Merge):
+        parts = [_known(state, modes) for modes in action.populations]
+        if len(set(parts)) < len(parts):
+            raise ValueError("a population cannot be merged with itself")
+        union = frozenset[int]().union(*parts)
+        return replace(
+            state,
+            unions=state.unions - set(parts) | {union},
+            n_merges=state.n_merges + 1,
+            names=_kept(state.names, parts, union),
+            colours=_kept(state.colours, parts, union),
+        )
+    union = _known(state, action.population)
+    if isinstance(action, Split):
+        sides = split(tree, union)
+        return replace(state, unions=state.unions - {union} | {*sides}, n_splits=state.n_splits + 1)
+    if isinstance(action, Name):
+        name = " ".join(action.name.split())
+        if not name.isprintable():
+            raise ValueError("a name needs printable characters only")
+        if name and any(state.names.get(other) == name for other in state.unions - {union}):
+            raise ValueError(f"{name} is the name of another population; give another name, or merge them")
+        return replace(state, names=_with(state.names, union, name or None))
+    return replace(state, colours=_with(state.colours, union, action.colour))
+
+
+def split(tree: Tree, union: Union) -> tuple[Union, Union]:
+    """Return the two sides of the highest merge of the tree inside a union of modes.
+
+    Raises
+    ------
+    ValueError
+        There is no valley inside it.
+    """
+    into = np.arange(len(tree.heights))
+    inside = np.isin(into, list(union))
+    last: tuple[float, Union] | None = None
+    for (child, parent), level in zip(tree.merges, tree.levels.tolist(), strict=True):
+        moved = into == into[child]
+        if (moved & inside).any() and ((into == into[parent]) & inside).any():
+            last = level, frozenset(np.flatnonzero(moved & inside).tolist())
+        into[moved] = into[parent]
+    if last is None or last[0] <= 0.0:
+        raise ValueError("the population cannot be split: there is no valley inside it")
+    return last[1], union - last[1]
+
+
+def _known(state: _State, modes: Sequence[int]) -> Union:
+    """Return the population with these modes; `ValueError` if there is none."""
+    union = frozenset(modes)
+    if union not in state.unions:
+        listed = ", ".join(str(mode) for mode in sorted(union)[:8]) + (", ..." if len(union) > 8 else "")
+        raise ValueError(f"there is no population of the modes {listed} at this step")
+    return union
+
+
+def _kept(given: dict[Union, Value], parts: Sequence[Union], union: Union) -> dict[Union, Value]:
+    """Give a union what only one of its parts has; what the union had before is forgotten."""
+    own = [given[part] for part in parts if part in given]
+    return _with(given, union, own[0] if len(own) == 1 else None)
+
+
+def _with(given: dict[Union, Value], union: Union, value: Value | None) -> dict[Union, Value]:
+    """Return a mapping with one value replaced, or removed."""
+    others = {key: old for key, old in given.items() if key != union}
+    return others if value is None else others | {union: value}

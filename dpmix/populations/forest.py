@@ -1,0 +1,242 @@
+"""The trees of a run: that of the posterior mean density, and that of each draw.
+
+They do not depend on where they are cut, so all cuts of a run share them (`dpmix.populations.find`).
+
+T draws, some of which are pooled; J pooled components, K components, L modes, M points, D channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from functools import lru_cache, partial
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmix.engines.base import Engine
+from dpmix.model.mixture import Array, Floats, Ints, Mixture
+from dpmix.populations import partitions
+from dpmix.populations.cut import CutRule
+from dpmix.populations.modes import MakeEngine
+from dpmix.populations.pooling import draw_points, mean_density, mixture_of_draw, pooled_draws
+from dpmix.populations.predictive import log_predictive
+from dpmix.populations.support import merge_unsupported, populations_of_modes
+from dpmix.populations.tree import Peaks, Tree, find_peaks
+from dpmix.populations.valleys import Separation
+from dpmix.runs.layout import EVENT_SUBSET, SUBSET_WEIGHTS
+from dpmix.runs.reader import Run
+
+Subset = tuple[Floats, Array | None]
+"""Events and what each counts."""
+
+AGREED = 0.95  # adjusted Rand index from which on two mean densities have the same populations
+HELD_BYTES = 2**28  # of mixtures kept in memory; others are computed when needed
+
+
+@dataclass(frozen=True)
+class Forest:
+    """The trees of a run, and points that all draws share; result of `grow`.
+
+    Attributes
+    ----------
+    run : Run
+        Standardised scale.
+    draws : int64 [T, 2]
+        Chain and draw of each draw used.
+    mixture : callable
+        Returns the mixture of a draw of the run, given its chain and draw.
+    pooled : int64 [pooled draws]
+        Draws in the mean density. Component j of it is component j mod K of the (j div K)th of them.
+    density : tuple of float64 [J], [J, D], [J, D, D]
+        Weights, means and covariances of the mean density.
+    tree : Tree
+        Tree of the mean density.
+    trees : list of Tree
+        Tree of each draw.
+    points : float32 [M, D]
+        Points drawn from the mean density.
+    shares : float64 [M, L]
+        Memberships of the points in the modes of the tree.
+    labels : int32 [T, M]
+        Most probable component of each point in each draw.
+    log_density : float64 [M]
+        Log predictive density of the points.
+    """
+
+    run: Run
+    draws: Ints
+    mixture: Callable[[int, int], Mixture]
+    pooled: Ints
+    density: tuple[Array, Array, Array]
+    tree: Tree
+    trees: list[Tree]
+    points: Floats
+    shares: Array
+    labels: Ints
+    log_density: Array
+
+    def cut(self, rule: CutRule) -> tuple[Ints, Array]:
+        """Cut the tree of the mean density; populations of a cut height that lack support are merged.
+
+        Returns
+        -------
+        own : int64 [J]
+            Population of each component of the mean density, the heaviest first.
+        shares : float64 [M, P]
+            Memberships of the points.
+        """
+        own, shares = self.shared_by(rule.cut(self.tree))
+        if rule.n_populations is None and len(self.draws) > 1:
+            return merge_unsupported(self.tree, own, shares, self.trees, self.labels, self.density[0])
+        return own, shares
+
+    def shared_by(self, populations: Ints) -> tuple[Ints, Array]:
+        """Return populations of the components, numbered by weight, and the memberships of the points.
+
+        Parameters
+        ----------
+        populations : int64 [J]
+            Any numbers from 0; components of a mode have the same.
+        """
+        own = by_weight(populations, self.density[0])
+        return own, self.shares @ np.eye(int(own.max()) + 1)[populations_of_modes(self.tree, own)]
+
+    def memberships_in_modes(self, engine: Engine) -> Array:
+        """Return memberships of an engine's events [M, D] in the modes of the tree, float64 [M, L]."""
+        return _mean_memberships(engine, [self.mixture(*self.draws[t]) for t in self.pooled], self.tree)
+
+
+def grow(run: Run, make_engine: MakeEngine, draws: Ints, rule: CutRule) -> Forest:
+    """Return the trees of some draws of a run, int64 [T, 2].
+
+    Several draws have a mean density; the one is used whose populations, cut by `rule`, agree best.
+    """
+    mixture = lru_cache(HELD_BYTES // run.covariances[0, 0].nbytes)(partial(mixture_of_draw, run))
+    mixtures = [partial(mixture, *draw) for draw in draws]
+    groups = pooled_draws(run, draws)
+    subset = _subset(run, draws[groups[0]])
+    mean_tree = partial(_mean_tree, run, draws, mixtures, subset, make_engine)
+    typical = _typical(groups, mean_tree, rule)
+    points = draw_points(*typical.density, seed=int(run.attributes["seed"]))
+    with closing(make_engine(points)) as engine:
+        shares = _mean_memberships(engine, [mixtures[t]() for t in typical.pooled], typical.tree)
+        labels = np.array([_classified(engine, one()) for one in mixtures])
+        log_density = log_predictive(engine, (one() for one in mixtures), len(draws))
+        workers = None if engine.info["backend"] == "cpu" else 1  # a device serves one engine at a time
+    with ThreadPoolExecutor(workers) as pool:
+        trees = [one.tree for one in pool.map(mean_tree, np.arange(len(draws))[:, None])]
+    return Forest(
+        run=run,
+        draws=draws,
+        mixture=mixture,
+        pooled=typical.pooled,
+        density=typical.density,
+        tree=typical.tree,
+        trees=trees,
+        points=points,
+        shares=shares,
+        labels=labels,
+        log_density=log_density,
+    )
+
+
+def _subset(run: Run, draws: Ints) -> Subset:
+    """Return the events that the run file keeps and their weights.
+
+    Run files of earlier versions keep none: points of the mean density of some draws serve in their place.
+    """
+    if EVENT_SUBSET not in run.constants:
+        return draw_points(*mean_density(run, draws), seed=int(run.attributes["seed"])), None
+    return run.constants[EVENT_SUBSET], run.constants.get(SUBSET_WEIGHTS)
+
+
+def by_weight(populations: Ints, weights: Array) -> Ints:
+    """Renumber populations by weight, the heaviest first."""
+    order = np.argsort(-np.bincount(populations, weights), kind="stable")
+    numbers = np.empty(len(order), np.int64)
+    numbers[order] = np.arange(len(order))
+    return numbers[populations]
+
+
+# --------------------------------------------------------------------------- the mean density
+
+
+@dataclass(frozen=True)
+class _MeanTree:
+    """The tree of the mean density of some draws, and the mode of each event that the run file keeps."""
+
+    pooled: Ints
+    density: tuple[Array, Array, Array]
+    tree: Tree
+    of_events: Ints
+
+
+def _typical(groups: Ints, mean_tree: Callable[[Ints], _MeanTree], rule: CutRule) -> _MeanTree:
+    """Return the tree whose populations agree best with those of other draws: the medoid.
+
+    A valley that is only just there can depend on the draws that are pooled, and so on the seed. The measure
+    is the adjusted Rand index of the events, summed over all trees. Where two trees agree, the others are
+    not needed: with many components, a tree takes seconds.
+    """
+    trees: list[_MeanTree] = []
+    found: list[Ints] = []
+    for pooled in groups:
+        trees.append(mean_tree(pooled))
+        found.append(populations_of_modes(trees[-1].tree, rule.cut(trees[-1].tree))[trees[-1].of_events])
+        if len(found) == 2 and partitions.rand_index(*found) >= AGREED:
+            break
+    agreement = [sum(partitions.rand_index(one, other) for other in found) for one in found]
+    return trees[int(np.argmax(agreement))]
+
+
+def _mean_tree(
+    run: Run,
+    draws: Ints,
+    mixtures: Sequence[Callable[[], Mixture]],
+    subset: Subset,
+    make_engine: MakeEngine,
+    pooled: Ints,
+) -> _MeanTree:
+    """Return the tree of the mean density of some draws, with distances by the valleys in the events."""
+    density = mean_density(run, draws[pooled])
+    peaks = find_peaks(*density, int(run.attributes["n_events"]), make_engine, len(pooled))
+    events, weights = subset
+    with closing(make_engine(events)) as engine:
+        shares = _mean_memberships(engine, [mixtures[t]() for t in pooled], peaks)
+    own = shares.argmax(axis=1)
+    return _MeanTree(pooled, density, peaks.tree(Separation(peaks.moments, events, own, weights)), own)
+
+
+# --------------------------------------------------------------------------- classifying points
+
+
+def memberships_by(
+    engine: Engine, mixture: Mixture, populations: Ints, n_populations: int, start: int, stop: int
+) -> tuple[Floats, Array]:
+    """Return an engine's memberships, with a column for every population, even one absent from the draw."""
+    shares, log_density = engine.memberships(mixture, populations, start, stop)
+    missing = n_populations - shares.shape[1]
+    return (np.pad(shares, ((0, 0), (0, missing))) if missing else shares), log_density
+
+
+def _mean_memberships(engine: Engine, mixtures: Sequence[Mixture], density: Peaks | Tree) -> Array:
+    """Return memberships of all events in the modes of the mean density of some draws, float64 [M, L]."""
+    n_modes = len(density.heights)
+    total, highest = np.zeros((engine.n_events, n_modes)), np.full(engine.n_events, -np.inf)
+    for mixture, own in zip(mixtures, density.modes.reshape(len(mixtures), -1), strict=True):
+        shares, log_density = memberships_by(engine, mixture, own, n_modes, 0, engine.n_events)
+        higher = np.maximum(highest, log_density)
+        total *= np.exp(highest - higher)[:, None]
+        total += shares * np.exp(log_density - higher)[:, None]
+        highest = higher
+    total /= total.sum(axis=1, keepdims=True)
+    return total
+
+
+def _classified(engine: Engine, mixture: Mixture) -> npt.NDArray[np.int32]:
+    """Return the most probable component of each point, int32 [M]."""
+    engine.expect_labels(mixture)
+    return engine.labels()
