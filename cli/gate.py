@@ -172,6 +172,6 @@ def _table(found: Gating) -> list[str]:
         width = max(map(len, ends))
         lines = [f"{'':14}{'90% interval':{width}}  R-hat   ESS  phenotype"]
         ends = [f"{e:{width}}  {r_hat:>5}  {ess:>4}" for e, (r_hat, ess) in zip(ends, cells, strict=True)]
-    for p, phenotype in enumerate(found.phenotypes):
-        lines.append(f"  {p + 1:3d}  {mean[p]:7.2%}{ends[p]}  {phenotype}")
+    for p, title in enumerate(found.titles):
+        lines.append(f"  {p + 1:3d}  {mean[p]:7.2%}{ends[p]}  {title}")
     return lines

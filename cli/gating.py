@@ -38,8 +38,8 @@ POPULATIONS = (
     click.option(
         "--decisions",
         type=click.Path(path_type=Path),
-        help="File of decisions made by hand (dpmix app): cut, merges, splits, names and colours of populations. "
-        "Not with --level, --populations or --draws.",
+        help="File of decisions made by hand: cut, merges, splits, names and colours of populations. "
+        "It replaces --level, --populations and --draws.",
     ),
     click.option("--draws", type=click.IntRange(min=1), help="Number of draws to use.  [default: 100]"),
     click.option(
@@ -81,7 +81,7 @@ def arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     if options["decisions"] is not None:
         for name in ("level", "populations", "draws"):
             if options[name] is not None:
-                raise click.UsageError(f"--decisions and --{name}: the decisions include it; give one of them")
+                raise click.UsageError(f"--decisions includes --{name}; give one of them")
     from dpmix.config.yaml_text import flow
 
     keys = ("backend", "threads", "memory_limit", "scratch")

@@ -146,14 +146,13 @@ def _colours(chosen: Sequence[int | None]) -> tuple[int, ...]:
 
 def _replayed(forest: Forest, decisions: Decisions) -> _State:
     """Return the populations after all actions; `ValueError` if one is not possible."""
-    cuts: dict[CutRule, _State] = {}
-    state = _after_cut(forest, CutRule(), cuts)
+    state = _after_cut(forest, CutRule())
     for number, action in enumerate(decisions.actions, start=1):
         try:
             if isinstance(action, Cut):
                 if action.level is not None and action.populations is not None:
                     raise ValueError("a cut has a level or a number of populations, not both")
-                cut = _after_cut(forest, CutRule(action.level, action.populations), cuts)
+                cut = _after_cut(forest, CutRule(action.level, action.populations))
                 state = replace(cut, names=state.names, colours=state.colours)
             else:
                 state = _applied(forest.tree, state, action)
@@ -162,15 +161,13 @@ def _replayed(forest: Forest, decisions: Decisions) -> _State:
     return state
 
 
-def _after_cut(forest: Forest, rule: CutRule, known: dict[CutRule, _State]) -> _State:
-    """Return the populations of a cut, kept in `known`."""
-    if rule not in known:
-        own, _ = forest.cut(rule)
-        modes = populations_of_modes(forest.tree, own)
-        unions = frozenset(frozenset(np.flatnonzero(modes == p).tolist()) for p in range(int(own.max()) + 1))
-        merged = int(rule.cut(forest.tree).max()) + 1 - len(unions)
-        known[rule] = _State(unions, rule, rule.why(forest.tree, len(unions), merged))
-    return known[rule]
+def _after_cut(forest: Forest, rule: CutRule) -> _State:
+    """Return the populations of a cut."""
+    own, _ = forest.cut(rule)
+    modes = populations_of_modes(forest.tree, own)
+    unions = frozenset(frozenset(np.flatnonzero(modes == p).tolist()) for p in range(int(own.max()) + 1))
+    merged = int(rule.cut(forest.tree).max()) + 1 - len(unions)
+    return _State(unions, rule, rule.why(forest.tree, len(unions), merged))
 
 
 def _applied(tree: Tree, state: _State, action: Merge | Split | Name | Colour) -> _State:

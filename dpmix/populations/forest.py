@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 
 import numpy as np
@@ -77,6 +77,7 @@ class Forest:
     shares: Array
     labels: Ints
     log_density: Array
+    _cuts: dict[CutRule, tuple[Ints, Array]] = field(default_factory=dict)
 
     def cut(self, rule: CutRule) -> tuple[Ints, Array]:
         """Cut the tree of the mean density; populations of a cut height that lack support are merged.
@@ -88,10 +89,14 @@ class Forest:
         shares : float64 [M, P]
             Memberships of the points.
         """
-        own, shares = self.shared_by(rule.cut(self.tree))
-        if rule.n_populations is None and len(self.draws) > 1:
-            return merge_unsupported(self.tree, own, shares, self.trees, self.labels, self.density[0])
-        return own, shares
+        if rule not in self._cuts:
+            own, shares = self.shared_by(rule.cut(self.tree))
+            if rule.n_populations is None and len(self.draws) > 1:
+                own, shares = merge_unsupported(
+                    self.tree, own, shares, self.trees, self.labels, self.density[0]
+                )
+            self._cuts[rule] = own, shares
+        return self._cuts[rule]
 
     def shared_by(self, populations: Ints) -> tuple[Ints, Array]:
         """Return populations of the components, numbered by weight, and the memberships of the points.

@@ -78,7 +78,9 @@ class SampleDraws:
                 for name, cells in self.columns.items()
             }
             for name, text in texts.items():
-                dim = {"phenotype": "population", "name": "population", "channel": "channel"}.get(name, "sample")
+                dim = {"phenotype": "population", "name": "population", "channel": "channel"}.get(
+                    name, "sample"
+                )
                 file.create_variable(name, (dim,), h5py.string_dtype())[:] = np.array(text, object)
 
     @classmethod

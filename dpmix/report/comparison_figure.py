@@ -9,8 +9,8 @@ import numpy as np
 from dpmix.populations.comparison import Comparison
 from dpmix.populations.result import Gating
 from dpmix.report.drawing import new_figure
-from dpmix.report.labels import phenotype, shortened
-from dpmix.report.palette import GREY, colour, ink
+from dpmix.report.labels import shortened, title
+from dpmix.report.palette import GREY, colour_of, ink
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,10 +34,17 @@ def comparison(gating: Gating, compared: Comparison) -> Figure:
         p = int(matches[g])
         if p < 0:
             continue
-        box = {"boxstyle": "round,pad=0.15", "facecolor": colour(p), "edgecolor": "white", "linewidth": 0.5}
+        box = {
+            "boxstyle": "round,pad=0.15",
+            "facecolor": colour_of(gating, p),
+            "edgecolor": "white",
+            "linewidth": 0.5,
+        }
         at = (float(compared.f1[g, p]), g)
-        axes.annotate(f"{p + 1}", at, ha="center", va="center", fontsize=6.5, color=ink(colour(p)), bbox=box)
-        axes.annotate(phenotype(gating, p, 40), (1.03, g), va="center", fontsize=6.5, annotation_clip=False)
+        axes.annotate(
+            f"{p + 1}", at, ha="center", va="center", fontsize=6.5, color=ink(colour_of(gating, p)), bbox=box
+        )
+        axes.annotate(title(gating, p, 40), (1.03, g), va="center", fontsize=6.5, annotation_clip=False)
     names = [shortened(gate, 48) for gate in compared.gates[:drawn]]
     axes.set_yticks(rows, [f"{name} ({n:,})" for name, n in zip(names, compared.sizes[:drawn], strict=True)])
     axes.set_ylim(max(drawn, 1) - 0.4, -0.6)

@@ -9,8 +9,8 @@ import numpy as np
 
 from dpmix.model.mixture import Array, Ints
 from dpmix.populations.result import Gating
-from dpmix.report.labels import phenotype, ticks
-from dpmix.report.palette import colour, ink
+from dpmix.report.labels import ticks, title
+from dpmix.report.palette import colour_of, ink
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,22 +55,24 @@ def figure_with_key(width: float, height: float, lines: list[str], columns: int)
 
 def name_population(axes: Axes, x: float, y: float, gating: Gating, population: int) -> None:
     """Write the number of a population on its colour, and its phenotype, to the right of a point."""
-    own = colour(population)
+    own = colour_of(gating, population)
     style: Any = {"textcoords": "offset points", "va": "center", "annotation_clip": False}
     box = {"boxstyle": "round,pad=0.2", "facecolor": own, "edgecolor": "none"}
     axes.annotate(
         f"{population + 1}", (x, y), (14, 0), ha="center", fontsize=7, color=ink(own), bbox=box, **style
     )
-    axes.annotate(phenotype(gating, population, 48), (x, y), (25, 0), **style)
+    axes.annotate(title(gating, population, 48), (x, y), (25, 0), **style)
 
 
-def number_populations(axes: Axes, populations: Ints, points: Array, ends: tuple[float, ...]) -> None:
+def number_populations(
+    axes: Axes, gating: Gating, populations: Ints, points: Array, ends: tuple[float, ...]
+) -> None:
     """Write numbers of populations at their points [Q, 2], moved apart where they would overlap."""
     low, width = np.array(ends[::2]), np.array([ends[1] - ends[0], ends[3] - ends[2]])
     points = np.clip((points - low) / width, 0.02, 0.98)
     places = np.clip(spread_out(points, np.array([0.055, 0.055])), 0.02, 0.98)
     for population, point, place in zip(populations.tolist(), points, places, strict=True):
-        own = colour(population)
+        own = colour_of(gating, population)
         if np.abs(place - point).max() > 0.02:
             axes.plot(*zip(point, place, strict=True), color="black", linewidth=0.5, transform=axes.transAxes)
             axes.plot(*point, ".", color="black", markersize=2.5, transform=axes.transAxes)

@@ -27,7 +27,7 @@ from dpmix.report.gate_tree import gate_tree
 from dpmix.report.heatmap import heat
 from dpmix.report.labels import label, only_the_largest, percent, shares, shortened, shown
 from dpmix.report.pairs import MOST_ELLIPSES, densities, ellipse, moments, separating_pairs
-from dpmix.report.palette import GREY, colour, rgb
+from dpmix.report.palette import GREY, colour, colour_of, rgb
 from dpmix.report.proportion_figures import proportions
 from dpmix.report.shifts import shift_figure
 from dpmix.runs.coarseness import choice_of
@@ -174,7 +174,8 @@ def _density(axes: Axes, gating: Gating, pair: int) -> None:
     rasters = gating.rasters
     x, y = rasters.pairs[pair]
     ends = (*rasters.edges[x][[0, -1]], *rasters.edges[y][[0, -1]])
-    image = rgb(rasters.populations[pair], rasters.counts[pair]).transpose(1, 0, 2)
+    numbers = np.array(gating.colours or range(gating.n_populations))
+    image = rgb(numbers[rasters.populations[pair]], rasters.counts[pair]).transpose(1, 0, 2)
     axes.imshow(image, origin="lower", extent=ends, aspect="auto", interpolation="nearest")
     axes.set_xlim(*ends[:2])
     axes.set_ylim(*ends[2:])
@@ -186,12 +187,12 @@ def _density(axes: Axes, gating: Gating, pair: int) -> None:
         width, height, angle = ellipse(covariances[population][np.ix_(place, place)])
         centre = float(means[population, x]), float(means[population, y])
         patch = Ellipse(centre, width, height, angle=np.degrees(angle), fill=False)
-        patch.set(edgecolor=colour(population), linewidth=0.9)
+        patch.set(edgecolor=colour_of(gating, population), linewidth=0.9)
         patch.set_path_effects([withStroke(linewidth=1.8, foreground=HALO)])
         axes.add_patch(patch)
     medians = gating.quantiles[2, : shown(gating)][:, [x, y]]
     there = np.flatnonzero(np.isfinite(medians).all(axis=1))
-    number_populations(axes, there, medians[there], ends)
+    number_populations(axes, gating, there, medians[there], ends)
 
 
 def _one_channel(gating: Gating) -> Figure:
@@ -199,8 +200,8 @@ def _one_channel(gating: Gating) -> Figure:
     figure = new_figure(6.0, 3.2)
     axes = figure.add_subplot()
     for population, (places, density) in enumerate(densities(gating)):
-        axes.fill_between(places, density, color=colour(population), alpha=0.35, linewidth=0)
-        axes.plot(places, density, color=colour(population), linewidth=1.0)
+        axes.fill_between(places, density, color=colour_of(gating, population), alpha=0.35, linewidth=0)
+        axes.plot(places, density, color=colour_of(gating, population), linewidth=1.0)
         peak = int(np.argmax(density))
         axes.annotate(
             f"{population + 1}",
@@ -222,7 +223,7 @@ def tree(gating: Gating) -> Figure:
     figure = new_figure(8.0, 1.4 + 0.17 * len(drawn.leaves))
     axes = figure.add_subplot()
     for levels, places, population in zip(drawn.levels, drawn.positions, drawn.populations, strict=True):
-        own = colour(population) if population >= 0 else "#444444"
+        own = colour_of(gating, population) if population >= 0 else "#444444"
         axes.plot(levels, places, color=own, linewidth=1.3 if population >= 0 else 0.9)
     axes.set_xscale("log")
     top = max(float(drawn.levels.max(initial=0.0)), gating.level, 2.0 * drawn.floor)
@@ -242,7 +243,7 @@ def tree(gating: Gating) -> Figure:
                 drawn.floor,
                 position,
                 "s",
-                color=colour(leaf.populations[0]),
+                color=colour_of(gating, leaf.populations[0]),
                 markersize=5,
                 clip_on=False,
             )
@@ -291,7 +292,7 @@ def event_map(gating: Gating, events: Map) -> Figure:
     key = [label(gating, int(p), 50) for p in populations]
     figure, body = figure_with_key(7.0, 7.4, key, 2)
     axes = body.subplots()
-    colours = np.array([colour(p) for p in range(gating.n_populations)])
+    colours = np.array([colour_of(gating, p) for p in range(gating.n_populations)])
     # A raster in the PDF too: so many points are slow to display.
     axes.scatter(
         events.places[:, 0],
@@ -306,7 +307,7 @@ def event_map(gating: Gating, events: Map) -> Figure:
     axes.axis(ends)
     axes.set_box_aspect(1)
     axes.set_axis_off()
-    number_populations(axes, populations, points, ends)
+    number_populations(axes, gating, populations, points, ends)
     caption = "\n".join((map_caption(gating, events), *MAP_NOTE))
     body.suptitle(caption, fontsize=8, x=0.01, ha="left")
     return figure

@@ -15,7 +15,7 @@ from dpmix.report.findings import numbers_of
 from dpmix.report.gatingml import nested
 from dpmix.report.labels import label, named_channels, percent, shortened
 from dpmix.report.page_plots import add_hover, name_axis, new_plot
-from dpmix.report.palette import GREY, colour, ink
+from dpmix.report.palette import GREY, colour_of, ink
 
 if TYPE_CHECKING:
     from bokeh.plotting import figure as Plot
@@ -86,9 +86,9 @@ def _cells(gating: Gating, row: Row) -> dict[str, Any]:
         "depth": row.depth,
         "name": row.name,
         "number": 0 if row.node.is_branch else first + 1,
-        "colour": colour(first),
-        "ink": ink(colour(first)),
-        "what": _populations(row) if row.node.is_branch else gating.phenotypes[first],
+        "colour": colour_of(gating, first),
+        "ink": ink(colour_of(gating, first)),
+        "what": _populations(row) if row.node.is_branch else gating.titles[first],
         "path": " / ".join(row.path),
         "own": own_gates(gating, row),
         "events": f"{own.selected[-1]:,}" if gated else "",
@@ -178,7 +178,9 @@ def gate_tree_plot(gating: Gating) -> Plot:
     source = {
         "x": [row.depth + 1 for row in rows],
         "y": list(range(len(rows))),
-        "colour": [GREY if row.node.is_branch else colour(row.node.populations[0]) for row in rows],
+        "colour": [
+            GREY if row.node.is_branch else colour_of(gating, row.node.populations[0]) for row in rows
+        ],
         "marker": ["circle" if branch else "square" for branch in branches],
         "who": [
             f"{row.name}, {_populations(row)}"

@@ -65,9 +65,13 @@ def phenotype(gating: Named, population: int, width: int) -> str:
 
 def label(gating: Named, population: int, width: int = 44) -> str:
     """Return number and phenotype of a population, for example "3 CD3+ CD4+", or its number and name."""
+    return f"{population + 1} {title(gating, population, width)}".strip()
+
+
+def title(gating: Named, population: int, width: int) -> str:
+    """Return the name that a population was given, or its phenotype, in at most `width` characters."""
     name = gating.names[population] if gating.names else ""
-    text = shortened(name, width) if name else phenotype(gating, population, width)
-    return f"{population + 1} {text}".strip()
+    return shortened(name, width) if name else phenotype(gating, population, width)
 
 
 def named_channels(channels: Sequence[str], gate: Gate) -> str:

@@ -37,7 +37,7 @@ from dpmix.report.labels import (
 from dpmix.report.page_data import page_data, script_json
 from dpmix.report.page_plots import page_plots
 from dpmix.report.pairs import MOST_ELLIPSES
-from dpmix.report.palette import colour, ink
+from dpmix.report.palette import colour_of, ink
 from dpmix.report.traces import burn_in
 from dpmix.runs.coarseness import choice_of
 from dpmix.runs.describe import describe_engine
@@ -127,8 +127,9 @@ def _rows(gating: Gating) -> list[dict[str, Any]]:
             "number": p + 1,
             "name": label(gating, p, 60),
             "drawn": p < shown(gating),
-            "colour": colour(p),
-            "ink": ink(colour(p)),
+            "colour": colour_of(gating, p),
+            "ink": ink(colour_of(gating, p)),
+            "given": gating.names[p] if gating.names else "",
             "phenotype": gating.phenotypes[p],
             "events": f"{sizes[p]:,}",
             "share": percent(mean[p]),
@@ -148,9 +149,9 @@ def _strategies(gating: Gating) -> list[dict[str, Any]]:
     return [
         {
             "number": p + 1,
-            "colour": colour(p),
-            "ink": ink(colour(p)),
-            "phenotype": gating.phenotypes[p],
+            "colour": colour_of(gating, p),
+            "ink": ink(colour_of(gating, p)),
+            "phenotype": gating.titles[p],
             "gates": [named_channels(gating.channels, gate) for gate in strategy.gates],
             "purity": [percent(share) for share in strategy.purity],
             "recovered": [percent(share) for share in strategy.recovered],
@@ -174,9 +175,9 @@ def _comparison(gating: Gating) -> dict[str, Any] | None:
             "name": name.rpartition("/")[2],
             "events": f"{compared.sizes[g]:,}",
             "number": matches[g] + 1,
-            "colour": colour(matches[g]),
-            "ink": ink(colour(matches[g])),
-            "phenotype": gating.phenotypes[matches[g]],
+            "colour": colour_of(gating, matches[g]),
+            "ink": ink(colour_of(gating, matches[g])),
+            "phenotype": gating.titles[matches[g]],
             "f1": f"{compared.f1[g, matches[g]]:.2f}",
             "union": numbers_of(unions[g]),
             "union_f1": f"{union_f1[g]:.2f}",

@@ -14,7 +14,7 @@ from dpmix.populations.rasters import Rasters
 from dpmix.populations.result import Gating, interval
 from dpmix.report.labels import label, share_limits, shares, shown
 from dpmix.report.pairs import MOST_ELLIPSES, moments, separating_pairs, separation
-from dpmix.report.palette import colour, full_count, ink
+from dpmix.report.palette import colour_of, full_count, ink
 
 
 def script_json(value: object) -> str:
@@ -51,8 +51,8 @@ def _populations(gating: Gating) -> list[dict[str, Any]]:
     pairs, best = gating.rasters.pairs, best_pairs(gating)
     return [
         {
-            "colour": colour(p),
-            "ink": ink(colour(p)),
+            "colour": colour_of(gating, p),
+            "ink": ink(colour_of(gating, p)),
             "best": best[p],
             "means": _finite(means[p]),
             "variances": _finite(covariances[p].diagonal()),

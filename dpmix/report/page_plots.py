@@ -13,7 +13,7 @@ from dpmix.report.findings import numbers_of
 from dpmix.report.heatmap import heat
 from dpmix.report.labels import label, percent, share_limits, shares, shortened, shown, ticks
 from dpmix.report.pairs import densities
-from dpmix.report.palette import GREY, colour, ink
+from dpmix.report.palette import GREY, colour, colour_of, ink
 from dpmix.report.traces import Trace, burn_in, thinned, traces
 from dpmix.runs.diagnostics import Mixing
 from dpmix.runs.reader import Run
@@ -171,7 +171,9 @@ def _map(gating: Gating, events: Map) -> Plot:
         "population": events.populations.astype(np.int16),
         "who": [""] * len(events.places),
     }
-    palette = LinearColorMapper(palette=[colour(p) for p in range(many)], low=-0.5, high=many - 0.5)
+    palette = LinearColorMapper(
+        palette=[colour_of(gating, p) for p in range(many)], low=-0.5, high=many - 0.5
+    )
     points = plot.scatter(
         "x",
         "y",
@@ -182,7 +184,7 @@ def _map(gating: Gating, events: Map) -> Plot:
     )
     add_hover(plot, points, ("population", "@who"), limit=1)
     populations, places = map_numbers(gating, events)
-    colours = [colour(p) for p in populations.tolist()]
+    colours = [colour_of(gating, p) for p in populations.tolist()]
     numbers = {
         **dict(zip("xy", places.T, strict=True)),
         "text": [str(p + 1) for p in populations.tolist()],
@@ -198,8 +200,8 @@ def _one_marker(gating: Gating) -> Plot:
     plot = new_plot(height=320, x_axis_label=plain(gating.channels[0]), y_axis_label="density")
     for p, (places, density) in enumerate(densities(gating)):
         source = {"x": places, "y": density, "who": _names(gating, [p]) * len(places)}
-        line = plot.line("x", "y", source=source, color=colour(p), line_width=2)
-        plot.varea(places, np.zeros_like(density), density, fill_color=colour(p), fill_alpha=0.25)
+        line = plot.line("x", "y", source=source, color=colour_of(gating, p), line_width=2)
+        plot.varea(places, np.zeros_like(density), density, fill_color=colour_of(gating, p), fill_alpha=0.25)
         add_hover(plot, line, ("population", "@who"), ("at", "$x{0.00}"))
     return plot
 
@@ -256,7 +258,7 @@ def _proportions(gating: Gating) -> Plot:
     source = ColumnDataSource(
         {
             "y": np.arange(drawn),
-            "colour": [colour(p) for p in range(drawn)],
+            "colour": [colour_of(gating, p) for p in range(drawn)],
             "who": _names(gating, range(drawn)),
             **dict(zip(("mean", "low", "high"), interval(overall), strict=True)),
         }
@@ -332,7 +334,7 @@ def _tree(gating: Gating) -> Plot:
         "levels": drawn.levels.tolist(),
         "places": drawn.positions.tolist(),
         "at": drawn.levels[:, 1],
-        "colour": [colour(p) if p >= 0 else "#444444" for p in inside],
+        "colour": [colour_of(gating, p) if p >= 0 else "#444444" for p in inside],
         "what": [f"parts of {label(gating, p, 60)}" if p >= 0 else "several populations" for p in inside],
     }
     lines = plot.multi_line("levels", "places", source=brackets, line_color="colour", line_width=2)
@@ -341,7 +343,7 @@ def _tree(gating: Gating) -> Plot:
     ends = {
         "x": [drawn.floor] * leaves,
         "y": list(range(leaves)),
-        "colour": [colour(p) if p >= 0 else GREY for p in single],
+        "colour": [colour_of(gating, p) if p >= 0 else GREY for p in single],
         "who": [
             label(gating, p, 70) if p >= 0 else f"populations {numbers_of(np.array(leaf.populations))}"
             for p, leaf in zip(single, drawn.leaves, strict=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 import numpy.typing as npt
 
@@ -29,6 +31,18 @@ def colour(population: int) -> str:
     return PALETTE[population % len(PALETTE)]
 
 
+class Coloured(Protocol):
+    """Numbers of the colours of populations; none if each has its own number."""
+
+    @property
+    def colours(self) -> tuple[int, ...]: ...
+
+
+def colour_of(gating: Coloured, population: int) -> str:
+    """Return the colour of a population of a gating, as #rrggbb."""
+    return colour(gating.colours[population] if gating.colours else population)
+
+
 def ink(background: str) -> str:
     """Return black or white, whichever reads better on a colour (WCAG 2.1, relative luminance)."""
     channels = np.array([int(background[i : i + 2], 16) for i in (1, 3, 5)]) / 255.0
@@ -53,7 +67,7 @@ def strength(counts: Ints) -> Array:
 
 
 def rgb(populations: npt.NDArray[np.integer], counts: Ints) -> npt.NDArray[np.float64]:
-    """Return the RGB colours of a raster, [..., 3]: the colour of the population, paler for fewer events."""
+    """Return the RGB colours of a raster, [..., 3], given the numbers of colours: paler for fewer events."""
     table = np.array([[int(c[i : i + 2], 16) / 255.0 for i in (1, 3, 5)] for c in PALETTE])
     depth = np.where(counts > 0, 0.22 + 0.78 * strength(counts), 0.0)[..., None]
     colours: npt.NDArray[np.float64] = 1.0 - depth * (1.0 - table[populations % len(PALETTE)])

@@ -9,7 +9,7 @@ import numpy as np
 from dpmix.populations.result import Gating, interval
 from dpmix.report.drawing import figure_with_key, new_figure, percent_axis
 from dpmix.report.labels import estimate_note, label, only_the_largest, share_limits, shortened, shown
-from dpmix.report.palette import colour
+from dpmix.report.palette import colour_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,7 +36,7 @@ def _rows(gating: Gating) -> Figure:
     rows = np.arange(drawn)
     for sample in range(samples):
         at = rows + (sample - (samples - 1) / 2.0) * 0.8 / samples
-        colours = [colour(p) for p in range(drawn)] if samples == 1 else [SAMPLES[sample]] * drawn
+        colours = [colour_of(gating, p) for p in range(drawn)] if samples == 1 else [SAMPLES[sample]] * drawn
         if len(gating.proportions) > 1:
             axes.hlines(
                 at,
@@ -80,7 +80,7 @@ def _panels(gating: Gating) -> Figure:
         if population >= drawn:
             axes.set_axis_off()
             continue
-        own = colour(population)
+        own = colour_of(gating, population)
         if len(gating.proportions) > 1:
             axes.vlines(
                 numbers,

@@ -240,7 +240,16 @@ def _proportion_rows(gating: Gating) -> Iterator[Sequence[object]]:
     for s, sample in enumerate(gating.samples):
         known = [sample, *(cells[s] for cells in columns.values())]
         for p, phenotype in enumerate(gating.phenotypes):
-            yield [*known, p + 1, *titles[p], phenotype, gating.sizes[s, p], mean[s, p], low[s, p], high[s, p]]
+            yield [
+                *known,
+                p + 1,
+                *titles[p],
+                phenotype,
+                gating.sizes[s, p],
+                mean[s, p],
+                low[s, p],
+                high[s, p],
+            ]
 
 
 def _names(gating: Gating) -> tuple[list[str], list[list[str]]]:

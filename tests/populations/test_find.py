@@ -16,6 +16,7 @@ from sklearn.metrics import adjusted_rand_score
 from dpmix.engines.cpu import CpuEngine
 from dpmix.errors import DataError
 from dpmix.populations import find
+from dpmix.populations.cut import CutRule
 from dpmix.populations.find import Populations, find_populations
 from dpmix.populations.pooling import mixture_of_draw
 from dpmix.populations.tree import LEVEL, Tree
@@ -422,7 +423,7 @@ def test_a_number_of_populations_between_merges_at_one_level() -> None:
     tree = Tree(np.arange(4), np.zeros((4, 1)), np.zeros(4), merges, np.array([1.0, 1.0, 3.0]))
     assert [tree.cut_to(n).max() + 1 for n in (1, 2, 3, 4, 5)] == [1, 2, 3, 4, 4]
     assert [tree.level_of(n) for n in (1, 2, 3, 4, 5)] == [4.0, 2.0, 1.0, 0.5, 0.5]
-    why = [find._CutRule(None, n).why(tree, min(n, 4), 0) for n in (2, 3, 4, 5)]
+    why = [CutRule(None, n).why(tree, min(n, 4), 0) for n in (2, 3, 4, 5)]
     assert why == [
         "2 populations requested",
         "3 populations requested, with only some of the merges at this height",

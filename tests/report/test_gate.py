@@ -35,11 +35,12 @@ from dpmix.inputs.default_channels import choose_channels
 from dpmix.inputs.fcs_data import write_fcs
 from dpmix.inputs.opening import open_source
 from dpmix.inputs.transforms import Scaling
-from dpmix.populations import assign, convergence, find, proportions, summary
+from dpmix.populations import assign, convergence, decide, find, proportions, summary
+from dpmix.populations.decisions import Colour, Merge, Name, decisions_path, write_decisions
 from dpmix.populations.find import Populations, find_populations
 from dpmix.populations.result import Gating, interval
 from dpmix.populations.task import Task, prepare
-from dpmix.report import embedding, figures, gate, labels, page
+from dpmix.report import embedding, figures, gate, labels, page, palette
 from dpmix.runs.bem import run_bem
 from dpmix.runs.mcmc import run_mcmc
 
@@ -940,3 +941,66 @@ def test_mouse_cells_agree_with_manual_gates(shared_data: Path, tmp_path: Path) 
     helpers = np.bincount(population[gates == "CD4 T cells"]).argmax()
     signs = set(gating.phenotypes[helpers - 1].split())
     assert {"CD3+", "CD4+", "CD8-", "CD19-", "NK1/1-"} <= signs
+
+
+# ---------------------------------------------------------------------------- decisions made by hand
+
+
+@pytest.fixture(scope="module")
+def decided(folder: Path) -> tuple[Path, Gating]:
+    """Gate into the folder `decided`: the two largest populations merged and named, another coloured."""
+    forest = find.forest_of(prepare(folder / "run.h5", engine=ON_CPU).run, cpu)
+    begun = decide.start(forest, find.DRAWS)
+    unions = decide.decided(forest, begun).unions
+    merged = tuple(sorted({*unions[0], *unions[1]}))
+    for action in (
+        Merge(populations=unions[:2]),
+        Name(population=merged, name="not B"),
+        Colour(population=unions[2], colour=30),
+    ):
+        begun = decide.act(forest, begun, action)
+    path = decisions_path(folder / "run.h5")
+    write_decisions(path, begun)
+    formats = ("parquet", "fcs")
+    given = gate.gate(folder / "run.h5", folder / "decided", formats=formats, decisions=path, engine=ON_CPU)
+    return path, given
+
+
+def test_decisions_name_merge_and_colour_populations(
+    folder: Path, gated: Gating, decided: tuple[Path, Gating]
+) -> None:
+    """Merged populations have the events and the draws of the proportions of both."""
+    given = decided[1]
+    assert given.n_populations == gated.n_populations - 1
+    assert given.names == ("not B", *[""] * (given.n_populations - 1))
+    p = given.colours.index(30)
+    assert given.sizes[:, 0].sum() == pytest.approx(gated.sizes[:, :2].sum(), abs=20)  # at the border
+    assert gated.counts is not None
+    assert given.counts is not None
+    np.testing.assert_allclose(given.counts[..., 0], gated.counts[..., :2].sum(axis=-1), rtol=0.02)
+    rows = list(csv.DictReader((folder / "decided" / "populations.csv").open(encoding="utf-8")))
+    assert [row["name"] for row in rows] == list(given.names)
+    assert (
+        "name" not in csv.DictReader((folder / "all" / "populations.csv").open(encoding="utf-8")).fieldnames
+    )
+    keywords = flowio.FlowData(str(folder / "decided" / "a.gated.fcs")).text
+    assert keywords["dpmix_population_1"] == "1 not B"
+    assert (json.loads((folder / "decided" / "tree.json").read_text())["names"]) == list(given.names)
+    report = (folder / "decided" / "report.html").read_text(encoding="utf-8")
+    assert "<b>not B</b>" in report
+    assert palette.colour_of(given, p) == palette.PALETTE[30]
+    assert report.count(palette.PALETTE[30]) > 3
+
+
+def test_decisions_of_the_command_line(folder: Path, decided: tuple[Path, Gating], no_pictures: None) -> None:
+    path = decided[0]
+    done = CliRunner().invoke(
+        main, ["gate", str(folder / "run.h5"), "--output", str(folder / "by_cli"), "--decisions", str(path)]
+    )
+    assert done.exit_code == 0, done.output
+    assert re.search(r"^ +1 .*  not B$", done.output, re.M)
+    pandas.testing.assert_frame_equal(events(folder / "by_cli"), events(folder / "decided"))
+    arguments = ["gate", str(folder / "run.h5"), "--output", str(folder / "none"), "--decisions", str(path)]
+    refused = CliRunner().invoke(main, [*arguments, "--level", "3"])
+    assert refused.exit_code == 2
+    assert "--decisions includes --level; give one of them" in refused.output
