@@ -15,12 +15,11 @@ T draws, some of which are pooled; J pooled components, K components, P populati
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from scipy.sparse import csr_array
 from threadpoolctl import threadpool_limits
 
@@ -234,11 +233,10 @@ def populations_of(
         Names and colours.
     """
     run, draws, tree, labels = forest.run, forest.draws, forest.tree, forest.labels
-    cuts = [rule.cut(one) for one in forest.trees]
-    partition = np.array([cut[found] for cut, found in zip(cuts, labels, strict=True)])
+    partition = partition_by(forest, rule)
     n_found = int(own.max()) + 1
     estimate = shares.argmax(axis=1)
-    reference = int(np.argmax([partitions.rand_index(estimate, one) for one in partition]))
+    reference = reference_of(estimate, partition)
     kept = slice(None, None, max(POINTS // KEPT_POINTS, 1))  # of all components: points are in their order
     return Populations(
         run=run,
@@ -248,12 +246,12 @@ def populations_of(
         modes=populations_of_modes(tree, own),
         level=rule.level_in(tree),
         why=why,
-        components=components_of(forest, own, shares),
+        components=components_of(forest, own, cast_votes(forest, shares)),
         mixture=forest.mixture,
         n_populations=n_found,
         reference=reference,
         order=alignment.align(labels, np.array([run.weights[tuple(draw)] for draw in draws]), reference),
-        numbers=np.array([one.max() + 1 for one in cuts]),
+        numbers=np.array([rule.cut(one).max() + 1 for one in forest.trees]),
         support=support(forest.trees, labels, estimate, n_found),
         agreement=partitions.agreement(partition, draws[:, 0]),
         least_density=float(np.quantile(forest.log_density, IMPLAUSIBLE)),
@@ -264,38 +262,62 @@ def populations_of(
     )
 
 
+def partition_by(forest: Forest, rule: CutRule) -> Ints:
+    """Return the population of each point in each draw's own tree, int64 [T, M]."""
+    return np.array([rule.cut(one)[found] for one, found in zip(forest.trees, forest.labels, strict=True)])
+
+
+def reference_of(estimate: Ints, partition: Ints) -> int:
+    """Return the draw whose own populations, int64 [T, M], are most similar to populations int64 [M]."""
+    return int(np.argmax([partitions.rand_index(estimate, one) for one in partition]))
+
+
 # --------------------------------------------------------------------------- components of draws
 
 
-def components_of(forest: Forest, own: Ints, shares: Array) -> Ints:
-    """Return the population of each component of each draw, int64 [T, K].
+def cast_votes(forest: Forest, shares: Array) -> Iterator[tuple[Array, Ints]]:
+    """Yield the votes of the points of each component, draw by draw.
 
-    Parameters are those of `populations_of`.
+    Parameters
+    ----------
+    forest : Forest
+    shares : float64 [M, C]
+        Memberships of the points in populations or modes.
+
+    Yields
+    ------
+    votes : float64 [K, C]
+        Sum of the memberships of the points whose most probable component it is.
+    nearest : int64 [K]
+        Component of the mean density that is nearest to a component without points, -1 for one with points.
     """
-    run, density = forest.run, forest.density
-    means = (np.asarray(run.means[chain, draw]) for chain, draw in forest.draws)
+    heavy = np.flatnonzero(forest.density[0])
+    weights, centres, covariances = (part[heavy] for part in forest.density)
+    for labels, (chain, draw) in zip(forest.labels, forest.draws, strict=True):
+        means = np.asarray(forest.run.means[chain, draw])
+        shape = len(means), len(labels)
+        points = csr_array((np.ones(len(labels)), (labels, np.arange(len(labels)))), shape=shape)
+        nearest = np.full(len(means), -1)
+        without = np.bincount(labels, minlength=len(means)) == 0
+        nearest[without] = heavy[nearest_components(weights, centres, covariances, means[without])]
+        yield points @ shares, nearest
+
+
+def components_of(forest: Forest, own: Ints, votes: Iterable[tuple[Array, Ints]]) -> Ints:
+    """Return the population of each component of each draw, int64 [T, K]: that of most of its points.
+
+    A component without points holds no events; it gets the population at its mean.
+
+    Parameters
+    ----------
+    forest : Forest
+    own : int64 [J]
+        Population of each component of the mean density.
+    votes : iterable of float64 [K, P] and int64 [K]
+        As of `cast_votes`, one for each draw.
+    """
     components = np.array(
-        [
-            _populations_of(shares, found, own, density, at)
-            for found, at in zip(forest.labels, means, strict=True)
-        ]
+        [np.where(nearest < 0, cast.argmax(axis=1), own[nearest]) for cast, nearest in votes], np.int64
     )
     components[forest.pooled] = own.reshape(len(forest.pooled), -1)
     return components
-
-
-def _populations_of(
-    shares: Array, labels: npt.NDArray[np.int32], own: Ints, density: tuple[Array, Array, Array], means: Array
-) -> Ints:
-    """Return the population of each component of a draw, int64 [K]: that of most of its points.
-
-    A component without points holds no events; it gets the population at its mean.
-    """
-    n_points, n_components = len(labels), len(means)
-    points = csr_array((np.ones(n_points), (labels, np.arange(n_points))), shape=(n_components, n_points))
-    heavy = np.flatnonzero(density[0])
-    weights, centres, covariances = (part[heavy] for part in density)
-    return partitions.by_votes(
-        points @ shares,
-        lambda without: own[heavy][nearest_components(weights, centres, covariances, means[without])],
-    )
