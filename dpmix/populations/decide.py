@@ -220,11 +220,11 @@ def split(tree: Tree, union: Union) -> tuple[Union, Union]:
 
 
 def _known(state: _State, modes: Sequence[int]) -> Union:
-    """Return the population with these modes; `ValueError` if there is none."""
+    """Return the population with these modes; `ValueError` if it does not exist."""
     union = frozenset(modes)
     if union not in state.unions:
         listed = ", ".join(str(mode) for mode in sorted(union)[:8]) + (", ..." if len(union) > 8 else "")
-        raise ValueError(f"there is no population of the modes {listed} at this step")
+        raise ValueError(f"no population has the modes {listed} at this step")
     return union
 
 

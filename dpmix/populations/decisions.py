@@ -1,4 +1,4 @@
-"""Decisions made by hand about the populations of a run: a small JSON file beside the run file.
+"""Decisions made by hand about the populations of a run: a small JSON file next to the run file.
 
 The file lists the actions in their order, so the last one can be undone: where the tree is cut, and which
 populations are merged, split, named or coloured. A population is given by its modes, which have the same
@@ -129,7 +129,7 @@ class Decisions(_Part):
 
 
 def decisions_path(run: Path) -> Path:
-    """Return the default file of the decisions about a run file: run.decisions.json beside run.h5."""
+    """Return the default file of the decisions about a run file: run.decisions.json next to run.h5."""
     return run.with_name(run.stem + SUFFIX)
 
 

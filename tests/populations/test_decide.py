@@ -124,7 +124,7 @@ def test_undoing_gives_what_was_before(forest: Forest, begun: Decisions) -> None
     [
         (Merge(populations=((0,), (0,))), "cannot be merged with itself"),
         (Split(population=(0,)), "no valley inside it"),
-        (Split(population=(0, 99)), "there is no population of the modes 0, 99"),
+        (Split(population=(0, 99)), "no population has the modes 0, 99"),
         (Cut(level=1.0, populations=2), "not both"),
         (Name(population=(0,), name="a\u0007b"), "printable"),
     ],
