@@ -21,7 +21,6 @@ is fast.
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -35,7 +34,8 @@ if TYPE_CHECKING:
     from dpmix.report.gate import gate, predict
     from dpmix.runs.reader import Run, open_run
 
-__version__ = version("dpmix")
+    __version__: str
+
 __all__ = [
     "Config",
     "ConfigError",
@@ -74,6 +74,10 @@ if not TYPE_CHECKING:  # a type checker would accept any name
 
     def __getattr__(name: str) -> Any:
         """Import a name of the API on first use."""
+        if name == "__version__":
+            from importlib.metadata import version
+
+            return version("dpmix")
         if name in _MODULE_OF:
             return getattr(import_module(_MODULE_OF[name]), name)
         raise AttributeError(f"module 'dpmix' has no attribute {name!r}")

@@ -36,7 +36,6 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from scipy.special import ndtri
 
 from dpmix.inputs.storage import release_pages
 from dpmix.model.mixture import Array, Floats, Ints
@@ -201,6 +200,8 @@ def key_of_names(seed: int, sample: str, channel: str) -> int:
 
 def normals(key: int, rows: Ints) -> Array:
     """Draw a standard normal number for each row: Philox4x64-10 (Salmon et al. 2011)."""
+    from scipy.special import ndtri
+
     blocks, within = np.divmod(rows, BLOCK)
     order = np.argsort(blocks, kind="stable")
     bits = np.empty(len(rows), np.uint64)

@@ -15,7 +15,6 @@ from pathlib import Path
 import h5netcdf
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import linear_sum_assignment
 
 from dpmix.errors import ConfigError
 from dpmix.model.mixture import Array, Ints
@@ -65,6 +64,8 @@ def align(labels: npt.ArrayLike, weights: npt.ArrayLike, reference: int) -> Ints
 
 def _order(kept: Ints, kept_weights: Array, labels: Ints, weights: Array) -> Ints:
     """Return the component of a draw for each component of the reference, int64 [K]."""
+    from scipy.optimize import linear_sum_assignment
+
     # Only components with events are assigned: at most M for any K.
     (places, kept_numbers), (components, numbers) = _numbered(kept), _numbered(labels)
     shared = contingency(kept_numbers, numbers)

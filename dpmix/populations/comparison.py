@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import linear_sum_assignment
 
 from dpmix.inputs.events import Events
 from dpmix.inputs.manual_gates import ManualGates
@@ -61,6 +60,8 @@ class Comparison:
 
     def matches(self) -> Ints:
         """Return the population of each gate, int64 [G]; -1 for none."""
+        from scipy.optimize import linear_sum_assignment
+
         scores, leaves = self.f1, np.flatnonzero(self.leaves)
         matched = np.where(scores.max(axis=1, initial=0.0) > 0, scores.argmax(axis=1), -1)
         matched[leaves] = -1

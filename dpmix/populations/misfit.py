@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import binom, norm
+from scipy.special import bdtrc, ndtr
 
 from dpmix.engines.base import Engine
 from dpmix.model.mixture import Array, Floats, Ints
@@ -148,7 +148,7 @@ def measure(
     if own is None or spread is None:
         return Fit(standard, events, tails)
     shifts = np.array([terms.shifts for terms in own])
-    chances = 2.0 * norm.sf(np.abs(shifts) / spread[tuple(found.draws.T)]).mean(axis=1)
+    chances = 2.0 * ndtr(-np.abs(shifts) / spread[tuple(found.draws.T)]).mean(axis=1)
     return Fit(standard, events, tails, shifts, chances)
 
 
@@ -245,5 +245,5 @@ def _limit(share: Array) -> Array:
 
 def _within(tails: Ints, events: Ints, limits: Array) -> Flags:
     """Return True where as many events in the tail are not improbable at the limit."""
-    fits: Flags = binom.sf(tails - 1, events, limits) >= SURE
+    fits: Flags = bdtrc(tails - 1, events, limits) >= SURE
     return fits

@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 from flowutils.gating import points_in_polygon
 from scipy.ndimage import label
-from scipy.spatial import ConvexHull
 
 from dpmix.model.mixture import Array, Ints
 
@@ -168,6 +167,8 @@ def polygon(region: Flags, target: Array, binned: Binned, channels: tuple[int, i
     The region is bool [BINS, BINS]. The hull has at most `VERTICES` vertices; those that add
     least area are dropped.
     """
+    from scipy.spatial import ConvexHull
+
     parts, n_parts = label(region)
     held = np.bincount(parts.ravel(), target.ravel(), n_parts + 1)
     rows, columns = np.nonzero(parts == 1 + int(held[1:].argmax()))

@@ -7,11 +7,11 @@ numbered by size, from 1 in files and texts, from 0 in arrays.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from dpmix.explore.exploration import Exploration
 from dpmix.inputs.samples import Columns
 from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.populations.comparison import Comparison
@@ -20,6 +20,9 @@ from dpmix.populations.misfit import Fit
 from dpmix.populations.rasters import Rasters
 from dpmix.populations.strategy import Strategy
 from dpmix.populations.tree import Tree
+
+if TYPE_CHECKING:
+    from dpmix.explore.exploration import Exploration
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Quantiles of the events of a population in each channel."""

@@ -7,13 +7,12 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from dpmix.errors import ConfigError
-from dpmix.explore.exploration import Exploration, exploration
-from dpmix.explore.judgements import read_judgements
 from dpmix.inputs.manual_gates import ManualGates
 from dpmix.populations.comparison import compare
 from dpmix.populations.hierarchy import find_hierarchy, unions_of
@@ -22,6 +21,9 @@ from dpmix.populations.strategy import find_strategies
 from dpmix.populations.task import Task
 from dpmix.report import embedding, findings, tables
 from dpmix.report.gatingml import nested, shortest, space_of, write_gates
+
+if TYPE_CHECKING:
+    from dpmix.explore.exploration import Exploration
 
 log = logging.getLogger("dpmix")
 
@@ -89,6 +91,9 @@ class Additions:
         """
         if not self.judged:
             return None
+        from dpmix.explore.exploration import exploration
+        from dpmix.explore.judgements import read_judgements
+
         judgements = read_judgements(self.judged, task.events)
         found = exploration(task.events, judgements, task.config.seed, task.config.engine.threads)
         if found is None:

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from dpmix.errors import ConfigError
-from dpmix.explore.exploration import Exploration
 from dpmix.model.mixture import Floats
 from dpmix.populations import alignment, find, misfit, sample_draws
 from dpmix.populations.assign import assign_events
@@ -29,11 +29,22 @@ from dpmix.report.additions import Additions
 from dpmix.runs.coarseness import choice_of
 from dpmix.runs.diagnostics import convergence
 from dpmix.runs.reader import open_run
-from dpmix.system.background import in_background
+from dpmix.system.background import importing, in_background
 from dpmix.system.cores import usable_cores
 from dpmix.system.files import check_outputs
 
+if TYPE_CHECKING:
+    from dpmix.explore.exploration import Exploration
+
 log = logging.getLogger("dpmix")
+
+LIBRARIES = (  # of figures and report; importing them takes a second
+    "matplotlib.figure",
+    "matplotlib.backends.backend_agg",
+    "matplotlib.backends.backend_pdf",
+    "bokeh.embed",
+    "bokeh.plotting",
+)
 
 
 def gate(
@@ -98,9 +109,10 @@ def gate(
     asked.check(task)
     explored = asked.explore(task)
     check_outputs(_paths(task, folder, formats, asked), overwrite, _inputs(task))
-    found = task.find_populations(n_draws, level, n_populations, by_hand)
-    own = _own_terms(task, found)
-    gating, population = _write_events(task, found, folder, formats, memberships, moved, own, explored)
+    with importing(LIBRARIES, allowed=_may_use_two_cores(task)):
+        found = task.find_populations(n_draws, level, n_populations, by_hand)
+        own = _own_terms(task, found)
+        gating, population = _write_events(task, found, folder, formats, memberships, moved, own, explored)
     if warning := findings.disagreement_warning(gating):
         log.warning("%s", warning)
     return _write_report(task, found, asked.add(task, gating, population, folder), folder)
@@ -235,8 +247,11 @@ def _write_report(task: Task, found: Populations, gating: Gating, folder: Path) 
     def draw(*names: str) -> None:
         figures.write_figures(folder / "figures", gating, run, mixing, names)
 
-    two_cores = usable_cores() > 1 and task.config.engine.threads != 1
-    with in_background(lambda: draw("heatmap", "pairs", "proportions"), allowed=two_cores):
+    with in_background(lambda: draw("heatmap", "pairs", "proportions"), allowed=_may_use_two_cores(task)):
         draw("tree", "traces", "coarseness", "shifts", "map", "gates", "compare")
         page.write_report(folder / "report.html", gating, run, mixing)
     return gating
+
+
+def _may_use_two_cores(task: Task) -> bool:
+    return usable_cores() > 1 and task.config.engine.threads != 1

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from scipy.cluster.vq import vq
 
 from dpmix.errors import DataError
 from dpmix.inputs.transforms import Scaling
@@ -61,6 +60,8 @@ def from_kmeans(
     -------
     State
     """
+    from scipy.cluster.vq import vq
+
     points = np.ascontiguousarray(values, dtype=np.float64)
     centres = seed_centres(points, n_components, stream.step(Step.INITIAL), weights)
     for _ in range(LLOYD_ITERATIONS):

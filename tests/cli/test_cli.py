@@ -93,6 +93,13 @@ def test_help_imports_nothing_heavy() -> None:
     assert found.stdout.strip() == "[]"
 
 
+def test_gate_imports_libraries_only_when_needed() -> None:
+    heavy = "{'matplotlib', 'bokeh', 'pyarrow', 'scipy.stats', 'scipy.optimize', 'dpmix.explore.explorer'}"
+    check = f"import sys, dpmix.report.gate; print({heavy} & {{*sys.modules}} or 'none')"
+    found = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "none"
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_shows_an_example(name: str) -> None:
     text = dpmix(name, "--help").stdout

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import time
 import warnings
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 from platforms import FORKS
 
-from dpmix.system.background import in_background
+from dpmix.system.background import importing, in_background
 
 pytestmark = FORKS
 
@@ -84,3 +85,16 @@ def test_an_error_of_the_body_ends_the_call(tmp_path: Path) -> None:
         raise KeyError
     assert time.monotonic() - began < 30.0
     assert not path.exists()
+
+
+def test_modules_are_imported_during_the_body(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "imported_ahead.py").write_text(
+        "import threading\nthread = threading.current_thread().name\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with importing(["imported_ahead"], allowed=False):
+        pass
+    assert "imported_ahead" not in sys.modules
+    with importing(["no_such_module", "imported_ahead"]):
+        pass
+    assert sys.modules.pop("imported_ahead").thread == "imports"
