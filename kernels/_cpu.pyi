@@ -106,6 +106,17 @@ class Generator:
     def capsule(self) -> object:
         """The interface that numpy.random.Generator uses; valid as long as this object."""
 
+class NormalsAhead:
+    """Draws normal numbers of a generator in another thread, started at once."""
+
+    def __init__(
+        self,
+        generator: Generator,  # used by nothing else until `wait` has returned
+        out: npt.NDArray[np.float64],  # [n], written
+    ) -> None: ...
+    def wait(self) -> None:
+        """Return when all numbers are written."""
+
 class Engine:
     """The CPU engine. It holds the events by reference and does not change them.
 

@@ -93,12 +93,15 @@ def sweep(
         The scatter of a component is not positive definite to float64 (collinear channels).
     """
     stats = coarsened(stats, zeta)
+    of_parameters = stream.fast_step(Step.PARAMETERS)
+    if threads > 1:
+        of_parameters.start_normals(stats.scatters.shape)  # they depend on nothing
     hyper = _draw_hyperparameters(state, stats, prior, stream)
     moves = Moves()
     if regroup is not None:
         stats, moves = regroup(stats, hyper, state.alpha)
     conditional = normal_wishart.posterior(stats, hyper)
-    parameters = normal_wishart.draw_parameters(conditional, stream.fast_step(Step.PARAMETERS), threads)
+    parameters = normal_wishart.draw_parameters(conditional, of_parameters, threads)
     tables = _draw_tables(state, stats, stream)
     counts = stats.counts if tables is None else tables.by_component
     sticks = stick_breaking.draw_sticks(counts, state.alpha, stream.step(Step.STICKS))

@@ -53,9 +53,22 @@ class FastGenerator:
     def __init__(self, native: _cpu.Generator) -> None:
         self._native = native
         self._generator = numpy_generator(native)
+        self._ahead: tuple[Array, _cpu.NormalsAhead] | None = None
+
+    def start_normals(self, size: tuple[int, ...]) -> None:
+        """Draw the first normal variates in another thread, while the caller does something else.
+
+        The next call must be `standard_normal` with this size.
+        """
+        out = np.empty(size)
+        self._ahead = out, _cpu.NormalsAhead(self._native, out.reshape(-1))
 
     def standard_normal(self, size: tuple[int, ...]) -> Array:
         """Return standard normal variates, float64 [size]."""
+        if self._ahead is not None:
+            (out, ahead), self._ahead = self._ahead, None
+            ahead.wait()
+            return out
         out = np.empty(size)
         self._native.normals(out.reshape(-1))
         return out

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <system_error>
 
 #include "ziggurat.hpp"
 
@@ -94,6 +95,18 @@ double Generator::tail(bool negative) {
 
 void Generator::normals(double* out, std::size_t count) {
     for (std::size_t i = 0; i < count; i++) out[i] = normal();
+}
+
+NormalsAhead::NormalsAhead(Generator& generator, double* out, std::size_t count) {
+    try {
+        thread_ = std::thread([&generator, out, count] { generator.normals(out, count); });
+    } catch (const std::system_error&) {
+        generator.normals(out, count);  // no more threads are available
+    }
+}
+
+void NormalsAhead::wait() {
+    if (thread_.joinable()) thread_.join();
 }
 
 }  // namespace dpmix

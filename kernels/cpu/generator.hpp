@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <thread>
 
 namespace dpmix {
 
@@ -45,6 +46,20 @@ class Generator {
 
     // Writes standard normal numbers.
     void normals(double* out, std::size_t count);
+};
+
+// Draws normal numbers of a generator in a thread of its own. Nothing else may use the generator, or what is
+// written, until `wait` has returned.
+class NormalsAhead {
+    std::thread thread_;
+
+   public:
+    NormalsAhead(Generator& generator, double* out, std::size_t count);
+    NormalsAhead(const NormalsAhead&) = delete;
+    NormalsAhead& operator=(const NormalsAhead&) = delete;
+    ~NormalsAhead() { wait(); }
+
+    void wait();
 };
 
 }  // namespace dpmix

@@ -40,6 +40,10 @@ void normals(Generator& generator, Out1 out) {
     generator.normals(out.data(), out.shape(0));
 }
 
+void start_normals(NormalsAhead* own, Generator& generator, Out1 out) {
+    new (own) NormalsAhead(generator, out.data(), out.shape(0));
+}
+
 StickOrder stick_order(Out1& counts, IntsOut& order) {
     return {static_cast<int>(counts.shape(0)), counts.data(), order.data()};
 }
@@ -80,6 +84,10 @@ void bind_model(nb::module_& module) {
         .def("normals", &normals, "out"_a.noconvert())
         .def_prop_ro("capsule",
                      [](Generator& own) { return nb::capsule(own.bit_generator(), "BitGenerator"); });
+    nb::class_<NormalsAhead>(module, "NormalsAhead")
+        .def("__init__", &start_normals, "generator"_a, "out"_a.noconvert(), nb::keep_alive<1, 2>(),
+             nb::keep_alive<1, 3>())
+        .def("wait", &NormalsAhead::wait, nb::call_guard<nb::gil_scoped_release>());
 }
 
 }  // namespace dpmix

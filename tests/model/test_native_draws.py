@@ -164,3 +164,11 @@ def test_the_fast_generator_draws_the_numbers_of_numpy(stream: Stream) -> None:
     for size in (1, 2, 1001):  # halves of words
         assert np.array_equal(step.integers(7, size=size), slow.integers(7, size=size))
     assert np.array_equal(step.random(9), slow.random(9))
+
+
+def test_normals_drawn_ahead_are_the_same_numbers() -> None:
+    fast, ahead = (Stream(3, 1, 2).fast_step(Step.PARAMETERS) for _ in range(2))
+    ahead.start_normals((300, 200))
+    for size in ((300, 200), (5, 7)):
+        assert np.array_equal(ahead.standard_normal(size), fast.standard_normal(size))
+    Stream(3, 1, 2).fast_step(Step.PARAMETERS).start_normals((10_000, 100))  # not waited for
