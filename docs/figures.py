@@ -31,8 +31,7 @@ from threadpoolctl import threadpool_limits
 from dpmix import open_run
 from dpmix.config.schema import Config, ModelConfig
 from dpmix.engines import exact
-from dpmix.engines.checks import checked_parameters
-from dpmix.engines.cpu import CpuEngine
+from dpmix.engines.cpu import CpuEngine, native_mixture
 from dpmix.kernels.layout import Layout
 from dpmix.model import gibbs, split_merge
 from dpmix.model.mixture import (
@@ -71,7 +70,7 @@ DASHED = (0, (4, 3))
 def float32_log_densities(events: Floats, mixture: Mixture) -> Floats:
     """Return log pi_j N(x_i | mu_j, Sigma_j) as the CPU engine's passes compute it, float32 [N, K]."""
     found = np.empty((len(events), len(mixture.means)), np.float32)
-    parameters = checked_parameters(mixture, events.shape[1])
+    parameters = native_mixture(mixture, events.shape[1])
     CpuEngine(events, threads=1)._native.log_densities(*parameters, events, found)
     return found
 

@@ -92,10 +92,26 @@ def swap_collapsed(
 ) -> tuple[int, int]:
     """Make label swaps except the last; see `dpmix.model.reference.swap_collapsed`."""
 
+def open_tables(
+    held: npt.NDArray[np.int64],  # [n]: events of each cell
+    components: npt.NDArray[np.int64],  # [n], below K
+    first: int,
+    shapes: npt.NDArray[np.float64],  # [K]
+    uniforms: npt.NDArray[np.float64],  # [M]
+    by_component: npt.NDArray[np.float64],  # [K], changed
+) -> None:
+    """Add the tables that M events open, from event `first` of the first cell on (`draw_tables`)."""
+
 class Generator:
     """The generator numpy.random.Philox with key and counter (0, counter1, counter2, 0)."""
 
     def __init__(self, key0: int, key1: int, counter1: int, counter2: int) -> None: ...
+    def uniforms(
+        self,
+        out: npt.NDArray[np.float64],  # [n], written
+    ) -> None:
+        """Write uniform numbers, those of `numpy.random.Generator.random`."""
+
     def normals(
         self,
         out: npt.NDArray[np.float64],  # [n], written
@@ -117,11 +133,28 @@ class NormalsAhead:
     def wait(self) -> None:
         """Return when all numbers are written."""
 
+class Whiteners:
+    """The whiteners of K components, which mixtures may share: engines then pack them once.
+
+    It holds the array by reference; the array must not change.
+    """
+
+    def __init__(
+        self,
+        array: npt.NDArray[np.float64],  # [K, D, D] lower triangular
+    ) -> None: ...
+
+class Workspaces:
+    """Working memory of passes, as much as passes run at a time; engines may share it."""
+
+    def __init__(self) -> None: ...
+
 class Engine:
     """The CPU engine. It holds the events by reference and does not change them.
 
-    A mixture is log_constants, means and whiteners. A pass adds its sums to `state`, a state
-    of `dpmix.engines.exact`.
+    A mixture is log_constants, means and whiteners. A pass adds its sums to `state`, a state of
+    `dpmix.engines.exact`. An engine with one chunk may also write `rows`: for each component with events its
+    sum of x - centre, then its count.
     """
 
     def __init__(
@@ -135,19 +168,21 @@ class Engine:
         first_event: int,
         scratch: str,  # folder; empty: memory
         mapped: bool,  # the events are a shared map of a file
-        sample_starts: npt.NDArray[np.int64] | None = None,  # [S + 1] ascending from 0 to N
-        weights: npt.NDArray[np.float32] | None = None,  # [S] of each event of a sample; None: 1
+        sample_starts: npt.NDArray[np.int64] | None,  # [S + 1] ascending from 0 to N
+        weights: npt.NDArray[np.float32] | None,  # [S] of each event of a sample; None: 1
+        workspaces: Workspaces,
     ) -> None: ...
     def draw_labels(
         self,
         log_constants: npt.NDArray[np.float64],  # [K]
         means: npt.NDArray[np.float64],  # [K, D]
-        whiteners: npt.NDArray[np.float64],  # [K, D, D]
+        whiteners: Whiteners,  # [K]
         now: npt.NDArray[np.uint16],  # [K] present number of each component of the last labels
         seed: int,
         chain: int,
         iteration: int,
         state: npt.NDArray[np.float64],  # [4, K * N_MOMENTS + 1], changed
+        rows: npt.NDArray[np.float64] | None = None,  # [K, D + 1], written; of an engine with one chunk
     ) -> None:
         """Draw all labels of a chain, and add their moments and the log likelihood to the sums."""
 
@@ -155,8 +190,9 @@ class Engine:
         self,
         log_constants: npt.NDArray[np.float64],  # [K]
         means: npt.NDArray[np.float64],  # [K, D]
-        whiteners: npt.NDArray[np.float64],  # [K, D, D]
+        whiteners: Whiteners,  # [K]
         state: npt.NDArray[np.float64],  # [4, K * N_MOMENTS + 1], changed
+        rows: npt.NDArray[np.float64] | None = None,  # [K, D + 1], written; of an engine with one chunk
     ) -> None:
         """Add the moments weighted by responsibilities and the log likelihood to the sums (the E step)."""
 
@@ -164,7 +200,7 @@ class Engine:
         self,
         log_constants: npt.NDArray[np.float64],  # [K]
         means: npt.NDArray[np.float64],  # [K, D]
-        whiteners: npt.NDArray[np.float64],  # [K, D, D]
+        whiteners: Whiteners,  # [K]
         populations: npt.NDArray[np.int32],  # [K] from 0 to P - 1
         start: int,
         memberships: npt.NDArray[np.float32],  # [M, P], written
@@ -178,12 +214,13 @@ class Engine:
         sides: npt.NDArray[np.int8],  # [components of the labels]
         log_constants: npt.NDArray[np.float64],  # [2 P]
         means: npt.NDArray[np.float64],  # [2 P, D]
-        whiteners: npt.NDArray[np.float64],  # [2 P, D, D]
+        whiteners: Whiteners,  # [2 P]
         seed: int,
         chain: int,
         iteration: int,
         word: int,  # of the random generator, 1 to 3
         state: npt.NDArray[np.float64],  # [4, 2 P * N_MOMENTS + P], changed
+        rows: npt.NDArray[np.float64] | None = None,  # [2 P, D + 1], written; of an engine with one chunk
     ) -> bool:
         """Divide events among pairs, and add their moments and log probabilities to the sums.
 
@@ -201,7 +238,7 @@ class Engine:
         self,
         log_constants: npt.NDArray[np.float64],  # [K]
         means: npt.NDArray[np.float64],  # [K, D]
-        whiteners: npt.NDArray[np.float64],  # [K, D, D]
+        whiteners: Whiteners,  # [K]
         events: npt.NDArray[np.float32],  # [M, D], any events
         out: npt.NDArray[np.float32],  # [M, K], written
     ) -> None:

@@ -74,11 +74,22 @@ def checked_parameters(mixture: Mixture, n_channels: int) -> tuple[Array, Array,
     shapes = (constants.shape, means.shape, whiteners.shape)
     if shapes != expected:
         raise ValueError(f"mixture: got arrays of shapes {shapes}, need {expected}")
-    if np.isnan(constants).any() or constants.max() == np.inf or constants.max() == -np.inf:
-        raise ValueError("mixture: log weights must be below infinity, and finite for one component at least")
-    if not (np.isfinite(means).all() and np.isfinite(whiteners).all()):
-        raise ValueError("mixture: means and whiteners must be finite")
+    check_constants(constants)
+    check_finite(means)
+    check_finite(whiteners)
     return constants, means, whiteners
+
+
+def check_constants(constants: Array) -> None:
+    """Raise ValueError unless log constants [..., K] are below infinity, and one in each row is finite."""
+    if not np.isfinite(constants.max(axis=-1)).all():
+        raise ValueError("mixture: log weights must be below infinity, and finite for one component at least")
+
+
+def check_finite(parameters: Array) -> None:
+    """Raise ValueError unless means or whiteners are finite."""
+    if not np.isfinite(parameters).all():
+        raise ValueError("mixture: means and whiteners must be finite")
 
 
 def check_samples(mixture: Mixture, n_samples: int) -> None:

@@ -10,26 +10,36 @@ cut at edges of chunks (`chunk_edges`).
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import reduce
 from itertools import pairwise
 from pathlib import Path
+from threading import Lock
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from dpmix.engines import cohort_sums, exact
-from dpmix.engines.checks import check_events, check_range, check_samples, check_weights
+from dpmix.engines.checks import (
+    check_constants,
+    check_events,
+    check_finite,
+    check_range,
+    check_samples,
+    check_weights,
+    checked_split,
+    numbers_now,
+)
 from dpmix.engines.cohort_sums import CohortSums
-from dpmix.engines.cpu import CpuEngine
-from dpmix.engines.sums import zeros
-from dpmix.kernels.layout import CHUNK, Layout
+from dpmix.engines.cpu import CpuEngine, NativeMixture, native_mixture
+from dpmix.kernels import _cpu
+from dpmix.kernels.layout import CHUNK
 from dpmix.model.mixture import Array, Ints, Mixture, Stats
 from dpmix.model.sample_weights import SampleWeights
 from dpmix.model.split_merge import SplitAssignment
@@ -45,6 +55,10 @@ class Part(NamedTuple):
     sample: int
     start: int
     engine: CpuEngine
+
+
+AddPart = Callable[[Part, NativeMixture, Array, Array | None], None]
+"""Make a pass of a part with the mixture of its sample: add to a state, and write rows if they are given."""
 
 
 class CohortEngine:
@@ -93,11 +107,12 @@ class CohortEngine:
         if threads is not None and threads < 1:
             raise ValueError(f"threads: got {threads}, need at least 1")
         self._n_events, self._n_channels = len(events), int(events.shape[1])
-        self._n_samples, self._pruning = len(starts) - 1, pruning
+        self._n_samples = len(starts) - 1
         self._threads = threads or usable_cores()
         self._seconds = 0.0
-        self._own = threading.local()
         self._pool = ThreadPoolExecutor(self._threads, "cohort")
+
+        workspaces = _cpu.Workspaces()
 
         def part(sample: int, start: int, stop: int) -> Part:
             own = None if weights is None else weights.part(start, stop)
@@ -111,6 +126,7 @@ class CohortEngine:
                 first_event=first_event + start,
                 scratch=scratch,
                 weights=own,
+                workspaces=workspaces,
             )
             return Part(sample, start, engine)
 
@@ -122,9 +138,7 @@ class CohortEngine:
             for start in range(int(first), int(end), PART_EVENTS)
         ]
         self._parts = list(self._pool.map(lambda given: part(*given), ranges))
-        self._samples: dict[int, list[Part]] = {}
-        for one in self._parts:
-            self._samples.setdefault(one.sample, []).append(one)
+        self._n_parts = Counter(one.sample for one in self._parts)
 
     @property
     def n_events(self) -> int:
@@ -147,20 +161,21 @@ class CohortEngine:
 
     def draw_sums(self, mixture: Mixture, key: Key) -> CohortSums:
         """Draw every label and return the sums of the events by label."""
-
-        def draw(part: Part, own: Mixture) -> Array:
-            return part.engine.draw_sums(own, key, self._zeros(own))
-
-        return self._sum(mixture, draw, 1)
+        now = numbers_now(mixture)
+        return self._sum(mixture, lambda part, own, *to: part.engine.add_draw(own, now, key, *to), 1)
 
     def expect_sums(self, mixture: Mixture) -> CohortSums:
         """Do the E step and return the sums."""
-        return self._sum(mixture, lambda part, own: part.engine.expect_sums(own), 1)
+        return self._sum(mixture, lambda part, own, *to: part.engine.add_expected(own, *to), 1)
 
     def divide_sums(self, split: SplitAssignment, mixture: Mixture, key: Key) -> CohortSums:
         """Divide events among pairs and return the sums."""
-        n_pairs = len(mixture.means) // 2
-        return self._sum(mixture, lambda part, own: part.engine.divide_sums(split, own, key), n_pairs)
+        n_pairs, checked = len(mixture.means) // 2, checked_split(split, len(mixture.means))
+        return self._sum(
+            mixture,
+            lambda part, own, *to: part.engine.add_division(checked, own, key, *to),
+            n_pairs,
+        )
 
     def draw_labels(self, mixture: Mixture, key: Key) -> Stats:
         """Draw every label and sum the statistics of the events by label, in all and by sample."""
@@ -202,48 +217,53 @@ class CohortEngine:
         self._pool.shutdown()
         for part in self._parts:
             part.engine.close()
-        self._parts, self._samples = [], {}
+        self._parts = []
 
-    def _sum(self, mixture: Mixture, sums: Callable[[Part, Mixture], Array], n_logs: int) -> CohortSums:
+    def _sum(self, mixture: Mixture, add: AddPart, n_logs: int) -> CohortSums:
         """Make a pass with all parts; return their sums, with `n_logs` numbers after the moments."""
         check_samples(mixture, self._n_samples)
+        own = native_mixtures(mixture, self._n_channels)
+        queue, states = deque(self._parts), _States(self._n_parts)
 
-        def values(part: Part, own: Mixture) -> Array:
-            return exact.values(sums(part, own))
+        def work() -> CohortSums:
+            found = cohort_sums.empty(mixture, n_logs)
+            while queue:
+                try:
+                    part = queue.popleft()
+                except IndexError:  # another thread took the last one
+                    break
+                self._add_part(found, part, own[part.sample], add, states, mixture)
+            return found
 
-        def state(part: Part, own: Mixture) -> Array:
-            return sums(part, own).copy()
-
-        def merged(states: Sequence[Future[Array]]) -> Array:
-            return reduce(_merged, (one.result() for one in states))
-
-        found, pending = cohort_sums.empty(mixture, n_logs), []
         with self._timed():
-            for sample, parts in self._samples.items():
-                own = of_sample(mixture, sample)
-                if len(parts) == 1 and sample not in self._cut:
-                    pending.append(self._pool.submit(values, parts[0], own))
-                    continue
-                states = [self._pool.submit(state, part, own) for part in parts]
-                # It may wait for the states: they were submitted before it, so each has a thread.
-                pending.append(self._pool.submit(merged, states))
-            pending.reverse()
-            for sample, parts in self._samples.items():
-                own_sums = pending.pop().result()
-                if sample in self._cut:
-                    found.cut[sample] = own_sums
-                    continue
-                own_values = own_sums if len(parts) == 1 else exact.values(own_sums)
-                cohort_sums.add_sample(found, sample, own_values, mixture)
-        return found
+            found = [self._pool.submit(work) for _ in range(self._threads)]
+            return reduce(cohort_sums.merged, (one.result() for one in found))
 
-    def _zeros(self, mixture: Mixture) -> Array:
-        """Return a state of zeros that this thread of the pool uses again: a new one costs page faults."""
-        state = getattr(self._own, "state", None)
-        if state is None or state.shape[1] != len(mixture.means) * Layout(self._n_channels).n_moments + 1:
-            state = self._own.state = zeros(mixture)
-        state[...] = 0.0
-        return state
+    def _add_part(
+        self,
+        found: CohortSums,
+        part: Part,
+        own: NativeMixture,
+        add: AddPart,
+        states: _States,
+        mixture: Mixture,
+    ) -> None:
+        """Add the sums of a part, or, if it is the last part of its sample, those of the sample."""
+        sample, (n_components, dim) = part.sample, mixture.means.shape
+        whole = sample not in self._cut
+        if whole and self._n_parts[sample] == 1 and part.engine.n_events <= CHUNK:
+            rows = found.rows[sample] = np.zeros((n_components, dim + 1))
+            add(part, own, found.total, rows)  # one number for each sum, so there is nothing to round
+            return
+        state = np.zeros_like(found.total)
+        add(part, own, state, None)
+        merged = states.merged(sample, state)
+        if merged is None:
+            return
+        if whole:
+            cohort_sums.add_sample(found, sample, exact.values(merged), mixture)
+        else:
+            found.cut[sample] = merged
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
@@ -257,6 +277,22 @@ def chunk_edges(starts: Ints) -> Ints:
     return np.concatenate([*(np.arange(*sample, CHUNK) for sample in pairwise(starts)), starts[-1:]])
 
 
+def native_mixtures(mixture: Mixture, n_channels: int) -> list[NativeMixture]:
+    """Check the mixtures of all samples, as `of_sample` returns them, and let them share their whiteners."""
+    assert mixture.samples is not None
+    weights, shifts = mixture.samples
+    shared = native_mixture(replace(mixture, samples=None), n_channels)
+    constants = np.tile(shared.constants, (len(shifts), 1))
+    if weights.shape[1] == len(mixture.means):
+        constants = weights + mixture.log_norms
+    check_constants(constants)
+    if not shifts.any():
+        return [shared._replace(constants=own) for own in constants]
+    means = mixture.means + shifts[:, None]
+    check_finite(means)
+    return [shared._replace(constants=one, means=own) for one, own in zip(constants, means, strict=True)]
+
+
 def of_sample(mixture: Mixture, sample: int) -> Mixture:
     """Return the mixture of one sample: its weights, and the means moved by its shift.
 
@@ -268,7 +304,20 @@ def of_sample(mixture: Mixture, sample: int) -> Mixture:
     return replace(mixture, log_weights=log_weights, means=mixture.means + shifts[sample], samples=None)
 
 
-def _merged(state: Array, other: Array) -> Array:
-    """Add other sums to a state, and return it."""
-    exact.merge(state, other)
-    return state
+class _States:
+    """The states of the samples that have several parts, until all parts of a sample are there."""
+
+    def __init__(self, n_parts: Counter[int]) -> None:
+        self._n_parts, self._states, self._lock = n_parts, defaultdict[int, list[Array]](list), Lock()
+
+    def merged(self, sample: int, state: Array) -> Array | None:
+        """Add the state of a part; return the state of the sample if this was its last part."""
+        with self._lock:
+            states = self._states[sample]
+            states.append(state)
+            if len(states) < self._n_parts[sample]:
+                return None
+        for other in states[:-1]:
+            exact.merge(state, other)
+        del self._states[sample]
+        return state

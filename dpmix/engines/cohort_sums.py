@@ -87,8 +87,13 @@ def _stats_and_logs(sums: CohortSums, mixture: Mixture, n_logs: int) -> tuple[St
     rows = np.zeros((len(shifts), n_components, dim + 1))
     for sample, found in whole.rows.items():
         rows[sample] = found
-    gaps = rounded(mixture.means + shifts) - shifts - rounded(mixture.means)
     stats = moments_of(total[:-n_logs], mixture, 0.0)
+    if not shifts.any():
+        return replace(stats, by_sample=SampleStats(rows[..., -1], rows[..., :-1])), total[-n_logs:]
+    gaps = mixture.means + shifts
+    gaps[...] = gaps.astype(np.float32)
+    gaps -= shifts
+    gaps -= rounded(mixture.means)
     return recentred(stats, rows[..., -1], rows[..., :-1], gaps), total[-n_logs:]
 
 
@@ -104,15 +109,10 @@ def recentred(stats: Stats, counts: Array, sums: Array, gaps: Array) -> Stats:
     gaps : float64 [S, K, D]
         The centres of each sample minus its shift, minus the centres of `stats`.
     """
-    if not gaps.any():
-        return replace(stats, by_sample=SampleStats(counts, sums))
     moved = counts[..., None] * gaps
     left, right = gaps.transpose(1, 2, 0), sums.transpose(1, 0, 2)
     cross = left @ right
     scatters = stats.scatters + cross + cross.transpose(0, 2, 1) + left @ moved.transpose(1, 0, 2)
-    return replace(
-        stats,
-        sums=stats.sums + moved.sum(axis=0),
-        scatters=scatters,
-        by_sample=SampleStats(counts, sums + moved),
-    )
+    total = stats.sums + moved.sum(axis=0)
+    moved += sums
+    return replace(stats, sums=total, scatters=scatters, by_sample=SampleStats(counts, moved))

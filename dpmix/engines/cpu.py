@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -65,6 +66,29 @@ def scratch_bytes(
     return min(chunks, in_flight) * chunk + threads * n_components * moments + sums
 
 
+class NativeMixture(NamedTuple):
+    """A mixture as native passes take it.
+
+    Attributes
+    ----------
+    constants : float64 [K]
+        log pi_j + log of the normal density at its mean.
+    means : float64 [K, D]
+    whiteners : dpmix.kernels._cpu.Whiteners
+        May be shared by mixtures that differ in weights and means.
+    """
+
+    constants: Array
+    means: Array
+    whiteners: _cpu.Whiteners
+
+
+def native_mixture(mixture: Mixture, n_channels: int) -> NativeMixture:
+    """Return a mixture as native passes take it; raises as `checked_parameters`."""
+    constants, means, whiteners = checked_parameters(mixture, n_channels)
+    return NativeMixture(constants, means, _cpu.Whiteners(whiteners))
+
+
 class CpuEngine(SummingEngine):
     """Engine on the cores of this machine (interface: dpmix.engines.base.Engine).
 
@@ -91,6 +115,8 @@ class CpuEngine(SummingEngine):
         are then an `np.memmap` that does not change.
     weights : SampleWeights, optional
         Weights of the events. Default: every event has weight 1.
+    workspaces : dpmix.kernels._cpu.Workspaces, optional
+        Working memory that engines share if their passes take turns. Default: its own.
 
     Raises
     ------
@@ -124,6 +150,7 @@ class CpuEngine(SummingEngine):
         first_event: int = 0,
         scratch: Path | None = None,
         weights: SampleWeights | None = None,
+        workspaces: _cpu.Workspaces | None = None,
     ) -> None:
         check_events(events)
         check_options(len(events), weight_floor, chunks_in_flight, first_event)
@@ -143,9 +170,10 @@ class CpuEngine(SummingEngine):
         self._scratch = "" if scratch is None else str(scratch)
         mapped = scratch is not None and is_shared_map(events)
         options = self._isa, self._threads, pruning, weight_floor, chunks_in_flight or 0, first_event
-        weighted = () if weights is None else (weights.starts, weights.values)
+        starts, values = (None, None) if weights is None else (weights.starts, weights.values)
+        shared = workspaces or _cpu.Workspaces()
         with self._room():
-            self._native = _cpu.Engine(events, *options, self._scratch, mapped, *weighted)
+            self._native = _cpu.Engine(events, *options, self._scratch, mapped, starts, values, shared)
 
     @property
     def n_events(self) -> int:
@@ -165,20 +193,54 @@ class CpuEngine(SummingEngine):
         """Wall seconds of all passes so far."""
         return {"kernels": self._seconds}
 
-    def draw_sums(self, mixture: Mixture, key: Key, state: Array | None = None) -> Array:
-        """Draw every label and return the state of the sums; a given state of zeros is used and returned."""
-        parameters, now = checked_parameters(mixture, self._n_channels), numbers_now(mixture)
-        state = zeros(mixture) if state is None else state
-        with self._timed():
-            self._native.draw_labels(*parameters, now, *key, state)
+    def draw_sums(self, mixture: Mixture, key: Key) -> Array:
+        state = zeros(mixture)
+        self.add_draw(native_mixture(mixture, self._n_channels), numbers_now(mixture), key, state)
         return state
 
     def expect_sums(self, mixture: Mixture) -> Array:
-        parameters = checked_parameters(mixture, self._n_channels)
         state = zeros(mixture)
-        with self._timed():
-            self._native.expect_labels(*parameters, state)
+        self.add_expected(native_mixture(mixture, self._n_channels), state)
         return state
+
+    def divide_sums(self, split: SplitAssignment, mixture: Mixture, key: Key) -> Array:
+        own, state = native_mixture(mixture, self._n_channels), zeros(mixture, len(mixture.means) // 2)
+        self.add_division(checked_split(split, len(mixture.means)), own, key, state)
+        return state
+
+    # The same passes for mixtures that have been checked. They add to a state. An engine with one chunk also
+    # writes `rows`, float64 [K, D + 1]: for each component with events its sum of x - centre, then its count.
+
+    def add_draw(
+        self,
+        mixture: NativeMixture,
+        now: npt.NDArray[np.uint16],
+        key: Key,
+        state: Array,
+        rows: Array | None = None,
+    ) -> None:
+        """Draw every label; `now` is from `dpmix.engines.checks.numbers_now`."""
+        with self._timed():
+            self._native.draw_labels(*mixture, now, *key, state, rows)
+
+    def add_expected(self, mixture: NativeMixture, state: Array, rows: Array | None = None) -> None:
+        """Do the E step."""
+        with self._timed():
+            self._native.expect_labels(*mixture, state, rows)
+
+    def add_division(
+        self,
+        split: SplitAssignment,
+        mixture: NativeMixture,
+        key: Key,
+        state: Array,
+        rows: Array | None = None,
+    ) -> None:
+        """Divide events among pairs; `split` has been checked."""
+        with self._timed():
+            done = self._native.divide(split.pairs, split.sides, *mixture, *key, split.word, state, rows)
+        if not done:
+            raise ValueError(f"split: chain {key.chain} has no labels of {len(split.pairs)} components")
 
     def memberships(
         self, mixture: Mixture, populations: Ints, start: int, stop: int
@@ -187,7 +249,7 @@ class CpuEngine(SummingEngine):
 
         Of the events start, ..., stop - 1; see `dpmix.engines.base.Engine.memberships`.
         """
-        parameters = checked_parameters(mixture, self._n_channels)
+        parameters = native_mixture(mixture, self._n_channels)
         numbers = checked_populations(populations, len(mixture.means))
         check_range(start, stop, self._n_events)
         memberships = np.empty((stop - start, int(numbers.max()) + 1), np.float32)
@@ -195,16 +257,6 @@ class CpuEngine(SummingEngine):
         with self._timed():
             self._native.memberships(*parameters, numbers, start, memberships, log_densities)
         return memberships, log_densities
-
-    def divide_sums(self, split: SplitAssignment, mixture: Mixture, key: Key) -> Array:
-        parameters = checked_parameters(mixture, self._n_channels)
-        split = checked_split(split, len(mixture.means))
-        state = zeros(mixture, len(mixture.means) // 2)
-        with self._timed():
-            done = self._native.divide(split.pairs, split.sides, *parameters, *key, split.word, state)
-        if not done:
-            raise ValueError(f"split: chain {key.chain} has no labels of {len(split.pairs)} components")
-        return state
 
     def labels(self, chain: int = 0) -> npt.NDArray[np.int32]:
         """Return the labels of one chain, int32 [N].

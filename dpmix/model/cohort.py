@@ -37,13 +37,14 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import gammaln
 
+from dpmix.kernels import _cpu
 from dpmix.model.mixture import LOG_2PI, Array, Cohort, Ints, Parameters, SampleStats
 from dpmix.model.prior import SHIFT_DOF, Prior
 from dpmix.model.stick_breaking import gamma_variate, log_gamma_variates
-from dpmix.model.streams import Step, Stream
+from dpmix.model.streams import FastGenerator, Step, Stream
 
 LEAST_SHAPE = 1e-100  # keeps the logs of weights, which are of the order of 1 / shape, finite
-BLOCK = 1 << 18  # events whose tables are drawn at a time
+BLOCK = 1 << 15  # events whose tables are drawn at a time: their uniform numbers stay in the cache
 
 
 class Tables(NamedTuple):
@@ -134,7 +135,7 @@ def draw(
     return replace(cohort, kappa=kappa, log_weights=weights, shifts=shifts, taus=taus)
 
 
-def draw_tables(counts: Array, shapes: Array, rng: np.random.Generator) -> Tables:
+def draw_tables(counts: Array, shapes: Array, rng: np.random.Generator | FastGenerator) -> Tables:
     """Draw the table counts: event i of n_sj opens a table with probability shape / (shape + i - 1).
 
     Counts that are not whole (coarsened or weighted events) are first rounded, up with the probability of
@@ -145,25 +146,21 @@ def draw_tables(counts: Array, shapes: Array, rng: np.random.Generator) -> Table
     counts : float64 [S, K]
     shapes : float64 [K]
         kappa beta.
-    rng : numpy.random.Generator
+    rng : numpy.random.Generator, or dpmix.model.streams.FastGenerator
+        Every event takes a uniform, sample by sample, then component by component; native code compares them
+        (kernels/cpu/tables.cpp).
     """
     whole = np.floor(counts)
     if (whole != counts).any():
         whole += rng.random(counts.shape) < counts - whole
     sizes, cells = whole.sum(axis=1), np.flatnonzero(whole)
-    held = whole.ravel()[cells].astype(np.int64)
-    ends, components = np.cumsum(held), cells % counts.shape[1]
-    by_component = np.zeros(len(shapes))
+    held, components = whole.ravel()[cells].astype(np.int64), cells % counts.shape[1]
+    by_component, ends = np.zeros(len(shapes)), np.cumsum(held)
     for at in range(0, int(held.sum()), BLOCK):
-        stop = min(at + BLOCK, int(ends[-1]))
-        first, last = np.searchsorted(ends, (at, stop - 1), side="right")
-        own = slice(first, last + 1)
-        here = np.minimum(ends[own], stop) - np.maximum(ends[own] - held[own], at)
-        before = np.arange(at, stop) - np.repeat(ends[own] - held[own], here)
-        of_event = np.repeat(components[own], here)
-        shape = shapes[of_event]
-        opened = (before == 0) | (rng.random(stop - at) * (shape + before) < shape)
-        by_component += np.bincount(of_event[opened], minlength=len(shapes))
+        cell = int(np.searchsorted(ends, at, side="right"))
+        first = at - int(ends[cell] - held[cell])
+        uniforms = rng.random(min(BLOCK, int(ends[-1]) - at))
+        _cpu.open_tables(held[cell:], components[cell:], first, shapes, uniforms, by_component)
     return Tables(by_component, sizes)
 
 
@@ -202,11 +199,13 @@ def shift_terms(
     n_components = stats.counts.shape[1]
     dim, n_groups = centres.shape[1], len(cohort.shifts)
     inverses = parameters.whiteners.transpose(0, 2, 1) @ parameters.whiteners
-    held = np.zeros((n_groups, n_components))
-    np.add.at(held, cohort.groups, stats.counts)
-    away = np.zeros((n_groups, n_components, dim))
-    np.add.at(away, cohort.groups, stats.sums)
-    away += held[..., None] * (centres - parameters.means)
+    held, away = np.zeros((n_groups, n_components)), np.zeros((n_groups, n_components, dim))
+    for sample, group in enumerate(cohort.groups):
+        held[group] += stats.counts[sample]
+        away[group] += stats.sums[sample]
+    gaps = centres - parameters.means
+    for group in range(n_groups):  # an array of all groups at once would not stay in the cache
+        away[group] += held[group, :, None] * gaps
     precisions = (held @ inverses.reshape(n_components, -1)).reshape(n_groups, dim, dim)
     linear = away.reshape(n_groups, -1) @ inverses.reshape(-1, dim)
     return linear + np.einsum("gij,gj->gi", precisions, cohort.shifts), precisions

@@ -123,7 +123,7 @@ def _draw_tables(state: State, stats: Stats, stream: Stream) -> cohort.Tables | 
     if state.cohort is None or stats.by_sample is None:
         return None
     shapes = cohort.shapes_of(state.log_base_weights, state.cohort.kappa)
-    return cohort.draw_tables(stats.by_sample.counts, shapes, stream.step(Step.TABLES))
+    return cohort.draw_tables(stats.by_sample.counts, shapes, stream.fast_step(Step.TABLES))
 
 
 def _with_cohort(

@@ -40,9 +40,9 @@ class Step(IntEnum):
 
 
 class FastGenerator:
-    """The normal and gamma variates of a step's generator, bit for bit, in less time.
+    """The uniform, normal and gamma variates of a step's generator, bit for bit, in less time.
 
-    Native code draws the normal variates (kernels/cpu/generator.hpp), and NumPy the gamma variates.
+    Native code draws uniform and normal variates (kernels/cpu/generator.hpp), and NumPy gamma variates.
 
     Parameters
     ----------
@@ -62,6 +62,12 @@ class FastGenerator:
         """
         out = np.empty(size)
         self._ahead = out, _cpu.NormalsAhead(self._native, out.reshape(-1))
+
+    def random(self, size: int | tuple[int, ...]) -> Array:
+        """Return uniform variates from 0 to 1, float64 [size]."""
+        out = np.empty(size)
+        self._native.uniforms(out.reshape(-1))
+        return out
 
     def standard_normal(self, size: tuple[int, ...]) -> Array:
         """Return standard normal variates, float64 [size]."""
@@ -98,7 +104,7 @@ class Stream:
         return numpy_generator(self._native(step))
 
     def fast_step(self, step: Step) -> FastGenerator:
-        """Return the normal and gamma variates of `step`, for a step with many: the same in less time."""
+        """Return the variates of `step` for a step with many: those of `step`'s generator, in less time."""
         return FastGenerator(self._native(step))
 
     def _native(self, step: Step) -> _cpu.Generator:

@@ -11,20 +11,23 @@ namespace {
 // Pruning needs at least this many components, and pays if it saves this share of the multiplications.
 constexpr int PRUNED_COMPONENTS = 16;
 constexpr double PAYING_SHARE = 0.4;
-constexpr std::size_t PROBE = 64;  // while it does not pay, one task in this many is pruned as a test
+// While it does not pay, one task in PROBE is pruned as a test, or one in PROBE_PASSES passes of an engine with
+// few tasks, such as a sample's.
+constexpr std::size_t PROBE = 64, PROBE_PASSES = 8, PROBE_EVENTS = 4096;
 
 constexpr double THREAD_WORK = 4e6;  // multiplications that justify starting a thread
 
 }  // namespace
 
 Engine::Engine(const Sweep& sweep, const float* events, std::size_t n_events, int n_channels,
-               const Options& options, const SampleWeights& weights)
+               const Options& options, std::shared_ptr<Workspaces> workspaces, const SampleWeights& weights)
     : sweep_(sweep),
       events_(events),
       n_events_(n_events),
       n_channels_(n_channels),
       options_(options),
-      curve_(n_events, options.scratch) {
+      curve_(n_events, options.scratch),
+      workspaces_(std::move(workspaces)) {
     if (options.mapped)
         prefer_large_pages(events, n_events * static_cast<std::size_t>(n_channels) * sizeof(float));
     Crew crew(std::min(options_.threads, static_cast<int>(n_chunks())));
@@ -118,7 +121,9 @@ bool Engine::can_prune(int n_components) const {
 
 bool Engine::prunes(const Chain& chain, std::size_t task, int n_components) const {
     if (chain.passes == 0 || chain.n_components > n_components || !can_prune(n_components)) return false;
-    return chain.pruning_pays || (chain.passes + task) % PROBE == 1;
+    if (chain.pruning_pays) return true;
+    const std::size_t some = std::min((n_events_ + PROBE_EVENTS - 1) / PROBE_EVENTS, PROBE_PASSES);
+    return ((chain.passes - 1) * some + task) % std::min(PROBE, PROBE_PASSES * some) == 0;
 }
 
 int Engine::threads_for(int n_components, std::size_t n_events) const {
@@ -153,11 +158,13 @@ void Engine::sort(Chain& chain, std::size_t chunk, int n_components, std::uint32
                   chain.order.data() + first, starts);
 }
 
-std::vector<Scratch> Engine::scratches(int n_components, bool soft, int n_populations) {
-    threads_.resize(static_cast<std::size_t>(options_.threads));
+std::vector<Scratch> Engine::scratches(Workspace& space, int n_components, bool soft,
+                                       int n_populations) const {
+    const std::size_t threads = static_cast<std::size_t>(options_.threads);
+    ThreadScratch::grow(space.threads, threads);
     std::vector<Scratch> views;
-    for (ThreadScratch& scratch : threads_)
-        views.push_back(scratch.prepare(n_channels_, n_components, soft, n_populations));
+    for (std::size_t t = 0; t < threads; t++)
+        views.push_back(space.threads[t].prepare(n_channels_, n_components, soft, n_populations));
     return views;
 }
 
@@ -175,10 +182,11 @@ bool Engine::copy_labels(std::uint32_t chain, std::int32_t* out) const {
 }
 
 void Engine::log_densities(const Parameters& parameters, const float* events, int count, float* out) const {
-    const PackedMixture packed(parameters, n_channels_, options_.weight_floor, false);
+    PackedMixture packed;
     ThreadScratch own;
-    Scratch scratch = own.prepare(n_channels_, parameters.n_components, false);
-    sweep_.log_densities(packed.view(), events, count, out, scratch);
+    Scratch scratch = own.prepare(n_channels_, parameters.n_components(), false);
+    sweep_.log_densities(packed.pack(parameters, options_.weight_floor, false).view(), events, count, out,
+                         scratch);
 }
 
 }  // namespace dpmix

@@ -13,7 +13,9 @@
 // events is in order.hpp.
 #pragma once
 
+#include <algorithm>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -42,23 +44,42 @@ struct SampleWeights {
     const float* values = nullptr;
 };
 
+// What a pass adds to.
+struct Totals {
+    Sums sums;       // moments [K][moment_count(D)], then log likelihoods or log probabilities
+    int n_channels;  // D
+    double* rows;    // [K][D + 1] or null: row D of the moments of an engine with one chunk, written
+
+    // Adds the moments of a component in a chunk.
+    void add_moments(const Sweep& sweep, std::size_t component, const double* moments) const {
+        const std::size_t n_moments = static_cast<std::size_t>(moment_count(n_channels));
+        const std::size_t row = static_cast<std::size_t>(n_channels) + 1;
+        sweep.add(sums, component * n_moments, moments, n_moments);
+        if (rows != nullptr)
+            std::copy(moments + n_moments - row, moments + n_moments, rows + component * row);
+    }
+
+    // Adds to number i from the end.
+    void add_last(std::size_t i, double number) const { sums.add(sums.n - i, &number, 1); }
+};
+
 struct Runs;  // runs.hpp
 
 class Engine {
    public:
     Engine(const Sweep& sweep, const float* events, std::size_t n_events, int n_channels,
-           const Options& options, const SampleWeights& weights = {});
+           const Options& options, std::shared_ptr<Workspaces> workspaces, const SampleWeights& weights = {});
 
-    // Passes add to sums: moments [K][moment_count(D)], then the log likelihood.
+    // Passes add to totals; the log likelihood is the last number.
 
     // Gibbs step 1 and the moments of the events by label: a function of events, mixture and key alone. `now`
     // [K] is the present number of the component of each last label; pruning uses it.
     void draw_labels(const Parameters& parameters, const std::uint16_t* now, const Key& key,
-                     const Sums& sums);
+                     const Totals& totals);
 
     // The E step. Its last bits depend on the order in which events are added, and so on the labels of the
     // previous pass of chain 0: it is a function of the events, the previous mixture and this one.
-    void expect_labels(const Parameters& parameters, const Sums& sums);
+    void expect_labels(const Parameters& parameters, const Totals& totals);
 
     // Memberships [stop - start][P] and log densities [stop - start] of the events start, ..., stop - 1: a
     // function of each event, the mixture and the populations. Labels and their order do not change.
@@ -66,10 +87,10 @@ class Engine {
                      std::size_t stop, float* memberships, double* log_densities);
 
     // Assigns the events of some components to pairs of new components, 2 p and 2 p + 1 for pair p. Adds
-    // their moments and then the log probability [P] of each pair's sides to sums. A function of events,
+    // their moments and the log probability [P] of each pair's sides, the last numbers. A function of events,
     // labels, mixture, key and word alone; labels and their order do not change. False if the chain has no
     // labels of that many components.
-    bool divide(const Split& split, const Parameters& parameters, const Key& key, const Sums& sums);
+    bool divide(const Split& split, const Parameters& parameters, const Key& key, const Totals& totals);
 
     // Copies the labels of one chain to out [N]; false if it has none yet.
     bool copy_labels(std::uint32_t chain, std::int32_t* out) const;
@@ -113,21 +134,22 @@ class Engine {
     double whole_work(const Task& task, int n_components) const;
     void note(Chain& chain, int n_components, const std::vector<Work>& work);
     void sort(Chain& chain, std::size_t chunk, int n_components, std::uint32_t* starts) const;
-    std::vector<Scratch> scratches(int n_components, bool soft, int n_populations = 0);
+    std::vector<Scratch> scratches(Workspace& space, int n_components, bool soft,
+                                   int n_populations = 0) const;
 
     // Steps of draw_labels (pass_draw.cpp).
-    void draw_chunks(Pass& pass, const Key& key, std::size_t first, std::size_t end, const Sums& sums);
-    void add_moments(Pass& pass, const Runs& runs, const Sums& sums);
+    void draw_chunks(Pass& pass, const Key& key, std::size_t first, std::size_t end, const Totals& totals);
+    void add_moments(Pass& pass, const Runs& runs, const Totals& totals);
 
     // Steps of expect_labels (pass_expect.cpp).
     void expect_parts(Pass& pass, const std::vector<Task>& parts, std::size_t first, std::size_t end);
     void add_parts(Pass& pass, const std::vector<Task>& parts, std::size_t first, std::size_t end,
-                   const Sums& sums);
-    void add_log_likelihoods(const std::vector<Task>& parts, const Sums& sums) const;
+                   const Totals& totals);
+    static void add_log_likelihoods(const Pass& pass, const std::vector<Task>& parts, const Totals& totals);
 
     // Steps of divide (pass_divide.cpp).
     void divide_runs(Pass& pass, const Split& split, const Key& key, const Runs& runs);
-    void add_sides(Pass& pass, const Runs& runs, const Sums& sums);
+    void add_sides(Pass& pass, const Runs& runs, const Totals& totals);
 
     const Sweep& sweep_;
     const float* events_;
@@ -137,8 +159,7 @@ class Engine {
     Buffer<std::uint16_t> curve_;  // [N]: the places in a chunk along a curve on which neighbours are similar
     Buffer<float> weights_;        // [N], or empty if every event has weight 1
     std::map<std::uint32_t, Chain> chains_;
-    std::vector<ThreadScratch> threads_;
-    BatchScratch batch_;
+    std::shared_ptr<Workspaces> workspaces_;
     double kept_ = 1.0;
     mutable std::mutex busy_;  // one pass at a time
 };

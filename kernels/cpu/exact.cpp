@@ -1,4 +1,4 @@
-#include "exact.hpp"
+#include "exact_add.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -9,31 +9,14 @@ namespace {
 
 constexpr double NAN_ = std::numeric_limits<double>::quiet_NaN();
 constexpr double INF = std::numeric_limits<double>::infinity();
-constexpr double BIN = 0x1p30;
 constexpr int LOWEST_BIN = -32;
 constexpr double HIGHEST = 0x1.8p1012;  // c of bin 32
-constexpr double REACH = 0x1p-24;       // of a bin, in units of c
-constexpr std::size_t ROW = 128;        // sums that are checked together
-
-bool reaches(double c, double x) { return std::abs(x) <= c * REACH; }
 
 // c of the lowest bin that reaches a nonzero x.
 double lowest_reaching(double x) {
     const int bin = static_cast<int>(std::floor((std::ilogb(x) - 28) / 30.0));  // or the next
     const double c = std::ldexp(1.5, 52 + 30 * std::max(bin, LOWEST_BIN));
     return reaches(c, x) ? c : c * BIN;
-}
-
-// Adds the slices of an x that c reaches.
-inline void add_slices(double c, double x, double& a0, double& a1, double& a2) {
-    const double c1 = c * (1.0 / BIN), c2 = c1 * (1.0 / BIN);
-    const double s0 = (x + c) - c;
-    const double left = x - s0;
-    const double s1 = (left + c1) - c1;
-    const double s2 = ((left - s1) + c2) - c2;
-    a0 += s0;
-    a1 += s1;
-    a2 += s2;
 }
 
 // Makes `top` the top bin, which is not below c.
@@ -69,21 +52,12 @@ double two_sum(double a, double b, double& error) {
 }  // namespace
 
 void Sums::add(std::size_t first, const double* numbers, std::size_t count) const {
-    for (std::size_t from = 0; from < count; from += ROW) {
-        const std::size_t size = std::min(ROW, count - from);
-        const double* __restrict x = numbers + from;
-        double* __restrict c = state + first + from;
-        double* __restrict a0 = c + n;
-        double* __restrict a1 = c + 2 * n;
-        double* __restrict a2 = c + 3 * n;
-        long beyond = 0;
-        for (std::size_t i = 0; i < size; i++) beyond |= reaches(c[i], x[i]) ? 0 : 1;
-        if (beyond) {
-            for (std::size_t i = 0; i < size; i++) add_any(x[i], c[i], a0[i], a1[i], a2[i]);
-        } else {
-            for (std::size_t i = 0; i < size; i++) add_slices(c[i], x[i], a0[i], a1[i], a2[i]);
-        }
-    }
+    add_numbers(*this, first, numbers, count);
+}
+
+void Sums::add_each(std::size_t first, const double* numbers, std::size_t count) const {
+    double* c = state + first;
+    for (std::size_t i = 0; i < count; i++) add_any(numbers[i], c[i], c[n + i], c[2 * n + i], c[3 * n + i]);
 }
 
 void Sums::merge(const double* other) const {

@@ -29,6 +29,9 @@ struct Sums {
     // Adds one number to each of the sums first, ..., first + count - 1.
     void add(std::size_t first, const double* numbers, std::size_t count) const;
 
+    // The same, one by one: for numbers that the top bins may not reach.
+    void add_each(std::size_t first, const double* numbers, std::size_t count) const;
+
     // Adds n other sums to these sums.
     void merge(const double* other) const;
 };

@@ -1,5 +1,6 @@
 #include "generator.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <system_error>
@@ -27,6 +28,11 @@ inline void encrypt(const std::uint64_t* counter, const std::uint64_t* key, std:
     out[1] = c1;
     out[2] = c2;
     out[3] = c3;
+}
+
+// A signed number converts faster, and 53 bits have no sign.
+inline double uniform_of(std::uint64_t word) {
+    return static_cast<double>(static_cast<std::int64_t>(word >> 11)) * 0x1p-53;
 }
 
 Generator& generator(void* state) { return *static_cast<Generator*>(state); }
@@ -64,7 +70,7 @@ std::uint32_t Generator::half_word() {
     return static_cast<std::uint32_t>(both);
 }
 
-inline double Generator::uniform() { return static_cast<double>(word() >> 11) * 0x1p-53; }
+inline double Generator::uniform() { return uniform_of(word()); }
 
 // random_standard_normal of NumPy's distributions.c.
 inline double Generator::normal() {
@@ -90,6 +96,17 @@ double Generator::tail(bool negative) {
     while (true) {
         const double x = -ZIGGURAT_INVERSE_R * std::log1p(-uniform()), y = -std::log1p(-uniform());
         if (y + y > x * x) return negative ? -(ZIGGURAT_R + x) : ZIGGURAT_R + x;
+    }
+}
+
+void Generator::uniforms(double* out, std::size_t count) {
+    while (count > 0) {
+        if (at_ == WORDS) fill();
+        const std::size_t here = std::min(count, static_cast<std::size_t>(WORDS - at_));
+        for (std::size_t i = 0; i < here; i++) out[i] = uniform_of(words_[at_ + i]);
+        at_ += static_cast<int>(here);
+        out += here;
+        count -= here;
     }
 }
 

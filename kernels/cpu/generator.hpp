@@ -44,6 +44,9 @@ class Generator {
 
     BitGenerator* bit_generator() { return &interface_; }
 
+    // Writes numbers uniform from 0 to 1.
+    void uniforms(double* out, std::size_t count);
+
     // Writes standard normal numbers.
     void normals(double* out, std::size_t count);
 };

@@ -6,6 +6,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
 
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -76,6 +77,7 @@ using Starts = std::optional<ArrayOf<const std::int64_t, 1>>;
 using Weights = std::optional<ArrayOf<const float, 1>>;
 using DoublesOut1 = ArrayOf<double, 1>;
 using DoublesOut2 = ArrayOf<double, 2>;
+using RowsOut = std::optional<DoublesOut2>;
 
 // The state of n sums [4][n] (exact.hpp) in a caller's array.
 Sums sums_in(DoublesOut2& state) { return {state.data(), state.shape(1)}; }
@@ -95,15 +97,35 @@ void values(Doubles2 state, DoublesOut1 out) {
     values_of(state.data(), state.shape(1), out.data());
 }
 
+// Whiteners and the array of them, which stays as it is.
+class HeldWhiteners {
+    Doubles3 array_;
+
+   public:
+    const Whiteners held;
+
+    explicit HeldWhiteners(Doubles3 array)
+        : array_(array),
+          held(array.data(), static_cast<int>(array.shape(0)), static_cast<int>(array.shape(1))) {}
+};
+
+// Working memory that engines may share.
+struct SharedWorkspaces {
+    std::shared_ptr<Workspaces> shared = std::make_shared<Workspaces>();
+};
+
 // The engine and the array of its events, which it neither copies nor changes.
 class CpuEngine {
     Events events_;
     Engine engine_;
 
     static Parameters parameters(const Doubles1& log_constants, const Doubles2& means,
-                                 const Doubles3& whiteners) {
-        return {static_cast<int>(log_constants.shape(0)), log_constants.data(), means.data(),
-                whiteners.data()};
+                                 const HeldWhiteners& whiteners) {
+        return {log_constants.data(), means.data(), whiteners.held};
+    }
+
+    Totals totals(DoublesOut2& state, RowsOut& rows) const {
+        return {sums_in(state), static_cast<int>(events_.shape(1)), rows ? rows->data() : nullptr};
     }
 
     static SampleWeights sample_weights(const Starts& starts, const Weights& weights) {
@@ -114,26 +136,27 @@ class CpuEngine {
    public:
     CpuEngine(Events events, const std::string& isa, int threads, bool pruning, float weight_floor,
               int chunks_in_flight, std::uint64_t first_event, const std::string& scratch, bool mapped,
-              const Starts& sample_starts, const Weights& weights)
+              const Starts& sample_starts, const Weights& weights, const SharedWorkspaces& workspaces)
         : events_(events),
           engine_(sweep_named(isa), events.data(), events.shape(0), static_cast<int>(events.shape(1)),
                   {threads, pruning, weight_floor, chunks_in_flight, first_event, scratch, mapped},
-                  sample_weights(sample_starts, weights)) {}
+                  workspaces.shared, sample_weights(sample_starts, weights)) {}
 
-    void draw_labels(Doubles1 log_constants, Doubles2 means, Doubles3 whiteners,
+    void draw_labels(Doubles1 log_constants, Doubles2 means, const HeldWhiteners& whiteners,
                      ArrayOf<const std::uint16_t, 1> now, std::uint64_t seed, std::uint32_t chain,
-                     std::uint32_t iteration, DoublesOut2 state) {
+                     std::uint32_t iteration, DoublesOut2 state, RowsOut rows) {
         const nb::gil_scoped_release released;
         engine_.draw_labels(parameters(log_constants, means, whiteners), now.data(), {seed, chain, iteration},
-                            sums_in(state));
+                            totals(state, rows));
     }
 
-    void expect_labels(Doubles1 log_constants, Doubles2 means, Doubles3 whiteners, DoublesOut2 state) {
+    void expect_labels(Doubles1 log_constants, Doubles2 means, const HeldWhiteners& whiteners,
+                       DoublesOut2 state, RowsOut rows) {
         const nb::gil_scoped_release released;
-        engine_.expect_labels(parameters(log_constants, means, whiteners), sums_in(state));
+        engine_.expect_labels(parameters(log_constants, means, whiteners), totals(state, rows));
     }
 
-    void memberships(Doubles1 log_constants, Doubles2 means, Doubles3 whiteners,
+    void memberships(Doubles1 log_constants, Doubles2 means, const HeldWhiteners& whiteners,
                      ArrayOf<const std::int32_t, 1> populations, std::size_t start,
                      ArrayOf<float, 2> memberships, DoublesOut1 log_densities) {
         const nb::gil_scoped_release released;
@@ -144,12 +167,12 @@ class CpuEngine {
 
     // False if the chain has no labels of that many components; nothing is added then.
     bool divide(ArrayOf<const std::int32_t, 1> pairs, ArrayOf<const std::int8_t, 1> sides,
-                Doubles1 log_constants, Doubles2 means, Doubles3 whiteners, std::uint64_t seed,
-                std::uint32_t chain, std::uint32_t iteration, int word, DoublesOut2 state) {
+                Doubles1 log_constants, Doubles2 means, const HeldWhiteners& whiteners, std::uint64_t seed,
+                std::uint32_t chain, std::uint32_t iteration, int word, DoublesOut2 state, RowsOut rows) {
         const nb::gil_scoped_release released;
         return engine_.divide({static_cast<int>(pairs.shape(0)), pairs.data(), sides.data(), word},
                               parameters(log_constants, means, whiteners), {seed, chain, iteration},
-                              sums_in(state));
+                              totals(state, rows));
     }
 
     // Writes labels to `out` [N]; false if the chain has none.
@@ -158,7 +181,7 @@ class CpuEngine {
         return engine_.copy_labels(chain, out.data());
     }
 
-    void log_densities(Doubles1 log_constants, Doubles2 means, Doubles3 whiteners, Events events,
+    void log_densities(Doubles1 log_constants, Doubles2 means, const HeldWhiteners& whiteners, Events events,
                        ArrayOf<float, 2> out) const {
         const Parameters from = parameters(log_constants, means, whiteners);
         engine_.log_densities(from, events.data(), static_cast<int>(events.shape(0)), out.data());
@@ -191,20 +214,25 @@ NB_MODULE(_cpu, module) {
     module.def("add", &dpmix::add, "state"_a.noconvert(), "numbers"_a);
     module.def("merge", &dpmix::merge, "state"_a.noconvert(), "other"_a);
     module.def("values", &dpmix::values, "state"_a, "out"_a.noconvert());
+    nb::class_<dpmix::HeldWhiteners>(module, "Whiteners")
+        .def(nb::init<dpmix::Doubles3>(), "array"_a.noconvert());
+    nb::class_<dpmix::SharedWorkspaces>(module, "Workspaces").def(nb::init<>());
     nb::class_<CpuEngine>(module, "Engine")
         .def(nb::init<dpmix::Events, const std::string&, int, bool, float, int, std::uint64_t,
-                      const std::string&, bool, const dpmix::Starts&, const dpmix::Weights&>(),
+                      const std::string&, bool, const dpmix::Starts&, const dpmix::Weights&,
+                      const dpmix::SharedWorkspaces&>(),
              "events"_a, "isa"_a, "threads"_a, "pruning"_a, "weight_floor"_a, "chunks_in_flight"_a,
-             "first_event"_a, "scratch"_a, "mapped"_a, "sample_starts"_a = nb::none(),
-             "weights"_a = nb::none())
+             "first_event"_a, "scratch"_a, "mapped"_a, "sample_starts"_a.none(), "weights"_a.none(),
+             "workspaces"_a)
         .def("draw_labels", &CpuEngine::draw_labels, "log_constants"_a, "means"_a, "whiteners"_a, "now"_a,
-             "seed"_a, "chain"_a, "iteration"_a, "state"_a.noconvert())
+             "seed"_a, "chain"_a, "iteration"_a, "state"_a.noconvert(), "rows"_a.noconvert() = nb::none())
         .def("expect_labels", &CpuEngine::expect_labels, "log_constants"_a, "means"_a, "whiteners"_a,
-             "state"_a.noconvert())
+             "state"_a.noconvert(), "rows"_a.noconvert() = nb::none())
         .def("memberships", &CpuEngine::memberships, "log_constants"_a, "means"_a, "whiteners"_a,
              "populations"_a, "start"_a, "memberships"_a, "log_densities"_a)
         .def("divide", &CpuEngine::divide, "pairs"_a, "sides"_a, "log_constants"_a, "means"_a, "whiteners"_a,
-             "seed"_a, "chain"_a, "iteration"_a, "word"_a, "state"_a.noconvert())
+             "seed"_a, "chain"_a, "iteration"_a, "word"_a, "state"_a.noconvert(),
+             "rows"_a.noconvert() = nb::none())
         .def("labels", &CpuEngine::labels, "chain"_a, "out"_a)
         .def("log_densities", &CpuEngine::log_densities, "log_constants"_a, "means"_a, "whiteners"_a,
              "events"_a, "out"_a)

@@ -1,9 +1,10 @@
-// The part of dpmix.kernels._cpu for dpmix.model: conjugate draws and label swaps on NumPy arrays, and a
-// generator.
+// The part of dpmix.kernels._cpu for dpmix.model: conjugate draws, label swaps and table counts on NumPy
+// arrays, and a generator.
 #include "bindings.hpp"
 #include "conjugate.hpp"
 #include "generator.hpp"
 #include "swaps.hpp"
+#include "tables.hpp"
 
 namespace dpmix {
 namespace {
@@ -44,6 +45,17 @@ void start_normals(NormalsAhead* own, Generator& generator, Out1 out) {
     new (own) NormalsAhead(generator, out.data(), out.shape(0));
 }
 
+void uniforms(Generator& generator, Out1 out) {
+    const nb::gil_scoped_release released;
+    generator.uniforms(out.data(), out.shape(0));
+}
+
+void tables(Ints held, Ints components, std::int64_t first, In1 shapes, In1 uniforms, Out1 by_component) {
+    const nb::gil_scoped_release released;
+    open_tables({held.shape(0), held.data(), components.data()}, first, shapes.data(), uniforms.data(),
+                static_cast<std::int64_t>(uniforms.shape(0)), by_component.data());
+}
+
 StickOrder stick_order(Out1& counts, IntsOut& order) {
     return {static_cast<int>(counts.shape(0)), counts.data(), order.data()};
 }
@@ -78,9 +90,12 @@ void bind_model(nb::module_& module) {
                "log1m_sticks"_a.noconvert(), "levels"_a);
     module.def("swap_collapsed", &swap_collapsed, "counts"_a.noconvert(), "order"_a.noconvert(), "alpha"_a,
                "after"_a, "uniforms"_a);
+    module.def("open_tables", &tables, "held"_a, "components"_a, "first"_a, "shapes"_a, "uniforms"_a,
+               "by_component"_a.noconvert());
     nb::class_<Generator>(module, "Generator")
         .def(nb::init<std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t>(), "key0"_a, "key1"_a,
              "counter1"_a, "counter2"_a)
+        .def("uniforms", &uniforms, "out"_a.noconvert())
         .def("normals", &normals, "out"_a.noconvert())
         .def_prop_ro("capsule",
                      [](Generator& own) { return nb::capsule(own.bit_generator(), "BitGenerator"); });

@@ -12,11 +12,12 @@ constexpr std::size_t BUDGET = std::size_t{64} << 20;  // bytes of batch scratch
 
 // The state of one pass over the labels of a chain.
 struct Engine::Pass {
-    PackedMixture packed;
+    const PackedMixture& packed;
     Chain& chain;
     const std::uint16_t* now;  // of the pieces (sweep.hpp)
     Passage passage;
     std::vector<Scratch> scratch;  // by thread
+    BatchScratch& batch;
     Crew crew;
     std::vector<Work> work;  // by task; empty in divide
 };
@@ -30,7 +31,8 @@ inline void add(const double* numbers, std::size_t n, double* to) {
 inline void pack(double* moments, int n_channels) {
     for (int row = 1; row <= n_channels; row++) {
         const double* from = moments + moment_row(row);
-        std::copy(from, from + row + 1, moments + triangle(0, row));
+        double* to = moments + triangle(0, row);
+        for (int i = 0; i <= row; i++) to[i] = from[i];  // so few that a call of memmove would take longer
     }
 }
 

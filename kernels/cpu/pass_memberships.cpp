@@ -15,11 +15,12 @@ constexpr int TASK = 2048;  // events
 void Engine::memberships(const Parameters& parameters, const Populations& populations, std::size_t start,
                          std::size_t stop, float* memberships, double* log_densities) {
     const std::lock_guard<std::mutex> lock(busy_);
-    const int K = parameters.n_components;
+    const int K = parameters.n_components();
     const std::size_t D = static_cast<std::size_t>(n_channels_),
                       P = static_cast<std::size_t>(populations.count);
-    const PackedMixture packed(parameters, n_channels_, options_.weight_floor, false);
-    std::vector<Scratch> scratch = scratches(K, false, populations.count);
+    Workspaces::Loan space(*workspaces_);
+    const Mixture& mixture = space->packed.pack(parameters, options_.weight_floor, false).view();
+    std::vector<Scratch> scratch = scratches(*space, K, false, populations.count);
     std::vector<std::uint16_t> order(TASK);
     std::iota(order.begin(), order.end(), std::uint16_t{0});
     Crew crew(threads_for(K, stop - start));
@@ -31,7 +32,7 @@ void Engine::memberships(const Parameters& parameters, const Populations& popula
             const std::size_t at = from + task * TASK;
             const int count = static_cast<int>(std::min<std::size_t>(TASK, to - at));
             const Piece piece{events_ + at * D, order.data(), count, false, 0, nullptr, nullptr, nullptr};
-            sweep_.memberships(packed.view(), piece, populations, memberships + (at - start) * P,
+            sweep_.memberships(mixture, piece, populations, memberships + (at - start) * P,
                                log_densities + (at - start), scratch[worker]);
         });
     });

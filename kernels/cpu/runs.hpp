@@ -17,8 +17,14 @@ struct Run {
     std::uint32_t from, count;  // in the chunk's order
 };
 
-// The components whose runs are summed into the same moments.
-using Groups = std::vector<std::vector<int>>;
+// The components whose runs are summed into the same moments: members first[g], ..., first[g + 1] - 1 are
+// those of group g.
+struct Groups {
+    std::vector<int> members;
+    std::vector<std::size_t> first;  // [groups + 1]
+
+    std::size_t count() const { return first.size() - 1; }
+};
 
 struct Runs {
     std::vector<Run> all;            // by group, chunk and component
@@ -41,10 +47,13 @@ inline Runs find_runs(const Groups& groups, const std::uint32_t* starts, int n_c
                       std::size_t end) {
     const std::size_t row = static_cast<std::size_t>(n_components) + 1;
     Runs runs;
-    for (const std::vector<int>& components : groups) {
+    runs.first.reserve(groups.count() + 1);
+    runs.all.reserve(groups.members.size() * (end - first));
+    for (std::size_t group = 0; group < groups.count(); group++) {
         runs.first.push_back(runs.all.size());
         for (std::size_t c = 0; c < end - first; c++) {
-            for (const int j : components) {
+            for (std::size_t member = groups.first[group]; member < groups.first[group + 1]; member++) {
+                const int j = groups.members[member];
                 const std::uint32_t stop = starts[c * row + j + 1];
                 for (std::uint32_t from = starts[c * row + j]; from < stop; from += RUN)
                     runs.all.push_back({j, first + c, from, std::min<std::uint32_t>(RUN, stop - from)});

@@ -1,6 +1,9 @@
 // Working memory of passes, kept from pass to pass and grown when a pass needs more.
 #pragma once
 
+#include <mutex>
+#include <utility>
+
 #include "pack.hpp"
 
 namespace dpmix {
@@ -64,6 +67,44 @@ struct BatchScratch {
     std::vector<std::uint8_t> touched;    // [pieces][K]
     AlignedVector<double> chunk;          // [K][moment_size(D)] of a chunk's pieces so far (expect only)
     std::vector<std::uint8_t> started;    // [K]: 1 if `chunk` includes the component
+};
+
+// Working memory of one pass.
+struct Workspace {
+    PackedMixture packed;
+    std::vector<ThreadScratch> threads;
+    BatchScratch batch;
+};
+
+// The workspaces of engines that share them: as many as passes run at a time. Small engines whose passes take
+// turns then find their working memory in the cache.
+class Workspaces {
+    std::mutex busy_;
+    std::vector<Workspace> free_;
+
+   public:
+    // A workspace for as long as this lives.
+    class Loan {
+        Workspaces& from_;
+        Workspace space_;
+
+       public:
+        explicit Loan(Workspaces& from) : from_(from) {
+            const std::lock_guard<std::mutex> lock(from_.busy_);
+            if (from_.free_.empty()) return;
+            space_ = std::move(from_.free_.back());
+            from_.free_.pop_back();
+        }
+        ~Loan() {
+            const std::lock_guard<std::mutex> lock(from_.busy_);
+            from_.free_.push_back(std::move(space_));
+        }
+        Loan(const Loan&) = delete;
+        Loan& operator=(const Loan&) = delete;
+
+        Workspace& operator*() { return space_; }
+        Workspace* operator->() { return &space_; }
+    };
 };
 
 }  // namespace dpmix

@@ -6,6 +6,7 @@
 
 #include "divide.hpp"
 #include "draw.hpp"
+#include "exact_add.hpp"
 #include "expect.hpp"
 #include "gaussian_process.hpp"
 #include "memberships.hpp"
@@ -50,8 +51,8 @@ void log_densities(const Mixture& mixture, const float* events, int count, float
 }  // namespace
 
 extern const Sweep DPMIX_JOIN(sweep_, DPMIX_SET);
-const Sweep DPMIX_JOIN(sweep_, DPMIX_SET) = {DPMIX_QUOTE(DPMIX_SET), draw_piece,    expect_piece,
-                                             memberships_piece,      divide_piece,  component_moments,
-                                             log_densities,          vecchia_piece, update_posterior};
+const Sweep DPMIX_JOIN(sweep_, DPMIX_SET) = {
+    DPMIX_QUOTE(DPMIX_SET), draw_piece,  expect_piece,  memberships_piece, divide_piece,
+    component_moments,      add_numbers, log_densities, vecchia_piece,     update_posterior};
 
 }  // namespace dpmix

@@ -140,6 +140,7 @@ struct Piece {
     const float* weights;       // [chunk], by place; null if every event has weight 1
 };
 
+struct Sums;          // exact.hpp
 struct VecchiaInput;  // vecchia.hpp
 struct VecchiaSums;
 
@@ -169,6 +170,9 @@ struct Sweep {
     // chunk; does not add them.
     void (*moments)(const Mixture&, int component, const float* events, const float* weights,
                     const std::uint16_t* order, int count, double* moments, Scratch&);
+
+    // Adds one number to each of the sums first, ..., first + count - 1.
+    void (*add)(const Sums&, std::size_t first, const double* numbers, std::size_t count);
 
     // Computes log densities [count][K] of consecutive events, as the sweep does.
     void (*log_densities)(const Mixture&, const float* events, int count, float* out, Scratch&);

@@ -17,8 +17,7 @@ from reference import ReferenceEngine
 from scipy import stats as st
 
 from dpmix.engines import exact
-from dpmix.engines.checks import checked_parameters
-from dpmix.engines.cpu import CpuEngine
+from dpmix.engines.cpu import CpuEngine, native_mixture
 from dpmix.engines.sums import SummingEngine
 from dpmix.kernels.layout import CHUNK
 from dpmix.model.mixture import LOG_2PI, Array, Mixture, Stats
@@ -70,7 +69,7 @@ MEMBERSHIP_SHAPES = [
 def native_log_densities(events: Floats, mixture: Mixture, isa: str | None = None) -> Floats:
     """Return log pi_j N(x_i | mu_j, Sigma_j) as the CPU engine's passes compute it, float32 [N, K]."""
     found = np.empty((len(events), len(mixture.means)), np.float32)
-    parameters = checked_parameters(mixture, events.shape[1])
+    parameters = native_mixture(mixture, events.shape[1])
     CpuEngine(events, isa=isa)._native.log_densities(*parameters, events, found)
     return found
 

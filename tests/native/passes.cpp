@@ -6,6 +6,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <numeric>
 #include <vector>
 
@@ -36,16 +37,18 @@ int main() {
     const std::vector<float> events = read<float>(N * D);
     const std::vector<double> constants = read<double>(K), means = read<double>(K * D),
                               whiteners = read<double>(K * D * D);
-    const dpmix::Parameters parameters{sizes[2], constants.data(), means.data(), whiteners.data()};
-    dpmix::Engine engine(dpmix::DPMIX_SWEEP, events.data(), N, sizes[1], {2, true, 25.0f, 0, 0, ".", false});
+    const dpmix::Whiteners shared(whiteners.data(), sizes[2], sizes[1]);
+    const dpmix::Parameters parameters{constants.data(), means.data(), shared};
+    dpmix::Engine engine(dpmix::DPMIX_SWEEP, events.data(), N, sizes[1], {2, true, 25.0f, 0, 0, ".", false},
+                         std::make_shared<dpmix::Workspaces>());
     std::vector<std::uint16_t> now(K);  // components keep their numbers
     std::iota(now.begin(), now.end(), std::uint16_t{0});
     for (std::uint32_t pass = 0; pass < 3; pass++) {
         const std::size_t n = K * dpmix::moment_count(sizes[1]) + 1;
         std::vector<double> state(4 * n), values(n);
-        const dpmix::Sums sums{state.data(), n};
-        if (pass < 2) engine.draw_labels(parameters, now.data(), dpmix::Key{7, 0, pass}, sums);
-        else engine.expect_labels(parameters, sums);
+        const dpmix::Totals totals{{state.data(), n}, sizes[1], nullptr};
+        if (pass < 2) engine.draw_labels(parameters, now.data(), dpmix::Key{7, 0, pass}, totals);
+        else engine.expect_labels(parameters, totals);
         dpmix::values_of(state.data(), n, values.data());
         std::vector<std::int32_t> labels(N);
         engine.copy_labels(0, labels.data());
