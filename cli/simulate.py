@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 from dpmix.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from dpmix.inputs.simulate_faults import Fault
 
 
 @click.command("simulate")
@@ -29,6 +32,18 @@ from dpmix.errors import ConfigError, DataError
     help="Number of components, for --kind model.  [default: 32]",
 )
 @click.option("--no-spill", is_flag=True, help="Without spillover between dyes, for --kind cytometry.")
+@click.option(
+    "--drift",
+    type=click.Choice(["slow", "step", "bubble", "clog"]),
+    multiple=True,
+    help="A fault of the recording, for --kind cytometry; repeatable. slow: a third of the detectors drift. "
+    "step: they jump. bubble: all signals fall for 3% of the time. clog: few events for 10% of the time.",
+)
+@click.option(
+    "--drift-size",
+    type=click.FloatRange(0.0, 5.0, min_open=True),
+    help="Size of a drift, step or bubble, as log gain.  [default: 0.5]",
+)
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Random seed.")
 @click.option("--overwrite", is_flag=True, help="Replace existing files.")
 def command(
@@ -38,6 +53,8 @@ def command(
     channels: int | None,
     components: int | None,
     no_spill: bool,
+    drift: tuple[Fault, ...],
+    drift_size: float | None,
     seed: int,
     overwrite: bool,
 ) -> None:
@@ -50,13 +67,19 @@ def command(
     \b
     Examples:
       dpmix simulate sample.fcs
+      dpmix simulate tube.fcs --drift slow --drift bubble
       dpmix simulate small.csv --kind model --events 5000 --channels 3 --components 20 --seed 7
     """
     if kind == "model" and no_spill:
         raise click.UsageError("--no-spill is for --kind cytometry only")
+    if kind == "model" and drift:
+        raise click.UsageError("--drift is for --kind cytometry only")
+    if drift_size is not None and not {*drift} & {"slow", "step", "bubble"}:
+        raise click.UsageError("--drift-size is for --drift slow, step and bubble only")
     if kind == "cytometry" and (channels, components) != (None, None):
         raise click.UsageError("--channels and --components are for --kind model only")
     from dpmix.inputs import simulate
+    from dpmix.inputs.simulate_faults import SIZE
 
     for path in (output, output.with_name(f"{output.stem}.truth.npz")):
         if path.exists() and not overwrite:
@@ -64,7 +87,8 @@ def command(
     if kind == "model":
         made = simulate.from_model(events, channels or 8, components or 32, seed=seed)
     else:
-        made = simulate.cytometry_like(events, seed=seed, spill=not no_spill)
+        size = SIZE if drift_size is None else drift_size
+        made = simulate.cytometry_like(events, seed, not no_spill, tuple(dict.fromkeys(drift)), size)
     try:
         truth = made.write(output)
     except OSError as error:

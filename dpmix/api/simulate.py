@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from dpmix.inputs.simulate import Simulation, cytometry_like, from_model
+from dpmix.inputs.simulate_faults import FAULTS, SIZE, Fault
 
 
 def simulate(
@@ -14,6 +16,8 @@ def simulate(
     channels: int | None = None,
     components: int | None = None,
     spill: bool = True,
+    drift: Sequence[Fault] = (),
+    drift_size: float = SIZE,
     seed: int = 1,
 ) -> Simulation:
     """Simulate events with known populations, as ``dpmix simulate`` does.
@@ -28,6 +32,10 @@ def simulate(
         For kind "model": channels (default 8) and truncation (default 32).
     spill : bool
         For kind "cytometry": spillover between dyes.
+    drift : sequence of str
+        For kind "cytometry": faults of the recording, each "slow", "step", "bubble" or "clog".
+    drift_size : float
+        Size of a drift, step or bubble, as log gain.
     seed : int
         The same arguments and seed give the same data.
 
@@ -43,11 +51,13 @@ def simulate(
     if kind == "cytometry":
         if (channels, components) != (None, None):
             raise ValueError('channels and components apply to kind="model" only')
-        return cytometry_like(n_events, seed=seed, spill=spill)
+        if unknown := set(drift) - set(FAULTS):
+            raise ValueError(f"drift is {sorted(unknown)}; each must be one of {', '.join(FAULTS)}")
+        return cytometry_like(n_events, seed, spill, drift, drift_size)
     if kind != "model":
         raise ValueError(f'kind is {kind!r}; it must be "cytometry" or "model"')
-    if not spill:
-        raise ValueError('spill applies to kind="cytometry" only')
+    if not spill or drift:
+        raise ValueError('spill and drift apply to kind="cytometry" only')
     if channels == 0 or components == 0:
         raise ValueError("channels and components must be at least 1")
     return from_model(n_events, channels or 8, components or 32, seed=seed)

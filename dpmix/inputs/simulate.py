@@ -6,6 +6,7 @@ The same arguments and seed give the same data.
 from __future__ import annotations
 
 import csv
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from scipy.stats import invwishart
 from dpmix.errors import ConfigError
 from dpmix.inputs.fcs import Spillover
 from dpmix.inputs.fcs_data import write_fcs
+from dpmix.inputs.simulate_faults import SIZE, Course, Fault, draw_course
 from dpmix.model.mixture import Array, Floats
 from dpmix.model.prior import Prior
 
@@ -48,6 +50,10 @@ class Simulation:
         "linear", or "arcsinh 150" of the compensated values.
     spillover : Spillover or None
         Written to FCS files, and to the truth.
+    course : Course or None
+        Faults of the recording.
+    faulty : bool [N], or None
+        Events at faulty times.
     """
 
     events: Floats
@@ -61,6 +67,8 @@ class Simulation:
     truth_channels: tuple[str, ...]
     truth_scale: str
     spillover: Spillover | None = None
+    course: Course | None = None
+    faulty: npt.NDArray[np.bool_] | None = None
 
     def write(self, path: str | Path) -> Path:
         """Write the events as FCS, CSV or NPY by the suffix, and the truth to a file in the same folder.
@@ -69,7 +77,8 @@ class Simulation:
         -------
         Path
             File of the truth, `<stem>.truth.npz`: labels, populations, weights, means, covariances, channels,
-            scale, spillover and its channels (empty for no spillover).
+            scale, spillover and its channels (empty for no spillover). With faults of the recording also
+            faulty, and fault_times, log_gains (of all channels but Time) and rate (`simulate_faults.Course`).
 
         Raises
         ------
@@ -93,6 +102,14 @@ class Simulation:
                 )
         truth = path.with_name(f"{path.stem}.truth.npz")
         matrix = self.spillover
+        faults = {}
+        if self.course is not None and self.faulty is not None:
+            faults = {
+                "faulty": self.faulty,
+                "fault_times": self.course.times,
+                "log_gains": self.course.log_gains,
+                "rate": self.course.rate,
+            }
         np.savez_compressed(
             truth,
             labels=self.labels,
@@ -104,6 +121,7 @@ class Simulation:
             scale=np.array(self.truth_scale),
             spillover=matrix.matrix if matrix else np.eye(0),
             spillover_channels=np.array(matrix.detectors if matrix else [], dtype=str),
+            **faults,
         )
         return truth
 
@@ -247,10 +265,17 @@ SPREADS = np.array([0.45, 0.5, 0.42, 0.38, 0.38])
 CORRELATION = 0.35  # between the markers of a cell: large cells are bright in all markers
 TAIL = 9.0  # degrees of freedom of Student's t
 SKEW = 0.85  # delta of the skew normal distribution of each marker (Azzalini 1985, Scand. J. Stat. 12:171)
+DURATION = 60_000.0  # of the recording, in units of $TIMESTEP
 NOISE = 30.0  # standard deviation of the detector noise, in stored units
 
 
-def cytometry_like(n_events: int, seed: int = 1, spill: bool = True) -> Simulation:
+def cytometry_like(
+    n_events: int,
+    seed: int = 1,
+    spill: bool = True,
+    faults: Sequence[Fault] = (),
+    fault_size: float = SIZE,
+) -> Simulation:
     """Simulate a sample of a ten-colour flow cytometer: 14 populations of blood, the rarest with 0.2%.
 
     Within a population markers are correlated, and skewed and heavy-tailed on the arcsinh scale. Dyes spill
@@ -263,6 +288,10 @@ def cytometry_like(n_events: int, seed: int = 1, spill: bool = True) -> Simulati
     seed : int
     spill : bool
         Dyes spill over, and the matrix is recorded.
+    faults : sequence of str
+        Faults of the recording, of `simulate_faults.FAULTS`. A seed has the same cells with and without.
+    fault_size : float
+        Log gain.
 
     Returns
     -------
@@ -284,8 +313,15 @@ def cytometry_like(n_events: int, seed: int = 1, spill: bool = True) -> Simulati
 
     signal = COFACTOR * np.sinh(means[labels] + sds[labels] * _skewed(random, n_events))
     matrix = _spillover_matrix() if spill else np.eye(len(DYES))
+    stored, times = _measured(signal @ matrix, labels, random)
+    course = faulty = None
+    if faults:
+        course = draw_course(faults, stored.shape[1], fault_size, np.random.default_rng([seed, 19]))
+        places = course.times_of(times / DURATION)
+        times, faulty = DURATION * places, course.faulty_at(places)
+        stored *= course.gains_at(places)
     return Simulation(
-        events=_measured(signal @ matrix, labels, random),
+        events=np.column_stack((np.minimum(stored, TOP), times)).astype(np.float32),
         channels=(*SCATTER, *DYES, "Time"),
         markers=("",) * len(SCATTER) + tuple(DYES.values()) + ("",),
         labels=labels,
@@ -296,20 +332,23 @@ def cytometry_like(n_events: int, seed: int = 1, spill: bool = True) -> Simulati
         truth_channels=tuple(DYES.values()),
         truth_scale=f"arcsinh {COFACTOR:g}",
         spillover=Spillover(tuple(DYES), matrix) if spill else None,
+        course=course,
+        faulty=faulty,
     )
 
 
-def _measured(light: Array, labels: npt.NDArray[np.int32], random: np.random.Generator) -> Floats:
-    """Return events as stored, float32 [N, D]: scatter, dyes with detector noise, and time."""
+def _measured(
+    light: Array, labels: npt.NDArray[np.int32], random: np.random.Generator
+) -> tuple[Array, Array]:
+    """Return scatter and dyes with detector noise, float64 [N, D - 1], and ascending times, float64 [N]."""
     n_events = len(light)
     light = light + random.standard_normal(light.shape) * np.sqrt(NOISE**2 + 4.0 * np.abs(light))
     scatter = np.array([scatter for _, scatter, _ in POPULATIONS.values()], float)[labels] * 1000.0
     size = random.normal(1.0, 0.08, (n_events, 1))
     scatter *= size * np.exp(random.normal(0.0, (0.06, 0.14), (n_events, 2)))
     height = scatter[:, :1] * random.normal(0.85, 0.015, (n_events, 1))
-    time = np.sort(random.uniform(0.0, 60_000.0, n_events))
-    stored = np.column_stack((scatter[:, :1], height, scatter[:, 1:], light))
-    return np.column_stack((np.minimum(stored, TOP), time)).astype(np.float32)
+    times = np.sort(random.uniform(0.0, DURATION, n_events))
+    return np.column_stack((scatter[:, :1], height, scatter[:, 1:], light)), times
 
 
 def _skewed(random: np.random.Generator, n_events: int) -> Array:

@@ -554,6 +554,12 @@ def test_simulate_from_the_model(folder: Path) -> None:
         (["x.csv", "--channels", "3"], 2, "--channels and --components are for --kind model only"),
         (["x.csv", "--kind", "model", "--no-spill"], 2, "--no-spill is for --kind cytometry only"),
         (["x.csv", "--events", "0"], 2, "Invalid value for '--events'"),
+        (["a.fcs", "--kind", "model", "--drift", "slow"], 2, "--drift is for --kind cytometry only"),
+        (
+            ["a.fcs", "--drift", "clog", "--drift-size", "1"],
+            2,
+            "--drift-size is for --drift slow, step and bubble",
+        ),
     ],
 )
 def test_simulate_refuses(folder: Path, arguments: list[str], code: int, expected: str) -> None:

@@ -11,6 +11,7 @@ from scipy import stats
 from dpmix.errors import ConfigError
 from dpmix.inputs.opening import open_source
 from dpmix.inputs.simulate import cytometry_like, from_model
+from dpmix.inputs.simulate_faults import Fault
 from dpmix.model.prior import Prior
 
 
@@ -125,3 +126,49 @@ def test_a_suffix_in_capitals(tmp_path: Path) -> None:
 def test_an_unknown_suffix(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"its suffix is \.xls; it must be one of \.fcs, \.csv, \.npy"):
         cytometry_like(10).write(tmp_path / "a.xls")
+
+
+# ------------------------------------------------------------------------------ faults of the recording
+
+
+def test_faults_change_gains_and_times_and_nothing_else() -> None:
+    plain, faulty = cytometry_like(20_000, 3), cytometry_like(20_000, 3, faults=("step", "clog"))
+    course, times = faulty.course, faulty.events[:, -1] / 60_000.0
+    assert course is not None
+    assert faulty.faulty is not None
+    np.testing.assert_array_equal(plain.labels, faulty.labels)
+    assert (np.diff(times) >= 0).all()
+    unsaturated = (plain.events[:, :-1] < 2e5) & (plain.events[:, :-1] > 1.0)
+    gains = np.where(unsaturated, faulty.events[:, :-1] / plain.events[:, :-1], 1.0)
+    wanted = np.where(unsaturated, course.gains_at(times), 1.0)
+    near = np.abs(np.subtract.outer(times, course.times[course.log_gains.any(axis=1)][[0, -1]])).min(axis=1)
+    np.testing.assert_allclose(gains[near > 1e-3], wanted[near > 1e-3], rtol=1e-4)
+    assert (gains[near > 1e-3] != 1.0).any()
+    slow = course.times[course.rate < 1.0]
+    inside = (times > slow[0]) & (times < slow[-1])
+    assert 0.02 < inside.mean() < 0.05, "a tenth of the time at 30% of the rate"
+    assert faulty.faulty[inside].all()
+
+
+@pytest.mark.parametrize(("fault", "share"), [("slow", 0.0), ("bubble", 0.03)])
+def test_what_is_faulty(fault: Fault, share: float) -> None:
+    made = cytometry_like(20_000, 5, faults=(fault,), fault_size=1.0)
+    assert made.course is not None
+    assert made.faulty is not None
+    assert abs(made.faulty.mean() - share) < 0.005
+    ranges = np.ptp(made.course.log_gains, axis=0)
+    if fault == "slow":
+        assert np.count_nonzero(ranges) == 4  # a third of 13 detectors
+        np.testing.assert_allclose(ranges[ranges > 0], 1.0)
+    else:
+        assert ((ranges >= 1.0) & (ranges <= 2.0)).all()
+
+
+def test_the_truth_has_the_faults(tmp_path: Path) -> None:
+    made = cytometry_like(2_000, 5, faults=("slow", "bubble"))
+    with np.load(made.write(tmp_path / "a.fcs")) as truth:
+        np.testing.assert_array_equal(truth["faulty"], made.faulty)
+        assert truth["log_gains"].shape == (len(truth["fault_times"]), 13)
+        assert truth["rate"].shape == truth["fault_times"].shape
+    with np.load(cytometry_like(2_000, 5).write(tmp_path / "b.fcs")) as truth:
+        assert "faulty" not in truth
