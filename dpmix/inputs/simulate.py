@@ -9,6 +9,7 @@ import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -102,7 +103,7 @@ class Simulation:
                 )
         truth = path.with_name(f"{path.stem}.truth.npz")
         matrix = self.spillover
-        faults = {}
+        faults: dict[str, Any] = {}
         if self.course is not None and self.faulty is not None:
             faults = {
                 "faulty": self.faulty,

@@ -60,7 +60,7 @@ class Course:
 
     def faulty_at(self, times: Array) -> npt.NDArray[np.bool_]:
         """Return which times are faulty, bool [N]."""
-        return self.faulty[np.searchsorted(self.times, times).clip(0, len(self.times) - 1)]
+        return np.asarray(self.faulty[np.searchsorted(self.times, times).clip(0, len(self.times) - 1)])
 
 
 def draw_course(
