@@ -56,7 +56,9 @@ class Course:
 
     def gains_at(self, times: Array) -> Array:
         """Return the gains at some times, float64 [N, D]."""
-        return np.exp(np.column_stack([np.interp(times, self.times, own) for own in self.log_gains.T]))
+        return np.asarray(
+            np.exp(np.column_stack([np.interp(times, self.times, one) for one in self.log_gains.T]))
+        )
 
     def faulty_at(self, times: Array) -> npt.NDArray[np.bool_]:
         """Return which times are faulty, bool [N]."""
