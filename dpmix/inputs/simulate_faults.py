@@ -29,7 +29,7 @@ CLOGGED = 0.3  # of the usual rate
 
 @dataclass(frozen=True)
 class Course:
-    """What the faults do over the time of a recording.
+    """The gains of the detectors, and the rate of events, over the time of a recording.
 
     Attributes
     ----------
