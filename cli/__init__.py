@@ -16,7 +16,7 @@ from dpmix.errors import ConfigError, DpmixError, printable
 from dpmix.system.console import keep_unknown_characters
 from dpmix.system.memory import address_limit
 
-from . import associate, bem, devices, drift, explore, gate, info, init, mcmc, predict, simulate
+from . import app, associate, bem, devices, drift, explore, gate, info, init, mcmc, predict, simulate
 
 
 class Commands(click.Group):
@@ -82,5 +82,5 @@ def main() -> None:
     """
 
 
-for module in (init, drift, mcmc, bem, gate, explore, associate, predict, info, simulate, devices):
+for module in (init, drift, mcmc, bem, gate, app, explore, associate, predict, info, simulate, devices):
     main.add_command(module.command)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from dpmix.model.mixture import Array, Ints
 from dpmix.populations.result import Gating
+from dpmix.populations.tree import Tree
 from dpmix.report.labels import label, percent
 
 AXIS_LABEL = "separation at the merge (standard deviations)"
@@ -55,7 +57,23 @@ class Dendrogram:
     populations: Ints
 
 
-def dendrogram(gating: Gating) -> Dendrogram:
+class CutTree(Protocol):
+    """A tree and where it is cut: of a gating, or while a person decides."""
+
+    @property
+    def tree(self) -> Tree: ...
+
+    @property
+    def modes(self) -> Ints: ...
+
+    @property
+    def level(self) -> float: ...
+
+    @property
+    def n_populations(self) -> int: ...
+
+
+def dendrogram(gating: CutTree) -> Dendrogram:
     """Lay out the tree; modes that merge far below the cut become one leaf, to fit on a page."""
     tree = gating.tree
     levels = np.minimum(tree.levels, 2.0 * np.max(tree.levels, initial=0.0, where=np.isfinite(tree.levels)))

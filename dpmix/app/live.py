@@ -1,0 +1,272 @@
+"""The populations of a run while a person decides about them.
+
+The trees of the run, the votes of its components and the memberships of some events are computed once. Each
+decision then needs only sums of them, so that proportions and pictures follow within a second.
+
+T draws, K components, L modes, P populations, M events, D channels.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from dpmix.errors import ConfigError
+from dpmix.model.mixture import Array, Floats, Ints
+from dpmix.populations import decide, find
+from dpmix.populations.decide import Decided
+from dpmix.populations.decisions import (
+    Colour,
+    Cut,
+    Decisions,
+    Merge,
+    Name,
+    Split,
+    decisions_path,
+    read_decisions,
+)
+from dpmix.populations.find import cast_votes, components_of, forest_of, partition_by, reference_of
+from dpmix.populations.forest import Forest
+from dpmix.populations.phenotypes import phenotypes, thresholds
+from dpmix.populations.result import interval
+from dpmix.populations.support import support
+from dpmix.populations.task import Task, prepare
+from dpmix.populations.tree import Tree
+from dpmix.report.dendrogram import dendrogram
+from dpmix.report.labels import percent
+from dpmix.report.palette import colour, ink
+
+EVENTS = 50_000
+"""Most events that the pictures show, evenly spaced over all events."""
+ENDS = (0.001, 0.999)  # quantiles of the events at the ends of an axis
+
+
+@dataclass(frozen=True)
+class Live:
+    """A run, and all that does not depend on decisions.
+
+    Attributes
+    ----------
+    task : Task
+    forest : Forest
+    path : Path
+        File of the decisions.
+    n_draws : int
+        Number of draws that was asked for; the run may have fewer.
+    votes : list of float64 [K, L] and int64 [K]
+        Of each draw, as of `dpmix.populations.find.cast_votes`.
+    values : float32 [M, D]
+        Events, transformed scale.
+    shares : float32 [M, L]
+        Memberships of the events in the modes of the mean density.
+    """
+
+    task: Task
+    forest: Forest
+    path: Path
+    n_draws: int
+    votes: list[tuple[Array, Ints]]
+    values: Floats
+    shares: Floats
+
+
+def open_live(run_file: Path) -> Live:
+    """Open a run; this takes seconds to a minute. Earlier decisions are checked.
+
+    Raises
+    ------
+    DpmixError
+        Anything wrong outside the program, in one line.
+    """
+    path = decisions_path(run_file)
+    earlier = read_decisions(path) if path.exists() else None
+    n_draws = find.DRAWS if earlier is None else earlier.draws
+    task = prepare(run_file)
+    forest = forest_of(task.run, task.make_engine, n_draws)
+    rows = np.linspace(0, len(task.events.values) - 1, min(len(task.events.values), EVENTS)).astype(np.int64)
+    values = np.ascontiguousarray(task.events.values[rows])
+    with threadpool_limits(1, "blas"), closing(task.make_engine(values)) as engine:
+        shares = forest.memberships_in_modes(engine).astype(np.float32)
+        votes = list(cast_votes(forest, forest.shares))
+    shown = task.events.scaling.to_transformed(values).astype(np.float32)
+    live = Live(task, forest, path, n_draws, votes, shown, shares)
+    if earlier is not None:
+        decide.decided(forest, earlier)
+    return live
+
+
+def decisions_of(live: Live) -> Decisions:
+    """Return the decisions in the file, or the default cut if there is none."""
+    if not live.path.exists():
+        return decide.start(live.forest, live.n_draws)
+    return read_decisions(live.path)
+
+
+def revision(decisions: Decisions) -> str:
+    """Return a text that differs between any two decisions."""
+    return sha256(decisions.model_dump_json().encode()).hexdigest()[:16]
+
+
+def after(live: Live, decisions: Decisions, action: Cut | Merge | Split | Name | Colour) -> Decisions:
+    """Return the decisions after one more action; a cut directly after a cut replaces it.
+
+    Raises
+    ------
+    ConfigError
+        The action is not possible.
+    """
+    if isinstance(action, Cut) and decisions.actions and isinstance(decisions.actions[-1], Cut):
+        decisions = decisions.undone()
+    return decide.act(live.forest, decisions, action)
+
+
+def before(decisions: Decisions) -> Decisions:
+    """Return the decisions without the last action.
+
+    Raises
+    ------
+    ConfigError
+        There is none.
+    """
+    if not decisions.actions:
+        raise ConfigError(["nothing to undo"])
+    return decisions.undone()
+
+
+# --------------------------------------------------------------------------- what the page shows
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """A tree as decided, to draw it (`dpmix.report.dendrogram.CutTree`)."""
+
+    tree: Tree
+    modes: Ints
+    level: float
+    n_populations: int
+
+
+def opened(live: Live) -> dict[str, Any]:
+    """Return what the page shows of a run and does not depend on decisions."""
+    run, events = live.task.run, live.task.events
+    low, high = np.quantile(live.values, ENDS, axis=0)
+    levels = live.forest.tree.levels
+    return {
+        "channels": events.channels,
+        "samples": events.samples,
+        "events": len(live.values),
+        "all_events": len(events.values),
+        "ranges": np.column_stack([low, high]).astype(float).round(5).tolist(),
+        "draws": len(live.forest.draws),
+        "kind": run.kind,
+        "most": int((levels > 0.0).sum()) + 1,
+        "warnings": list(dict.fromkeys(run.data_warnings + events.report.warnings)),
+    }
+
+
+def packed_values(live: Live) -> bytes:
+    """Return the events channel by channel, float32 [D, M], little endian."""
+    return np.ascontiguousarray(live.values.T, "<f4").tobytes()
+
+
+def view(live: Live, decisions: Decisions) -> dict[str, Any]:
+    """Return the populations after decisions: table, tree, and the population of each event shown.
+
+    Raises
+    ------
+    ConfigError
+        The decisions were made for another tree.
+    """
+    chosen = decide.decided(live.forest, decisions)
+    with threadpool_limits(1, "blas"):
+        own, shares = live.forest.shared_by(chosen.modes[live.forest.tree.modes])
+        of_modes = np.eye(len(chosen.names))[chosen.modes]
+        components = components_of(live.forest, own, ((cast @ of_modes, near) for cast, near in live.votes))
+        estimate = shares.argmax(axis=1)
+        population = (live.shares @ of_modes.astype(np.float32)).argmax(axis=1)
+        reference = reference_of(estimate, partition_by(live.forest, chosen.rule))
+    supported = support(live.forest.trees, live.forest.labels, estimate, len(chosen.names))
+    run, cut = live.task.run, decisions.actions[-1:]
+    return {
+        "revision": revision(decisions),
+        "actions": len(decisions.actions),
+        "last": cut[0].do if cut else "",
+        "why": chosen.why,
+        "level": chosen.rule.level_in(live.forest.tree),
+        "populations": _populations(live, chosen, components, population, reference, supported),
+        "tree": _tree(live, chosen),
+        "of_events": b64encode(population.astype("<u2").tobytes()).decode(),
+        "command": f"dpmix gate {run.path.name} --output gated --decisions {live.path.name}",
+    }
+
+
+def _populations(
+    live: Live, chosen: Decided, components: Ints, population: Ints, reference: int, supported: Array
+) -> list[dict[str, Any]]:
+    """Return the table of populations."""
+    run, n_populations = live.task.run, len(chosen.names)
+    weights = np.array(
+        [
+            np.bincount(own, run.weights[chain, draw], n_populations)
+            for (chain, draw), own in zip(live.forest.draws, components, strict=True)
+        ]
+    )
+    mean, low, high = interval(weights)
+    found = _phenotypes(live, components[reference], population, reference, n_populations)
+    sizes = np.bincount(population, minlength=n_populations)
+    alone = len(weights) == 1
+    return [
+        {
+            "modes": modes,
+            "name": chosen.names[p],
+            "phenotype": found[p],
+            "colour": colour(chosen.colours[p]),
+            "ink": ink(colour(chosen.colours[p])),
+            "proportion": float(mean[p]),
+            "percent": percent(float(mean[p])),
+            "interval": "" if alone else f"{percent(float(low[p]))} to {percent(float(high[p]))}",
+            "ends": None if alone else [float(low[p]), float(high[p])],
+            "support": "" if np.isnan(supported[p]) else f"{supported[p]:.0%}",
+            "events": int(sizes[p]),
+        }
+        for p, modes in enumerate(chosen.unions)
+    ]
+
+
+def _phenotypes(
+    live: Live, components: Ints, population: Ints, reference: int, n_populations: int
+) -> Sequence[str]:
+    """Return the phenotypes as `dpmix gate` does, with quartiles of the events shown."""
+    run, scaling = live.task.run, live.task.events.scaling
+    chain, draw = live.forest.draws[reference]
+    quartiles = np.full((2, n_populations, live.values.shape[1]), np.nan)
+    for p in np.unique(population):
+        quartiles[:, p] = np.quantile(live.values[population == p], (0.25, 0.75), axis=0)
+    limits = thresholds(
+        run.weights[chain, draw],
+        scaling.to_transformed(run.means[chain, draw]),
+        scaling.covariance_to_transformed(run.covariances[chain, draw]),
+        components,
+    )
+    return phenotypes(quartiles[0], quartiles[1], limits, live.task.events.channels)
+
+
+def _tree(live: Live, chosen: Decided) -> dict[str, Any]:
+    """Return the tree as drawn in the report."""
+    tree = live.forest.tree
+    drawn = dendrogram(_Cut(tree, chosen.modes, chosen.rule.level_in(tree), len(chosen.names)))
+    return {
+        "leaves": [leaf.populations for leaf in drawn.leaves],
+        "floor": drawn.floor,
+        "levels": drawn.levels.tolist(),
+        "positions": drawn.positions.tolist(),
+        "populations": drawn.populations.tolist(),
+    }

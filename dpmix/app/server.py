@@ -1,0 +1,194 @@
+"""The server of the page: a thin layer over `dpmix.app.workspace`, for one user of this machine.
+
+It listens on the loopback interface only. The address contains a random token. A request needs this token,
+the server's own name as Host and, if it is not GET, as Origin. So neither other users of the machine nor
+other pages in the browser can use it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import inspect
+import json
+import logging
+import secrets
+import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from tornado.httpserver import HTTPServer
+from tornado.web import Application, HTTPError, RequestHandler
+
+from dpmix.app import page
+from dpmix.app.workspace import StaleError, Workspace
+from dpmix.errors import ConfigError, DpmixError, printable
+
+log = logging.getLogger("dpmix")
+
+HOST = "127.0.0.1"
+MOST_BYTES = 1_000_000  # of a request
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+ACTIONS = ("runs", "open", "view", "preview", "act", "undo", "export", "commands", "stop")
+"""Methods of `Workspace` that the page may call."""
+
+
+class _Handler(RequestHandler):
+    """Checks of every request, and errors in one line."""
+
+    workspace: Workspace
+    pool: ThreadPoolExecutor
+    token: str
+    name: str
+
+    def initialize(self, **shared: Any) -> None:
+        self.__dict__ |= shared
+
+    def set_default_headers(self) -> None:
+        self.clear_header("Server")
+        self.set_header("Content-Security-Policy", POLICY)
+        self.set_header("Cross-Origin-Resource-Policy", "same-origin")
+        self.set_header("Referrer-Policy", "no-referrer")
+        self.set_header("X-Content-Type-Options", "nosniff")
+        self.set_header("Cache-Control", "no-store")
+
+    def prepare(self) -> None:
+        given = self.path_args[0] if self.path_args else ""
+        if self.request.host != self.name or not hmac.compare_digest(given.encode(), self.token.encode()):
+            raise HTTPError(403)
+        if self.request.method != "GET" and self.request.headers.get("Origin") != f"http://{self.name}":
+            raise HTTPError(403)
+
+    def write_error(self, status_code: int, **details: Any) -> None:
+        self.finish(f"{status_code}: open the address that dpmix app has printed")
+
+    async def run(self, work: Callable[[], Any]) -> Any:
+        """Return the result of work in another thread."""
+        return await asyncio.get_running_loop().run_in_executor(self.pool, work)
+
+
+class _Page(_Handler):
+    def get(self, token: str) -> None:
+        self.set_header("Content-Type", "text/html; charset=utf-8")
+        self.finish(page.html(self.workspace.folder))
+
+
+class _File(_Handler):
+    def get(self, token: str, name: str) -> None:
+        if name not in page.FILES:
+            raise HTTPError(404)
+        self.set_header("Content-Type", page.FILES[name])
+        self.finish(page.file(name))
+
+
+class _Values(_Handler):
+    async def get(self, token: str) -> None:
+        run = self.get_query_argument("run")
+        self.set_header("Content-Type", "application/octet-stream")
+        self.finish(await self.run(lambda: self.workspace.values(run)))
+
+
+class _Action(_Handler):
+    async def post(self, token: str, name: str) -> None:
+        if name not in ACTIONS:
+            raise HTTPError(404)
+        try:
+            given = json.loads(self.request.body or b"{}")
+            found = await self.run(lambda: called(getattr(self.workspace, name), given))
+        except (DpmixError, ValueError) as error:
+            self.set_status(409 if isinstance(error, StaleError) else 400)
+            problems = error.problems if isinstance(error, ConfigError) else [str(error)]
+            found = {"error": "; ".join(map(printable, problems))}
+        self.finish(json.dumps({"result": found}, allow_nan=False))
+
+
+def called(method: Callable[..., Any], given: Any) -> Any:
+    """Call a method with the arguments of a request.
+
+    Raises
+    ------
+    ValueError
+        They are not those of the method.
+    """
+    if not isinstance(given, dict):
+        raise ValueError("need an object with the arguments of the action")
+    try:
+        inspect.signature(method).bind(**given)
+    except TypeError as error:
+        raise ValueError(f"{method.__name__}: {error}") from None
+    return method(**given)
+
+
+def application(workspace: Workspace, token: str, port: int) -> Application:
+    """Return the web application."""
+    shared = {
+        "workspace": workspace,
+        "pool": ThreadPoolExecutor(4),
+        "token": token,
+        "name": f"{HOST}:{port}",
+    }
+    routes: list[Any] = [
+        (r"/([^/]+)/", _Page, shared),
+        (r"/([^/]+)/file/([\w.-]+)", _File, shared),
+        (r"/([^/]+)/values", _Values, shared),
+        (r"/([^/]+)/do/(\w+)", _Action, shared),
+        (r"/(.*)", _Handler, shared),
+    ]
+    return Application(routes, log_function=lambda handler: None)
+
+
+def listen(port: int = 0) -> socket.socket:
+    """Return a socket that listens on the loopback interface; port 0 is any free one.
+
+    Raises
+    ------
+    ConfigError
+        The port is taken.
+    """
+    one = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        one.bind((HOST, port))
+    except OSError as error:
+        one.close()
+        raise ConfigError([f"--port {port}: cannot be used: {error.strerror}; give another port"]) from None
+    one.listen(64)
+    one.setblocking(False)
+    return one
+
+
+def serve(folder: Path, port: int, started: Callable[[str], None]) -> None:
+    """Serve the page of a folder until the process is interrupted.
+
+    Parameters
+    ----------
+    folder : Path
+    port : int
+        0 for any free one.
+    started : callable
+        Called with the address once the server listens.
+
+    Raises
+    ------
+    ConfigError
+        The folder or the port cannot be used.
+    """
+    workspace = Workspace(folder)
+    listening = listen(port)
+    number, token = listening.getsockname()[1], secrets.token_urlsafe(24)
+
+    async def run() -> None:
+        server = HTTPServer(application(workspace, token, number), max_buffer_size=MOST_BYTES)
+        server.add_sockets([listening])
+        started(f"http://{HOST}:{number}/{token}/")
+        await asyncio.Event().wait()
+
+    try:
+        asyncio.run(run())
+    finally:
+        workspace.jobs.stop_all()

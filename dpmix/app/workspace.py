@@ -1,0 +1,203 @@
+"""What the page does in its folder: each action is one method, which takes and returns plain values.
+
+Nothing outside the folder is read or written. The decisions about a run are in their file only, so a server
+that ends loses none, and two tabs show the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from threading import RLock
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from dpmix.app import live
+from dpmix.app.jobs import Jobs
+from dpmix.app.live import Live
+from dpmix.errors import ConfigError, DpmixError
+from dpmix.populations.decisions import Action, Decisions, decisions_path, problems_of, write_decisions
+from dpmix.runs.reader import open_run
+from dpmix.system.run_marker import is_run_file
+
+FORMATS = ("parquet", "csv", "h5ad", "fcs")
+
+_ACTION: TypeAdapter[Any] = TypeAdapter(Action)
+
+
+class StaleError(ConfigError):
+    """The decisions have changed since the page last saw them."""
+
+
+class Workspace:
+    """A folder with run files, the runs that are open, and the commands that were started.
+
+    Parameters
+    ----------
+    folder : Path
+        An existing folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        if not folder.is_dir():
+            raise ConfigError([f"{folder}: is not a folder; give the folder with the run files"])
+        self.folder = folder.resolve()
+        self.jobs = Jobs(self.folder)
+        self._lives: dict[Path, tuple[tuple[int, int], Live]] = {}
+        self._lock = RLock()
+
+    def inside(self, name: str) -> Path:
+        """Return the path of a name in the folder.
+
+        Raises
+        ------
+        ConfigError
+            It lies outside the folder.
+        """
+        path = (self.folder / name).resolve()
+        if "\0" in name or not path.is_relative_to(self.folder):
+            raise ConfigError(
+                [f"{name}: lies outside {self.folder}; start dpmix app in a folder that has it"]
+            )
+        return path
+
+    def runs(self) -> list[dict[str, Any]]:
+        """Return the run files of the folder and what each holds, or why it cannot be read."""
+        rows = []
+        for path in sorted(self.folder.glob("**/*.h5")):
+            if not path.resolve().is_relative_to(self.folder) or not is_run_file(path):
+                continue
+            row: dict[str, Any] = {"name": str(path.relative_to(self.folder)), "error": ""}
+            try:
+                run = open_run(path)
+                row |= {
+                    "kind": run.kind,
+                    "events": int(run.attributes["n_events"]),
+                    "chains": len(run.weights),
+                    "draws": run.committed,
+                    "channels": len(run.channels),
+                    "decided": decisions_path(path).exists(),
+                }
+            except DpmixError as error:
+                row["error"] = str(error)
+            rows.append(row)
+        return rows
+
+    def open(self, run: str) -> dict[str, Any]:
+        """Open a run, which takes seconds to a minute, and return what the page shows of it."""
+        with self._lock:
+            one = self._live(run)
+            return {"run": run, **live.opened(one), "view": live.view(one, live.decisions_of(one))}
+
+    def values(self, run: str) -> bytes:
+        """Return the events that the pictures show, float32 [D, M]."""
+        with self._lock:
+            return live.packed_values(self._live(run))
+
+    def view(self, run: str) -> dict[str, Any]:
+        """Return the populations after the decisions in the file."""
+        with self._lock:
+            one = self._live(run)
+            return live.view(one, live.decisions_of(one))
+
+    def preview(self, run: str, action: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the populations after one more action, which is not stored."""
+        with self._lock:
+            one = self._live(run)
+            return live.view(one, live.after(one, live.decisions_of(one), parsed(action)))
+
+    def act(self, run: str, revision: str, action: Mapping[str, Any]) -> dict[str, Any]:
+        """Store one more action, and return the populations after it."""
+        with self._lock:
+            one, decisions = self._current(run, revision)
+            return self._stored(one, live.after(one, decisions, parsed(action)))
+
+    def undo(self, run: str, revision: str) -> dict[str, Any]:
+        """Remove the last action, and return the populations and, as `undone`, the action."""
+        with self._lock:
+            one, decisions = self._current(run, revision)
+            earlier = live.before(decisions)
+            return self._stored(one, earlier) | {"undone": decisions.actions[-1].model_dump(mode="json")}
+
+    def export(self, run: str, output: str, formats: list[str], strategy: bool = False) -> dict[str, Any]:
+        """Start `dpmix gate` with the decisions; return the state of the command."""
+        path, folder = self.inside(run), self.inside(output)
+        if output.startswith("-"):
+            raise ConfigError([f"output: {output} begins with -, as an option does; give another name"])
+        if folder == self.folder or not output.strip():
+            raise ConfigError(["output: need the name of a folder inside this one"])
+        unknown = [name for name in formats if name not in FORMATS]
+        if unknown or not formats:
+            raise ConfigError([f"formats: need some of {', '.join(FORMATS)}"])
+        arguments = [
+            "gate",
+            str(path.relative_to(self.folder)),
+            "--output",
+            str(folder.relative_to(self.folder)),
+        ]
+        decided = decisions_path(path)
+        if decided.exists():
+            arguments += ["--decisions", str(decided.relative_to(self.folder))]
+        arguments += [part for name in formats for part in ("--format", name)]
+        arguments += ["--strategy"] if strategy else []
+        return self.jobs.start(arguments).state()
+
+    def commands(self) -> list[dict[str, Any]]:
+        """Return the states of all commands that were started."""
+        return self.jobs.states()
+
+    def stop(self, number: int) -> list[dict[str, Any]]:
+        """Ask a command to stop, and return the states of all."""
+        job = self.jobs.find(number)
+        if job is None:
+            raise ConfigError([f"there is no command {number}"])
+        job.stop()
+        return self.jobs.states()
+
+    def _live(self, run: str) -> Live:
+        """Return an open run; it is opened again if its file has changed."""
+        path = self.inside(run)
+        try:
+            there = path.stat()
+        except OSError as error:
+            raise ConfigError([f"{run}: cannot be read: {error.strerror}"]) from None
+        mark = there.st_mtime_ns, there.st_size
+        if self._lives.get(path, (None,))[0] != mark:
+            self._check_data(path)
+            self._lives[path] = mark, live.open_live(path)
+        return self._lives[path][1]
+
+    def _check_data(self, path: Path) -> None:
+        """Raise `ConfigError` if data of a run lie outside the folder."""
+        run = open_run(path)
+        for name in run.config["data"]["files"]:
+            self.inside(str(run.base / name.partition("::")[0]))
+
+    def _current(self, run: str, revision: str) -> tuple[Live, Decisions]:
+        one = self._live(run)
+        decisions = live.decisions_of(one)
+        if live.revision(decisions) != revision:
+            raise StaleError(
+                ["the decisions were changed elsewhere, perhaps in another tab; look, then decide again"]
+            )
+        return one, decisions
+
+    def _stored(self, one: Live, decisions: Decisions) -> dict[str, Any]:
+        shown = live.view(one, decisions)
+        write_decisions(one.path, decisions)
+        return shown
+
+
+def parsed(action: Mapping[str, Any]) -> Any:
+    """Return an action from plain values.
+
+    Raises
+    ------
+    ConfigError
+        It is not an action.
+    """
+    try:
+        return _ACTION.validate_python(action)
+    except ValidationError as error:
+        raise ConfigError(problems_of(error)) from None

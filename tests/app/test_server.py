@@ -1,0 +1,143 @@
+"""The server: who may ask, and what it answers."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from dpmix.app.jobs import PROGRAM
+from dpmix.cli import main
+
+
+@dataclass
+class Server:
+    process: subprocess.Popen[str]
+    port: int
+    token: str
+
+    def ask(
+        self, method: str, path: str, body: Any = None, token: str | None = None, **headers: str
+    ) -> tuple[int, str, http.client.HTTPMessage]:
+        """Return status, text and headers; a POST has the right Origin unless another is given."""
+        own = {"Origin": f"http://127.0.0.1:{self.port}"} if method == "POST" else {}
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        text = body if isinstance(body, str) else json.dumps(body)
+        sent = {name: value for name, value in (own | headers).items() if value}
+        connection.request(method, f"/{self.token if token is None else token}/{path}", text, sent)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode(), answer.headers
+
+
+def start(folder: Path) -> Server:
+    command = [sys.executable, "-c", PROGRAM, "app", str(folder), "--no-browser"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"}
+    )
+    assert process.stdout is not None
+    found = re.fullmatch(r"open http://127\.0\.0\.1:(\d+)/([\w-]{32})/\n", process.stdout.readline())
+    assert found is not None
+    return Server(process, int(found[1]), found[2])
+
+
+@pytest.fixture(scope="module")
+def server(study: Path) -> Iterator[Server]:
+    one = start(study)
+    yield one
+    one.process.send_signal(signal.SIGINT)
+    assert one.process.wait(30) == 130
+
+
+def test_the_page_asks_no_other_machine(server: Server) -> None:
+    status, text, headers = server.ask("GET", "")
+    assert status == 200
+    assert "default-src 'none'; script-src 'self'" in headers["Content-Security-Policy"]
+    assert headers["Referrer-Policy"] == "no-referrer"
+    for name in ("app.js", "app.css", "bokeh.js"):
+        assert f"file/{name}" in text
+        assert server.ask("GET", f"file/{name}")[0] == 200
+    assert re.findall(r"""(?:src|href)=["']?(?:https?:)?//""", text) == []
+    assert server.ask("GET", "file/server.py")[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("method", "headers", "token"),
+    [
+        ("GET", {}, "wrong"),
+        ("GET", {"Host": "evil.example"}, None),
+        ("GET", {"Host": "localhost:1"}, None),
+        ("POST", {"Origin": ""}, None),
+        ("POST", {"Origin": "http://evil.example"}, None),
+        ("POST", {"Origin": "null"}, None),
+        ("POST", {}, "wrong"),
+    ],
+)
+def test_only_the_page_of_this_server_may_ask(
+    server: Server, method: str, headers: dict[str, str], token: str | None
+) -> None:
+    for path in ("do/runs", "values?run=run.h5") if method == "POST" else ("", "values?run=run.h5"):
+        assert server.ask(method, path, {}, token, **headers)[0] in (403, 405)
+
+
+def test_actions(server: Server) -> None:
+    status, text, _ = server.ask("POST", "do/runs", {})
+    assert status == 200
+    assert json.loads(text)["result"][0]["name"] == "run.h5"
+    for name, body, problem in (
+        ("open", {"run": "../x"}, "../x: lies outside"),
+        ("open", {}, "open: missing a required argument: 'run'"),
+        ("open", {"run": "run.h5", "x": 1}, "unexpected keyword argument 'x'"),
+        ("open", "{", "Expecting property name"),
+        ("open", [1], "need an object"),
+    ):
+        status, text, _ = server.ask("POST", f"do/{name}", body)
+        assert status == 400
+        assert problem in json.loads(text)["result"]["error"]
+    assert server.ask("POST", "do/__init__", {})[0] == 404
+    assert server.ask("POST", "do/inside", {"name": "x"})[0] == 404
+
+
+def test_a_large_request_is_refused(server: Server) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    connection.request("POST", f"/{server.token}/do/runs", None, {"Content-Length": "2000000"})
+    assert connection.getresponse().status == 400
+
+
+def test_a_killed_server_loses_nothing_and_another_tab_is_told(study: Path, server: Server) -> None:
+    first = start(study)
+    view = json.loads(first.ask("POST", "do/open", {"run": "run.h5"})[1])["result"]["view"]
+    cut = {"run": "run.h5", "revision": view["revision"], "action": {"do": "cut", "populations": 3}}
+    status, text, _ = first.ask("POST", "do/act", cut)
+    assert status == 200
+    first.process.kill()
+    first.process.wait()
+    shown = json.loads(server.ask("POST", "do/view", {"run": "run.h5"})[1])["result"]
+    assert shown == json.loads(text)["result"]
+    status, text, _ = server.ask("POST", "do/act", cut)  # from the tab of the killed server
+    assert status == 409
+    assert "changed elsewhere" in json.loads(text)["result"]["error"]
+
+
+def test_messages_of_the_command(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = CliRunner().invoke(main, ["app", str(tmp_path), "--port", str(server.port)])
+    assert taken.exit_code == 2
+    assert f"--port {server.port}: cannot be used: " in taken.output
+    none = CliRunner().invoke(main, ["app", str(tmp_path / "none")])
+    assert none.exit_code == 2
+    assert "none: is not a folder" in none.output
+    monkeypatch.setitem(sys.modules, "tornado", None)
+    missing = CliRunner().invoke(main, ["app", str(tmp_path)])
+    assert missing.exit_code == 2
+    assert "dpmix app needs tornado" in missing.output
+    assert "pip install 'dpmix[app]'" in missing.output
