@@ -362,7 +362,7 @@ async function open(run) {
   byId("about").textContent = `${opened.all_events.toLocaleString("en")} events, ${opened.channels.length} channels, ${opened.draws} draws used`;
   byId("cut").max = opened.most;
   const shown = opened.events < opened.all_events ? `${opened.events.toLocaleString("en")} of the events, evenly spaced` : "all events";
-  byId("note").textContent = `Proportions are weights of the populations in the draws of the run; dpmix gate counts events, which may differ in the last digit. Plots show ${shown}. Support: share of the draws that have the population. ${opened.warnings.join(" ")}`;
+  byId("note").textContent = `Proportions are weights of the populations in the draws of the run; dpmix gate counts events, which may differ in the last digit. Plots show ${shown}. Support: share of the draws that have the population. To choose a colour, right click on a number, or press c on it. ${opened.warnings.join(" ")}`;
   const names = opened.channels.map((name, c) => [name, c]);
   for (let k = 0; k < plots; k++) {
     const [a, b] = [(2 * k) % names.length, (2 * k + 1) % names.length];

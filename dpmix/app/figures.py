@@ -26,8 +26,9 @@ def _pair(number: int) -> Any:
 
     plot = new_plot(
         name=f"pair{number}",
-        sizing_mode="stretch_width",
-        height=330,
+        sizing_mode="scale_width",
+        width=420,
+        height=380,
         x_range=Range1d(start=0, end=1),
         y_range=Range1d(start=0, end=1),
         tools="box_select,lasso_select,pan,wheel_zoom,reset,save",

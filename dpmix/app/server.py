@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import inspect
 import json
 import logging
 import secrets
@@ -19,12 +18,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError, validate_call
 from tornado.httpserver import HTTPServer
 from tornado.web import Application, HTTPError, RequestHandler
 
 from dpmix.app import page
 from dpmix.app.workspace import StaleError, Workspace
 from dpmix.errors import ConfigError, DpmixError, printable
+from dpmix.populations.decisions import problems_of
 
 log = logging.getLogger("dpmix")
 
@@ -108,20 +109,19 @@ class _Action(_Handler):
 
 
 def called(method: Callable[..., Any], given: Any) -> Any:
-    """Call a method with the arguments of a request.
+    """Call a method with the arguments of a request, which are checked by the types of the method.
 
     Raises
     ------
-    ValueError
-        They are not those of the method.
+    ConfigError
+        They are not those of the method; one line per problem.
     """
     if not isinstance(given, dict):
-        raise ValueError("need an object with the arguments of the action")
+        raise ConfigError(["need an object with the arguments of the action"])
     try:
-        inspect.signature(method).bind(**given)
-    except TypeError as error:
-        raise ValueError(f"{method.__name__}: {error}") from None
-    return method(**given)
+        return validate_call(method)(**given)
+    except ValidationError as error:
+        raise ConfigError(problems_of(error, f"need the arguments of {method.__name__}")) from None
 
 
 def application(workspace: Workspace, token: str, port: int) -> Application:

@@ -55,7 +55,7 @@ class Workspace:
         ConfigError
             It lies outside the folder.
         """
-        path = (self.folder / name).resolve()
+        path = self.folder if "\0" in name else (self.folder / name).resolve()
         if "\0" in name or not path.is_relative_to(self.folder):
             raise ConfigError(
                 [f"{name}: lies outside {self.folder}; start dpmix app in a folder that has it"]
@@ -200,4 +200,4 @@ def parsed(action: Mapping[str, Any]) -> Any:
     try:
         return _ACTION.validate_python(action)
     except ValidationError as error:
-        raise ConfigError(problems_of(error)) from None
+        raise ConfigError(problems_of(error, "need an action of the page")) from None

@@ -153,12 +153,12 @@ def read_decisions(path: str | Path) -> Decisions:
         raise ConfigError([f"{OPTION}: {path}: {line}" for line in problems_of(error)]) from None
 
 
-def problems_of(error: ValidationError) -> list[str]:
-    """Return one line for each of the first problems that pydantic found."""
+def problems_of(error: ValidationError, need: str = NEED) -> list[str]:
+    """Return one line for each of the first problems that pydantic found, with what is needed."""
     lines = []
     for found in error.errors(include_url=False)[:5]:
         place = ".".join(str(part) for part in found["loc"]) or "the file"
-        lines.append(f"{place}: {found['msg'][:1].lower()}{found['msg'][1:]}; {NEED}")
+        lines.append(f"{place}: {found['msg'][:1].lower()}{found['msg'][1:]}; {need}")
     return lines
 
 

@@ -96,8 +96,9 @@ def test_actions(server: Server) -> None:
     assert json.loads(text)["result"][0]["name"] == "run.h5"
     for name, body, problem in (
         ("open", {"run": "../x"}, "../x: lies outside"),
-        ("open", {}, "open: missing a required argument: 'run'"),
-        ("open", {"run": "run.h5", "x": 1}, "unexpected keyword argument 'x'"),
+        ("open", {}, "run: missing required argument; need the arguments of open"),
+        ("open", {"run": "run.h5", "x": 1}, "x: unexpected keyword argument"),
+        ("view", {"run": 5}, "run: input should be a valid string"),
         ("open", "{", "Expecting property name"),
         ("open", [1], "need an object"),
     ):

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpmix.app import live
 from dpmix.app.workspace import StaleError, Workspace
 from dpmix.errors import ConfigError, DpmixError
 from dpmix.populations.decisions import decisions_path, read_decisions
 from dpmix.populations.result import Gating
+from dpmix.report import figures, page
 from dpmix.report.gate import gate
 
 Array = np.ndarray
@@ -33,6 +33,15 @@ def opened(workspace: Workspace) -> Iterator[dict[str, Any]]:
     path.unlink(missing_ok=True)
     yield workspace.open("run.h5")
     path.unlink(missing_ok=True)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_pictures() -> Iterator[None]:
+    """Skip figures and report, which take longer than all the rest."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(figures, "write_figures", lambda *given: None)
+        patch.setattr(page, "write_report", lambda *given: None)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -101,11 +110,8 @@ def test_decisions_are_stored_and_gate_gives_the_same(
 
     given = gate(workspace.folder / "run.h5", tmp_path, decisions=path)
     assert given.names == ("large", "", "", "")
-    one = live.open_live(workspace.folder / "run.h5")
-    np.testing.assert_allclose(
-        [p["proportion"] for p in view["populations"]], given.overall.mean(axis=0), atol=0.02
-    )
-    assert (populations(view) == one.shares.argmax(axis=1)).mean() < 1.0
+    shown = [one["proportion"] for one in view["populations"]]
+    np.testing.assert_allclose(shown, given.overall.mean(axis=0), atol=0.02)
     rows = list(csv.DictReader((tmp_path / "populations.csv").open(encoding="utf-8")))
     assert rows[0]["name"] == "large"
 
@@ -133,12 +139,10 @@ def test_a_second_tab_cannot_overwrite_what_it_has_not_seen(
 ) -> None:
     old = opened["view"]["revision"]
     new = workspace.act("run.h5", old, {"do": "cut", "populations": 3})
-    for late in (
-        lambda: workspace.act("run.h5", old, {"do": "cut", "populations": 2}),
-        lambda: workspace.undo("run.h5", old),
-    ):
-        with pytest.raises(StaleError, match="changed elsewhere"):
-            late()
+    with pytest.raises(StaleError, match="changed elsewhere"):
+        workspace.act("run.h5", old, {"do": "cut", "populations": 2})
+    with pytest.raises(StaleError, match="changed elsewhere"):
+        workspace.undo("run.h5", old)
     assert workspace.view("run.h5") == new
 
 
@@ -181,6 +185,7 @@ def test_mistakes_are_one_line(workspace: Workspace, opened: dict[str, Any], wor
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_export_runs_the_command_of_the_page(workspace: Workspace, opened: dict[str, Any]) -> None:
     workspace.act("run.h5", opened["view"]["revision"], {"do": "cut", "populations": 3})
     job = workspace.export("run.h5", "out", ["csv"])

@@ -58,7 +58,7 @@ PAGES = [
     "several-gpus",
     "extend",
 ]
-ELSEWHERE = {"cluster", "install"}  # followed by test_cluster_messages.py; in CI
+ELSEWHERE = {"cluster", "install", "decide-on-a-page"}  # test_cluster_messages.py; in CI; tests/app
 
 # What makes it quick: appended to commands that begin so, and put in place of what stands in blocks.
 SMALLER = {

@@ -962,7 +962,11 @@ def decided(folder: Path) -> tuple[Path, Gating]:
     path = decisions_path(folder / "run.h5")
     write_decisions(path, begun)
     formats = ("parquet", "fcs")
-    given = gate.gate(folder / "run.h5", folder / "decided", formats=formats, decisions=path, engine=ON_CPU)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(figures, "write_figures", lambda *given: None)
+        given = gate.gate(
+            folder / "run.h5", folder / "decided", formats=formats, decisions=path, engine=ON_CPU
+        )
     return path, given
 
 

@@ -1,0 +1,129 @@
+"""The page in a browser: from the run to the exported populations, by mouse and by keyboard."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from selenium.webdriver import ActionChains, Keys
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webdriver import WebDriver
+from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.ui import WebDriverWait
+from test_page import Browser, browser  # noqa: F401
+from test_server import Server, start
+
+from dpmix.populations.decisions import decisions_path, read_decisions
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def server(study: Path) -> Iterator[Server]:
+    one = start(study)
+    yield one
+    one.process.terminate()
+    one.process.wait(30)
+
+
+class Page:
+    """The page in a browser, and the file of decisions."""
+
+    def __init__(self, driver: WebDriver, server: Server, study: Path) -> None:
+        self.driver = driver
+        self.path = decisions_path(study / "run.h5")
+        self.path.unlink(missing_ok=True)
+        driver.get("about:blank")
+        for kind in ("browser", "performance"):
+            driver.get_log(kind)
+        driver.get(f"http://127.0.0.1:{server.port}/{server.token}/")
+        self.until(lambda: driver.find_element(By.TAG_NAME, "html").get_attribute("data-ready") == "true")
+
+    def until(self, done: Callable[[], object], seconds: float = 60.0) -> None:
+        WebDriverWait(self.driver, seconds).until(lambda d: done())
+
+    def find(self, selector: str) -> WebElement:
+        return self.driver.find_element(By.CSS_SELECTOR, selector)
+
+    def rows(self) -> int:
+        return len(self.driver.find_elements(By.CSS_SELECTOR, "#rows tr"))
+
+    def actions(self) -> list[str]:
+        return [action.do for action in read_decisions(self.path).actions] if self.path.exists() else []
+
+    def press(self, *keys: str) -> None:
+        chain = ActionChains(self.driver)
+        for key in keys[:-1]:
+            chain.key_down(key)
+        chain.send_keys(keys[-1])
+        for key in keys[:-1]:
+            chain.key_up(key)
+        chain.perform()
+
+
+@pytest.fixture
+def page(browser: Browser, server: Server, study: Path) -> Page:  # noqa: F811
+    return Page(browser.driver, server, study)
+
+
+def test_decide_by_keyboard_and_export(page: Page, browser: Browser, study: Path) -> None:  # noqa: F811
+    for plot in ("pair0", "pair1", "pair2", "pair3", "tree"):
+        assert len(browser.canvas(plot)) > 3_000, f"{plot} is blank"
+    before = page.rows()
+    drawn = browser.canvas("pair0")
+
+    page.find("#cut").send_keys(Keys.ARROW_LEFT)
+    page.until(lambda: page.actions() == ["cut"])
+    page.until(lambda: page.rows() == before - 1)
+    page.until(lambda: browser.canvas("pair0") != drawn)
+
+    page.find("#rows .name").send_keys("first <b>", Keys.ENTER)
+    page.until(lambda: page.actions() == ["cut", "name"])
+    for tick in page.driver.find_elements(By.CSS_SELECTOR, ".tick")[:2]:
+        tick.send_keys(Keys.SPACE)
+    page.press("m")
+    page.until(lambda: page.actions() == ["cut", "name", "merge"] and page.rows() == before - 2)
+    assert page.find("#rows .name").get_attribute("value") == "first <b>"
+    page.press(Keys.CONTROL, "z")
+    page.until(lambda: page.actions() == ["cut", "name"] and page.rows() == before - 1)
+    page.press(Keys.CONTROL, "y")
+    page.until(lambda: page.actions() == ["cut", "name", "merge"] and page.rows() == before - 2)
+
+    page.find("#output").clear()
+    page.find("#output").send_keys("exported", Keys.ENTER)
+    page.until(lambda: page.find("#jobs strong").text == "done", 120.0)
+    tree = json.loads((study / "exported" / "tree.json").read_text(encoding="utf-8"))
+    assert tree["names"] == ["first <b>", *[""] * (before - 3)]
+    assert not page.find("#failed").is_displayed()
+    assert [c for c in browser.complaints() if " " in c or not c.startswith("http://127.0.0.1:")] == []
+
+
+def test_a_box_in_one_plot_selects_in_all(page: Page, browser: Browser) -> None:  # noqa: F811
+    plot = page.find("#plot-pair0")
+    others = [browser.canvas(f"pair{k}") for k in range(1, 4)]
+    page.driver.execute_script("models.pair0.toolbar.active_drag = models.pair0.toolbar.tools[0]")
+    chain = ActionChains(page.driver)
+    chain.move_to_element_with_offset(plot, -60, -60).click_and_hold().move_by_offset(50, 60)
+    chain.move_by_offset(60, 60).release().perform()
+    page.until(lambda: " of 2,500 events (" in page.find("#selection").text)
+    page.until(lambda: all(browser.canvas(f"pair{k}") != others[k - 1] for k in range(1, 4)))
+    page.find("h1").click()
+    page.press(Keys.ESCAPE)
+    page.until(lambda: page.find("#selection").text.startswith("Select events"))
+
+
+def test_the_page_tells_that_the_server_has_gone(browser: Browser, study: Path) -> None:  # noqa: F811
+    server = start(study)
+    page = Page(browser.driver, server, study)
+    server.process.kill()
+    server.process.wait()
+    page.find("#cut").send_keys(Keys.ARROW_LEFT)
+    page.until(lambda: "the server does not answer; start dpmix app again" in page.find("#failed").text)
+    again = start(study)
+    page = Page(browser.driver, again, study)
+    page.find("#cut").send_keys(Keys.ARROW_LEFT)
+    page.until(lambda: page.actions() == ["cut"])
+    again.process.terminate()
+    again.process.wait(30)
