@@ -92,7 +92,7 @@ class Jobs:
         return [job.state() for job in self._jobs]
 
     def find(self, number: int) -> Job | None:
-        """Return a command by its number; None if there is none."""
+        """Return a command by its number; None if it does not exist."""
         return self._jobs[number - 1] if 1 <= number <= len(self._jobs) else None
 
     def stop_all(self, seconds: float = 20.0) -> None:

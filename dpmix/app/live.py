@@ -104,7 +104,7 @@ def open_live(run_file: Path) -> Live:
 
 
 def decisions_of(live: Live) -> Decisions:
-    """Return the decisions in the file, or the default cut if there is none."""
+    """Return the decisions in the file, or the default cut without a file."""
     if not live.path.exists():
         return decide.start(live.forest, live.n_draws)
     return read_decisions(live.path)
@@ -134,7 +134,7 @@ def before(decisions: Decisions) -> Decisions:
     Raises
     ------
     ConfigError
-        There is none.
+        No action was made.
     """
     if not decisions.actions:
         raise ConfigError(["nothing to undo"])

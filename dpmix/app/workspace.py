@@ -1,4 +1,4 @@
-"""What the page does in its folder: each action is one method, which takes and returns plain values.
+"""The actions of the page in its folder: each is one method, which takes and returns plain values.
 
 Nothing outside the folder is read or written. The decisions about a run are in their file only, so a server
 that ends loses none, and two tabs show the same.

@@ -1,4 +1,4 @@
-"""What the page does, without a server or browser."""
+"""The actions of the page, without a server or browser."""
 
 from __future__ import annotations
 
