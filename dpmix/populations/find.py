@@ -32,7 +32,7 @@ from dpmix.populations.cut import CutRule
 from dpmix.populations.decide import Decided
 from dpmix.populations.decisions import Decisions
 from dpmix.populations.forest import Forest, grow, memberships_by
-from dpmix.populations.modes import MakeEngine, nearest_components
+from dpmix.populations.modes import MakeEngine, nearest_in
 from dpmix.populations.pooling import POINTS, spread
 from dpmix.populations.support import populations_of_modes, support
 from dpmix.populations.tree import Tree
@@ -292,14 +292,14 @@ def cast_votes(forest: Forest, shares: Array) -> Iterator[tuple[Array, Ints]]:
         Component of the mean density that is nearest to a component without points, -1 for one with points.
     """
     heavy = np.flatnonzero(forest.density[0])
-    weights, centres, covariances = (part[heavy] for part in forest.density)
+    nearest_heavy = nearest_in(*(part[heavy] for part in forest.density))
     for labels, (chain, draw) in zip(forest.labels, forest.draws, strict=True):
         means = np.asarray(forest.run.means[chain, draw])
         shape = len(means), len(labels)
         points = csr_array((np.ones(len(labels)), (labels, np.arange(len(labels)))), shape=shape)
         nearest = np.full(len(means), -1)
         without = np.bincount(labels, minlength=len(means)) == 0
-        nearest[without] = heavy[nearest_components(weights, centres, covariances, means[without])]
+        nearest[without] = heavy[nearest_heavy(means[without])]
         yield points @ shares, nearest
 
 

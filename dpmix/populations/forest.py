@@ -230,8 +230,10 @@ def memberships_by(
 def _mean_memberships(engine: Engine, mixtures: Sequence[Mixture], density: Peaks | Tree) -> Array:
     """Return memberships of all events in the modes of the mean density of some draws, float64 [M, L]."""
     n_modes = len(density.heights)
-    total, highest = np.zeros((engine.n_events, n_modes)), np.full(engine.n_events, -np.inf)
-    for mixture, own in zip(mixtures, density.modes.reshape(len(mixtures), -1), strict=True):
+    populations = density.modes.reshape(len(mixtures), -1)
+    shares, highest = memberships_by(engine, mixtures[0], populations[0], n_modes, 0, engine.n_events)
+    total = shares.astype(np.float64)
+    for mixture, own in zip(mixtures[1:], populations[1:], strict=True):
         shares, log_density = memberships_by(engine, mixture, own, n_modes, 0, engine.n_events)
         higher = np.maximum(highest, log_density)
         total *= np.exp(highest - higher)[:, None]

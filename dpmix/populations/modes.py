@@ -90,12 +90,21 @@ def nearest_components(weights: Array, means: Array, covariances: Array, points:
         Weights above 0.
     points : float64 [M, D]
     """
+    return nearest_in(weights, means, covariances)(points)
+
+
+def nearest_in(weights: Array, means: Array, covariances: Array) -> Callable[[Array], Ints]:
+    """Return `nearest_components` as a function of the points, for many calls with the same components."""
     whiteners = np.linalg.inv(np.linalg.cholesky(covariances))
     mixture = Mixture(np.log(weights), means, np.tril(whiteners), log_norms(whiteners))
     step = max(BLOCK // len(weights), 1)
-    starts = range(0, max(len(points), 1), step)
-    blocks = [_log_terms(mixture, whiteners, points[at : at + step]) for at in starts]
-    return np.concatenate([block.argmax(axis=1) for block in blocks])
+
+    def nearest(points: Array) -> Ints:
+        starts = range(0, max(len(points), 1), step)
+        blocks = [_log_terms(mixture, whiteners, points[at : at + step]) for at in starts]
+        return np.concatenate([block.argmax(axis=1) for block in blocks])
+
+    return nearest
 
 
 def _log_terms(mixture: Mixture, whiteners: Array, points: Array) -> Array:
@@ -173,27 +182,29 @@ def find_saddles(density: Density, modes: Ints, points: Array, heights: Array, n
     at_means = density.log_density(density.means)[ridges].min(axis=1)
     bounds[: len(ridges)] = np.minimum(bounds[: len(ridges)], at_means)
 
-    def lowest_on(paths: Ints) -> Array:
+    lowest = np.full(len(bounds), np.nan)  # NaN where not evaluated
+
+    def evaluate(paths: Ints) -> None:
         on_ridges, on_lines = np.split(paths, np.searchsorted(paths, [len(ridges)]))
         found = (
             _lowest_on_ridgelines(density, ridges[on_ridges]),
             _lowest_on_lines(density, points, lines[on_lines - len(ridges)]),
         )
-        lowest: Array = np.minimum(bounds[paths], np.concatenate(found))
-        return lowest
+        lowest[paths] = np.minimum(bounds[paths], np.concatenate(found))
 
     best = np.sort([at for at, _, _ in _joins(ends, bounds, n_modes)]).astype(np.int64)
-    lowest, least = lowest_on(best), np.full((n_modes, n_modes), -np.inf)
-    for at, lesser, greater in _joins(ends[best], lowest, n_modes):
-        least[np.ix_(lesser, greater)] = least[np.ix_(greater, lesser)] = lowest[at] - ROUNDING
+    evaluate(best)
+    least = np.full((n_modes, n_modes), -np.inf)
+    for at, lesser, greater in _joins(ends[best], lowest[best], n_modes):
+        least[np.ix_(lesser, greater)] = least[np.ix_(greater, lesser)] = lowest[best[at]] - ROUNDING
     possible = np.flatnonzero(bounds >= least[ends[:, 0], ends[:, 1]])
-    lowest = lowest_on(possible)
+    evaluate(possible[np.isnan(lowest[possible])])
     events = np.bincount(modes, density.weights, n_modes) * n_events
     saddles = []
-    for at, lesser, _ in _joins(ends[possible], lowest, n_modes):
+    for at, lesser, _ in _joins(ends[possible], lowest[possible], n_modes):
         u, v = ends[possible[at]].tolist()
         child, parent = (u, v) if u in lesser else (v, u)
-        rise = float(heights[lesser[0]] - lowest[at])
+        rise = float(heights[lesser[0]] - lowest[possible[at]])
         saddles.append(Saddle(child, parent, rise, float(events[lesser].sum())))
     return saddles
 

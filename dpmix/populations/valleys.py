@@ -83,7 +83,7 @@ class Separation:
         """Return the events of some modes and their positions along a direction."""
         spans = [np.arange(*self._edges[mode : mode + 2]) for mode in np.flatnonzero(modes)]
         rows = np.concatenate(spans)
-        positions: Array = self._events[rows] @ direction
+        positions: Array = self._events.take(rows, axis=0) @ direction
         return rows, positions
 
 

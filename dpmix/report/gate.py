@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("dpmix")
 
-LIBRARIES = (  # of figures and report; importing them takes a second
+LIBRARIES = (  # of alignment, figures and report; importing them takes a second
+    "scipy.optimize",
     "matplotlib.figure",
     "matplotlib.backends.backend_agg",
     "matplotlib.backends.backend_pdf",
