@@ -67,7 +67,7 @@ def write_shifts(path: Path, draws: Array, samples: Sequence[str], channels: Seq
     """Write shifts.csv: one row per sample and channel.
 
     `shift` is the posterior mean of what the sample adds to the values of the channel, on the transformed
-    scale; `low` and `high` are the ends of the 90% credible interval.
+    scale; `low` and `high` are the ends of the 90% credible interval, empty for a single draw.
 
     Parameters
     ----------
@@ -83,15 +83,15 @@ def write_shifts(path: Path, draws: Array, samples: Sequence[str], channels: Seq
     """
     rows: list[Sequence[object]] = [("sample", "channel", "shift", "low", "high")]
     for sample, intervals in zip(samples, np.stack(interval(draws), axis=-1), strict=True):
-        for channel, numbers in zip(channels, intervals.tolist(), strict=True):
-            rows.append((sample, channel, *numbers))
+        for channel, (mean, *ends) in zip(channels, intervals.tolist(), strict=True):
+            rows.append((sample, channel, mean, *(ends if len(draws) > 1 else ("", ""))))
     write_text(path, csv_text(rows))
 
 
 def shift_figure(run: Run) -> Figure:
     """Draw the mean shift of each sample (rows) and channel (columns), in standard deviations.
 
-    A dot marks a shift whose 90% credible interval does not contain 0.
+    A dot marks a shift whose 90% credible interval does not contain 0. A single draw has no interval.
     """
     draws = draws_of(run)
     assert draws is not None
@@ -109,10 +109,12 @@ def shift_figure(run: Run) -> Figure:
     axes.tick_params(axis="x", rotation=90)
     axes.set_yticks(range(rows), names)
     axes.tick_params(length=0)
-    sure = np.argwhere((low > 0.0) | (high < 0.0))
+    several = len(draws) > 1
+    sure = np.argwhere((low > 0.0) | (high < 0.0)) if several else np.empty((0, 2))
     axes.plot(sure[:, 1], sure[:, 0], ".", color="black", markersize=2.5)
     figure.colorbar(image, label="shift, standard deviations of the channel")
-    axes.set_title("Shifts of samples (dot: the 90% interval does not contain 0)", fontsize=8)
+    dots = " (dot: the 90% interval does not contain 0)" if several else ""
+    axes.set_title(f"Shifts of samples{dots}", fontsize=8)
     return figure
 
 
