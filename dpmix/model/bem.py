@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import psi
 
-from dpmix.model import hyperparameters
+from dpmix.model import cohort_bem, hyperparameters
 from dpmix.model.coarsening import coarsened
 from dpmix.model.hyperparameters import Components
 from dpmix.model.mixture import (
@@ -27,13 +27,12 @@ from dpmix.model.mixture import (
     Parameters,
     State,
     Stats,
-    Sticks,
     live_log1m_sticks,
     whiteners_of,
 )
 from dpmix.model.normal_wishart import Posterior, mean_covariances, posterior
 from dpmix.model.prior import Prior
-from dpmix.model.stick_breaking import counts_after
+from dpmix.model.stick_breaking import modal_sticks
 
 Update = Literal["mean", "mode"]
 
@@ -65,6 +64,8 @@ def step(
     out. Then (mu_j, Sigma_j) move to the posterior means of their normal inverse Wishart conditional, and the
     sticks and alpha to the modes of theirs.
 
+    In the hierarchical model, tables take the place of counts for the sticks; see `dpmix.model.cohort_bem`.
+
     mode: everything moves to the mode of its conditional. The hyperparameters move first, given the present
     components (empty ones, too), then (mu_j, Sigma_j) jointly, the sticks, and alpha.
 
@@ -91,12 +92,17 @@ def step(
     numpy.linalg.LinAlgError
         The scatter of a component is not positive definite to float64 (collinear channels).
     """
-    stats = coarsened(stats, zeta)
+    stats, own = coarsened(stats, zeta), state.cohort
+    if own is not None:
+        stats = cohort_bem.with_spread(stats, own)
     hyper = _move_hyperparameters(state, stats, prior, update)
     parameters = (expected_parameters if update == "mean" else modal_parameters)(stats, hyper)
-    sticks = modal_sticks(stats.counts, state.alpha, np.isneginf(state.log1m_sticks))
+    if own is None:
+        sticks = modal_sticks(stats.counts, state.alpha, np.isneginf(state.log1m_sticks))
+    else:
+        sticks, own = cohort_bem.move(state, stats, parameters, prior)
     alpha = modal_alpha(sticks.log1m_sticks, prior, state.alpha) if "alpha" in prior.learned else state.alpha
-    following = State(state.iteration + 1, alpha, *sticks, *parameters, hyper)
+    following = State(state.iteration + 1, alpha, *sticks, *parameters, hyper, own)
     emptied = np.isneginf(following.log_weights) & ~np.isneginf(state.log_weights)
     return following, Info(empty=int((stats.counts == 0).sum()), emptied=int(emptied.sum()))
 
@@ -147,28 +153,6 @@ def expected_components(conditional: Posterior, held: npt.NDArray[np.bool_], m: 
         spread=sums.spread + dim * float((1.0 / conditional.precisions[held]).sum()),
         log_det=sums.log_det + float(dim * np.log(0.5 * dofs).sum() - digammas.sum()),
     )
-
-
-def modal_sticks(counts: Array, alpha: float, ended: npt.NDArray[np.bool_]) -> Sticks:
-    """Return the modes of the beta conditionals of the sticks, as logs.
-
-    v_j = min(1, max(0, n_j / (alpha - 1 + sum_{r>=j} n_r))).
-    For alpha below 1 and no events after j, the density of v_j has no bound towards 1: the stick is then put
-    at 1 if j holds any weight of events, and at 0 otherwise.
-
-    Parameters
-    ----------
-    counts : float64 [K]
-    alpha : float
-    ended : bool [K - 1]
-        Sticks that have ended the mixture; they stay at 1.
-    """
-    held, after = counts[:-1], np.maximum(0.0, alpha - 1.0 + counts_after(counts)[:-1])
-    after = np.where(held + after > 0, after, 1.0)
-    sticks = np.where(ended, 1.0, held / (held + after))
-    remaining = np.where(ended, 0.0, after / (held + after))
-    with np.errstate(divide="ignore"):
-        return Sticks(np.log(sticks), np.log(remaining))
 
 
 def modal_alpha(log1m_sticks: Array, prior: Prior, alpha: float) -> float:

@@ -242,18 +242,25 @@ def log_prior(cohort: Cohort, log_base: Array, prior: Prior) -> float:
     below 1.
     """
     shapes = shapes_of(log_base, cohort.kappa)
-    shape, rate = prior.kappa_shape, prior.kappa_rate
-    density = shape * np.log(rate) - gammaln(shape) + (shape - 1.0) * np.log(cohort.kappa)
-    density -= rate * cohort.kappa
+    density = log_prior_of_scales(cohort, prior)
     density += len(cohort.shares) * (gammaln(shapes.sum()) - gammaln(shapes).sum())
     density += (shapes * cohort.log_weights).sum()
     if n_groups := len(cohort.shifts):
+        free, dim = n_groups - 1, len(cohort.taus)
+        density -= 0.5 * np.square(cohort.shifts / cohort.taus).sum()
+        density -= free * (0.5 * LOG_2PI * dim + np.log(cohort.taus).sum())
+        density += 0.5 * dim * np.log(n_groups)  # of the first G - 1 shifts, given the sum 0
+    return float(density)
+
+
+def log_prior_of_scales(cohort: Cohort, prior: Prior) -> float:
+    """Return the log prior density of kappa and tau, in nats."""
+    shape, rate = prior.kappa_shape, prior.kappa_rate
+    density = shape * np.log(rate) - gammaln(shape) + (shape - 1.0) * np.log(cohort.kappa)
+    density -= rate * cohort.kappa
+    if len(cohort.shifts):
         dof, ratios = SHIFT_DOF, cohort.taus / prior.shift_scale
         half_t = gammaln(0.5 * (dof + 1)) - gammaln(0.5 * dof) - 0.5 * np.log(dof * np.pi) + np.log(2.0)
         density += len(ratios) * (half_t - np.log(prior.shift_scale))
         density -= 0.5 * (dof + 1) * np.log1p(ratios**2 / dof).sum()
-        density -= 0.5 * np.square(cohort.shifts / cohort.taus).sum()
-        free = n_groups - 1
-        density -= free * (0.5 * LOG_2PI * len(ratios) + np.log(cohort.taus).sum())
-        density += 0.5 * len(ratios) * np.log(n_groups)  # of the first G - 1 shifts, given the sum 0
     return float(density)

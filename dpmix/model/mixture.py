@@ -147,8 +147,7 @@ class Stats:
     scatters : float64 [K, D, D]
         Sums of (x - centre)(x - centre)', symmetric.
     centres : float64 [K, D]
-        The points about which sums and scatters are taken: the means of the mixture as the engine rounded
-        them.
+        The points about which sums and scatters are taken: the mixture's means as the engine rounded them.
     log_likelihood : float
         sum_i log sum_j pi_j N(x_i | mu_j, Sigma_j) of the mixture that the labels were drawn from, in nats.
     by_sample : SampleStats, optional
@@ -206,6 +205,23 @@ class Parameters(NamedTuple):
     whiteners: Array
 
 
+class Factors(NamedTuple):
+    """Distributions of the weights and shifts of samples in Bayesian EM (`dpmix.model.cohort_bem`).
+
+    Attributes
+    ----------
+    sizes : float64 [S]
+        Sum of the parameters of the Dirichlet distribution of pi_s.
+    covariances : float64 [G, D, D]
+        Of the normal distributions of the shifts, before the condition that they sum to 0.
+    pass_weights : float64 [S, K]
+    """
+
+    sizes: Array
+    covariances: Array
+    pass_weights: Array
+
+
 @dataclass(frozen=True, eq=False)
 class Cohort:
     """The part of a state that differs between samples, in the hierarchical model (`dpmix.model.cohort`).
@@ -224,6 +240,8 @@ class Cohort:
         The shift of each sample, 0 to G - 1; -1 without shifts.
     shares : float64 [S]
         Share of each sample in all events; they sum to 1.
+    factors : Factors, optional
+        In Bayesian EM: pi_sj and shifts are then the means of these distributions.
     """
 
     kappa: float
@@ -232,6 +250,12 @@ class Cohort:
     taus: Array
     groups: Ints
     shares: Array
+    factors: Factors | None = None
+
+    @property
+    def pass_weights(self) -> Array:
+        """Log weights of the components in a pass over the events, float64 [S, K]."""
+        return self.log_weights if self.factors is None else self.factors.pass_weights
 
     @property
     def sample_shifts(self) -> Array:
@@ -324,7 +348,7 @@ def live_log1m_sticks(log1m_sticks: Array) -> Array:
 def mixture_of(state: State, order: Ints | None = None) -> Mixture:
     """Return the mixture of a state, as an engine evaluates it; `order` as in `Mixture`."""
     own = state.cohort
-    samples = None if own is None else SampleTerms(own.log_weights, own.sample_shifts)
+    samples = None if own is None else SampleTerms(own.pass_weights, own.sample_shifts)
     return Mixture(
         state.log_weights, state.means, state.whiteners, log_norms(state.whiteners), order, samples
     )
@@ -338,10 +362,6 @@ def mixture_from(log_weights: Array, means: Array, covariances: Array) -> Mixtur
     log_weights : float64 [K]
     means : float64 [K, D]
     covariances : float64 [K, D, D]
-
-    Returns
-    -------
-    Mixture
 
     Raises
     ------

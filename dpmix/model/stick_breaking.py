@@ -6,6 +6,7 @@ K components.
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from dpmix.model.mixture import Array, Sticks, live_log1m_sticks
 from dpmix.model.prior import Prior
@@ -43,3 +44,25 @@ def gamma_variate(shape: float, rate: float, rng: np.random.Generator) -> float:
 def counts_after(counts: Array) -> Array:
     """Return sum_{r>j} n_r, the number of events after each component, float64 [K]."""
     return np.concatenate((np.cumsum(counts[::-1])[::-1][1:], [0.0]))
+
+
+def modal_sticks(counts: Array, alpha: float, ended: npt.NDArray[np.bool_]) -> Sticks:
+    """Return the modes of the beta conditionals of the sticks, as logs.
+
+    v_j = min(1, max(0, n_j / (alpha - 1 + sum_{r>=j} n_r))).
+    For alpha below 1 and no events after j, the density of v_j has no bound towards 1: the stick is then put
+    at 1 if j holds any weight of events, and at 0 otherwise.
+
+    Parameters
+    ----------
+    counts : float64 [K]
+    alpha : float
+    ended : bool [K - 1]
+        Sticks that have ended the mixture; they stay at 1.
+    """
+    held, after = counts[:-1], np.maximum(0.0, alpha - 1.0 + counts_after(counts)[:-1])
+    after = np.where(held + after > 0, after, 1.0)
+    sticks = np.where(ended, 1.0, held / (held + after))
+    remaining = np.where(ended, 0.0, after / (held + after))
+    with np.errstate(divide="ignore"):
+        return Sticks(np.log(sticks), np.log(remaining))

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from dpmix.config.schema import BemConfig, Config
 from dpmix.model import bem
 from dpmix.model.mixture import State, mixture_of
-from dpmix.runs import initialise
+from dpmix.runs import cohort, initialise
 from dpmix.runs.checkpoint import Checkpoint
 from dpmix.runs.layout import Record
 from dpmix.runs.loop import (
@@ -186,7 +186,7 @@ def _visits(session: Session, resumed: _Resumed) -> Iterator[_Visit]:
     settings = session.config.bem
     limit, best, steps = _first_steps(settings), resumed.best, resumed.steps
     for start in range(resumed.first, settings.starts):
-        for step in steps or climb(session, _Point(start_state(session, start)), limit):
+        for step in steps or climb(session, _Point(_start(session, start)), limit):
             visit = _Visit(start, settings.starts, step, best, False)
             yield visit
         best, steps = visit.end, None
@@ -194,6 +194,12 @@ def _visits(session: Session, resumed: _Resumed) -> Iterator[_Visit]:
         assert best is not None
         for step in steps or climb(session, best.point, settings.max_steps):
             yield _Visit(best.start, settings.starts, step, best, True)
+
+
+def _start(session: Session, start: int) -> State:
+    """Return the initial state of a start."""
+    state = start_state(session, start)
+    return cohort.with_factors(state, session.events, session.groups, session.prior, session.zeta)
 
 
 def climb(session: Session, point: _Point, limit: int) -> Iterator[_Step]:
@@ -259,6 +265,7 @@ def _resumed(session: Session, resume: bool) -> _Resumed:
     if checkpoint is None:
         return _Resumed(0)
     (state, passed, best_state), first, extra = checkpoint
+    cohort.check_fits(state, session.groups)
     settings, best = session.config.bem, None
     if "best" in extra:
         log_likelihood, log_posterior, n_occupied, alpha, seconds, *counts = extra["best"].tolist()

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmix.errors import DataError
-from dpmix.model.mixture import Cohort, Hyperparameters, State
+from dpmix.model.mixture import Cohort, Factors, Hyperparameters, State
 from dpmix.system.files import replacing
 from dpmix.system.own_file import sync_folder
 
@@ -23,7 +23,8 @@ STATE_ARRAYS = {
     for field in fields(State)
     if field.name not in ("hyperparameters", "cohort")
 }
-COHORT_ARRAYS = {field.name: f"cohort.{field.name}" for field in fields(Cohort)}
+COHORT_ARRAYS = {field.name: f"cohort.{field.name}" for field in fields(Cohort) if field.name != "factors"}
+FACTOR_ARRAYS = {name: f"cohort.factors.{name}" for name in Factors._fields}
 HYPER_ARRAYS = {field.name: f"given.{field.name}" for field in fields(Hyperparameters)}
 
 
@@ -67,6 +68,9 @@ def save(
     if cohorts := [state.cohort for state in states if state.cohort is not None]:
         for name, array in COHORT_ARRAYS.items():
             arrays[array] = np.stack([getattr(cohort, name) for cohort in cohorts])
+    if factors := [cohort.factors for cohort in cohorts if cohort.factors is not None]:
+        for name, array in FACTOR_ARRAYS.items():
+            arrays[array] = np.stack([getattr(one, name) for one in factors])
     with replacing(path) as temporary, temporary.open("wb") as file:  # savez would add a suffix to a name
         np.savez(file, **arrays)
     sync_folder(path.parent)
@@ -94,7 +98,11 @@ def load(path: Path, run_id: str) -> Checkpoint | None:
         cohorts: list[Cohort | None] = [None] * len(hyper)
         if COHORT_ARRAYS["kappa"] in arrays:
             own = [arrays.pop(array) for array in COHORT_ARRAYS.values()]
-            cohorts = [Cohort(*map(_plain, row)) for row in zip(*own, strict=True)]
+            factors: list[Factors | None] = [None] * len(hyper)
+            if FACTOR_ARRAYS["sizes"] in arrays:
+                columns_of = [arrays.pop(array) for array in FACTOR_ARRAYS.values()]
+                factors = [Factors(*row) for row in zip(*columns_of, strict=True)]
+            cohorts = [Cohort(*map(_plain, row)) for row in zip(*own, factors, strict=True)]
         states = [State(*map(_plain, row)) for row in zip(*columns, hyper, cohorts, strict=True)]
     except (OSError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile):
         raise DataError(f"{path}: not a whole checkpoint; restart with --overwrite") from None

@@ -10,7 +10,7 @@ from dpmix.config.schema import Config
 from dpmix.errors import ConfigError, DataError
 from dpmix.inputs.events import Events
 from dpmix.kernels.layout import CHUNK
-from dpmix.model import cohort
+from dpmix.model import cohort, cohort_bem
 from dpmix.model.mixture import Array, Ints, State
 from dpmix.model.prior import Prior
 from dpmix.runs.layout import COHORT
@@ -21,10 +21,8 @@ def require_supported(kind: str, config: Config, backend: str) -> None:
     if config.model.samples == "pooled":
         return
     problems = []
-    if kind == "bem":
-        problems.append("model.samples: hierarchical has no Bayesian EM; run dpmix mcmc")
-    elif config.mcmc.init == "bem":
-        problems.append("mcmc.init: Bayesian EM has no hierarchical model; take kmeans, random or prior")
+    if kind == "mcmc" and config.mcmc.init == "bem":
+        problems.append("mcmc.init: the hierarchical model has no start by bem; take --set mcmc.init=kmeans")
     if backend == "cuda":
         problems.append(
             "engine.backend: the cuda engine has no hierarchical model; take --set engine.backend=cpu"
@@ -68,11 +66,17 @@ def shift_groups(config: Config, events: Events) -> Ints | None:
     return groups
 
 
-def sample_shares(events: Events) -> Array:
-    """Return the share of each sample in all events, each counted with its weight, float64 [S]."""
+def sample_sizes(events: Events) -> Array:
+    """Return the number of events of each sample, each counted with its weight, float64 [S]."""
     sizes = np.diff(events.sample_starts).astype(np.float64)
     if events.weights is not None:
         sizes *= events.weights.values
+    return sizes
+
+
+def sample_shares(events: Events) -> Array:
+    """Return the share of each sample in all events, each counted with its weight, float64 [S]."""
+    sizes = sample_sizes(events)
     shares: Array = sizes / sizes.sum()
     return shares
 
@@ -89,6 +93,13 @@ def with_samples(state: State, events: Events, groups: Ints | None, prior: Prior
     if groups is None:
         return state
     return replace(state, cohort=cohort.start(state.log_base_weights, sample_shares(events), groups, prior))
+
+
+def with_factors(state: State, events: Events, groups: Ints | None, prior: Prior, zeta: float) -> State:
+    """Return an initial state of Bayesian EM with all samples alike; the state itself for a pooled model."""
+    if groups is None:
+        return state
+    return cohort_bem.start(with_samples(state, events, groups, prior), zeta * sample_sizes(events))
 
 
 def names(groups: Ints | None) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from dpmix.errors import DataError, DpmixError, EngineError
 from dpmix.inputs.storage import release_pages
-from dpmix.model import cohort, gibbs
+from dpmix.model import cohort, cohort_bem, gibbs
 from dpmix.model.mixture import State, Stats, occupied
 from dpmix.model.prior import log_prior
 from dpmix.model.streams import Step, Stream
@@ -147,7 +147,8 @@ def record_of(
 ) -> Record:
     """Return the record of a state from the statistics of the pass that computed its log likelihood.
 
-    The log posterior is that of the coarsened posterior if the config asks for it.
+    The log posterior is that of the coarsened posterior if the config asks for it. In Bayesian EM of the
+    hierarchical model it is a lower bound (`dpmix.model.cohort_bem`).
     """
     return Record(
         log_likelihood=stats.log_likelihood,
@@ -163,7 +164,8 @@ def _log_prior(session: Session, state: State) -> float:
     """Return the log prior density of a state, with that of what differs between samples, in nats."""
     density = log_prior(state, session.prior)
     if state.cohort is not None:
-        density += cohort.log_prior(state.cohort, state.log_base_weights, session.prior)
+        own = cohort.log_prior if state.cohort.factors is None else cohort_bem.bound
+        density += own(state.cohort, state.log_base_weights, session.prior)
     return density
 
 

@@ -15,7 +15,7 @@ from dpmix.inputs.fcs_data import write_fcs
 from dpmix.inputs.opening import open_source
 from dpmix.populations.result import Gating
 from dpmix.report.gate import gate
-from dpmix.report.shifts import shift_warning, to_subtract
+from dpmix.report.shifts import shift_warning, to_subtract, write_shifts
 from dpmix.runs.mcmc import run_mcmc
 from dpmix.runs.reader import open_run
 
@@ -59,6 +59,14 @@ def test_shifts_are_written_and_drawn(gating: Gating, run_file: Path) -> None:
     assert all(float(row["low"]) <= float(row["shift"]) <= float(row["high"]) for row in rows)
     assert [row["sample"] for row in rows[::2]] == list(gating.samples)
     assert (run_file.parent / "gated" / "figures" / "shifts.png").stat().st_size > 5_000
+
+
+def test_a_single_draw_has_no_interval(tmp_path: Path) -> None:
+    write_shifts(tmp_path / "shifts.csv", SHIFTS[None], ["a", "b", "c"], ["A", "B"])
+    with (tmp_path / "shifts.csv").open(newline="", encoding="utf-8") as table:
+        rows = list(csv.DictReader(table))
+    assert [float(row["shift"]) for row in rows] == SHIFTS.ravel().tolist()
+    assert {(row["low"], row["high"]) for row in rows} == {("", "")}
 
 
 def test_a_shift_as_large_as_a_distance_is_reported(gating: Gating, run_file: Path) -> None:

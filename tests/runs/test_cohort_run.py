@@ -15,6 +15,7 @@ from dpmix.runs.bem import run_bem
 from dpmix.runs.cohort import require_supported
 from dpmix.runs.mcmc import run_mcmc
 
+BEM = {"starts": 2, "short_steps": 6, "max_steps": 200, "update": "mode"}
 MCMC = {"chains": 2, "burn_in": 4, "draws": 4, "split_merge": 0}
 SHIFTS = np.array([[-0.6, 0.3], [0.0, 0.0], [0.6, -0.3]])
 SHARES = np.array([[0.5, 0.3, 0.2], [0.2, 0.3, 0.5], [0.1, 0.8, 0.1]])
@@ -100,7 +101,11 @@ def test_samples_of_a_batch_share_their_shift(folder: Path) -> None:
         ),
         ("same", {}, "model.shifts: all samples have the same same"),
         ("none", {"mcmc": MCMC | {"split_merge": 5}}, "mcmc.split_merge: the hierarchical model has no"),
-        ("none", {"mcmc": MCMC | {"init": "bem"}}, "mcmc.init: Bayesian EM has no hierarchical model"),
+        (
+            "none",
+            {"mcmc": MCMC | {"init": "bem"}},
+            "mcmc.init: the hierarchical model has no start by bem; take",
+        ),
     ],
 )
 def test_what_the_model_lacks_is_refused(
@@ -111,11 +116,28 @@ def test_what_the_model_lacks_is_refused(
     assert not (folder / "refused.h5").exists()
 
 
-def test_one_sample_and_bayesian_em_are_refused(folder: Path) -> None:
+def test_one_sample_is_refused(folder: Path) -> None:
     with pytest.raises(ConfigError, match="needs at least two samples"):
         run_mcmc(a_run(folder, "refused.h5", "none", data={"files": [str(folder / "s0.csv")]}))
-    with pytest.raises(ConfigError, match="has no Bayesian EM"):
-        run_bem(a_run(folder, "refused.h5"))
+
+
+def test_bayesian_em_finds_proportions_and_shifts(folder: Path) -> None:
+    run = open_run(run_bem(a_run(folder, "bem.h5", bem=BEM)).path, transformed=True)
+    own = run.cohort
+    np.testing.assert_allclose(own["shifts"][0, 0], SHIFTS, atol=0.12)
+    np.testing.assert_allclose(own["shifts"].sum(axis=2), 0.0, atol=1e-9)
+    nearest = np.square(run.means[..., None, :] - CENTRES).sum(axis=-1).argmin(axis=-1)
+    for p in range(3):
+        share = (own["sample_proportions"] * (nearest == p)[:, :, None]).sum(axis=-1)[0, 0]
+        np.testing.assert_allclose(share, SHARES[:, p], atol=0.05)
+
+
+def test_a_resumed_run_of_bayesian_em_and_other_threads_take_the_same_path(folder: Path) -> None:
+    whole = run_bem(a_run(folder, "bem_whole.h5", bem=BEM, engine={"threads": 1})).path
+    config = a_run(folder, "bem_stopped.h5", bem=BEM, engine={"threads": 2})
+    assert not run_bem(config, should_stop=StopAfter(9)).completed
+    assert run_bem(config, resume=True).completed
+    assert_identical(whole, folder / "bem_stopped.h5")
 
 
 def test_cuda_is_refused(folder: Path) -> None:
