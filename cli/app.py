@@ -14,9 +14,12 @@ import click
 )
 @click.option("--no-browser", is_flag=True, help="Print the address only.")
 def command(folder: Path, port: int, no_browser: bool) -> None:
-    """Decide about the populations of the runs in FOLDER on a local page.
+    """Start runs in FOLDER and decide about their populations, on a local page.
 
-    The page shows the tree of a run's populations. Move its cut, and proportions, phenotypes and densities
+    The page shows the data files with their event rate, queues, stops and resumes runs, and shows their
+    progress.
+
+    It shows the tree of a run's populations. Move its cut, and proportions, phenotypes and densities
     follow. Name, merge, split and colour populations, undo, and select events in one plot to see them in
     all. Decisions are stored next to the run (run.decisions.json); `dpmix gate --decisions` gives the same
     populations without the page, and the page shows the command.

@@ -336,16 +336,93 @@ function drawTree() {
   find("cut").location = level;
 }
 
-// ---------------------------------------------------------------------------------------- export
+// ---------------------------------------------------------------------------------------- files and runs
 
+// The event rate as a line: 1 is the mean, the top is twice the mean.
+function sparkline(rate) {
+  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  svg.setAttribute("viewBox", `0 0 ${rate.length - 1} 2`);
+  svg.setAttribute("preserveAspectRatio", "none");
+  svg.setAttribute("class", "rate");
+  svg.setAttribute("role", "img");
+  svg.setAttribute("aria-label", `event rate over time, ${Math.min(...rate)} to ${Math.max(...rate)} of its mean`);
+  const line = document.createElementNS("http://www.w3.org/2000/svg", "polyline");
+  line.setAttribute("points", rate.map((value, at) => `${at},${2 - Math.min(2, value)}`).join(" "));
+  for (const [name, value] of [["fill", "none"], ["stroke", "currentColor"], ["stroke-width", "1.5"], ["vector-effect", "non-scaling-stroke"]])
+    line.setAttribute(name, value);
+  svg.append(line);
+  return svg;
+}
+
+async function showFiles() {
+  const files = await ask("files", {}, "reading the files …");
+  byId("no-files").hidden = files.length > 0;
+  byId("files").replaceChildren(...files.map((file) => {
+    const tick = element("input", { type: "checkbox", className: "file", value: file.name, disabled: Boolean(file.problem), ariaLabel: `tick ${file.name}` });
+    const number = (value) => (value === null ? "" : value.toLocaleString("en"));
+    return element("tr", {},
+      element("td", {}, tick), element("td", { className: "phenotype", textContent: file.name }),
+      element("td", { textContent: number(file.events) }), element("td", { textContent: number(file.channels) }),
+      element("td", {}, ...(file.rate.length ? [sparkline(file.rate)] : [])),
+      element("td", { className: "phenotype" }, ...(file.problem ? [element("div", { className: "problem", textContent: file.problem })] : []),
+        ...file.remarks.map((remark) => element("div", { textContent: remark }))));
+  }));
+}
+
+async function showRuns() {
+  const runs = await ask("runs");
+  const chosen = byId("run").value || decodeURIComponent(location.hash.slice(1));
+  byId("run").replaceChildren(...runs.map((run) => new Option(
+    run.error ? `${run.name}: cannot be read` : `${run.name} (${run.chains === 1 ? "" : `${run.chains} chains of `}${run.draws} ${run.draws === 1 ? "draw" : "draws"}${run.complete ? "" : ", not complete"}${run.decided ? ", decided" : ""})`, run.name)));
+  if (runs.some((run) => run.name === chosen)) byId("run").value = chosen;
+  return runs;
+}
+
+async function showProgress() {
+  const run = byId("run").value;
+  if (!run) return;
+  byId("progress-run").textContent = run;
+  const { lines, complete, draws } = await ask("progress", { run });
+  byId("progress").textContent = lines.join("\n");
+  byId("resume").hidden = complete;
+  byId("show").hidden = !draws;
+}
+
+let watching = false;
 async function watchJobs() {
-  const jobs = await ask("commands");
+  if (watching) return;
+  watching = true;
+  try {
+    for (let before = null; ; await new Promise((done) => setTimeout(done, 1500))) {
+      const jobs = await ask("commands");
+      const active = jobs.filter((job) => job.state === "running" || job.state === "waiting").length;
+      showJobs(jobs, active);
+      if (active || before) {
+        await showRuns();
+        if (byId("begin").open) await showProgress().catch((error) => { byId("progress").textContent = error.message; });
+      }
+      if (!active) break;
+      before = active;
+    }
+  } finally { watching = false; }
+}
+
+function showJobs(jobs, active) {
+  byId("commands").hidden = !jobs.length;
+  byId("running").textContent = active ? `(${active} not finished)` : "";
+  const stop = (job) => element("button", { textContent: "Stop", onclick: () => guarded(() => ask("stop", { number: job.number })) });
   byId("jobs").replaceChildren(...jobs.toReversed().map((job) => element("div", {},
     element("p", {}, element("strong", { textContent: job.state }), " ", element("code", { textContent: job.command }), " ",
-      ...(job.state === "running" ? [element("button", { textContent: "Stop", onclick: () => guarded(async () => { await ask("stop", { number: job.number }); }) })] : [])),
+      ...(job.state === "running" || job.state === "waiting" ? [stop(job)] : [])),
     element("pre", { textContent: job.lines.join("\n") }))));
-  if (jobs.some((job) => job.state === "running")) setTimeout(() => guarded(watchJobs), 1000);
+  for (const lines of byId("jobs").querySelectorAll("pre")) lines.scrollTop = lines.scrollHeight;
 }
+
+const started = (work) => guarded(async () => {
+  await work();
+  byId("commands").open = true;
+  await watchJobs();
+});
 
 // ---------------------------------------------------------------------------------------- start
 
@@ -354,12 +431,13 @@ async function open(run) {
   state.redo = [];
   Object.assign(state, { chosen: null, only: -1, view: null });
   byId("work").hidden = true;
+  byId("about").textContent = "";
   const opened = await ask("open", { run }, `finding the populations of ${run} …`);
   const answer = await fetch(`values?run=${encodeURIComponent(run)}`);
   state.values = new Float32Array(await answer.arrayBuffer());
   state.opened = opened;
   location.hash = encodeURIComponent(run);
-  byId("about").textContent = `${opened.all_events.toLocaleString("en")} events, ${opened.channels.length} channels, ${opened.draws} draws used`;
+  byId("about").textContent = `${opened.all_events.toLocaleString("en")} events, ${opened.channels.length} channels, ${opened.draws} ${opened.draws === 1 ? "draw" : "draws"} used`;
   byId("cut").max = opened.most;
   const shown = opened.events < opened.all_events ? `${opened.events.toLocaleString("en")} of the events, evenly spaced` : "all events";
   byId("note").textContent = `Proportions are weights of the populations in the draws of the run; dpmix gate counts events, which may differ in the last digit. Plots show ${shown}. Support: share of the draws that have the population. To choose a colour, right click on a number, or press c on it. ${opened.warnings.join(" ")}`;
@@ -391,13 +469,19 @@ function keys(event) {
 
 async function start() {
   await embed();
-  const runs = await ask("runs");
-  byId("empty").hidden = runs.length > 0;
-  byId("run").replaceChildren(...runs.map((run) =>
-    new Option(run.error ? `${run.name}: cannot be read` : `${run.name} (${run.chains === 1 ? "" : `${run.chains} chains of `}${run.draws} ${run.draws === 1 ? "draw" : "draws"}${run.decided ? ", decided" : ""})`, run.name)));
-  const asked = decodeURIComponent(location.hash.slice(1));
-  if (runs.some((run) => run.name === asked)) byId("run").value = asked;
-  byId("run").onchange = () => guarded(() => open(byId("run").value));
+  const runs = await showRuns();
+  byId("begin").open = !runs.length;
+  byId("begin").ontoggle = () => { if (byId("begin").open) guarded(async () => { await showFiles(); await showProgress(); }); };
+  if (!runs.length) await showFiles();
+  byId("run").onchange = () => guarded(async () => { if (byId("begin").open) await showProgress(); await open(byId("run").value); });
+  byId("show").onclick = () => guarded(() => open(byId("run").value));
+  byId("resume").onclick = () => started(() => ask("resume", { run: byId("run").value }));
+  byId("fit").onsubmit = (event) => {
+    event.preventDefault();
+    const files = [...document.querySelectorAll(".file:checked")].map((box) => box.value);
+    const quick = document.querySelector("[name=quality]:checked").value === "quick";
+    started(() => ask("fit", { files, name: byId("fit-name").value, quick }));
+  };
   byId("cut").oninput = () => preview(Number(byId("cut").value));
   byId("cut").onchange = () => decide({ do: "cut", populations: Number(byId("cut").value) });
   byId("default").onclick = () => decide({ do: "cut" });
@@ -408,10 +492,7 @@ async function start() {
   byId("export").onsubmit = (event) => {
     event.preventDefault();
     const formats = [...document.querySelectorAll("[name=format]:checked")].map((box) => box.value);
-    guarded(async () => {
-      await ask("export", { run: state.run, output: byId("output").value, formats, strategy: byId("strategy").checked });
-      await watchJobs();
-    });
+    started(() => ask("export", { run: state.run, output: byId("output").value, formats, strategy: byId("strategy").checked }));
   };
   byId("theme").onchange = () => {
     document.documentElement.dataset.theme = byId("theme").value;
@@ -421,6 +502,7 @@ async function start() {
   };
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { theme(); drawTree(); draw(); });
   document.addEventListener("keydown", keys);
+  guarded(watchJobs); // commands that an earlier page has started
   if (runs.length) await open(byId("run").value);
   document.documentElement.setAttribute("data-ready", "true");
 }

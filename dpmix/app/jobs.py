@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
@@ -15,26 +16,56 @@ from typing import Any
 LINES = 40  # of the output that are kept
 PROGRAM = "from dpmix.cli import main; main()"
 
+Arguments = Sequence[str]
+"""Of one command, after `dpmix`."""
+
 
 class Job:
-    """A command of dpmix that runs in a folder.
+    """Commands of dpmix that run in a folder, one after another, until one fails.
 
     Parameters
     ----------
     number : int
-    arguments : sequence of str
-        After `dpmix`.
+    commands : sequence of Arguments
     folder : Path
+    turn : Lock, optional
+        Held while the commands run: jobs with the same lock wait for each other.
     """
 
-    def __init__(self, number: int, arguments: Sequence[str], folder: Path) -> None:
+    def __init__(self, number: int, commands: Sequence[Arguments], folder: Path, turn: Lock | None) -> None:
         self.number = number
-        self.command = shlex.join(["dpmix", *arguments])
+        self.command = " && ".join(shlex.join(["dpmix", *arguments]) for arguments in commands)
+        self.state_now = "waiting"
+        self._commands, self._folder, self._turn = commands, folder, turn
         self._lines: deque[str] = deque(maxlen=LINES)
-        # A session of its own: Ctrl-C in the terminal of the server does not interrupt it.
-        self._process = subprocess.Popen(
+        self._process: subprocess.Popen[str] | None = None
+        self._stopped = False
+        self._lock = Lock()
+        self._thread = Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with self._turn or nullcontext():
+            for arguments in self._commands:
+                with self._lock:
+                    if self._stopped:
+                        break
+                    self._process = process = self._started(arguments)
+                    self.state_now = "running"
+                assert process.stdout is not None
+                with process.stdout:
+                    for line in process.stdout:
+                        self._lines.append(line.rstrip())
+                if process.wait() != 0:
+                    break
+        ended = self._process is not None and self._process.returncode == 0
+        self.state_now = "stopped" if self._stopped else "done" if ended else "failed"
+
+    def _started(self, arguments: Arguments) -> subprocess.Popen[str]:
+        """Start a command in a session of its own: Ctrl-C in the server's terminal does not interrupt it."""
+        return subprocess.Popen(
             [sys.executable, "-c", PROGRAM, *arguments],
-            cwd=folder,
+            cwd=self._folder,
             env=os.environ | {"PYTHONUNBUFFERED": "1"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -44,47 +75,41 @@ class Job:
             errors="replace",
             start_new_session=True,
         )
-        self._reader = Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._lines.append(line.rstrip())
-        self._process.wait()
-
-    @property
-    def running(self) -> bool:
-        return self._reader.is_alive()
 
     def state(self) -> dict[str, Any]:
-        """Return the state for the page: number, command, running, done or failed, and the last lines."""
-        running = self.running
-        result = "running" if running else "done" if self._process.returncode == 0 else "failed"
-        return {"number": self.number, "command": self.command, "state": result, "lines": list(self._lines)}
+        """Return number, command, state (waiting, running, done, failed or stopped) and the last lines."""
+        return {
+            "number": self.number,
+            "command": self.command,
+            "state": self.state_now,
+            "lines": list(self._lines),
+        }
 
     def stop(self) -> None:
-        """Ask the command to stop; a run keeps its committed draws and can be resumed."""
-        if self._process.poll() is None:
-            self._process.terminate()
+        """Ask the commands to stop; a run keeps its committed draws and can be resumed."""
+        with self._lock:
+            self._stopped = self._stopped or self._thread.is_alive()
+            if self._process is not None and self._process.poll() is None:
+                self._process.terminate()
 
     def wait(self, seconds: float) -> None:
-        """Wait until the command has ended and its output is read, at most some seconds."""
-        self._reader.join(seconds)
+        """Wait until the commands have ended, at most some seconds."""
+        self._thread.join(seconds)
 
 
 class Jobs:
-    """The commands started from the page, in their order."""
+    """The commands started from the page, in their order. Runs wait for each other."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._jobs: list[Job] = []
-        self._lock = Lock()
+        self._lock, self._turn = Lock(), Lock()
 
-    def start(self, arguments: Sequence[str]) -> Job:
-        """Start a command."""
+    def start(self, *commands: Arguments, queued: bool = False) -> Job:
+        """Start commands, one after another; queued: when the queued ones before have ended."""
         with self._lock:
-            self._jobs.append(Job(len(self._jobs) + 1, arguments, self._folder))
+            number = len(self._jobs) + 1
+            self._jobs.append(Job(number, commands, self._folder, self._turn if queued else None))
             return self._jobs[-1]
 
     def states(self) -> list[dict[str, Any]]:

@@ -35,7 +35,10 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-ACTIONS = ("runs", "open", "view", "preview", "act", "undo", "export", "commands", "stop")
+ACTIONS = (
+    *("files", "fit", "resume", "progress", "runs", "open"),
+    *("view", "preview", "act", "undo", "export", "commands", "stop"),
+)
 """Methods of `Workspace` that the page may call."""
 
 

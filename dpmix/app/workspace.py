@@ -6,6 +6,7 @@ that ends loses none, and two tabs show the same.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from threading import RLock
@@ -14,14 +15,19 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from dpmix.app import live
+from dpmix.app.files import data_files
 from dpmix.app.jobs import Jobs
 from dpmix.app.live import Live
 from dpmix.errors import ConfigError, DpmixError
 from dpmix.populations.decisions import Action, Decisions, decisions_path, problems_of, write_decisions
+from dpmix.runs.describe import describe_run
 from dpmix.runs.reader import open_run
 from dpmix.system.run_marker import is_run_file
 
 FORMATS = ("parquet", "csv", "h5ad", "fcs")
+
+NAME = re.compile(r"[A-Za-z0-9][\w-]{0,60}", re.ASCII)
+"""Of a run that the page starts."""
 
 _ACTION: TypeAdapter[Any] = TypeAdapter(Action)
 
@@ -76,6 +82,7 @@ class Workspace:
                     "events": int(run.attributes["n_events"]),
                     "chains": len(run.weights),
                     "draws": run.committed,
+                    "complete": run.complete,
                     "channels": len(run.channels),
                     "decided": decisions_path(path).exists(),
                 }
@@ -84,10 +91,41 @@ class Workspace:
             rows.append(row)
         return rows
 
+    def files(self) -> list[dict[str, Any]]:
+        """Return the data files of the folder: what each holds, and its event rate."""
+        return data_files(self.folder)
+
+    def fit(self, files: list[str], name: str, quick: bool = False) -> dict[str, Any]:
+        """Queue `dpmix init` and a run on data files; return the state of these commands.
+
+        `quick` is Bayesian EM, otherwise MCMC. The config is NAME.yaml and the run NAME.h5.
+        """
+        if not files:
+            raise ConfigError(["files: tick at least one"])
+        if not NAME.fullmatch(name):
+            raise ConfigError([f"name: {name!r}: need letters, digits, - and _, first a letter or digit"])
+        config, run = f"{name}.yaml", f"{name}.h5"
+        for existing in (config, run):
+            if self.inside(existing).exists():
+                raise ConfigError([f"{existing}: exists already; give another name, or remove it"])
+        given = [self._argument(file) for file in files]
+        fitted = ["bem" if quick else "mcmc", config, "--output", run]
+        return self.jobs.start(["init", *given, "--output", config], fitted, queued=True).state()
+
+    def resume(self, run: str) -> dict[str, Any]:
+        """Queue the continuation of a run that is not complete; return the state of the command."""
+        kind = open_run(self.inside(run)).kind
+        return self.jobs.start([kind, self._argument(run), "--resume"], queued=True).state()
+
+    def progress(self, run: str) -> dict[str, Any]:
+        """Return the progress of a run, its mixing and advice, as `dpmix info` prints them."""
+        one = open_run(self.inside(run))
+        return {"complete": one.complete, "draws": one.committed, "lines": list(describe_run(one))}
+
     def open(self, run: str) -> dict[str, Any]:
         """Open a run, which takes seconds to a minute, and return what the page shows of it."""
         with self._lock:
-            one = self._live(run)
+            one = self._live(run, anew=True)
             return {"run": run, **live.opened(one), "view": live.view(one, live.decisions_of(one))}
 
     def values(self, run: str) -> bytes:
@@ -123,19 +161,12 @@ class Workspace:
     def export(self, run: str, output: str, formats: list[str], strategy: bool = False) -> dict[str, Any]:
         """Start `dpmix gate` with the decisions; return the state of the command."""
         path, folder = self.inside(run), self.inside(output)
-        if output.startswith("-"):
-            raise ConfigError([f"output: {output} begins with -, as an option does; give another name"])
         if folder == self.folder or not output.strip():
             raise ConfigError(["output: need the name of a folder inside this one"])
         unknown = [name for name in formats if name not in FORMATS]
         if unknown or not formats:
             raise ConfigError([f"formats: need some of {', '.join(FORMATS)}"])
-        arguments = [
-            "gate",
-            str(path.relative_to(self.folder)),
-            "--output",
-            str(folder.relative_to(self.folder)),
-        ]
+        arguments = ["gate", self._argument(run), "--output", self._argument(output)]
         decided = decisions_path(path)
         if decided.exists():
             arguments += ["--decisions", str(decided.relative_to(self.folder))]
@@ -155,15 +186,22 @@ class Workspace:
         job.stop()
         return self.jobs.states()
 
-    def _live(self, run: str) -> Live:
-        """Return an open run; it is opened again if its file has changed."""
+    def _argument(self, name: str) -> str:
+        """Return the name of a file of the folder as an argument of a command."""
+        path = str(self.inside(name).relative_to(self.folder))
+        if path.startswith("-"):
+            raise ConfigError([f"{name}: begins with -, as an option does; give another name"])
+        return path
+
+    def _live(self, run: str, anew: bool = False) -> Live:
+        """Return an open run; `anew`: it is opened again if its file has changed."""
         path = self.inside(run)
         try:
             there = path.stat()
         except OSError as error:
             raise ConfigError([f"{run}: cannot be read: {error.strerror}"]) from None
         mark = there.st_mtime_ns, there.st_size
-        if self._lives.get(path, (None,))[0] != mark:
+        if path not in self._lives or (anew and self._lives[path][0] != mark):
             self._check_data(path)
             self._lives[path] = mark, live.open_live(path)
         return self._lives[path][1]

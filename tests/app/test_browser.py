@@ -127,3 +127,20 @@ def test_the_page_tells_that_the_server_has_gone(browser: Browser, study: Path) 
     page.until(lambda: page.actions() == ["cut"])
     again.process.terminate()
     again.process.wait(30)
+
+
+def test_from_a_file_to_its_populations(browser: Browser, study: Path, tmp_path: Path) -> None:  # noqa: F811
+    (tmp_path / "blood.fcs").write_bytes((study / "blood.fcs").read_bytes())
+    server = start(tmp_path)
+    page = Page(browser.driver, server, tmp_path)
+    page.until(lambda: len(page.driver.find_elements(By.CSS_SELECTOR, "#files svg.rate")) == 1)
+    page.find(".file").send_keys(Keys.SPACE)
+    page.find("[value=quick]").send_keys(Keys.SPACE)
+    page.find("#fit-name").send_keys(Keys.ENTER)
+    page.until(lambda: page.find("#jobs strong").text == "done", 120.0)
+    page.until(lambda: "progress: complete" in page.find("#progress").text)
+    page.find("#show").click()
+    page.until(lambda: page.rows() > 3)
+    assert page.find("#failed").text == ""
+    server.process.terminate()
+    server.process.wait(30)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import csv
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -175,6 +176,11 @@ def test_nothing_outside_the_folder_is_read_or_written(
         (lambda w: w.export("run.h5", " ", ["csv"]), "need the name of a folder"),
         (lambda w: w.export("run.h5", "out", ["xls"]), "need some of parquet"),
         (lambda w: w.export("run.h5", "-out", ["csv"]), "begins with"),
+        (lambda w: w.fit([], "new"), "files: tick at least one"),
+        (lambda w: w.fit(["blood.fcs"], "a/b"), "name: 'a/b': need letters"),
+        (lambda w: w.fit(["blood.fcs"], "run"), "run.h5: exists already"),
+        (lambda w: w.fit(["../x.fcs"], "new"), "lies outside"),
+        (lambda w: w.resume("none.h5"), "none.h5"),
         (lambda w: w.stop(9), "there is no command 9"),
     ],
 )
@@ -183,6 +189,64 @@ def test_mistakes_are_one_line(workspace: Workspace, opened: dict[str, Any], wor
         work(workspace)
     assert problem in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_the_files_of_a_folder(workspace: Workspace, tmp_path: Path) -> None:
+    (one,) = workspace.files()  # the run is none of them
+    assert (one["name"], one["events"], one["channels"], one["remarks"]) == ("blood.fcs", 2_500, 9, [])
+    assert len(one["rate"]) == 60
+    assert np.mean(one["rate"]) == pytest.approx(1.0, abs=1e-3)
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "table.csv").write_text("time,CD4\n1,2\n1,3\n")
+    (tmp_path / "broken.fcs").write_text("FCS3.0 nonsense")
+    (tmp_path / "away.fcs").symlink_to(workspace.folder / "blood.fcs")
+    (tmp_path / "gated").mkdir()
+    (tmp_path / "gated" / "tree.json").touch()
+    (tmp_path / "gated" / "events.csv").write_text("a,b\n1,2\n")
+    broken, table = Workspace(tmp_path).files()
+    assert broken["name"] == "broken.fcs"
+    assert broken["problem"].startswith("HEADER")
+    assert (table["name"], table["events"], table["channels"]) == ("inner/table.csv", 2, 2)
+    assert table["remarks"] == ["time is constant: 1"]
+
+
+def test_the_progress_of_a_run(workspace: Workspace) -> None:
+    shown = workspace.progress("run.h5")
+    assert (shown["complete"], shown["draws"]) == (True, 8)
+    assert any(line.startswith("progress: complete; 8 of 8 draws") for line in shown["lines"])
+
+
+@pytest.mark.slow
+def test_from_a_file_to_a_run_in_a_queue(study: Path, tmp_path: Path) -> None:
+    (tmp_path / "blood.fcs").write_bytes((study / "blood.fcs").read_bytes())
+    own = Workspace(tmp_path)
+    first = own.fit(["blood.fcs"], "quick", quick=True)
+    assert (
+        first["command"]
+        == "dpmix init blood.fcs --output quick.yaml && dpmix bem quick.yaml --output quick.h5"
+    )
+    second = own.fit(["blood.fcs"], "long")
+    assert second["state"] == "waiting"
+    third = own.fit(["blood.fcs"], "never")
+    own.stop(third["number"])
+    jobs = [own.jobs.find(job["number"]) for job in (first, second, third)]
+    assert jobs[0] is not None
+    assert jobs[1] is not None
+    assert jobs[2] is not None
+    jobs[0].wait(120.0)
+    assert jobs[0].state()["state"] == "done", jobs[0].state()["lines"]
+    while not any(run["name"] == "long.h5" and run["draws"] for run in own.runs()):
+        assert jobs[1].state()["state"] in ("waiting", "running"), jobs[1].state()["lines"]
+        time.sleep(0.2)
+    own.stop(second["number"])
+    for job in jobs:
+        job.wait(60.0)
+    assert [job["state"] for job in own.commands()] == ["done", "stopped", "stopped"]
+    assert any("--resume" in line for line in own.commands()[1]["lines"])
+    assert own.progress("long.h5")["complete"] is False
+    assert own.resume("long.h5")["command"] == "dpmix mcmc long.h5 --resume"
+    own.jobs.stop_all()
+    assert {run["name"]: run["kind"] for run in own.runs()} == {"quick.h5": "bem", "long.h5": "mcmc"}
 
 
 @pytest.mark.slow

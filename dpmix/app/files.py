@@ -1,0 +1,83 @@
+"""The data files of a folder: what each holds, warnings of the reader, and the event rate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpmix.drift.recording import time_problem
+from dpmix.errors import DpmixError
+from dpmix.inputs.channel_names import why_not_measured
+from dpmix.inputs.opening import FOLDER_SUFFIXES, open_source
+from dpmix.inputs.sources import Source
+from dpmix.inputs.storage import Storage
+from dpmix.system.run_marker import is_run_file
+
+MOST_FILES = 200
+MOST_BYTES = 50_000_000  # of a file other than FCS: it would be read as a whole
+BINS = 60  # of the event rate
+OWN_FILES = ("tree.json", "screen-01.csv", "fit.csv")
+"""A folder with one of them holds results of dpmix."""
+
+
+def data_files(folder: Path) -> list[dict[str, Any]]:
+    """Return a row for each data file of a folder and the folders inside; results of dpmix are left out."""
+    return [_row(folder, path) for path in _paths(folder)]
+
+
+def _paths(folder: Path) -> list[Path]:
+    """Return the data files, at most `MOST_FILES`."""
+    found: list[Path] = []
+    for inner in _folders(folder):
+        files = sorted(path for path in inner.iterdir() if path.suffix.lower() in FOLDER_SUFFIXES)
+        found += [path for path in files if path.is_file() and not is_run_file(path)]
+    inside = [path for path in found if path.resolve().is_relative_to(folder)]
+    return inside[:MOST_FILES]
+
+
+def _folders(folder: Path) -> Iterator[Path]:
+    """Yield a folder and those inside, without hidden ones and those with results."""
+    if any((folder / name).exists() for name in OWN_FILES):
+        return
+    yield folder
+    for inner in sorted(folder.iterdir()):
+        if inner.is_dir() and not inner.is_symlink() and not inner.name.startswith("."):
+            yield from _folders(inner)
+
+
+def _row(folder: Path, path: Path) -> dict[str, Any]:
+    """Return what a file holds, or why it cannot be read."""
+    row: dict[str, Any] = {"name": str(path.relative_to(folder)), "remarks": [], "rate": [], "problem": ""}
+    is_fcs = path.suffix.lower() in (".fcs", ".lmd")
+    if not is_fcs and path.stat().st_size > MOST_BYTES:
+        return row | {"events": None, "channels": None, "remarks": ["large table, not opened here"]}
+    try:
+        source = open_source(str(path), "", Storage.temporary())
+        remarks = [*source.warnings, *source.notes]
+        if source.spillover_problem:
+            remarks.append(f"its spillover matrix cannot be read: {source.spillover_problem}")
+        rate, problem = event_rate(source)
+        return row | {
+            "events": source.n_events,
+            "channels": len(source.details),
+            "remarks": [*remarks, problem] if problem else remarks,
+            "rate": rate,
+        }
+    except DpmixError as error:
+        return row | {"events": None, "channels": None, "problem": str(error).removeprefix(f"{path}: ")}
+
+
+def event_rate(source: Source) -> tuple[list[float], str]:
+    """Return the events in bins of equal time relative to their mean, and why there are none, else ""."""
+    found = [k for k, one in enumerate(source.details) if one.numeric and why_not_measured(one) == "time"]
+    if not found or not source.n_events:
+        return [], ""
+    times = source.read(0, source.n_events, found[:1])[:, 0].astype(np.float64)
+    if problem := time_problem(times):
+        return [], f"{source.channels[found[0]]} {problem}"
+    counts = np.histogram(times, BINS)[0]
+    rate: list[float] = (counts / counts.mean()).round(3).tolist()
+    return rate, ""
