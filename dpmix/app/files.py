@@ -33,9 +33,14 @@ def _paths(folder: Path) -> list[Path]:
     found: list[Path] = []
     for inner in _folders(folder):
         files = sorted(path for path in inner.iterdir() if path.suffix.lower() in FOLDER_SUFFIXES)
-        found += [path for path in files if path.is_file() and not is_run_file(path)]
+        found += [path for path in files if path.is_file() and not _is_of_dpmix(path)]
     inside = [path for path in found if path.resolve().is_relative_to(folder)]
     return inside[:MOST_FILES]
+
+
+def _is_of_dpmix(path: Path) -> bool:
+    """Return whether a file is a run, or the truth of a simulation."""
+    return path.name.endswith(".truth.npz") or is_run_file(path)
 
 
 def _folders(folder: Path) -> Iterator[Path]:

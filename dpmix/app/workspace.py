@@ -125,7 +125,7 @@ class Workspace:
     def open(self, run: str) -> dict[str, Any]:
         """Open a run, which takes seconds to a minute, and return what the page shows of it."""
         with self._lock:
-            one = self._live(run, anew=True)
+            one = self._live(run, again=True)
             return {"run": run, **live.opened(one), "view": live.view(one, live.decisions_of(one))}
 
     def values(self, run: str) -> bytes:
@@ -193,15 +193,15 @@ class Workspace:
             raise ConfigError([f"{name}: begins with -, as an option does; give another name"])
         return path
 
-    def _live(self, run: str, anew: bool = False) -> Live:
-        """Return an open run; `anew`: it is opened again if its file has changed."""
+    def _live(self, run: str, again: bool = False) -> Live:
+        """Return an open run; `again`: it is opened again if its file has changed."""
         path = self.inside(run)
         try:
             there = path.stat()
         except OSError as error:
             raise ConfigError([f"{run}: cannot be read: {error.strerror}"]) from None
         mark = there.st_mtime_ns, there.st_size
-        if path not in self._lives or (anew and self._lives[path][0] != mark):
+        if path not in self._lives or (again and self._lives[path][0] != mark):
             self._check_data(path)
             self._lives[path] = mark, live.open_live(path)
         return self._lives[path][1]

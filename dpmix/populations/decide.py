@@ -100,7 +100,8 @@ def decided(forest: Forest, decisions: Decisions) -> Decided:
         raise ConfigError(
             [
                 f"{OPTION}: the decisions were made for another tree of populations than that of "
-                f"{forest.run.path} (other draws, or a run that was continued); move the file away, and decide again with dpmix app"
+                f"{forest.run.path} (other draws, or a run that was continued); move the file of decisions "
+                "away, and decide again with dpmix app"
             ]
         )
     try:

