@@ -4,9 +4,9 @@
 
 The events are a simulated blood sample in ten channels. A run has 64 components, 2 chains, and 50 draws of
 each after 15 sweeps of burn-in: the page uses 100 draws. "open" is done once, from the run file to the first
-page. "decision" is a move of the cut: populations, proportions, phenotypes, support and the population of each
-event shown, without drawing. The median and the longest are over all numbers of populations. Memory is the
-largest of the process that does this. Takes three minutes of two cores; `--quick` takes seconds.
+page. "decision" is a move of the cut: populations, proportions, phenotypes, support and the population of
+each event shown, without drawing. The median and the longest are over all numbers of populations. Memory is
+the largest of the process that does this. Takes three minutes of two cores; `--quick` takes seconds.
 """
 
 from __future__ import annotations

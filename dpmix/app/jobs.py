@@ -6,14 +6,14 @@ import os
 import shlex
 import subprocess
 import sys
-from collections import deque
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Lock, Thread
 from typing import Any
 
-LINES = 40  # of the output that are kept
+LINES, BYTES = 40, 16_384  # at most, of the end of the output
 PROGRAM = "from dpmix.cli import main; main()"
 
 Arguments = Sequence[str]
@@ -28,17 +28,21 @@ class Job:
     number : int
     commands : sequence of Arguments
     folder : Path
+    log : Path
+        File for what the commands print. A pipe would end them if the server is killed.
     turn : Lock, optional
         Held while the commands run: jobs with the same lock wait for each other.
     """
 
-    def __init__(self, number: int, commands: Sequence[Arguments], folder: Path, turn: Lock | None) -> None:
+    def __init__(
+        self, number: int, commands: Sequence[Arguments], folder: Path, log: Path, turn: Lock | None
+    ) -> None:
         self.number = number
         self.command = " && ".join(shlex.join(["dpmix", *arguments]) for arguments in commands)
         self.state_now = "waiting"
         self._commands, self._folder, self._turn = commands, folder, turn
-        self._lines: deque[str] = deque(maxlen=LINES)
-        self._process: subprocess.Popen[str] | None = None
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
         self._stopped = False
         self._lock = Lock()
         self._thread = Thread(target=self._run, daemon=True)
@@ -52,29 +56,23 @@ class Job:
                         break
                     self._process = process = self._started(arguments)
                     self.state_now = "running"
-                assert process.stdout is not None
-                with process.stdout:
-                    for line in process.stdout:
-                        self._lines.append(line.rstrip())
                 if process.wait() != 0:
                     break
         ended = self._process is not None and self._process.returncode == 0
         self.state_now = "stopped" if self._stopped else "done" if ended else "failed"
 
-    def _started(self, arguments: Arguments) -> subprocess.Popen[str]:
+    def _started(self, arguments: Arguments) -> subprocess.Popen[bytes]:
         """Start a command in a session of its own: Ctrl-C in the server's terminal does not interrupt it."""
-        return subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, *arguments],
-            cwd=self._folder,
-            env=os.environ | {"PYTHONUNBUFFERED": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-            start_new_session=True,
-        )
+        with self._log.open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-c", PROGRAM, *arguments],
+                cwd=self._folder,
+                env=os.environ | {"PYTHONUNBUFFERED": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
 
     def state(self) -> dict[str, Any]:
         """Return number, command, state (waiting, running, done, failed or stopped) and the last lines."""
@@ -82,8 +80,17 @@ class Job:
             "number": self.number,
             "command": self.command,
             "state": self.state_now,
-            "lines": list(self._lines),
+            "lines": self._lines(),
         }
+
+    def _lines(self) -> list[str]:
+        """Return the last lines that the commands printed."""
+        if not self._log.exists():
+            return []
+        with self._log.open("rb") as file:
+            file.seek(max(self._log.stat().st_size - BYTES, 0))
+            text = file.read().decode("utf-8", "replace")
+        return [line.rstrip() for line in text.splitlines()[-LINES:]]
 
     def stop(self) -> None:
         """Ask the commands to stop; a run keeps its committed draws and can be resumed."""
@@ -102,6 +109,7 @@ class Jobs:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._logs = TemporaryDirectory(prefix="dpmix-app-", ignore_cleanup_errors=True)
         self._jobs: list[Job] = []
         self._lock, self._turn = Lock(), Lock()
 
@@ -109,7 +117,8 @@ class Jobs:
         """Start commands, one after another; queued: when the queued ones before have ended."""
         with self._lock:
             number = len(self._jobs) + 1
-            self._jobs.append(Job(number, commands, self._folder, self._turn if queued else None))
+            log = Path(self._logs.name) / f"{number}.txt"
+            self._jobs.append(Job(number, commands, self._folder, log, self._turn if queued else None))
             return self._jobs[-1]
 
     def states(self) -> list[dict[str, Any]]:

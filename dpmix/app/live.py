@@ -89,7 +89,7 @@ def open_live(run_file: Path) -> Live:
     path = decisions_path(run_file)
     earlier = read_decisions(path) if path.exists() else None
     n_draws = find.DRAWS if earlier is None else earlier.draws
-    task = prepare(run_file)
+    task = prepare(run_file, output=run_file.parent / "gated")  # where a file for many events would be
     forest = forest_of(task.run, task.make_engine, n_draws)
     rows = np.linspace(0, len(task.events.values) - 1, min(len(task.events.values), EVENTS)).astype(np.int64)
     values = np.ascontiguousarray(task.events.values[rows])

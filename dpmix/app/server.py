@@ -69,7 +69,9 @@ class _Handler(RequestHandler):
             raise HTTPError(403)
 
     def write_error(self, status_code: int, **details: Any) -> None:
-        self.finish(f"{status_code}: open the address that dpmix app has printed")
+        own = "the server met an error of its own, which its terminal shows; nothing was stored"
+        text = own if status_code >= 500 else f"{status_code}: open the address that dpmix app has printed"
+        self.finish(json.dumps({"result": {"error": text}}))
 
     async def run(self, work: Callable[[], Any]) -> Any:
         """Return the result of work in another thread."""

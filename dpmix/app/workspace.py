@@ -202,15 +202,24 @@ class Workspace:
             raise ConfigError([f"{run}: cannot be read: {error.strerror}"]) from None
         mark = there.st_mtime_ns, there.st_size
         if path not in self._lives or (again and self._lives[path][0] != mark):
-            self._check_data(path)
-            self._lives[path] = mark, live.open_live(path)
+            self._check_inputs(path)
+            opened = live.open_live(path)
+            for source in opened.task.events.sources:  # also those that a table of samples names
+                self.inside(str(source.path))
+            self._lives[path] = mark, opened
         return self._lives[path][1]
 
-    def _check_data(self, path: Path) -> None:
-        """Raise `ConfigError` if data of a run lie outside the folder."""
+    def _check_inputs(self, path: Path) -> None:
+        """Raise `ConfigError` if a run names inputs outside the folder, or its decisions lie there."""
         run = open_run(path)
-        for name in run.config["data"]["files"]:
-            self.inside(str(run.base / name.partition("::")[0]))
+        data = run.config["data"]
+        names = [name.partition("::")[0] for name in data["files"]]
+        names += [data["samples"]] if data["samples"] else []
+        names += [data["compensation"]] if data["compensation"] not in ("auto", "none") else []
+        names += [data["gate"]["workspace"]] if data["gate"] else []
+        for name in names:
+            self.inside(str(run.base / name))
+        self.inside(str(decisions_path(path)))
 
     def _current(self, run: str, revision: str) -> tuple[Live, Decisions]:
         one = self._live(run)
