@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
 from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
@@ -15,6 +16,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 from test_page import Browser, browser  # noqa: F401
 from test_server import Server, start
 
+from dpmix.app.live import revision
 from dpmix.populations.decisions import decisions_path, read_decisions
 
 pytestmark = pytest.mark.slow
@@ -42,7 +44,19 @@ class Page:
         self.until(lambda: driver.find_element(By.TAG_NAME, "html").get_attribute("data-ready") == "true")
 
     def until(self, done: Callable[[], object], seconds: float = 60.0) -> None:
-        WebDriverWait(self.driver, seconds).until(lambda d: done())
+        ignored = (StaleElementReferenceException, NoSuchElementException)  # the page is drawn again
+        WebDriverWait(self.driver, seconds, ignored_exceptions=ignored).until(lambda d: done())
+
+    def decided(self, *actions: str) -> None:
+        """Wait until these actions are stored, and shown."""
+
+        def done() -> bool:
+            if self.actions() != [*actions]:
+                return False
+            shown = self.find("html").get_attribute("data-shown")
+            return shown == revision(read_decisions(self.path))
+
+        self.until(done)
 
     def find(self, selector: str) -> WebElement:
         return self.driver.find_element(By.CSS_SELECTOR, selector)
@@ -75,21 +89,24 @@ def test_decide_by_keyboard_and_export(page: Page, browser: Browser, study: Path
     drawn = browser.canvas("pair0")
 
     page.find("#cut").send_keys(Keys.ARROW_LEFT)
-    page.until(lambda: page.actions() == ["cut"])
-    page.until(lambda: page.rows() == before - 1)
+    page.decided("cut")
+    assert page.rows() == before - 1
     page.until(lambda: browser.canvas("pair0") != drawn)
 
     page.find("#rows .name").send_keys("first <b>", Keys.ENTER)
-    page.until(lambda: page.actions() == ["cut", "name"])
+    page.decided("cut", "name")
     for tick in page.driver.find_elements(By.CSS_SELECTOR, ".tick")[:2]:
         tick.send_keys(Keys.SPACE)
     page.press("m")
-    page.until(lambda: page.actions() == ["cut", "name", "merge"] and page.rows() == before - 2)
+    page.decided("cut", "name", "merge")
+    assert page.rows() == before - 2
     assert page.find("#rows .name").get_attribute("value") == "first <b>"
     page.press(Keys.CONTROL, "z")
-    page.until(lambda: page.actions() == ["cut", "name"] and page.rows() == before - 1)
+    page.decided("cut", "name")
+    assert page.rows() == before - 1
     page.press(Keys.CONTROL, "y")
-    page.until(lambda: page.actions() == ["cut", "name", "merge"] and page.rows() == before - 2)
+    page.decided("cut", "name", "merge")
+    assert page.rows() == before - 2
 
     page.find("#output").clear()
     page.find("#output").send_keys("exported", Keys.ENTER)
@@ -124,7 +141,7 @@ def test_the_page_tells_that_the_server_has_gone(browser: Browser, study: Path) 
     again = start(study)
     page = Page(browser.driver, again, study)
     page.find("#cut").send_keys(Keys.ARROW_LEFT)
-    page.until(lambda: page.actions() == ["cut"])
+    page.decided("cut")
     again.process.terminate()
     again.process.wait(30)
 
