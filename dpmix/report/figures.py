@@ -83,7 +83,8 @@ def write_figures(
     with matplotlib.rc_context(STYLE):
         for both in zip(paths[::2], paths[1::2], strict=True):
             figure = drawn[both[0].stem]()
-            figure.draw_without_rendering()
+            if (engine := figure.get_layout_engine()) is not None:
+                engine.execute(figure)
             figure.set_layout_engine(None)  # one layout for both formats; "none" would draw twice
             for path in both:
                 with writing(path):
