@@ -204,8 +204,25 @@ def start(task: tuple[str, str, int, Path | None, int]) -> tuple[str, str, dict[
     return case, way, result | {"processor seconds": time.process_time() - began}
 
 
+def table_gate() -> str:
+    """Return the table of the events that dpmix finds: F1, and how often its interval has the true number."""
+    both = ("feedback", "mistakes")
+    keys = [(key, n) for key in ("f1", "covered") for n in SCREENS]
+    head = ["hidden population", *(f"{'F1' if key == 'f1' else 'interval'}, {n}" for key, n in keys)]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for case, ways in read_results("explore")["results"].items():
+        for way in both:
+            own = [ways[way][f"{key} {n}"] for key, n in keys]
+            cells = [
+                f"{value:.2f}" if key == "f1" else f"{value:.0%}"
+                for (key, _), value in zip(keys, own, strict=True)
+            ]
+            lines.append(f"| {case}{', mistakes' if way == 'mistakes' else ''} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def page() -> str:
-    """Return the tables of docs/benchmarks/explore.md."""
+    """Return the table of recall of docs/benchmarks/explore.md."""
     record = read_results("explore")["results"]
     head = ["hidden population", "screens", *WAYS]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
