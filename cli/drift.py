@@ -69,13 +69,13 @@ def command(
       dpmix drift day1/*.fcs --output drift --fail-above 0.05
       dpmix drift old.fcs --by event
     """
-    from dpmix.report.drift import drift, summary
+    from dpmix.report.drift import drift
     from dpmix.runs.display import ProgressDisplay
 
     with ProgressDisplay(quiet):
         found = drift(files, output, by=by, limit=limit, threads=threads, overwrite=overwrite)
     if not quiet:
-        lines = [summary(one) for one in found.recordings]
+        lines = [f"{one.name}: {one.sentence}" for one in found.recordings]
         click.echo("\n".join([*lines, f"written: {output}; open {output}/report.html in a browser"]))
     if fail_above is not None:
         above = [one.name for one in found.recordings if one.unsteady > fail_above]

@@ -183,6 +183,14 @@ class DataConfig(Section):
         "Events at a limit of a channel's range. report: only report them. drop: remove them.",
         "events are only removed on request",
     )
+    time: Literal["report", "drop", "correct"] | None = key(
+        None,
+        "Recordings that are not steady, as in dpmix drift. report: judge each file and say what was found. "
+        "drop: leave out events in unsteady stretches. correct: subtract the signal over time from channels "
+        "with drift or steps, on the transformed scale. null: do not look. What was done is in the run file "
+        "and in the report.",
+        "events are only removed or changed on request",
+    )
     max_events: int | None = key(
         None, "Use this many events, drawn at random (by the seed) from the pooled data; null: use all.", ge=1
     )

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmix.drift.covariance import CORRELATIONS, Covariance
-from dpmix.engines.cpu import instruction_sets
 from dpmix.kernels import _cpu
 from dpmix.model.mixture import Array, Ints
 
@@ -123,7 +122,7 @@ def likelihood(points: Points, covariance: Covariance, threads: int = 1) -> Like
         The covariance of a point and its neighbours is not positive definite to float64.
     """
     out = np.empty((7, 4))
-    isa = instruction_sets()[0]
+    isa = _cpu.isas()[0]
     kind = list(CORRELATIONS).index(covariance.correlation)
     parameters = (covariance.variance, covariance.range, covariance.nugget)
     known = points.errors**2

@@ -84,7 +84,7 @@ def gate_sources(settings: DataConfig, base: Path, sources: Sequence[Source]) ->
             raise DataError(f"{source.name}: has no events inside {name} of {path}; leave out this file")
         notes.append(f"{source.name}: {len(own)} of {source.n_events} events inside {name} of {path.name}")
         rows.append(own)
-        found = replace(source, n_events=len(own), fetch=_gated(source.fetch, own))
+        found = with_rows(source, own)
         if settings.compensation == "auto" and (spillover := manual.spillover(source)):
             found = replace(found, spillover=spillover, spillover_problem="", spillover_from=path.name)
         gated.append(found)
@@ -92,8 +92,13 @@ def gate_sources(settings: DataConfig, base: Path, sources: Sequence[Source]) ->
     return ParentGate(gated, rows, _with_transforms(settings, sources[0], transforms), notes)
 
 
-def _gated(fetch: Fetch, own: Ints) -> Fetch:
-    """Return a reader of some rows of a file, `own` int64 [M], ascending."""
+def with_rows(source: Source, own: Ints) -> Source:
+    """Return a source with some of its rows only, `own` int64 [M], ascending."""
+    return replace(source, n_events=len(own), fetch=_of_rows(source.fetch, own))
+
+
+def _of_rows(fetch: Fetch, own: Ints) -> Fetch:
+    """Return a reader of some rows of a file."""
 
     def read(start: int, stop: int, columns: Sequence[int]) -> npt.NDArray[Any]:
         wanted = own[start:stop]

@@ -2,13 +2,14 @@
 
 The steps, in this order:
 
-1. read all rows (data.gate: those inside the gate), or a random subset;
+1. read all rows (data.gate: those inside the gate; data.time: steady ones), or a random subset;
 2. undo logarithmic amplification ($PnE);
 3. compensate;
 4. count margin events, or drop them if the config says so;
 5. transform;
 6. spread atoms if the config says so;
-7. standardise.
+7. correct the signal over time if the config says so;
+8. standardise.
 
 One array of N x D numbers is held, in memory or in a file (`dpmix.inputs.storage`). `prepare` prepares the
 events of a run, `prepare_like` other events on the scale that the run has recorded.
@@ -35,6 +36,8 @@ from dpmix.inputs.opening import open_sources
 from dpmix.inputs.parent_gate import ParentGate, gate_sources
 from dpmix.inputs.samples import advise_leaving_out, open_samples
 from dpmix.inputs.scales import Atoms, FittedScale, RecordedScale, Scale
+from dpmix.inputs.sources import Source
+from dpmix.inputs.steadiness import correct_files, judge_files
 from dpmix.inputs.storage import Storage
 from dpmix.inputs.transforming import standardise_events, transform_events
 from dpmix.inputs.transforms import Scaling
@@ -91,7 +94,8 @@ def prepare(
     opened, columns = open_samples(settings.files, settings.samples, base, storage, settings.leave_out)
     owners = {str(source.path): source.path.name for source in opened}
     with advise_leaving_out(owners | {source.name: source.name for source in opened}):
-        gate = gate_sources(settings, base, rename_markers(settings.rename, opened))
+        renamed = rename_markers(settings.rename, opened)
+        gate = judge_files(gate_sources(settings, base, renamed), settings, renamed)
         sources, settings = gate.sources, gate.settings
         samples = [source.name for source in sources]
         relative = read_weights(settings, base, samples, columns)
@@ -156,7 +160,7 @@ def prepare_like(
     """
     storage = storage or Storage()
     opened = rename_markers(settings.rename, open_sources(files, base, storage), all_occur=False)
-    gate = gate_sources(settings, base, opened)
+    gate = judge_files(gate_sources(settings, base, opened), settings, opened)
     sources = gate.sources
     both = zip(detectors, scaling.channels, strict=True)
     run = Panel("the run", tuple(Channel(name, shown if shown != name else "") for name, shown in both))
@@ -178,12 +182,16 @@ def _prepare(
 ) -> Events:
     """Gather, transform and standardise events, and report on them."""
     total = sum(plan.source.n_events for plan in plans)
+    sources = [plan.source for plan in plans]
     progress = ProgressLog("preparing the events", 2 * total + scale.passes * subset.n_events)
     samples = tuple(plan.source.name for plan in plans)
     with threadpool_limits(1, "blas"):  # the same bits for any number of threads
         gathered = gather(plans, subset, storage, progress)
         scaling, atoms = scale.before_transform(plans, gathered)
         summary = transform_events(gathered, scaling, samples, progress)
+        if gate.settings.time == "correct":
+            sources, totals = correct_files(gathered, sources, scaling)
+            summary = replace(summary, totals=totals)
         scaling = scale.after_transform(scaling, gathered.values, summary, progress)
         data_hash = standardise_events(gathered.values, scaling, progress)
     detectors = tuple(plans[0].source.details[k].detector for k in plans[0].chosen)
@@ -195,12 +203,12 @@ def _prepare(
         detectors=detectors,
         samples=samples,
         sample_columns={},
-        sources=tuple(replace(plan.source, fetch=_closed) for plan in plans),
+        sources=tuple(replace(source, fetch=_closed) for source in sources),
         sample_starts=gathered.sample_starts,
         weights=None,
         rows=gate.file_rows(gathered.rows, gathered.sample_starts),
         scaling=scaling,
-        report=Report(gathered.n_read, n_dropped, channels, (*gate.notes, *notes), _warnings(plans)),
+        report=Report(gathered.n_read, n_dropped, channels, (*gate.notes, *notes), _warnings(sources)),
         data_hash=data_hash,
         spillovers=tuple(plan.spillover for plan in plans),
     )
@@ -229,9 +237,9 @@ def _channel_reports(
     )
 
 
-def _warnings(plans: Sequence[FilePlan]) -> tuple[str, ...]:
+def _warnings(sources: Sequence[Source]) -> tuple[str, ...]:
     """Return the warnings of all files."""
-    return tuple(f"{plan.source.name}: {text}" for plan in plans for text in plan.source.warnings)
+    return tuple(f"{source.name}: {text}" for source in sources for text in source.warnings)
 
 
 def _closed(start: int, stop: int, columns: Sequence[int]) -> Any:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpmix.drift.judge import LIMIT
-from dpmix.drift.recording import By, Recording, study
 from dpmix.errors import DataError
 from dpmix.inputs.opening import find_places, open_places
+from dpmix.inputs.recording import By, Recording, study
 from dpmix.report import drift_page
 from dpmix.report.drift_figure import png
 from dpmix.system.files import check_outputs, csv_text, replacing, write_text, writing
@@ -92,22 +92,9 @@ def drift(
             temporary.write_bytes(image)
     result = Study(tuple(one for one, _ in found), tuple(problems))
     write_text(folder / TABLE, csv_text(_rows(result)))
-    lines = [summary(one) for one in result.recordings]
+    lines = [f"{one.name}: {one.sentence}" for one in result.recordings]
     write_text(folder / PAGE, drift_page.render(result.recordings, lines, problems, drawn))
     return result
-
-
-def summary(recording: Recording) -> str:
-    """Return what was found in a file, in one line."""
-    bad = [one for one in recording.channels if one.verdict in ("drift", "steps")]
-    bad.sort(key=lambda one: -one.low / one.limit)
-    start = f"{recording.name}: {recording.n_events:,} events by {recording.by}, "
-    if not bad:
-        unsure = sum(one.verdict == "unsure" for one in recording.channels)
-        return start + (f"no drift found, {unsure} channels unsure" if unsure else "steady")
-    shown = ", ".join(f"{one.name} ({one.verdict}, {one.range:.2f})" for one in bad[:3])
-    more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
-    return f"{start}{recording.unsteady:.1%} in unsteady stretches: {shown}{more}"
 
 
 def _rows(found: Study) -> Iterator[Sequence[object]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpmix.drift.judge import Judgement
-from dpmix.drift.recording import Recording, rate_of
+from dpmix.inputs.recording import Recording, rate_of
 from dpmix.model.mixture import Array
 from dpmix.report.drawing import STYLE, new_figure
 from dpmix.report.palette import colour, strength

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 
-from dpmix.drift.recording import Recording
+from dpmix.inputs.recording import Recording
 from dpmix.report import templates
 
 HEAD = ("Channel", "Verdict", "Range", "90% interval", "Limit", "Change points", "Unsteady events")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-LOWER = ["errors", "system", "config", "kernels", "model", "inputs", "engines"]
-ORDER = [*LOWER, "explore", "runs", "populations", "association", "drift", "report", "api", "app"]
+LOWER = ["errors", "system", "config", "kernels", "model", "drift", "inputs", "engines"]
+ORDER = [*LOWER, "explore", "runs", "populations", "association", "report", "api", "app"]
 FOLDERS = {package: ROOT / "dpmix" / package for package in ORDER if package != "errors"}
 FOLDERS |= {"kernels": ROOT / "kernels", "cli": ROOT / "cli"}
 

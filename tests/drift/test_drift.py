@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dpmix.cli import main
-from dpmix.drift.recording import Recording, study, time_problem
 from dpmix.drift.steps import PENALTY, SHORTEST, change_points, noise_sd
+from dpmix.inputs.recording import Recording, study, time_problem
 from dpmix.inputs.sources import source_of_array
 from dpmix.model.mixture import Array
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
 from dpmix.config.data import DataConfig
@@ -53,8 +54,8 @@ class Recording:
         In units of each channel's spread; then the event rate, if there is time.
     shares : tuple of float
         Of the events in unsteady stretches of each of these.
-    unsteady : float
-        Share of the events in stretches where any channel or the rate is unsteady.
+    is_unsteady : bool [N]
+        Events in stretches where any channel or the rate is unsteady.
     shown_times, shown : float64 [M], [M, D]
         Some events, in units of the spread, for figures.
     """
@@ -64,9 +65,27 @@ class Recording:
     n_events: int
     channels: tuple[Judgement, ...]
     shares: tuple[float, ...]
-    unsteady: float
+    is_unsteady: npt.NDArray[np.bool_]
     shown_times: Array
     shown: Array
+
+    @property
+    def unsteady(self) -> float:
+        """Return the share of the events that are unsteady."""
+        return float(self.is_unsteady.mean())
+
+    @property
+    def sentence(self) -> str:
+        """Return what was found, in one line without the name of the file."""
+        bad = [one for one in self.channels if one.verdict in ("drift", "steps")]
+        bad.sort(key=lambda one: -one.low / one.limit)
+        start = f"{self.n_events:,} events by {self.by}, "
+        if not bad:
+            unsure = sum(one.verdict == "unsure" for one in self.channels)
+            return start + (f"no drift found, {unsure} channels unsure" if unsure else "steady")
+        shown = ", ".join(f"{one.name} ({one.verdict}, {one.range:.2f})" for one in bad[:3])
+        more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
+        return f"{start}{self.unsteady:.1%} in unsteady stretches: {shown}{more}"
 
     @property
     def worst(self) -> Judgement:
@@ -93,14 +112,14 @@ def study(source: Source, by: By = "time", limit: float = LIMIT, threads: int | 
     DataError
         The file has no usable time, too few events, or no usable channel; in one line, with the remedy.
     """
-    times = _times(source, by)
+    times = times_of(source, by)
     if source.n_events < 10 * SMALLEST_BLOCK:
         raise DataError(f"{source.name}: {source.n_events} events; need at least {10 * SMALLEST_BLOCK}")
     plan, names, transforms = _channels(source)
     shown_rows = some_rows([source])[0]
     shown = np.concatenate([_read(plan, transforms, *rows) for rows in shown_rows])
     shown_times = np.concatenate([times[start:stop] for start, stop in shown_rows])
-    centre, spread = np.median(shown, axis=0), _spread(shown)
+    centre, spread = np.median(shown, axis=0), spread_of(shown)
     usable = np.flatnonzero(np.isfinite(spread) & (spread > 0))
     if not len(usable):
         raise DataError(f"{source.name}: every channel is constant or not finite; give another file")
@@ -124,7 +143,7 @@ def study(source: Source, by: By = "time", limit: float = LIMIT, threads: int | 
         source.n_events,
         tuple(channels),
         tuple(float(one.mean()) for one in bad),
-        float(np.logical_or.reduce(bad).mean()),
+        np.logical_or.reduce(bad),
         shown_times,
         ((shown - centre) / spread)[:, usable],
     )
@@ -156,7 +175,7 @@ def rate_of(values: Array) -> Array:
     return np.asarray((0.5 * np.maximum(values + 1.0, 0.0)) ** 2)
 
 
-def _times(source: Source, by: By) -> Array:
+def times_of(source: Source, by: By = "time") -> Array:
     """Return the time or number of each event, float64 [N], ascending; `DataError` if time is unusable."""
     if by == "event":
         return np.arange(source.n_events, dtype=np.float64)
@@ -214,7 +233,7 @@ def _read(plan: FilePlan, transforms: list[Transform], start: int, stop: int) ->
     return np.column_stack([one.apply(raw[:, j]) for j, one in enumerate(transforms)])
 
 
-def _spread(values: Array) -> Array:
+def spread_of(values: Array) -> Array:
     """Return half the distance from the 16% to the 84% quantile of each channel, float64 [D]."""
     low, high = np.quantile(values, [0.16, 0.84], axis=0)
     return np.asarray(0.5 * (high - low))
