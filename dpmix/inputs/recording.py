@@ -23,7 +23,7 @@ from dpmix.inputs.file_plans import FilePlan, plan_files
 from dpmix.inputs.sources import Source
 from dpmix.inputs.suggest import suggest
 from dpmix.inputs.transforms import Transform
-from dpmix.model.mixture import Array
+from dpmix.model.mixture import Array, Floats
 from dpmix.system.cores import usable_cores
 from dpmix.system.progress import ProgressLog
 
@@ -233,7 +233,7 @@ def _read(plan: FilePlan, transforms: list[Transform], start: int, stop: int) ->
     return np.column_stack([one.apply(raw[:, j]) for j, one in enumerate(transforms)])
 
 
-def spread_of(values: Array) -> Array:
+def spread_of(values: Array | Floats) -> Array:
     """Return half the distance from the 16% to the 84% quantile of each channel, float64 [D]."""
     low, high = np.quantile(values, [0.16, 0.84], axis=0)
     return np.asarray(0.5 * (high - low))
