@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from dpmix.drift.recording import time_problem
 from dpmix.errors import DpmixError
 from dpmix.inputs.channel_names import why_not_measured
 from dpmix.inputs.opening import FOLDER_SUFFIXES, open_source
+from dpmix.inputs.recording import time_problem
 from dpmix.inputs.sources import Source
 from dpmix.inputs.storage import Storage
 from dpmix.system.run_marker import is_run_file
