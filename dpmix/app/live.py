@@ -195,6 +195,7 @@ def view(live: Live, decisions: Decisions) -> dict[str, Any]:
         reference = reference_of(estimate, partition_by(live.forest, chosen.rule))
     supported = support(live.forest.trees, live.forest.labels, estimate, len(chosen.names))
     run, cut = live.task.run, decisions.actions[-1:]
+    by_hand = f" --decisions {live.path.name}" if cut or live.path.exists() else ""
     return {
         "revision": revision(decisions),
         "actions": len(decisions.actions),
@@ -204,7 +205,7 @@ def view(live: Live, decisions: Decisions) -> dict[str, Any]:
         "populations": _populations(live, chosen, components, population, reference, supported),
         "tree": _tree(live, chosen),
         "of_events": b64encode(population.astype("<u2").tobytes()).decode(),
-        "command": f"dpmix gate {run.path.name} --output gated --decisions {live.path.name}",
+        "command": f"dpmix gate {run.path.name} --output gated{by_hand}",
     }
 
 

@@ -84,7 +84,7 @@ def test_the_page_opens_with_the_populations_of_gate(opened: dict[str, Any], gat
     assert view["why"] == gated.why
     sizes = np.bincount(populations(view), minlength=len(shown))
     np.testing.assert_allclose(sizes, gated.sizes.sum(axis=0), atol=40)
-    assert view["command"] == "dpmix gate run.h5 --output gated --decisions run.decisions.json"
+    assert view["command"] == "dpmix gate run.h5 --output gated"  # nothing is decided
 
 
 def test_the_events_are_those_of_the_run(workspace: Workspace, opened: dict[str, Any]) -> None:
@@ -105,6 +105,7 @@ def test_decisions_are_stored_and_gate_gives_the_same(
     merged = view["populations"][0]["modes"]
     view = workspace.act("run.h5", view["revision"], {"do": "name", "population": merged, "name": "large"})
     assert [one["name"] for one in view["populations"]] == ["large", "", "", ""]
+    assert view["command"] == "dpmix gate run.h5 --output gated --decisions run.decisions.json"
     path = decisions_path(workspace.folder / "run.h5")
     assert [action.do for action in read_decisions(path).actions] == ["cut", "merge", "name"]
     assert Workspace(workspace.folder).view("run.h5") == view  # another server, and the same file
