@@ -68,13 +68,14 @@ def test_a_resumed_run_and_other_threads_give_the_same_draws(folder: Path) -> No
     assert_identical(whole, folder / "stopped.h5")
 
 
-def test_a_cluster_gives_the_draws_of_one_process(folder: Path) -> None:
+def test_a_cluster_gives_the_draws_and_the_climb_of_one_process(folder: Path) -> None:
     from cluster_cases import threads  # Dask is slow to import
 
-    one = run_mcmc(a_run(folder, "one.h5")).path
+    one, climbed = run_mcmc(a_run(folder, "one.h5")).path, run_bem(a_run(folder, "climbed.h5", bem=BEM)).path
     with threads(1, 1) as local:
         engine = {"backend": "cluster", "scheduler": local.scheduler_address}
         assert_identical(one, run_mcmc(a_run(folder, "many.h5", engine=engine)).path)
+        assert_identical(climbed, run_bem(a_run(folder, "parts.h5", bem=BEM, engine=engine)).path)
 
 
 def test_without_shifts_and_with_coarseness_and_weights(folder: Path) -> None:
