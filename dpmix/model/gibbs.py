@@ -23,6 +23,9 @@ from dpmix.model.prior import Prior
 from dpmix.model.split_merge import Moves, Regroup
 from dpmix.model.streams import Step, Stream
 
+MANY_NORMALS = 100_000
+"""To start a thread takes as long as some 40,000 normal variates: a thread of their own pays from here on."""
+
 
 class Info(NamedTuple):
     """Order of the components and counts of moves, which a sweep returns with the new state.
@@ -94,7 +97,7 @@ def sweep(
     """
     stats = coarsened(stats, zeta)
     of_parameters = stream.fast_step(Step.PARAMETERS)
-    if threads > 1:
+    if threads > 1 and stats.scatters.size >= MANY_NORMALS:
         of_parameters.start_normals(stats.scatters.shape)  # they depend on nothing
     hyper = _draw_hyperparameters(state, stats, prior, stream)
     moves = Moves()
