@@ -57,7 +57,7 @@ def simulate(
     if kind != "model":
         raise ValueError(f'kind is {kind!r}; it must be "cytometry" or "model"')
     if not spill or drift:
-        raise ValueError('spill and drift apply to kind="cytometry" only')
+        raise ValueError(f'{"drift" if spill else "spill"} applies to kind="cytometry" only')
     if channels == 0 or components == 0:
         raise ValueError("channels and components must be at least 1")
     return from_model(n_events, channels or 8, components or 32, seed=seed)

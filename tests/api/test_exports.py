@@ -42,6 +42,8 @@ def test_simulate_makes_both_kinds() -> None:
     [
         ({"channels": 3}, 'apply to kind="model" only'),
         ({"kind": "model", "spill": False}, 'applies to kind="cytometry" only'),
+        ({"kind": "model", "drift": ["slow"]}, 'drift applies to kind="cytometry" only'),
+        ({"drift": ["fast"]}, r"drift is \['fast'\]; each must be one of slow, step, bubble, clog"),
         ({"kind": "model", "channels": 0}, "must be at least 1"),
         ({"kind": "blood"}, 'must be "cytometry" or "model"'),
         ({"n_events": 0}, "need 1 or more"),
