@@ -32,6 +32,7 @@ from dpmix.drift.summaries import block_starts, summarise
 from dpmix.inputs.opening import open_source
 from dpmix.inputs.recording import Recording, study
 from dpmix.inputs.simulate import COFACTOR, DYES, SCATTER, cytometry_like
+from dpmix.inputs.steadiness import correct
 
 EVENTS, QUICK_EVENTS = 30_000, 8_000
 CASES = {  # fault, sizes
@@ -150,14 +151,8 @@ def measure_gates(task: tuple[float, int, int]) -> Row:
         "with drift": scale(drifted.events.astype(float)),
     }
     times = drifted.events[:, -1].astype(float)
-    corrected = events["with drift"].copy()
-    starts = block_starts(n_events)
-    blocks = summarise(corrected, times, starts)
-    for k, column in enumerate(corrected.T):
-        spread = 0.5 * float(np.diff(np.quantile(column, [0.16, 0.84]))[0])
-        found = judge("a", blocks.times, blocks.medians[:, k] / spread, blocks.errors[:, k] / spread)
-        if found.verdict in ("drift", "steps"):
-            column -= spread * (np.interp(times, found.times, found.mean) - np.median(found.mean))
+    corrected = events["with drift"].astype(np.float32)
+    correct(corrected, times, (*SCATTER, *DYES))
     events["corrected"] = corrected
     row: Row = {"size": size}
     for name, values in events.items():

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from dpmix.errors import DpmixError
-from dpmix.inputs.channel_names import why_not_measured
 from dpmix.inputs.opening import FOLDER_SUFFIXES, open_source
-from dpmix.inputs.recording import time_problem
+from dpmix.inputs.recording import read_times, time_channel, time_problem
 from dpmix.inputs.sources import Source
 from dpmix.inputs.storage import Storage
 from dpmix.system.run_marker import is_run_file
@@ -77,12 +76,12 @@ def _row(folder: Path, path: Path) -> dict[str, Any]:
 
 def event_rate(source: Source) -> tuple[list[float], str]:
     """Return the events in bins of equal time relative to their mean, and why there are none, else ""."""
-    found = [k for k, one in enumerate(source.details) if one.numeric and why_not_measured(one) == "time"]
-    if not found or not source.n_events:
+    channel = time_channel(source)
+    if channel is None or not source.n_events:
         return [], ""
-    times = source.read(0, source.n_events, found[:1])[:, 0].astype(np.float64)
+    times = read_times(source, channel)
     if problem := time_problem(times):
-        return [], f"{source.channels[found[0]]} {problem}"
+        return [], f"{source.channels[channel]} {problem}"
     counts = np.histogram(times, BINS)[0]
     rate: list[float] = (counts / counts.mean()).round(3).tolist()
     return rate, ""

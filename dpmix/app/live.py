@@ -9,7 +9,6 @@ T draws, K components, L modes, P populations, M events, D channels.
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from hashlib import sha256
@@ -33,9 +32,17 @@ from dpmix.populations.decisions import (
     decisions_path,
     read_decisions,
 )
-from dpmix.populations.find import cast_votes, components_of, forest_of, partition_by, reference_of
+from dpmix.populations.find import (
+    cast_votes,
+    components_of,
+    forest_of,
+    partition_by,
+    reference_of,
+    weights_of,
+)
 from dpmix.populations.forest import Forest
-from dpmix.populations.phenotypes import phenotypes, thresholds
+from dpmix.populations.phenotypes import phenotypes_of, thresholds
+from dpmix.populations.pooling import transformed_draw
 from dpmix.populations.result import interval
 from dpmix.populations.support import support
 from dpmix.populations.task import Task, prepare
@@ -192,7 +199,7 @@ def view(live: Live, decisions: Decisions) -> dict[str, Any]:
         components = components_of(live.forest, own, ((cast @ of_modes, near) for cast, near in live.votes))
         estimate = shares.argmax(axis=1)
         population = (live.shares @ of_modes.astype(np.float32)).argmax(axis=1)
-        reference = reference_of(estimate, partition_by(live.forest, chosen.rule))
+        reference = reference_of(estimate, partition_by(live.forest, live.forest.cut_draws(chosen.rule)))
     supported = support(live.forest.trees, live.forest.labels, estimate, len(chosen.names))
     run, cut = live.task.run, decisions.actions[-1:]
     by_hand = f" --decisions {live.path.name}" if cut or live.path.exists() else ""
@@ -213,15 +220,12 @@ def _populations(
     live: Live, chosen: Decided, components: Ints, population: Ints, reference: int, supported: Array
 ) -> list[dict[str, Any]]:
     """Return the table of populations."""
-    run, n_populations = live.task.run, len(chosen.names)
-    weights = np.array(
-        [
-            np.bincount(own, run.weights[chain, draw], n_populations)
-            for (chain, draw), own in zip(live.forest.draws, components, strict=True)
-        ]
-    )
+    forest, events, n_populations = live.forest, live.task.events, len(chosen.names)
+    weights = weights_of(forest.run, forest.draws, components, n_populations)
     mean, low, high = interval(weights)
-    found = _phenotypes(live, components[reference], population, reference, n_populations)
+    drawn = transformed_draw(forest.run, events.scaling, *forest.draws[reference])
+    limits = thresholds(*drawn, components[reference])
+    found = phenotypes_of(live.values, population, limits, events.channels, n_populations)
     sizes = np.bincount(population, minlength=n_populations)
     alone = len(weights) == 1
     return [
@@ -240,24 +244,6 @@ def _populations(
         }
         for p, modes in enumerate(chosen.unions)
     ]
-
-
-def _phenotypes(
-    live: Live, components: Ints, population: Ints, reference: int, n_populations: int
-) -> Sequence[str]:
-    """Return the phenotypes as `dpmix gate` does, with quartiles of the events shown."""
-    run, scaling = live.task.run, live.task.events.scaling
-    chain, draw = live.forest.draws[reference]
-    quartiles = np.full((2, n_populations, live.values.shape[1]), np.nan)
-    for p in np.unique(population):
-        quartiles[:, p] = np.quantile(live.values[population == p], (0.25, 0.75), axis=0)
-    limits = thresholds(
-        run.weights[chain, draw],
-        scaling.to_transformed(run.means[chain, draw]),
-        scaling.covariance_to_transformed(run.covariances[chain, draw]),
-        components,
-    )
-    return phenotypes(quartiles[0], quartiles[1], limits, live.task.events.channels)
 
 
 def _tree(live: Live, chosen: Decided) -> dict[str, Any]:

@@ -20,11 +20,10 @@ from dpmix.app.jobs import Jobs
 from dpmix.app.live import Live
 from dpmix.errors import ConfigError, DpmixError
 from dpmix.populations.decisions import Action, Decisions, decisions_path, problems_of, write_decisions
+from dpmix.report.event_files import FORMATS
 from dpmix.runs.describe import describe_run
 from dpmix.runs.reader import open_run
 from dpmix.system.run_marker import is_run_file
-
-FORMATS = ("parquet", "csv", "h5ad", "fcs")
 
 NAME = re.compile(r"[A-Za-z0-9][\w-]{0,60}", re.ASCII)
 """Of a run that the page starts."""

@@ -38,7 +38,10 @@ BIN_EVENTS = 50
 
 FEWEST_TIMES = 20
 READ_EVENTS = 65_536
-REMEDY = "--by event judges by event number"
+
+
+class NoTimeError(DataError):
+    """A file has no usable time. The message says why, and the caller what to do."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,7 @@ def study(source: Source, by: By = "time", limit: float = LIMIT, threads: int | 
     Raises
     ------
     DataError
-        The file has no usable time, too few events, or no usable channel; in one line, with the remedy.
+        The file has too few events or no usable channel; `NoTimeError`: it has no usable time.
     """
     times = times_of(source, by)
     if source.n_events < 10 * SMALLEST_BLOCK:
@@ -176,20 +179,34 @@ def rate_of(values: Array) -> Array:
 
 
 def times_of(source: Source, by: By = "time") -> Array:
-    """Return the time or number of each event, float64 [N], ascending; `DataError` if time is unusable."""
+    """Return the time or number of each event, float64 [N], ascending.
+
+    Raises
+    ------
+    NoTimeError
+        The file has no usable time.
+    """
     if by == "event":
         return np.arange(source.n_events, dtype=np.float64)
-    found = [k for k, one in enumerate(source.details) if one.numeric and why_not_measured(one) == "time"]
-    if not found:
-        raise DataError(f"{source.name}: has no channel of time; {REMEDY}")
-    times = np.concatenate(
-        [source.read(start, stop, found[:1])[:, 0] for start, stop in _stretches(source.n_events)]
-        or [np.empty(0, np.float32)]
-    ).astype(np.float64)
-    problem = time_problem(times)
-    if problem:
-        raise DataError(f"{source.name}: {source.channels[found[0]]} {problem}; {REMEDY}")
+    channel = time_channel(source)
+    if channel is None:
+        raise NoTimeError(f"{source.name}: has no channel of time")
+    times = read_times(source, channel)
+    if problem := time_problem(times):
+        raise NoTimeError(f"{source.name}: {source.channels[channel]} {problem}")
     return times
+
+
+def time_channel(source: Source) -> int | None:
+    """Return the number of the channel of time in a file, None without one."""
+    channels = enumerate(source.details)
+    return next((k for k, one in channels if one.numeric and why_not_measured(one) == "time"), None)
+
+
+def read_times(source: Source, channel: int) -> Array:
+    """Return a channel of all events, float64 [N], reading them piece by piece."""
+    pieces = [source.read(start, stop, [channel])[:, 0] for start, stop in _stretches(source.n_events)]
+    return np.concatenate(pieces or [np.empty(0, np.float32)]).astype(np.float64)
 
 
 def time_problem(times: Array) -> str:

@@ -18,7 +18,7 @@ from dpmix.errors import DataError
 from dpmix.inputs.blocks import blocks
 from dpmix.inputs.gather import Gathered
 from dpmix.inputs.parent_gate import ParentGate, with_rows
-from dpmix.inputs.recording import REMEDY, spread_of, study, times_of
+from dpmix.inputs.recording import spread_of, study, times_of
 from dpmix.inputs.sources import Source
 from dpmix.inputs.transforms import Scaling
 from dpmix.model.mixture import Array, Floats
@@ -52,7 +52,7 @@ def judge_files(gate: ParentGate, settings: DataConfig, opened: Sequence[Source]
         except DataError as error:
             if settings.time == "drop":
                 raise _unusable(error) from None
-            said = f"not judged over time: {_problem(error, source)}"
+            said = f"not judged over time: {str(error).removeprefix(f'{source.name}: ')}"
         else:
             said = f"over time: {found.sentence}"
         if settings.time == "drop":
@@ -108,14 +108,14 @@ def correct_files(
             )
         if gathered.rows is not None:
             times = times[gathered.rows[start:stop]]
-        corrected.append(_warned(source, _correct(gathered.values[start:stop], times, scaling.channels)))
+        corrected.append(_warned(source, correct(gathered.values[start:stop], times, scaling.channels)))
     totals = np.zeros(gathered.values.shape[1])
     for start, stop in blocks(len(gathered.values)):
         totals += gathered.values[start:stop].sum(0, dtype=np.float64)
     return corrected, totals
 
 
-def _correct(values: Floats, times: Array, channels: Sequence[str]) -> str:
+def correct(values: Floats, times: Array, channels: Sequence[str]) -> str:
     """Correct the events of one file in place, float32 [M, D], and return what was done, for a reader."""
     found = summarise(values, times, block_starts(len(values)))
     done = []
@@ -135,15 +135,8 @@ def _correct(values: Floats, times: Array, channels: Sequence[str]) -> str:
 
 
 def _unusable(error: DataError) -> DataError:
-    """Return the error of a file that must be judged, with the remedy of a run."""
-    return DataError(
-        f"{str(error).removesuffix(f'; {REMEDY}')}; leave out this file, or use data.time: report"
-    )
-
-
-def _problem(error: DataError, source: Source) -> str:
-    """Return why a file cannot be judged, without its name."""
-    return str(error).removesuffix(f"; {REMEDY}").removeprefix(f"{source.name}: ")
+    """Return the error of a file that must be judged, with the remedy."""
+    return DataError(f"{error}; leave out this file, or use data.time: report")
 
 
 def _warned(source: Source, warning: str) -> Source:

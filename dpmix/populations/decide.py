@@ -167,8 +167,7 @@ def _after_cut(forest: Forest, rule: CutRule) -> _State:
     own, _ = forest.cut(rule)
     modes = populations_of_modes(forest.tree, own)
     unions = frozenset(frozenset(np.flatnonzero(modes == p).tolist()) for p in range(int(own.max()) + 1))
-    merged = int(rule.cut(forest.tree).max()) + 1 - len(unions)
-    return _State(unions, rule, rule.why(forest.tree, len(unions), merged))
+    return _State(unions, rule, forest.why(rule))
 
 
 def _applied(tree: Tree, state: _State, action: Merge | Split | Name | Colour) -> _State:

@@ -116,12 +116,7 @@ class Populations:
     @property
     def weights(self) -> Array:
         """Weights of the populations in every draw, float64 [T, P]."""
-        return np.array(
-            [
-                np.bincount(own, self.run.weights[chain, draw], self.n_populations)
-                for (chain, draw), own in zip(self.draws, self.components, strict=True)
-            ]
-        )
+        return weights_of(self.run, self.draws, self.components, self.n_populations)
 
     def memberships(
         self, engine: Engine, start: int, stop: int, own: OwnTerms | None = None
@@ -190,9 +185,7 @@ def find_populations(
         return decided_populations(forest, decide.decided(forest, decisions))
     forest = forest_of(run, make_engine, n_draws, rule)
     with threadpool_limits(1, "blas"):
-        own, shares = forest.cut(rule)
-        n_found, n_cut = int(own.max()) + 1, int(rule.cut(forest.tree).max()) + 1
-        return populations_of(forest, rule, own, shares, rule.why(forest.tree, n_found, n_cut - n_found))
+        return populations_of(forest, rule, *forest.cut(rule), forest.why(rule))
 
 
 def forest_of(run: Run, make_engine: MakeEngine, n_draws: int = DRAWS, rule: CutRule | None = None) -> Forest:
@@ -233,7 +226,8 @@ def populations_of(
         Names and colours.
     """
     run, draws, tree, labels = forest.run, forest.draws, forest.tree, forest.labels
-    partition = partition_by(forest, rule)
+    cuts = forest.cut_draws(rule)
+    partition = partition_by(forest, cuts)
     n_found = int(own.max()) + 1
     estimate = shares.argmax(axis=1)
     reference = reference_of(estimate, partition)
@@ -251,7 +245,7 @@ def populations_of(
         n_populations=n_found,
         reference=reference,
         order=alignment.align(labels, np.array([run.weights[tuple(draw)] for draw in draws]), reference),
-        numbers=np.array([rule.cut(one).max() + 1 for one in forest.trees]),
+        numbers=np.array([own.max() + 1 for own in cuts]),
         support=support(forest.trees, labels, estimate, n_found),
         agreement=partitions.agreement(partition, draws[:, 0]),
         least_density=float(np.quantile(forest.log_density, IMPLAUSIBLE)),
@@ -262,9 +256,19 @@ def populations_of(
     )
 
 
-def partition_by(forest: Forest, rule: CutRule) -> Ints:
-    """Return the population of each point in each draw's own tree, int64 [T, M]."""
-    return np.array([rule.cut(one)[found] for one, found in zip(forest.trees, forest.labels, strict=True)])
+def weights_of(run: Run, draws: Ints, components: Ints, n_populations: int) -> Array:
+    """Return the weights of populations in some draws, float64 [T, P], from those of components [T, K]."""
+    return np.array(
+        [
+            np.bincount(own, run.weights[chain, draw], n_populations)
+            for (chain, draw), own in zip(draws, components, strict=True)
+        ]
+    )
+
+
+def partition_by(forest: Forest, cuts: list[Ints]) -> Ints:
+    """Return the population of each point in each draw's own tree, int64 [T, M], given `Forest.cut_draws`."""
+    return np.array([own[found] for own, found in zip(cuts, forest.labels, strict=True)])
 
 
 def reference_of(estimate: Ints, partition: Ints) -> int:

@@ -98,6 +98,15 @@ class Forest:
             self._cuts[rule] = own, shares
         return self._cuts[rule]
 
+    def cut_draws(self, rule: CutRule) -> list[Ints]:
+        """Return the population of each component of each draw, by its own tree, int64 [T] of [K]."""
+        return [rule.cut(tree) for tree in self.trees]
+
+    def why(self, rule: CutRule) -> str:
+        """Return the reason for the cut height, for a reader."""
+        n_found, n_cut = (int(own.max()) + 1 for own in (self.cut(rule)[0], rule.cut(self.tree)))
+        return rule.why(self.tree, n_found, n_cut - n_found)
+
     def shared_by(self, populations: Ints) -> tuple[Ints, Array]:
         """Return populations of the components, numbered by weight, and the memberships of the points.
 

@@ -34,7 +34,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr
 
-from dpmix.model.mixture import Array
+from dpmix.model.mixture import Array, Floats, Ints
 
 GRID = 1024  # points of a density
 OUTSIDE = 5e-4  # share of the events in components that the grid may miss at either end
@@ -94,6 +94,26 @@ def thresholds(
     sds = np.sqrt(np.diagonal(np.asarray(covariances, np.float64), axis1=1, axis2=2))
     channels = zip(np.asarray(means, np.float64).T, sds.T, strict=True)
     return np.array([_threshold(_channel(members[asked], m, s)) for m, s in channels])
+
+
+def phenotypes_of(
+    events: Array | Floats, populations: Ints, thresholds: Array, channels: Sequence[str], n_populations: int
+) -> tuple[str, ...]:
+    """Return the phenotype of each population, by the quartiles of its events.
+
+    Parameters
+    ----------
+    events : float [M, D]
+    populations : int64 [M]
+        Of each event.
+    thresholds : float64 [D]
+    channels : sequence of str
+    n_populations : int
+    """
+    quartiles = np.full((2, n_populations, events.shape[1]), np.nan)
+    for p in np.unique(populations):
+        quartiles[:, p] = np.quantile(events[populations == p], (0.25, 0.75), axis=0)
+    return phenotypes(quartiles[0], quartiles[1], thresholds, channels)
 
 
 def phenotypes(

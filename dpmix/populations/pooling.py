@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from dpmix.inputs.transforms import Scaling
 from dpmix.model.mixture import Array, Floats, Ints, Mixture, mixture_from
 from dpmix.model.streams import Step, Stream
 from dpmix.populations.tree import LEAST_EVENTS
@@ -59,6 +60,15 @@ def mixture_of_draw(run: Run, chain: int, draw: int) -> Mixture:
     with np.errstate(divide="ignore"):  # Bayesian EM may empty a component
         log_weights = np.log(run.weights[chain, draw])
     return mixture_from(log_weights, np.asarray(run.means[chain, draw]), run.covariances[chain, draw])
+
+
+def transformed_draw(run: Run, scaling: Scaling, chain: int, draw: int) -> tuple[Array, Array, Array]:
+    """Return weights, means and covariances of one draw on the transformed scale."""
+    return (
+        np.array(run.weights[chain, draw]),
+        scaling.to_transformed(run.means[chain, draw]),
+        scaling.covariance_to_transformed(run.covariances[chain, draw]),
+    )
 
 
 def draw_points(weights: Array, means: Array, covariances: Array, seed: int) -> Floats:

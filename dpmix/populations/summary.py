@@ -13,6 +13,7 @@ from dpmix.populations import phenotypes, proportions
 from dpmix.populations.cohort import prior_counts
 from dpmix.populations.convergence import chain_weights, proportion_mixing
 from dpmix.populations.find import Populations
+from dpmix.populations.pooling import transformed_draw
 from dpmix.populations.rasters import Counter, grid
 from dpmix.populations.result import QUANTILES, Block, Gating
 from dpmix.populations.sample_draws import Medians
@@ -80,11 +81,8 @@ class Summary:
         run, scaling = found.run, task.events.scaling
         given = task.events.weights
         prior = prior_counts(run, found.draws, found.components)
-        chain, draw = found.draws[found.reference]
         components = found.components[found.reference]
-        means = scaling.to_transformed(run.means[chain, draw])
-        covariances = scaling.covariance_to_transformed(run.covariances[chain, draw])
-        weights = np.array(run.weights[chain, draw])
+        weights, means, covariances = transformed_draw(run, scaling, *found.draws[found.reference])
         limits = phenotypes.thresholds(weights, means, covariances, components)
         quantiles = self._quantiles(task.events)
         sizes = self.sizes.sum(axis=0)

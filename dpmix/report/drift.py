@@ -10,7 +10,7 @@ from pathlib import Path
 from dpmix.drift.judge import LIMIT
 from dpmix.errors import DataError
 from dpmix.inputs.opening import find_places, open_places
-from dpmix.inputs.recording import By, Recording, study
+from dpmix.inputs.recording import By, NoTimeError, Recording, study
 from dpmix.report import drift_page
 from dpmix.report.drift_figure import png
 from dpmix.system.files import check_outputs, csv_text, replacing, write_text, writing
@@ -79,8 +79,9 @@ def drift(
         try:
             found.append((study(source, by, limit, threads), figure))
         except DataError as error:
-            problems.append(str(error))
-            log.warning("%s", error)
+            remedy = "; --by event judges by event number" if isinstance(error, NoTimeError) else ""
+            problems.append(f"{error}{remedy}")
+            log.warning("%s", problems[-1])
     if not found:
         raise DataError("no file can be judged; see the lines above")
     found.sort(key=lambda one: (-one[0].unsteady, -one[0].worst.low / one[0].worst.limit))

@@ -23,7 +23,8 @@ from dpmix.model.mixture import Array, Ints
 from dpmix.populations import find
 from dpmix.populations.decisions import read_decisions
 from dpmix.populations.find import Populations
-from dpmix.populations.phenotypes import phenotypes, thresholds
+from dpmix.populations.phenotypes import phenotypes_of, thresholds
+from dpmix.populations.pooling import transformed_draw
 from dpmix.populations.task import Task, prepare
 from dpmix.system.files import csv_text, write_text, writing
 
@@ -215,19 +216,11 @@ def _percentiles(event: Array, others: Array) -> Array:
 
 def _phenotypes(task: Task, populations: Populations, sample: Array, of_sample: Ints) -> tuple[str, ...]:
     """Return the phenotypes of populations, from a sample of events."""
-    run, scaling = populations.run, task.events.scaling
-    chain, draw = populations.draws[populations.reference]
-    quartiles = np.full((2, populations.n_populations, sample.shape[1]), np.nan)
-    for p in np.unique(of_sample):
-        own = scaling.to_transformed(sample[of_sample == p])
-        quartiles[:, p] = np.quantile(own, (0.25, 0.75), axis=0)
-    limits = thresholds(
-        run.weights[chain, draw],
-        scaling.to_transformed(run.means[chain, draw]),
-        scaling.covariance_to_transformed(run.covariances[chain, draw]),
-        populations.components[populations.reference],
-    )
-    return phenotypes(quartiles[0], quartiles[1], limits, task.events.channels)
+    scaling, reference = task.events.scaling, populations.reference
+    drawn = transformed_draw(populations.run, scaling, *populations.draws[reference])
+    limits = thresholds(*drawn, populations.components[reference])
+    shown = scaling.to_transformed(sample)
+    return phenotypes_of(shown, of_sample, limits, task.events.channels, populations.n_populations)
 
 
 def _progress(path: Path, step: Step) -> str:
