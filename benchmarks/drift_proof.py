@@ -2,7 +2,7 @@
 
     python benchmarks/drift_proof.py [--quick] [--files 12]
 
-Takes about ten minutes. Three parts:
+Takes about four minutes of two cores. Three parts:
 
 - *stretches*: files of 30,000 events by `dpmix simulate --drift`, steady or with one fault. The share of the
   events at faulty times that is flagged, and of all other events, by dpmix and by the rules of flowAI and

@@ -2,7 +2,7 @@
 
 They do not depend on where they are cut, so all cuts of a run share them (`dpmix.populations.find`).
 
-T draws, some of which are pooled; J pooled components, K components, L modes, M points, D channels.
+T draws; J components of the pooled draws, K components of a draw, L modes, M points, D channels.
 """
 
 from __future__ import annotations
