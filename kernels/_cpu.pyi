@@ -55,15 +55,28 @@ def draw_parameters(
     normals: npt.NDArray[np.float64],  # [K, D, D]
     gammas: npt.NDArray[np.float64],  # [K, D]
     noise: npt.NDArray[np.float64],  # [K, D]
+    order: npt.NDArray[np.int64],  # [K]: the component at each place of the draw
     threads: int,
     new_means: npt.NDArray[np.float64],  # [K, D], written
     covariances: npt.NDArray[np.float64],  # [K, D, D], written
     whiteners: npt.NDArray[np.float64],  # [K, D, D], written
+    isa: str = "",  # the best one
 ) -> int:
     """Write a draw of all parameters; see `dpmix.model.reference.draw_parameters`.
 
-    Return the first component whose scale matrix is not positive definite, or -1.
+    Return the number of a component whose scale matrix is not positive definite, or -1.
     """
+
+def sum_components(
+    held: npt.NDArray[np.int64],  # [J]: numbers of components
+    means: npt.NDArray[np.float64],  # [K, D]
+    whiteners: npt.NDArray[np.float64],  # [K, D, D]
+    m: npt.NDArray[np.float64],  # [D]
+    precision: npt.NDArray[np.float64],  # [D, D], written
+    shift: npt.NDArray[np.float64],  # [D], written
+    isa: str = "",  # the best one
+) -> float:
+    """Write sums over components and return their spread; see `dpmix.model.reference.sum_components`."""
 
 def swap_any(
     counts: npt.NDArray[np.float64],  # [K], changed
@@ -117,6 +130,13 @@ class Generator:
         out: npt.NDArray[np.float64],  # [n], written
     ) -> None:
         """Write standard normal numbers, those of `numpy.random.Generator.standard_normal`."""
+
+    def gammas(
+        self,
+        shapes: npt.NDArray[np.float64],  # [n], all above 1
+        out: npt.NDArray[np.float64],  # [n], written
+    ) -> None:
+        """Write gamma numbers, those of `numpy.random.Generator.standard_gamma`."""
 
     @property
     def capsule(self) -> object:

@@ -5,7 +5,8 @@ sampled" (docs/explanation/model.md). The split-merge moves, step 3, come after 
 parameters and sticks and before new ones are drawn: the moves have both integrated out.
 
 All functions are pure. Native code draws the parameters of all components at once, because a GPU waits for
-this part of a sweep (`dpmix.model.reference` has the same operations in NumPy).
+this part of a sweep (`dpmix.model.reference` has the same operations in NumPy). It draws them after the label
+swaps, straight into their new places: given the labels, they do not depend on sticks and alpha.
 
 N events, D channels, K components.
 """
@@ -104,7 +105,6 @@ def sweep(
     if regroup is not None:
         stats, moves = regroup(stats, hyper, state.alpha)
     conditional = normal_wishart.posterior(stats, hyper)
-    parameters = normal_wishart.draw_parameters(conditional, of_parameters, threads)
     tables = _draw_tables(state, stats, stream)
     counts = stats.counts if tables is None else tables.by_component
     sticks = stick_breaking.draw_sticks(counts, state.alpha, stream.step(Step.STICKS))
@@ -114,7 +114,7 @@ def sweep(
     order, swaps = None, Swaps()
     if label_swaps:
         order, sticks, swaps = swap_labels(counts, sticks, alpha, stream.step(Step.SWAPS))
-        parameters = Parameters(*(part[order] for part in parameters))
+    parameters = normal_wishart.draw_parameters(conditional, of_parameters, threads, order)
     following = State(stream.iteration, alpha, *sticks, *parameters, hyper)
     if tables is not None:
         following = _with_cohort(following, state, stats, tables, order, prior, stream)
@@ -163,8 +163,7 @@ def _draw_hyperparameters(state: State, stats: Stats, prior: Prior, stream: Stre
     hyper = state.hyperparameters
     if not prior.learns_hyperparameters:
         return hyper
-    held = stats.counts > 0
-    components = hyperparameters.summarise(state.means[held], state.whiteners[held], hyper.m)
+    components = hyperparameters.summarise(state.means, state.whiteners, hyper.m, stats.counts > 0)
     return hyperparameters.draw(components, hyper, prior, stream.step(Step.HYPERPARAMETERS))
 
 

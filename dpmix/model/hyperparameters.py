@@ -16,7 +16,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import multigammaln
 
+from dpmix.kernels import _cpu
 from dpmix.model.mixture import Array, Hyperparameters
+from dpmix.model.normal_wishart import Posterior, draw_parameters
 from dpmix.model.prior import GAMMA_SHAPE, NU_STEPS, Prior
 
 
@@ -63,18 +65,26 @@ class Wishart(NamedTuple):
     least: Array
 
 
-def summarise(means: Array, whiteners: Array, m: Array) -> Components:
-    """Return the sums over components, from their means [J, D] and whiteners [J, D, D], about m [D]."""
+def summarise(
+    means: Array, whiteners: Array, m: Array, held: npt.NDArray[np.bool_] | None = None
+) -> Components:
+    """Return the sums over components about m.
+
+    Native code sums; `dpmix.model.reference` has the same operations in NumPy.
+
+    Parameters
+    ----------
+    means, whiteners : float64 [K, D], [K, D, D]
+    m : float64 [D]
+    held : bool [K] or None
+        The components to sum over; None means all.
+    """
     count, dim = means.shape
-    rows = whiteners.reshape(count * dim, dim)
-    whitened = np.einsum("kij,kj->ki", whiteners, means - m).ravel()
-    return Components(
-        n_components=count,
-        precision=rows.T @ rows,
-        shift=rows.T @ whitened,
-        spread=float(whitened @ whitened),
-        log_det=float(-2.0 * np.log(np.einsum("kii->ki", whiteners)).sum()),
-    )
+    chosen = np.arange(count) if held is None else np.flatnonzero(held)
+    precision, shift = np.empty((dim, dim)), np.empty(dim)
+    spread = _cpu.sum_components(chosen, means, whiteners, m, precision, shift)
+    scales = np.einsum("kii->ki", whiteners)[chosen]
+    return Components(len(chosen), precision, shift, spread, float(-2.0 * np.log(scales).sum()))
 
 
 def draw(
@@ -145,7 +155,7 @@ def gamma_conditional(components: Components, prior: Prior) -> tuple[float, floa
 
 def m_conditional(components: Components, m: Array, gamma: float, prior: Prior) -> tuple[Array, Array]:
     """Return mean [D] and precision [D, D] of the normal conditional of m; the sums are about `m`."""
-    weak = np.linalg.inv(prior.gamma * prior.phi)
+    weak = prior.phi_inverse / prior.gamma
     precision = weak + components.precision / gamma
     step = np.linalg.solve(precision, weak @ (prior.m - m) + components.shift / gamma)
     return m + step, precision
@@ -173,7 +183,7 @@ def phi_conditional(components: Components, nu: float, prior: Prior) -> Wishart:
     """Return the restricted Wishart conditional of Phi."""
     return Wishart(
         dof=prior.phi_dof + components.n_components * (nu + len(prior.m) + 1),
-        inverse=prior.phi_dof * np.linalg.inv(prior.phi) + nu * components.precision,
+        inverse=prior.phi_dof * prior.phi_inverse + nu * components.precision,
         least=prior.phi_least,
     )
 
@@ -193,14 +203,12 @@ def draw_wishart(wishart: Wishart, current: Array, rng: np.random.Generator) -> 
 
 
 def draw_unrestricted(wishart: Wishart, rng: np.random.Generator) -> Array:
-    """Draw without the restriction, float64 [D, D], by Bartlett's decomposition."""
+    """Draw without the restriction, float64 [D, D]: the precision of an inverse Wishart draw."""
     dim = len(wishart.inverse)
-    # inverse = U U', U upper triangular, from the last row upwards: U'^-1 is the factor of the scale matrix.
-    upper = np.linalg.cholesky(wishart.inverse[::-1, ::-1])[::-1, ::-1]
-    bartlett = np.tril(rng.standard_normal((dim, dim)), -1)
-    np.fill_diagonal(bartlett, np.sqrt(2.0 * rng.standard_gamma(0.5 * (wishart.dof - np.arange(dim)))))
-    factor = np.linalg.solve(upper.T, bartlett)
-    return factor @ factor.T
+    one = Posterior(np.zeros((1, dim)), np.ones(1), np.array([wishart.dof]), wishart.inverse[None])
+    whitener = draw_parameters(one, rng).whiteners[0]
+    precision: Array = whitener.T @ whitener
+    return precision
 
 
 def redraw_channels(wishart: Wishart, current: Array, rng: np.random.Generator) -> Array:
@@ -267,7 +275,11 @@ def wishart_mode(wishart: Wishart) -> Array:
 
 def is_above(one: npt.NDArray[np.floating[Any]], other: Array) -> bool:
     """Return True if the difference of two symmetric matrices is positive definite."""
-    return bool(np.linalg.eigvalsh(one - other)[0] > 0.0)
+    try:
+        np.linalg.cholesky(one - other)
+    except np.linalg.LinAlgError:
+        return False
+    return True
 
 
 def log_det(matrix: Array) -> float:

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import gammaln
 
 from dpmix.kernels import _cpu
-from dpmix.model.mixture import Array, Hyperparameters, Parameters, Stats, no_events
+from dpmix.model.mixture import Array, Hyperparameters, Ints, Parameters, Stats, no_events
 from dpmix.model.streams import FastGenerator
 
 ARITHMETIC = "ordered"
@@ -88,7 +88,10 @@ def log_marginals(stats: Stats, hyper: Hyperparameters) -> Array:
 
 
 def draw_parameters(
-    conditional: Posterior, rng: np.random.Generator | FastGenerator, threads: int = 1
+    conditional: Posterior,
+    rng: np.random.Generator | FastGenerator,
+    threads: int = 1,
+    order: Ints | None = None,
 ) -> Parameters:
     """Draw (mu_j, Sigma_j) of all components jointly (the paper, Appendix A.1).
 
@@ -103,6 +106,8 @@ def draw_parameters(
     rng : numpy.random.Generator or FastGenerator
     threads : int
         Threads that share the components; the draws do not depend on it.
+    order : int64 [K] or None
+        The component that has each place in the result; None keeps their places.
 
     Returns
     -------
@@ -119,7 +124,8 @@ def draw_parameters(
     noise = rng.standard_normal((count, dim))
     drawn = Parameters(np.empty((count, dim)), np.empty((count, dim, dim)), np.empty((count, dim, dim)))
     given = conditional.means, conditional.precisions, conditional.scales
-    failed = _cpu.draw_parameters(*given, normals, gammas, noise, threads, *drawn)
+    places = np.arange(count) if order is None else order
+    failed = _cpu.draw_parameters(*given, normals, gammas, noise, places, threads, *drawn)
     if failed >= 0:
         raise np.linalg.LinAlgError(f"the scale matrix of component {failed} is not positive definite")
     return drawn

@@ -6,6 +6,7 @@ The docstring of `dpmix.model.mixture` has the equations. D channels, K componen
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from scipy.special import gammaln, multigammaln
@@ -64,6 +65,12 @@ class Prior(Hyperparameters):
     def phi_dof(self) -> int:
         """Degrees of freedom of the Wishart prior of Phi."""
         return len(self.m) + PHI_EXTRA_DOF
+
+    @cached_property
+    def phi_inverse(self) -> Array:
+        """The inverse of Phi, float64 [D, D]."""
+        inverse: Array = np.asarray(np.linalg.inv(self.phi), dtype=np.float64)
+        return inverse
 
     @property
     def phi_least(self) -> Array:

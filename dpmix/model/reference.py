@@ -1,4 +1,4 @@
-"""The parameter draws and label swaps of a sweep in NumPy: what the native code computes, bit for bit.
+"""Parameter draws, sums over components and label swaps in NumPy: what native code computes, bit for bit.
 
 A sweep runs the native form of these functions (kernels/cpu/conjugate.cpp, kernels/cpu/swaps.cpp), because a
 GPU waits for this part. tests/model/test_native_draws.py compares the two forms.
@@ -19,6 +19,9 @@ from dpmix.model.mixture import Array, Hyperparameters, Ints, Parameters, Stats
 
 if TYPE_CHECKING:
     from dpmix.model.normal_wishart import Posterior
+
+GROUP = 8
+"""Components that native code computes side by side."""
 
 
 def posterior(stats: Stats, hyper: Hyperparameters) -> tuple[Array, Array, Array]:
@@ -67,6 +70,43 @@ def draw_parameters(conditional: Posterior, normals: Array, gammas: Array, noise
         away[:, k:] += column * noise[:, k, None]
     means = conditional.means + away / np.sqrt(conditional.precisions)[:, None]
     return Parameters(means, covariances, whiteners)
+
+
+def sum_components(
+    held: Ints, means: Array, whiteners: Array, m: Array, precision: Array, shift: Array
+) -> float:
+    """Write the sums over components of `dpmix.model.hyperparameters.summarise`; return their spread.
+
+    Every `GROUP`-th component is summed first, then these sums.
+
+    Parameters
+    ----------
+    held : int64 [J]
+        Numbers of the components.
+    means, whiteners, m : float64 [K, D], [K, D, D], [D]
+    precision, shift : float64 [D, D], [D], changed
+    """
+    dim = len(m)
+    groups = -(-len(held) // GROUP)
+    rows, away = np.zeros((groups * GROUP, dim, dim)), np.zeros((groups * GROUP, dim))
+    rows[: len(held)], away[: len(held)] = whiteners[held], means[held] - m
+    whitened = np.zeros_like(away)
+    for k in range(dim):
+        whitened[:, k:] += rows[:, k:, k] * away[:, k, None]
+    matrices, vectors, spreads = np.zeros((GROUP, dim, dim)), np.zeros((GROUP, dim)), np.zeros(GROUP)
+    for group in range(groups):
+        lanes = slice(group * GROUP, (group + 1) * GROUP)
+        for i in range(dim):
+            row, value = rows[lanes, i], whitened[lanes, i]
+            matrices += row[:, :, None] * row[:, None, :]
+            vectors += row * value[:, None]
+            spreads += value * value
+    precision[:], shift[:], spread = 0.0, 0.0, 0.0
+    for lane in range(GROUP):
+        precision += matrices[lane]
+        shift += vectors[lane]
+        spread += float(spreads[lane])
+    return spread
 
 
 def cholesky(matrices: Array) -> Array:

@@ -42,7 +42,7 @@ class Step(IntEnum):
 class FastGenerator:
     """The uniform, normal and gamma variates of a step's generator, bit for bit, in less time.
 
-    Native code draws uniform and normal variates (kernels/cpu/generator.hpp), and NumPy gamma variates.
+    Native code draws them (kernels/cpu/generator.hpp), except gamma variates of shapes up to 1.
 
     Parameters
     ----------
@@ -81,8 +81,12 @@ class FastGenerator:
 
     def standard_gamma(self, shapes: Array) -> Array:
         """Return Gamma(shape, 1) variates, float64 of the size of `shapes`."""
-        variates: Array = self._generator.standard_gamma(shapes)
-        return variates
+        if shapes.size == 0 or shapes.min() <= 1.0:
+            variates: Array = self._generator.standard_gamma(shapes)
+            return variates
+        out = np.empty(shapes.shape)
+        self._native.gammas(np.ravel(shapes), out.reshape(-1))
+        return out
 
 
 @dataclass(frozen=True)

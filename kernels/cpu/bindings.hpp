@@ -16,7 +16,8 @@ struct Sweep;
 template <class Number, std::size_t DIMENSIONS>
 using ArrayOf = nb::ndarray<Number, nb::ndim<DIMENSIONS>, nb::c_contig, nb::device::cpu>;
 
-// The code of an instruction set; raises ValueError if this processor does not have it.
+// The code of an instruction set, the best one if the name is empty; raises ValueError if this processor does
+// not have it.
 const Sweep& sweep_named(const std::string& name);
 
 }  // namespace dpmix

@@ -2,164 +2,11 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <vector>
 
 #include "parallel.hpp"
 
 namespace dpmix {
-namespace {
-
-constexpr int LANES = 8;  // components computed together, one in each lane of a vector
-constexpr int NONE = -1;
-constexpr double MOST_THREADS = 16.0;
-
-// A number of each of LANES components.
-struct alignas(64) Lanes {
-    double of[LANES];
-};
-
-// The lower triangles of LANES matrices, by rows: element (i, j), j <= i.
-class Triangles {
-    std::vector<Lanes> elements_;
-
-   public:
-    explicit Triangles(int dim) : elements_(static_cast<std::size_t>(dim * (dim + 1) / 2)) {}
-
-    Lanes* row(int i) { return elements_.data() + i * (i + 1) / 2; }
-    const Lanes* row(int i) const { return elements_.data() + i * (i + 1) / 2; }
-};
-
-inline void subtract_product(Lanes& sum, const Lanes& a, const Lanes& b) {
-    for (int l = 0; l < LANES; l++) sum.of[l] -= a.of[l] * b.of[l];
-}
-
-inline void add_product(Lanes& sum, const Lanes& a, const Lanes& b) {
-    for (int l = 0; l < LANES; l++) sum.of[l] += a.of[l] * b.of[l];
-}
-
-inline void divide(Lanes& sum, const Lanes& a) {
-    for (int l = 0; l < LANES; l++) sum.of[l] /= a.of[l];
-}
-
-// Replaces matrices by their lower Cholesky factors. Returns the lowest lane whose matrix is not positive
-// definite, or NONE.
-int factorise(Triangles& matrices, int dim) {
-    bool failed[LANES] = {};
-    for (int i = 0; i < dim; i++) {
-        Lanes* own = matrices.row(i);
-        for (int j = 0; j <= i; j++) {
-            const Lanes* other = matrices.row(j);
-            Lanes sum = own[j];
-            for (int k = 0; k < j; k++) subtract_product(sum, own[k], other[k]);
-            if (j < i) {
-                divide(sum, other[j]);
-            } else {
-                for (int l = 0; l < LANES; l++) {
-                    failed[l] |= !(sum.of[l] > 0.0);
-                    sum.of[l] = std::sqrt(sum.of[l]);
-                }
-            }
-            own[j] = sum;
-        }
-    }
-    const bool* first = std::find(failed, failed + LANES, true);
-    return first == failed + LANES ? NONE : static_cast<int>(first - failed);
-}
-
-// Computes X with X right = left; all are lower triangular.
-void divide_lower(const Triangles& left, const Triangles& right, int dim, Triangles& x) {
-    for (int i = 0; i < dim; i++) {
-        Lanes* own = x.row(i);
-        for (int j = i; j >= 0; j--) {
-            Lanes sum = left.row(i)[j];
-            for (int k = j + 1; k <= i; k++) subtract_product(sum, own[k], right.row(k)[j]);
-            divide(sum, right.row(j)[j]);
-            own[j] = sum;
-        }
-    }
-}
-
-// The work space of one thread, and the draw of LANES components from `first` on.
-struct Draw {
-    const DrawInput& in;
-    Triangles factors, bartlett, roots, whiteners;
-
-    explicit Draw(const DrawInput& input)
-        : in(input), factors(in.dim), bartlett(in.dim), roots(in.dim), whiteners(in.dim) {}
-
-    // Lanes beyond the last component repeat it.
-    int component(int first, int lane) const { return std::min(first + lane, in.n_components - 1); }
-
-    void load(int first) {
-        const std::size_t dim = static_cast<std::size_t>(in.dim);
-        for (int l = 0; l < LANES; l++) {
-            const std::size_t component = static_cast<std::size_t>(this->component(first, l));
-            const double* scale = in.scales + component * dim * dim;
-            const double* normals = in.normals + component * dim * dim;
-            for (int i = 0; i < in.dim; i++, scale += dim, normals += dim) {
-                Lanes *to_factor = factors.row(i), *to_bartlett = bartlett.row(i);
-                for (int j = 0; j <= i; j++) to_factor[j].of[l] = scale[j];
-                for (int j = 0; j < i; j++) to_bartlett[j].of[l] = normals[j];
-                to_bartlett[i].of[l] = std::sqrt(2.0 * in.gammas[component * dim + i]);
-            }
-        }
-    }
-
-    int run(int first, double* means, double* covariances, double* out_whiteners) {
-        load(first);
-        const int failed = factorise(factors, in.dim);
-        if (failed != NONE) return component(first, failed);
-        divide_lower(bartlett, factors, in.dim, whiteners);
-        divide_lower(factors, bartlett, in.dim, roots);
-        store_whiteners(first, out_whiteners);
-        store_covariances(first, covariances);
-        store_means(first, means);
-        return NONE;
-    }
-
-    void store_whiteners(int first, double* out) const {
-        const std::size_t dim = static_cast<std::size_t>(in.dim);
-        for (int l = 0; l < LANES && first + l < in.n_components; l++) {
-            double* to = out + static_cast<std::size_t>(first + l) * dim * dim;
-            for (int i = 0; i < in.dim; i++, to += dim) {
-                for (int j = 0; j <= i; j++) to[j] = whiteners.row(i)[j].of[l];
-                std::fill(to + i + 1, to + dim, 0.0);
-            }
-        }
-    }
-
-    void store_covariances(int first, double* out) const {
-        const std::size_t dim = static_cast<std::size_t>(in.dim);
-        out += static_cast<std::size_t>(first) * dim * dim;
-        for (std::size_t i = 0; i < dim; i++) {
-            for (std::size_t j = 0; j <= i; j++) {
-                const Lanes *one = roots.row(static_cast<int>(i)), *other = roots.row(static_cast<int>(j));
-                Lanes sum{};
-                for (std::size_t k = 0; k <= j; k++) add_product(sum, one[k], other[k]);
-                for (int l = 0; l < LANES && first + l < in.n_components; l++) {
-                    double* matrix = out + static_cast<std::size_t>(l) * dim * dim;
-                    matrix[i * dim + j] = matrix[j * dim + i] = sum.of[l];
-                }
-            }
-        }
-    }
-
-    void store_means(int first, double* out) const {
-        const std::size_t dim = static_cast<std::size_t>(in.dim);
-        for (int l = 0; l < LANES && first + l < in.n_components; l++) {
-            const std::size_t component = static_cast<std::size_t>(first + l), at = component * dim;
-            const double spread = std::sqrt(in.precisions[component]);
-            for (int i = 0; i < in.dim; i++) {
-                double away = 0.0;
-                for (int k = 0; k <= i; k++) away += roots.row(i)[k].of[l] * in.noise[at + k];
-                out[at + i] = in.means[at + i] + away / spread;
-            }
-        }
-    }
-};
-
-}  // namespace
 
 void conjugate_posterior(const ConjugateInput& in, double* means, double* precisions, double* scales) {
     const std::size_t dim = static_cast<std::size_t>(in.dim);
@@ -188,27 +35,50 @@ void conjugate_posterior(const ConjugateInput& in, double* means, double* precis
 
 namespace {
 
+constexpr double MOST_THREADS = 16.0;
+
 // A thread takes as long to start as a million operations take.
 int useful_threads(const DrawInput& input, int threads) {
     const double dim = input.dim, operations = input.n_components * dim * dim * dim;
     return std::clamp(threads, 1, static_cast<int>(std::min(1.0 + operations * 1e-6, MOST_THREADS)));
 }
 
+double total(const Lanes& lanes) {
+    double sum = 0.0;
+    for (double value : lanes.of) sum += value;
+    return sum;
+}
+
 }  // namespace
 
-int draw_parameters(const DrawInput& input, int threads, double* means, double* covariances,
-                    double* whiteners) {
-    const int n_groups = (input.n_components + LANES - 1) / LANES;
+int draw_parameters(const Sweep& sweep, const DrawInput& input, int threads, const Drawn& out) {
+    const int n_groups = (input.n_components + GROUP - 1) / GROUP;
     threads = useful_threads(input, threads);
-    std::vector<Draw> draws(static_cast<std::size_t>(threads), Draw(input));
+    const std::size_t scratch = static_cast<std::size_t>(4 * triangle(0, input.dim));
+    std::vector<Lanes> scratches(static_cast<std::size_t>(threads) * scratch);
     std::atomic<int> failed{input.n_components};
     Crew(threads).loop(static_cast<std::size_t>(n_groups), [&](std::size_t group, int worker) {
-        Draw& draw = draws[static_cast<std::size_t>(worker)];
-        const int bad = draw.run(static_cast<int>(group) * LANES, means, covariances, whiteners);
-        for (int least = failed; bad != NONE && bad < least && !failed.compare_exchange_weak(least, bad);) {
+        Lanes* own = scratches.data() + static_cast<std::size_t>(worker) * scratch;
+        const int bad = sweep.draw_group(input, static_cast<int>(group) * GROUP, own, out);
+        for (int least = failed; bad >= 0 && bad < least && !failed.compare_exchange_weak(least, bad);) {
         }
     });
-    return failed == input.n_components ? NONE : failed.load();
+    return failed == input.n_components ? -1 : failed.load();
+}
+
+double sum_components(const Sweep& sweep, const ComponentsInput& input, double* precision, double* shift) {
+    const std::size_t dim = static_cast<std::size_t>(input.dim), size = dim * (dim + 1) / 2;
+    std::vector<Lanes> precisions(size), shifts(dim), scratch(size + 2 * dim);
+    Lanes spread{};
+    const LaneSums sums{precisions.data(), shifts.data(), &spread};
+    for (int first = 0; first < input.n_held; first += GROUP)
+        sweep.sum_group(input, first, scratch.data(), sums);
+    for (std::size_t a = 0, at = 0; a < dim; a++) {
+        shift[a] = total(shifts[a]);
+        for (std::size_t b = 0; b <= a; b++, at++)
+            precision[a * dim + b] = precision[b * dim + a] = total(precisions[at]);
+    }
+    return total(spread);
 }
 
 }  // namespace dpmix

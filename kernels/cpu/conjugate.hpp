@@ -1,13 +1,23 @@
-// The part of a sweep between its sums and its new parameters: normal inverse Wishart conditionals, and
-// draws from them given random numbers. All arrays are float64; K components, D channels.
+// The part of a sweep between its sums and its new parameters: sums over the components for their
+// hyperparameters, normal inverse Wishart conditionals, and draws from them given random numbers. All arrays are float64; K components, D channels.
 //
 // Every number is computed by the operations of dpmix/model/reference.py in their order, without fused
 // multiply-adds, so the bits are the same on every processor.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+
+#include "sweep.hpp"
 
 namespace dpmix {
+
+constexpr int GROUP = 8;  // components computed together, for every instruction set
+
+// A number of each component of a group.
+struct alignas(64) Lanes {
+    double of[GROUP];
+};
 
 // The statistics of labelled events (dpmix.model.mixture.Stats) and the prior's hyperparameters.
 struct ConjugateInput {
@@ -23,13 +33,34 @@ void conjugate_posterior(const ConjugateInput& input, double* means, double* pre
 // Conditionals of all components, and the random numbers of a draw.
 struct DrawInput {
     int n_components, dim;
+    const std::int64_t* order;  // [K]: the component at each place of the draw
     const double *means, *precisions, *scales;  // [K][D], [K], [K][D][D]: the lower triangles are read
     const double *normals, *gammas, *noise;  // [K][D][D]: strictly lower triangles are read; [K][D]; [K][D]
 };
 
-// Writes means [K][D], covariances [K][D][D] and whiteners [K][D][D] of a draw. Returns the first component
-// whose scale matrix is not positive definite to float64, or -1. Components are shared among `threads`.
-int draw_parameters(const DrawInput& input, int threads, double* means, double* covariances,
-                    double* whiteners);
+// A draw: means [K][D], covariances [K][D][D] and whiteners [K][D][D].
+struct Drawn {
+    double *means, *covariances, *whiteners;
+};
+
+// Draws all components, which `threads` share. Returns a component whose scale matrix is not positive definite
+// to float64, the one with the lowest number of those found, or -1.
+int draw_parameters(const Sweep& sweep, const DrawInput& input, int threads, const Drawn& out);
+
+// The components that hold events, by their numbers.
+struct ComponentsInput {
+    int n_held, dim;
+    const std::int64_t* held;
+    const double *means, *whiteners, *m;  // [K][D], [K][D][D]: the lower triangles are read; [D]
+};
+
+// Sums over the groups, for each lane: those of `sum_components`, precision as a triangle.
+struct LaneSums {
+    Lanes *precision, *shift, *spread;
+};
+
+// Writes sum_j Sigma_j^-1, [D][D], and sum_j Sigma_j^-1 (mu_j - m), [D]. Returns the sum of the squared
+// Mahalanobis distances of the means from m. The components of a lane are summed first, then the lanes.
+double sum_components(const Sweep& sweep, const ComponentsInput& input, double* precision, double* shift);
 
 }  // namespace dpmix

@@ -11,18 +11,15 @@ namespace dpmix {
 namespace {
 
 // Philox4x64-10: encrypts a counter of four words with a key of two.
-inline void encrypt(const std::uint64_t* counter, const std::uint64_t* key, std::uint64_t* out) {
+inline void encrypt(const std::uint64_t* counter, const std::uint64_t (&keys)[10][2], std::uint64_t* out) {
     __extension__ using Wide = unsigned __int128;
     std::uint64_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3];
-    std::uint64_t k0 = key[0], k1 = key[1];
-    for (int round = 0; round < 10; round++) {
+    for (const auto& key : keys) {
         const Wide first = Wide{0xD2E7470EE14C6C93u} * c0, second = Wide{0xCA5A826395121157u} * c2;
-        c0 = static_cast<std::uint64_t>(second >> 64) ^ c1 ^ k0;
+        c0 = static_cast<std::uint64_t>(second >> 64) ^ c1 ^ key[0];
         c1 = static_cast<std::uint64_t>(second);
-        c2 = static_cast<std::uint64_t>(first >> 64) ^ c3 ^ k1;
+        c2 = static_cast<std::uint64_t>(first >> 64) ^ c3 ^ key[1];
         c3 = static_cast<std::uint64_t>(first);
-        k0 += 0x9E3779B97F4A7C15u;
-        k1 += 0xBB67AE8584CAA73Bu;
     }
     out[0] = c0;
     out[1] = c1;
@@ -40,18 +37,24 @@ Generator& generator(void* state) { return *static_cast<Generator*>(state); }
 }  // namespace
 
 Generator::Generator(std::uint64_t key0, std::uint64_t key1, std::uint64_t counter1, std::uint64_t counter2)
-    : key_{key0, key1},
-      counter_{0, counter1, counter2, 0},
+    : counter_{0, counter1, counter2, 0},
       interface_{this, [](void* state) { return generator(state).word(); },
                  [](void* state) { return generator(state).half_word(); },
                  [](void* state) { return generator(state).uniform(); },
-                 [](void* state) { return generator(state).word(); }} {}
+                 [](void* state) { return generator(state).word(); }} {
+    for (auto& key : keys_) {
+        key[0] = key0;
+        key[1] = key1;
+        key0 += 0x9E3779B97F4A7C15u;
+        key1 += 0xBB67AE8584CAA73Bu;
+    }
+}
 
 void Generator::fill() {
     for (int word = 0; word < WORDS; word += 4) {
         for (int i = 0; i < 4 && ++counter_[i] == 0; i++) {
         }
-        encrypt(counter_, key_, words_ + word);
+        encrypt(counter_, keys_, words_ + word);
     }
     at_ = 0;
 }
@@ -112,6 +115,26 @@ void Generator::uniforms(double* out, std::size_t count) {
 
 void Generator::normals(double* out, std::size_t count) {
     for (std::size_t i = 0; i < count; i++) out[i] = normal();
+}
+
+// random_standard_gamma of NumPy's distributions.c: Marsaglia and Tsang (2000, ACM TOMS 26:363).
+void Generator::gammas(const double* shapes, double* out, std::size_t count) {
+    for (std::size_t i = 0; i < count; i++) {
+        const double b = shapes[i] - 1.0 / 3.0, c = 1.0 / std::sqrt(9.0 * b);
+        while (true) {
+            double x, root;
+            do {
+                x = normal();
+                root = 1.0 + c * x;
+            } while (root <= 0.0);
+            const double v = root * root * root, u = uniform(), squared = x * x;
+            if (u < 1.0 - 0.0331 * squared * squared ||
+                std::log(u) < 0.5 * x * x + b * (1.0 - v + std::log(v))) {
+                out[i] = b * v;
+                break;
+            }
+        }
+    }
 }
 
 NormalsAhead::NormalsAhead(Generator& generator, double* out, std::size_t count) {

@@ -24,7 +24,8 @@ struct BitGenerator {
 class Generator {
     static constexpr int WORDS = 1024;  // a block
     std::uint64_t words_[WORDS];
-    std::uint64_t key_[2], counter_[4];
+    std::uint64_t keys_[10][2];  // of each round
+    std::uint64_t counter_[4];
     int at_ = WORDS;
     bool has_half_ = false;
     std::uint32_t half_ = 0;
@@ -49,6 +50,9 @@ class Generator {
 
     // Writes standard normal numbers.
     void normals(double* out, std::size_t count);
+
+    // Writes gamma numbers of shapes above 1.
+    void gammas(const double* shapes, double* out, std::size_t count);
 };
 
 // Draws normal numbers of a generator in a thread of its own. Nothing else may use the generator, or what is

@@ -62,7 +62,7 @@ std::vector<std::string> isas() {
 
 const Sweep& sweep_named(const std::string& name) {
     for (const Sweep* sweep : sweeps()) {
-        if (sweep->name == name) return *sweep;
+        if (name.empty() || sweep->name == name) return *sweep;
     }
     throw std::invalid_argument("this processor does not have the instruction set " + name);
 }

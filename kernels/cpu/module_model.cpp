@@ -27,18 +27,34 @@ void posterior(In1 counts, In2 sums, In3 scatters, In2 centres, In1 m, double ga
                         means.data(), precisions.data(), scales.data());
 }
 
-int draw(In2 means, In1 precisions, In3 scales, In3 normals, In2 gammas, In2 noise, int threads,
-         Out2 new_means, Out3 covariances, Out3 whiteners) {
+int draw(In2 means, In1 precisions, In3 scales, In3 normals, In2 gammas, In2 noise, Ints order, int threads,
+         Out2 new_means, Out3 covariances, Out3 whiteners, const std::string& isa) {
+    const Sweep& sweep = sweep_named(isa);
     const nb::gil_scoped_release released;
     const int n_components = static_cast<int>(means.shape(0)), dim = static_cast<int>(means.shape(1));
-    return draw_parameters({n_components, dim, means.data(), precisions.data(), scales.data(), normals.data(),
-                            gammas.data(), noise.data()},
-                           threads, new_means.data(), covariances.data(), whiteners.data());
+    return draw_parameters(sweep,
+                           {n_components, dim, order.data(), means.data(), precisions.data(), scales.data(),
+                            normals.data(), gammas.data(), noise.data()},
+                           threads, {new_means.data(), covariances.data(), whiteners.data()});
+}
+
+double sums(Ints held, In2 means, In3 whiteners, In1 m, Out2 precision, Out1 shift, const std::string& isa) {
+    const Sweep& sweep = sweep_named(isa);
+    const nb::gil_scoped_release released;
+    return sum_components(sweep,
+                          {static_cast<int>(held.shape(0)), static_cast<int>(m.shape(0)), held.data(),
+                           means.data(), whiteners.data(), m.data()},
+                          precision.data(), shift.data());
 }
 
 void normals(Generator& generator, Out1 out) {
     const nb::gil_scoped_release released;
     generator.normals(out.data(), out.shape(0));
+}
+
+void gammas(Generator& generator, In1 shapes, Out1 out) {
+    const nb::gil_scoped_release released;
+    generator.gammas(shapes.data(), out.data(), out.shape(0));
 }
 
 void start_normals(NormalsAhead* own, Generator& generator, Out1 out) {
@@ -82,8 +98,10 @@ void bind_model(nb::module_& module) {
     module.def("posterior", &posterior, "counts"_a, "sums"_a, "scatters"_a, "centres"_a, "m"_a, "gamma"_a,
                "scale"_a, "means"_a.noconvert(), "precisions"_a.noconvert(), "scales"_a.noconvert());
     module.def("draw_parameters", &draw, "means"_a, "precisions"_a, "scales"_a, "normals"_a, "gammas"_a,
-               "noise"_a, "threads"_a, "new_means"_a.noconvert(), "covariances"_a.noconvert(),
-               "whiteners"_a.noconvert());
+               "noise"_a, "order"_a, "threads"_a, "new_means"_a.noconvert(), "covariances"_a.noconvert(),
+               "whiteners"_a.noconvert(), "isa"_a = "");
+    module.def("sum_components", &sums, "held"_a, "means"_a, "whiteners"_a, "m"_a, "precision"_a.noconvert(),
+               "shift"_a.noconvert(), "isa"_a = "");
     module.def("swap_any", &swap_any, "counts"_a.noconvert(), "order"_a.noconvert(), "log_weights"_a,
                "firsts"_a, "others"_a, "levels"_a);
     module.def("swap_with_sticks", &swap_with_sticks, "counts"_a.noconvert(), "order"_a.noconvert(),
@@ -97,6 +115,7 @@ void bind_model(nb::module_& module) {
              "counter1"_a, "counter2"_a)
         .def("uniforms", &uniforms, "out"_a.noconvert())
         .def("normals", &normals, "out"_a.noconvert())
+        .def("gammas", &gammas, "shapes"_a, "out"_a.noconvert())
         .def_prop_ro("capsule",
                      [](Generator& own) { return nb::capsule(own.bit_generator(), "BitGenerator"); });
     nb::class_<NormalsAhead>(module, "NormalsAhead")

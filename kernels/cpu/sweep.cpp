@@ -4,6 +4,7 @@
 // standard library is used: the linker keeps one copy of such a function, possibly that of a set which this
 // processor lacks.
 
+#include "conjugate_group.hpp"
 #include "divide.hpp"
 #include "draw.hpp"
 #include "exact_add.hpp"
@@ -53,6 +54,7 @@ void log_densities(const Mixture& mixture, const float* events, int count, float
 extern const Sweep DPMIX_JOIN(sweep_, DPMIX_SET);
 const Sweep DPMIX_JOIN(sweep_, DPMIX_SET) = {
     DPMIX_QUOTE(DPMIX_SET), draw_piece,  expect_piece,  memberships_piece, divide_piece,
-    component_moments,      add_numbers, log_densities, vecchia_piece,     update_posterior};
+    component_moments,      add_numbers, log_densities, vecchia_piece,     update_posterior,
+    draw_group,             sum_group};
 
 }  // namespace dpmix

@@ -143,6 +143,11 @@ struct Piece {
 struct Sums;          // exact.hpp
 struct VecchiaInput;  // vecchia.hpp
 struct VecchiaSums;
+struct DrawInput;  // conjugate.hpp
+struct Drawn;
+struct ComponentsInput;
+struct Lanes;
+struct LaneSums;
 
 // The code of one instruction set. draw and expect return the multiplications of whitening, per event of a
 // tile.
@@ -183,6 +188,13 @@ struct Sweep {
     // Adds the terms of new judgements to the posterior mean and variance of `count` consecutive events.
     void (*update_posterior)(const GaussianProcess&, const float* events, int count, float* mean,
                              float* variance, float* scratch);
+
+    // Draws the components at the places of a group, from `first` on, given scratch for four triangles. Returns
+    // the first one whose scale matrix is not positive definite to float64, or -1.
+    int (*draw_group)(const DrawInput&, int first, Lanes* scratch, const Drawn&);
+
+    // Adds a group of components to the sums, given scratch for a triangle and two rows.
+    void (*sum_group)(const ComponentsInput&, int first, Lanes* scratch, const LaneSums&);
 };
 
 // A far event in float64 (far.cpp): weights [K] relative to the best component, 0 below the floor.

@@ -55,11 +55,14 @@ def posterior_in_numpy(stats: Stats, hyper: object) -> Posterior:
     return Posterior(means, precisions, hyper.nu + len(hyper.m) + 1 + stats.counts, scales)  # type: ignore[attr-defined]
 
 
-def draw_in_numpy(conditional: Posterior, rng: np.random.Generator, threads: int = 1) -> Parameters:
+def draw_in_numpy(
+    conditional: Posterior, rng: np.random.Generator, threads: int = 1, order: Ints | None = None
+) -> Parameters:
     count, dim = conditional.means.shape
     normals = rng.standard_normal((count, dim, dim))
     gammas = rng.standard_gamma(0.5 * (conditional.dofs[:, None] - np.arange(dim)[::-1]))
-    return reference.draw_parameters(conditional, normals, gammas, rng.standard_normal((count, dim)))
+    drawn = reference.draw_parameters(conditional, normals, gammas, rng.standard_normal((count, dim)))
+    return drawn if order is None else Parameters(*(part[order] for part in drawn))
 
 
 @contextmanager
@@ -68,7 +71,7 @@ def numpy_form() -> Iterator[None]:
     with (
         mock.patch.object(normal_wishart, "posterior", posterior_in_numpy),
         mock.patch.object(normal_wishart, "draw_parameters", draw_in_numpy),
-        mock.patch.multiple(_cpu, **{name: getattr(reference, name) for name in SWAPS}),
+        mock.patch.multiple(_cpu, **{name: getattr(reference, name) for name in (*SWAPS, "sum_components")}),
     ):
         yield
 
@@ -94,6 +97,28 @@ def test_sweeps_have_the_bits_of_the_numpy_form(case: tuple[int, int, bool, floa
         assert all(np.array_equal(a, b) for a, b in zip(parts(native), parts(plain), strict=True))
         assert info[1:] == wanted[1:]
         assert np.array_equal(info.order, wanted.order)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("isa", _cpu.isas())
+@pytest.mark.parametrize(("n_components", "dim"), [(1, 1), (21, 5), (16, 30)])
+def test_every_instruction_set_has_the_same_bits(isa: str, n_components: int, dim: int) -> None:
+    stats, prior = stats_of(n_components, dim, True, 6), prior_of(dim)
+    conditional, rng = normal_wishart.posterior(stats, prior), np.random.default_rng(2)
+    normals, noise = rng.standard_normal((n_components, dim, dim)), rng.standard_normal((n_components, dim))
+    gammas = rng.standard_gamma(0.5 * (conditional.dofs[:, None] - np.arange(dim)[::-1]))
+    given = conditional.means, conditional.precisions, conditional.scales, normals, gammas, noise
+    drawn = Parameters(*(np.empty_like(part) for part in (noise, normals, normals)))
+    order = rng.permutation(n_components)
+    assert _cpu.draw_parameters(*given, order, 1, *drawn, isa) == -1
+    wanted = [part[order] for part in reference.draw_parameters(conditional, normals, gammas, noise)]
+    assert all(np.array_equal(a, b) for a, b in zip(drawn, wanted, strict=True))
+
+    held, results = np.flatnonzero(stats.counts > 0), []
+    for form, options in ((_cpu, (isa,)), (reference, ())):
+        precision, shift = np.empty((dim, dim)), np.empty(dim)
+        spread = form.sum_components(held, drawn.means, drawn.whiteners, prior.m, precision, shift, *options)
+        results.append([spread, *precision.ravel(), *shift])
+    assert results[0] == results[1]
 
 
 def test_no_events_at_all() -> None:
@@ -153,8 +178,8 @@ def test_the_fast_generator_draws_the_numbers_of_numpy(stream: Stream) -> None:
     counter = (stream.iteration << 64) + (Step.PARAMETERS << 128)
     slow = np.random.Generator(np.random.Philox(key=key, counter=counter))
     fast, step = stream.fast_step(Step.PARAMETERS), stream.step(Step.PARAMETERS)
-    shapes = np.geomspace(0.01, 1e9, 501)
-    for size in (1, 300_001, 7):
+    below, above = np.geomspace(0.01, 1e9, 501), 1.0 + np.geomspace(1e-9, 1e9, 1002).reshape(2, 501)
+    for size, shapes in ((1, below), (300_001, above), (7, below)):  # native code draws those above 1
         normals = fast.standard_normal((size,))
         assert np.array_equal(normals, slow.standard_normal(size))
         assert size < 1000 or np.abs(normals).max() > 3.66  # the tail

@@ -105,7 +105,7 @@ def _(right, stats, hyper):
 
 
 @instead_of(normal_wishart, "draw_parameters", "Bartlett's degrees of freedom in the wrong order")
-def _(right, conditional, rng, threads=1):
+def _(right, conditional, rng, threads=1, order=None):
     class Reversed:
         standard_normal = rng.standard_normal
 
@@ -113,7 +113,7 @@ def _(right, conditional, rng, threads=1):
         def standard_gamma(shapes):
             return rng.standard_gamma(shapes[:, ::-1])
 
-    return right(conditional, Reversed, threads)
+    return right(conditional, Reversed, threads, order)
 
 
 @contextmanager
@@ -145,11 +145,13 @@ def _kept() -> Iterator[None]:
         now.clear()
         return following
 
-    def draw_parameters(conditional, rng, threads=1):
-        drawn = right_draw(conditional, rng, threads)
+    def draw_parameters(conditional, rng, threads=1, order=None):
+        drawn = right_draw(conditional, rng, threads, order)
         if now:
+            places = slice(None) if order is None else order
+            empty = now["empty"][places]
             for values, name in zip(drawn, ("means", "covariances", "whiteners"), strict=True):
-                values[now["empty"]] = getattr(now["state"], name)[now["empty"]]
+                values[empty] = getattr(now["state"], name)[places][empty]
         return drawn
 
     with (
@@ -261,8 +263,8 @@ def _(right, components, nu, prior):
 
 
 @instead_of(hyperparameters, "summarise", "sums over components about 0 instead of m")
-def _(right, means, whiteners, m):
-    return right(means, whiteners, np.zeros_like(m))
+def _(right, means, whiteners, m, held=None):
+    return right(means, whiteners, np.zeros_like(m), held)
 
 
 # Samples (dpmix.model.cohort)
