@@ -8,8 +8,8 @@ mixtures.py. The events are those of one chunk, as the kernel sorts them.
 
 The model is the number of warp instructions over the rate at which an H200 issues them: 132 multiprocessors,
 four schedulers each, one instruction per cycle, 1.98 GHz. Instructions are those of the SASS for sm_90 (nvcc
-13.0, nvdisasm; D = 14), for a component and the 128 events of a warp. It has no term for latency, memory or
-launches, so it is a lower limit of the kernel's time, not a prediction.
+13.0, nvdisasm; D = 14), for a component and the 128 events of a warp (cuda_instructions.py). It has no term
+for latency, memory or launches, so it is a lower limit of the kernel's time, not a prediction.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ EVENTS_PER_WARP = 128
 KINDS: tuple[Kind, ...] = ("mix", "dp", "ovl")
 FLOOR = 4 * (14 * 15 // 2 + 2 * 14)  # multiply-adds and differences of a component and four events
 
-DENSE, WEIGHTED = 587, 60
+DENSE, WEIGHTED = 594, 60
 """Instructions of a component in draw_labels: the log density, and the weights if one event has weight."""
 AGAIN = 6 * 16 / (4 * 256)
 """Share of the second level of draw_labels: 6 groups of 16 components for a warp, one event per thread."""
