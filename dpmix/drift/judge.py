@@ -39,7 +39,7 @@ class Judgement:
     changes : tuple of int
         First blocks of the stretches after change points.
     range, low, high : float
-        Largest minus smallest value of the signal: median and 90% interval.
+        The signal where its mean is highest minus that where it is lowest: median and 90% interval.
     unsteady : bool [B]
         Blocks that certainly differ by more than the limit from the usual level.
     limit : float
@@ -105,8 +105,10 @@ def judge(
         level[start:stop] -= np.median(values[start:stop])
     prior = Prior.weak(float(times[-1] - times[0]), float(np.median(errors)))
     fitted = fit(make_points(times, level, errors), prior, correlation, threads)
-    mean, sd, paths = _signal(fitted, times, values, errors, stretches)
-    widths = paths.max(axis=1) - paths.min(axis=1)
+    mean, sd, shown, paths = _signal(fitted, times, values, errors, stretches)
+    # Not the largest minus the smallest value of each draw, to which the uncertainty of every block adds.
+    highest, lowest = np.argmax(mean[shown]), np.argmin(mean[shown])
+    widths = np.maximum(paths[:, highest] - paths[:, lowest], 0.0)
     low, middle, high = np.quantile(widths, [0.05, 0.5, 0.95]).tolist()
     usual = np.median(mean)
     unsteady = np.abs(mean - usual) - 1.6449 * sd > limit
@@ -128,21 +130,25 @@ def judge(
 
 def _signal(
     fitted: Fit, times: Array, values: Array, errors: Array, stretches: list[tuple[int, int]]
-) -> tuple[Array, Array, Array]:
-    """Return mean [B] and sd [B] of the signal at the blocks, and draws of it at some of them [PATHS, k]."""
+) -> tuple[Array, Array, Ints, Array]:
+    """Return mean [B] and sd [B] of the signal at the blocks, and draws of it at some of them.
+
+    These are the k blocks of the third array, int64 [k]; the draws are float64 [PATHS, k].
+    """
     random = np.random.default_rng(1)
     mean, sd, paths = np.empty(len(times)), np.empty(len(times)), []
-    shown = set(_some(len(times)).tolist())
+    some, shown = set(_some(len(times)).tolist()), []
     for start, stop in stretches:
         points = make_points(times[start:stop], values[start:stop], errors[start:stop])
         own, cov = joint_posterior(points, fitted, times[start:stop])
         mean[start:stop], sd[start:stop] = own, np.sqrt(np.diag(cov))
-        inside = [k - start for k in range(start, stop) if k in shown] or [0]
+        inside = [k - start for k in range(start, stop) if k in some] or [0]
         # Eigenvalues: the covariance of near times is singular to rounding.
         roots, vectors = np.linalg.eigh(cov[np.ix_(inside, inside)])
         half = vectors * np.sqrt(np.maximum(roots, 0.0))
+        shown += [start + k for k in inside]
         paths.append(own[inside] + random.standard_normal((PATHS, len(inside))) @ half.T)
-    return mean, sd, np.concatenate(paths, axis=1)
+    return mean, sd, np.array(shown), np.concatenate(paths, axis=1)
 
 
 def _some(count: int) -> Ints:

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dpmix.cli import main
+from dpmix.drift.judge import judge
 from dpmix.drift.steps import PENALTY, SHORTEST, change_points, noise_sd
 from dpmix.inputs.recording import Recording, study, time_problem
 from dpmix.inputs.sources import source_of_array
@@ -100,6 +101,17 @@ def test_faults_are_found_where_they_are(fault: str, verdicts: tuple[str, ...]) 
         drifted = found.channels[0]  # from 0.8 to -0.15 standard deviations; the spread is about 1.04
         assert drifted.low < 0.95 / 1.04 < drifted.high
         assert not drifted.changes
+
+
+@pytest.mark.parametrize("size", [0.0, 0.6])
+def test_the_interval_of_the_range_holds_the_true_one(size: float) -> None:
+    """The largest minus the smallest value of draws would be too high in every steady recording."""
+    random, times, held = np.random.default_rng(3), np.linspace(0.0, 100.0, 80), 0
+    for _ in range(30):
+        signal = size * np.sin(times / random.uniform(15.0, 30.0) + random.uniform(0.0, 6.0))
+        found = judge("a", times, signal + 0.1 * random.standard_normal(80), np.full(80, 0.1))
+        held += found.low <= np.ptp(signal) <= found.high
+    assert held >= 21  # of 30, by intervals of 90%: fewer in less than one of 2,000 runs
 
 
 def test_threads_do_not_change_a_bit_of_a_judgement() -> None:
