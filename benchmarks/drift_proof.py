@@ -240,7 +240,9 @@ def main() -> None:
     stretches = [
         (c, size, seed, n_events) for c, (_, sizes) in CASES.items() for size in sizes for seed in seeds
     ]
-    signals = [(kind, seed, n_events) for kind in ("smooth", "step", "steady") for seed in range(1, 4 * files + 1)]
+    signals = [
+        (kind, seed, n_events) for kind in ("smooth", "step", "steady") for seed in range(1, 4 * files + 1)
+    ]
     gates = [(size, seed, GATE_EVENTS) for size in GATE_SIZES for seed in range(1, GATE_SEEDS + 1)]
     with ProcessPoolExecutor(2) as pool:
         results = {

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from dpmix.errors import DpmixError
+from dpmix.inputs.event_times import read_times, time_channel, time_problem
 from dpmix.inputs.opening import FOLDER_SUFFIXES, open_source
-from dpmix.inputs.recording import read_times, time_channel, time_problem
 from dpmix.inputs.sources import Source
 from dpmix.inputs.storage import Storage
 from dpmix.system.run_marker import is_run_file

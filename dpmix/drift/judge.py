@@ -13,12 +13,10 @@ from dpmix.drift.fit import Fit, Prior, fit
 from dpmix.drift.likelihood import make_points
 from dpmix.drift.posterior import joint_posterior
 from dpmix.drift.steps import change_points, jumps, noise_sd
+from dpmix.drift.summaries import LIMIT
 from dpmix.model.mixture import Array, Ints
 
 Verdict = Literal["steady", "unsure", "drift", "steps"]
-
-LIMIT = 0.2
-"""Spreads: a smaller change of a channel is called steady. Populations are several spreads wide or apart."""
 
 PATHS = 400
 MOST_TIMES = 200

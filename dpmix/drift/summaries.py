@@ -12,6 +12,9 @@ from dpmix.model.mixture import Array, Floats, Ints
 SMALLEST_BLOCK = 200
 """Events. In smaller blocks the median jumps between two populations of nearly half of the events each."""
 
+LIMIT = 0.2
+"""Spreads: a smaller change of a channel is called steady. Populations are several spreads wide or apart."""
+
 MOST_BLOCKS = 1_024
 """A block is then a thousandth of the recording, shorter than what a person would cut out by hand."""
 
@@ -78,3 +81,9 @@ def summarise(values: Floats | Array, times: Array, starts: Ints) -> Blocks:
         middle[b] = np.median(times[start:stop])
     errors = np.broadcast_to(widths.mean(axis=0), medians.shape)
     return Blocks(starts, middle, medians, errors)
+
+
+def spread_of(values: Array | Floats) -> Array:
+    """Return half the distance from the 16% to the 84% quantile of each channel, float64 [D]."""
+    low, high = np.quantile(values, [0.16, 0.84], axis=0)
+    return np.asarray(0.5 * (high - low))

@@ -1,33 +1,29 @@
-"""A recording as a whole: its time, the blocks of its channels, its event rate, and what they show."""
+"""A recording as a whole: the blocks of its channels, its event rate, and what they show."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
 from dpmix.config.data import DataConfig
-from dpmix.drift.judge import LIMIT, Judgement, judge
-from dpmix.drift.summaries import SMALLEST_BLOCK, Blocks, block_starts, summarise
+from dpmix.drift.judge import Judgement, judge
+from dpmix.drift.summaries import LIMIT, SMALLEST_BLOCK, Blocks, block_starts, spread_of, summarise
 from dpmix.errors import DataError
-from dpmix.inputs.channel_names import why_not_measured
 from dpmix.inputs.default_channels import some_rows
+from dpmix.inputs.event_times import READ_EVENTS, By, times_of
 from dpmix.inputs.file_plans import FilePlan, plan_files
 from dpmix.inputs.sources import Source
 from dpmix.inputs.suggest import suggest
 from dpmix.inputs.transforms import Transform
-from dpmix.model.mixture import Array, Floats
+from dpmix.model.mixture import Array
 from dpmix.system.cores import usable_cores
 from dpmix.system.progress import ProgressLog
-
-By = Literal["time", "event"]
 
 RATE = "event rate"
 RATE_LIMIT = 0.4
@@ -35,13 +31,6 @@ RATE_LIMIT = 0.4
 
 BIN_EVENTS = 50
 """Mean number of events of a bin of time, at least."""
-
-FEWEST_TIMES = 20
-READ_EVENTS = 65_536
-
-
-class NoTimeError(DataError):
-    """A file has no usable time. The message says why, and the caller what to do."""
 
 
 @dataclass(frozen=True)
@@ -178,55 +167,6 @@ def rate_of(values: Array) -> Array:
     return np.asarray((0.5 * np.maximum(values + 1.0, 0.0)) ** 2)
 
 
-def times_of(source: Source, by: By = "time") -> Array:
-    """Return the time or number of each event, float64 [N], ascending.
-
-    Raises
-    ------
-    NoTimeError
-        The file has no usable time.
-    """
-    if by == "event":
-        return np.arange(source.n_events, dtype=np.float64)
-    channel = time_channel(source)
-    if channel is None:
-        raise NoTimeError(f"{source.name}: has no channel of time")
-    times = read_times(source, channel)
-    if problem := time_problem(times):
-        raise NoTimeError(f"{source.name}: {source.channels[channel]} {problem}")
-    return times
-
-
-def time_channel(source: Source) -> int | None:
-    """Return the number of the channel of time in a file, None without one."""
-    channels = enumerate(source.details)
-    return next((k for k, one in channels if one.numeric and why_not_measured(one) == "time"), None)
-
-
-def read_times(source: Source, channel: int) -> Array:
-    """Return a channel of all events, float64 [N], reading them piece by piece."""
-    pieces = [source.read(start, stop, [channel])[:, 0] for start, stop in _stretches(source.n_events)]
-    return np.concatenate(pieces or [np.empty(0, np.float32)]).astype(np.float64)
-
-
-def time_problem(times: Array) -> str:
-    """Return why times, float64 [N], cannot be used, "" if they can."""
-    if not np.isfinite(times).all():
-        return f"has {int((~np.isfinite(times)).sum())} values that are not finite"
-    falls = np.flatnonzero(np.diff(times) < 0)
-    if len(times) and times.min() == times.max():
-        return f"is constant: {times[0]:g}"
-    if len(falls):
-        depth = (times[falls] - times[falls + 1]).min()
-        if depth > 0.5 * (times.max() - times.min()):
-            return f"wraps or starts again after event {falls[0] + 1} ({len(falls)} times in all)"
-        return f"is not sorted: it falls {len(falls)} times, first after event {falls[0] + 1}"
-    different = int((np.diff(times) > 0).sum()) + 1
-    if different < FEWEST_TIMES:
-        return f"repeats: {different} different values in {len(times)} events, need {FEWEST_TIMES}"
-    return ""
-
-
 def _channels(source: Source) -> tuple[FilePlan, list[str], list[Transform]]:
     """Return how to read the channels, uncompensated: the markers of the default config, and scatter."""
     settings = suggest([source], "none").channels
@@ -238,22 +178,10 @@ def _channels(source: Source) -> tuple[FilePlan, list[str], list[Transform]]:
     return plans[0], names, transforms
 
 
-def _stretches(n_events: int) -> Iterator[tuple[int, int]]:
-    """Yield the bounds of consecutive events that are read together."""
-    for start in range(0, n_events, READ_EVENTS):
-        yield start, min(start + READ_EVENTS, n_events)
-
-
 def _read(plan: FilePlan, transforms: list[Transform], start: int, stop: int) -> Array:
     """Read events on the scale of the sampler before it is standardised, float64 [M, D]."""
     raw = plan.read(start, stop, None)[1]
     return np.column_stack([one.apply(raw[:, j]) for j, one in enumerate(transforms)])
-
-
-def spread_of(values: Array | Floats) -> Array:
-    """Return half the distance from the 16% to the 84% quantile of each channel, float64 [D]."""
-    low, high = np.quantile(values, [0.16, 0.84], axis=0)
-    return np.asarray(0.5 * (high - low))
 
 
 def _blocks(source: Source, plan: FilePlan, transforms: list[Transform], times: Array) -> Blocks:

@@ -13,12 +13,13 @@ import numpy as np
 
 from dpmix.config.data import DataConfig
 from dpmix.drift.judge import judge
-from dpmix.drift.summaries import SMALLEST_BLOCK, block_starts, summarise
+from dpmix.drift.summaries import SMALLEST_BLOCK, block_starts, spread_of, summarise
 from dpmix.errors import DataError
 from dpmix.inputs.blocks import blocks
+from dpmix.inputs.event_times import times_of
 from dpmix.inputs.gather import Gathered
 from dpmix.inputs.parent_gate import ParentGate, with_rows
-from dpmix.inputs.recording import spread_of, study, times_of
+from dpmix.inputs.recording import study
 from dpmix.inputs.sources import Source
 from dpmix.inputs.transforms import Scaling
 from dpmix.model.mixture import Array, Floats

@@ -13,7 +13,8 @@ from dpmix.errors import DataError
 from dpmix.inputs import mass
 from dpmix.inputs.channels import same_channels
 from dpmix.inputs.compensation import own_matrix
-from dpmix.inputs.default_channels import describe_reasons, reasons_to_leave_out, some_rows
+from dpmix.inputs.default_channels import Rows, describe_reasons, reasons_to_leave_out, some_rows
+from dpmix.inputs.event_times import first_look
 from dpmix.inputs.file_plans import FilePlan, plan_files
 from dpmix.inputs.fitting import Seen, fitting_method, kind_of, make_transforms
 from dpmix.inputs.marker_names import Spelling, absences, spellings
@@ -103,11 +104,17 @@ def suggest(sources: Sequence[Source], compensation: str = "auto", base: Path = 
         notes += why
     settings = DataConfig(files=["-"], compensation=compensation)
     plans, _ = plan_files(settings, base, sources, chosen)
-    raw = _read_raw(plans)
+    rows = some_rows(sources)
+    parts = _read_raw(plans, rows)
+    raw = np.concatenate(parts)
     transforms = make_transforms(
         [TransformConfig()] * len(taken), plans, Seen(raw, raw.max(0)), settings.linearize
     )
     notes += _mass_notes(first, raw)
+    names = [first.details[k].marker or first.details[k].detector for k in taken]
+    for source, own, part in zip(sources, rows, parts, strict=True):
+        values = np.column_stack([one.apply(part[:, j]) for j, one in enumerate(transforms)])
+        notes += [line for line in [first_look(source, own, names, values)] if line]
     return Settings(
         tuple(_suggestions(first, reasons, dict(zip(taken, transforms, strict=True)))),
         compensation,
@@ -116,21 +123,19 @@ def suggest(sources: Sequence[Source], compensation: str = "auto", base: Path = 
     )
 
 
-def _read_raw(plans: Sequence[FilePlan]) -> Array:
-    """Read a bounded number of events of the chosen channels, linearized and compensated, float64 [M, D]."""
-    sources = [plan.source for plan in plans]
+def _read_raw(plans: Sequence[FilePlan], rows: Sequence[Sequence[Rows]]) -> list[Array]:
+    """Read stretches of the chosen channels of each file, linearized and compensated, float64 [M, D] each."""
     parts = [
-        plan.read(start, stop, None)[1]
-        for plan, stretches in zip(plans, some_rows(sources), strict=True)
-        for start, stop in stretches
+        np.concatenate([plan.read(*stretch, None)[1] for stretch in own] or [np.empty((0, len(plan.chosen)))])
+        for plan, own in zip(plans, rows, strict=True)
     ]
-    raw = np.concatenate(parts)
-    if not np.isfinite(raw).all():
-        raise DataError(
-            f"{sources[0].name}: values that are not finite after compensation, which needs a channel with "
-            "such values; remove these events, or give --compensation none"
-        )
-    return raw
+    for plan, part in zip(plans, parts, strict=True):
+        if not np.isfinite(part).all():
+            raise DataError(
+                f"{plan.source.name}: values that are not finite after compensation, which needs a channel "
+                "with such values; remove these events, or give --compensation none"
+            )
+    return parts
 
 
 def describe_only(source: Source) -> tuple[list[Suggestion], str]:

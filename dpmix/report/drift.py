@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpmix.drift.judge import LIMIT
+from dpmix.drift.summaries import LIMIT
 from dpmix.errors import DataError
+from dpmix.inputs.event_times import By, NoTimeError
 from dpmix.inputs.opening import find_places, open_places
-from dpmix.inputs.recording import By, NoTimeError, Recording, study
+from dpmix.inputs.recording import Recording, study
 from dpmix.report import drift_page
 from dpmix.report.drift_figure import png
 from dpmix.system.files import check_outputs, csv_text, replacing, write_text, writing

@@ -13,7 +13,8 @@ from click.testing import CliRunner, Result
 from dpmix.cli import main
 from dpmix.drift.judge import judge
 from dpmix.drift.steps import PENALTY, SHORTEST, change_points, noise_sd
-from dpmix.inputs.recording import Recording, study, time_problem
+from dpmix.inputs.event_times import time_problem
+from dpmix.inputs.recording import Recording, study
 from dpmix.inputs.sources import source_of_array
 from dpmix.model.mixture import Array
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +53,31 @@ def test_reports_change_nothing_but_the_warnings(files: Path) -> None:
     assert " in unsteady stretches: FSC-H (steps, " in bubble
     assert plain.data_hash == told.data_hash
     np.testing.assert_array_equal(plain.values, told.values)
+
+
+def test_init_says_what_changes_over_time(files: Path) -> None:
+    """A first look without SciPy, which would take longer to load than the look itself."""
+    heads = {name: first_lines(files / f"{name}.fcs") for name in ("steady", "slow")}
+    assert "over time" not in heads["steady"]
+    (line,) = [line for line in heads["slow"].splitlines() if "over time" in line]
+    assert line.startswith("# slow.fcs: CD3 (0.3) changes over time (in units of the channel's spread); ")
+    assert line.endswith("look at it with dpmix drift, then choose data.time: drop or correct, or leave it")
+    slow = "{'scipy.linalg', 'dpmix.drift.judge'}"
+    check = f"import sys, dpmix.inputs.suggest; print(sorted({slow} & {{*sys.modules}}))"
+    found = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+def test_init_says_why_time_is_of_no_use(tmp_path: Path) -> None:
+    sample = made("steady")
+    sample.events[:, -1] = sample.events[::-1, -1]
+    sample.write(tmp_path / "back.fcs")
+    assert "# back.fcs: Time is not sorted: it falls " in first_lines(tmp_path / "back.fcs")
+
+
+def first_lines(path: Path) -> str:
+    """Return what `dpmix init` says about a file, above the keys."""
+    return CliRunner().invoke(main, ["init", str(path)], catch_exceptions=False).stdout.split("\n\n")[0]
 
 
 def test_unsteady_events_are_dropped_and_counted(files: Path) -> None:

@@ -819,9 +819,11 @@ def test_gate_says_whether_chains_agree(
     _, head, *lines = result.stdout.splitlines()[:-2]
     assert head.split() == ["90%", "interval", "R-hat", "ESS", "phenotype"]
     for row, line in zip(table.itertuples(), lines, strict=True):
-        assert line.startswith(
-            f"  {row.population:3d}  {row.proportion:7.2%} ({row.low:.2%} to {row.high:.2%})"
-        )
+        assert re.match(r"  +\d+ {2,}\d+\.\d\d% \(\d+\.\d\d% to \d+\.\d\d%\)", line)
+        population, *shares = (float(number) for number in re.findall(r"[\d.]+", line)[:4])
+        assert population == row.population
+        # The table has six digits: a half may be rounded up in one and down in the other.
+        assert shares == pytest.approx([100 * x for x in (row.proportion, row.low, row.high)], abs=0.0051)
         assert line.endswith(f"  {row.rhat:5.2f}  {labels.effective_size(row.ess):>4}  {row.phenotype}")
         assert line.index(row.phenotype) == head.index("phenotype")
     assert "disagree" not in result.stderr

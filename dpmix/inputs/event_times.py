@@ -1,0 +1,120 @@
+"""The time of each event: its channel, what is wrong with it, and a first look at what changes over it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import numpy as np
+
+from dpmix.drift.summaries import LIMIT, SMALLEST_BLOCK, spread_of, summarise
+from dpmix.errors import DataError
+from dpmix.inputs.channel_names import why_not_measured
+from dpmix.inputs.default_channels import Rows
+from dpmix.inputs.sources import Source
+from dpmix.model.mixture import Array
+
+By = Literal["time", "event"]
+
+FEWEST_TIMES = 20
+READ_EVENTS = 65_536
+
+PARTS = 20
+CERTAIN = 6.0
+"""Parts of a recording at a first look, and standard errors that the range of their medians must exceed.
+
+Of 20 equal normal variates, the range is above 6 standard deviations once in a thousand times.
+"""
+
+
+class NoTimeError(DataError):
+    """A file has no usable time. The message says why, and the caller what to do."""
+
+
+def times_of(source: Source, by: By = "time") -> Array:
+    """Return the time or number of each event, float64 [N], ascending.
+
+    Raises
+    ------
+    NoTimeError
+        The file has no usable time.
+    """
+    if by == "event":
+        return np.arange(source.n_events, dtype=np.float64)
+    channel = time_channel(source)
+    if channel is None:
+        raise NoTimeError(f"{source.name}: has no channel of time")
+    times = read_times(source, channel)
+    if problem := time_problem(times):
+        raise NoTimeError(f"{source.name}: {source.channels[channel]} {problem}")
+    return times
+
+
+def time_channel(source: Source) -> int | None:
+    """Return the number of the channel of time in a file, None without one."""
+    channels = enumerate(source.details)
+    return next((k for k, one in channels if one.numeric and why_not_measured(one) == "time"), None)
+
+
+def read_times(source: Source, channel: int) -> Array:
+    """Return a channel of all events, float64 [N], reading them piece by piece."""
+    pieces = [source.read(start, stop, [channel])[:, 0] for start, stop in _stretches(source.n_events)]
+    return np.concatenate(pieces or [np.empty(0, np.float32)]).astype(np.float64)
+
+
+def time_problem(times: Array) -> str:
+    """Return why times, float64 [N], cannot be used, "" if they can."""
+    if not np.isfinite(times).all():
+        return f"has {int((~np.isfinite(times)).sum())} values that are not finite"
+    falls = np.flatnonzero(np.diff(times) < 0)
+    if len(times) and times.min() == times.max():
+        return f"is constant: {times[0]:g}"
+    if len(falls):
+        depth = (times[falls] - times[falls + 1]).min()
+        if depth > 0.5 * (times.max() - times.min()):
+            return f"wraps or starts again after event {falls[0] + 1} ({len(falls)} times in all)"
+        return f"is not sorted: it falls {len(falls)} times, first after event {falls[0] + 1}"
+    different = int((np.diff(times) > 0).sum()) + 1
+    if different < FEWEST_TIMES:
+        return f"repeats: {different} different values in {len(times)} events, need {FEWEST_TIMES}"
+    return ""
+
+
+def _stretches(n_events: int) -> Iterator[tuple[int, int]]:
+    """Yield the bounds of consecutive events that are read together."""
+    for start in range(0, n_events, READ_EVENTS):
+        yield start, min(start + READ_EVENTS, n_events)
+
+
+def first_look(source: Source, rows: Sequence[Rows], names: Sequence[str], values: Array) -> str:
+    """Return a line about the channels that change over time, "" without any. `dpmix drift` looks closely.
+
+    Parameters
+    ----------
+    source : Source
+    rows : sequence of (int, int)
+        Stretches of the file that were read.
+    names : sequence of str
+        Of D channels.
+    values : float64 [M, D]
+        Their transformed values in these stretches.
+    """
+    channel = time_channel(source)
+    if channel is None or len(values) < PARTS * SMALLEST_BLOCK:
+        return ""
+    times = np.concatenate([source.read(start, stop, [channel])[:, 0] for start, stop in rows])
+    if problem := time_problem(times.astype(np.float64)):
+        return f"{source.name}: {source.channels[channel]} {problem}"
+    found = summarise(values, times, np.linspace(0, len(values), PARTS + 1).astype(np.int64))
+    spread = np.maximum(spread_of(values), np.finfo(float).tiny)
+    ranges = np.ptp(found.medians, axis=0) / spread
+    bad = np.flatnonzero(ranges - CERTAIN * found.errors[0] / spread > LIMIT)
+    if not len(bad):
+        return ""
+    shown = ", ".join(f"{names[j]} ({ranges[j]:.1f})" for j in bad[np.argsort(-ranges[bad])][:3])
+    more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
+    changes = "changes" if len(bad) == 1 else "change"
+    return (
+        f"{source.name}: {shown}{more} {changes} over time (in units of the channel's spread); look at it with "
+        "dpmix drift, then choose data.time: drop or correct, or leave it"
+    )
