@@ -115,6 +115,6 @@ def first_look(source: Source, rows: Sequence[Rows], names: Sequence[str], value
     more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
     changes = "changes" if len(bad) == 1 else "change"
     return (
-        f"{source.name}: {shown}{more} {changes} over time (in units of the channel's spread); look at it with "
-        "dpmix drift, then choose data.time: drop or correct, or leave it"
+        f"{source.name}: {shown}{more} {changes} over time (in units of the channel's spread); look at it "
+        "with dpmix drift, then choose data.time: drop or correct, or leave it"
     )
