@@ -66,12 +66,20 @@ class Design:
     formula : str
     table : mapping of str to S values
         Columns of the table of samples; numbers where all cells are numbers.
+    columns, terms, scales : tuple of str
+        Names of the fixed columns, of the terms (1 | column), and of the columns of variability.
+    units : float64 [C]
+        What a fixed column was divided by, after its mean was subtracted.
     """
 
     predictors: Predictors
     contrasts: tuple[Contrast, ...]
     formula: str
     table: Table
+    columns: tuple[str, ...]
+    terms: tuple[str, ...]
+    scales: tuple[str, ...]
+    units: Array
 
 
 def read_design(path: Path, samples: Sequence[str]) -> dict[str, list[str]]:
@@ -148,7 +156,7 @@ def make_design(
     scales = _matrices("--variability", variability, table, samples) if variability else None
     if scales is not None and scales.group is not None and scales.group.terms:
         raise ConfigError(["--variability: found (1 | ...), need columns without random effects"])
-    spread = _fixed(scales)[0] if scales is not None else np.zeros((len(samples), 0))
+    spread, spread_names = _fixed(scales) if scales is not None else (np.zeros((len(samples), 0)), [])
     used = [name for name in table if name in _variables(matrices)]
     _check_rank(fixed, fixed_names, len(samples))
     named = [_contrast(name, table, used, matrices, scales) for name in contrasts]
@@ -158,7 +166,8 @@ def make_design(
         replace(c, first=(c.first - centre) / unit, second=(c.second - centre) / unit) for c in named
     )
     predictors = Predictors((fixed - centre) / unit, random, terms, spread - spread.mean(axis=0))
-    return Design(predictors, made, formula, table)
+    term_names = tuple(matrices.group.terms) if matrices.group is not None else ()
+    return Design(predictors, made, formula, table, tuple(fixed_names), term_names, tuple(spread_names), unit)
 
 
 def _has_column(path: Path, column: str) -> bool:

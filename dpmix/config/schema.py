@@ -120,7 +120,7 @@ class ModelConfig(Section):
         "pooled",
         "pooled: all samples have the same weights of the components. hierarchical: each sample has its own, "
         "which vary about common weights (hierarchical Dirichlet process); needs the CPU or the cluster "
-        "engine, mcmc.split_merge: 0 and at least two samples. See docs/explanation/model.md.",
+        "engine and at least two samples. See docs/explanation/model.md.",
         "the model of one sample; hierarchical is for cohorts of samples whose proportions differ",
     )
     shifts: str = key(
@@ -233,7 +233,8 @@ class McmcConfig(Section):
     split_merge: int = key(
         10,
         "Sweeps between rounds of split-merge moves, which propose to divide the events of one component "
-        "between two, or to join those of two; 0: no such moves.",
+        "between two, or to join those of two; 0: no such moves, the default with model.samples: hierarchical, "
+        "which has none.",
         "sweeps that move one event at a time rarely find a split; a round costs about one sweep",
         ge=0,
         le=2**31,
@@ -323,6 +324,13 @@ class Config(Section):
     engine: EngineConfig = EngineConfig()
     output: OutputConfig = OutputConfig()
     seed: int = key(1, "Seed of all random numbers: the same seed gives the same draws.", ge=0, le=2**64 - 1)
+
+    @model_validator(mode="after")
+    def _hierarchical_has_no_split_merge(self) -> Config:
+        if self.model.samples == "hierarchical" and "split_merge" not in self.mcmc.model_fields_set:
+            # The model is frozen for its users, not for its validation.
+            object.__setattr__(self, "mcmc", self.mcmc.model_copy(update={"split_merge": 0}))
+        return self
 
 
 @cache

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from dpmix.association.design import make_design, read_design
-from dpmix.association.effects import Effects
+from dpmix.association.effects import ABUNDANCE, EXPRESSION, Effects
 from dpmix.association.sampling import find_device
 from dpmix.association.study import Study, approximation, run_study, sampler
 from dpmix.errors import ConfigError
@@ -21,6 +22,7 @@ from dpmix.system.files import check_outputs, csv_text, replacing, write_text, w
 
 log = logging.getLogger("dpmix")
 
+FIRST_DIMENSIONS = {"weight": ["sample"], "beta": ["column"], "gamma": ["scale"], "omega": ["term"]}
 TABLE, OUTLIERS, MODEL, PAGE = "associations.csv", "outliers.csv", "posterior.nc", "report.html"
 FALSE_SHARE = 0.05
 WORST_R_HAT = 1.05
@@ -164,22 +166,39 @@ def write_model(path: Path, study: Study) -> None:
 
     posterior, dims = {}, {}
     for measure, fit in study.fits.items():
-        response = "population" if measure == "abundance" else "response"
+        response = "population" if measure == ABUNDANCE else "response"
         for name, values in fit.draws.items():
-            if values.size and name not in ("rate", "omega"):
-                key = name if measure == "abundance" else f"{measure}_{name}"
+            if values.size and name != "rate":
+                key = name if measure == ABUNDANCE else f"{measure}_{name}"
                 posterior[key] = values
-                dims[key] = [
-                    *{"weight": ["sample"], "beta": ["column"], "gamma": ["scale"]}.get(name, []),
-                    response,
-                ]
-    coords = {
-        "sample": list(study.draws.samples),
-        "population": list(range(1, len(study.draws.phenotypes) + 1)),
-    }
-    data = arviz.from_dict(posterior=posterior, coords=coords, dims=dims)
+                dims[key] = [*FIRST_DIMENSIONS.get(name, []), response]
+    data = arviz.from_dict(
+        posterior=posterior,
+        constant_data={"column_unit": study.design.units},
+        coords=_coordinates(study),
+        dims=dims | {"column_unit": ["column"]},
+    )
+    data.posterior["phenotype"] = ("population", list(study.draws.phenotypes))
     data.posterior.attrs.update(
         formula=study.design.formula, contrasts=[c.name for c in study.design.contrasts]
     )
     with writing(path), replacing(path) as temporary:
         data.to_netcdf(str(temporary), engine="h5netcdf")
+
+
+def _coordinates(study: Study) -> dict[str, list[Any]]:
+    """Return the names along the dimensions of the posterior."""
+    design, draws = study.design, study.draws
+    measured = [effects for effects in study.effects if effects.measure == EXPRESSION][:1]
+    return {
+        "sample": list(draws.samples),
+        "population": list(range(1, len(draws.phenotypes) + 1)),
+        "column": list(design.columns),
+        "scale": list(design.scales),
+        "term": list(design.terms),
+        "response": [
+            f"{population + 1} {draws.channels[channel]}"
+            for effects in measured
+            for population, channel in zip(effects.populations, effects.channels, strict=True)
+        ],
+    }

@@ -6,17 +6,20 @@ import csv
 import sys
 from pathlib import Path
 
+import arviz
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from dpmix.association.design import make_design
 from dpmix.association.effects import Effects
-from dpmix.association.sampling import find_device
+from dpmix.association.model import Predictors, Responses
+from dpmix.association.sampling import Fit, find_device
 from dpmix.association.study import Study, approximation, count_responses, run_study, sampler
 from dpmix.cli import main
 from dpmix.errors import ConfigError
 from dpmix.populations.sample_draws import SampleDraws, medians
+from dpmix.report.associate import write_model
 
 Array = np.ndarray
 
@@ -136,6 +139,37 @@ def test_the_command(tmp_path: Path) -> None:
     again = CliRunner().invoke(main, ["associate", str(tmp_path), *options])
     assert again.exit_code == 2
     assert "exist already" in again.output
+
+
+def test_the_posterior_has_names_for_arviz(tmp_path: Path) -> None:
+    draws = cohort()
+    age = [str(20 + k) for k in range(N_SAMPLES)]
+    donors = [f"d{k // 2}" for k in range(N_SAMPLES)]
+    columns = {"group": GROUPS, "age": age, "donor": donors}
+    design = make_design(
+        columns, draws.samples, "~ group + age + (1 | donor)", ["treated - control"], "~ age"
+    )
+    study = run_study(draws, design, stand_in, 1.1, with_expression=True)
+    write_model(tmp_path / "posterior.nc", study)
+    read = arviz.from_netcdf(tmp_path / "posterior.nc")
+    found = read.posterior
+    assert found.beta.dims == ("chain", "draw", "column", "population")
+    assert list(found.column.values) == ["group[treated]", "age"]
+    assert found.sel(population=CHANGED + 1).phenotype.item() == f"CD{CHANGED}+"
+    assert found.weight.sel(sample="s3").shape == (2, 7, 8)
+    assert found.omega.sel(term="1|donor").shape == (2, 7, 8)
+    assert found.gamma.sel(scale="age").shape == (2, 7, 8)
+    assert found.expression_beta.sel(response="6 CD2", column="age").shape == (2, 7)
+    assert read.constant_data.column_unit.sel(column="group[treated]") == 1.0
+    assert list(arviz.summary(read, var_names=["beta"]).index[:1]) == ["beta[group[treated], 1]"]
+
+
+def stand_in(responses: Responses, predictors: Predictors) -> Fit:
+    """Return 2 chains of 7 draws without a fit."""
+    random, n = np.random.default_rng(1), responses.values.shape[1]
+    firsts = {"alpha": (), "beta": predictors.fixed.shape[1:], "sigma": (), "omega": (predictors.n_terms,)}
+    firsts |= {"gamma": predictors.variability.shape[1:], "weight": predictors.fixed.shape[:1]}
+    return Fit({name: random.random((2, 7, *first, n)) for name, first in firsts.items()})
 
 
 def test_without_the_extra_a_line_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from dpmix.runs.cohort import require_supported
 from dpmix.runs.mcmc import run_mcmc
 
 BEM = {"starts": 2, "short_steps": 6, "max_steps": 200, "update": "mode"}
-MCMC = {"chains": 2, "burn_in": 4, "draws": 4, "split_merge": 0}
+MCMC = {"chains": 2, "burn_in": 4, "draws": 4}
 SHIFTS = np.array([[-0.6, 0.3], [0.0, 0.0], [0.6, -0.3]])
 SHARES = np.array([[0.5, 0.3, 0.2], [0.2, 0.3, 0.5], [0.1, 0.8, 0.1]])
 CENTRES = np.array([[-4.0, 0.0], [0.0, 5.0], [5.0, -3.0]])
