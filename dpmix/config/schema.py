@@ -233,8 +233,8 @@ class McmcConfig(Section):
     split_merge: int = key(
         10,
         "Sweeps between rounds of split-merge moves, which propose to divide the events of one component "
-        "between two, or to join those of two; 0: no such moves, the default with model.samples: hierarchical, "
-        "which has none.",
+        "between two, or to join those of two; 0: no such moves, the default with model.samples: "
+        "hierarchical, which has none.",
         "sweeps that move one event at a time rarely find a split; a round costs about one sweep",
         ge=0,
         le=2**31,

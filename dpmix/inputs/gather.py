@@ -94,6 +94,14 @@ class Gathered:
     digests: tuple[tuple[bytes, ...], ...]
 
 
+def _named(plans: Sequence[FilePlan], progress: ProgressLog) -> Iterator[FilePlan]:
+    """Yield the plans; where there are several, the progress names the file at hand."""
+    for plan in plans:
+        progress.place = plan.source.name if len(plans) > 1 else ""
+        yield plan
+    progress.place = ""
+
+
 def gather(plans: Sequence[FilePlan], subset: Subset, storage: Storage, progress: ProgressLog) -> Gathered:
     """Read each file twice: for the limits and the digests of its channels, then for the events.
 
@@ -104,13 +112,13 @@ def gather(plans: Sequence[FilePlan], subset: Subset, storage: Storage, progress
     """
     sizes, n_channels = [plan.source.n_events for plan in plans], len(plans[0].chosen)
     values = storage.hold(subset.n_events, n_channels, file_names(plans))
-    scans = [scan_file(plan, progress) for plan in plans]
+    scans = [scan_file(plan, progress) for plan in _named(plans, progress)]
     all_rows = subset.n_events == sum(sizes) and not subset.drop_margins
     rows = None if all_rows else np.empty(subset.n_events, np.int64)
     counts = ChannelCounts(n_channels)
     starts, filled = [0], 0
     selection = select_rows(sizes, subset.n_events, subset.seed)
-    for plan, own in zip(plans, scans, strict=True):
+    for plan, own in zip(_named(plans, progress), scans, strict=True):
         for start, stop in blocks(plan.source.n_events, progress):
             picked = next(selection)
             if picked is not None and len(picked) == 0:

@@ -46,6 +46,9 @@ from dpmix.model.mixture import Ints
 from dpmix.model.sample_weights import sample_weights
 from dpmix.system.progress import ProgressLog
 
+MOST_NAMED = 3
+"""Files that a warning names one by one; more share a line."""
+
 
 class Recorded(NamedTuple):
     """The channels and the scale that a run has recorded.
@@ -208,7 +211,13 @@ def _prepare(
         weights=None,
         rows=gate.file_rows(gathered.rows, gathered.sample_starts),
         scaling=scaling,
-        report=Report(gathered.n_read, n_dropped, channels, (*gate.notes, *notes), _warnings(sources)),
+        report=Report(
+            gathered.n_read,
+            n_dropped,
+            channels,
+            _shared([*gate.notes, *notes], sources),
+            _shared([f"{source.name}: {text}" for source in sources for text in source.warnings], sources),
+        ),
         data_hash=data_hash,
         spillovers=tuple(plan.spillover for plan in plans),
     )
@@ -237,9 +246,20 @@ def _channel_reports(
     )
 
 
-def _warnings(sources: Sequence[Source]) -> tuple[str, ...]:
-    """Return the warnings of all files."""
-    return tuple(f"{source.name}: {text}" for source in sources for text in source.warnings)
+def _shared(lines: Sequence[str], sources: Sequence[Source]) -> tuple[str, ...]:
+    """Return lines "file: text", those with a text that many files share as one line."""
+    files = {source.name for source in sources}
+    names: dict[str, list[str]] = {}
+    for line in lines:
+        name, _, text = line.partition(": ")
+        names.setdefault(text if name in files else line, []).append(name)
+    found: list[str] = []
+    for text, own in names.items():
+        if len(own) > MOST_NAMED:
+            found.append(f"{', '.join(own[:MOST_NAMED])} and {len(own) - MOST_NAMED} more files: {text}")
+        else:
+            found += [f"{name}: {text}" if name in files else text for name in own]
+    return tuple(found)
 
 
 def _closed(start: int, stop: int, columns: Sequence[int]) -> Any:

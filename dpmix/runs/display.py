@@ -99,7 +99,8 @@ class ProgressDisplay(logging.Handler):
         """Show a record of the log: the progress of other work as a bar, anything else as a line."""
         share, work = getattr(record, "share", None), getattr(record, "work", "")
         if self._has_bar and share is not None:
-            self._update(("work", work), work, share, 1.0).fields.update(count=f"{share:.0%}")
+            count = " ".join([f"{share:.0%}", *filter(None, [getattr(record, "place", "")])])
+            self._update(("work", work), work, share, 1.0).fields.update(count=count)
             return
         self._end_work()
         warns = record.levelno >= logging.WARNING

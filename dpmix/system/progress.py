@@ -1,7 +1,8 @@
 """Log the progress of long work: one line every ten seconds, if the work takes that long.
 
 A display that shows a bar instead of lines also uses the records of level DEBUG, which come more often. Each
-record has the attributes `work`, the name of the work, and `share`, the part done, from 0 to 1.
+record has the attributes `work`, the name of the work, `share`, the part done, from 0 to 1, and `place`, what
+it is at, for example a file, or "".
 """
 
 from __future__ import annotations
@@ -26,7 +27,14 @@ class ProgressLog:
         Amount of work, in any unit.
     clock : callable
         Returns seconds since any fixed time.
+
+    Attributes
+    ----------
+    place : str
+        What the work is at; "" says nothing.
     """
+
+    place = ""
 
     def __init__(self, work: str, total: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._work, self._total, self._clock = work, max(total, 1), clock
@@ -48,4 +56,6 @@ class ProgressLog:
 
     def _log(self, level: int) -> None:
         share = min(self._done / self._total, 1.0)
-        log.log(level, "%s: %.0f%%", self._work, 100 * share, extra={"work": self._work, "share": share})
+        at = f" ({self.place})" if self.place else ""
+        extra = {"work": self._work, "share": share, "place": self.place}
+        log.log(level, "%s: %.0f%%%s", self._work, 100 * share, at, extra=extra)

@@ -26,11 +26,13 @@ from dpmix.config.write import to_yaml
 from dpmix.errors import ConfigError, DataError
 from dpmix.inputs import blocks, preprocess
 from dpmix.inputs.events import Events
+from dpmix.inputs.preprocess import prepare
+from dpmix.inputs.sources import source_of_array
 from dpmix.inputs.storage import Storage, is_in_file, release_pages
 from dpmix.runs import session
 from dpmix.runs.bem import run_bem
 from dpmix.runs.mcmc import run_mcmc
-from dpmix.system import memory
+from dpmix.system import memory, progress
 from dpmix.system.progress import ProgressLog
 
 N, D = 100_000, 4
@@ -326,10 +328,33 @@ def test_pages_of_a_mapped_file_are_released_after_a_pass(tmp_path: Path) -> Non
 def test_the_progress_of_long_work_is_logged_at_intervals(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "dpmix")
     now = 0.0
-    progress = ProgressLog("preparing", 1000, lambda: now)
+    done = ProgressLog("preparing", 1000, lambda: now)
     for _ in range(250):
         now += 0.1
-        progress.add(4)
+        done.add(4)
     lines = [record for record in caplog.records if record.levelno == logging.INFO]
     assert [record.getMessage() for record in lines] == ["preparing: 40%", "preparing: 80%"]
     assert 80 < len(caplog.records) < 130
+
+
+def test_the_progress_of_several_files_names_the_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "LINES", -1.0)  # a line each time
+    caplog.set_level(logging.INFO, "dpmix")
+    for name in ("one", "two"):
+        np.save(
+            tmp_path / f"{name}.npy", np.random.default_rng(1).standard_normal((50, 2)).astype(np.float32)
+        )
+    prepare(DataConfig(files=["one.npy", "two.npy"]), tmp_path, seed=1)
+    said = [re.sub(r"\d+%", "%", r.getMessage()) for r in caplog.records if "preparing" in r.getMessage()]
+    assert said[:4] == [f"preparing the events: % ({name}.npy)" for name in ("one", "two", "one", "two")]
+    assert said[-1] == "preparing the events: %"
+
+
+def test_a_warning_that_many_files_share_is_one_line() -> None:
+    files = [source_of_array(Path(f"s{k}"), np.zeros((1, 1))) for k in range(9)]
+    lines = ["of all: odd", *(f"{file.name}: odd: {k > 9}" for k, file in enumerate(files)), "s2: rare"]
+    shared = "s0, s1, s2 and 6 more files: odd: False"
+    assert preprocess._shared(lines, files) == ("of all: odd", shared, "s2: rare")
+    assert preprocess._shared(lines[1:3], files) == ("s0: odd: False", "s1: odd: False")
