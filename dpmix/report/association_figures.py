@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 FIGURES = ("forest", "volcano", "strips")
 MOST_ROWS = 40  # effects in a figure, the most certain ones
+MOST_MARKS = 30  # effects of a volcano plot; of more, only those found have a name
 MOST_STRIPS = 24  # populations
 AXES = {ABUNDANCE: "ratio of abundances", VARIABILITY: "ratio of standard deviations between samples"}
 SHIFT = "difference of medians, transformed scale"
@@ -39,6 +40,9 @@ class Panel:
     title, axis : str
     is_ratio : bool
     names : Q str
+    marks : Q str
+        Short names to write next to points: the number of the population, with the channel of expression. ""
+        for an effect that is not found and has no direction, or is one of more than `MOST_MARKS`.
     middle, low, high, false_sign : float64 [Q]
     found : bool [Q]
     """
@@ -47,6 +51,7 @@ class Panel:
     axis: str
     is_ratio: bool
     names: list[str]
+    marks: list[str]
     middle: Array
     low: Array
     high: Array
@@ -61,6 +66,12 @@ def response_name(study: Study, effects: Effects, q: int, width: int = 44) -> st
     return own if channel < 0 else f"{study.draws.channels[channel]} in {own}"
 
 
+def _mark(study: Study, effects: Effects, q: int) -> str:
+    """Return the short name of a response."""
+    number, channel = str(int(effects.populations[q]) + 1), int(effects.channels[q])
+    return number if channel < 0 else f"{study.draws.channels[channel]} in {number}"
+
+
 def panels(study: Study, share: float) -> list[Panel]:
     """Return a panel for each contrast and measure; `share` is the accepted share of false discoveries."""
     made = []
@@ -69,6 +80,8 @@ def panels(study: Study, share: float) -> list[Panel]:
         order = np.arange(len(middle))
         if len(order) > MOST_ROWS:
             order = np.sort(np.argsort(one.false_sign, kind="stable")[:MOST_ROWS])
+        found = one.found(share)[order]
+        few = len(order) <= MOST_MARKS
         note = f", {len(order)} of {len(middle)}" if len(order) < len(middle) else ""
         made.append(
             Panel(
@@ -76,11 +89,15 @@ def panels(study: Study, share: float) -> list[Panel]:
                 axis=AXES.get(one.measure, SHIFT),
                 is_ratio=one.is_ratio,
                 names=[response_name(study, one, int(q)) for q in order],
+                marks=[
+                    _mark(study, one, int(q)) if f or (few and one.false_sign[q] < 0.5) else ""
+                    for q, f in zip(order, found, strict=True)
+                ],
                 middle=middle[order],
                 low=low[order],
                 high=high[order],
                 false_sign=np.maximum(one.false_sign, 0.5 / len(one.draws))[order],
-                found=one.found(share)[order],
+                found=found,
             )
         )
     return made
@@ -120,12 +137,13 @@ def volcano(drawn: list[Panel]) -> Figure:
     for panel, axes in zip(drawn, grid, strict=False):
         colours = [colour(1) if found else GREY for found in panel.found]
         axes.scatter(panel.middle, panel.false_sign, c=colours, s=16)
-        for x, y, name, found in zip(panel.middle, panel.false_sign, panel.names, panel.found, strict=True):
-            if found:
-                axes.annotate(name.partition(" ")[0], (x, y), (4, 2), textcoords="offset points", fontsize=7)
+        for x, y, mark in zip(panel.middle, panel.false_sign, panel.marks, strict=True):
+            axes.annotate(mark, (x, y), (4, 2), textcoords="offset points", fontsize=7)
         if panel.is_ratio:
             axes.set_xscale("log")
             log_ticks(axes.xaxis, lambda value: f"{value:g}")
+        else:
+            axes.locator_params(axis="x", nbins=4)
         axes.set_yscale("log")
         axes.set_ylim(1.3, min(0.7 * panel.false_sign.min(), 0.04))
         log_ticks(axes.yaxis, lambda value: f"{value:g}")

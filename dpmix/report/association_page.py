@@ -136,6 +136,7 @@ def _source(panel: Panel) -> dict[str, Any]:
         "high": panel.high,
         "rate": panel.false_sign,
         "who": panel.names,
+        "mark": panel.marks,
         "colour": colours,
     }
 
@@ -176,7 +177,9 @@ def _volcano(panel: Panel) -> Model:
         x_axis_label=panel.axis,
         y_axis_label="local false sign rate",
     )
-    points = plot.scatter("middle", "rate", source=ColumnDataSource(_source(panel)), size=9, color="colour")
+    source = ColumnDataSource(_source(panel))
+    points = plot.scatter("middle", "rate", source=source, size=9, color="colour")
+    plot.text("middle", "rate", "mark", source=source, x_offset=7, y_offset=-3, text_font_size="10px")
     add_hover(
         plot, points, ("response", "@who"), ("effect", VALUE), ("local false sign rate", "@rate{0.0000}")
     )

@@ -33,7 +33,7 @@ void conjugate_posterior(const ConjugateInput& input, double* means, double* pre
 // Conditionals of all components, and the random numbers of a draw.
 struct DrawInput {
     int n_components, dim;
-    const std::int64_t* order;  // [K]: the component at each place of the draw
+    const std::int64_t* order;                  // [K]: the component at each place of the draw
     const double *means, *precisions, *scales;  // [K][D], [K], [K][D][D]: the lower triangles are read
     const double *normals, *gammas, *noise;  // [K][D][D]: strictly lower triangles are read; [K][D]; [K][D]
 };

@@ -20,6 +20,7 @@ from dpmix.cli import main
 from dpmix.errors import ConfigError
 from dpmix.populations.sample_draws import SampleDraws, medians
 from dpmix.report.associate import write_model
+from dpmix.report.association_figures import panels
 
 Array = np.ndarray
 
@@ -82,6 +83,13 @@ def test_the_shifted_median_is_found_and_no_other(study: Study) -> None:
     assert (effects.populations[found], effects.channels[found]) == (5, 1)
     own = effects.draws[:, found]
     assert abs(own.mean() - SHIFT) < 3.0 * own.std()
+
+
+def test_points_that_matter_have_names(study: Study) -> None:
+    abundance, expression = panels(study, 0.05)
+    assert abundance.marks[CHANGED] == str(CHANGED + 1)
+    assert all(rate < 0.5 for rate, mark in zip(abundance.false_sign, abundance.marks, strict=True) if mark)
+    assert "CD2 in 6" in expression.marks
 
 
 def test_without_an_effect_nothing_is_found() -> None:
