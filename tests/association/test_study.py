@@ -24,6 +24,7 @@ from dpmix.report.association_figures import panels
 
 Array = np.ndarray
 
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "compare-samples.md"
 N_SAMPLES, CHANGED, RATIO, SHIFT = 24, 3, 3.0, 0.5
 GROUPS = ["control", "treated"] * (N_SAMPLES // 2)
 
@@ -141,6 +142,10 @@ def test_the_command(tmp_path: Path) -> None:
     with (tmp_path / "associate" / "associations.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["population"] for row in rows if row["found"] == "yes"] == [str(CHANGED + 1)]
+    with (tmp_path / "associate" / "outliers.csv").open() as file:
+        columns = [*rows[0], *next(csv.reader(file))]
+    described = PAGE.read_text(encoding="utf-8")
+    assert [column for column in columns if f"`{column}`" not in described] == []
     page = (tmp_path / "associate" / "report.html").read_text()
     assert "times as frequent" in page
     assert "http://" not in page.partition("<script>")[0]
