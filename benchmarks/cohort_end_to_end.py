@@ -11,20 +11,18 @@ from __future__ import annotations
 
 import csv
 import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from record import arguments, read_results, said, write_results
+from record import DPMIX, arguments, read_results, said, write_results
 
 import dpmix
 
 DONORS, EVENTS, QUICK_EVENTS = 24, 100_000, 2_000
 LIMIT_SECONDS = 600.0
-DPMIX = Path(sys.executable).parent / "dpmix"
 CONFIG = """\
 data: {{samples: samples.csv}}
 model: {{samples: {samples}}}
@@ -77,7 +75,7 @@ def measure(folder: Path, samples: str, quick: bool) -> dict[str, object]:
     for step, command in COMMANDS:
         began = time.perf_counter()
         named = [part.format(name=samples) for part in command]
-        subprocess.run([str(DPMIX), *named], cwd=folder, check=True)
+        subprocess.run([*DPMIX, *named], cwd=folder, check=True)
         seconds[step] = time.perf_counter() - began
         print(f"{samples}, {step}: {seconds[step]:.0f} s", flush=True)
     with (folder / samples / "associate" / "associations.csv").open(encoding="utf-8") as file:

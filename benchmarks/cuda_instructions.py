@@ -34,7 +34,7 @@ N_EVENTS, N_COMPONENTS = 1_000_000, 256
 EVENTS = Layout(DIM).events_per_block // THREADS
 MATRIX_CYCLES = 4
 """Cycles of an HMMA of 16 by 8 by 8 in TF32: 1,024 multiply-adds at a nominal rate of 256 a cycle."""
-INSTRUCTION = re.compile(r"/\*[0-9a-f]+\*/\s+(@!?U?P\d+\s+)?([A-Z][A-Z0-9_.]*)(.*?);")
+INSTRUCTION = re.compile(r"/\*[0-9a-f]+\*/\s+(?:@!?U?P\d+\s+)?([A-Z][A-Z0-9_.]*)(.*?);")
 LABEL = re.compile(r"^(\.L_x_\d+):")
 TARGET = re.compile(r"`\((\.L_x_\d+)\)")
 
@@ -77,10 +77,9 @@ FORMS = [
 
 @dataclass(frozen=True)
 class Instruction:
-    """An instruction: operation, whether it depends on a predicate, and the place that it jumps to."""
+    """An instruction: its operation, and the label that it jumps to."""
 
     operation: str
-    predicated: bool
     target: str | None
 
 
@@ -111,10 +110,9 @@ def parsed(sass: str) -> tuple[list[Instruction], dict[str, int]]:
         if label := LABEL.match(line):
             labels[label.group(1)] = len(instructions)
         elif found := INSTRUCTION.search(line):
-            predicate, operation, operands = found.groups()
+            operation, operands = found.groups()
             target = TARGET.search(operands) if operation == "BRA" else None
-            predicated = predicate is not None or bool(re.search(r"^\s+!?U?P\d", operands))
-            instructions.append(Instruction(operation, predicated, target and target.group(1)))
+            instructions.append(Instruction(operation, target and target.group(1)))
     return instructions, labels
 
 

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from plots import COLOURS, panels, significant
-from record import ROOT, arguments, read_results, said, write_results
+from record import DPMIX, ROOT, arguments, read_results, said, write_results
 
 from dpmix.config.load import load_config
 from dpmix.config.schema import Config
@@ -41,7 +41,6 @@ QUICK_SIZES = (3_000,)
 QUICK_SETTINGS = ("mcmc.burn_in=10", "mcmc.draws=10", "model.components=16")
 EVERY = 0.02  # seconds
 STAGES = Path(__file__).with_name("stages.py")
-DPMIX = [sys.executable, "-c", "from dpmix.cli import main; main()"]
 
 Stage = dict[str, Any]
 

@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from record import ROOT, arguments, read_results, said, write_results
+from record import DPMIX, ROOT, arguments, read_results, said, write_results
 
 from dpmix.config.load import load_config
 from dpmix.runs.reader import open_run
@@ -36,7 +36,6 @@ from instrument_files import WRITTEN, write
 SHARED = ROOT.parent / "shared" / "data"
 REAL = ("fcs_odd/*.fcs", "fcs_odd/*.lmd", "fcs_odd/*.lmd::2", "fcs/*.fcs", "labelled/*.fcs")
 SHORT = ["--set", "mcmc.burn_in=10", "--set", "mcmc.draws=10", "--set", "engine.threads=2"]
-DPMIX = [sys.executable, "-c", "from dpmix.cli import main; main()"]
 
 Row = dict[str, Any]
 

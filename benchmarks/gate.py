@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -19,12 +18,11 @@ from pathlib import Path
 import numpy as np
 import yaml
 from mixtures import sample
-from record import write_results
+from record import DPMIX, write_results
 
 N, D, K, DRAWS = 1_000_000, 14, 128, 100
 POPULATIONS = 24  # normals that the events come from, some next to each other
 BARS = {"seconds": 180.0, "memory_gb": 1.5, "report_mb": 10.0}
-DPMIX = [sys.executable, "-c", "from dpmix.cli import main; main()"]
 
 
 def main() -> None:

@@ -14,21 +14,19 @@ import argparse
 import resource
 import shutil
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
-from record import write_results
+from record import DPMIX, write_results
 
 from dpmix import open_run
 from dpmix.config.engine import EngineConfig
 
 D, K, POPULATIONS, CHUNK = 8, 64, 30, 1_000_000
 SWEEPS = {"chains": 1, "burn_in": 2, "draws": 3, "init": "kmeans"}
-DPMIX = [sys.executable, "-c", "from dpmix.cli import main; main()"]
 INTERVAL = 0.2
 # By what lines of the log begin with.
 STAGES = {"events: ": "prepare", "engine: ": "start of the chain", "burn-in: ": "sweeps"}

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import shlex
 import subprocess
 import time
 from dataclasses import replace
@@ -19,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 import yaml
-from large import DPMIX, require_disk, watched
-from record import write_results
+from large import require_disk, watched
+from record import DPMIX, write_results
 
 import dpmix
 
@@ -32,7 +31,6 @@ CONFIG = {
     "model": {"samples": "hierarchical", "components": 128},
     "mcmc": {"chains": 1, "burn_in": 2, "draws": 3, "init": "kmeans"},
     "engine": {"backend": "cpu", "memory_limit": FOR_EVENTS},
-    "output": {"path": "run.h5"},
 }
 
 
@@ -50,21 +48,21 @@ def name_of(number: int) -> str:
     return f"S{number:04d}.fcs"
 
 
-def meet_broken_file(folder: Path) -> tuple[str, float]:
+def meet_broken_file(folder: Path, command: list[str]) -> tuple[str, float]:
     """Cut a file short; return what dpmix says, and the seconds until it says it. Then follow its advice."""
     path = folder / name_of(BROKEN)
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
-    command, began = [*DPMIX, "mcmc", "run.yaml", "--overwrite", "--quiet"], time.perf_counter()
+    began = time.perf_counter()
     try:
-        refused = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        refused = subprocess.run(command, capture_output=True, text=True)
         seconds = time.perf_counter() - began
         (line,) = refused.stderr.splitlines()
         assert refused.returncode == 1, refused
         assert path.name in line, line
         advice = re.search(r"data\.leave_out: (\[.*\])", line)
         assert advice is not None, line
-        subprocess.run([*command, "--set", f"data.leave_out={advice.group(1)}"], cwd=folder, check=True)
+        subprocess.run([*command, "--set", f"data.leave_out={advice.group(1)}"], check=True)
     finally:
         path.write_bytes(whole)
     return line, seconds
@@ -80,14 +78,11 @@ def main() -> None:
     asked.folder.mkdir(parents=True, exist_ok=True)
     require_disk(asked.folder, 2 * 60 * asked.events * FILES)
     write_cohort(asked.folder, asked.events)
-    (asked.folder / "run.yaml").write_text(yaml.safe_dump(CONFIG))
-    command = [
-        "sh",
-        "-c",
-        f"cd {shlex.quote(str(asked.folder))} && exec {shlex.join(DPMIX)} mcmc run.yaml --overwrite",
-    ]
+    output = {"path": str(asked.folder / "run.h5")}
+    (asked.folder / "run.yaml").write_text(yaml.safe_dump({**CONFIG, "output": output}))
+    command = [*DPMIX, "mcmc", str(asked.folder / "run.yaml"), "--overwrite"]
     seconds, peaks = watched(command, LIMIT, asked.folder)
-    line, until = meet_broken_file(asked.folder)
+    line, until = meet_broken_file(asked.folder, [*command, "--quiet"])
     found = {
         "files": FILES,
         "events": FILES * asked.events,

@@ -19,6 +19,7 @@ ROOT = Path(__file__).parent.parent
 FOLDER = Path(__file__).parent / "results"
 QUICK_FOLDER = ROOT / "build" / "benchmarks"
 PICTURES = ROOT / "docs" / "pictures"
+DPMIX = [sys.executable, "-c", "from dpmix.cli import main; main()"]
 PACKAGES = ("dpmix", "numpy", "scipy", "scikit-learn")
 OPTIONAL_PACKAGES = ("torch", "flowsom", "phenograph", "pycuda", "jax", "numpyro", "numba")
 LOAD_BEFORE = os.getloadavg()[0]

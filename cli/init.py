@@ -85,7 +85,7 @@ def write_config(files: Sequence[str], folder: Path, compensation: str) -> str:
     from dpmix.inputs.suggest import suggest
 
     sources = open_sources(files, storage=Storage.temporary())
-    settings = suggest(sources, _known(compensation))
+    settings = suggest(sources, _known(compensation), over_time=True)
     names = display_names(sources[0].details)
     config = _config([_relative(file, folder) for file in files], names, settings, folder, compensation)
     text = to_yaml(

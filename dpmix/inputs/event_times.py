@@ -13,6 +13,7 @@ from dpmix.inputs.channel_names import why_not_measured
 from dpmix.inputs.default_channels import Rows
 from dpmix.inputs.sources import Source
 from dpmix.model.mixture import Array
+from dpmix.system.console import first_few
 
 By = Literal["time", "event"]
 
@@ -104,17 +105,17 @@ def first_look(source: Source, rows: Sequence[Rows], names: Sequence[str], value
         return ""
     times = np.concatenate([source.read(start, stop, [channel])[:, 0] for start, stop in rows])
     if problem := time_problem(times.astype(np.float64)):
-        return f"{source.name}: {source.channels[channel]} {problem}"
+        part = "" if len(values) == source.n_events else " (counted among the events read)"
+        return f"{source.name}: {source.channels[channel]} {problem}{part}"
     found = summarise(values, times, np.linspace(0, len(values), PARTS + 1).astype(np.int64))
     spread = np.maximum(spread_of(values), np.finfo(float).tiny)
     ranges = np.ptp(found.medians, axis=0) / spread
     bad = np.flatnonzero(ranges - CERTAIN * found.errors[0] / spread > LIMIT)
     if not len(bad):
         return ""
-    shown = ", ".join(f"{names[j]} ({ranges[j]:.1f})" for j in bad[np.argsort(-ranges[bad])][:3])
-    more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
+    shown = first_few([f"{names[j]} ({ranges[j]:.1f})" for j in bad[np.argsort(-ranges[bad])]])
     changes = "changes" if len(bad) == 1 else "change"
     return (
-        f"{source.name}: {shown}{more} {changes} over time (in units of the channel's spread); look at it "
+        f"{source.name}: {shown} {changes} over time (in units of the channel's spread); look at it "
         "with dpmix drift, then choose data.time: drop or correct, or leave it"
     )

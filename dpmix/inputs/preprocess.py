@@ -44,6 +44,7 @@ from dpmix.inputs.transforms import Scaling
 from dpmix.inputs.weights import describe_weights, read_weights
 from dpmix.model.mixture import Ints
 from dpmix.model.sample_weights import sample_weights
+from dpmix.system.console import first_few
 from dpmix.system.progress import ProgressLog
 
 MOST_NAMED = 3
@@ -256,7 +257,7 @@ def _shared(lines: Sequence[str], sources: Sequence[Source]) -> tuple[str, ...]:
     found: list[str] = []
     for text, own in names.items():
         if len(own) > MOST_NAMED:
-            found.append(f"{', '.join(own[:MOST_NAMED])} and {len(own) - MOST_NAMED} more files: {text}")
+            found.append(f"{first_few(own, MOST_NAMED)} files: {text}")
         else:
             found += [f"{name}: {text}" if name in files else text for name in own]
     return tuple(found)

@@ -22,6 +22,7 @@ from dpmix.inputs.sources import Source
 from dpmix.inputs.suggest import suggest
 from dpmix.inputs.transforms import Transform
 from dpmix.model.mixture import Array
+from dpmix.system.console import first_few
 from dpmix.system.cores import usable_cores
 from dpmix.system.progress import ProgressLog
 
@@ -75,9 +76,8 @@ class Recording:
         if not bad:
             unsure = sum(one.verdict == "unsure" for one in self.channels)
             return start + (f"no drift found, {unsure} channels unsure" if unsure else "steady")
-        shown = ", ".join(f"{one.name} ({one.verdict}, {one.range:.2f})" for one in bad[:3])
-        more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
-        return f"{start}{self.unsteady:.1%} in unsteady stretches: {shown}{more}"
+        shown = first_few([f"{one.name} ({one.verdict}, {one.range:.2f})" for one in bad])
+        return f"{start}{self.unsteady:.1%} in unsteady stretches: {shown}"
 
     @property
     def worst(self) -> Judgement:

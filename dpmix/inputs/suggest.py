@@ -11,7 +11,7 @@ import numpy as np
 from dpmix.config.data import DataConfig, TransformConfig
 from dpmix.errors import DataError
 from dpmix.inputs import mass
-from dpmix.inputs.channels import same_channels
+from dpmix.inputs.channels import display_names, same_channels
 from dpmix.inputs.compensation import own_matrix
 from dpmix.inputs.default_channels import Rows, describe_reasons, reasons_to_leave_out, some_rows
 from dpmix.inputs.event_times import first_look
@@ -74,7 +74,9 @@ class Settings:
     spellings: tuple[Spelling, ...]
 
 
-def suggest(sources: Sequence[Source], compensation: str = "auto", base: Path = Path()) -> Settings:
+def suggest(
+    sources: Sequence[Source], compensation: str = "auto", base: Path = Path(), *, over_time: bool = False
+) -> Settings:
     """Suggest settings for data files, which `prepare` accepts.
 
     Parameters
@@ -83,6 +85,8 @@ def suggest(sources: Sequence[Source], compensation: str = "auto", base: Path = 
     compensation : str
         As of data.compensation: auto, none, or a CSV file relative to `base`.
     base : Path
+    over_time : bool
+        Take a first look at what changes over time, for the notes.
 
     Raises
     ------
@@ -111,10 +115,12 @@ def suggest(sources: Sequence[Source], compensation: str = "auto", base: Path = 
         [TransformConfig()] * len(taken), plans, Seen(raw, raw.max(0)), settings.linearize
     )
     notes += _mass_notes(first, raw)
-    names = [first.details[k].marker or first.details[k].detector for k in taken]
-    for source, own, part in zip(sources, rows, parts, strict=True):
-        values = np.column_stack([one.apply(part[:, j]) for j, one in enumerate(transforms)])
-        notes += [line for line in [first_look(source, own, names, values)] if line]
+    if over_time:
+        shown = display_names(first.details)
+        names = [shown[k] for k in taken]
+        for source, own, part in zip(sources, rows, parts, strict=True):
+            values = np.column_stack([one.apply(part[:, j]) for j, one in enumerate(transforms)])
+            notes += filter(None, [first_look(source, own, names, values)])
     return Settings(
         tuple(_suggestions(first, reasons, dict(zip(taken, transforms, strict=True)))),
         compensation,

@@ -13,6 +13,7 @@ from dpmix.report.labels import label, percent, shares
 from dpmix.runs.diagnostics import truncation_warning_of, who_disagrees
 from dpmix.runs.effective_size import MIN_DRAWS
 from dpmix.runs.reader import Run
+from dpmix.system.console import first_few
 
 LEAST_SHARE = 0.002  # of the events; smaller populations give no warning by their R-hat
 LOW_ESS = 100  # effective sample size below which the ends of an interval are rough
@@ -154,8 +155,7 @@ def count(number: int, noun: str) -> str:
 
 def numbers_of(populations: Ints, most: int = 20) -> str:
     """Return the numbers of populations, from 1, separated by commas."""
-    numbers = [str(p + 1) for p in populations[:most]]
-    return ", ".join(numbers) + (f" and {len(populations) - most} more" if len(populations) > most else "")
+    return first_few([str(p + 1) for p in populations], most)
 
 
 def _unfinished(run: Run) -> str | None:

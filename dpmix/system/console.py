@@ -7,7 +7,7 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import TextIOWrapper
 
@@ -34,6 +34,12 @@ def quoted(argument: object) -> str:
     """Return an argument of a command as the user's shell reads it."""
     text = str(argument)
     return subprocess.list2cmdline([text]) if WINDOWS_SHELL else shlex.quote(text)
+
+
+def first_few(texts: Sequence[str], most: int = 3) -> str:
+    """Return texts separated by commas; of more than `most`, the first ones and the number of the others."""
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return ", ".join(texts[:most]) + more
 
 
 def leave_closed_terminal() -> None:
