@@ -78,6 +78,34 @@ def sum_components(
 ) -> float:
     """Write sums over components and return their spread; see `dpmix.model.reference.sum_components`."""
 
+def log_det(matrix: npt.NDArray[np.float64]) -> float:  # [D, D]
+    """Return the log determinant, or NaN; see `dpmix.model.reference.log_det`."""
+
+def is_above(one: npt.NDArray[np.float64], other: npt.NDArray[np.float64]) -> bool:  # [D, D]
+    """Return True if the difference of two symmetric matrices is positive definite to float64."""
+
+def draw_normal(
+    precision: npt.NDArray[np.float64],  # [D, D]
+    linear: npt.NDArray[np.float64],  # [D]
+    noise: npt.NDArray[np.float64],  # [D]
+    out: npt.NDArray[np.float64],  # [D], written
+) -> bool:
+    """Write a normal draw; see `dpmix.model.reference.draw_normal`.
+
+    Return False if the precision is not positive definite.
+    """
+
+def draw_wishart(
+    inverse: npt.NDArray[np.float64],  # [D, D]
+    normals: npt.NDArray[np.float64],  # [D, D]
+    gammas: npt.NDArray[np.float64],  # [D]
+    out: npt.NDArray[np.float64],  # [D, D], written
+) -> bool:
+    """Write a Wishart draw; see `dpmix.model.reference.draw_wishart`.
+
+    Return False if `inverse` is not positive definite.
+    """
+
 def swap_any(
     counts: npt.NDArray[np.float64],  # [K], changed
     order: npt.NDArray[np.int64],  # [K], changed

@@ -4,13 +4,16 @@ The docstring of `dpmix.model.mixture` has the hyperpriors. Each conditional, gi
 is exact. It depends on the components only through the sums in `Components`: those of drawn components, or
 their expectations in Bayesian EM.
 
+Native code computes what a draw needs of a matrix, in less time than LAPACK and with the same bits on every
+processor; `dpmix.model.reference` has the same operations in NumPy.
+
 D channels, J components. All functions are pure.
 """
 
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +21,6 @@ from scipy.special import multigammaln
 
 from dpmix.kernels import _cpu
 from dpmix.model.mixture import Array, Hyperparameters
-from dpmix.model.normal_wishart import Posterior, draw_parameters
 from dpmix.model.prior import GAMMA_SHAPE, NU_STEPS, Prior
 
 
@@ -70,8 +72,6 @@ def summarise(
 ) -> Components:
     """Return the sums over components about m.
 
-    Native code sums; `dpmix.model.reference` has the same operations in NumPy.
-
     Parameters
     ----------
     means, whiteners : float64 [K, D], [K, D, D]
@@ -83,7 +83,7 @@ def summarise(
     chosen = np.arange(count) if held is None else np.flatnonzero(held)
     precision, shift = np.empty((dim, dim)), np.empty(dim)
     spread = _cpu.sum_components(chosen, means, whiteners, m, precision, shift)
-    scales = np.einsum("kii->ki", whiteners)[chosen]
+    scales = whiteners.reshape(count, -1)[chosen, :: dim + 1]
     return Components(len(chosen), precision, shift, spread, float(-2.0 * np.log(scales).sum()))
 
 
@@ -110,9 +110,7 @@ def draw(
         shape, scale = gamma_conditional(components, prior)
         gamma = scale / float(rng.standard_gamma(shape))
     if "m" in prior.learned:
-        mean, precision = m_conditional(components, m, gamma, prior)
-        root = np.linalg.cholesky(precision)
-        m = mean + np.linalg.solve(root.T, rng.standard_normal(len(m)))
+        m = m + draw_normal(*m_conditional(components, m, gamma, prior), rng)
     if "nu" in prior.learned:
         log_density = nu_conditional(components, phi, prior)
         nu = float(prior.nu_grid[np.argmax(log_density + rng.gumbel(size=len(log_density)))])
@@ -139,7 +137,8 @@ def modes(components: Components, hyper: Hyperparameters, prior: Prior) -> Hyper
         shape, scale = gamma_conditional(components, prior)
         gamma = scale / (shape + 1.0)
     if "m" in prior.learned:
-        m = m_conditional(components, m, gamma, prior)[0]
+        linear, precision = m_conditional(components, m, gamma, prior)
+        m = m + np.linalg.solve(precision, linear)
     if "nu" in prior.learned:
         nu = float(prior.nu_grid[np.argmax(nu_conditional(components, phi, prior))])
     if "phi" in prior.learned:
@@ -154,29 +153,44 @@ def gamma_conditional(components: Components, prior: Prior) -> tuple[float, floa
 
 
 def m_conditional(components: Components, m: Array, gamma: float, prior: Prior) -> tuple[Array, Array]:
-    """Return mean [D] and precision [D, D] of the normal conditional of m; the sums are about `m`."""
+    """Return the normal conditional of the difference between the new m and `m`, about which the sums are.
+
+    Returns
+    -------
+    linear : float64 [D]
+        The precision times the mean.
+    precision : float64 [D, D]
+    """
     weak = prior.phi_inverse / prior.gamma
-    precision = weak + components.precision / gamma
-    step = np.linalg.solve(precision, weak @ (prior.m - m) + components.shift / gamma)
-    return m + step, precision
+    return weak @ (prior.m - m) + components.shift / gamma, weak + components.precision / gamma
 
 
 def nu_conditional(components: Components, phi: Array, prior: Prior) -> Array:
     """Return the log probabilities of the values in `Prior.nu_grid`, up to a constant, float64 [97]."""
-    dim, nu = len(phi), prior.nu_grid
-    dof = nu + dim + 1
-    each = 0.5 * dof * (dim * np.log(0.5 * nu) + log_det(phi)) - log_multigammas(prior.nu, dim)
-    trace = np.sum(components.precision * phi)
-    density: Array = components.n_components * each - 0.5 * dof * components.log_det - 0.5 * nu * trace
+    count, constants, halves = components.n_components, *nu_terms(prior.nu, len(phi))
+    log_det = count * _cpu.log_det(phi) - components.log_det
+    trace = (components.precision * phi).sum()
+    density: Array = count * constants + (halves + 0.5 * (len(phi) + 1)) * log_det - halves * trace
     return density
 
 
 @cache
-def log_multigammas(nu: float, dim: int) -> Array:
-    """Return the logs of the multivariate gamma function in `nu_conditional`; the same in every sweep."""
-    values: Array = multigammaln(0.5 * (nu * NU_STEPS + dim + 1), dim)
-    values.flags.writeable = False
-    return values
+def nu_terms(nu: float, dim: int) -> tuple[Array, Array]:
+    """Return what is the same in `nu_conditional` in every sweep, each float64 [97].
+
+    Returns
+    -------
+    constants : float64 [97]
+        Log densities of one component, without the terms in which Phi or the component occurs.
+    halves : float64 [97]
+        Half of each value of nu.
+    """
+    halves = 0.5 * nu * NU_STEPS
+    half_dofs = halves + 0.5 * (dim + 1)
+    constants = half_dofs * dim * np.log(halves) - multigammaln(half_dofs, dim)
+    for values in (constants, halves):
+        values.flags.writeable = False
+    return constants, halves
 
 
 def phi_conditional(components: Components, nu: float, prior: Prior) -> Wishart:
@@ -188,27 +202,48 @@ def phi_conditional(components: Components, nu: float, prior: Prior) -> Wishart:
     )
 
 
+def draw_normal(linear: Array, precision: Array, rng: np.random.Generator) -> Array:
+    """Draw from the normal distribution with this precision and the mean precision^-1 linear, float64 [D].
+
+    Raises
+    ------
+    numpy.linalg.LinAlgError
+        The precision is not positive definite to float64.
+    """
+    drawn = np.empty_like(linear)
+    if not _cpu.draw_normal(precision, linear, rng.standard_normal(len(linear)), drawn):
+        raise np.linalg.LinAlgError("the precision of m is not positive definite")
+    return drawn
+
+
 def draw_wishart(wishart: Wishart, current: Array, rng: np.random.Generator) -> Array:
     """Draw from the restricted distribution, float64 [D, D].
 
     If few unrestricted draws would be above `least`, the draw is a Markov move from `current`.
     """
-    if not is_above(wishart.dof * np.linalg.inv(wishart.inverse), 2.0 * wishart.least):
+    if not _cpu.is_above(wishart.dof * np.linalg.inv(wishart.inverse), 2.0 * wishart.least):
         # A mode, at which Bayesian EM ends, may lie on the boundary.
-        inside = current if is_above(current, wishart.least) else 2.0 * wishart.least
+        inside = current if _cpu.is_above(current, wishart.least) else 2.0 * wishart.least
         return redraw_channels(wishart, inside, rng)
-    while not is_above(phi := draw_unrestricted(wishart, rng), wishart.least):
+    while not _cpu.is_above(phi := draw_unrestricted(wishart, rng), wishart.least):
         pass
     return phi
 
 
 def draw_unrestricted(wishart: Wishart, rng: np.random.Generator) -> Array:
-    """Draw without the restriction, float64 [D, D]: the precision of an inverse Wishart draw."""
+    """Draw without the restriction, float64 [D, D], by Bartlett's decomposition.
+
+    Raises
+    ------
+    numpy.linalg.LinAlgError
+        The inverse of the scale matrix is not positive definite to float64.
+    """
     dim = len(wishart.inverse)
-    one = Posterior(np.zeros((1, dim)), np.ones(1), np.array([wishart.dof]), wishart.inverse[None])
-    whitener = draw_parameters(one, rng).whiteners[0]
-    precision: Array = whitener.T @ whitener
-    return precision
+    normals, drawn = rng.standard_normal((dim, dim)), np.empty((dim, dim))
+    gammas = rng.standard_gamma(0.5 * (wishart.dof - np.arange(dim)[::-1]))
+    if not _cpu.draw_wishart(wishart.inverse, normals, gammas, drawn):
+        raise np.linalg.LinAlgError("the scale matrix of phi is not positive definite")
+    return drawn
 
 
 def redraw_channels(wishart: Wishart, current: Array, rng: np.random.Generator) -> Array:
@@ -230,12 +265,12 @@ def redraw_channels(wishart: Wishart, current: Array, rng: np.random.Generator) 
         residual = extra[i, i] - extra[i, others] @ (mean + away)
         root = np.sqrt(2.0 * rate) * np.linalg.cholesky(rest)
         noise = np.linalg.solve(root.T, rng.standard_normal(dim - 1))
-        level = log_det(wishart.least + extra) - rng.standard_exponential() / power
+        level = _cpu.log_det(wishart.least + extra) - rng.standard_exponential() / power
         high = angle = rng.uniform(0.0, 2.0 * np.pi)
         low = high - 2.0 * np.pi
         while True:
             extra = with_row(extra, others, mean + np.cos(angle) * away + np.sin(angle) * noise, residual)
-            if log_det(wishart.least + extra) > level or angle == 0.0:
+            if _cpu.log_det(wishart.least + extra) > level or angle == 0.0:
                 break
             low, high = (angle, high) if angle < 0.0 else (low, angle)
             angle = rng.uniform(low, high)
@@ -271,20 +306,6 @@ def wishart_mode(wishart: Wishart) -> Array:
     axes = root @ vectors  # in which `least` is the identity and the scale matrix diagonal
     mode: Array = (axes * np.maximum(1.0, (wishart.dof - len(root) - 1.0) / values)) @ axes.T
     return mode
-
-
-def is_above(one: npt.NDArray[np.floating[Any]], other: Array) -> bool:
-    """Return True if the difference of two symmetric matrices is positive definite."""
-    try:
-        np.linalg.cholesky(one - other)
-    except np.linalg.LinAlgError:
-        return False
-    return True
-
-
-def log_det(matrix: Array) -> float:
-    """Return the log determinant of a positive definite matrix."""
-    return float(np.linalg.slogdet(matrix)[1])
 
 
 def gamma_above(least: float, shape: float, rng: np.random.Generator) -> float:

@@ -7,10 +7,10 @@ All functions are pure. K components.
 
 from __future__ import annotations
 
+from math import exp, lgamma
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import gammaln
 
 from dpmix.kernels import _cpu
 from dpmix.model.mixture import Array, Ints, Sticks, log_weights
@@ -140,8 +140,9 @@ def exchange_collapsed(counts: Array, alpha: float, rng: np.random.Generator) ->
     after = sum(counts[2:].tolist())
     proposed, accepted = _cpu.swap_collapsed(n, order, alpha, after, uniforms)
     a, b = n[-2:].tolist()  # the last component has no stick of its own
-    ratio = np.exp(gammaln(1 + b) + gammaln(alpha + a) - gammaln(1 + a) - gammaln(alpha + b))
-    if uniforms[-1] < ratio:
+    log_ratio = lgamma(1 + b) + lgamma(alpha + a) - lgamma(1 + a) - lgamma(alpha + b)
+    moved = log_ratio >= 0.0 or bool(uniforms[-1] < exp(log_ratio))
+    if moved:
         order[-2:] = order[:-3:-1].copy()
     held = a + b > 0
-    return Exchange(order, Swaps(proposed + held, accepted + (held and bool(uniforms[-1] < ratio))))
+    return Exchange(order, Swaps(proposed + held, accepted + (held and moved)))

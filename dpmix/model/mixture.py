@@ -335,8 +335,10 @@ class State:
 
 def log_weights(log_sticks: Array, log1m_sticks: Array) -> Array:
     """Return log pi_j of the stick proportions (the paper, section 2), float64 [K]."""
-    before = np.concatenate(([0.0], np.cumsum(log1m_sticks)))
-    return np.concatenate((log_sticks, [0.0])) + before
+    weights = np.zeros(len(log_sticks) + 1)
+    log1m_sticks.cumsum(out=weights[1:])
+    weights[:-1] += log_sticks
+    return weights
 
 
 def live_log1m_sticks(log1m_sticks: Array) -> Array:

@@ -1,7 +1,7 @@
-"""Parameter draws, sums over components and label swaps in NumPy: what native code computes, bit for bit.
+"""Draws, sums over components and label swaps in NumPy: what native code computes, bit for bit.
 
-A sweep runs the native form of these functions (kernels/cpu/conjugate.cpp, kernels/cpu/swaps.cpp), because a
-GPU waits for this part. tests/model/test_native_draws.py compares the two forms.
+A sweep runs the native form of these functions (conjugate.cpp, dense.cpp and swaps.cpp in kernels/cpu), because
+a GPU waits for this part. tests/model/test_native_draws.py compares the two forms.
 
 The order of the operations is part of each definition: sums over k are taken in ascending order, and nothing
 is fused. Batched routines of LAPACK are not used, because their last bits depend on the processor.
@@ -11,6 +11,7 @@ K components, D channels. All functions are pure.
 
 from __future__ import annotations
 
+from math import log, nan
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -107,6 +108,76 @@ def sum_components(
         shift += vectors[lane]
         spread += float(spreads[lane])
     return spread
+
+
+def log_det(matrix: Array) -> float:
+    """Return the log determinant of a symmetric matrix, float64 [D, D]; NaN if it is not positive definite."""
+    try:
+        factor = cholesky(matrix[None])[0]
+    except np.linalg.LinAlgError:
+        return nan
+    total = 0.0
+    for scale in np.diag(factor).tolist():
+        total += log(scale)
+    return 2.0 * total
+
+
+def is_above(one: Array, other: Array) -> bool:
+    """Return True if the difference of two symmetric matrices, float64 [D, D], is positive definite."""
+    return not np.isnan(log_det(one - other))
+
+
+def draw_normal(precision: Array, linear: Array, noise: Array, out: Array) -> bool:
+    """Write the draw of `dpmix.model.hyperparameters.draw_normal`, given its random numbers.
+
+    Parameters
+    ----------
+    precision, linear, noise : float64 [D, D], [D], [D]
+    out : float64 [D], changed
+
+    Returns
+    -------
+    bool
+        True: a precision that is not positive definite raises LinAlgError here.
+    """
+    factor = cholesky(precision[None])[0]
+    out[:] = linear
+    for i in range(len(out)):
+        out[i] /= factor[i, i]
+        out[i + 1 :] -= factor[i + 1 :, i] * out[i]
+    out += noise
+    for i in reversed(range(len(out))):
+        for k in range(i + 1, len(out)):
+            out[i] -= factor[k, i] * out[k]
+        out[i] /= factor[i, i]
+    return True
+
+
+def draw_wishart(inverse: Array, normals: Array, gammas: Array, out: Array) -> bool:
+    """Write the draw of `dpmix.model.hyperparameters.draw_unrestricted`, given its random numbers.
+
+    Parameters
+    ----------
+    inverse : float64 [D, D]
+        The inverse of the scale matrix.
+    normals : float64 [D, D]
+        Normal variates; those strictly below the diagonal are used.
+    gammas : float64 [D]
+        Gamma variates: half the squares of the diagonal of Bartlett's matrix.
+    out : float64 [D, D], changed
+
+    Returns
+    -------
+    bool
+        True: an inverse that is not positive definite raises LinAlgError here.
+    """
+    bartlett = np.tril(normals, -1)
+    np.fill_diagonal(bartlett, np.sqrt(2.0 * gammas))
+    whitener = divide_lower(bartlett[None], cholesky(inverse[None]))[0]
+    out[:] = 0.0
+    for row in whitener:
+        out += row[:, None] * row
+    return True
 
 
 def cholesky(matrices: Array) -> Array:

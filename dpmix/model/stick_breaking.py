@@ -43,7 +43,9 @@ def gamma_variate(shape: float, rate: float, rng: np.random.Generator) -> float:
 
 def counts_after(counts: Array) -> Array:
     """Return sum_{r>j} n_r, the number of events after each component, float64 [K]."""
-    return np.concatenate((np.cumsum(counts[::-1])[::-1][1:], [0.0]))
+    after = np.zeros(len(counts))
+    counts[:0:-1].cumsum(out=after[-2::-1])
+    return after
 
 
 def modal_sticks(counts: Array, alpha: float, ended: npt.NDArray[np.bool_]) -> Sticks:

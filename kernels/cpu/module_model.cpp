@@ -2,6 +2,7 @@
 // arrays, and a generator.
 #include "bindings.hpp"
 #include "conjugate.hpp"
+#include "dense.hpp"
 #include "generator.hpp"
 #include "swaps.hpp"
 #include "tables.hpp"
@@ -45,6 +46,20 @@ double sums(Ints held, In2 means, In3 whiteners, In1 m, Out2 precision, Out1 shi
                           {static_cast<int>(held.shape(0)), static_cast<int>(m.shape(0)), held.data(),
                            means.data(), whiteners.data(), m.data()},
                           precision.data(), shift.data());
+}
+
+double log_det_of(In2 matrix) { return log_det(matrix.data(), static_cast<int>(matrix.shape(0))); }
+
+bool above(In2 one, In2 other) { return is_above(one.data(), other.data(), static_cast<int>(one.shape(0))); }
+
+bool normal(In2 precision, In1 linear, In1 noise, Out1 out) {
+    return draw_normal(precision.data(), linear.data(), noise.data(), static_cast<int>(out.shape(0)),
+                       out.data());
+}
+
+bool wishart(In2 inverse, In2 normals, In1 gammas, Out2 out) {
+    return draw_wishart(inverse.data(), normals.data(), gammas.data(), static_cast<int>(out.shape(0)),
+                        out.data());
 }
 
 void normals(Generator& generator, Out1 out) {
@@ -102,6 +117,10 @@ void bind_model(nb::module_& module) {
                "whiteners"_a.noconvert(), "isa"_a = "");
     module.def("sum_components", &sums, "held"_a, "means"_a, "whiteners"_a, "m"_a, "precision"_a.noconvert(),
                "shift"_a.noconvert(), "isa"_a = "");
+    module.def("log_det", &log_det_of, "matrix"_a);
+    module.def("is_above", &above, "one"_a, "other"_a);
+    module.def("draw_normal", &normal, "precision"_a, "linear"_a, "noise"_a, "out"_a.noconvert());
+    module.def("draw_wishart", &wishart, "inverse"_a, "normals"_a, "gammas"_a, "out"_a.noconvert());
     module.def("swap_any", &swap_any, "counts"_a.noconvert(), "order"_a.noconvert(), "log_weights"_a,
                "firsts"_a, "others"_a, "levels"_a);
     module.def("swap_with_sticks", &swap_with_sticks, "counts"_a.noconvert(), "order"_a.noconvert(),

@@ -18,7 +18,10 @@ from dpmix.model.normal_wishart import Posterior
 from dpmix.model.prior import Prior
 from dpmix.model.streams import Step, Stream
 
-SWAPS = ("swap_any", "swap_with_sticks", "swap_collapsed")
+OF_MODULE = (
+    "draw_normal", "draw_wishart", "is_above", "log_det", "sum_components",
+    "swap_any", "swap_collapsed", "swap_with_sticks",
+)  # fmt: skip
 # Weighted: counts are not whole numbers, as with weights of samples and with coarseness.
 CASES = {
     "one component": (1, 3, False, 1.0),
@@ -71,7 +74,7 @@ def numpy_form() -> Iterator[None]:
     with (
         mock.patch.object(normal_wishart, "posterior", posterior_in_numpy),
         mock.patch.object(normal_wishart, "draw_parameters", draw_in_numpy),
-        mock.patch.multiple(_cpu, **{name: getattr(reference, name) for name in (*SWAPS, "sum_components")}),
+        mock.patch.multiple(_cpu, **{name: getattr(reference, name) for name in OF_MODULE}),
     ):
         yield
 
