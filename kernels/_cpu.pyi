@@ -159,9 +159,31 @@ class Generator:
     ) -> None:
         """Write standard normal numbers, those of `numpy.random.Generator.standard_normal`."""
 
+    def exponentials(
+        self,
+        out: npt.NDArray[np.float64],  # [n], written
+    ) -> None:
+        """Write standard exponential numbers, those of `numpy.random.Generator.standard_exponential`."""
+
+    def integers(
+        self,
+        high: int,  # from 1 to 2**32 - 1
+        out: npt.NDArray[np.int64],  # [n], written
+    ) -> None:
+        """Write integers below `high`, those of `numpy.random.Generator.integers`."""
+
+    def log_betas(
+        self,
+        first: npt.NDArray[np.float64],  # [n]
+        second: npt.NDArray[np.float64],  # [n]
+        log_sticks: npt.NDArray[np.float64],  # [n], written
+        log1m_sticks: npt.NDArray[np.float64],  # [n], written
+    ) -> None:
+        """Write logs of beta numbers v and of 1 - v; see `dpmix.model.reference.log_betas`."""
+
     def gammas(
         self,
-        shapes: npt.NDArray[np.float64],  # [n], all above 1
+        shapes: npt.NDArray[np.float64],  # [n], all at least 1
         out: npt.NDArray[np.float64],  # [n], written
     ) -> None:
         """Write gamma numbers, those of `numpy.random.Generator.standard_gamma`."""

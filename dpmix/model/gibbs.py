@@ -107,13 +107,13 @@ def sweep(
     conditional = normal_wishart.posterior(stats, hyper)
     tables = _draw_tables(state, stats, stream)
     counts = stats.counts if tables is None else tables.by_component
-    sticks = stick_breaking.draw_sticks(counts, state.alpha, stream.step(Step.STICKS))
+    sticks = stick_breaking.draw_sticks(counts, state.alpha, stream.fast_step(Step.STICKS))
     alpha = state.alpha
     if "alpha" in prior.learned:
         alpha = stick_breaking.draw_alpha(sticks.log1m_sticks, prior, stream.step(Step.ALPHA))
     order, swaps = None, Swaps()
     if label_swaps:
-        order, sticks, swaps = swap_labels(counts, sticks, alpha, stream.step(Step.SWAPS))
+        order, sticks, swaps = swap_labels(counts, sticks, alpha, stream.fast_step(Step.SWAPS))
     parameters = normal_wishart.draw_parameters(conditional, of_parameters, threads, order)
     following = State(stream.iteration, alpha, *sticks, *parameters, hyper)
     if tables is not None:
@@ -192,5 +192,5 @@ def draw_prior(prior: Prior, n_components: int, alpha: float | None, stream: Str
     empty = no_events(n_components, len(prior.m))
     conditional = normal_wishart.posterior(empty, hyper)
     parameters = normal_wishart.draw_parameters(conditional, stream.fast_step(Step.PARAMETERS))
-    sticks = stick_breaking.draw_sticks(empty.counts, alpha, stream.step(Step.STICKS))
+    sticks = stick_breaking.draw_sticks(empty.counts, alpha, stream.fast_step(Step.STICKS))
     return State(stream.iteration, alpha, *sticks, *parameters, hyper)

@@ -8,13 +8,16 @@ All functions are pure. K components.
 from __future__ import annotations
 
 from math import exp, lgamma
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from dpmix.kernels import _cpu
 from dpmix.model.mixture import Array, Ints, Sticks, log_weights
 from dpmix.model.stick_breaking import draw_sticks
+from dpmix.model.streams import FastGenerator
+
+Random: TypeAlias = np.random.Generator | FastGenerator
 
 
 class Swaps(NamedTuple):
@@ -44,7 +47,7 @@ class Exchange(NamedTuple):
 
 
 def swap_labels(
-    counts: Array, sticks: Sticks, alpha: float, rng: np.random.Generator
+    counts: Array, sticks: Sticks, alpha: float, rng: FastGenerator
 ) -> tuple[Ints, Sticks, Swaps]:
     """Make label swaps of three kinds, one kind after the other. Each leaves the posterior invariant.
 
@@ -54,7 +57,7 @@ def swap_labels(
         Events of each component.
     sticks : Sticks
     alpha : float
-    rng : numpy.random.Generator
+    rng : FastGenerator
 
     Returns
     -------
@@ -79,7 +82,7 @@ def swap_labels(
     return order, draw_sticks(counts[order], alpha, rng), Swaps(proposed, accepted)
 
 
-def exchange_any(counts: Array, log_weights: Array, rng: np.random.Generator) -> Exchange:
+def exchange_any(counts: Array, log_weights: Array, rng: Random) -> Exchange:
     """Try K times to exchange a random occupied component with any other; the sticks stay in their places.
 
     The first move of Papaspiliopoulos and Roberts (2008), Biometrika 95:169.
@@ -89,7 +92,7 @@ def exchange_any(counts: Array, log_weights: Array, rng: np.random.Generator) ->
     counts : float64 [K]
     log_weights : float64 [K]
         log pi_j.
-    rng : numpy.random.Generator
+    rng : numpy.random.Generator or FastGenerator
     """
     count, order = len(counts), np.arange(len(counts))
     n_held = int(np.count_nonzero(counts > 0))
@@ -102,7 +105,7 @@ def exchange_any(counts: Array, log_weights: Array, rng: np.random.Generator) ->
     return Exchange(order, Swaps(*moves))
 
 
-def exchange_with_sticks(counts: Array, log1m_sticks: Array, rng: np.random.Generator) -> Exchange:
+def exchange_with_sticks(counts: Array, log1m_sticks: Array, rng: Random) -> Exchange:
     """Try once, along the order, to exchange neighbours together with their sticks.
 
     The second move of Papaspiliopoulos and Roberts (2008). The last component has no stick and keeps its
@@ -113,7 +116,7 @@ def exchange_with_sticks(counts: Array, log1m_sticks: Array, rng: np.random.Gene
     counts : float64 [K]
     log1m_sticks : float64 [K - 1]
         log(1 - v_j).
-    rng : numpy.random.Generator
+    rng : numpy.random.Generator or FastGenerator
     """
     order = np.arange(len(counts))
     levels = rng.standard_exponential(len(counts) - 2)
@@ -121,7 +124,7 @@ def exchange_with_sticks(counts: Array, log1m_sticks: Array, rng: np.random.Gene
     return Exchange(order, Swaps(*moves))
 
 
-def exchange_collapsed(counts: Array, alpha: float, rng: np.random.Generator) -> Exchange:
+def exchange_collapsed(counts: Array, alpha: float, rng: Random) -> Exchange:
     """Try once, along the order, to exchange neighbours, with all sticks integrated out.
 
     The sticks have to be drawn after it. The aim is that of the third move of Hastie, Liverani and Richardson
@@ -133,7 +136,7 @@ def exchange_collapsed(counts: Array, alpha: float, rng: np.random.Generator) ->
     ----------
     counts : float64 [K]
     alpha : float
-    rng : numpy.random.Generator
+    rng : numpy.random.Generator or FastGenerator
     """
     n, order = counts.copy(), np.arange(len(counts))
     uniforms = rng.random(len(counts) - 1)

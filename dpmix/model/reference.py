@@ -11,7 +11,7 @@ K components, D channels. All functions are pure.
 
 from __future__ import annotations
 
-from math import log, nan
+from math import exp, log, log1p, nan
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -178,6 +178,26 @@ def draw_wishart(inverse: Array, normals: Array, gammas: Array, out: Array) -> b
     for row in whitener:
         out += row[:, None] * row
     return True
+
+
+def log_betas(first: Array, second: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+    """Return log v and log(1 - v) of Beta(first, second) variates v, as of `FastGenerator.log_betas`.
+
+    The logs are taken one by one, because those of NumPy's arrays depend on the processor.
+    """
+
+    def log_gammas(shapes: Array) -> list[float]:
+        above, levels = rng.standard_gamma(shapes + 1.0), rng.standard_exponential(shapes.shape)
+        return [log(value) - drop for value, drop in zip(above, levels / shapes, strict=True)]
+
+    def log_sum(a: float, b: float) -> float:
+        if a == b:
+            return a + log(2.0)
+        return a + log1p(exp(b - a)) if a > b else b + log1p(exp(a - b))
+
+    one, other = log_gammas(first), log_gammas(second)
+    both = [log_sum(a, b) for a, b in zip(one, other, strict=True)]
+    return np.array(one) - both, np.array(other) - both
 
 
 def cholesky(matrices: Array) -> Array:

@@ -10,16 +10,14 @@ import numpy.typing as npt
 
 from dpmix.model.mixture import Array, Sticks, live_log1m_sticks
 from dpmix.model.prior import Prior
+from dpmix.model.streams import FastGenerator
 
 LEAST_ALPHA = 1e-100  # keeps the logs of sticks, which are of the order of 1 / alpha, finite
 
 
-def draw_sticks(counts: Array, alpha: float, rng: np.random.Generator) -> Sticks:
+def draw_sticks(counts: Array, alpha: float, rng: FastGenerator) -> Sticks:
     """Draw v_j ~ Beta(1 + n_j, alpha + sum_{r>j} n_r) for j < K, as logs (the paper, Appendix A.1)."""
-    first = log_gamma_variates(1.0 + counts[:-1], rng)
-    second = log_gamma_variates(alpha + counts_after(counts)[:-1], rng)
-    both = np.logaddexp(first, second)
-    return Sticks(first - both, second - both)
+    return Sticks(*rng.log_betas(1.0 + counts[:-1], alpha + counts_after(counts)[:-1]))
 
 
 def log_gamma_variates(shapes: Array, rng: np.random.Generator) -> Array:

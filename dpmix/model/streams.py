@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpmix.kernels import _cpu
-from dpmix.model.mixture import Array
+from dpmix.model.mixture import Array, Ints
 
 
 class Step(IntEnum):
@@ -40,9 +40,9 @@ class Step(IntEnum):
 
 
 class FastGenerator:
-    """The uniform, normal and gamma variates of a step's generator, bit for bit, in less time.
+    """The variates of a step's generator, bit for bit, in less time.
 
-    Native code draws them (kernels/cpu/generator.hpp), except gamma variates of shapes up to 1.
+    Native code draws them (kernels/cpu/generator.hpp), except gamma variates of shapes below 1.
 
     Parameters
     ----------
@@ -79,9 +79,27 @@ class FastGenerator:
         self._native.normals(out.reshape(-1))
         return out
 
+    def standard_exponential(self, size: int) -> Array:
+        """Return Exponential(1) variates, float64 [size]."""
+        out = np.empty(size)
+        self._native.exponentials(out)
+        return out
+
+    def integers(self, high: int, size: int) -> Ints:
+        """Return integers from 0 to high - 1, int64 [size]."""
+        out = np.empty(size, dtype=np.int64)
+        self._native.integers(high, out)
+        return out
+
+    def log_betas(self, first: Array, second: Array) -> tuple[Array, Array]:
+        """Return log v and log(1 - v), float64 [n], of Beta(first, second) variates v; see `draw_sticks`."""
+        out = np.empty(len(first)), np.empty(len(first))
+        self._native.log_betas(first, second, *out)
+        return out
+
     def standard_gamma(self, shapes: Array) -> Array:
         """Return Gamma(shape, 1) variates, float64 of the size of `shapes`."""
-        if shapes.size == 0 or shapes.min() <= 1.0:
+        if shapes.size == 0 or shapes.min() < 1.0:
             variates: Array = self._generator.standard_gamma(shapes)
             return variates
         out = np.empty(shapes.shape)

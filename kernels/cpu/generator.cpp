@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "ziggurat.hpp"
+#include "ziggurat_exponential.hpp"
 
 namespace dpmix {
 namespace {
@@ -117,24 +118,54 @@ void Generator::normals(double* out, std::size_t count) {
     for (std::size_t i = 0; i < count; i++) out[i] = normal();
 }
 
-// random_standard_gamma of NumPy's distributions.c: Marsaglia and Tsang (2000, ACM TOMS 26:363).
-void Generator::gammas(const double* shapes, double* out, std::size_t count) {
-    for (std::size_t i = 0; i < count; i++) {
-        const double b = shapes[i] - 1.0 / 3.0, c = 1.0 / std::sqrt(9.0 * b);
-        while (true) {
-            double x, root;
-            do {
-                x = normal();
-                root = 1.0 + c * x;
-            } while (root <= 0.0);
-            const double v = root * root * root, u = uniform(), squared = x * x;
-            if (u < 1.0 - 0.0331 * squared * squared ||
-                std::log(u) < 0.5 * x * x + b * (1.0 - v + std::log(v))) {
-                out[i] = b * v;
-                break;
-            }
-        }
+// random_standard_exponential of NumPy's distributions.c.
+double Generator::exponential() {
+    while (true) {
+        const std::uint64_t word = this->word() >> 3, size = word >> 8;
+        const std::size_t layer = word & 0xFF;
+        const double x = static_cast<double>(static_cast<std::int64_t>(size)) * EXPONENTIAL_WIDTHS[layer];
+        if (__builtin_expect(size < EXPONENTIAL_LIMITS[layer], 1)) return x;
+        if (layer == 0) return EXPONENTIAL_R - std::log1p(-uniform());
+        const double height = EXPONENTIAL_HEIGHTS[layer - 1] - EXPONENTIAL_HEIGHTS[layer];
+        if (height * uniform() + EXPONENTIAL_HEIGHTS[layer] < std::exp(-x)) return x;
     }
+}
+
+// random_bounded_uint64_fill of NumPy's distributions.c: Lemire (2019, ACM Trans. Model. Comput. Simul. 29:3).
+void Generator::integers(std::uint32_t high, std::int64_t* out, std::size_t count) {
+    if (high == 1) {
+        std::fill_n(out, count, 0);
+        return;
+    }
+    const std::uint32_t least = (0u - high) % high;
+    for (std::size_t i = 0; i < count; i++) {
+        std::uint64_t product;
+        do {
+            product = std::uint64_t{half_word()} * high;
+        } while (static_cast<std::uint32_t>(product) < least);
+        out[i] = static_cast<std::int64_t>(product >> 32);
+    }
+}
+
+// random_standard_gamma of NumPy's distributions.c: Marsaglia and Tsang (2000, ACM TOMS 26:363).
+inline double Generator::gamma(double shape) {
+    if (shape == 1.0) return exponential();
+    const double b = shape - 1.0 / 3.0, c = 1.0 / std::sqrt(9.0 * b);
+    while (true) {
+        double x, root;
+        do {
+            x = normal();
+            root = 1.0 + c * x;
+        } while (root <= 0.0);
+        const double v = root * root * root, u = uniform(), squared = x * x;
+        if (u < 1.0 - 0.0331 * squared * squared ||
+            std::log(u) < 0.5 * x * x + b * (1.0 - v + std::log(v)))
+            return b * v;
+    }
+}
+
+void Generator::gammas(const double* shapes, double* out, std::size_t count) {
+    for (std::size_t i = 0; i < count; i++) out[i] = gamma(shapes[i]);
 }
 
 NormalsAhead::NormalsAhead(Generator& generator, double* out, std::size_t count) {

@@ -1,4 +1,4 @@
-// NumPy's generator of a sweep's normal numbers: Philox4x64-10 (Salmon et al. 2011) and the ziggurat method,
+// NumPy's generator of a sweep's normal, exponential and gamma numbers: Philox4x64-10 (Salmon et al. 2011) and the ziggurat method,
 // with NumPy's bits. It makes words in blocks and draws signs without a branch, which takes less than half
 // the time.
 //
@@ -37,6 +37,7 @@ class Generator {
     double uniform();
     double normal();
     double tail(bool negative);
+    double gamma(double shape);
 
    public:
     Generator(std::uint64_t key0, std::uint64_t key1, std::uint64_t counter1, std::uint64_t counter2);
@@ -51,7 +52,13 @@ class Generator {
     // Writes standard normal numbers.
     void normals(double* out, std::size_t count);
 
-    // Writes gamma numbers of shapes above 1.
+    // Draws a standard exponential number.
+    double exponential();
+
+    // Writes integers from 0 to high - 1; high is at least 1.
+    void integers(std::uint32_t high, std::int64_t* out, std::size_t count);
+
+    // Writes gamma numbers of shapes of at least 1.
     void gammas(const double* shapes, double* out, std::size_t count);
 };
 

@@ -4,6 +4,7 @@
 #include "conjugate.hpp"
 #include "dense.hpp"
 #include "generator.hpp"
+#include "sticks.hpp"
 #include "swaps.hpp"
 #include "tables.hpp"
 
@@ -72,6 +73,20 @@ void gammas(Generator& generator, In1 shapes, Out1 out) {
     generator.gammas(shapes.data(), out.data(), out.shape(0));
 }
 
+void exponentials(Generator& generator, Out1 out) {
+    for (std::size_t i = 0; i < out.shape(0); i++) out.data()[i] = generator.exponential();
+}
+
+void integers(Generator& generator, std::uint32_t high, IntsOut out) {
+    generator.integers(high, out.data(), out.shape(0));
+}
+
+void log_betas(Generator& generator, In1 first, In1 second, Out1 log_sticks, Out1 log1m_sticks) {
+    const nb::gil_scoped_release released;
+    draw_log_betas(generator, first.data(), second.data(), first.shape(0), log_sticks.data(),
+                   log1m_sticks.data());
+}
+
 void start_normals(NormalsAhead* own, Generator& generator, Out1 out) {
     new (own) NormalsAhead(generator, out.data(), out.shape(0));
 }
@@ -134,6 +149,10 @@ void bind_model(nb::module_& module) {
              "counter1"_a, "counter2"_a)
         .def("uniforms", &uniforms, "out"_a.noconvert())
         .def("normals", &normals, "out"_a.noconvert())
+        .def("exponentials", &exponentials, "out"_a.noconvert())
+        .def("integers", &integers, "high"_a, "out"_a.noconvert())
+        .def("log_betas", &log_betas, "first"_a, "second"_a, "log_sticks"_a.noconvert(),
+             "log1m_sticks"_a.noconvert())
         .def("gammas", &gammas, "shapes"_a, "out"_a.noconvert())
         .def_prop_ro("capsule",
                      [](Generator& own) { return nb::capsule(own.bit_generator(), "BitGenerator"); });

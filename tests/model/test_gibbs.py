@@ -65,18 +65,18 @@ def test_learning_takes_its_random_numbers_from_a_stream_of_its_own() -> None:
 
 def test_label_swaps_leave_labels_and_sticks_as_they_are() -> None:
     """The prior of (alpha, sticks, labels), without data, shows any error in the ratio of a swap."""
-    rng = np.random.default_rng(11)
+    rng, fast = np.random.default_rng(11), Stream(11, 0, 0).fast_step(Step.STICKS)
     counts_before, counts_after, first_before, first_after = [], [], [], []
     for _ in range(6000):
         alpha = float(rng.gamma(2.0, 0.7))
-        sticks = stick_breaking.draw_sticks(np.zeros(COMPONENTS), alpha, rng)
+        sticks = stick_breaking.draw_sticks(np.zeros(COMPONENTS), alpha, fast)
         weights = np.exp(log_weights(sticks.log_sticks, sticks.log1m_sticks))
         counts = rng.multinomial(5, weights / weights.sum()).astype(float)
-        order, moved, _ = label_swaps.swap_labels(counts, sticks, alpha, rng)
+        order, moved, _ = label_swaps.swap_labels(counts, sticks, alpha, fast)
         after = counts[order]
         counts_after.append(int(after @ [216, 36, 6, 1]))
         first_after.append(moved.log_sticks[1] * (1 + after[1]))
-        sticks = stick_breaking.draw_sticks(np.zeros(COMPONENTS), alpha, rng)
+        sticks = stick_breaking.draw_sticks(np.zeros(COMPONENTS), alpha, fast)
         weights = np.exp(log_weights(sticks.log_sticks, sticks.log1m_sticks))
         counts = rng.multinomial(5, weights / weights.sum()).astype(float)
         counts_before.append(int(counts @ [216, 36, 6, 1]))
@@ -166,8 +166,8 @@ def test_parameters_have_the_moments_of_the_normal_inverse_wishart() -> None:
 
 def test_sticks_and_alpha_have_their_conditionals() -> None:
     counts, alpha = np.array([5.0, 0.0, 2.0, 1.0]), 0.3
-    rng = np.random.default_rng(6)
-    draws = [stick_breaking.draw_sticks(counts, alpha, rng) for _ in range(4000)]
+    rng, fast = np.random.default_rng(6), Stream(6, 0, 0).fast_step(Step.STICKS)
+    draws = [stick_breaking.draw_sticks(counts, alpha, fast) for _ in range(4000)]
     for j, (a, b) in enumerate([(6, 3.3), (1, 3.3), (3, 1.3)]):
         assert st.kstest([np.exp(d.log_sticks[j]) for d in draws], st.beta(a, b).cdf).pvalue > SMALL
         assert np.allclose([np.exp(d.log_sticks[j]) + np.exp(d.log1m_sticks[j]) for d in draws], 1.0)
@@ -180,7 +180,7 @@ def test_sticks_and_alpha_have_their_conditionals() -> None:
 def test_sticks_stay_finite_where_a_stick_rounds_to_one() -> None:
     counts = np.zeros(50)
     counts[0] = 1e9
-    sticks = stick_breaking.draw_sticks(counts, 1e-3, np.random.default_rng(1))
+    sticks = stick_breaking.draw_sticks(counts, 1e-3, Stream(1, 0, 0).fast_step(Step.STICKS))
     assert np.isfinite(sticks.log_sticks).all()
     assert np.isfinite(sticks.log1m_sticks).all()
     assert np.isfinite(log_weights(sticks.log_sticks, sticks.log1m_sticks)).all()

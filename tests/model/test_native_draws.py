@@ -16,7 +16,7 @@ from dpmix.model import gibbs, normal_wishart, reference
 from dpmix.model.mixture import HYPERPARAMETERS, Array, Ints, Parameters, State, Stats, no_events
 from dpmix.model.normal_wishart import Posterior
 from dpmix.model.prior import Prior
-from dpmix.model.streams import Step, Stream
+from dpmix.model.streams import FastGenerator, Step, Stream
 
 OF_MODULE = (
     "draw_normal", "draw_wishart", "is_above", "log_det", "sum_components",
@@ -74,6 +74,9 @@ def numpy_form() -> Iterator[None]:
     with (
         mock.patch.object(normal_wishart, "posterior", posterior_in_numpy),
         mock.patch.object(normal_wishart, "draw_parameters", draw_in_numpy),
+        mock.patch.object(
+            FastGenerator, "log_betas", lambda self, *shapes: reference.log_betas(*shapes, self._generator)
+        ),
         mock.patch.multiple(_cpu, **{name: getattr(reference, name) for name in OF_MODULE}),
     ):
         yield
@@ -122,6 +125,17 @@ def test_every_instruction_set_has_the_same_bits(isa: str, n_components: int, di
         spread = form.sum_components(held, drawn.means, drawn.whiteners, prior.m, precision, shift, *options)
         results.append([spread, *precision.ravel(), *shift])
     assert results[0] == results[1]
+
+
+def test_matrices_that_are_not_positive_definite() -> None:
+    for matrix in (np.diag([1.0, -1.0]), np.diag([1.0, np.nan]), np.zeros((2, 2))):
+        for form in (_cpu, reference):
+            assert np.isnan(form.log_det(matrix))
+            assert not form.is_above(matrix + 1.0, np.ones((2, 2)))
+        two = np.ones(2)
+        assert not _cpu.draw_normal(matrix, two, two, np.empty(2))
+        assert not _cpu.draw_wishart(matrix, np.ones((2, 2)), two, np.empty((2, 2)))
+    assert _cpu.is_above(2.0 * np.eye(2), np.eye(2))
 
 
 def test_no_events_at_all() -> None:
@@ -181,8 +195,8 @@ def test_the_fast_generator_draws_the_numbers_of_numpy(stream: Stream) -> None:
     counter = (stream.iteration << 64) + (Step.PARAMETERS << 128)
     slow = np.random.Generator(np.random.Philox(key=key, counter=counter))
     fast, step = stream.fast_step(Step.PARAMETERS), stream.step(Step.PARAMETERS)
-    below, above = np.geomspace(0.01, 1e9, 501), 1.0 + np.geomspace(1e-9, 1e9, 1002).reshape(2, 501)
-    for size, shapes in ((1, below), (300_001, above), (7, below)):  # native code draws those above 1
+    below, above = np.geomspace(0.01, 1e9, 501), 1.0 + np.geomspace(1e-20, 1e9, 1002).reshape(2, 501)
+    for size, shapes in ((1, below), (300_001, above), (7, below)):  # native code draws those from 1
         normals = fast.standard_normal((size,))
         assert np.array_equal(normals, slow.standard_normal(size))
         assert size < 1000 or np.abs(normals).max() > 3.66  # the tail
@@ -190,8 +204,15 @@ def test_the_fast_generator_draws_the_numbers_of_numpy(stream: Stream) -> None:
         assert np.array_equal(fast.standard_gamma(shapes), gammas)
         assert np.array_equal(step.standard_normal(size), normals)
         assert np.array_equal(step.standard_gamma(shapes), gammas)
+        waits = slow.standard_exponential(size)
+        assert np.array_equal(fast.standard_exponential(size), waits)
+        assert np.array_equal(step.standard_exponential(size), waits)
+        assert size < 1000 or waits.max() > 7.7  # the tail
     for size in (1, 2, 1001):  # halves of words
-        assert np.array_equal(step.integers(7, size=size), slow.integers(7, size=size))
+        for high in (1, 7, 3_000_000_000):  # the last rejects three words in ten
+            integers = slow.integers(high, size=size)
+            assert np.array_equal(fast.integers(high, size=size), integers)
+            assert np.array_equal(step.integers(high, size=size), integers)
     assert np.array_equal(step.random(9), slow.random(9))
 
 
