@@ -44,8 +44,14 @@ FUSED: list[dict[str, int]] = [
     {"CACHED": 32},
     {"TILES": 8},
     {"TILES": 32},
+    {"PICK_FROM_SHARED": 1, "CACHED": 16},
+    {"CACHED": 16},
 ]
-"""Constants that draw_labels.cu is compiled with; the first set is installed."""
+"""Constants that draw_labels.cu is compiled with; the first set is installed.
+
+PICK_FROM_SHARED: the second level of the draw reads rows from shared memory, as the first does, in place of
+device memory. Its tiles, of a 16th of K, have to fit in CACHED rows.
+"""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
     python benchmarks/sampler.py
 
 The limits of the draws are 1 ms a sweep at K = 256, D = 14, and 0.25 ms at K = 64, D = 8, because a sweep on
-a GPU waits for this part. They apply to minima, because other work on the machine only adds time. Whole
+a GPU waits for this part. They apply with any hyperparameters learned and to minima, because other work on the machine only adds time. Whole
 sweeps of the CPU engine at few events show what this is worth there. Prints minima, and writes them with the
 medians to benchmarks/results/sampler.json; sampler_before.json has those of draws by NumPy and LAPACK. Takes
 two minutes.
@@ -154,7 +154,7 @@ def main() -> None:
                 engine[name] = times = measure_engine(n_events, n_components, dim)
                 print(f"{name}: {times['min_ms']:.2f} ms a sweep, {THREADS} threads")
     for shape, bar in BARS_MS.items():
-        took = results[shape]["sampler"]["min_ms"]
+        took = max(results[shape]["sampler"]["min_ms"], learned[shape]["min_ms"])
         print(f"bar at {shape}: {bar} ms; {took:.2f} ms: {'met' if took <= bar else 'MISSED'}")
     write_results("sampler", {**results, "all learned": learned, "sweeps of the CPU engine": engine})
 

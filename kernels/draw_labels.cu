@@ -19,8 +19,8 @@
 //
 // Launch    grid (CHUNK / EVENTS_PER_BLOCK, slots), block THREADS; a thread takes EVENTS_PER_THREAD events.
 // Shared    CACHED * PACK_DIM * 4 + EVENTS_PER_BLOCK * 18 + 388 bytes: 37,060 at D = 64.
-// Budget    draw_labels, D = 14: registers 163, stack 800, shared 17,284 bytes; no spills.
-//           registers by architecture: sm_75 163, sm_80 162, sm_90 163, sm_120 160.
+// Budget    draw_labels, D = 14: registers 165, stack 800, shared 17,284 bytes; no spills.
+//           registers by architecture: sm_75 164, sm_80 162, sm_90 165, sm_120 161.
 //           The stack is each thread's `partial`; with 168 registers three blocks fit on a multiprocessor.
 // Measured  draw_labels: not measured.
 // Limits    D 1 to 64; n_components 1 to 65,536.
@@ -29,13 +29,14 @@
 // Source    Suchard et al. (2010), Appendix A, step 1.
 #include "draw.cuh"
 
-// The label among the components [first, end), or -1; before: the sum of the weights before `first`.
+// The label among the components [first, end), whose rows these are, or -1; before: the sum of the weights
+// before `first`.
 __device__ __forceinline__ int pick(const float (&x)[1][N_CHANNELS], const float4* rows, int first, int end,
                                     float bin, const Choice& c, float before) {
     Search search{c.shift, bin, c.point, before, -1};
-    for (int j = first; j < end; j++) {
+    for (int j = first; j < end; j++, rows += PACK_QUADS) {
         float l[1];
-        log_densities(x, rows + (size_t)j * PACK_QUADS, l);
+        log_densities(x, rows, l);
         search.add(j, l[0]);
     }
     return search.label;
@@ -114,14 +115,22 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const float4* rows = reinterpret_cast<const float4*>(components);
     for (int t = 0, group = 0; t < n_tiles; t++) {
+        const int end = min((t + 1) * tile_size, n_components);
+        const float4* tile_rows = rows + (size_t)t * tile_size * PACK_QUADS;
+#ifdef PICK_FROM_SHARED   // only in benchmarks/cuda_variants.py, for tiles of at most CACHED components
+        __syncthreads();  // the rows before are no longer in use
+        for (int q = threadIdx.x; q < (end - t * tile_size) * PACK_QUADS; q += THREADS)
+            cache[q] = __ldg(tile_rows + q);
+        tile_rows = cache;
+        __syncthreads();
+#endif
         for (int start = starts[t]; start < starts[t + 1]; start += 32, group++) {
             if (group % WARPS != warp) continue;
             const int at = order[min(start + lane, starts[t + 1] - 1)];
             const Choice& c = choices[at];
             float own[1][N_CHANNELS];
             load_events(events, block_first + at, 0, count, own);
-            const int end = min((t + 1) * tile_size, n_components);
-            int label = pick(own, rows, t * tile_size, end, bin, c, c.before);
+            int label = pick(own, tile_rows, t * tile_size, end, bin, c, c.before);
             // If uniform * total was rounded to the total, the last tile may have no weight.
             if (label < 0) label = pick(own, rows, 0, n_components, bin, c, 0.0f);
             if (start + lane < starts[t + 1]) labels[block_first + at] = (unsigned short)label;

@@ -1,7 +1,7 @@
 """Draws, sums over components and label swaps in NumPy: what native code computes, bit for bit.
 
-A sweep runs the native form of these functions (conjugate.cpp, dense.cpp and swaps.cpp in kernels/cpu), because
-a GPU waits for this part. tests/model/test_native_draws.py compares the two forms.
+A sweep runs the native form of these functions (conjugate.cpp, dense.cpp, sticks.cpp and swaps.cpp in
+kernels/cpu), because a GPU waits for this part. tests/model/test_native_draws.py compares the two forms.
 
 The order of the operations is part of each definition: sums over k are taken in ascending order, and nothing
 is fused. Batched routines of LAPACK are not used, because their last bits depend on the processor.
@@ -111,7 +111,7 @@ def sum_components(
 
 
 def log_det(matrix: Array) -> float:
-    """Return the log determinant of a symmetric matrix, float64 [D, D]; NaN if it is not positive definite."""
+    """Return the log determinant of a symmetric matrix [D, D]; NaN if it is not positive definite."""
     try:
         factor = cholesky(matrix[None])[0]
     except np.linalg.LinAlgError:

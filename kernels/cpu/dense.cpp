@@ -14,7 +14,8 @@ class Triangle {
     int dim_;
 
    public:
-    explicit Triangle(int dim) : numbers_(static_cast<std::size_t>(dim) * static_cast<std::size_t>(dim)), dim_(dim) {}
+    explicit Triangle(int dim)
+        : numbers_(static_cast<std::size_t>(dim) * static_cast<std::size_t>(dim)), dim_(dim) {}
 
     double* operator[](int row) { return numbers_.data() + static_cast<std::ptrdiff_t>(row) * dim_; }
 };

@@ -158,8 +158,7 @@ inline double Generator::gamma(double shape) {
             root = 1.0 + c * x;
         } while (root <= 0.0);
         const double v = root * root * root, u = uniform(), squared = x * x;
-        if (u < 1.0 - 0.0331 * squared * squared ||
-            std::log(u) < 0.5 * x * x + b * (1.0 - v + std::log(v)))
+        if (u < 1.0 - 0.0331 * squared * squared || std::log(u) < 0.5 * x * x + b * (1.0 - v + std::log(v)))
             return b * v;
     }
 }
