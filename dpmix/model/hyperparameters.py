@@ -221,7 +221,8 @@ def draw_wishart(wishart: Wishart, current: Array, rng: np.random.Generator) -> 
 
     If few unrestricted draws would be above `least`, the draw is a Markov move from `current`.
     """
-    if not _cpu.is_above(wishart.dof * np.linalg.inv(wishart.inverse), 2.0 * wishart.least):
+    mean = np.asarray(wishart.dof * np.linalg.inv(wishart.inverse), dtype=np.float64)
+    if not _cpu.is_above(mean, 2.0 * wishart.least):
         # A mode, at which Bayesian EM ends, may lie on the boundary.
         inside = current if _cpu.is_above(current, wishart.least) else 2.0 * wishart.least
         return redraw_channels(wishart, inside, rng)
