@@ -7,8 +7,9 @@ Takes about four minutes of two cores. Three parts:
 - *stretches*: files of 30,000 events by `dpmix simulate --drift`, steady or with one fault. The share of the
   events at faulty times that is flagged, and of all other events, by dpmix and by the rules of flowAI and
   PeacoQC (recording_rules.py). The areas under the ROC curves of scores are means over the files of a fault.
-- *coverage*: one channel of two populations, with a known smooth signal, a step or nothing added. How
-  often the signal is inside the 90% interval of a block, and the true range inside that of the range.
+- *coverage*: one channel of two populations, with a known signal added: smooth, steps or nothing. How often
+  the signal is inside the 90% interval of a block, and the true range inside that of the range; how many
+  steps are found within three blocks of their places, and how many recordings have steps elsewhere.
 - *gates*: the adjusted Rand index between populations and truth without drift, with a slow drift, and after
   the signal that dpmix finds was subtracted from each event. Another gain also moves dim events less than
   bright ones, which subtracting cannot undo.
@@ -43,6 +44,20 @@ CASES = {  # fault, sizes
     "slow drift": ("slow", (0.25, 0.5, 1.0)),
 }
 TOOLS = ("dpmix", "flowAI", "flowAI, BIC", "PeacoQC")
+SIGNALS = {  # amplitude or height, and shortest and longest period of a wave; the duration is 100
+    "none": (0.0, None),
+    "wave": (0.4, (60.0, 200.0)),
+    "small wave": (0.1, (60.0, 200.0)),
+    "fast wave": (0.4, (10.0, 20.0)),
+    "straight line": (0.5, None),
+    "step": (0.5, None),
+    "small step": (0.25, None),
+    "step on a wave": (0.5, (60.0, 200.0)),
+    "bubble": (0.5, None),
+}
+BUBBLE = 8.0  # its duration
+NEAR = 3  # blocks between a step and the place at which it is found
+
 GATE_SIZES = (0.5, 1.0)
 GATE_EVENTS, GATE_SEEDS = 20_000, 3
 
@@ -98,16 +113,29 @@ def measure_file(task: tuple[str, float, int, int]) -> Row:
 # ----------------------------------------------------------------------------------------- coverage
 
 
+def signal_of(kind: str, times: Array, random: np.random.Generator) -> tuple[Array, Array]:
+    """Return a signal, and the times of its steps."""
+    size, periods = SIGNALS[kind]
+    signal, places = np.zeros(len(times)), np.empty(0)
+    if periods:
+        waves = np.sin(2.0 * np.pi * (times / random.uniform(*periods) + random.random()))
+        signal += (0.5 * size if "step" in kind else size) * waves
+    if kind == "straight line":
+        signal += size * times / 100.0
+    if "step" in kind or kind == "bubble":
+        start = random.uniform(20.0, 80.0)
+        places = np.array([start, start + BUBBLE] if kind == "bubble" else [start])
+        signal += size * (np.searchsorted(places, times) == 1)
+    return signal, places
+
+
 def measure_coverage(task: tuple[str, int, int]) -> Row:
     """Return how often a known signal is inside its intervals, in one simulated channel."""
     kind, seed, n_events = task
     random = np.random.default_rng([seed, 7])
     times = np.sort(random.uniform(0.0, 100.0, n_events))
     values = np.where(random.random(n_events) < 0.4, 3.0, 0.0) + 0.5 * random.standard_normal(n_events)
-    if kind == "smooth":
-        signal = 0.4 * np.sin(2.0 * np.pi * (times / random.uniform(60.0, 200.0) + random.random()))
-    else:
-        signal = np.where(times > random.uniform(20.0, 80.0), 0.5 if kind == "step" else 0.0, 0.0)
+    signal, places = signal_of(kind, times, random)
     spread = 0.5 * float(np.diff(np.quantile(values, [0.16, 0.84]))[0])
     starts = block_starts(n_events)
     blocks = summarise((values + signal)[:, None], times, starts)
@@ -117,6 +145,10 @@ def measure_coverage(task: tuple[str, int, int]) -> Row:
     inside = np.abs(found.mean - truth) <= 1.6449 * found.sd
     width = float(np.ptp(signal)) / spread
     row: Row = {"kind": kind, "blocks": float(inside.mean()), "range": float(_holds(found, width))}
+    away = np.abs(np.subtract.outer(np.searchsorted(found.times, places), found.changes)) > NEAR
+    row["elsewhere"] = float(away.all(axis=0).any())
+    if len(places):
+        row["steps"] = float((~away).any(axis=1).mean())
     return row if width == 0.0 else {**row, "ratio": found.range / width}
 
 
@@ -210,10 +242,18 @@ def table_coverage() -> str:
         "range in its interval",
         "range over true one",
     ]
-    lines = [f"| {' | '.join(head)} |", "| --- | ---: | ---: | ---: | ---: |"]
+    head += ["steps found", "recordings with false steps"]
+    lines = [f"| {' | '.join(head)} |", "| --- |" + " ---: |" * (len(head) - 1)]
     for row in read_results("drift_proof")["results"]["coverage"]:
         ratio = f"{row['ratio']:.2f}" if "ratio" in row else ""
-        lines.append(f"| {row['kind']} | {row['n']} | {row['blocks']:.0%} | {row['range']:.0%} | {ratio} |")
+        cells = [
+            _share(row, "blocks"),
+            _share(row, "range"),
+            ratio,
+            _share(row, "steps"),
+            _share(row, "elsewhere"),
+        ]
+        lines.append(f"| {row['kind']} | {row['n']} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -240,9 +280,7 @@ def main() -> None:
     stretches = [
         (c, size, seed, n_events) for c, (_, sizes) in CASES.items() for size in sizes for seed in seeds
     ]
-    signals = [
-        (kind, seed, n_events) for kind in ("smooth", "step", "steady") for seed in range(1, 4 * files + 1)
-    ]
+    signals = [(kind, seed, n_events) for kind in SIGNALS for seed in range(1, 4 * files + 1)]
     gates = [(size, seed, GATE_EVENTS) for size in GATE_SIZES for seed in range(1, GATE_SEEDS + 1)]
     with ProcessPoolExecutor(2) as pool:
         results = {

@@ -79,18 +79,35 @@ class Fit:
     converged: bool
 
 
-def fit(points: Points, prior: Prior, correlation: Correlation = "matern32", threads: int = 1) -> Fit:
-    """Fit a covariance by Fisher scoring from the centre of its prior.
+FAST_START = -2.0
+"""Log range of the second start, in standard deviations of its prior from the centre."""
 
-    The information of likelihood and prior is positive definite, so each step ascends. It is halved until the
-    posterior increases.
+
+def fit(points: Points, prior: Prior, correlation: Correlation = "matern32", threads: int = 1) -> Fit:
+    """Fit a covariance by Fisher scoring, from two starts, and return the better fit.
+
+    One start is the centre of the prior, the other a fast signal with the variance of the values: from the
+    first alone, a fast signal may end as noise.
 
     Raises
     ------
     numpy.linalg.LinAlgError
-        The covariance at the centre of the prior is not positive definite to float64.
+        The covariance at a start is not positive definite to float64.
     """
-    current = Covariance(correlation, *np.exp(prior.centres).tolist())
+    fast = prior.centres.copy()
+    fast[0] = np.log(max(np.exp(fast[0]), points.values.var()))
+    fast[1] += FAST_START * prior.sds[1]
+    fits = [_fit_from(start, points, prior, correlation, threads) for start in (prior.centres, fast)]
+    return max(fits, key=lambda one: one.log_posterior)
+
+
+def _fit_from(start: Array, points: Points, prior: Prior, correlation: Correlation, threads: int) -> Fit:
+    """Fit by Fisher scoring from logarithms of variance, range and nugget.
+
+    The information of likelihood and prior is positive definite, so each step ascends. It is halved until the
+    posterior increases.
+    """
+    current = Covariance(correlation, *np.exp(start).tolist())
     now = likelihood(points, current, threads)
     value = now.value + prior.log_density(current.logs())
     for step in range(MAX_STEPS):

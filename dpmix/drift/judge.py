@@ -12,7 +12,7 @@ from dpmix.drift.covariance import Correlation
 from dpmix.drift.fit import Fit, Prior, fit
 from dpmix.drift.likelihood import make_points
 from dpmix.drift.posterior import joint_posterior
-from dpmix.drift.steps import change_points, jumps, noise_sd
+from dpmix.drift.steps import change_points, keep_steps, noise_sd, without_outliers
 from dpmix.drift.summaries import LIMIT
 from dpmix.model.mixture import Array, Ints
 
@@ -82,8 +82,9 @@ def judge(
 ) -> Judgement:
     """Judge a channel by its block medians.
 
-    Change points come first. The covariance is fitted once, to the values without the steps. Each stretch
-    then has its own mean and its own posterior, so that nothing is smoothed over a step.
+    Single blocks far from their neighbours are moved towards them. Change points come next. The covariance is
+    fitted once, to the values without the steps. Each stretch then has its own mean and its own posterior, so
+    that nothing is smoothed over a step.
 
     Parameters
     ----------
@@ -96,14 +97,16 @@ def judge(
         See `dpmix.drift.covariance`, `dpmix.drift.likelihood`.
     """
     noise = noise_sd(values, errors)
-    changes = jumps(times, values, change_points(times, values, noise), noise)
+    plain = without_outliers(values, noise)
+    candidates = change_points(times, plain, noise)
+    changes = keep_steps(times, plain, np.maximum(errors, noise), candidates, correlation)
     stretches = list(itertools.pairwise([0, *changes, len(values)]))
-    level = values.copy()
+    level = plain.copy()
     for start, stop in stretches:
-        level[start:stop] -= np.median(values[start:stop])
+        level[start:stop] -= np.median(plain[start:stop])
     prior = Prior.weak(float(times[-1] - times[0]), float(np.median(errors)))
     fitted = fit(make_points(times, level, errors), prior, correlation, threads)
-    mean, sd, shown, paths = _signal(fitted, times, values, errors, stretches)
+    mean, sd, shown, paths = _signal(fitted, times, plain, errors, stretches)
     # Not the largest minus the smallest value of each draw, to which the uncertainty of every block adds.
     highest, lowest = np.argmax(mean[shown]), np.argmin(mean[shown])
     widths = np.maximum(paths[:, highest] - paths[:, lowest], 0.0)

@@ -1,15 +1,26 @@
-"""Step changes of a signal: exact change points by dynamic programming over blocks.
+"""Step changes of a signal: change points, kept if a smooth signal does not explain them.
 
-A stretch between two change points is a straight line, so that slow drift makes no steps. The sum of the
-costs of all stretches is minimised exactly by optimal partitioning (Jackson et al. 2005, IEEE Signal Process.
-Lett. 12:105), the recursion that PELT prunes (Killick, Fearnhead and Eckley 2012, J. Am. Stat. Assoc.
-107:1590). For at most some thousand blocks, it needs no pruning.
+The first are found by dynamic programming over blocks. A stretch between two change points is a straight
+line, so that slow drift makes no steps. The sum of the costs of all stretches is minimised exactly by optimal
+partitioning (Jackson et al. 2005, IEEE Signal Process. Lett. 12:105), the recursion that PELT prunes
+(Killick, Fearnhead and Eckley 2012, J. Am. Stat. Assoc. 107:1590). For at most some thousand blocks, it needs
+no pruning. Curved drift also breaks lines, so each change point is then compared with a Gaussian process that
+explains the same values without it.
+
+B blocks, C change points, G points of the grid of parameters.
 """
 
 from __future__ import annotations
 
-import numpy as np
+import itertools
 
+import numpy as np
+from scipy.linalg import solve_triangular
+from scipy.ndimage import median_filter
+from scipy.special import logsumexp
+
+from dpmix.drift.covariance import Correlation, Covariance
+from dpmix.drift.fit import Prior
 from dpmix.model.mixture import Array
 
 SHORTEST = 3
@@ -23,9 +34,20 @@ than the normal distribution of the cost, and the place is chosen among B, which
 """
 
 
-SIDE = 10
-LEAST_JUMP = 4.0
-"""Blocks on each side of a change point, and standard errors between the lines through them, for a jump."""
+OUTLIER = 3.0
+"""Standard deviations between a value and the median of five: the most that counts."""
+
+EVIDENCE = 3.0
+"""Nats by which a change point has to raise the log evidence: a Bayes factor of 20."""
+
+JUMP_SD, MEAN_SD = 1.0, 10.0
+"""Standard deviations of the normal priors of a jump and of the mean, in units of the channel's spread."""
+
+MOST_BLOCKS = 512
+"""More blocks are averaged in groups for the evidence, whose work grows with the cube of their number."""
+
+VARIANCES, RANGES, NUGGETS = (-1.5, -0.7, 0.1, 0.9, 1.7, 2.5), (-1.5, -0.5, 0.5), (0.0, 1.5)
+"""Grid over the logs of the parameters, in standard deviations of their priors from the centres."""
 
 
 def noise_sd(values: Array, errors: Array) -> float:
@@ -39,6 +61,16 @@ def noise_sd(values: Array, errors: Array) -> float:
     second = np.abs(np.diff(values, 2)) / np.sqrt(6.0)
     cut = 10.0 * max(1.4826 * np.median(second), np.median(errors))
     return float(max(np.median(errors), np.sqrt((np.minimum(second, cut) ** 2).mean())))
+
+
+def without_outliers(values: Array, sd: float) -> Array:
+    """Return the values, those far from the median of five moved towards it, float64 [B].
+
+    The median of a block between two populations can lie in either. A single such block is no step, and a
+    stretch has at least `SHORTEST` blocks.
+    """
+    middle = median_filter(values, 2 * SHORTEST - 1, mode="nearest")
+    return np.clip(values, middle - OUTLIER * sd, middle + OUTLIER * sd)
 
 
 def change_points(times: Array, values: Array, sd: float) -> list[int]:
@@ -77,31 +109,80 @@ def _cost(n: Array, x: Array, xx: Array, y: Array, xy: Array, yy: Array) -> Arra
     return np.maximum(syy - slope, 0.0)
 
 
-def jumps(times: Array, values: Array, changes: list[int], sd: float) -> list[int]:
+def keep_steps(
+    times: Array, values: Array, errors: Array, changes: list[int], correlation: Correlation = "matern32"
+) -> list[int]:
     """Return the change points at which the signal jumps; bends, of a curved drift, are left out.
 
-    The lines through the `SIDE` blocks before and after it differ there by more than `LEAST_JUMP` standard
-    errors. The change point with the smallest ratio goes first, since its stretches then become one.
+    The values are a constant, a Gaussian process and a jump at each change point. The evidence is the density
+    of the values with all of these integrated out, and summed over a grid of the parameters of the covariance
+    with their prior (`Prior.weak`). The change point that raises the evidence least is removed first, until
+    each raises it by more than `EVIDENCE`.
+
+    Parameters
+    ----------
+    times, values, errors : float64 [B]
+        Times ascend; values and their standard errors in units of the channel's spread.
+    changes : list of int
+        First block of each stretch but the first, ascending.
+    correlation
+        As of `dpmix.drift.covariance`.
     """
-    kept = list(changes)
+    if not changes:
+        return []
+    log_weights, products = _products(times, values, errors, changes, correlation)
+    kept = list(range(len(changes)))
+    now = _log_evidence(log_weights, products, kept)
     while kept:
-        ends = [0, *kept, len(values)]
-        ratios = []
-        for k, change in enumerate(kept, 1):
-            place = 0.5 * (times[change - 1] + times[change])
-            left = slice(max(ends[k - 1], change - SIDE), change)
-            right = slice(change, min(ends[k + 1], change + SIDE))
-            (a, u), (b, v) = (_line_at(times[part] - place, values[part]) for part in (left, right))
-            ratios.append(abs(a - b) / (sd * np.sqrt(u + v)))
-        least = int(np.argmin(ratios))
-        if ratios[least] > LEAST_JUMP:
+        without = [_log_evidence(log_weights, products, [k for k in kept if k != one]) for one in kept]
+        if now - max(without) > EVIDENCE:
             break
-        del kept[least]
-    return kept
+        now = max(without)
+        del kept[without.index(now)]
+    return [changes[k] for k in kept]
 
 
-def _line_at(x: Array, y: Array) -> tuple[float, float]:
-    """Return a fitted line at 0, and the variance of this for values of variance 1."""
-    sxx = float(((x - x.mean()) ** 2).sum())
-    slope = float((x - x.mean()) @ y) / sxx if sxx > 0 else 0.0
-    return float(y.mean() - slope * x.mean()), 1.0 / len(x) + (float(x.mean()) ** 2 / sxx if sxx > 0 else 0.0)
+def _products(
+    times: Array, values: Array, errors: Array, changes: list[int], correlation: Correlation
+) -> tuple[Array, Array]:
+    """Return what the evidence of any change points depends on, for each point of the grid.
+
+    Returns
+    -------
+    log_weights : float64 [G]
+        Log prior, and log density of whitened values at 0.
+    products : float64 [G, C + 2, C + 2]
+        Inner products of the whitened values, the constant and the steps.
+    """
+    prior = Prior.weak(float(times[-1] - times[0]), float(np.median(errors)))
+    steps = np.arange(len(values))[:, None] >= np.array(changes)
+    columns = np.column_stack([values - values.mean(), np.ones(len(values)), steps])
+    first = np.arange(0, len(values), -(-len(values) // MOST_BLOCKS))
+    sizes = np.diff(first, append=len(values))
+    columns = np.add.reduceat(columns, first) / sizes[:, None]
+    times, known = (np.add.reduceat(part, first) / sizes for part in (times, errors**2))
+    log_weights, products = [], []
+    for z_range in RANGES:
+        duration = float(np.exp(prior.centres[1] + z_range * prior.sds[1]))
+        smooth = Covariance(correlation, 1.0, duration, 0.0).between(times, times)
+        for z_variance, z_nugget in itertools.product(VARIANCES, NUGGETS):
+            z = np.array([z_variance, z_range, z_nugget])
+            variance, _, nugget = np.exp(prior.centres + z * prior.sds)
+            covariance = variance * smooth
+            covariance[np.diag_indices_from(covariance)] += (nugget + known) / sizes
+            root = np.linalg.cholesky(covariance)
+            white = solve_triangular(root, columns, lower=True, check_finite=False)
+            log_weights.append(-0.5 * (z @ z) - np.log(np.diag(root)).sum())
+            products.append(white.T @ white)
+    return np.array(log_weights), np.array(products)
+
+
+def _log_evidence(log_weights: Array, products: Array, steps: list[int]) -> float:
+    """Return the log evidence of some of the steps, up to a constant."""
+    effects = [1, *(2 + step for step in steps)]
+    precisions = np.array([MEAN_SD**-2.0, *(JUMP_SD**-2.0 for _ in steps)])
+    posterior = products[:, effects][:, :, effects] + np.diag(precisions)
+    linear = products[:, effects, 0]
+    explained = (linear * np.linalg.solve(posterior, linear[..., None])[..., 0]).sum(axis=1)
+    log_dets = np.linalg.slogdet(posterior)[1] - np.log(precisions).sum()
+    return float(logsumexp(log_weights - 0.5 * (products[:, 0, 0] - explained + log_dets)))

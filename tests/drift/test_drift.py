@@ -9,10 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from scipy import stats as st
+from scipy.special import logsumexp
 
 from dpmix.cli import main
+from dpmix.drift import steps
+from dpmix.drift.covariance import Covariance
+from dpmix.drift.fit import Prior, fit
 from dpmix.drift.judge import judge
-from dpmix.drift.steps import PENALTY, SHORTEST, change_points, noise_sd
+from dpmix.drift.likelihood import make_points
+from dpmix.drift.steps import PENALTY, SHORTEST, change_points, keep_steps, noise_sd, without_outliers
 from dpmix.inputs.event_times import time_problem
 from dpmix.inputs.recording import Recording, study
 from dpmix.inputs.sources import source_of_array
@@ -54,10 +60,10 @@ def test_change_points_are_steps_and_not_drift() -> None:
     steady = [bool(change_points(times, one, noise_sd(one, errors))) for one in noise]
     ramps = [bool(change_points(times, one, noise_sd(one, errors))) for one in noise + 0.1 * times]
     stepped = noise + 5.0 * (times >= 120)
-    steps = [change_points(times, one, noise_sd(one, errors)) for one in stepped]
+    found = [change_points(times, one, noise_sd(one, errors)) for one in stepped]
     assert sum(steady) <= 1
     assert sum(ramps) <= 1
-    assert all(len(one) == 1 and abs(one[0] - 120) <= 2 for one in steps)
+    assert all(len(one) == 1 and abs(one[0] - 120) <= 2 for one in found)
 
 
 def recording(fault: str, threads: int | None = None) -> Recording:
@@ -74,6 +80,74 @@ def recording(fault: str, threads: int | None = None) -> Recording:
     a, b = random.standard_normal((2, N))
     table = np.column_stack((times, 100.0 + 10.0 * (a + signal), 5.0 * b)).astype(np.float32)
     return study(source_of_array(Path("made.npy"), table, ["Time", "A", "B"]), threads=threads)
+
+
+def test_the_evidence_of_steps_is_the_density_of_the_values() -> None:
+    random, n = np.random.default_rng(2), 20
+    times, errors = np.sort(random.uniform(0.0, 10.0, n)), random.uniform(0.1, 0.2, n)
+    values = 0.4 * (np.arange(n) >= 8) + 0.15 * random.standard_normal(n)
+    changes, prior = [8, 14], Prior.weak(float(times[-1] - times[0]), float(np.median(errors)))
+
+    def plainly(kept: list[int]) -> float:
+        logs = []
+        grid = itertools.product(steps.VARIANCES, steps.RANGES, steps.NUGGETS)
+        for z in map(np.array, grid):
+            covariance = Covariance("matern32", *np.exp(prior.centres + z * prior.sds).tolist())
+            total = (
+                covariance.between(times, times) + np.diag(covariance.nugget + errors**2) + steps.MEAN_SD**2
+            )
+            for one in kept:
+                after = np.arange(n) >= changes[one]
+                total += steps.JUMP_SD**2 * np.outer(after, after)
+            logs.append(-0.5 * z @ z + st.multivariate_normal(cov=total).logpdf(values - values.mean()))
+        return float(logsumexp(logs))
+
+    given = steps._products(times, values, errors, changes, "matern32")
+    none = steps._log_evidence(*given, [])
+    for kept in ([0], [1], [0, 1]):
+        raised = steps._log_evidence(*given, kept) - none
+        assert raised == pytest.approx(plainly(kept) - plainly([]), abs=1e-6)
+
+
+@pytest.mark.parametrize("n_blocks", [150, 600])  # those of 600 are averaged by twos
+def test_steps_are_kept_and_bends_are_not(n_blocks: int) -> None:
+    random, errors = np.random.default_rng(5), np.full(n_blocks, 0.1)
+    times = np.linspace(0.0, 100.0, n_blocks)
+    bends = 0
+    for _ in range(8):
+        noise = 0.1 * random.standard_normal(n_blocks)
+        place = int(n_blocks * random.uniform(0.2, 0.8))
+        stepped = noise + 0.3 * (np.arange(n_blocks) >= place)
+        wave = noise + 0.5 * np.sin(2.0 * np.pi * (times / 20.0 + random.random()))
+        (found,) = keep_steps(times, stepped, errors, change_points(times, stepped, 0.1))
+        assert abs(found - place) <= 5
+        bent = change_points(times, wave, 0.1)
+        bends += len(bent)
+        assert keep_steps(times, wave, errors, bent) == []
+    assert bends > 40
+
+
+def test_a_single_block_is_no_step() -> None:
+    values = 0.1 * np.random.default_rng(6).standard_normal(60)
+    values[[20, 40, 41, 42]] += 2.0
+    plain = without_outliers(values, 0.1)
+    assert abs(plain[20]) < 0.6
+    assert plain[40:43] == pytest.approx(values[40:43], abs=0.1)
+    others = np.delete(np.arange(60), [20, 40, 41, 42])
+    assert plain[others] == pytest.approx(values[others], abs=0.1)
+    found = judge("a", np.arange(60.0), values, np.full(60, 0.1))
+    assert found.changes == (40, 43)
+    assert found.values is values
+
+
+def test_a_fast_signal_is_not_taken_for_noise() -> None:
+    """From the centre of the prior alone, some of these fits end with all variance in the nugget."""
+    random, times, errors = np.random.default_rng(7), np.linspace(0.0, 100.0, 150), np.full(150, 0.1)
+    for _ in range(8):
+        wave = 0.3 * np.sin(2.0 * np.pi * (times / random.uniform(9.0, 13.0) + random.random()))
+        points = make_points(times, wave + 0.1 * random.standard_normal(150), errors)
+        covariance = fit(points, Prior.weak(100.0, 0.1)).covariance
+        assert covariance.variance > 5.0 * covariance.nugget
 
 
 @pytest.mark.parametrize(
