@@ -82,24 +82,28 @@ def recording(fault: str, threads: int | None = None) -> Recording:
     return study(source_of_array(Path("made.npy"), table, ["Time", "A", "B"]), threads=threads)
 
 
-def test_the_evidence_of_steps_is_the_density_of_the_values() -> None:
-    random, n = np.random.default_rng(2), 20
-    times, errors = np.sort(random.uniform(0.0, 10.0, n)), random.uniform(0.1, 0.2, n)
-    values = 0.4 * (np.arange(n) >= 8) + 0.15 * random.standard_normal(n)
-    changes, prior = [8, 14], Prior.weak(float(times[-1] - times[0]), float(np.median(errors)))
+@pytest.mark.parametrize("size", [1, 2])  # blocks that are averaged
+def test_the_evidence_of_steps_is_the_density_of_the_values(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "MOST_BLOCKS", 20 // size)
+    monkeypatch.setattr(steps, "JUMP_SD", 0.5)
+    random, means = np.random.default_rng(2), np.repeat(np.eye(20 // size), size, axis=1) / size
+    times, errors = np.sort(random.uniform(0.0, 10.0, 20)), random.uniform(0.1, 0.2, 20)
+    values = 0.4 * (np.arange(20) >= 8) + 0.15 * random.standard_normal(20)
+    changes, prior = [8, 13], Prior.weak(float(times[-1] - times[0]), float(np.median(errors)))
 
     def plainly(kept: list[int]) -> float:
         logs = []
-        grid = itertools.product(steps.VARIANCES, steps.RANGES, steps.NUGGETS)
-        for z in map(np.array, grid):
-            covariance = Covariance("matern32", *np.exp(prior.centres + z * prior.sds).tolist())
-            total = (
-                covariance.between(times, times) + np.diag(covariance.nugget + errors**2) + steps.MEAN_SD**2
-            )
+        for z in map(np.array, itertools.product(steps.VARIANCES, steps.RANGES, steps.NUGGETS)):
+            own = Covariance("matern32", *np.exp(prior.centres + z * prior.sds).tolist())
+            total = own.between(means @ times, means @ times) + steps.MEAN_SD**2
+            total += np.diag(own.nugget + means @ errors**2) / size
             for one in kept:
-                after = np.arange(n) >= changes[one]
+                after = means @ (np.arange(20) >= changes[one])
                 total += steps.JUMP_SD**2 * np.outer(after, after)
-            logs.append(-0.5 * z @ z + st.multivariate_normal(cov=total).logpdf(values - values.mean()))
+            density = st.multivariate_normal(cov=total).logpdf(means @ (values - values.mean()))
+            logs.append(density - 0.5 * z @ z)
         return float(logsumexp(logs))
 
     given = steps._products(times, values, errors, changes, "matern32")
