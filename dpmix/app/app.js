@@ -357,6 +357,7 @@ function sparkline(rate) {
 async function showFiles() {
   const files = await ask("files", {}, "reading the files …");
   byId("no-files").hidden = files.length > 0;
+  closeChannels(); // the files are no longer ticked
   byId("files").replaceChildren(...files.map((file) => {
     const tick = element("input", { type: "checkbox", className: "file", value: file.name, disabled: Boolean(file.problem), ariaLabel: `tick ${file.name}` });
     const number = (value) => (value === null ? "" : value.toLocaleString("en"));
@@ -478,9 +479,8 @@ async function start() {
   byId("resume").onclick = () => started(() => ask("resume", { run: byId("run").value }));
   byId("fit").onsubmit = (event) => {
     event.preventDefault();
-    const files = [...document.querySelectorAll(".file:checked")].map((box) => box.value);
     const quick = document.querySelector("[name=quality]:checked").value === "quick";
-    started(() => ask("fit", { files, name: byId("fit-name").value, quick }));
+    started(() => ask("fit", { files: tickedFiles(), name: byId("fit-name").value, quick, ...settings() }));
   };
   byId("cut").oninput = () => preview(Number(byId("cut").value));
   byId("cut").onchange = () => decide({ do: "cut", populations: Number(byId("cut").value) });

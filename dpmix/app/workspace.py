@@ -14,15 +14,19 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from dpmix.app import live
+from dpmix.app import channels, live
+from dpmix.app.channels import Choice, Matrix
 from dpmix.app.files import data_files
 from dpmix.app.jobs import Jobs
 from dpmix.app.live import Live
+from dpmix.config.schema import Config
+from dpmix.config.write import to_yaml
 from dpmix.errors import ConfigError, DpmixError
 from dpmix.populations.decisions import Action, Decisions, decisions_path, problems_of, write_decisions
 from dpmix.report.event_files import FORMATS
 from dpmix.runs.describe import describe_run
 from dpmix.runs.reader import open_run
+from dpmix.system.files import write_text
 from dpmix.system.run_marker import is_run_file
 
 NAME = re.compile(r"[A-Za-z0-9][\w-]{0,60}", re.ASCII)
@@ -50,6 +54,7 @@ class Workspace:
         self.folder = folder.resolve()
         self.jobs = Jobs(self.folder)
         self._lives: dict[Path, tuple[tuple[int, int], Live]] = {}
+        self._choice: tuple[Any, Choice] | None = None
         self._lock = RLock()
 
     def inside(self, name: str) -> Path:
@@ -94,10 +99,44 @@ class Workspace:
         """Return the data files of the folder: what each holds, and its event rate."""
         return data_files(self.folder)
 
-    def fit(self, files: list[str], name: str, quick: bool = False) -> dict[str, Any]:
-        """Queue `dpmix init` and a run on data files; return the state of these commands.
+    def channels(self, files: list[str]) -> dict[str, Any]:
+        """Return the channels of data files, and what `dpmix init` suggests for each and why."""
+        return channels.described(self._opened_choice(files))
 
-        `quick` is Bayesian EM, otherwise MCMC. The config is NAME.yaml and the run NAME.h5.
+    def look(
+        self,
+        files: list[str],
+        data: dict[str, Any],
+        matrix: list[list[float]] | None = None,
+        name: str = "run",
+    ) -> dict[str, Any]:
+        """Return each channel before and after its transform, and the keys of the config; see `fit`."""
+        return channels.look(self._opened_choice(files), self._inside_data(data), matrix, name)
+
+    def pair(
+        self,
+        files: list[str],
+        data: dict[str, Any],
+        across: str,
+        up: str,
+        matrix: list[list[float]] | None = None,
+    ) -> dict[str, Any]:
+        """Return the densities of two channels, not compensated and as set; see `fit`."""
+        return channels.pair(self._opened_choice(files), self._inside_data(data), matrix, across, up)
+
+    def fit(
+        self,
+        files: list[str],
+        name: str,
+        quick: bool = False,
+        data: dict[str, Any] | None = None,
+        matrix: list[list[float]] | None = None,
+    ) -> dict[str, Any]:
+        """Queue a run on data files; return the state of its commands.
+
+        `quick` is Bayesian EM, otherwise MCMC. The config is NAME.yaml and the run NAME.h5. The settings of
+        the channels are `data`: channels, transform and compensation, as in a config. Without them, the
+        config is that of `dpmix init`. An edited `matrix` is written as NAME.spillover.csv.
         """
         if not files:
             raise ConfigError(["files: tick at least one"])
@@ -109,6 +148,9 @@ class Workspace:
                 raise ConfigError([f"{existing}: exists already; give another name, or remove it"])
         given = [self._argument(file) for file in files]
         fitted = ["bem" if quick else "mcmc", config, "--output", run]
+        if data is not None:
+            self._write_config(files, name, data, matrix)
+            return self.jobs.start(fitted, queued=True).state()
         return self.jobs.start(["init", *given, "--output", config], fitted, queued=True).state()
 
     def resume(self, run: str) -> dict[str, Any]:
@@ -191,6 +233,44 @@ class Workspace:
         if path.startswith("-"):
             raise ConfigError([f"{name}: begins with -, as an option does; give another name"])
         return path
+
+    def _opened_choice(self, files: list[str]) -> Choice:
+        """Return the files whose channels are chosen; they are opened again if one has changed."""
+        if not files:
+            raise ConfigError(["files: tick at least one"])
+        for file in files:
+            self._argument(file)
+        paths = [self.inside(file.partition("::")[0]) for file in files]
+        try:
+            key = [(file, path.stat().st_mtime_ns) for file, path in zip(files, paths, strict=True)]
+        except OSError as error:
+            raise ConfigError([f"{error.filename}: cannot be read: {error.strerror}"]) from None
+        with self._lock:
+            if self._choice is None or self._choice[0] != key:
+                self._choice = key, channels.open_choice(files, self.folder)
+            return self._choice[1]
+
+    def _inside_data(self, data: dict[str, Any]) -> dict[str, Any]:
+        """Return the settings of channels; their file of a matrix must lie in the folder."""
+        compensation = data.get("compensation", "auto")
+        if compensation not in ("auto", "none"):
+            self.inside(str(compensation))
+        return data
+
+    def _write_config(self, files: list[str], name: str, data: dict[str, Any], matrix: Matrix | None) -> None:
+        """Write the config of a run, and its edited matrix."""
+        choice = self._opened_choice(files)
+        channels.look(
+            choice, self._inside_data(data), matrix, name
+        )  # raises for settings that a run would refuse
+        if matrix is not None:
+            there = self.inside(channels.matrix_file(name))
+            if there.exists():
+                raise ConfigError([f"{there.name}: exists already; give another name, or remove it"])
+            write_text(there, channels.matrix_text(choice, matrix))
+            data = data | {"compensation": there.name}
+        section = channels.of_taken(channels.checked(files, data))
+        write_text(self.inside(f"{name}.yaml"), to_yaml(Config(data=section), comments=True))
 
     def _live(self, run: str, again: bool = False) -> Live:
         """Return an open run; `again`: it is opened again if its file has changed."""
