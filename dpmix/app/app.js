@@ -313,6 +313,7 @@ function highest(counts) {
 }
 
 function drawTree() {
+  if (!state.view) return;
   const { tree, populations, level } = state.view;
   const own = (p) => (p >= 0 ? populations[p].colour : styled("--ink"));
   const figure = models.tree, find = (name) => figure.document.get_model_by_name(name);

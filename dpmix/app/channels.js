@@ -6,6 +6,7 @@ const methods = { logicle: ["t", "w", "m", "a"], arcsinh: ["cofactor"], log: [],
 const choice = { files: [], channels: null, notes: [], suggested: "", compensation: "", matrix: null, detectors: [], pair: null };
 const tickedFiles = () => [...document.querySelectorAll(".file:checked")].map((box) => box.value);
 const copied = (value) => JSON.parse(JSON.stringify(value));
+const rounded = (x) => x.toLocaleString("en", { maximumSignificantDigits: 3 });
 const short = (x) => String(Number(x.toPrecision(6)));
 
 // The settings as the server takes them; none for files whose channels were not opened.
@@ -48,7 +49,7 @@ function showChannels() {
     const tick = element("input", { type: "checkbox", className: "use", checked: one.used, disabled: !one.present, ariaLabel: `use ${one.name}`, onchange: () => { one.used = tick.checked; changed(); } });
     const row = element("tr", {}, element("td", {}, tick),
       element("td", {}, element("strong", { textContent: one.name }), element("div", { className: "detector", textContent: one.marker && one.name !== one.detector ? one.detector : "" })),
-      element("td", { className: "transform" }), element("td", { className: "before" }), element("td", { className: "after" }),
+      element("td", {}, element("div", { className: "transform" })), element("td", { className: "before" }), element("td", { className: "after" }),
       element("td", { className: "suggested" }));
     row.id = `channel${at}`;
     return row;
@@ -110,7 +111,7 @@ function bars(histogram, title, problem = "") {
   const svg = svgElement("svg", { viewBox: `0 0 ${n} 1`, preserveAspectRatio: "none", class: "bars", role: "img", "aria-label": `${title}, from ${short(histogram.low)} to ${short(histogram.high)}` });
   const outline = histogram.heights.map((height, at) => `V${1 - height}H${at + 1}`).join("");
   svg.append(svgElement("path", { d: `M0,1${outline}V1Z`, fill: "currentColor" }));
-  const ends = element("div", { className: "ends" }, element("span", { textContent: Number(histogram.low.toPrecision(3)).toLocaleString("en") }), element("span", { textContent: Number(histogram.high.toPrecision(3)).toLocaleString("en") }));
+  const ends = element("div", { className: "ends" }, element("span", { textContent: rounded(histogram.low) }), element("span", { textContent: rounded(histogram.high) }));
   return [svg, ends, ...(problem ? [element("div", { className: "problem", textContent: problem })] : [])];
 }
 
@@ -185,7 +186,7 @@ function showMatrix() {
   byId("matrix").replaceChildren(...choice.matrix.map((row, i) => element("tr", {}, element("th", { scope: "row", textContent: nameOf(choice.detectors[i]) ?? choice.detectors[i], title: choice.detectors[i] }),
     ...row.map((value, j) => {
       const label = `share of ${choice.detectors[i]} in ${choice.detectors[j]}`;
-      const input = element("input", { type: "number", step: "0.005", className: "cell", value: short(value), ariaLabel: label, disabled: i === j });
+      const input = element("input", { type: "number", step: "0.005", className: "cell", value: Number(value.toFixed(4)), ariaLabel: label, disabled: i === j });
       input.onfocus = () => showCell(choice.detectors[i], choice.detectors[j]);
       input.oninput = () => {
         if (input.value === "") return;

@@ -271,7 +271,7 @@ def applied(transform: Transform, raw: Array) -> Array:
 
 
 def histogram(values: Array) -> dict[str, Any]:
-    """Return the heights of a histogram, relative to the highest, and its ends; empty without finite values."""
+    """Return the ends of a histogram and its heights relative to the highest; none without finite values."""
     finite = values[np.isfinite(values)]
     if not len(finite):
         return {"heights": [], "low": 0.0, "high": 0.0}

@@ -12,11 +12,13 @@ from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.remote.webelement import WebElement
-from selenium.webdriver.support.ui import WebDriverWait
+from selenium.webdriver.support.ui import Select, WebDriverWait
 from test_page import Browser, browser  # noqa: F401
 from test_server import Server, start
 
 from dpmix.app.live import revision
+from dpmix.config.load import load_config
+from dpmix.inputs.compensation import read_matrix
 from dpmix.populations.decisions import decisions_path, read_decisions
 
 pytestmark = pytest.mark.slow
@@ -159,5 +161,68 @@ def test_from_a_file_to_its_populations(browser: Browser, study: Path, tmp_path:
     page.find("#show").click()
     page.until(lambda: page.rows() > 3)
     assert page.find("#failed").text == ""
+    server.process.terminate()
+    server.process.wait(30)
+
+
+def test_channels_by_keyboard_go_into_the_run(browser: Browser, study: Path, tmp_path: Path) -> None:  # noqa: F811
+    (tmp_path / "blood.fcs").write_bytes((study / "blood.fcs").read_bytes())
+    server = start(tmp_path)
+    page = Page(browser.driver, server, tmp_path)
+    page.until(lambda: page.find(".file"))
+    page.find("#choose").send_keys(Keys.ENTER)
+    page.until(lambda: "tick at least one" in page.find("#failed").text)
+    page.find(".file").send_keys(Keys.SPACE)
+    page.find("#choose").send_keys(Keys.ENTER)
+    page.until(lambda: len(page.driver.find_elements(By.CSS_SELECTOR, "#channel-rows svg.bars")) == 28)
+    assert page.find("#failed").text == ""
+    assert "leave out: scatter" in page.find("#channel0").text
+    page.until(lambda: "- CD14" in page.find("#channel-yaml").text)
+
+    def bars(name: str) -> str:
+        row = f"#channel-rows tr:has([aria-label='use {name}'])"
+        path = page.find(f"{row} .after path").get_attribute("d")
+        assert path is not None
+        return path
+
+    def pixels() -> str:
+        script = "return document.getElementById('density-after').toDataURL()"
+        return str(page.driver.execute_script(script))
+
+    page.find("[aria-label='use CD14']").send_keys(Keys.SPACE)
+    page.until(lambda: "- CD14" not in page.find("#channel-yaml").text)
+    before, other = bars("CD4"), bars("CD3")
+    Select(page.find("[aria-label='transform of CD4']")).select_by_value("arcsinh")
+    page.until(lambda: bars("CD4") != before)
+    cofactor = page.find("[aria-label='cofactor of CD4']")
+    page.until(lambda: cofactor.get_attribute("value") == "150")
+    cofactor.send_keys(Keys.CONTROL, "a")
+    cofactor.send_keys("-1", Keys.TAB)
+    page.until(lambda: "transform.CD4.cofactor" in page.find("#failed").text)
+    cofactor.send_keys(Keys.CONTROL, "a")
+    cofactor.send_keys("200", Keys.TAB)
+    page.until(lambda: "cofactor: 200" in page.find("#channel-yaml").text)
+    assert page.find("#failed").text == ""
+    assert bars("CD3") == other
+
+    cell = page.find("[aria-label='share of FITC-A in PE-A']")
+    cell.click()
+    page.until(lambda: page.find("#density-axes").text.startswith("Across: CD45RA"))
+    page.until(lambda: "Up: CD25" in page.find("#density-axes").text)
+    drawn = pixels()
+    cell.send_keys(Keys.CONTROL, "a")
+    cell.send_keys("0.3")
+    page.until(lambda: pixels() != drawn)
+    page.until(lambda: "compensation: run.spillover.csv" in page.find("#channel-yaml").text)
+
+    page.find("[value=quick]").send_keys(Keys.SPACE)
+    page.find("#fit-name").send_keys(Keys.ENTER)
+    page.until(lambda: page.find("#jobs strong").text == "done", 120.0)
+    data = load_config(tmp_path / "run.yaml").data
+    assert data.channels is not None
+    assert "CD14" not in data.channels
+    assert data.transform["CD4"].cofactor == 200.0
+    matrix = read_matrix(tmp_path / data.compensation)
+    assert matrix.matrix[matrix.detectors.index("FITC-A"), matrix.detectors.index("PE-A")] == 0.3
     server.process.terminate()
     server.process.wait(30)
