@@ -206,7 +206,7 @@ def _transforms(choice: Choice, raw: Array, given: Mapping[str, TransformConfig]
 
 
 def _highest(raw: Array) -> Array:
-    """Return the largest finite value of each column, 0 where there is none."""
+    """Return the largest finite value of each column, 0 where no value is finite."""
     found: Array = np.where(np.isfinite(raw), raw, -np.inf).max(axis=0)
     return np.where(np.isfinite(found), found, 0.0)
 
@@ -240,7 +240,11 @@ def look(choice: Choice, data: Mapping[str, Any], matrix: Matrix | None, name: s
                 "problem": why,
             }
         )
-    return {"channels": rows, "events": len(raw), "yaml": yaml_of(given, matrix, name)}
+    explicit = {
+        row["name"]: TransformConfig(**row["transform"]) for row in rows if row["name"] in given.transform
+    }
+    written = given.model_copy(update={"transform": given.transform | explicit})
+    return {"channels": rows, "events": len(raw), "yaml": yaml_of(written, matrix, name)}
 
 
 def pair(

@@ -69,7 +69,9 @@ def test_histograms_before_and_after(workspace: Workspace) -> None:
     assert rows["FSC-A"]["before"] == rows["FSC-A"]["after"]  # linear
     assert rows["CD4"]["before"]["high"] > 1_000 > 1.0 > rows["CD4"]["after"]["high"]
     data["transform"]["CD4"] = {"method": "arcsinh"}
-    second = {one["name"]: one for one in workspace.look(FILES, data)["channels"]}
+    shown = workspace.look(FILES, data)
+    assert "CD4: {method: arcsinh, cofactor: 150.0}" in shown["yaml"]
+    second = {one["name"]: one for one in shown["channels"]}
     assert second["CD4"]["transform"] == {"method": "arcsinh", "cofactor": 150.0}
     ends = (second["CD4"]["before"][end] for end in ("low", "high"))
     expected = [float(np.arcsinh(end / 150.0)) for end in ends]
