@@ -241,7 +241,9 @@ def look(choice: Choice, data: Mapping[str, Any], matrix: Matrix | None, name: s
             }
         )
     explicit = {
-        row["name"]: TransformConfig(**row["transform"]) for row in rows if row["name"] in given.transform
+        choice.names[k]: TransformConfig.model_validate({"method": one.method, **one.parameters()})
+        for k, one in zip(choice.present, transforms, strict=True)
+        if choice.names[k] in given.transform
     }
     written = given.model_copy(update={"transform": given.transform | explicit})
     return {"channels": rows, "events": len(raw), "yaml": yaml_of(written, matrix, name)}
