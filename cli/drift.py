@@ -37,6 +37,13 @@ import click
     help="Exit with code 1 if the share of events in unsteady stretches of any file is above this, or if a "
     "file cannot be judged.",
 )
+@click.option(
+    "--backend",
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    default="cpu",
+    show_default=True,
+    help="Where the signals are fitted. auto: CUDA if available. The fits are the same within rounding.",
+)
 @click.option("--threads", type=click.IntRange(1), help="Number of threads. Default: all cores.")
 @click.option("--overwrite", is_flag=True, help="Replace existing files.")
 @click.option("--quiet", is_flag=True, help="Show warnings and errors only.")
@@ -48,6 +55,7 @@ def command(
     by: Literal["time", "event"],
     limit: float,
     fail_above: float | None,
+    backend: Literal["auto", "cpu", "cuda"],
     threads: int | None,
     overwrite: bool,
     quiet: bool,
@@ -73,7 +81,9 @@ def command(
     from dpmix.runs.display import ProgressDisplay
 
     with ProgressDisplay(quiet):
-        found = drift(files, output, by=by, limit=limit, threads=threads, overwrite=overwrite)
+        found = drift(
+            files, output, by=by, limit=limit, backend=backend, threads=threads, overwrite=overwrite
+        )
     if not quiet:
         lines = [f"{one.name}: {one.sentence}" for one in found.recordings]
         click.echo("\n".join([*lines, f"written: {output}; open {output}/report.html in a browser"]))

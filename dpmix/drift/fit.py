@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dpmix.drift.covariance import Correlation, Covariance
-from dpmix.drift.likelihood import Points, likelihood
+from dpmix.drift.likelihood import Likelihood, Points, likelihood
 from dpmix.model.mixture import Array
+
+if TYPE_CHECKING:
+    from dpmix.drift.cuda_sums import CudaSums
 
 MAX_STEPS = 100
 MAX_HALVINGS = 12
@@ -83,11 +88,17 @@ FAST_START = -2.0
 """Log range of the second start, in standard deviations of its prior from the centre."""
 
 
-def fit(points: Points, prior: Prior, correlation: Correlation = "matern32", threads: int = 1) -> Fit:
+def fit(
+    points: Points,
+    prior: Prior,
+    correlation: Correlation = "matern32",
+    threads: int = 1,
+    device: CudaSums | None = None,
+) -> Fit:
     """Fit a covariance by Fisher scoring, from two starts, and return the better fit.
 
     One start is the centre of the prior, the other a fast signal with the variance of the values: from the
-    first alone, a fast signal may end as noise.
+    first alone, a fast signal may end as noise. Threads and device are those of `likelihood`.
 
     Raises
     ------
@@ -97,18 +108,24 @@ def fit(points: Points, prior: Prior, correlation: Correlation = "matern32", thr
     fast = prior.centres.copy()
     fast[0] = np.log(max(np.exp(fast[0]), points.values.var()))
     fast[1] += FAST_START * prior.sds[1]
-    fits = [_fit_from(start, points, prior, correlation, threads) for start in (prior.centres, fast)]
+
+    def evaluate(covariance: Covariance) -> Likelihood:
+        return likelihood(points, covariance, threads, device)
+
+    fits = [_fit_from(start, evaluate, prior, correlation) for start in (prior.centres, fast)]
     return max(fits, key=lambda one: one.log_posterior)
 
 
-def _fit_from(start: Array, points: Points, prior: Prior, correlation: Correlation, threads: int) -> Fit:
+def _fit_from(
+    start: Array, evaluate: Callable[[Covariance], Likelihood], prior: Prior, correlation: Correlation
+) -> Fit:
     """Fit by Fisher scoring from logarithms of variance, range and nugget.
 
     The information of likelihood and prior is positive definite, so each step ascends. It is halved until the
     posterior increases.
     """
     current = Covariance(correlation, *np.exp(start).tolist())
-    now = likelihood(points, current, threads)
+    now = evaluate(current)
     value = now.value + prior.log_density(current.logs())
     for step in range(MAX_STEPS):
         logs = current.logs()
@@ -121,7 +138,7 @@ def _fit_from(start: Array, points: Points, prior: Prior, correlation: Correlati
         for _ in range(MAX_HALVINGS):
             proposed = current.moved(logs + move)
             try:
-                then = likelihood(points, proposed, threads)
+                then = evaluate(proposed)
             except np.linalg.LinAlgError:
                 move = 0.5 * move
                 continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from dpmix.drift.posterior import joint_posterior
 from dpmix.drift.steps import change_points, keep_steps, noise_sd, without_outliers
 from dpmix.drift.summaries import LIMIT
 from dpmix.model.mixture import Array, Ints
+
+if TYPE_CHECKING:
+    from dpmix.drift.cuda_sums import CudaSums
 
 Verdict = Literal["steady", "unsure", "drift", "steps"]
 
@@ -79,6 +82,7 @@ def judge(
     limit: float = LIMIT,
     correlation: Correlation = "matern32",
     threads: int = 1,
+    device: CudaSums | None = None,
 ) -> Judgement:
     """Judge a channel by its block medians.
 
@@ -93,7 +97,7 @@ def judge(
         Values and standard errors in units of the channel's spread.
     limit : float
         In the same units.
-    correlation, threads
+    correlation, threads, device
         See `dpmix.drift.covariance`, `dpmix.drift.likelihood`.
     """
     noise = noise_sd(values, errors)
@@ -105,7 +109,7 @@ def judge(
     for start, stop in stretches:
         level[start:stop] -= np.median(plain[start:stop])
     prior = Prior.weak(float(times[-1] - times[0]), float(np.median(errors)))
-    fitted = fit(make_points(times, level, errors), prior, correlation, threads)
+    fitted = fit(make_points(times, level, errors), prior, correlation, threads, device)
     mean, sd, shown, paths = _signal(fitted, times, plain, errors, stretches)
     # Not the largest minus the smallest value of each draw, to which the uncertainty of every block adds.
     highest, lowest = np.argmax(mean[shown]), np.argmin(mean[shown])

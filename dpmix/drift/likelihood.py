@@ -9,6 +9,7 @@ in n.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,9 @@ import numpy.typing as npt
 from dpmix.drift.covariance import CORRELATIONS, Covariance
 from dpmix.kernels import _cpu
 from dpmix.model.mixture import Array, Ints
+
+if TYPE_CHECKING:
+    from dpmix.drift.cuda_sums import CudaSums  # imports PyCUDA, which is optional
 
 NEIGHBOURS = 30
 """As in GpGp, the package of Guinness."""
@@ -113,20 +117,36 @@ def make_points(
     return Points(arrays[0], arrays[1], arrays[2], neighbours)
 
 
-def likelihood(points: Points, covariance: Covariance, threads: int = 1) -> Likelihood:
+def likelihood(
+    points: Points, covariance: Covariance, threads: int = 1, device: CudaSums | None = None
+) -> Likelihood:
     """Return the log likelihood of a covariance, the same bits for any number of threads.
+
+    Parameters
+    ----------
+    points : Points
+    covariance : Covariance
+    threads : int
+        Of the CPU.
+    device : CudaSums, optional
+        Compute on this CUDA device, with the result of the CPU within rounding. Default: the CPU.
 
     Raises
     ------
     numpy.linalg.LinAlgError
         The covariance of a point and its neighbours is not positive definite to float64.
+    DpmixError
+        The device fails.
     """
-    out = np.empty((7, 4))
-    isa = _cpu.isas()[0]
     kind = list(CORRELATIONS).index(covariance.correlation)
     parameters = (covariance.variance, covariance.range, covariance.nugget)
     known = points.errors**2
-    _cpu.vecchia(points.times, points.values, known, points.neighbours, kind, *parameters, isa, threads, out)
+    arrays = points.times, points.values, known, points.neighbours
+    if device is None:
+        out = np.empty((7, 4))
+        _cpu.vecchia(*arrays, kind, *parameters, _cpu.isas()[0], threads, out)
+    else:
+        out = device.sums(*arrays, kind, parameters)
     (log_det, *d_log_det), (yy, *d_yy), (xy, *d_xy), (xx, *d_xx) = out[:4]
     if not np.isfinite(log_det):
         raise np.linalg.LinAlgError(f"the covariance of a point and its neighbours is singular: {covariance}")

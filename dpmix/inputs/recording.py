@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,9 @@ from dpmix.model.mixture import Array
 from dpmix.system.console import first_few
 from dpmix.system.cores import usable_cores
 from dpmix.system.progress import ProgressLog
+
+if TYPE_CHECKING:
+    from dpmix.drift.cuda_sums import CudaSums
 
 RATE = "event rate"
 RATE_LIMIT = 0.4
@@ -85,7 +89,13 @@ class Recording:
         return max(self.channels, key=lambda one: one.low / one.limit)
 
 
-def study(source: Source, by: By = "time", limit: float = LIMIT, threads: int | None = None) -> Recording:
+def study(
+    source: Source,
+    by: By = "time",
+    limit: float = LIMIT,
+    threads: int | None = None,
+    device: CudaSums | None = None,
+) -> Recording:
     """Study a recording.
 
     Each thread judges a channel at a time, with one BLAS thread: the same bits for any number of threads.
@@ -98,6 +108,8 @@ def study(source: Source, by: By = "time", limit: float = LIMIT, threads: int | 
         Smallest range of drift that matters, in units of a channel's spread.
     threads : int, optional
         Default: all cores.
+    device : CudaSums, optional
+        Fit on this CUDA device. Default: the CPU.
 
     Raises
     ------
@@ -118,11 +130,11 @@ def study(source: Source, by: By = "time", limit: float = LIMIT, threads: int | 
     blocks = _blocks(source, plan, transforms, times)
     tasks = [
         partial(judge, names[k], blocks.times, (blocks.medians[:, k] - centre[k]) / spread[k],
-                blocks.errors[:, k] / spread[k], limit)
+                blocks.errors[:, k] / spread[k], limit, device=device)
         for k in usable
     ]  # fmt: skip
     if by == "time":
-        tasks.append(partial(judge_rate, times))
+        tasks.append(partial(judge_rate, times, device))
     with threadpool_limits(1, "blas"), ThreadPoolExecutor(threads or usable_cores()) as pool:
         channels = list(pool.map(lambda task: task(), tasks))
     bad = [np.repeat(one.unsteady, np.diff(blocks.starts)) for one in channels[: len(usable)]]
@@ -141,7 +153,7 @@ def study(source: Source, by: By = "time", limit: float = LIMIT, threads: int | 
     )
 
 
-def judge_rate(times: Array) -> Judgement:
+def judge_rate(times: Array, device: CudaSums | None = None) -> Judgement:
     """Judge the event rate by the counts in bins of time, in units of the usual rate.
 
     The counts k are transformed to 2 sqrt((k + 3/8) / median) - 1, whose standard error is 1 / sqrt(median)
@@ -153,13 +165,15 @@ def judge_rate(times: Array) -> Judgement:
     ----------
     times : float64 [N]
         Ascending.
+    device : CudaSums, optional
+        Fit on this CUDA device. Default: the CPU.
     """
     count = int(np.clip(len(times) // BIN_EVENTS, 10, 500))
     edges = np.linspace(times[0], times[-1], count + 1)
     counts = np.histogram(times, edges)[0]
     usual = max(float(np.median(counts)), 1.0)
     values = 2.0 * np.sqrt((counts + 0.375) / usual) - 1.0
-    return judge(RATE, edges[1:], values, np.full(count, usual**-0.5), RATE_LIMIT)
+    return judge(RATE, edges[1:], values, np.full(count, usual**-0.5), RATE_LIMIT, device=device)
 
 
 def rate_of(values: Array) -> Array:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
+from dpmix.config.engine import EngineConfig
 from dpmix.drift.summaries import LIMIT
+from dpmix.engines.choose import choose_backend
 from dpmix.errors import DataError
 from dpmix.inputs.event_times import By, NoTimeError
 from dpmix.inputs.opening import find_places, open_places
@@ -15,6 +19,11 @@ from dpmix.inputs.recording import Recording, study
 from dpmix.report import drift_page
 from dpmix.report.drift_figure import png
 from dpmix.system.files import check_outputs, csv_text, replacing, write_text, writing
+
+if TYPE_CHECKING:
+    from dpmix.drift.cuda_sums import CudaSums
+
+Backend = Literal["auto", "cpu", "cuda"]
 
 log = logging.getLogger("dpmix")
 
@@ -47,6 +56,7 @@ def drift(
     *,
     by: By = "time",
     limit: float = LIMIT,
+    backend: Backend = "cpu",
     threads: int | None = None,
     overwrite: bool = False,
 ) -> Study:
@@ -61,6 +71,9 @@ def drift(
         Judge by the channel of time, or by event number.
     limit : float
         Smallest range of drift that matters, in units of a channel's spread.
+    backend : "auto", "cpu" or "cuda"
+        Where the signals are fitted. ``auto`` takes CUDA if it is available, otherwise the CPU. The fits
+        are the same within rounding.
     threads : int, optional
         Default: all cores. The results are the same bits for any number.
     overwrite : bool
@@ -76,13 +89,14 @@ def drift(
     figures = [folder / "figures" / name for name in names]
     check_outputs([folder / TABLE, folder / PAGE, *figures], overwrite, inputs=[path for path, _ in places])
     found, problems = [], []
-    for source, figure in zip(open_places(places), figures, strict=True):
-        try:
-            found.append((study(source, by, limit, threads), figure))
-        except DataError as error:
-            remedy = "; --by event judges by event number" if isinstance(error, NoTimeError) else ""
-            problems.append(f"{error}{remedy}")
-            log.warning("%s", problems[-1])
+    with _device(backend) as device:
+        for source, figure in zip(open_places(places), figures, strict=True):
+            try:
+                found.append((study(source, by, limit, threads, device), figure))
+            except DataError as error:
+                remedy = "; --by event judges by event number" if isinstance(error, NoTimeError) else ""
+                problems.append(f"{error}{remedy}")
+                log.warning("%s", problems[-1])
     if not found:
         raise DataError("no file can be judged; see the lines above")
     found.sort(key=lambda one: (-one[0].unsteady, -one[0].worst.low / one[0].worst.limit))
@@ -97,6 +111,23 @@ def drift(
     lines = [f"{one.name}: {one.sentence}" for one in result.recordings]
     write_text(folder / PAGE, drift_page.render(result.recordings, lines, problems, drawn))
     return result
+
+
+@contextmanager
+def _device(backend: Backend) -> Iterator[CudaSums | None]:
+    """Yield the device that the backend means, or None for the CPU."""
+    choice = choose_backend(EngineConfig(backend=backend), option="--backend ")
+    log.info("fits on: %s (%s)", choice.backend, choice.why)
+    if choice.backend == "cpu":
+        yield None
+        return
+    from dpmix.drift.cuda_sums import CudaSums  # imports PyCUDA, which is optional
+
+    device = CudaSums()
+    try:
+        yield device
+    finally:
+        device.close()
 
 
 def _rows(found: Study) -> Iterator[Sequence[object]]:

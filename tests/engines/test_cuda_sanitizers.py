@@ -228,6 +228,20 @@ class Launches:
         grid = (-(-self.n_events // THREADS), 1)
         return [sanitized.Launch("sample_indicators", grid, THREADS, arguments)]
 
+    def vecchia(self) -> list[sanitized.Launch]:
+        n, m = 150, self.layout.n_channels
+        times = np.arange(n, dtype=np.float64)
+        neighbours = np.full((n, m), -1, np.int32)
+        for point in range(n):
+            own = np.arange(max(point - m, 0), point)
+            neighbours[point, : len(own)] = own
+        arrays = [times.tobytes(), np.sin(times).tobytes(), np.full(n, 0.1).tobytes(), neighbours.tobytes()]
+        numbers = [("i", n), ("i", 2), ("d", 1.0), ("d", 10.0), ("d", 0.1)]
+        return [
+            sanitized.Launch(kernel, (grid, 1), 128, [*arrays, *numbers, bytes(8 * 22 * grid)])
+            for kernel, grid in (("vecchia_threads", 2), ("vecchia_blocks", 3))
+        ]
+
     def _by_event(self, kernel: str, arguments: list[Any]) -> sanitized.Launch:
         return sanitized.Launch(kernel, (self.layout.blocks_per_chunk, 1), THREADS, arguments)
 
@@ -262,6 +276,7 @@ def report_on(source: str, n_channels: int, sanitizer: str, folder: Path, edit: 
         ("mvn_log_density", 5),
         ("mvn_log_density", 18),
         ("sample_indicators", 5),
+        ("vecchia", 5),
     ],
 )
 def test_sanitizers_pass_every_kernel(source: str, n_channels: int, sanitizer: str, tmp_path: Path) -> None:
@@ -293,6 +308,9 @@ WITHOUT_BARRIER = [
     ("sort_labels", "moments.cuh", BARRIER + "    int before", "    int before"),
     ("accumulate", "moments.cuh", BARRIER + "    const int lane", "    const int lane"),
     ("accumulate", "moments.cuh", "    __syncthreads();  // z is no", "// z is no"),
+    ("vecchia", "vecchia.cu", "    T::wait();  // before", "    // before"),
+    ("vecchia", "vecchia.cu", "    T::wait();\n    const double b", "    const double b"),
+    ("vecchia", "vecchia.cu", "sqrt(s.row(j)[j]);\n        T::wait();", "sqrt(s.row(j)[j]);"),
 ]
 OUT_OF_BOUNDS = [
     ("mvn_log_density", "mvn_log_density.cu", "i < n_events", "i <= n_events"),

@@ -1,0 +1,118 @@
+"""The sums of Vecchia's likelihood on a CUDA device, by the kernels of kernels/vecchia.cu."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pycuda.driver as driver
+
+from dpmix.engines.cuda_device_kernels import load
+from dpmix.engines.cuda_devices import chosen
+from dpmix.engines.cuda_messages import failure
+from dpmix.errors import DpmixError
+from dpmix.kernels import build
+from dpmix.model.mixture import Array
+
+THREADS = 128
+SUMS = 22
+BLOCKS = 1_024
+"""Largest grid of `vecchia_blocks`. It does not depend on the device, so that the sums do not either."""
+
+LEAST_POINTS, MOST_NEIGHBOURS = 65_536, 32
+"""`vecchia_threads` takes at least so many points, which occupy a device, and at most so many neighbours,
+because the local memory of a thread grows with their square. The limits are not measured."""
+
+
+def variant(n: int, n_neighbours: int) -> str:
+    """Return the kernel for n points: `vecchia_threads` or `vecchia_blocks`."""
+    many = n >= LEAST_POINTS and n_neighbours <= MOST_NEIGHBOURS
+    return "vecchia_threads" if many else "vecchia_blocks"
+
+
+class CudaSums:
+    """The kernels on one device. Threads may share it: their calls take turns.
+
+    Parameters
+    ----------
+    device : int
+
+    Raises
+    ------
+    DpmixError
+        The device does not exist or cannot be used.
+    """
+
+    def __init__(self, device: int = 0) -> None:
+        self._info = chosen([device])[0]
+        self._turn = threading.Lock()
+        self._modules: dict[int, Any] = {}
+        try:
+            self._context = driver.Device(device).make_context()
+        except driver.Error as error:
+            raise DpmixError(f"{self._info.name} ({device}): {failure(error)}") from error
+        driver.Context.pop()
+
+    def close(self) -> None:
+        """Release the device."""
+        with self._turn:
+            self._modules.clear()
+            self._context.detach()
+
+    def sums(
+        self,
+        times: Array,
+        values: Array,
+        known: Array,
+        neighbours: npt.NDArray[np.int32],
+        kind: int,
+        parameters: tuple[float, float, float],
+        kernel: str | None = None,
+    ) -> Array:
+        """Return the sums as `_cpu.vecchia` writes them, float64 [7, 4].
+
+        Parameters
+        ----------
+        times, values, known : float64 [n]
+            Known: variances of the errors.
+        neighbours : int32 [n, m]
+        kind : int
+            Number of the correlation in `dpmix.drift.covariance.CORRELATIONS`.
+        parameters : tuple of float
+            Variance, range and nugget.
+        kernel : str, optional
+            Default: `variant`.
+
+        Raises
+        ------
+        DpmixError
+            The device fails.
+        """
+        n, m = neighbours.shape
+        name = variant(n, m) if kernel is None else kernel
+        grid = -(-n // THREADS) if name == "vecchia_threads" else min(n, BLOCKS)
+        parts = np.empty((grid, SUMS))
+        with self._turn:
+            self._context.push()
+            try:
+                if m not in self._modules:
+                    self._modules[m] = load(build.cubin("vecchia", m, self._info.architecture))
+                self._modules[m].get_function(name)(
+                    *(driver.In(array) for array in (times, values, known, neighbours)),
+                    *(np.int32(n), np.int32(kind), *(np.float64(one) for one in parameters)),
+                    driver.Out(parts),
+                    grid=(grid, 1),
+                    block=(THREADS, 1, 1),
+                )
+            except driver.Error as error:
+                raise DpmixError(f"{self._info.name}: {failure(error)}") from error
+            finally:
+                driver.Context.pop()
+        total = parts.sum(0)
+        out = np.zeros((7, 4))
+        out[:4] = total[:16].reshape(4, 4)
+        rows, columns = np.tril_indices(3)
+        out[4 + rows, columns] = out[4 + columns, rows] = total[16:]
+        return out

@@ -1,0 +1,175 @@
+// vecchia: the sums of Vecchia's likelihood of a Gaussian process of time, its gradient and its expected
+// information, in one pass. For dpmix.drift.likelihood.
+//
+//   times       float64 [n]            read: ascending
+//   values      float64 [n]            read
+//   known       float64 [n]            read: variances of the errors
+//   neighbours  int32 [n][NEIGHBOURS]  read: ascending, -1 after the last one
+//   sums        float64 [blocks][22]   written: log det, yy, xy and xx, each with three derivatives; then the
+//                                      lower triangle of the information
+//
+// N_CHANNELS is the number of neighbours in this file. The system of a point is the covariance of the point
+// and its neighbours. Its Cholesky factor is stored by rows, with two more rows for the values and the ones.
+// vecchia_threads has a thread per point, with the system in local memory. vecchia_blocks has a block per
+// point, with the system in shared memory and a row per thread. Both run the same code (Team).
+//
+// Launch    vecchia_threads: grid ceil(n / 128), block 128. vecchia_blocks: any grid, block 128; a block takes
+//           the points blockIdx.x, blockIdx.x + gridDim.x, ...
+// Shared    vecchia_threads: 1,024 bytes. vecchia_blocks: the system, 2,040 bytes at D = 14, 21,440 at D = 64.
+// Local     vecchia_threads: the system, as large. The sums are in registers.
+// Budget    vecchia_threads, D = 14: registers 80, stack 2256, shared 1,024 bytes; spills 176 bytes.
+//           registers by architecture: sm_75 62, sm_80 56, sm_90 56, sm_120 80.
+// Budget    vecchia_blocks, D = 14: registers 80, stack 0, shared 2,040 bytes; no spills.
+//           registers by architecture: sm_75 64, sm_80 40, sm_90 40, sm_120 80.
+// Measured  vecchia_threads: not measured.
+// Measured  vecchia_blocks: not measured.
+// Limits    NEIGHBOURS 1 to 64; n below 2^31.
+// Equals    vecchia of kernels/cpu/vecchia.cpp within rounding.
+// Source    Guinness (2021), Gaussian process learning via Fisher scoring of Vecchia's approximation, Stat.
+//           Comput. 31:25.
+
+constexpr int NEIGHBOURS = N_CHANNELS, SIZE = NEIGHBOURS + 1, THREADS = 128, SUMS = 22;
+
+struct System {
+    double times[SIZE], noise[SIZE], w[SIZE], columns[3][SIZE];
+    double factor[(SIZE + 2) * (SIZE + 3) / 2];
+    double dots[12];  // of columns with the values, with the ones, and with each other
+    __device__ double* row(int i) { return factor + i * (i + 1) / 2; }
+};
+
+// The threads that work on one system.
+template <bool BLOCK>
+struct Team {
+    __device__ static int first() { return BLOCK ? threadIdx.x : 0; }
+    __device__ static int step() { return BLOCK ? THREADS : 1; }
+    __device__ static void wait() {
+        if constexpr (BLOCK) __syncthreads();
+    }
+};
+
+// The correlation at a distance in units of the range, or its derivative with respect to log range; kinds as
+// in kernels/cpu/vecchia.hpp.
+__device__ double correlation(int kind, double d, bool slope) {
+    if (kind == 0) return (slope ? d : 1.0) * exp(-d);
+    if (kind == 3) return (slope ? d * d : 1.0) * exp(-0.5 * d * d);
+    const double a = (kind == 1 ? 1.7320508075688772 : 2.23606797749979) * d, third = a * a / 3.0;
+    if (kind == 1) return (slope ? a * a : 1.0 + a) * exp(-a);
+    return (slope ? third + third * a : 1.0 + a + third) * exp(-a);
+}
+
+__device__ double dot(const double* a, const double* b, int size) {
+    double sum = 0.0;
+    for (int i = 0; i < size; i++) sum = fma(a[i], b[i], sum);
+    return sum;
+}
+
+template <bool BLOCK>
+__device__ void add_point(int point, const double* times, const double* values, const double* known,
+                          const int* neighbours, int kind, double variance, double range, double nugget,
+                          System& s, double (&sums)[SUMS]) {
+    using T = Team<BLOCK>;
+    const int* own = neighbours + (size_t)point * NEIGHBOURS;
+    int last = 0;
+    while (last < NEIGHBOURS && own[last] >= 0) last++;
+    const int size = last + 1;
+    double *y = s.row(size), *one = s.row(size + 1);
+    for (int i = T::first(); i < size; i += T::step()) {
+        const int place = i < last ? own[i] : point;
+        s.times[i] = (times[place] - times[point]) / range;
+        s.noise[i] = nugget + known[place];
+        y[i] = values[place];
+        one[i] = 1.0;
+        s.w[i] = i == last ? 1.0 : 0.0;
+    }
+    T::wait();
+    for (int i = T::first(); i < size; i += T::step()) {
+        for (int j = 0; j < i; j++)
+            s.row(i)[j] = variance * correlation(kind, fabs(s.times[i] - s.times[j]), false);
+        s.row(i)[i] = variance + s.noise[i];
+    }
+    T::wait();
+    for (int j = 0; j < size; j++) {  // L, L^-1 y and L^-1 1
+        for (int i = j + T::first(); i < size + 2; i += T::step()) s.row(i)[j] -= dot(s.row(i), s.row(j), j);
+        T::wait();
+        const double pivot = sqrt(s.row(j)[j]);
+        T::wait();
+        for (int i = j + T::first(); i < size + 2; i += T::step())
+            s.row(i)[j] = i == j ? pivot : s.row(i)[j] / pivot;
+        T::wait();
+    }
+    for (int k = last; k >= 0; k--) {  // w = L^-T e, with e the last unit vector
+        const double w = s.w[k] / s.row(k)[k];
+        T::wait();
+        for (int i = T::first(); i <= k; i += T::step()) s.w[i] = i == k ? w : s.w[i] - s.row(k)[i] * w;
+        T::wait();
+    }
+    // columns = L^-1 dA w; that of the variance by A w = L e.
+    for (int i = T::first(); i < size; i += T::step()) {
+        double sum = 0.0;
+        for (int j = 0; j < size; j++)
+            sum = fma(correlation(kind, fabs(s.times[i] - s.times[j]), true), s.w[j], sum);
+        s.columns[0][i] = -s.noise[i] * s.w[i];
+        s.columns[1][i] = variance * sum;
+        s.columns[2][i] = nugget * s.w[i];
+    }
+    T::wait();
+    for (int p = T::first(); p < 3; p += T::step()) {
+        double* column = s.columns[p];
+        for (int i = 0; i < size; i++) column[i] = (column[i] - dot(s.row(i), column, i)) / s.row(i)[i];
+        if (p == 0) column[last] += 1.0;
+    }
+    T::wait();
+    for (int d = T::first(); d < 12; d += T::step()) {
+        const int e = d - 6, p = d < 6 ? d % 3 : (e > 2) + (e > 0), q = e - p * (p + 1) / 2;
+        s.dots[d] = dot(s.columns[p], d < 3 ? y : d < 6 ? one : s.columns[q], size);
+    }
+    T::wait();
+    const double b = y[last], x = one[last];
+    const double plain[4] = {2.0 * log(s.row(last)[last]), b * b, x * b, x * x};
+    for (int i = 0; i < 4; i++) sums[4 * i] += plain[i];
+    for (int p = 0; p < 3; p++) {
+        const double with_y = s.dots[p], with_one = s.dots[3 + p], own_last = s.columns[p][last];
+        sums[1 + p] += own_last;
+        sums[5 + p] += own_last * b * b - 2.0 * b * with_y;
+        sums[9 + p] += own_last * x * b - x * with_y - b * with_one;
+        sums[13 + p] += own_last * x * x - 2.0 * x * with_one;
+        for (int q = 0; q <= p; q++) {
+            const int at = p * (p + 1) / 2 + q;
+            sums[16 + at] += s.dots[6 + at] - 0.5 * own_last * s.columns[q][last];
+        }
+    }
+    T::wait();  // before the next point overwrites the system
+}
+
+#define ARGUMENTS                                                                                          \
+    const double *__restrict__ times, const double *__restrict__ values, const double *__restrict__ known, \
+        const int *__restrict__ neighbours, int n, int kind, double variance, double range, double nugget, \
+        double *__restrict__ sums
+
+extern "C" __global__ void __launch_bounds__(THREADS) vecchia_threads(ARGUMENTS) {
+    __shared__ double all[THREADS];
+    double own[SUMS] = {};
+    System system;
+    const int point = blockIdx.x * THREADS + threadIdx.x;
+    if (point < n)
+        add_point<false>(point, times, values, known, neighbours, kind, variance, range, nugget, system, own);
+    for (int i = 0; i < SUMS; i++) {
+        all[threadIdx.x] = own[i];
+        __syncthreads();
+        for (int half = THREADS / 2; half > 0; half /= 2) {
+            if (threadIdx.x < half) all[threadIdx.x] += all[threadIdx.x + half];
+            __syncthreads();
+        }
+        if (threadIdx.x == 0) sums[(size_t)blockIdx.x * SUMS + i] = all[0];
+        __syncthreads();
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) vecchia_blocks(ARGUMENTS) {
+    __shared__ System system;
+    double own[SUMS] = {};
+    for (int point = blockIdx.x; point < n; point += gridDim.x)
+        add_point<true>(point, times, values, known, neighbours, kind, variance, range, nugget, system, own);
+    if (threadIdx.x != 0) return;
+    for (int i = 0; i < SUMS; i++) sums[(size_t)blockIdx.x * SUMS + i] = own[i];
+}

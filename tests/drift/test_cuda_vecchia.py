@@ -1,0 +1,183 @@
+"""Vecchia's likelihood on CUDA devices, against the exact one and the CPU's, and wrong versions of it."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from test_likelihood import KINDS, exact_value, example
+
+from dpmix.cli import main
+from dpmix.drift.covariance import Correlation, Covariance
+from dpmix.drift.fit import Prior, fit
+from dpmix.drift.likelihood import Points, likelihood, make_points
+from dpmix.errors import DpmixError
+
+KERNELS = ["vecchia_threads", "vecchia_blocks"]
+
+
+@pytest.fixture
+def device(cuda_devices: Callable[[int], None]) -> Iterator[object]:
+    cuda_devices(1)
+    from dpmix.drift.cuda_sums import CudaSums
+
+    made = CudaSums()
+    yield made
+    made.close()
+
+
+def force(monkeypatch: pytest.MonkeyPatch, kernel: str) -> None:
+    monkeypatch.setattr("dpmix.drift.cuda_sums.variant", lambda n, m: kernel)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_predecessors_give_the_exact_likelihood(
+    kind: Correlation, kernel: str, device: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    force(monkeypatch, kernel)
+    points, own = example(60, 59), Covariance(kind, 0.7, 1.3, 0.02)
+    assert abs(likelihood(points, own, device=device).value - exact_value(points, own)) < 1e-10
+
+
+def check_equal(points: Points, own: Covariance, device: object) -> None:
+    got, expected = likelihood(points, own, device=device), likelihood(points, own)
+    assert got.value == pytest.approx(expected.value, rel=1e-11)
+    np.testing.assert_allclose(got.gradient, expected.gradient, rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(got.information, expected.information, rtol=1e-8, atol=1e-8)
+    assert (got.mean, got.mean_error) == pytest.approx((expected.mean, expected.mean_error), rel=1e-10)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("n", "m"), [(1, 1), (3, 12), (1100, 5), (300, 30), (70, 64)])
+def test_sums_are_those_of_the_cpu(
+    n: int, m: int, kind: Correlation, kernel: str, device: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    force(monkeypatch, kernel)
+    check_equal(example(n, m), Covariance(kind, 0.7, 1.3, 0.02), device)
+
+
+def test_order_of_threads_does_not_change_a_bit(
+    emulated_devices: Callable[..., None], device: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points, own, found = example(150, 9), Covariance("matern32", 0.7, 1.3, 0.02), []
+    for kernel in KERNELS:
+        force(monkeypatch, kernel)
+        values = []
+        for order in (0, 1, 9):
+            emulated_devices(order=order)
+            values.append(likelihood(points, own, device=device).gradient.tolist())
+        found.append(values)
+    assert all(values[0] == values[1] == values[2] for values in found)
+
+
+def test_fit_is_that_of_the_cpu(device: object) -> None:
+    points, prior = example(200, 10), Prior.weak(10.0, 0.1)
+    got, expected = fit(points, prior, device=device), fit(points, prior)
+    assert (got.converged, got.steps) == (expected.converged, expected.steps)
+    np.testing.assert_allclose(got.covariance.logs(), expected.covariance.logs(), rtol=1e-8)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("last < NEIGHBOURS && own[last] >= 0", "last + 1 < NEIGHBOURS && own[last] >= 0"),
+        ("nugget + known[place]", "nugget"),
+        ("0.5 * own_last * s.columns[q][last]", "own_last * s.columns[q][last]"),
+        ("if (p == 0) column[last] += 1.0;", ""),
+        ("x * with_y - b * with_one", "x * with_y + b * with_one"),
+        ("third + third * a", "third"),
+        ("sums[4 * i] += plain[i]", "sums[4 * i] = plain[i]"),
+    ],
+)
+def test_wrong_kernels_are_caught(
+    right: str,
+    wrong: str,
+    kernel: str,
+    cuda_devices: Callable[[int], None],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    from dpmix.kernels import build
+
+    cuda_devices(1)
+    text = (build.FOLDER / "vecchia.cu").read_text()
+    assert right in text
+    if "plain" in right and kernel == "vecchia_threads":
+        pytest.skip("a thread has one point")
+    (tmp_path / "vecchia.cu").write_text(text.replace(right, wrong))
+    monkeypatch.setattr("dpmix.kernels.build.FOLDER", tmp_path)
+    from dpmix.drift.cuda_sums import CudaSums
+
+    force(monkeypatch, kernel)
+    made = CudaSums()
+    try:
+        with pytest.raises(AssertionError):
+            check_equal(example(1100, 5), Covariance("matern52", 0.7, 1.3, 0.02), made)
+    finally:
+        made.close()
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_singular_covariance_is_an_error(
+    kernel: str, device: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    force(monkeypatch, kernel)
+    points = make_points(np.zeros(5), np.arange(5.0), np.zeros(5), 4)
+    with pytest.raises(np.linalg.LinAlgError, match="singular"):
+        likelihood(points, Covariance("squared", 1.0, 1.0, 1e-300), device=device)
+
+
+def test_variants_are_chosen_by_points_and_neighbours() -> None:
+    from dpmix.drift.cuda_sums import variant
+
+    assert variant(100_000, 30) == "vecchia_threads"
+    assert variant(100_000, 64) == variant(2_000, 30) == "vecchia_blocks"
+
+
+def test_failed_launch_is_an_error(emulated_devices: Callable[..., None], device: object) -> None:
+    emulated_devices(fail="0:cuLaunchKernel:1")
+    with pytest.raises(DpmixError, match="cuLaunchKernel"):
+        likelihood(example(20, 3), Covariance("squared", 1.0, 1.0, 0.1), device=device)
+
+
+def rows(backend: str, sample: Path, output: Path) -> list[dict[str, str]]:
+    done = CliRunner().invoke(main, ["drift", str(sample), "--output", str(output), "--backend", backend])
+    assert done.exit_code == 0, done.output
+    return list(csv.DictReader((output / "drift.csv").read_text().splitlines()))
+
+
+def test_command_gives_the_table_of_the_cpu(
+    cuda_devices: Callable[[int], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuda_devices(1)
+    sample = tmp_path / "sample.fcs"
+    made = CliRunner().invoke(main, ["simulate", str(sample), "--events", "5000", "--drift", "slow"])
+    assert made.exit_code == 0, made.output
+    from dpmix.drift.cuda_sums import CudaSums
+
+    used = []
+    plain = CudaSums.sums
+    monkeypatch.setattr(CudaSums, "sums", lambda *a, **k: used.append(1) or plain(*a, **k))
+    expected = rows("cpu", sample, tmp_path / "cpu")
+    assert not used
+    assert rows("cuda", sample, tmp_path / "cuda") == expected
+    assert used
+
+
+def test_missing_device_is_an_error(emulated_devices: Callable[..., None], tmp_path: Path) -> None:
+    emulated_devices(0)
+    sample = tmp_path / "sample.fcs"
+    CliRunner().invoke(main, ["simulate", str(sample), "--events", "5000"])
+    done = CliRunner().invoke(
+        main, ["drift", str(sample), "--output", str(tmp_path / "out"), "--backend", "cuda"]
+    )
+    assert done.exit_code != 0
+    assert "cuda is not available here" in done.output
+    assert not (tmp_path / "out").exists()
