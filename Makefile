@@ -68,7 +68,7 @@ $(VENV)/pycuda: $(VENV)/installed
 	touch $@
 
 test-gpu: $(VENV)/pycuda
-	DPMIX_TEST_GPU=1 $(BIN)/python -m pytest tests/engines/test_cuda_*.py
+	DPMIX_TEST_GPU=1 $(BIN)/python -m pytest tests/engines/test_cuda_*.py tests/drift/test_cuda_*.py
 
 $(VENV)/atheris: $(VENV)/installed
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[fuzz]'

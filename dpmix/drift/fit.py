@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dpmix.drift.covariance import Correlation, Covariance
-from dpmix.drift.likelihood import Likelihood, Points, likelihood
+from dpmix.drift.likelihood import Device, Likelihood, Points, likelihood
 from dpmix.model.mixture import Array
-
-if TYPE_CHECKING:
-    from dpmix.drift.cuda_sums import CudaSums
 
 MAX_STEPS = 100
 MAX_HALVINGS = 12
@@ -93,7 +89,7 @@ def fit(
     prior: Prior,
     correlation: Correlation = "matern32",
     threads: int = 1,
-    device: CudaSums | None = None,
+    device: Device | None = None,
 ) -> Fit:
     """Fit a covariance by Fisher scoring, from two starts, and return the better fit.
 

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
 from dpmix.drift.covariance import Correlation
 from dpmix.drift.fit import Fit, Prior, fit
-from dpmix.drift.likelihood import make_points
+from dpmix.drift.likelihood import Device, make_points
 from dpmix.drift.posterior import joint_posterior
 from dpmix.drift.steps import change_points, keep_steps, noise_sd, without_outliers
 from dpmix.drift.summaries import LIMIT
 from dpmix.model.mixture import Array, Ints
-
-if TYPE_CHECKING:
-    from dpmix.drift.cuda_sums import CudaSums
 
 Verdict = Literal["steady", "unsure", "drift", "steps"]
 
@@ -82,7 +79,7 @@ def judge(
     limit: float = LIMIT,
     correlation: Correlation = "matern32",
     threads: int = 1,
-    device: CudaSums | None = None,
+    device: Device | None = None,
 ) -> Judgement:
     """Judge a channel by its block medians.
 

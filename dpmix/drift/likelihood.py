@@ -9,7 +9,7 @@ in n.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +17,6 @@ import numpy.typing as npt
 from dpmix.drift.covariance import CORRELATIONS, Covariance
 from dpmix.kernels import _cpu
 from dpmix.model.mixture import Array, Ints
-
-if TYPE_CHECKING:
-    from dpmix.drift.cuda_sums import CudaSums  # imports PyCUDA, which is optional
 
 NEIGHBOURS = 30
 """As in GpGp, the package of Guinness."""
@@ -70,6 +67,22 @@ class Likelihood:
     mean_error: float
 
 
+class Device(Protocol):
+    """A device that computes the sums of the likelihood (`dpmix.engines.cuda_vecchia`)."""
+
+    def sums(
+        self,
+        times: Array,
+        values: Array,
+        known: Array,
+        neighbours: npt.NDArray[np.int32],
+        kind: int,
+        parameters: tuple[float, float, float],
+    ) -> Array:
+        """Return the sums as `_cpu.vecchia` writes them, float64 [7, 4]."""
+        ...
+
+
 def coarse_to_fine(n: int) -> Ints:
     """Return the numbers 0 to n - 1, int64 [n], ordered by their reversed bits."""
     numbers = np.arange(n, dtype=np.int64)
@@ -118,7 +131,7 @@ def make_points(
 
 
 def likelihood(
-    points: Points, covariance: Covariance, threads: int = 1, device: CudaSums | None = None
+    points: Points, covariance: Covariance, threads: int = 1, device: Device | None = None
 ) -> Likelihood:
     """Return the log likelihood of a covariance, the same bits for any number of threads.
 
@@ -128,8 +141,8 @@ def likelihood(
     covariance : Covariance
     threads : int
         Of the CPU.
-    device : CudaSums, optional
-        Compute on this CUDA device, with the result of the CPU within rounding. Default: the CPU.
+    device : Device, optional
+        Compute on this device, with the result of the CPU within rounding. Default: the CPU.
 
     Raises
     ------

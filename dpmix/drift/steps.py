@@ -35,7 +35,7 @@ than the normal distribution of the cost, and the place is chosen among B, which
 
 
 OUTLIER = 3.0
-"""Standard deviations between a value and the median of five: the most that counts."""
+"""Standard deviations between a value and the median of three: the most that counts."""
 
 EVIDENCE = 3.0
 """Nats by which a change point has to raise the log evidence: a Bayes factor of 20."""
@@ -64,12 +64,12 @@ def noise_sd(values: Array, errors: Array) -> float:
 
 
 def without_outliers(values: Array, sd: float) -> Array:
-    """Return the values, those far from the median of five moved towards it, float64 [B].
+    """Return the values, those far from the median of three moved towards it, float64 [B].
 
-    The median of a block between two populations can lie in either. A single such block is no step, and a
-    stretch has at least `SHORTEST` blocks.
+    The median of a block between two populations can lie in either. A single such block is no step; of a
+    bubble, at least two blocks differ.
     """
-    middle = median_filter(values, 2 * SHORTEST - 1, mode="nearest")
+    middle = median_filter(values, 3, mode="nearest")
     return np.clip(values, middle - OUTLIER * sd, middle + OUTLIER * sd)
 
 

@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from dpmix.config.data import DataConfig
 from dpmix.drift.judge import Judgement, judge
+from dpmix.drift.likelihood import Device
 from dpmix.drift.summaries import LIMIT, SMALLEST_BLOCK, Blocks, block_starts, spread_of, summarise
 from dpmix.errors import DataError
 from dpmix.inputs.default_channels import some_rows
@@ -26,9 +26,6 @@ from dpmix.model.mixture import Array
 from dpmix.system.console import first_few
 from dpmix.system.cores import usable_cores
 from dpmix.system.progress import ProgressLog
-
-if TYPE_CHECKING:
-    from dpmix.drift.cuda_sums import CudaSums
 
 RATE = "event rate"
 RATE_LIMIT = 0.4
@@ -94,7 +91,7 @@ def study(
     by: By = "time",
     limit: float = LIMIT,
     threads: int | None = None,
-    device: CudaSums | None = None,
+    device: Device | None = None,
 ) -> Recording:
     """Study a recording.
 
@@ -108,8 +105,8 @@ def study(
         Smallest range of drift that matters, in units of a channel's spread.
     threads : int, optional
         Default: all cores.
-    device : CudaSums, optional
-        Fit on this CUDA device. Default: the CPU.
+    device : Device, optional
+        Fit on this device. Default: the CPU.
 
     Raises
     ------
@@ -153,7 +150,7 @@ def study(
     )
 
 
-def judge_rate(times: Array, device: CudaSums | None = None) -> Judgement:
+def judge_rate(times: Array, device: Device | None = None) -> Judgement:
     """Judge the event rate by the counts in bins of time, in units of the usual rate.
 
     The counts k are transformed to 2 sqrt((k + 3/8) / median) - 1, whose standard error is 1 / sqrt(median)
@@ -165,8 +162,8 @@ def judge_rate(times: Array, device: CudaSums | None = None) -> Judgement:
     ----------
     times : float64 [N]
         Ascending.
-    device : CudaSums, optional
-        Fit on this CUDA device. Default: the CPU.
+    device : Device, optional
+        Fit on this device. Default: the CPU.
     """
     count = int(np.clip(len(times) // BIN_EVENTS, 10, 500))
     edges = np.linspace(times[0], times[-1], count + 1)

@@ -21,7 +21,7 @@ from dpmix.report.drift_figure import png
 from dpmix.system.files import check_outputs, csv_text, replacing, write_text, writing
 
 if TYPE_CHECKING:
-    from dpmix.drift.cuda_sums import CudaSums
+    from dpmix.engines.cuda_vecchia import CudaSums
 
 Backend = Literal["auto", "cpu", "cuda"]
 
@@ -121,7 +121,7 @@ def _device(backend: Backend) -> Iterator[CudaSums | None]:
     if choice.backend == "cpu":
         yield None
         return
-    from dpmix.drift.cuda_sums import CudaSums  # imports PyCUDA, which is optional
+    from dpmix.engines.cuda_vecchia import CudaSums  # imports PyCUDA, which is optional
 
     device = CudaSums()
     try:

@@ -23,7 +23,7 @@ KERNELS = ["vecchia_threads", "vecchia_blocks"]
 @pytest.fixture
 def device(cuda_devices: Callable[[int], None]) -> Iterator[object]:
     cuda_devices(1)
-    from dpmix.drift.cuda_sums import CudaSums
+    from dpmix.engines.cuda_vecchia import CudaSums
 
     made = CudaSums()
     yield made
@@ -31,7 +31,7 @@ def device(cuda_devices: Callable[[int], None]) -> Iterator[object]:
 
 
 def force(monkeypatch: pytest.MonkeyPatch, kernel: str) -> None:
-    monkeypatch.setattr("dpmix.drift.cuda_sums.variant", lambda n, m: kernel)
+    monkeypatch.setattr("dpmix.engines.cuda_vecchia.variant", lambda n, m: kernel)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -113,7 +113,7 @@ def test_wrong_kernels_are_caught(
         pytest.skip("a thread has one point")
     (tmp_path / "vecchia.cu").write_text(text.replace(right, wrong))
     monkeypatch.setattr("dpmix.kernels.build.FOLDER", tmp_path)
-    from dpmix.drift.cuda_sums import CudaSums
+    from dpmix.engines.cuda_vecchia import CudaSums
 
     force(monkeypatch, kernel)
     made = CudaSums()
@@ -135,7 +135,7 @@ def test_singular_covariance_is_an_error(
 
 
 def test_variants_are_chosen_by_points_and_neighbours() -> None:
-    from dpmix.drift.cuda_sums import variant
+    from dpmix.engines.cuda_vecchia import variant
 
     assert variant(100_000, 30) == "vecchia_threads"
     assert variant(100_000, 64) == variant(2_000, 30) == "vecchia_blocks"
@@ -160,7 +160,7 @@ def test_command_gives_the_table_of_the_cpu(
     sample = tmp_path / "sample.fcs"
     made = CliRunner().invoke(main, ["simulate", str(sample), "--events", "5000", "--drift", "slow"])
     assert made.exit_code == 0, made.output
-    from dpmix.drift.cuda_sums import CudaSums
+    from dpmix.engines.cuda_vecchia import CudaSums
 
     used = []
     plain = CudaSums.sums
