@@ -211,16 +211,16 @@ def draw_power() -> None:
     figure = Figure(figsize=(5.0, 3.2), layout="constrained")
     axes = figure.add_subplot()
     for fold, colour in zip(FOLDS[1:], ("#0072b2", "#d55e00", "#009e73"), strict=True):
-        rows = [row for row in record["results"]["quick"]["rows"] if row["fold"] == fold]
+        rows = [row for row in record["results"]["sampler"]["rows"] if row["fold"] == fold]
         sizes, power = [row["samples"] for row in rows], [100.0 * row["power"] for row in rows]
         axes.plot(sizes, power, "o-", color=colour)
         axes.annotate(
-            f"ratio {fold:g}", (sizes[-1], power[-1]), (6, 0), textcoords="offset points", va="center"
+            f"ratio {fold:g}", (sizes[-2], power[-2]), (8, -4), textcoords="offset points", va="top"
         )
     axes.set_xscale("log")
     axes.set_xticks(SIZES, [str(size) for size in SIZES])
     axes.minorticks_off()
-    axes.set_xlim(5.0, 100.0)
+    axes.set_xlim(5.0, 70.0)
     axes.set_ylim(0.0, 105.0)
     axes.set_xlabel("samples, both groups together")
     axes.set_ylabel("changed populations found, %")
