@@ -123,7 +123,8 @@ def test_every_kernel_has_a_floor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(BENCHMARKS)
     import gpu_floors
 
-    names = {name for path in build.FOLDER.glob("*.cu") for name in kernels_of(path)}
+    passes = [path for path in build.FOLDER.glob("*.cu") if path.stem != "vecchia"]  # which no stage times
+    names = {name for path in passes for name in kernels_of(path)}
     assert names == set(gpu_floors.KERNELS)
     shape = gpu_floors.Shape(1_000_000, 14, 256, 20, 3.0, 0.5)
     rates = dict.fromkeys(gpu_floors.UNITS.values(), 1e12)
