@@ -25,7 +25,7 @@ from dpmix.inputs.channels import display_names, same_channels
 from dpmix.inputs.compensation import own_matrix
 from dpmix.inputs.default_channels import Rows, some_rows
 from dpmix.inputs.fcs import Spillover
-from dpmix.inputs.file_plans import plan_files
+from dpmix.inputs.file_plans import FilePlan, plan_files
 from dpmix.inputs.fitting import Seen, make_transforms
 from dpmix.inputs.marker_names import absences
 from dpmix.inputs.opening import open_sources
@@ -188,19 +188,22 @@ def raw_values(choice: Choice, data: Mapping[str, Any], matrix: Matrix | None) -
             path = Path(folder) / "spillover.csv"
             path.write_text(matrix_text(choice, matrix), encoding="utf-8")
             compensation = str(path)
-        first = choice.sources[0]
-        chosen = [choice.present, *(same_channels(first, choice.present, s)[0] for s in choice.sources[1:])]
-        settings = checked([], {"compensation": compensation})
-        plans, _ = plan_files(settings, choice.base, choice.sources, chosen)
+        plans = _plans(choice, compensation)
     parts = [plan.read(*rows, None)[1] for plan, own in zip(plans, choice.rows, strict=True) for rows in own]
     return np.concatenate(parts)
 
 
+def _plans(choice: Choice, compensation: str) -> list[FilePlan]:
+    """Return how each file is read: the channels that all have, and its compensation."""
+    first, *others = choice.sources
+    chosen = [choice.present, *(same_channels(first, choice.present, other)[0] for other in others)]
+    settings = checked([], {"compensation": compensation})
+    return plan_files(settings, choice.base, choice.sources, chosen)[0]
+
+
 def _transforms(choice: Choice, raw: Array, given: Mapping[str, TransformConfig]) -> tuple[Transform, ...]:
     """Return the transforms of the channels that all files have, by their settings."""
-    first = choice.sources[0]
-    chosen = [choice.present, *(same_channels(first, choice.present, s)[0] for s in choice.sources[1:])]
-    plans, _ = plan_files(checked([], {"compensation": "none"}), choice.base, choice.sources, chosen)
+    plans = _plans(choice, "none")
     asked = [given.get(choice.names[k], TransformConfig()) for k in choice.present]
     return make_transforms(asked, plans, Seen(raw, _highest(raw)), True)
 
