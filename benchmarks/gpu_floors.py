@@ -15,6 +15,7 @@ from dpmix.kernels.layout import CHUNK, EXTRAS, SECTIONS, THREADS, Layout
 
 UNITS = {
     "float32": "multiply_add_per_second",
+    "float64": "multiply_add_double_per_second",
     "exponential": "exponential_per_second",
     "memory": "copy_bytes_per_second",
     "shared": "load_shared_per_second",
@@ -67,6 +68,7 @@ class Work(NamedTuple):
     exponential: float
     memory: float
     shared: float = 0.0
+    float64: float = 0.0
 
 
 class Floor(NamedTuple):
@@ -156,6 +158,18 @@ def sample_indicators(shape: Shape) -> Work:
     return Work(pairs, pairs, 4 * pairs + 6 * shape.n_events)
 
 
+def vecchia(shape: Shape) -> Work:
+    """Return the work of Vecchia's likelihood of as many points as events and neighbours as channels.
+
+    A Cholesky factorisation, six triangular solutions, a product with a matrix, and twelve inner products.
+    Exponentials in float64 are left out.
+    """
+    size = shape.n_channels + 1
+    products = size**3 / 6 + 4 * size**2 + 12 * size
+    memory = shape.n_events * (3 * 8 + 4 * shape.n_channels)
+    return Work(0.0, 0.0, memory, float64=shape.n_events * products)
+
+
 KERNELS: dict[str, Callable[[Shape], Work]] = {
     "draw_labels": draw,
     "draw_sorted": draw_sorted,
@@ -173,6 +187,8 @@ KERNELS: dict[str, Callable[[Shape], Work]] = {
     "divide": divide,
     "mvn_log_density": mvn_log_density,
     "sample_indicators": sample_indicators,
+    "vecchia_threads": vecchia,
+    "vecchia_blocks": vecchia,
 }
 
 

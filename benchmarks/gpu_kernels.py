@@ -6,7 +6,8 @@ For samples of N = 1,000,000 events and K = 256 components (mixtures.py), the en
 E step, divides components in pairs and computes memberships. Each launch is timed by CUDA events, while
 nothing else runs on the device; a short kernel before it hides the time that the host takes to launch. The
 milliseconds of a kernel are the sum over the launches of a pass, and the median over passes. The kernels
-of the paper, which the engine does not use, are timed on one chunk.
+of the paper, which the engine does not use, are timed on one chunk, and those of Vecchia's likelihood on N
+points with D neighbours.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from gpu_floors import Shape
 from gpu_limits import compiled, milliseconds
 from mixtures import Kind, Parameters, Sample, sample
 
+from dpmix.drift.likelihood import make_points
 from dpmix.engines.cuda import CudaEngine
 from dpmix.engines.cuda_device_kernels import Kernels
 from dpmix.kernels import build
@@ -174,6 +176,33 @@ def time_paper(driver: Any, data: Sample, launches: int) -> dict[str, float]:
     }
 
 
+def time_vecchia(driver: Any, n: int, n_neighbours: int, launches: int) -> dict[str, float]:
+    """Return median milliseconds of both kernels of Vecchia's likelihood of a recording of n points."""
+    from dpmix.engines.cuda_vecchia import BLOCKS, SUMS
+    from dpmix.engines.cuda_vecchia import THREADS as BLOCK
+
+    random = np.random.default_rng(1)
+    times = np.sort(random.uniform(0.0, 100.0, n))
+    points = make_points(times, random.standard_normal(n), np.full(n, 0.1), n_neighbours)
+    major, minor = driver.Context.get_device().compute_capability()
+    module = driver.module_from_buffer(build.cubin("vecchia", n_neighbours, f"sm_{major}{minor}"))
+    grids = {"vecchia_threads": -(-n // BLOCK), "vecchia_blocks": min(n, BLOCKS)}
+    arrays = [
+        driver.to_device(array)
+        for array in (points.times, points.values, points.errors**2, points.neighbours)
+    ]
+    sums = driver.mem_alloc(max(grids.values()) * SUMS * 8)
+    kind, variance, reach, nugget = np.int32(1), np.float64(0.7), np.float64(1.3), np.float64(0.02)
+    given = *arrays, np.int32(n), kind, variance, reach, nugget, sums
+    found = {}
+    for name, grid in grids.items():
+        kernel = module.get_function(name)
+        found[name] = milliseconds(
+            driver, lambda f=kernel, g=grid: f(*given, grid=(g, 1), block=(BLOCK, 1, 1)), launches
+        )
+    return found
+
+
 def main() -> None:
     asked = arguments(__doc__)
     output, times = Output(asked.output), 1 if asked.rehearsal else 7
@@ -189,8 +218,11 @@ def main() -> None:
         if kind == "mix":
             with context() as driver:
                 paper = time_paper(driver, data, times)
+                vecchia = time_vecchia(driver, n_events, dim, times)
             for name, time in paper.items():
                 append(output, name, kind, shape._replace(n_events=min(n_events, CHUNK)), time)
+            for name, time in vecchia.items():
+                append(output, name, kind, shape, time)
 
 
 def append(output: Output, name: str, kind: Kind, shape: Shape, time: float) -> None:

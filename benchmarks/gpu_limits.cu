@@ -34,6 +34,22 @@ extern "C" __global__ void multiply_add(float factor, int rounds, float* __restr
     if (threadIdx.x == 0) cycles[blockIdx.x] = taken;
 }
 
+// The same in float64.
+extern "C" __global__ void multiply_add_double(double factor, int rounds, double* __restrict__ out) {
+    double sums[CHAINS];
+    for (int c = 0; c < CHAINS; c++) sums[c] = (double)(threadIdx.x + c);
+    for (int r = 0; r < rounds; r++) {
+#pragma unroll
+        for (int u = 0; u < UNROLLED; u++) {
+#pragma unroll
+            for (int c = 0; c < CHAINS; c++) sums[c] = fma(sums[c], factor, factor);
+        }
+    }
+    double sum = 0.0;
+    for (int c = 0; c < CHAINS; c++) sum += sums[c];
+    out[blockIdx.x * blockDim.x + threadIdx.x] = sum;
+}
+
 // rounds * UNROLLED exponentials a thread.
 extern "C" __global__ void exponential(float factor, int rounds, float* __restrict__ out) {
     float x[2] = {factor * threadIdx.x, factor};

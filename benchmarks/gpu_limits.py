@@ -22,7 +22,13 @@ from gpu_device import Output, arguments, context, nominal_rate, smi
 from dpmix.kernels.build import OPTIONS, find_nvcc
 
 THREADS = 256
-PER_ROUND = {"multiply_add": 16 * 8, "exponential": 16, "load_shared": 16, "load_uniform": 16}
+PER_ROUND = {
+    "multiply_add": 16 * 8,
+    "multiply_add_double": 16 * 8,
+    "exponential": 16,
+    "load_shared": 16,
+    "load_uniform": 16,
+}
 CLOCKS = "clocks.sm,clocks.mem,power.draw,temperature.gpu"
 
 
@@ -66,10 +72,11 @@ def measure(driver: Any, output: Output, rehearsal: bool) -> None:
     time = milliseconds(driver, lambda: copy(source, target, np.int32(n_quads), **shape), launches)
     output.add("copy_bytes_per_second", 2 * 16 * n_quads / time * 1e3)
 
-    out, cycles = driver.mem_alloc(4 * threads), driver.mem_alloc(8 * grid[0])
+    out, cycles = driver.mem_alloc(8 * threads), driver.mem_alloc(8 * grid[0])
     factor, n_rounds = np.float32(0.5), np.int32(rounds)
     runs: dict[str, tuple[Any, ...]] = {
         "multiply_add": (factor, n_rounds, out, cycles),
+        "multiply_add_double": (np.float64(0.5), n_rounds, out),
         "exponential": (factor, n_rounds, out),
         "load_shared": (source, n_rounds, out),
         "load_uniform": (source, n_rounds, out),

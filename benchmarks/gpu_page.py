@@ -78,6 +78,7 @@ def limits(record: Record) -> str:
     units = {
         "copy_bytes_per_second": ("copies, reads and writes", 1e12, "TB/s"),
         "multiply_add_per_second": ("float32 multiply-adds", 1e12, "10^12/s"),
+        "multiply_add_double_per_second": ("float64 multiply-adds", 1e12, "10^12/s"),
         "exponential_per_second": ("exponentials", 1e12, "10^12/s"),
         "load_shared_per_second": ("uniform loads of 16 bytes by a warp, shared memory", 1e12, "10^12/s"),
         "load_uniform_per_second": ("uniform loads of 16 bytes by a warp, global memory", 1e12, "10^12/s"),
