@@ -175,7 +175,7 @@ def _low_support(gating: Gating) -> str | None:
     if not len(weak):
         return None
     return (
-        f"Low support: at most half of the draws contain {count(len(weak), 'population')}: "
+        f"Low support: at most {MAJORITY:.0%} of the draws contain {count(len(weak), 'population')}: "
         f"{numbers_of(weak)}."
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from dpmix.model.mixture import Ints
 from dpmix.populations.support import merge_unsupported, support
@@ -65,13 +66,16 @@ def test_populations_of_all_draws_stay() -> None:
     np.testing.assert_array_equal(points, POINTS)
 
 
-def test_more_than_half_of_the_draws_are_enough() -> None:
+def test_a_clear_majority_of_the_draws_is_enough() -> None:
     own, _ = merged(ALL, ALL, WITHOUT_LAST)
     np.testing.assert_array_equal(own, np.arange(4))
 
 
-def test_a_population_of_half_the_draws_joins_its_neighbour_in_the_tree() -> None:
-    own, points = merged(ALL, WITHOUT_LAST)
+@pytest.mark.parametrize(("n_with", "n_draws"), [(1, 2), (3, 5)])
+def test_a_population_of_about_half_the_draws_joins_its_neighbour_in_the_tree(
+    n_with: int, n_draws: int
+) -> None:
+    own, points = merged(*[ALL] * n_with, *[WITHOUT_LAST] * (n_draws - n_with))
     np.testing.assert_array_equal(own, [0, 1, 2, 2])
     np.testing.assert_array_equal(points, np.minimum(POINTS, 2))
 
