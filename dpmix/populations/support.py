@@ -2,7 +2,7 @@
 
 A shallow valley of the mean density may be chance: some draws have it and others do not, and so do runs with
 different seeds. A population is reported if a clear majority of the draws contains it: as a branch of their
-own tree, whatever its height. So a population does not depend on a height that differs a little between draws.
+own tree, whatever its height. So a population does not depend on a height that differs a little by draw.
 
 T draws, K components, P populations, M points.
 """
