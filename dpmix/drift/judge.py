@@ -18,6 +18,13 @@ from dpmix.model.mixture import Array, Ints
 
 Verdict = Literal["steady", "unsure", "drift", "steps"]
 
+RISE = 2.0
+"""Standard deviation of the prior of a linear trend's rise over the recording, in units of the signal's own.
+
+Without a trend, a signal that rises all the time is drawn towards its mean at both ends. In units of the
+fitted standard deviation, because a trend as free in a steady recording would make its verdict unsure.
+"""
+
 PATHS = 400
 MOST_TIMES = 200
 """Draws of the signal, and times at which they are compared."""
@@ -84,7 +91,7 @@ def judge(
     """Judge a channel by its block medians.
 
     Single blocks far from their neighbours are moved towards them. Change points come next. The covariance is
-    fitted once, to the values without the steps. Each stretch then has its own mean and its own posterior, so
+    fitted once, to the values without the steps. Each stretch then has its own mean, trend and posterior, so
     that nothing is smoothed over a step.
 
     Parameters
@@ -138,11 +145,13 @@ def _signal(
     These are the k blocks of the third array, int64 [k]; the draws are float64 [PATHS, k].
     """
     random = np.random.default_rng(1)
+    rise_sd = RISE * fitted.covariance.variance**0.5
+    slope_sd = rise_sd / max(float(times[-1] - times[0]), 1e-300)
     mean, sd, paths = np.empty(len(times)), np.empty(len(times)), []
     some, shown = set(_some(len(times)).tolist()), []
     for start, stop in stretches:
         points = make_points(times[start:stop], values[start:stop], errors[start:stop])
-        own, cov = joint_posterior(points, fitted, times[start:stop])
+        own, cov = joint_posterior(points, fitted, times[start:stop], slope_sd)
         mean[start:stop], sd[start:stop] = own, np.sqrt(np.diag(cov))
         inside = [k - start for k in range(start, stop) if k in some] or [0]
         # Eigenvalues: the covariance of near times is singular to rounding.

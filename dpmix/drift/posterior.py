@@ -69,20 +69,35 @@ def posterior(points: Points, fit: Fit, times: Array) -> Signal:
     return Signal(times, means, sds)
 
 
-def joint_posterior(points: Points, fit: Fit, times: Array) -> tuple[Array, Array]:
+def joint_posterior(points: Points, fit: Fit, times: Array, slope_sd: float = 0.0) -> tuple[Array, Array]:
     """Return mean [k] and covariance [k, k] of the signal at given times, exactly, float64.
 
     The mean of the process has a flat prior (universal kriging; Rasmussen and Williams 2006, section 2.7).
+
+    Parameters
+    ----------
+    points : Points
+    fit : Fit
+    times : float64 [k]
+    slope_sd : float
+        Standard deviation of the normal prior of a linear trend, per unit of time, which is a part of the
+        signal in addition to the fitted process.
     """
     own, noise = fit.covariance, fit.covariance.nugget + points.errors**2
-    factor = cho_factor(own.between(points.times, points.times) + np.diag(noise), lower=True)
-    cross = own.between(times, points.times)
+    middle = points.times.mean()
+
+    def between(some: Array, others: Array) -> Array:
+        trend: Array = slope_sd**2 * np.outer(some - middle, others - middle)
+        return own.between(some, others) + trend
+
+    factor = cho_factor(between(points.times, points.times) + np.diag(noise), lower=True)
+    cross = between(times, points.times)
     ones = np.ones(len(points.times))
     white_ones, white_cross = cho_solve(factor, ones), cho_solve(factor, cross.T)
     precision = ones @ white_ones
     centre = white_ones @ points.values / precision
     mean = centre + white_cross.T @ (points.values - centre)
     rest = 1.0 - white_cross.T @ ones
-    cov = own.between(times, times) - cross @ white_cross + np.outer(rest, rest) / precision
+    cov = between(times, times) - cross @ white_cross + np.outer(rest, rest) / precision
     np.fill_diagonal(cov, np.maximum(np.diag(cov), JITTER * own.variance))
     return mean, cov

@@ -193,6 +193,17 @@ def test_the_interval_of_the_range_holds_the_true_one(size: float) -> None:
     assert held >= 21  # of 30, by intervals of 90%: fewer in less than one of 2,000 runs
 
 
+def test_ends_of_a_rising_signal_are_not_drawn_towards_its_mean() -> None:
+    """Without a trend in the signal, these 30 have a mean range of 0.45, and 20 intervals hold 0.5."""
+    random, times, ranges, held = np.random.default_rng(5), np.linspace(0.0, 100.0, 80), [], 0
+    for _ in range(30):
+        found = judge("a", times, 0.005 * times + 0.1 * random.standard_normal(80), np.full(80, 0.1))
+        ranges.append(found.range)
+        held += found.low <= 0.5 <= found.high
+    assert np.mean(ranges) == pytest.approx(0.5, abs=0.03)
+    assert held >= 24
+
+
 def test_threads_do_not_change_a_bit_of_a_judgement() -> None:
     for one, many in zip(recording("step", 1).channels, recording("step", 3).channels, strict=True):
         np.testing.assert_array_equal(one.mean, many.mean)

@@ -13,7 +13,7 @@ from scipy.stats import multivariate_normal
 from dpmix.drift.covariance import CORRELATIONS, Correlation, Covariance
 from dpmix.drift.fit import Prior, fit
 from dpmix.drift.likelihood import Points, coarse_to_fine, likelihood, make_points
-from dpmix.drift.posterior import Signal, posterior
+from dpmix.drift.posterior import Signal, joint_posterior, posterior
 from dpmix.engines.cpu import instruction_sets
 from dpmix.model.mixture import Array
 
@@ -188,7 +188,8 @@ def simulated(n: int, own: Covariance, random: np.random.Generator) -> tuple[Poi
     return make_points(times, signal + noise, errors), signal
 
 
-def test_posterior_equals_the_normal_conditional() -> None:
+@pytest.mark.parametrize("slope_sd", [0.0, 0.3])
+def test_posterior_equals_the_normal_conditional(slope_sd: float) -> None:
     """Against the conditional of a joint normal with a wide prior of the mean."""
     own = Covariance("matern52", 0.6, 1.5, 0.02)
     points, _ = simulated(80, own, np.random.default_rng(3))
@@ -196,13 +197,18 @@ def test_posterior_equals_the_normal_conditional() -> None:
     found = dataclasses.replace(found, covariance=own)
     times = np.linspace(-1.0, 11.0, 30)
     wide = 1e6
-    joint = own.between(points.times, points.times) + wide + np.diag(own.nugget + points.errors**2)
-    cross = own.between(times, points.times) + wide
+
+    def between(some: Array, others: Array) -> Array:
+        trend: Array = slope_sd**2 * np.outer(some, others)
+        return own.between(some, others) + trend + wide
+
+    joint = between(points.times, points.times) + np.diag(own.nugget + points.errors**2)
+    cross = between(times, points.times)
     mean = cross @ np.linalg.solve(joint, points.values)
-    cov = own.between(times, times) + wide - cross @ np.linalg.solve(joint, cross.T)
-    signal = posterior(points, found, times)
-    np.testing.assert_allclose(signal.mean, mean, atol=1e-4)
-    np.testing.assert_allclose(signal.sd, np.sqrt(np.diag(cov)), rtol=1e-3)
+    cov = between(times, times) - cross @ np.linalg.solve(joint, cross.T)
+    got_mean, got_cov = joint_posterior(points, found, times, slope_sd)
+    np.testing.assert_allclose(got_mean, mean, atol=1e-4)
+    np.testing.assert_allclose(np.sqrt(np.diag(got_cov)), np.sqrt(np.diag(cov)), rtol=1e-3)
 
 
 def test_nearest_points_are_enough_in_a_long_recording(monkeypatch: pytest.MonkeyPatch) -> None:
