@@ -93,7 +93,13 @@ class Forest:
             own, shares = self.shared_by(rule.cut(self.tree))
             if rule.n_populations is None and len(self.draws) > 1:
                 own, shares = merge_unsupported(
-                    self.tree, own, shares, self.trees, self.labels, self.density[0]
+                    self.tree,
+                    own,
+                    shares,
+                    self.trees,
+                    self.labels,
+                    self.density[0],
+                    self.run.attributes["n_events"],
                 )
             self._cuts[rule] = own, shares
         return self._cuts[rule]

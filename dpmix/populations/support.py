@@ -1,8 +1,8 @@
-"""Populations that few draws contain are merged: the rule of the clear majority.
+"""Populations that few draws contain are merged: the majority rule.
 
 A shallow valley of the mean density may be chance: some draws have it and others do not, and so do runs with
-different seeds. A population is reported if a clear majority of the draws contains it: as a branch of their
-own tree, whatever its height. So a population does not depend on a height that differs a little by draw.
+different seeds. A population is reported if most draws contain it: as a branch of their own tree, whatever
+its height. So a population does not depend on a height that differs a little between draws.
 
 T draws, K components, P populations, M points.
 """
@@ -18,9 +18,21 @@ from dpmix.model.mixture import Array, Ints
 from dpmix.populations.partitions import SIMILAR, contingency
 from dpmix.populations.tree import Tree
 
-MAJORITY = 0.6
-"""A population is kept if a larger share of the draws contains it: half of them, and two standard errors of a
-share of 100 draws. With one half alone, a population that half of the posterior has is kept by some seeds."""
+MAJORITY = 0.5
+"""A population is kept if a larger share of the draws contains it."""
+
+FEW_EVENTS = 40
+CLEAR_MAJORITY = 0.6
+"""The share for populations of fewer events: half, and two standard errors of a share of 100 draws.
+
+A population of so few events may be the edge of two others. If about half of the posterior has it, the
+majority alone keeps it with some seeds and not with others.
+"""
+
+
+def needed(n_events: Array) -> Array:
+    """Return the share of the draws that must contain a population, given its events, float64 [P]."""
+    return np.where(n_events < FEW_EVENTS, CLEAR_MAJORITY, MAJORITY)
 
 
 def support(trees: Sequence[Tree], labels: Ints, populations: Ints, n_populations: int) -> Array:
@@ -74,13 +86,19 @@ def _matches(inside: Ints, sizes: Ints) -> npt.NDArray[np.bool_]:
 
 
 def merge_unsupported(
-    tree: Tree, own: Ints, shares: Array, trees: Sequence[Tree], labels: Ints, weights: Array
+    tree: Tree,
+    own: Ints,
+    shares: Array,
+    trees: Sequence[Tree],
+    labels: Ints,
+    weights: Array,
+    n_events: int,
 ) -> tuple[Ints, Array]:
-    """Merge each population that at most `MAJORITY` of the draws contain with its neighbour in the tree.
+    """Merge each population that too few draws contain (`needed`) with its neighbour in the tree.
 
-    This is the majority rule of consensus trees (Margush and McMorris 1981, Bull. Math. Biol. 43:239) with a
-    larger share (McMorris, Meronk and Neumann 1983, A view of some consensus methods for trees, in
-    Numerical Taxonomy, Springer, 122).
+    This is the majority rule of consensus trees (Margush and McMorris 1981, Bull. Math. Biol. 43:239), for
+    populations of few events with a larger share (McMorris, Meronk and Neumann 1983, A view of some consensus
+    methods for trees, in Numerical Taxonomy, Springer, 122).
 
     Parameters
     ----------
@@ -93,6 +111,8 @@ def merge_unsupported(
     trees, labels
         As in `support`.
     weights : float64 [J]
+    n_events : int
+        Of the run.
 
     Returns
     -------
@@ -103,10 +123,11 @@ def merge_unsupported(
     left = list(range(shares.shape[1]))
     while len(left) > 1:
         supported = support(trees, labels, shares[:, left].argmax(axis=1), len(left))
-        supported = np.nan_to_num(supported)  # a population without points has none
-        if supported.min() > MAJORITY:
+        masses = np.bincount(modes[tree.modes], weights, minlength=shares.shape[1])[left]
+        missing = needed(n_events * masses) - np.nan_to_num(supported)  # one without points has no support
+        if missing.max() < 0.0:
             break
-        weak = left.pop(int(supported.argmin()))
+        weak = left.pop(int(missing.argmax()))
         sides = modes[tree.merges]
         child, parent = sides[((sides == weak).sum(axis=1) == 1).argmax()]
         neighbour = int(child + parent - weak)

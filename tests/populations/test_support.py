@@ -1,4 +1,4 @@
-"""Populations that at most half of the draws contain are merged with their neighbours."""
+"""Populations that too few draws contain are merged with their neighbours."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ WITHOUT_LAST = own_tree((3, 2))
 FIRST_ALONE = own_tree((3, 1), (2, 1))
 
 
-def merged(*trees: Tree) -> tuple[Ints, Ints]:
+def merged(*trees: Tree, n_events: int = 1000) -> tuple[Ints, Ints]:
     """Return the populations of the modes and of the points, given the trees of the draws."""
     shares = np.eye(4)[POINTS]
     labels = np.array([POINTS] * len(trees))
-    own, shares = merge_unsupported(TREE, np.arange(4), shares, trees, labels, SIZES / SIZES.sum())
+    own, shares = merge_unsupported(TREE, np.arange(4), shares, trees, labels, SIZES / SIZES.sum(), n_events)
     np.testing.assert_array_equal(shares.sum(axis=1), 1.0)
     return own, shares.argmax(axis=1)
 
@@ -66,18 +66,27 @@ def test_populations_of_all_draws_stay() -> None:
     np.testing.assert_array_equal(points, POINTS)
 
 
-def test_a_clear_majority_of_the_draws_is_enough() -> None:
+def test_a_majority_of_the_draws_is_enough() -> None:
     own, _ = merged(ALL, ALL, WITHOUT_LAST)
     np.testing.assert_array_equal(own, np.arange(4))
 
 
-@pytest.mark.parametrize(("n_with", "n_draws"), [(1, 2), (3, 5)])
-def test_a_population_of_about_half_the_draws_joins_its_neighbour_in_the_tree(
-    n_with: int, n_draws: int
-) -> None:
-    own, points = merged(*[ALL] * n_with, *[WITHOUT_LAST] * (n_draws - n_with))
+def test_a_population_of_half_the_draws_joins_its_neighbour_in_the_tree() -> None:
+    own, points = merged(ALL, WITHOUT_LAST)
     np.testing.assert_array_equal(own, [0, 1, 2, 2])
     np.testing.assert_array_equal(points, np.minimum(POINTS, 2))
+
+
+@pytest.mark.parametrize(
+    ("n_with", "n_draws", "n_events", "stays"),
+    [(3, 5, 390, False), (3, 5, 400, True), (2, 3, 390, True), (1, 2, 400, False)],
+)
+def test_a_population_of_few_events_needs_more_draws(
+    n_with: int, n_draws: int, n_events: int, stays: bool
+) -> None:
+    """The last mode has a tenth of the events: 39 or 40."""
+    own, _ = merged(*[ALL] * n_with, *[WITHOUT_LAST] * (n_draws - n_with), n_events=n_events)
+    assert (own.max() == 3) == stays
 
 
 def test_merging_goes_on_until_all_have_support_and_sizes_give_the_numbers() -> None:
@@ -90,6 +99,6 @@ def test_merging_goes_on_until_all_have_support_and_sizes_give_the_numbers() -> 
 def test_a_population_without_points_has_no_support() -> None:
     shares = np.eye(4)[POINTS][POINTS < 3]
     labels = np.array([POINTS[POINTS < 3]] * 2)
-    own, shares = merge_unsupported(TREE, np.arange(4), shares, [ALL, ALL], labels, SIZES / SIZES.sum())
+    own, shares = merge_unsupported(TREE, np.arange(4), shares, [ALL, ALL], labels, SIZES / SIZES.sum(), 1000)
     np.testing.assert_array_equal(own, [0, 1, 2, 2])
     assert shares.shape == (900, 3)
