@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from scipy.linalg import block_diag
 
 from dpmix.drift.covariance import Correlation
 from dpmix.drift.fit import Fit, Prior, fit
 from dpmix.drift.likelihood import Device, make_points
-from dpmix.drift.posterior import joint_posterior
+from dpmix.drift.posterior import posterior
 from dpmix.drift.steps import change_points, keep_steps, noise_sd, without_outliers
 from dpmix.drift.summaries import LIMIT
-from dpmix.model.mixture import Array, Ints
+from dpmix.model.mixture import Array
 
 Verdict = Literal["steady", "unsure", "drift", "steps"]
 
@@ -25,9 +26,8 @@ Without a trend, a signal that rises all the time is drawn towards its mean at b
 fitted standard deviation, because a trend as free in a steady recording would make its verdict unsure.
 """
 
-PATHS = 400
-MOST_TIMES = 200
-"""Draws of the signal, and times at which they are compared."""
+NORMAL_95 = 1.6449
+"""The 95% quantile of the normal distribution."""
 
 
 @dataclass(frozen=True)
@@ -114,13 +114,11 @@ def judge(
         level[start:stop] -= np.median(plain[start:stop])
     prior = Prior.weak(float(times[-1] - times[0]), float(np.median(errors)))
     fitted = fit(make_points(times, level, errors), prior, correlation, threads, device)
-    mean, sd, shown, paths = _signal(fitted, times, plain, errors, stretches)
-    # Not the largest minus the smallest value of each draw, to which the uncertainty of every block adds.
-    highest, lowest = np.argmax(mean[shown]), np.argmin(mean[shown])
-    widths = np.maximum(paths[:, highest] - paths[:, lowest], 0.0)
-    low, middle, high = np.quantile(widths, [0.05, 0.5, 0.95]).tolist()
+    mean, cov = _signal(fitted, times, plain, errors, stretches)
+    sd = np.sqrt(np.diag(cov))
+    low, middle, high = _range(mean, cov)
     usual = np.median(mean)
-    unsteady = np.abs(mean - usual) - 1.6449 * sd > limit
+    unsteady = np.abs(mean - usual) - NORMAL_95 * sd > limit
     return Judgement(
         name,
         times,
@@ -139,29 +137,26 @@ def judge(
 
 def _signal(
     fitted: Fit, times: Array, values: Array, errors: Array, stretches: list[tuple[int, int]]
-) -> tuple[Array, Array, Ints, Array]:
-    """Return mean [B] and sd [B] of the signal at the blocks, and draws of it at some of them.
-
-    These are the k blocks of the third array, int64 [k]; the draws are float64 [PATHS, k].
-    """
-    random = np.random.default_rng(1)
+) -> tuple[Array, Array]:
+    """Return mean [B] and covariance [B, B] of the signal at the blocks."""
     rise_sd = RISE * fitted.covariance.variance**0.5
     slope_sd = rise_sd / max(float(times[-1] - times[0]), 1e-300)
-    mean, sd, paths = np.empty(len(times)), np.empty(len(times)), []
-    some, shown = set(_some(len(times)).tolist()), []
+    means, covs = [], []
     for start, stop in stretches:
         points = make_points(times[start:stop], values[start:stop], errors[start:stop])
-        own, cov = joint_posterior(points, fitted, times[start:stop], slope_sd)
-        mean[start:stop], sd[start:stop] = own, np.sqrt(np.diag(cov))
-        inside = [k - start for k in range(start, stop) if k in some] or [0]
-        # Eigenvalues: the covariance of near times is singular to rounding.
-        roots, vectors = np.linalg.eigh(cov[np.ix_(inside, inside)])
-        half = vectors * np.sqrt(np.maximum(roots, 0.0))
-        shown += [start + k for k in inside]
-        paths.append(own[inside] + random.standard_normal((PATHS, len(inside))) @ half.T)
-    return mean, sd, np.array(shown), np.concatenate(paths, axis=1)
+        mean, cov = posterior(points, fitted, times[start:stop], slope_sd)
+        means.append(mean)
+        covs.append(cov)
+    return np.concatenate(means), block_diag(*covs)
 
 
-def _some(count: int) -> Ints:
-    """Return at most `MOST_TIMES` of the numbers below count, int64, evenly spaced."""
-    return np.unique(np.linspace(0, count - 1, min(count, MOST_TIMES)).astype(np.int64))
+def _range(mean: Array, cov: Array) -> list[float]:
+    """Return the 5%, 50% and 95% quantiles of the signal where its mean is highest minus where it is lowest.
+
+    Not the largest minus the smallest value of each draw, to which the uncertainty of every block adds.
+    """
+    ends = [np.argmax(mean), np.argmin(mean)]
+    (top, both), (_, bottom) = cov[np.ix_(ends, ends)]
+    sd = max(top + bottom - 2.0 * both, 0.0) ** 0.5  # rounding may make it negative
+    quantiles: list[float] = np.maximum(np.ptp(mean) + sd * NORMAL_95 * np.array([-1, 0, 1]), 0.0).tolist()
+    return quantiles

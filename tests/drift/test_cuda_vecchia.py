@@ -18,7 +18,6 @@ from dpmix.drift.likelihood import Points, likelihood, make_points
 from dpmix.errors import DpmixError
 
 KERNELS = ["vecchia_threads", "vecchia_blocks"]
-INTERVAL = ("range", "low", "high")
 
 
 @pytest.fixture
@@ -168,16 +167,8 @@ def test_command_gives_the_table_of_the_cpu(
     monkeypatch.setattr(CudaSums, "sums", lambda *a, **k: used.append(1) or plain(*a, **k))
     expected = rows("cpu", sample, tmp_path / "cpu")
     assert not used
-    found = rows("cuda", sample, tmp_path / "cuda")
+    assert rows("cuda", sample, tmp_path / "cuda") == expected
     assert used
-    assert len(found) == len(expected)
-    for one, other in zip(found, expected, strict=True):
-        assert {key: one[key] for key in one if key not in INTERVAL} == {
-            key: other[key] for key in other if key not in INTERVAL
-        }
-        # Where a signal is flat, its highest place is a matter of rounding.
-        numbers = [[float(row[key]) for key in INTERVAL] for row in (one, other)]
-        np.testing.assert_allclose(*numbers, atol=0.01)
 
 
 def test_missing_device_is_an_error(emulated_devices: Callable[..., None], tmp_path: Path) -> None:
