@@ -7,7 +7,6 @@ parameter, and the lower triangle of the information.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -76,8 +75,6 @@ def numba_form() -> Callable[..., None]:
     ImportError
         Numba is not installed.
     """
-    # benchmarks/coverage.py is not the package that Numba uses if there is one.
-    sys.modules.setdefault("coverage", None)  # type: ignore[arg-type]
     from numba import njit
 
     return njit(error_model="numpy")(_loops)  # type: ignore[no-any-return]

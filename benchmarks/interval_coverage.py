@@ -1,9 +1,9 @@
 """Count how often 90% intervals of proportions contain the truth, and how many rare populations are found.
 
-    python benchmarks/coverage.py                                   # the default config
-    python benchmarks/coverage.py --set model.coarseness=null       # the exact posterior
-    python benchmarks/coverage.py rare --set model.coarseness=null  # rare populations
-    python benchmarks/coverage.py table                             # what was measured before
+    python benchmarks/interval_coverage.py                                    # the default config
+    python benchmarks/interval_coverage.py --set model.coarseness=null       # the exact posterior
+    python benchmarks/interval_coverage.py rare --set model.coarseness=null  # rare populations
+    python benchmarks/interval_coverage.py table                              # what was measured before
 
 **intervals**: samples of three to five populations of one kind, whose truth is known and whose shape is not
 that of the model (except for "gaussian", the control). Found populations and true ones are matched one to
@@ -238,7 +238,7 @@ def table_rare(measured: dict[str, Any]) -> str:
 
 def earlier(*, quick: bool = False) -> dict[str, Any]:
     """Return earlier measurements: "intervals" and "rare", by config."""
-    path = (QUICK_FOLDER if quick else FOLDER) / "coverage.json"
+    path = (QUICK_FOLDER if quick else FOLDER) / "interval_coverage.json"
     results = json.loads(path.read_text())["results"] if path.exists() else {}
     return {"intervals": {}, "rare": {}} | results
 
@@ -266,7 +266,7 @@ def main() -> None:
     if asked.what != "table":
         measure = {"intervals": measure_intervals, "rare": measure_rare}[asked.what]
         results[asked.what][" ".join(asked.set) or "default"] = measure(asked)
-        write_results("coverage", results, quick=trial)
+        write_results("interval_coverage", results, quick=trial)
     print(table_intervals(results["intervals"]), table_rare(results["rare"]), sep="\n\n")
 
 
