@@ -27,6 +27,7 @@ import numpy as np
 import recording_rules as rules
 from record import arguments, read_results, said, write_results
 from sklearn.metrics import adjusted_rand_score, roc_auc_score
+from threadpoolctl import threadpool_limits
 
 from dpmix.api.estimator import DPMixture
 from dpmix.drift.judge import Judgement, judge
@@ -291,7 +292,8 @@ def main() -> None:
     ]
     signals = [(kind, seed, n_events) for kind in SIGNALS for seed in range(1, 4 * files + 1)]
     gates = [(size, seed, GATE_EVENTS) for size in GATE_SIZES for seed in range(1, GATE_SEEDS + 1)]
-    with ProcessPoolExecutor(2) as pool:
+    # Two processes whose BLAS has two threads each wait for each other.
+    with ProcessPoolExecutor(2, initializer=threadpool_limits, initargs=(1,)) as pool:
         results = {
             "stretches": means(list(pool.map(measure_file, stretches)), ("case", "size")),
             "coverage": means(list(pool.map(measure_coverage, signals)), ("kind",)),
