@@ -36,11 +36,11 @@ from dpmix.engines.checks import (
     checked_split,
     numbers_now,
 )
-from dpmix.engines.cohort_sums import CohortSums
+from dpmix.engines.cohort_sums import CohortSummingEngine, CohortSums
 from dpmix.engines.cpu import CpuEngine, NativeMixture, native_mixture
 from dpmix.kernels import _cpu
 from dpmix.kernels.layout import CHUNK
-from dpmix.model.mixture import Array, Ints, Mixture, Stats
+from dpmix.model.mixture import Array, Ints, Mixture
 from dpmix.model.sample_weights import SampleWeights
 from dpmix.model.split_merge import SplitAssignment
 from dpmix.model.streams import Key
@@ -61,7 +61,7 @@ AddPart = Callable[[Part, NativeMixture, Array, Array | None], None]
 """Make a pass of a part with the mixture of its sample: add to a state, and write rows if they are given."""
 
 
-class CohortEngine:
+class CohortEngine(CohortSummingEngine):
     """Engine for mixtures with weights and shifts of samples (interface: dpmix.engines.base.Engine).
 
     Parameters
@@ -160,37 +160,19 @@ class CohortEngine:
         return {"kernels": self._seconds}
 
     def draw_sums(self, mixture: Mixture, key: Key) -> CohortSums:
-        """Draw every label and return the sums of the events by label."""
         now = numbers_now(mixture)
         return self._sum(mixture, lambda part, own, *to: part.engine.add_draw(own, now, key, *to), 1)
 
     def expect_sums(self, mixture: Mixture) -> CohortSums:
-        """Do the E step and return the sums."""
         return self._sum(mixture, lambda part, own, *to: part.engine.add_expected(own, *to), 1)
 
     def divide_sums(self, split: SplitAssignment, mixture: Mixture, key: Key) -> CohortSums:
-        """Divide events among pairs and return the sums."""
         n_pairs, checked = len(mixture.means) // 2, checked_split(split, len(mixture.means))
         return self._sum(
             mixture,
             lambda part, own, *to: part.engine.add_division(checked, own, key, *to),
             n_pairs,
         )
-
-    def draw_labels(self, mixture: Mixture, key: Key) -> Stats:
-        """Draw every label and sum the statistics of the events by label, in all and by sample."""
-        return cohort_sums.stats_of(self.draw_sums(mixture, key), mixture)
-
-    def expect_labels(self, mixture: Mixture) -> Stats:
-        """Sum the statistics of the events weighted by their responsibilities, in all and by sample."""
-        return cohort_sums.stats_of(self.expect_sums(mixture), mixture)
-
-    def divide(self, split: SplitAssignment, mixture: Mixture, key: Key) -> tuple[Stats, Array]:
-        """Divide the events of some components; see `dpmix.engines.base.Engine.divide`.
-
-        The weights of a pair are those of `mixture` in all samples; `mixture.samples` has the shifts.
-        """
-        return cohort_sums.division_of(self.divide_sums(split, mixture, key), mixture)
 
     def memberships(
         self, mixture: Mixture, populations: Ints, start: int, stop: int
@@ -248,7 +230,7 @@ class CohortEngine:
         states: _States,
         mixture: Mixture,
     ) -> None:
-        """Add the sums of a part, or, if it is the last part of its sample, those of the sample."""
+        """Add the sums of a part and, if it is the last part of its sample, the rows of the sample."""
         sample, (n_components, dim) = part.sample, mixture.means.shape
         whole = sample not in self._cut
         if whole and self._n_parts[sample] == 1 and part.engine.n_events <= CHUNK:
@@ -257,11 +239,12 @@ class CohortEngine:
             return
         state = np.zeros_like(found.total)
         add(part, own, state, None)
-        merged = states.merged(sample, state)
+        exact.merge(found.total, state)
+        merged = states.merged(sample, cohort_sums.state_of_rows(state, mixture))
         if merged is None:
             return
         if whole:
-            cohort_sums.add_sample(found, sample, exact.values(merged), mixture)
+            found.rows[sample] = cohort_sums.rows_of(merged, mixture)
         else:
             found.cut[sample] = merged
 
@@ -305,7 +288,7 @@ def of_sample(mixture: Mixture, sample: int) -> Mixture:
 
 
 class _States:
-    """The states of the samples that have several parts, until all parts of a sample are there."""
+    """The states of the rows of samples that have several parts, until all parts of a sample are there."""
 
     def __init__(self, n_parts: Counter[int]) -> None:
         self._n_parts, self._states, self._lock = n_parts, defaultdict[int, list[Array]](list), Lock()

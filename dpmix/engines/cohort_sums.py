@@ -1,13 +1,14 @@
 """Sums of a pass of the hierarchical model, which may be added from parts of the data in any order.
 
 The statistics of a sample are about its own centres: the means moved by its shift, as the engine rounded
-them. So a sample is first added from all its parts, exactly and with one rounding; then the samples are added
-exactly. A part that holds all events of a sample sends the sample's counts and sums alone, a part that holds
-some of them the state of all its sums (dpmix.engines.exact): at most two samples of a part are cut.
+them. All moments are added in one exact sum over all chunks. In addition there are the counts and sums of
+each sample. A part that holds all events of a sample sends these numbers, a part that holds some of them the
+state of their sums (dpmix.engines.exact): at most two samples of a part are cut.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -18,6 +19,8 @@ from dpmix.engines.checks import rounded
 from dpmix.engines.sums import moments_of
 from dpmix.kernels.layout import Layout
 from dpmix.model.mixture import Array, Mixture, SampleStats, Stats
+from dpmix.model.split_merge import SplitAssignment
+from dpmix.model.streams import Key
 
 
 class CohortSums(NamedTuple):
@@ -26,16 +29,47 @@ class CohortSums(NamedTuple):
     Attributes
     ----------
     total : float64 [4, n]
-        State of the sums over whole samples; n is as in `dpmix.engines.sums`.
+        State of the sums over all events; n is as in `dpmix.engines.sums`.
     rows : dict of int to float64 [K, D + 1]
-        Sums of x - centre, then the count, of each component in each whole sample that has events.
-    cut : dict of int to float64 [4, n]
-        State of each sample that has events in other parts, too.
+        Sums of x - centre, then the count, of each component in each sample whose events are all in the part.
+    cut : dict of int to float64 [4, K * (D + 1)]
+        State of the rows of each sample that has events in other parts, too.
     """
 
     total: Array
     rows: dict[int, Array]
     cut: dict[int, Array]
+
+
+class CohortSummingEngine(ABC):
+    """An engine (`dpmix.engines.base.Engine`) whose passes return `CohortSums`."""
+
+    @abstractmethod
+    def draw_sums(self, mixture: Mixture, key: Key) -> CohortSums:
+        """Draw every label and return the sums of the events by label."""
+
+    @abstractmethod
+    def expect_sums(self, mixture: Mixture) -> CohortSums:
+        """Do the E step and return the sums."""
+
+    @abstractmethod
+    def divide_sums(self, split: SplitAssignment, mixture: Mixture, key: Key) -> CohortSums:
+        """Divide events among pairs and return the sums."""
+
+    def draw_labels(self, mixture: Mixture, key: Key) -> Stats:
+        """Draw every label and sum the statistics of the events by label, in all and by sample."""
+        return stats_of(self.draw_sums(mixture, key), mixture)
+
+    def expect_labels(self, mixture: Mixture) -> Stats:
+        """Sum the statistics of the events weighted by their responsibilities, in all and by sample."""
+        return stats_of(self.expect_sums(mixture), mixture)
+
+    def divide(self, split: SplitAssignment, mixture: Mixture, key: Key) -> tuple[Stats, Array]:
+        """Divide the events of some components; see `dpmix.engines.base.Engine.divide`.
+
+        The weights of a pair are those of `mixture` in all samples; `mixture.samples` has the shifts.
+        """
+        return division_of(self.divide_sums(split, mixture, key), mixture)
 
 
 def empty(mixture: Mixture, n_logs: int) -> CohortSums:
@@ -44,12 +78,16 @@ def empty(mixture: Mixture, n_logs: int) -> CohortSums:
     return CohortSums(exact.zeros(n_components * Layout(dim).n_moments + n_logs), {}, {})
 
 
-def add_sample(sums: CohortSums, sample: int, values: Array, mixture: Mixture) -> None:
-    """Add all sums of a whole sample, float64 [n], in place."""
+def state_of_rows(state: Array, mixture: Mixture) -> Array:
+    """Return the rows' part of the state of all sums, float64 [4, K * (D + 1)]."""
     n_components, dim = mixture.means.shape
-    exact.add(sums.total, values)
-    moments = values[: n_components * Layout(dim).n_moments].reshape(n_components, -1)
-    sums.rows[sample] = moments[:, -dim - 1 :].copy()
+    moments = state[:, : n_components * Layout(dim).n_moments].reshape(4, n_components, -1)
+    return moments[..., -dim - 1 :].reshape(4, -1)
+
+
+def rows_of(state: Array, mixture: Mixture) -> Array:
+    """Return rows from the state of their sums, float64 [K, D + 1]."""
+    return exact.values(state).reshape(len(mixture.means), -1)
 
 
 def merged(one: CohortSums, other: CohortSums) -> CohortSums:
@@ -79,14 +117,13 @@ def division_of(sums: CohortSums, mixture: Mixture) -> tuple[Stats, Array]:
 def _stats_and_logs(sums: CohortSums, mixture: Mixture, n_logs: int) -> tuple[Stats, Array]:
     """Return the statistics of all events, and the sums of the numbers after the moments."""
     assert mixture.samples is not None
-    whole = CohortSums(sums.total.copy(), dict(sums.rows), {})
-    for sample, state in sums.cut.items():
-        add_sample(whole, sample, exact.values(state), mixture)
-    total = exact.values(whole.total)
+    total = exact.values(sums.total)
     shifts, (n_components, dim) = mixture.samples.shifts[:, None], mixture.means.shape
     rows = np.zeros((len(shifts), n_components, dim + 1))
-    for sample, found in whole.rows.items():
+    for sample, found in sums.rows.items():
         rows[sample] = found
+    for sample, state in sums.cut.items():
+        rows[sample] = rows_of(state, mixture)
     stats = moments_of(total[:-n_logs], mixture, 0.0)
     if not shifts.any():
         return replace(stats, by_sample=SampleStats(rows[..., -1], rows[..., :-1])), total[-n_logs:]
