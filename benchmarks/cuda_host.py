@@ -21,7 +21,7 @@ from pycuda import driver
 from record import write_results
 from threadpoolctl import threadpool_limits
 
-from dpmix.engines import cuda_device_memory, cuda_device_pass
+from dpmix.engines import cuda_device_lane, cuda_device_memory, cuda_device_pass
 from dpmix.engines.cuda import CudaEngine
 from dpmix.engines.cuda_device_kernels import Kernels
 from dpmix.kernels.layout import CHUNK
@@ -94,7 +94,7 @@ def measure(n_chunks: int, n_devices: int, counted: IdleDriver) -> dict[str, flo
 
 def main() -> None:
     counted = IdleDriver()
-    for module in (cuda_device_memory, cuda_device_pass):
+    for module in (cuda_device_lane, cuda_device_memory, cuda_device_pass):
         module.driver = counted  # type: ignore[attr-defined]
 
     def launch(*_: object) -> None:

@@ -136,6 +136,11 @@ def add_chunks(shape: Shape) -> Work:
     return Work(0.0, 0.0, shape.moment_bytes)
 
 
+def copy_rows(shape: Shape) -> Work:
+    n_chunks = -(-shape.n_events // CHUNK)
+    return Work(0.0, 0.0, n_chunks * shape.n_components * (shape.n_channels + 1) * 16)
+
+
 def memberships(shape: Shape) -> Work:
     whole = evaluations(shape, times=2.0)
     written = shape.n_events * (4 * shape.n_populations + 8)
@@ -184,6 +189,7 @@ KERNELS: dict[str, Callable[[Shape], Work]] = {
     "memberships": memberships,
     "sum_parts": sum_parts,
     "add_chunks": add_chunks,
+    "copy_rows": copy_rows,
     "divide": divide,
     "mvn_log_density": mvn_log_density,
     "sample_indicators": sample_indicators,

@@ -81,6 +81,13 @@ class Layout:
         packed[:, self._whitener_places] = whiteners[:, rows, columns] * np.sqrt(0.5)
         return packed
 
+    def of_sample(self, packed: Array, log_constants: Array, shift: Array) -> Array:
+        """Return packed rows with the constants [K] of a sample and with means moved by its shift [D]."""
+        own = packed.copy()
+        own[:, 0] = log_constants
+        own[:, self._mean_places] += shift
+        return own
+
     def unpack_moments(self, moments: Array) -> tuple[Array, Array, Array]:
         """Return counts [K], sums [K, D] and scatters [K, D, D] from moments [K, N_MOMENTS], all float64."""
         dim = self.n_channels

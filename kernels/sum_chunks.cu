@@ -13,18 +13,27 @@
 //   far_counts  uint32 [slots]                     read: far events that were skipped
 //   state       float64 [4][n_moments + n_totals]  added to: c, a0, a1, a2 of each sum
 //
+// copy_rows copies the sums and the count of every component, for sums by sample:
+//
+//   moments     float64 [slots][n_components][N_MOMENTS]   read
+//   rows        float64 [slots][n_components][D + 1]       written
+//
 // A thread has one sum. Neighbours read neighbouring numbers. The additions are those of the CPU engine, so
 // the state does not depend on the order or the grouping of chunks.
 //
 // Launch    sum_parts: grid (n_sums, slots), block THREADS. add_chunks: grid (sums / MOMENT_THREADS rounded up,
-//           1), block MOMENT_THREADS.
+//           1), block MOMENT_THREADS. copy_rows: grid (n_components * (D + 1) / MOMENT_THREADS rounded up, slots),
+//           block MOMENT_THREADS.
 // Shared    sum_parts: 256 bytes.
 // Budget    sum_parts, D = 14: registers 44, stack 0, shared 256 bytes; no spills.
 //           registers by architecture: sm_75 44, sm_80 30, sm_90 30, sm_120 37.
 // Budget    add_chunks, D = 14: registers 48, stack 32, shared 0 bytes; no spills.
 //           registers by architecture: sm_75 48, sm_80 46, sm_90 46, sm_120 48.
+// Budget    copy_rows, D = 14: registers 16, stack 0, shared 0 bytes; no spills.
+//           registers by architecture: sm_75 14, sm_80 16, sm_90 16, sm_120 14.
 // Measured  sum_parts: not measured.
 // Measured  add_chunks: not measured.
+// Measured  copy_rows: not measured.
 // Limits    n_moments + n_totals below 2^31; 2^22 chunks over all merged states (dpmix.engines.exact).
 // Equals    Sums::add of kernels/cpu/exact.cpp; sum_parts a sum in float64 within rounding.
 // Source    Demmel and Nguyen (2015), Parallel reproducible summation, IEEE Trans. Comput. 64:2060.
@@ -59,4 +68,12 @@ extern "C" __global__ void __launch_bounds__(MOMENT_THREADS)
     state[n + at] = sum.a0;
     state[2 * n + at] = sum.a1;
     state[3 * n + at] = sum.a2;
+}
+
+extern "C" __global__ void __launch_bounds__(MOMENT_THREADS)
+    copy_rows(const double* __restrict__ moments, int n_components, double* __restrict__ rows) {
+    const int at = blockIdx.x * MOMENT_THREADS + threadIdx.x, n_rows = n_components * WIDTH;
+    if (at >= n_rows) return;
+    const size_t component = (size_t)blockIdx.y * n_components + at / WIDTH;
+    rows[(size_t)blockIdx.y * n_rows + at] = moments[component * N_MOMENTS + N_MOMENTS - WIDTH + at % WIDTH];
 }

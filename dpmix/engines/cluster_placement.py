@@ -21,9 +21,9 @@ from distributed import Client, Future
 import dpmix
 from dpmix.config.engine import EngineConfig
 from dpmix.engines import cluster_connect, cluster_part
+from dpmix.engines.chunk_grid import chunk_edges
 from dpmix.engines.cluster_connect import first_line
 from dpmix.engines.cluster_part import About, Recipe
-from dpmix.engines.cohort import chunk_edges
 from dpmix.engines.shares import contiguous_shares, pass_seconds
 from dpmix.errors import DpmixError
 from dpmix.model.mixture import Ints

@@ -5,7 +5,7 @@ each, which work side by side. A part evaluates the mixture with the weights of 
 moved by its shift. So kernels, pruning and random numbers are those of `dpmix.engines.cpu`, and there is no
 array of events x samples. Results do not depend on threads or on the division of samples into parts: sums are
 added without regard to order (dpmix.engines.cohort_sums). An engine may hold a range of the events of a run,
-cut at edges of chunks (`chunk_edges`).
+cut at edges of chunks (`dpmix.engines.chunk_grid.chunk_edges`).
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from dpmix.engines.checks import (
     checked_split,
     numbers_now,
 )
+from dpmix.engines.chunk_grid import cut_samples, starts_of_part
 from dpmix.engines.cohort_sums import CohortSummingEngine, CohortSums
 from dpmix.engines.cpu import CpuEngine, NativeMixture, native_mixture
 from dpmix.kernels import _cpu
@@ -101,9 +102,7 @@ class CohortEngine(CohortSummingEngine):
     ) -> None:
         check_events(events)
         check_weights(weights, len(events))
-        end = first_event + len(events)
-        if starts[0] != 0 or starts[-1] < end or (np.diff(starts) < 0).any():
-            raise ValueError(f"starts: need numbers ascending from 0 to {end}")
+        own_starts = starts_of_part(starts, first_event, len(events))
         if threads is not None and threads < 1:
             raise ValueError(f"threads: got {threads}, need at least 1")
         self._n_events, self._n_channels = len(events), int(events.shape[1])
@@ -130,8 +129,7 @@ class CohortEngine(CohortSummingEngine):
             )
             return Part(sample, start, engine)
 
-        own_starts = np.clip(starts, first_event, end) - first_event
-        self._cut = {*np.flatnonzero(np.diff(own_starts) < np.diff(starts)).tolist()}
+        self._cut = cut_samples(starts, own_starts)
         ranges = [
             (sample, start, min(start + PART_EVENTS, int(end)))
             for sample, (first, end) in enumerate(pairwise(own_starts))
@@ -253,11 +251,6 @@ class CohortEngine(CohortSummingEngine):
         began = time.perf_counter()
         yield
         self._seconds += time.perf_counter() - began
-
-
-def chunk_edges(starts: Ints) -> Ints:
-    """Return the first event of each chunk of each sample, and the number of events, int64 [chunks + 1]."""
-    return np.concatenate([*(np.arange(*sample, CHUNK) for sample in pairwise(starts)), starts[-1:]])
 
 
 def native_mixtures(mixture: Mixture, n_channels: int) -> list[NativeMixture]:

@@ -90,17 +90,22 @@ def rows_of(state: Array, mixture: Mixture) -> Array:
     return exact.values(state).reshape(len(mixture.means), -1)
 
 
-def merged(one: CohortSums, other: CohortSums) -> CohortSums:
-    """Return the sums of the events of both parts; their order does not matter."""
-    total, cut = one.total.copy(), dict(one.cut)
-    exact.merge(total, other.total)
+def add(sums: CohortSums, other: CohortSums) -> None:
+    """Add the sums of other events, in place; the order of parts does not matter."""
+    exact.merge(sums.total, other.total)
+    sums.rows.update(other.rows)
     for sample, state in other.cut.items():
-        if sample in cut:
-            cut[sample] = cut[sample].copy()
-            exact.merge(cut[sample], state)
+        if sample in sums.cut:
+            exact.merge(sums.cut[sample], state)
         else:
-            cut[sample] = state
-    return CohortSums(total, one.rows | other.rows, cut)
+            sums.cut[sample] = state.copy()
+
+
+def merged(one: CohortSums, other: CohortSums) -> CohortSums:
+    """Return the sums of the events of both parts, in new arrays."""
+    both = CohortSums(one.total.copy(), dict(one.rows), {s: state.copy() for s, state in one.cut.items()})
+    add(both, other)
+    return both
 
 
 def stats_of(sums: CohortSums, mixture: Mixture) -> Stats:

@@ -12,12 +12,12 @@ import weakref
 from collections.abc import Sequence
 from concurrent.futures import wait
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
-from dpmix.engines import exact
+from dpmix.engines import cohort_sums
 from dpmix.engines.checks import (
     check_events,
     check_options,
@@ -27,14 +27,25 @@ from dpmix.engines.checks import (
     checked_populations,
     checked_split,
 )
+from dpmix.engines.chunk_grid import ChunkGrid
+from dpmix.engines.cohort_sums import CohortSums
 from dpmix.engines.cuda_devices import available, chosen, describe, devices, warn_of_few_cores
 from dpmix.engines.cuda_pruning import PruningRule
-from dpmix.engines.cuda_work import Account, Deliver, DeviceFailed, Division, Gates, HostLabels, Pass
+from dpmix.engines.cuda_work import (
+    Account,
+    Deliver,
+    DeviceFailed,
+    Division,
+    Gates,
+    HostLabels,
+    Pass,
+    SampleParameters,
+)
 from dpmix.engines.shares import ChunkQueue, counts, interleaved_shares, pass_seconds
-from dpmix.engines.sums import SummingEngine, zeros
+from dpmix.engines.sums import SummingEngine
 from dpmix.errors import DpmixError
 from dpmix.kernels import build
-from dpmix.kernels.layout import CHUNK, Layout
+from dpmix.kernels.layout import Layout
 from dpmix.model.mixture import Array, Floats, Ints, Mixture
 from dpmix.model.sample_weights import SampleWeights
 from dpmix.model.split_merge import SplitAssignment
@@ -58,14 +69,28 @@ class Labelled(NamedTuple):
     n_components: int
 
 
-class CudaEngine(SummingEngine):
-    """Engine on CUDA devices (interface: dpmix.engines.base.Engine).
+class CudaOptions(TypedDict, total=False):
+    """Options of `CudaPasses`."""
+
+    devices: Literal["all"] | Sequence[int]
+    pruning: bool
+    weight_floor: float
+    chunks_in_flight: int | None
+    first_event: int
+    weights: SampleWeights | None
+
+
+class CudaPasses:
+    """Passes over events on CUDA devices: the common part of `CudaEngine` and of the engine of samples.
 
     Parameters
     ----------
     events : float32 [N, D], C-contiguous, finite
         Held by reference, never copied on the host or changed; D at most 64. The devices hold them too if
         they fit. Otherwise events pass through the devices in every sweep.
+    starts : int64 [S + 1]
+        Ascending, from 0 to N: events starts[s] to starts[s + 1] belong to sample s, which has its own grid
+        of chunks.
     devices : "all" or list of int
         Numbers of the devices.
     pruning : bool
@@ -96,9 +121,12 @@ class CudaEngine(SummingEngine):
     failed device. A chain whose pass did not finish has no labels.
     """
 
+    _by_sample = False  # each sample has its own parameters and sums
+
     def __init__(
         self,
         events: Floats,
+        starts: Ints,
         *,
         devices: Literal["all"] | Sequence[int] = "all",
         pruning: bool = True,
@@ -113,16 +141,19 @@ class CudaEngine(SummingEngine):
         infos = chosen(devices)
         build.require((info.architecture for info in infos), int(events.shape[1]))
         self._n_events, self._n_channels = len(events), int(events.shape[1])
-        self._n_chunks = -(-self._n_events // CHUNK)
+        self._grid = ChunkGrid(starts)
         self._layout = Layout(self._n_channels)
-        self._pruning = PruningRule(pruning, self._layout, self._n_events)
+        per_block = self._layout.events_per_block
+        evaluated = int((-(-self._grid.sizes // per_block) * per_block).sum())  # by whole blocks
+        self._pruning = PruningRule(pruning, self._layout, evaluated)
         self._names = {info.number: describe([info]) for info in infos}
         self._devices: dict[int, Device] = {}
         self._closing = weakref.finalize(self, close_devices, self._devices)
-        options = {"chunks_in_flight": chunks_in_flight, "first_event": first_event}
+        options: dict[str, Any] = {"chunks_in_flight": chunks_in_flight, "first_event": first_event}
+        options["by_sample"] = self._by_sample
         self._open_devices(events, **options, weight_floor=weight_floor, weights=weights)
         self._work_done = dict.fromkeys(self._devices, (0, 0.0))  # chunks and seconds of each device
-        self._shares = interleaved_shares(self._n_chunks, dict.fromkeys(self._devices, 1.0))
+        self._shares = interleaved_shares(len(self._grid), dict.fromkeys(self._devices, 1.0))
         self._passes, self._next_rebalance = 0, FIRST_REBALANCE
         self._labelled: dict[int, Labelled] = {}  # by chain
         self._accounts: list[Account] = []  # of the latest pass
@@ -146,43 +177,30 @@ class CudaEngine(SummingEngine):
         """Seconds of all passes in which kernels ran, and in which only copies ran; mean over the devices."""
         return dict(self._seconds)
 
-    def draw_sums(self, mixture: Mixture, key: Key) -> Array:
-        return self._label(mixture, key)
-
-    def expect_sums(self, mixture: Mixture) -> Array:
-        return self._label(mixture, None)
-
     def memberships(self, mixture: Mixture, populations: Ints, start: int, stop: int) -> tuple[Floats, Array]:
         """Return membership probabilities float32 [M, P] and log densities float64 [M].
 
         Of the events start, ..., stop - 1; see `dpmix.engines.base.Engine.memberships`.
         """
-        components = self._packed(mixture)
+        components, samples = self._packed(mixture)
         numbers = checked_populations(populations, len(mixture.means))
         check_range(start, stop, self._n_events)
         ends = np.bincount(numbers).cumsum(dtype=np.int32)
-        work = Pass(components[numbers.argsort(kind="stable")], gates=Gates(ends, start, stop))
+        order = numbers.argsort(kind="stable")
+        if samples is not None:
+            samples = replace(samples, log_constants=samples.log_constants[:, order])
+        work = Pass(components[order], samples, gates=Gates(ends, start, stop))
         memberships = np.empty((stop - start, len(ends)), np.float32)
         log_densities = np.empty(stop - start)
 
         def store(chunk: int, rows: npt.NDArray[Any], densities: Array) -> None:
-            offset = chunk * CHUNK
-            first, last = max(start, offset), min(stop, offset + CHUNK)
+            offset, end = self._grid.events(chunk)
+            first, last = max(start, offset), min(stop, end)
             memberships[first - start : last - start] = rows[first - offset : last - offset]
             log_densities[first - start : last - start] = densities[first - offset : last - offset]
 
-        self._run(work, store, range(start // CHUNK, (stop - 1) // CHUNK + 1))
+        self._run(work, store, self._grid.covering(start, stop))
         return memberships, log_densities
-
-    def divide_sums(self, split: SplitAssignment, mixture: Mixture, key: Key) -> Array:
-        components = self._packed(mixture)
-        split = checked_split(split, len(components))
-        labelled = self._labelled.get(key.chain)
-        if labelled is None or labelled.n_components != len(split.pairs):
-            raise ValueError(f"split: chain {key.chain} has no labels of {len(split.pairs)} components")
-        table = np.stack([split.pairs, split.sides.astype(np.int32)])
-        work = Pass(components, key, division=Division(table, split.word, labelled.labels))
-        return self._sum_up(work, zeros(mixture, len(components) // 2))
 
     def labels(self, chain: int = 0) -> npt.NDArray[np.int32]:
         """Return the labels of a chain, int32 [N]: its latest draw, or the most probable after an E step.
@@ -195,7 +213,7 @@ class CudaEngine(SummingEngine):
         self._check_open()
         if chain not in self._labelled:
             raise ValueError(f"chain {chain} has no labels yet")
-        return self._labelled[chain].labels.by_event()[: self._n_events].astype(np.int32)
+        return self._labelled[chain].labels.by_event(self._grid.sizes).astype(np.int32)
 
     def close(self) -> None:
         """Free everything on the devices, and the labels; the engine cannot be used afterwards."""
@@ -208,43 +226,58 @@ class CudaEngine(SummingEngine):
         blocking = warn_of_few_cores(len(self._names))
         for number, name in self._names.items():
             try:
-                self._devices[number] = Device(number, events, blocking=blocking, **options)
+                self._devices[number] = Device(number, events, self._grid, blocking=blocking, **options)
             except DeviceFailed as error:
                 self._closing()
                 raise DpmixError(f"CUDA device {name} cannot be used: {error}") from error
 
-    def _packed(self, mixture: Mixture) -> Array:
-        packed: Array = self._layout.pack(*checked_parameters(mixture, self._n_channels))
-        return packed
+    def _packed(self, mixture: Mixture) -> tuple[Array, SampleParameters | None]:
+        """Check a mixture and return its packed rows, and the parameters of samples that replace them."""
+        return self._layout.pack(*checked_parameters(mixture, self._n_channels)), None
 
-    def _label(self, mixture: Mixture, key: Key | None) -> Array:
+    def _label(self, mixture: Mixture, key: Key | None) -> CohortSums:
+        """Draw every label, or do the E step, and return the sums."""
         self._usable()  # without a device, there are no shares
-        components, chain = self._packed(mixture), chain_of(key)
+        (components, samples), chain = self._packed(mixture), chain_of(key)
         before = self._labelled.pop(chain, None)
         labels = HostLabels(self._shares, before.labels if before else None)
         last = None
         if key is not None and before is not None and before.n_components == len(components):
             last = self._pruning.last_labels(chain, mixture, before.labels)
-        state = self._sum_up(Pass(components, key, labels, last=last), zeros(mixture))
+        sums = self._sum_up(Pass(components, samples, key, labels, last=last), cohort_sums.empty(mixture, 1))
         if last:
             self._pruning.note(chain, len(components), self._accounts)
         self._labelled[chain] = Labelled(labels, len(components))
-        return state
+        return sums
 
-    def _sum_up(self, work: Pass, state: Array) -> Array:
-        """Do a pass over all chunks and return its sums, one for each device, added to `state`."""
-        self._run(work, None, range(self._n_chunks), state)
-        return state
+    def _divide(self, split: SplitAssignment, mixture: Mixture, key: Key) -> CohortSums:
+        """Divide events among pairs and return the sums."""
+        components, samples = self._packed(mixture)
+        split = checked_split(split, len(components))
+        labelled = self._labelled.get(key.chain)
+        if labelled is None or labelled.n_components != len(split.pairs):
+            raise ValueError(f"split: chain {key.chain} has no labels of {len(split.pairs)} components")
+        table = np.stack([split.pairs, split.sides.astype(np.int32)])
+        work = Pass(components, samples, key, division=Division(table, split.word, labelled.labels))
+        return self._sum_up(work, cohort_sums.empty(mixture, len(components) // 2))
 
-    def _run(self, work: Pass, deliver: Deliver | None, chunks: range, state: Array | None = None) -> None:
+    def _sum_up(self, work: Pass, sums: CohortSums) -> CohortSums:
+        """Do a pass over all chunks and return its sums, those of each device added to `sums`."""
+        self._run(work, None, range(len(self._grid)), sums)
+        return sums
+
+    def _run(
+        self, work: Pass, deliver: Deliver | None, chunks: range, sums: CohortSums | None = None
+    ) -> None:
         """Do the chunks of a pass; if devices fail, on those that are left.
 
-        Memberships are delivered by chunk; other sums of a device are merged into `state`.
+        Memberships are delivered by chunk; other sums of a device are added to `sums`.
         """
         self._usable()
         shares = self._shares
         queue = ChunkQueue(
-            {number: [chunk for chunk in share if chunk in chunks] for number, share in shares.items()}
+            {number: [chunk for chunk in share if chunk in chunks] for number, share in shares.items()},
+            self._grid.samples,
         )
         self._accounts = []
         while queue.unfinished():
@@ -264,9 +297,9 @@ class CudaEngine(SummingEngine):
                 except DeviceFailed as error:
                     self._remove(number, error)
                     continue
-                if state is not None and account.state is not None:
-                    exact.merge(state, account.state)
-                self._note(number, replace(account, state=None))
+                if sums is not None and account.sums is not None:
+                    cohort_sums.add(sums, account.sums)
+                self._note(number, replace(account, sums=None))
         self._passes += 1
         if self._passes == self._next_rebalance:
             self._next_rebalance *= 2
@@ -285,7 +318,7 @@ class CudaEngine(SummingEngine):
     def _remove(self, number: int, error: Exception) -> None:
         """Close a failed device."""
         self._devices.pop(number).close()
-        self._shares = interleaved_shares(self._n_chunks, self._speeds())
+        self._shares = interleaved_shares(len(self._grid), self._speeds())
         self._reason = f"device {self._names[number]} failed: {error}"
         rest = "the others continue" if self._devices else "it was the last"
         log.warning("CUDA %s; %s", self._reason, rest)
@@ -309,11 +342,30 @@ class CudaEngine(SummingEngine):
     def _rebalance(self) -> None:
         """Move chunks between devices if the measured speeds make that worthwhile."""
         speeds = self._speeds()
-        shares = interleaved_shares(self._n_chunks, speeds)
+        shares = interleaved_shares(len(self._grid), speeds)
         now, then = (pass_seconds(counts(each), speeds) for each in (self._shares, shares))
         if now > WORTH * then:
             self._shares = shares
             log.info("CUDA devices: chunks redistributed: %s", counts(shares))
+
+
+class CudaEngine(CudaPasses, SummingEngine):
+    """Engine on CUDA devices (interface: dpmix.engines.base.Engine).
+
+    Parameters as of `CudaPasses`, without `starts`.
+    """
+
+    def __init__(self, events: Floats, **options: Unpack[CudaOptions]) -> None:
+        super().__init__(events, np.array([0, len(events)]), **options)
+
+    def draw_sums(self, mixture: Mixture, key: Key) -> Array:
+        return self._label(mixture, key).total
+
+    def expect_sums(self, mixture: Mixture) -> Array:
+        return self._label(mixture, None).total
+
+    def divide_sums(self, split: SplitAssignment, mixture: Mixture, key: Key) -> Array:
+        return self._divide(split, mixture, key).total
 
 
 def close_devices(devices: dict[int, Device]) -> None:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import pycuda.driver as driver
 
+from dpmix.engines.chunk_grid import ChunkGrid
 from dpmix.engines.cuda_device_kernels import Kernels
 from dpmix.engines.cuda_device_memory import DeviceMemory
 from dpmix.engines.cuda_device_pass import DevicePass
@@ -61,6 +62,10 @@ class Device:
         Number of the device in the driver.
     events : float32 [N, D]
         All events of the engine. The device holds those of its share if they fit.
+    grid : ChunkGrid
+        Their chunks.
+    by_sample : bool
+        Every sample has its own mixture and sums.
     first_event, weight_floor, chunks_in_flight, weights
         As of the engine.
     blocking : bool
@@ -76,7 +81,9 @@ class Device:
         self,
         number: int,
         events: Floats,
+        grid: ChunkGrid,
         *,
+        by_sample: bool,
         first_event: int,
         weight_floor: float,
         chunks_in_flight: int | None,
@@ -85,7 +92,8 @@ class Device:
     ) -> None:
         self.number = number
         self._blocking = blocking
-        self._events, self._weights = events, weights
+        self._events, self._grid, self._weights = events, grid, weights
+        self._by_sample = by_sample
         self._first_event = first_event
         self._weight_floor = weight_floor
         self._chunks_in_flight = chunks_in_flight
@@ -138,13 +146,13 @@ class Device:
             self._memory,
             self._kernels,
             self._layout,
-            n_events=len(self._events),
+            grid=self._grid,
             first_event=self._first_event,
             weight_floor=self._weight_floor,
             send_exact=self._has_far,
         )
         account = running.run(take, deliver)
-        self._has_far = running.exact_sent  # the next pass sends the float64 mixture at the start
+        self._has_far = running.exact_sent  # the next pass sends float64 mixtures from the start
         return account
 
     def _open(self) -> None:
@@ -157,9 +165,11 @@ class Device:
             self._memory = DeviceMemory(
                 self.number,
                 self._events,
+                self._grid,
                 self._layout,
                 self._chunks_in_flight,
                 self._weights,
+                by_sample=self._by_sample,
                 blocking=self._blocking,
             )
             self._context.pop()

@@ -24,6 +24,7 @@ KERNELS = {  # file, threads of a block, argument types (letters of the module s
     "expect_moments": ("expect_labels", THREADS, "PPPPPQifPPP"),
     "sum_parts": ("sum_chunks", THREADS, "PiP"),
     "add_chunks": ("sum_chunks", MOMENT_THREADS, "PPPiiiP"),
+    "copy_rows": ("sum_chunks", MOMENT_THREADS, "PiP"),
     "memberships": ("memberships", THREADS, "PPPPPQQiifPPP"),
     "divide": ("divide", MOMENT_THREADS, "PPPPPPPQQifQIIiPPP"),
 }

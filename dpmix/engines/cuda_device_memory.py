@@ -13,12 +13,13 @@ from itertools import cycle
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pycuda.driver as driver
 
-from dpmix.engines.cuda_work import DeviceFailed, Pass
-from dpmix.kernels.layout import CHUNK, EXTRAS, MAX_COMPONENTS, PARTS, SECTIONS, Layout
-from dpmix.model.mixture import Array, Floats
+from dpmix.engines.chunk_grid import ChunkGrid
+from dpmix.engines.cuda_device_lane import HeldMixture, Lane, SortedEvents, n_log_sums, n_sums_of_chunk
+from dpmix.engines.cuda_work import DeviceFailed
+from dpmix.kernels.layout import CHUNK, MAX_COMPONENTS, Layout
+from dpmix.model.mixture import Floats
 from dpmix.model.sample_weights import SampleWeights
 
 log = logging.getLogger("dpmix")
@@ -30,99 +31,6 @@ SCRATCH = (
 MOST_SLOTS = 65_535  # of a grid
 
 
-class SortedEvents:
-    """The order of a batch's events by label (sort_labels.cu), and the moments of extra runs."""
-
-    def __init__(self, layout: Layout, slots: int, n_components: int) -> None:
-        self.counts = driver.mem_alloc(slots * SECTIONS * n_components * 2)
-        self.starts = driver.mem_alloc(slots * (n_components + 1) * 4)
-        self.extras = driver.mem_alloc(slots * EXTRAS * 4)
-        self.order = driver.mem_alloc(slots * CHUNK * 2)
-        self.of_extras = driver.mem_alloc(slots * EXTRAS * layout.n_moments * 8)
-
-    @staticmethod
-    def size(layout: Layout, n_components: int) -> int:
-        """Return the bytes for one chunk."""
-        of_components = n_components * (2 * SECTIONS + 4) + 4
-        return of_components + CHUNK * 2 + EXTRAS * (4 + layout.n_moments * 8)
-
-
-class Lane:
-    """A stream with room for a batch of `slots` chunks: scratch on the device and page-locked host memory.
-
-    Only the first `staged` slots have room for events that are not resident, and for memberships.
-    """
-
-    def __init__(
-        self,
-        layout: Layout,
-        slots: int,
-        staged: int,
-        n_components: int,
-        n_populations: int,
-        *,
-        weighted: bool,
-        blocking: bool,
-    ) -> None:
-        n_moments = slots * n_components * layout.n_moments
-        n_memberships = staged * CHUNK * n_populations
-        n_sums = slots * n_sums_of_chunk(layout, n_components)
-        self.stream = driver.Stream()
-        self.began, self.sent, self.computed = (driver.Event() for _ in range(3))
-        flags = driver.event_flags
-        self.done = driver.Event(flags.BLOCKING_SYNC if blocking else flags.DEFAULT)
-        self.chunks: list[int] = []  # of the current batch
-        # Device addresses of the batch's events, chunk numbers and weights (null: every weight is 1).
-        self.events_at = self.numbers_at = self.weights_at = 0
-
-        self.events = driver.mem_alloc(staged * CHUNK * layout.padded_dim * 4)
-        self.numbers = driver.mem_alloc(staged * 4)
-        self.weights = driver.mem_alloc(staged * CHUNK * 4) if weighted else None
-        self.labels = driver.mem_alloc(slots * CHUNK * 2)
-        # Normalisers of an E step, log densities of memberships, new labels of a division, or the log
-        # likelihood of each event in a pruned draw.
-        self.normalisers = driver.mem_alloc(slots * CHUNK * 8)
-        self.memberships = driver.mem_alloc(n_memberships * 4) if n_memberships else None
-        self.moments = driver.mem_alloc(n_moments * 8)
-        self.sorted = SortedEvents(layout, slots, n_components)
-        self.sums = driver.mem_alloc(n_sums * 8)  # of log densities or log probabilities, by part
-        self.totals = driver.mem_alloc(slots * n_log_sums(n_components) * 8)  # the same, by chunk
-        self.work = driver.mem_alloc(slots * 8)
-        self.far_counts = driver.mem_alloc(slots * 4)
-
-        self.numbers_here = driver.pagelocked_empty(staged, np.uint32)
-        if n_memberships:
-            self.memberships_here = driver.pagelocked_empty(n_memberships, np.float32)
-            self.log_densities_here = driver.pagelocked_empty((staged, CHUNK), np.float64)
-        self.far_counts_here = driver.pagelocked_empty(slots, np.uint32)
-        self.work_here = driver.pagelocked_empty(slots, np.uint64)
-        self._layout, self._staged = layout, staged
-        self._events_here: Floats | None = None
-        self._weights_here: Floats | None = None
-
-    @property
-    def events_here(self) -> Floats:
-        """Page-locked float32 [staged, CHUNK, PADDED_DIM], allocated at the first use."""
-        if self._events_here is None:
-            shape = (self._staged, CHUNK, self._layout.padded_dim)
-            self._events_here = driver.pagelocked_empty(shape, np.float32)
-            self._events_here.fill(0.0)  # the padding stays zero
-        return self._events_here
-
-    @property
-    def weights_here(self) -> Floats:
-        """Page-locked float32 [staged, CHUNK], allocated at the first use."""
-        if self._weights_here is None:
-            self._weights_here = driver.pagelocked_empty((self._staged, CHUNK), np.float32)
-            self._weights_here.fill(1.0)  # beyond the last event
-        return self._weights_here
-
-    def memberships_of(self, work: Pass) -> tuple[Floats, Array]:
-        """Return the page-locked memberships and log densities of the batch, by chunk."""
-        shape = len(self.chunks), CHUNK, work.n_populations
-        return first_of(self.memberships_here, shape), self.log_densities_here[: len(self.chunks)]
-
-
 class DeviceMemory:
     """The memory of one device; every method needs its context to be current.
 
@@ -132,11 +40,15 @@ class DeviceMemory:
         Number of the device, for messages.
     events : float32 [N, D]
         All events of the engine.
+    grid : ChunkGrid
+        Their chunks.
     layout : Layout
     chunks_in_flight : int, optional
         Chunks per launch.
     weights : SampleWeights, optional
         Weights of the events.
+    by_sample : bool
+        Every sample has its own mixture and sums.
     blocking : bool
         Let the thread sleep while it waits for a batch.
 
@@ -147,10 +59,8 @@ class DeviceMemory:
         Chunks that a lane holds: resident, and others or with memberships.
     state, state_here
         The sums of the pass (`dpmix.engines.exact`), float64 flat, on the device and page-locked on the host.
-    components, components_here
-        The mixture in float32, float32 [K, PACK_DIM], on the device and page-locked on the host.
-    exact
-        The mixture in float64 on the device.
+    mixtures : list of HeldMixture
+        One for all lanes, or one for each lane if every sample has its own.
     ends, split, now
         Tables of memberships, of a division and of a pruned draw on the device (`dpmix.engines.cuda_work`).
     """
@@ -159,14 +69,17 @@ class DeviceMemory:
         self,
         number: int,
         events: Floats,
+        grid: ChunkGrid,
         layout: Layout,
         chunks_in_flight: int | None,
         weights: SampleWeights | None = None,
         *,
+        by_sample: bool = False,
         blocking: bool = False,
     ) -> None:
         self._number, self._blocking = number, blocking
-        self._events, self._weights = events, weights
+        self._events, self._grid, self._weights = events, grid, weights
+        self.by_sample = by_sample
         self._layout = layout
         self._chunks_in_flight = chunks_in_flight
         self._slot_bytes = CHUNK * layout.padded_dim * 4
@@ -176,6 +89,7 @@ class DeviceMemory:
         self._slots: dict[int, int] = {}  # slot of each resident chunk
         self._capacity = 0, 0  # components and populations that fit
         self.lanes: list[Lane] = []
+        self.mixtures: list[HeldMixture] = []
         self.origin, self.mixture_sent, self.added = (driver.Event() for _ in range(3))
         self.drop()
 
@@ -230,14 +144,14 @@ class DeviceMemory:
         """Queue copies of the events, padded, and of the weights of chunks to device addresses."""
         staged = lane.events_here[: len(chunks)]
         for slot, chunk in zip(staged, chunks, strict=True):
-            events = self._events[chunk * CHUNK : (chunk + 1) * CHUNK]
+            events = self._events[slice(*self._grid.events(chunk))]
             slot[: len(events), : self._layout.n_channels] = events
             slot[len(events) :] = 0.0
         driver.memcpy_htod_async(events_at, staged, lane.stream)
         if self._weights:
             weights = lane.weights_here[: len(chunks)]
             for slot, chunk in zip(weights, chunks, strict=True):
-                own = self._weights.part(chunk * CHUNK, (chunk + 1) * CHUNK).each()
+                own = self._weights.part(*self._grid.events(chunk)).each()
                 slot[: len(own)] = own
             driver.memcpy_htod_async(weights_at, weights, lane.stream)
 
@@ -272,12 +186,15 @@ class DeviceMemory:
         scratch = CHUNK * (2 + 8) + SortedEvents.size(self._layout, n_components)
         scratch += n_components * self._layout.n_moments * 8
         scratch += (n_sums_of_chunk(self._layout, n_components) + n_log_sums(n_components)) * 8
+        if self.by_sample:
+            scratch += n_components * (self._layout.n_channels + 1) * 8
         staged = self._slot_bytes + self._weight_bytes + CHUNK * 4 * n_populations
         # Half of the memory that the resident events and the staged slots leave; the rest is for others.
         share = 0 if self._slots else n_chunks * (self._slot_bytes + self._weight_bytes)
         spare = driver.mem_get_info()[0] - share * 17 // 16 - 2 * self._usual * staged
         room = max(spare // 4, SCRATCH)
         wanted = self._chunks_in_flight or -(-n_chunks // 2)  # half, so that both lanes have work
+        wanted = min(wanted, self._most_of_a_sample())
         if spare // 4 < SCRATCH:
             wanted = min(wanted, self._usual)
         batch = max(1, min(wanted, n_chunks, int(room // scratch), MOST_SLOTS))
@@ -286,10 +203,14 @@ class DeviceMemory:
             sizes.append((2, batch))
         return sizes if sizes[-1] == (1, 1) else [*sizes, (1, 1)]
 
+    def _most_of_a_sample(self) -> int:
+        """Return the largest number of chunks of one sample in the share; a batch never has more."""
+        return int(np.bincount(self._grid.samples[self._share]).max(initial=1))
+
     def _allocate(self, n_lanes: int, batch: int, n_components: int, n_populations: int) -> None:
-        self.components_here = driver.pagelocked_empty((n_components, self._layout.pack_dim), np.float32)
-        self.components = driver.mem_alloc(self.components_here.nbytes)
-        self.exact = driver.mem_alloc(self.components_here.nbytes * 2)
+        self.mixtures = [
+            HeldMixture(self._layout, n_components) for _ in range(n_lanes if self.by_sample else 1)
+        ]
         self.ends = driver.mem_alloc(n_populations * 4) if n_populations else None
         self.split = driver.mem_alloc(2 * MAX_COMPONENTS * 4)
         self.now = driver.mem_alloc(MAX_COMPONENTS * 2)
@@ -298,8 +219,11 @@ class DeviceMemory:
         self.state_here = driver.pagelocked_empty(4 * n_sums, np.float64)
         staged = min(batch, self._usual)
         sizes = batch, staged, n_components, n_populations
-        how = {"weighted": self._weights is not None, "blocking": self._blocking}
-        self.lanes = [Lane(self._layout, *sizes, **how) for _ in range(n_lanes)]
+        how = {"weighted": self._weights is not None, "blocking": self._blocking, "by_sample": self.by_sample}
+        self.lanes = [
+            Lane(self._layout, *sizes, mixture=self.mixtures[number % len(self.mixtures)], **how)
+            for number in range(n_lanes)
+        ]
         self.batch, self.staged = batch, staged
         self._capacity = n_components, n_populations
 
@@ -307,7 +231,8 @@ class DeviceMemory:
         self.batch, self.staged, self._capacity = 0, 0, (0, 0)
         self.lanes = []
         self.state = self.state_here = None
-        self.components = self.components_here = self.exact = self.ends = self.split = self.now = None
+        self.mixtures = []
+        self.ends = self.split = self.now = None
 
     def _hold_events(self) -> None:
         """Copy the share's events to the device to stay there, if they fit."""
@@ -326,7 +251,7 @@ class DeviceMemory:
             self.send(lane, self._share[at : at + self.staged], *offsets)
         for lane in self.lanes:
             lane.stream.synchronize()
-        driver.memcpy_htod(numbers_at, np.array(self._share, np.uint32))
+        driver.memcpy_htod(numbers_at, self._grid.places[self._share].astype(np.uint32))
         self._slots = {chunk: slot for slot, chunk in enumerate(self._share)}
 
     def _drop_events(self) -> None:
@@ -342,19 +267,3 @@ def allocate(size: int) -> Any:
         return driver.mem_alloc(size)
     except driver.MemoryError:
         return None
-
-
-def n_sums_of_chunk(layout: Layout, n_components: int) -> int:
-    """Return the largest number of sums per chunk: log densities by block, or log probabilities by part."""
-    most: int = max(layout.blocks_per_chunk, n_components // 2 * PARTS)
-    return most
-
-
-def n_log_sums(n_components: int) -> int:
-    """Return the largest number of sums of log densities: one, or one for each pair of a division."""
-    return max(1, n_components // 2)
-
-
-def first_of(flat: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    """Return the start of a flat array as an array of the given shape."""
-    return flat[: np.prod(shape)].reshape(shape)

@@ -9,8 +9,12 @@ from typing import Any
 import numpy as np
 import pycuda.driver as driver
 
+from dpmix.engines import exact
+from dpmix.engines.chunk_grid import ChunkGrid
+from dpmix.engines.cohort_sums import CohortSums
 from dpmix.engines.cuda_device_kernels import Kernels
-from dpmix.engines.cuda_device_memory import DeviceMemory, Lane
+from dpmix.engines.cuda_device_lane import HeldMixture, Lane
+from dpmix.engines.cuda_device_memory import DeviceMemory
 from dpmix.engines.cuda_work import Account, Deliver, Division, Gates, LastLabels, Pass, Take
 from dpmix.kernels.layout import CHUNK, EXTRAS, MOMENT_THREADS, PARTS, SECTIONS, THREADS, Layout
 from dpmix.model.mixture import Array
@@ -29,15 +33,17 @@ class DevicePass:
         With room for the pass.
     kernels : Kernels
     layout : Layout
-    n_events, first_event, weight_floor
+    grid : ChunkGrid
+        The chunks of the engine.
+    first_event, weight_floor
         As of the engine.
     send_exact : bool
-        Send the mixture in float64 at the start, for far events.
+        Send mixtures in float64, too, for far events.
 
     Attributes
     ----------
     exact_sent : bool
-        The float64 mixture was sent: at the start, or because a batch had far events.
+        Mixtures in float64 were sent: from the start, or since a batch had far events.
     """
 
     def __init__(
@@ -47,28 +53,25 @@ class DevicePass:
         kernels: Kernels,
         layout: Layout,
         *,
-        n_events: int,
+        grid: ChunkGrid,
         first_event: int,
         weight_floor: float,
         send_exact: bool,
     ) -> None:
-        self._work, self._memory, self._kernels = work, memory, kernels
-        self._n_events, self._first_event, self._weight_floor = n_events, first_event, weight_floor
+        self._work, self._memory, self._kernels, self._layout = work, memory, kernels, layout
+        self._grid, self._first_event, self._weight_floor = grid, first_event, weight_floor
         self._n_components = len(work.components)
         self._blocks_per_chunk, self._joint = layout.blocks_per_chunk, layout.joint
         self._n_moments = self._n_components * layout.n_moments
+        self._n_rows = self._n_components * (layout.n_channels + 1)
+        self._rows: dict[int, Array] = {}  # of samples with one chunk
+        self._cut: dict[int, Array] = {}  # states of those of other samples
         self._kernel_spans: list[tuple[float, float]] = []
         self._copy_spans: list[tuple[float, float]] = []
         self._work_done = 0  # multiply-adds of a pruned draw
         self._has_added = False  # to the device's sums
-        self._exact_address = 0  # null: not sent
-        if send_exact:
-            self._send_exact()
-        self._send_mixture()
-
-    @property
-    def exact_sent(self) -> bool:
-        return self._exact_address != 0
+        self.exact_sent = send_exact
+        self._send_tables()
 
     def run(self, take: Take, deliver: Deliver | None) -> Account:
         """Do chunks until none are left to take; `deliver` receives memberships."""
@@ -87,8 +90,8 @@ class DevicePass:
                 break
         kernels = union_length(self._kernel_spans)
         copies = union_length(self._kernel_spans + self._copy_spans) - kernels
-        state = None if self._work.gates else self._read_state()
-        return Account(n_chunks, kernels, copies, self._work_done, state)
+        sums = None if self._work.gates else CohortSums(self._read_state(), self._rows, self._cut)
+        return Account(n_chunks, kernels, copies, self._work_done, sums)
 
     def _read_state(self) -> Array:
         """Copy the state of the sums to the host, after the last batch; float64 [4, n]."""
@@ -97,12 +100,15 @@ class DevicePass:
         driver.memcpy_dtoh(state, self._memory.state)
         return state.copy()  # page-locked memory stays in the thread of its device
 
-    def _send_exact(self) -> None:
-        driver.memcpy_htod(self._memory.exact, self._work.components)
-        self._exact_address = int(self._memory.exact)
+    def _send_mixture(self, mixture: HeldMixture, sample: int, stream: Any) -> None:
+        """Queue copies of the mixture of a sample."""
+        rows = self._work.rows(self._layout, sample)
+        mixture.send(rows, sample, stream)
+        if self.exact_sent:
+            mixture.send_exact(rows, stream)
 
-    def _send_mixture(self) -> None:
-        """Send the tables of the pass and the mixture in float32; all lanes wait for it."""
+    def _send_tables(self) -> None:
+        """Send the tables of the pass, and the mixture if all samples share it; all lanes wait for it."""
         work, memory = self._work, self._memory
         if work.gates:
             driver.memcpy_htod(memory.ends, work.gates.ends)
@@ -110,10 +116,12 @@ class DevicePass:
             driver.memcpy_htod(memory.split, work.division.split)
         if work.last and work.last.now is not None:
             driver.memcpy_htod(memory.now, work.last.now)
-        rows, first = memory.components_here[: self._n_components], memory.lanes[0].stream
-        np.copyto(rows, work.components, casting="same_kind")
+        first = memory.lanes[0].stream
         memory.origin.record(first)
-        driver.memcpy_htod_async(memory.components, rows, first)
+        for mixture in memory.mixtures:
+            mixture.forget()
+        if not memory.by_sample:
+            self._send_mixture(memory.mixtures[0], 0, first)
         if not work.gates:
             n_words = 2 * 4 * (self._n_moments + work.n_log_sums)
             driver.memset_d32_async(memory.state, 0, n_words, first)
@@ -125,10 +133,15 @@ class DevicePass:
     def _start(self, lane: Lane) -> None:
         """Queue all operations of the lane's batch."""
         lane.began.record(lane.stream)
+        lane.sample = int(self._grid.samples[lane.chunks[0]])
+        first, end = self._grid.sample(lane.sample)
+        lane.n_events, lane.first_event = end - first, self._first_event + first
+        if lane.mixture.sample != lane.sample:
+            self._send_mixture(lane.mixture, lane.sample, lane.stream)
         addresses = self._memory.resident_addresses(lane.chunks[0])
         if addresses is None:
             numbers = lane.numbers_here[: len(lane.chunks)]
-            numbers[:] = lane.chunks
+            numbers[:] = self._grid.places[lane.chunks]
             addresses = int(lane.events), int(lane.numbers), 0 if lane.weights is None else int(lane.weights)
             self._memory.send(lane, lane.chunks, addresses[0], addresses[2])
             driver.memcpy_htod_async(lane.numbers, numbers, lane.stream)
@@ -158,6 +171,8 @@ class DevicePass:
             self._launch_sums(lane)
         lane.computed.record(stream)
         driver.memcpy_dtoh_async(lane.far_counts_here[:n_slots], lane.far_counts, stream)
+        if lane.rows is not None and not work.gates:
+            driver.memcpy_dtoh_async(lane.rows_here[: n_slots * self._n_rows], lane.rows, stream)
         if work.last:
             driver.memcpy_dtoh_async(lane.work_here[:n_slots], lane.work, stream)
         if work.gates:
@@ -177,16 +192,30 @@ class DevicePass:
         """
         lane.done.synchronize()
         if lane.far_counts_here[: len(lane.chunks)].any():
-            self._send_exact()
+            self.exact_sent = True
+            if not lane.mixture.exact_at:  # the other lane may have sent it
+                lane.mixture.send_exact(self._work.rows(self._layout, lane.sample), lane.stream)
             self._compute(lane)
             lane.done.synchronize()
         self._note_times(lane)
+        if lane.rows is not None and not self._work.gates:
+            self._add_rows(lane)
         if self._work.last:
             self._work_done += int(lane.work_here[: len(lane.chunks)].sum())
         if deliver is not None:
             for chunk, *results in zip(lane.chunks, *lane.memberships_of(self._work), strict=True):
                 deliver(chunk, *results)
         lane.chunks = []
+
+    def _add_rows(self, lane: Lane) -> None:
+        """Add the sums and counts of the lane's chunks to those of their sample."""
+        rows = lane.rows_here[: len(lane.chunks) * self._n_rows].reshape(len(lane.chunks), self._n_rows)
+        if self._grid.per_sample[lane.sample] == 1:
+            self._rows[lane.sample] = rows[0].reshape(self._n_components, -1).copy()
+            return
+        state = self._cut.setdefault(lane.sample, exact.zeros(self._n_rows))
+        for row in rows:
+            exact.add(state, row)
 
     def _note_times(self, lane: Lane) -> None:
         marks = (lane.began, lane.sent, lane.computed, lane.done)
@@ -197,8 +226,8 @@ class DevicePass:
     # Launches. The order of arguments is that of the kernel (kernels/*.cu).
 
     def _launch_draw(self, lane: Lane, key: Key) -> None:
-        tables = self._exact_address, lane.numbers_at, lane.weights_at
-        numbers = self._n_events, self._first_event
+        tables = lane.mixture.exact_at, lane.numbers_at, lane.weights_at
+        numbers = lane.n_events, lane.first_event
         output = lane.labels, lane.sums, lane.far_counts
         mixture = self._n_components, self._weight_floor
         self._launch(lane, "draw_labels", self._blocks_per_chunk, *tables, *numbers, *mixture, *key, *output)
@@ -209,12 +238,12 @@ class DevicePass:
         driver.memset_d32_async(lane.work, 0, n_slots * 2, lane.stream)
         self._sort(lane, lane.labels)
         now = 0 if last.now is None else self._memory.now
-        tables = self._exact_address, numbers_at, lane.sorted.order, now
-        numbers = self._n_events, self._first_event, self._n_components, self._weight_floor
+        tables = lane.mixture.exact_at, numbers_at, lane.sorted.order, now
+        numbers = lane.n_events, lane.first_event, self._n_components, self._weight_floor
         each = lane.normalisers
         output = lane.labels, each, lane.far_counts, lane.work
         self._launch(lane, "draw_sorted", self._blocks_per_chunk, *tables, *numbers, *key, *output)
-        summed = each, numbers_at, lane.weights_at, self._n_events, lane.sums
+        summed = each, numbers_at, lane.weights_at, lane.n_events, lane.sums
         self._queue(lane, "sum_log_likelihoods", self._blocks_per_chunk, *summed)
         self._launch_accumulation(lane, lane.labels)
 
@@ -222,8 +251,8 @@ class DevicePass:
         n_pairs, n_labels = self._n_components // 2, division.split.shape[1]
         new_labels = lane.normalisers
         driver.memset_d32_async(new_labels, NO_LABELS, len(lane.chunks) * CHUNK // 2, lane.stream)
-        tables = self._exact_address, self._memory.split, lane.labels, lane.numbers_at, lane.weights_at
-        numbers = self._n_events, self._first_event, n_labels, self._weight_floor
+        tables = lane.mixture.exact_at, self._memory.split, lane.labels, lane.numbers_at, lane.weights_at
+        numbers = lane.n_events, lane.first_event, n_labels, self._weight_floor
         output = new_labels, lane.sums, lane.far_counts
         self._launch(lane, "divide", n_pairs * PARTS, *tables, *numbers, *key, division.word, *output)
         self._launch_accumulation(lane, new_labels)
@@ -239,14 +268,14 @@ class DevicePass:
     def _sort(self, lane: Lane, labels: Any) -> None:
         """Queue the kernels that sort the batch's events by label."""
         by, n_components = lane.sorted, self._n_components
-        common = labels, lane.numbers_at, self._n_events, n_components, by.counts
+        common = labels, lane.numbers_at, lane.n_events, n_components, by.counts
         self._queue(lane, "count_labels", SECTIONS * 32 // THREADS, *common)
         self._queue(lane, "place_labels", 1, n_components, by.counts, by.starts, by.extras)
         self._queue(lane, "order_events", SECTIONS * 32 // THREADS, *common, by.order)
 
     def _launch_expectation(self, lane: Lane) -> None:
-        tables = self._exact_address, lane.numbers_at, lane.weights_at
-        numbers = self._n_events, self._n_components, self._weight_floor
+        tables = lane.mixture.exact_at, lane.numbers_at, lane.weights_at
+        numbers = lane.n_events, self._n_components, self._weight_floor
         shared = *tables, *numbers, lane.normalisers, lane.labels
         self._launch(lane, "expect_totals", self._blocks_per_chunk, *shared, lane.sums, lane.far_counts)
         self._launch(lane, "expect_moments", -(-self._n_components // self._joint), *shared, lane.moments)
@@ -265,16 +294,21 @@ class DevicePass:
         self._kernels.launch("add_chunks", grid, lane.stream, *numbers, state)
         added.record(lane.stream)
         self._has_added = True
+        if lane.rows is not None:
+            blocks = -(-self._n_rows // MOMENT_THREADS)
+            self._queue(lane, "copy_rows", blocks, lane.moments, self._n_components, lane.rows)
 
     def _launch_memberships(self, lane: Lane, gates: Gates) -> None:
-        tables = self._exact_address, self._memory.ends, lane.numbers_at
-        numbers = gates.start, gates.stop, self._n_components, len(gates.ends), self._weight_floor
+        tables = lane.mixture.exact_at, self._memory.ends, lane.numbers_at
+        first = lane.first_event - self._first_event
+        stop = min(gates.stop - first, lane.n_events)
+        numbers = max(gates.start - first, 0), stop, self._n_components, len(gates.ends), self._weight_floor
         output = lane.memberships, lane.normalisers, lane.far_counts
         self._launch(lane, "memberships", self._blocks_per_chunk, *tables, *numbers, *output)
 
     def _launch(self, lane: Lane, name: str, blocks_per_chunk: int, *arguments: Any) -> None:
         """Queue a kernel for the lane's batch; its first two arguments are the events and the mixture."""
-        self._queue(lane, name, blocks_per_chunk, lane.events_at, self._memory.components, *arguments)
+        self._queue(lane, name, blocks_per_chunk, lane.events_at, lane.mixture.rows, *arguments)
 
     def _queue(self, lane: Lane, name: str, blocks_per_chunk: int, *arguments: Any) -> None:
         """Queue a kernel for the lane's batch."""

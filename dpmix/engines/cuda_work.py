@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dpmix.kernels.layout import CHUNK
-from dpmix.model.mixture import Array
+from dpmix.engines.cohort_sums import CohortSums
+from dpmix.kernels.layout import CHUNK, Layout
+from dpmix.model.mixture import Array, Ints
 from dpmix.model.streams import Key
 
 Labels = npt.NDArray[np.uint16]
@@ -43,10 +44,9 @@ class HostLabels:
         self.rows: Labels
         self.rows = earlier.rows if earlier and again else np.empty((len(order), CHUNK), np.uint16)
 
-    def by_event(self) -> Labels:
-        """Return the labels in the order of the events, uint16 [chunks * CHUNK]."""
-        labels: Labels = self.rows[self._row_of].ravel()
-        return labels
+    def by_event(self, sizes: Ints) -> Labels:
+        """Return the labels in the order of the events, uint16 [N], given the number of events by chunk."""
+        return np.concatenate([self.rows[row][:n] for row, n in zip(self._row_of, sizes, strict=True)])
 
     def parts(self, chunks: Sequence[int]) -> Iterator[tuple[int, Labels]]:
         """Return the labels of chunks as few arrays [.., CHUNK], each with the place of its first chunk."""
@@ -118,6 +118,22 @@ class LastLabels:
 
 
 @dataclass(frozen=True)
+class SampleParameters:
+    """The parameters of each sample, in place of those of the mixture.
+
+    Attributes
+    ----------
+    log_constants : float64 [S, K]
+        log pi_sj + log of the normal density at its mean.
+    shifts : float64 [S, D]
+        Added to all means.
+    """
+
+    log_constants: Array
+    shifts: Array
+
+
+@dataclass(frozen=True)
 class Pass:
     """The input of a pass over the events; its results depend on this and the events alone.
 
@@ -125,6 +141,8 @@ class Pass:
     ----------
     components : float64 [K, PACK_DIM]
         The mixture in packed rows; with `gates`, sorted by population.
+    samples : SampleParameters, optional
+        For mixtures that differ between samples.
     key : Key, optional
         None for an E step.
     labels : HostLabels, optional
@@ -138,6 +156,7 @@ class Pass:
     """
 
     components: Array
+    samples: SampleParameters | None = None
     key: Key | None = None
     labels: HostLabels | None = None
     gates: Gates | None = None
@@ -149,13 +168,22 @@ class Pass:
         """The kernels that the pass launches."""
         if self.gates:
             return ("memberships",)
+        adding = (*SUMMING, "copy_rows") if self.samples else SUMMING
         if self.key is None:
-            return "expect_totals", "expect_moments", *SUMMING
+            return "expect_totals", "expect_moments", *adding
         sums = "count_labels", "place_labels", "order_events", "accumulate", "add_runs"
         if self.division:
-            return "divide", *sums, *SUMMING
+            return "divide", *sums, *adding
         draw = ("draw_sorted", "sum_log_likelihoods") if self.last else ("draw_labels",)
-        return *draw, *sums, *SUMMING
+        return *draw, *sums, *adding
+
+    def rows(self, layout: Layout, sample: int) -> Array:
+        """Return the packed mixture of a sample, float64 [K, PACK_DIM]."""
+        if self.samples is None:
+            return self.components
+        own = self.samples.log_constants[sample], self.samples.shifts[sample]
+        packed: Array = layout.of_sample(self.components, *own)
+        return packed
 
     @property
     def labels_to_send(self) -> HostLabels | None:
@@ -188,21 +216,21 @@ class Account:
         Seconds in which only copies ran.
     work : int
         Multiply-adds of a pruned draw, for each warp those of one of its events.
-    state : float64 [4, n], optional
-        State of the sums of these chunks (`dpmix.engines.exact`), until the device's next pass; None for
-        memberships.
+    sums : CohortSums, optional
+        Sums of these chunks; None for memberships. Without parameters of samples, the total alone. `rows` has
+        the samples of one chunk, `cut` all others.
     """
 
     chunks: int
     kernels: float
     copies: float
     work: int = 0
-    state: Array | None = None
+    sums: CohortSums | None = None
 
 
 Take = Callable[[int, int], list[int]]
-"""Return chunks to do: at most the first number of the device's own, in order, or at most the second number
-of others' chunks; none if all are taken."""
+"""Return chunks of one sample to do: at most the first number of the device's own, in order, or at most the
+second number of others' chunks; none if all are taken."""
 
 Deliver = Callable[[int, npt.NDArray[Any], Array], None]
 """Receive the memberships of a chunk: its number, memberships [CHUNK, P] and log densities [CHUNK].

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from itertools import islice, takewhile
 from threading import Lock
 from typing import TypeVar
 
 import numpy as np
+
+from dpmix.model.mixture import Ints
 
 Owner = TypeVar("Owner", int, str)
 
@@ -54,22 +57,39 @@ def counts(shares: Mapping[int, Sequence[int]]) -> dict[int, int]:
 
 
 class ChunkQueue:
-    """The chunks of one pass that are still to do: each device's own, and those of failed devices."""
+    """The chunks of one pass that are still to do: each device's own, and those of failed devices.
 
-    def __init__(self, shares: Mapping[int, Sequence[int]]) -> None:
+    Parameters
+    ----------
+    shares : mapping
+        The chunks of each device.
+    samples : int [chunks], optional
+        The sample of each chunk of the grid. Default: all chunks belong to one sample.
+    """
+
+    def __init__(self, shares: Mapping[int, Sequence[int]], samples: Ints | None = None) -> None:
         self._lock = Lock()
+        self._samples = samples
         self._queues = {number: deque(share) for number, share in shares.items()}
         self._unfinished = {number: set(share) for number, share in shares.items()}
         self._orphans: deque[int] = deque()  # of failed devices, in grid order
 
     def take(self, number: int, most: int, most_orphans: int) -> list[int]:
-        """Return chunks for a device to do, orphans or else its own; none if all are taken."""
+        """Return chunks of one sample for a device to do, orphans or else its own; none if all are taken."""
         with self._lock:
             queue = self._orphans or self._queues[number]
             most = most_orphans if self._orphans else most
-            chunks = [queue.popleft() for _ in range(min(most, len(queue)))]
+            chunks = [queue.popleft() for _ in range(min(most, self._n_alike(queue, most)))]
             self._unfinished[number].update(chunks)
         return chunks
+
+    def _n_alike(self, queue: deque[int], most: int) -> int:
+        """Return the number of chunks at the start of a queue that belong to one sample, at most `most`."""
+        samples = self._samples
+        if samples is None or not queue:
+            return len(queue)
+        first = samples[queue[0]]
+        return sum(1 for _ in takewhile(lambda chunk: samples[chunk] == first, islice(queue, most)))
 
     def has_for(self, number: int) -> bool:
         """Return True if there are chunks for a device to take."""

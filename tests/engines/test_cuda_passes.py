@@ -102,7 +102,7 @@ def test_a_division_of_far_events_is_done_again_with_the_exact_mixture() -> None
     size, rest = 4 * Layout(2).pack_dim * 4, 2 * 4 * 4 + 4 * CHUNK * 2
     with BytesMoved() as moved:
         first = engine.divide(SPLIT, away, key)
-    assert moved.up == size + 2 * 2 * size + rest  # for each of two batches
+    assert moved.up == size + 2 * size + rest  # once for two batches
     with BytesMoved() as moved:
         assert_same_division(engine.divide(SPLIT, away, key), first)
     assert moved.up == size + 2 * size + rest

@@ -180,7 +180,8 @@ class Launches:
 
     def sum_chunks(self) -> list[sanitized.Launch]:
         n_moments = self.n_components * self.layout.n_moments
-        n_parts, totals = self.layout.blocks_per_chunk, bytes(8)
+        n_rows = self.n_components * (self.layout.n_channels + 1)
+        n_parts, totals, rows = self.layout.blocks_per_chunk, bytes(8), bytes(8 * n_rows)
         state = bytes(4 * 8 * (n_moments + 1))
         numbers = [("i", 1), ("i", n_moments), ("i", 1), state]
         grid = (-(-(n_moments + 1) // MOMENT_THREADS), 1)
@@ -188,6 +189,9 @@ class Launches:
             sanitized.Launch("sum_parts", (1, 1), THREADS, [self.sums, ("i", n_parts), totals]),
             sanitized.Launch(
                 "add_chunks", grid, MOMENT_THREADS, [self.moments, totals, self.far_counts, *numbers]
+            ),
+            sanitized.Launch(
+                "copy_rows", (-(-n_rows // MOMENT_THREADS), 1), MOMENT_THREADS, [self.moments, self.k, rows]
             ),
         ]
 
@@ -327,6 +331,7 @@ OUT_OF_BOUNDS = [
     ("draw_sorted", "draw_sorted.cu", "w < KEPT_WORDS", "w <= KEPT_WORDS"),
     ("accumulate", "accumulate.cu", "i < N_MOMENTS; i += MOMENT", "i < N_MOMENTS + 9; i += MOMENT"),
     ("sample_indicators", "sample_indicators.cu", "i >= n_events", "i > n_events"),
+    ("sum_chunks", "sum_chunks.cu", "at >= n_rows", "at > n_rows"),
 ]
 
 
