@@ -119,8 +119,8 @@ class ModelConfig(Section):
     samples: Literal["pooled", "hierarchical"] = key(
         "pooled",
         "pooled: all samples have the same weights of the components. hierarchical: each sample has its own, "
-        "which vary about common weights (hierarchical Dirichlet process); needs the CPU or the cluster "
-        "engine and at least two samples. See docs/explanation/model.md.",
+        "which vary about common weights (hierarchical Dirichlet process); needs at least two samples. See "
+        "docs/explanation/model.md.",
         "the model of one sample; hierarchical is for cohorts of samples whose proportions differ",
     )
     shifts: str = key(

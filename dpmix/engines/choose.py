@@ -14,6 +14,8 @@ from dpmix.config.engine import EngineConfig
 from dpmix.engines import cpu, cuda
 from dpmix.engines.base import Engine
 from dpmix.engines.cohort import CohortEngine
+from dpmix.engines.cuda import CudaOptions
+from dpmix.engines.cuda_cohort import CudaCohortEngine
 from dpmix.errors import ConfigError
 from dpmix.model.mixture import Ints
 from dpmix.model.sample_weights import SampleWeights
@@ -79,7 +81,7 @@ def make_engine(
     weights : SampleWeights, optional
         Weights of the events. Default: every event has weight 1.
     starts : int64 [S + 1], optional
-        Starts of the samples: of an engine for the hierarchical model, which CUDA does not have.
+        Starts of the samples, for an engine of the hierarchical model.
 
     Raises
     ------
@@ -90,6 +92,17 @@ def make_engine(
         from dpmix.engines.cluster import ClusterEngine  # Dask is slow to import
 
         return ClusterEngine(events, config, weights, starts)
+    if backend == "cuda":
+        options: CudaOptions = {
+            "devices": config.devices,
+            "pruning": config.pruning,
+            "weight_floor": config.weight_floor,
+            "chunks_in_flight": config.chunks_in_flight,
+            "weights": weights,
+        }
+        if starts is not None:
+            return CudaCohortEngine(events, starts, **options)
+        return cuda.CudaEngine(events, **options)
     if starts is not None:
         return CohortEngine(
             events,
@@ -100,22 +113,13 @@ def make_engine(
             scratch=scratch,
             weights=weights,
         )
-    if backend == "cpu":
-        return cpu.CpuEngine(
-            events,
-            threads=config.threads,
-            pruning=config.pruning,
-            weight_floor=config.weight_floor,
-            chunks_in_flight=config.chunks_in_flight,
-            scratch=scratch,
-            weights=weights,
-        )
-    return cuda.CudaEngine(
+    return cpu.CpuEngine(
         events,
-        devices=config.devices,
+        threads=config.threads,
         pruning=config.pruning,
         weight_floor=config.weight_floor,
         chunks_in_flight=config.chunks_in_flight,
+        scratch=scratch,
         weights=weights,
     )
 

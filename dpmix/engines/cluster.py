@@ -62,8 +62,8 @@ class ClusterEngine:
     weights : SampleWeights, optional
         Weights of the events. Default: every event has weight 1.
     starts : int64 [S + 1], optional
-        As of `dpmix.engines.cohort.CohortEngine`, for the hierarchical model. Its workers use their
-        processors, and a chunk is one of a sample.
+        As of `dpmix.engines.cohort.CohortEngine`, for the hierarchical model. Every sample then has its own
+        grid of chunks.
 
     Raises
     ------

@@ -28,6 +28,7 @@ from dpmix.engines.cohort import CohortEngine
 from dpmix.engines.cohort_sums import CohortSums
 from dpmix.engines.cpu import CpuEngine
 from dpmix.engines.cuda import CudaEngine
+from dpmix.engines.cuda_cohort import CudaCohortEngine
 from dpmix.errors import DataError
 from dpmix.model.mixture import Array, Floats, Ints, Mixture
 from dpmix.model.sample_weights import SampleWeights
@@ -121,7 +122,7 @@ class Part:
         return self._held
 
     @cached_property
-    def engine(self) -> CpuEngine | CudaEngine | CohortEngine:
+    def engine(self) -> CpuEngine | CudaEngine | CohortEngine | CudaCohortEngine:
         recipe, worker = self.recipe, get_worker()
         first, stop = recipe.events
         values = np.load(recipe.path, mmap_mode="r")[first:stop]
@@ -137,8 +138,10 @@ class Part:
         }
         in_flight: dict[str, Any] = {"chunks_in_flight": recipe.config.chunks_in_flight}
         if recipe.backend == "cuda":
-            # The first visible device is the worker's own.
-            return CudaEngine(values, devices=[0], **options, **in_flight)
+            options |= {"devices": [0], **in_flight}  # the first visible device is the worker's own
+            if recipe.starts is not None:
+                return CudaCohortEngine(values, recipe.starts, **options)
+            return CudaEngine(values, **options)
         options |= {"threads": worker.state.nthreads, "pruning": recipe.config.pruning}
         options |= {} if fits else {"scratch": Path(worker.local_directory)}
         if recipe.starts is not None:

@@ -66,7 +66,7 @@ class Placement:
     parts : list of Held
         In the order of their chunks.
     backend : str
-        Engine of the workers, cpu or cuda; the hierarchical model runs on the CPU.
+        Engine of the workers, cpu or cuda.
 
     Raises
     ------
@@ -101,7 +101,7 @@ class Placement:
         if not threads:
             raise DpmixError("no worker answers: see their logs")
         has_cuda = all(self._known[worker].has_cuda for worker in threads)
-        self.backend = "cuda" if has_cuda and starts is None else "cpu"
+        self.backend = "cuda" if has_cuda else "cpu"
         self._assign_to_new_set(threads)
         self._await_events()
 

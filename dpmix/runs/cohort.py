@@ -16,17 +16,13 @@ from dpmix.model.prior import Prior
 from dpmix.runs.layout import COHORT
 
 
-def require_supported(kind: str, config: Config, backend: str) -> None:
+def require_supported(kind: str, config: Config) -> None:
     """Raise `ConfigError` where a run of the hierarchical model needs what it does not have yet."""
     if config.model.samples == "pooled":
         return
     problems = []
     if kind == "mcmc" and config.mcmc.init == "bem":
         problems.append("mcmc.init: the hierarchical model has no start by bem; take --set mcmc.init=kmeans")
-    if backend == "cuda":
-        problems.append(
-            "engine.backend: the cuda engine has no hierarchical model; take --set engine.backend=cpu"
-        )
     if kind == "mcmc" and config.mcmc.split_merge:
         problems.append(
             "mcmc.split_merge: the hierarchical model has no split-merge moves; take --set mcmc.split_merge=0"

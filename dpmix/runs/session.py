@@ -110,7 +110,7 @@ def open_session(kind: str, config: Config, base: Path, resume: bool, overwrite:
         # Before the data are read, which may take long: another run may be writing to the file.
         writer = None if earlier is None else stack.enter_context(RunWriter.reopen(path))
         choice = choose_backend(config.engine, None if earlier is None else earlier.engine["backend"])
-        cohort.require_supported(kind, config, choice.backend)
+        cohort.require_supported(kind, config)
         storage = stack.enter_context(_storage(kind, config, choice.backend, resume or overwrite))
         events = _events(config, base, storage, earlier)
         prior, groups = make_prior(config.model, events.channels), cohort.shift_groups(config, events)

@@ -132,6 +132,18 @@ def test_options_reach_the_cuda_engine(cuda: FakeCuda) -> None:
     assert engine.given == ([1, 0], True, 30.0, 3)
 
 
+def test_options_reach_the_cuda_engine_of_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[object] = []
+    monkeypatch.setattr(
+        "dpmix.engines.choose.CudaCohortEngine", lambda *arrays, **options: given.append((arrays, options))
+    )
+    config = EngineConfig(devices=[1], weight_floor=30.0, chunks_in_flight=3, pruning=False)
+    events, starts = np.zeros((5, 2), np.float32), np.array([0, 3, 5])
+    make_engine("cuda", config, events, starts=starts)
+    options = {"devices": [1], "weight_floor": 30.0, "chunks_in_flight": 3, "pruning": False, "weights": None}
+    assert given == [((events, starts), options)]
+
+
 def test_options_reach_the_cpu_engine() -> None:
     config = EngineConfig(threads=3, pruning=False)
     engine = make_engine("cpu", config, np.zeros((5, 2), np.float32))

@@ -24,6 +24,7 @@ from dpmix.engines.cluster import ClusterEngine
 from dpmix.engines.cohort import CohortEngine
 from dpmix.engines.cpu import CpuEngine
 from dpmix.engines.cuda import CudaEngine
+from dpmix.engines.cuda_cohort import CudaCohortEngine
 from dpmix.kernels.layout import CHUNK
 from dpmix.model.mixture import Mixture, SampleTerms, Stats
 from dpmix.model.split_merge import SplitAssignment
@@ -149,6 +150,29 @@ def test_workers_with_gpus_give_the_bits_of_gpus(
     with threads(1, 1) as local, closing(engine_on(local.scheduler_address, events, tmp_path)) as engine:
         assert engine.info["engine"] == "cuda"
         assert_same(everything(engine, mixture), expected)
+
+
+def test_workers_with_gpus_give_the_bits_of_gpus_by_sample(
+    emulated_devices: Callable[..., None], tmp_path: Path
+) -> None:
+    """The second sample is cut between the workers."""
+    events, plain = problem(2 * CHUNK + 600, 1, 4)
+    starts = np.array([0, 300, 2 * CHUNK + 400, 2 * CHUNK + 600])
+    rng = np.random.default_rng(5)
+    mixture = replace(
+        plain, samples=SampleTerms(np.log(rng.dirichlet(np.ones(4), 3)), rng.normal(size=(3, 1)))
+    )
+    alone = CudaCohortEngine(events, starts, devices=[0])
+    expected = [alone.draw_labels(mixture, Key(3, 0, 0)), alone.labels(), alone.expect_labels(mixture)]
+    with (
+        threads(1, 1) as local,
+        closing(engine_on(local.scheduler_address, events, tmp_path, starts=starts)) as engine,
+    ):
+        assert engine.info["engine"] == "cuda"
+        found = [engine.draw_labels(mixture, Key(3, 0, 0)), engine.labels(), engine.expect_labels(mixture)]
+    assert_same(found, expected)
+    for stage in (0, 2):
+        assert all(map(np.array_equal, found[stage].by_sample, expected[stage].by_sample))
 
 
 COHORT_STARTS = np.array([0, 2 * CHUNK + 500, 2 * CHUNK + 500, 3 * CHUNK, N])  # the second has no events

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,6 @@ from dpmix import open_run
 from dpmix.config.schema import Config
 from dpmix.errors import ConfigError
 from dpmix.runs.bem import run_bem
-from dpmix.runs.cohort import require_supported
 from dpmix.runs.mcmc import run_mcmc
 
 BEM = {"starts": 2, "short_steps": 6, "max_steps": 200, "update": "mode"}
@@ -141,11 +141,50 @@ def test_a_resumed_run_of_bayesian_em_and_other_threads_take_the_same_path(folde
     assert_identical(whole, folder / "bem_stopped.h5")
 
 
-def test_cuda_is_refused(folder: Path) -> None:
-    config = a_run(folder, "refused.h5")
-    with pytest.raises(ConfigError, match="the cuda engine has no hierarchical model; take --set engine"):
-        require_supported("mcmc", config, "cuda")
-    require_supported("mcmc", config, "cluster")
+RUNS = {"mcmc": run_mcmc, "bem": run_bem}
+SHORT = BEM | {"short_steps": 2, "max_steps": 5, "tolerance": 1e-13}
+
+
+def on_cuda(folder: Path, output: str, *devices: int) -> Config:
+    engine = {"backend": "cuda", "devices": list(devices)}
+    return a_run(folder, output, engine=engine, mcmc=MCMC | {"burn_in": 1, "draws": 2}, bem=SHORT)
+
+
+@pytest.mark.parametrize("kind", ["mcmc", "bem"])
+def test_one_cuda_device_or_two_give_the_same_draws_and_those_of_the_cpu(
+    folder: Path, kind: str, cuda_devices: Callable[[int], None]
+) -> None:
+    """Also stopped, and resumed on the other device; draws of the CPU are equal up to rounding."""
+    cuda_devices(2)
+    one = RUNS[kind](on_cuda(folder, f"{kind}_one.h5", 0)).path
+    assert_identical(one, RUNS[kind](on_cuda(folder, f"{kind}_two.h5", 0, 1)).path)
+    stopped = f"{kind}_stopped_cuda.h5"
+    assert not RUNS[kind](on_cuda(folder, stopped, 0, 1), should_stop=StopAfter(2)).completed
+    assert RUNS[kind](on_cuda(folder, stopped, 1), resume=True).completed
+    assert_identical(one, folder / stopped)
+    found = open_run(one)
+    assert found.engine["backend"] == "cuda"
+    assert found.engine["samples"] == 3
+    given = a_run(folder, f"{kind}_cpu.h5", mcmc=MCMC | {"burn_in": 1, "draws": 2}, bem=SHORT)
+    expected = open_run(RUNS[kind](given).path)
+    np.testing.assert_allclose(found.trace["log_posterior"], expected.trace["log_posterior"], rtol=1e-5)
+    for name in ("sample_proportions", "shifts"):
+        np.testing.assert_allclose(found.cohort[name], expected.cohort[name], atol=5e-3)
+
+
+@pytest.mark.slow
+def test_a_cluster_of_gpus_gives_the_draws_of_one_gpu(
+    folder: Path, cuda_devices: Callable[[int], None]
+) -> None:
+    from cluster_cases import threads  # Dask is slow to import
+
+    cuda_devices(1)
+    one = run_mcmc(on_cuda(folder, "gpu.h5", 0)).path
+    with threads(1, 1) as local:
+        engine = {"backend": "cluster", "scheduler": local.scheduler_address}
+        config = a_run(folder, "gpus.h5", engine=engine, mcmc=MCMC | {"burn_in": 1, "draws": 2})
+        assert_identical(one, run_mcmc(config).path)
+    assert open_run(folder / "gpus.h5").engine["engine"] == "cuda"
 
 
 def test_shifts_of_a_pooled_model_are_refused() -> None:
