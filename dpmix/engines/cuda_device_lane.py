@@ -137,19 +137,18 @@ class Lane:
 
     @property
     def events_here(self) -> Floats:
-        """Page-locked float32 [staged, CHUNK, PADDED_DIM], allocated at the first use."""
+        """Page-locked float32 [staged * CHUNK, PADDED_DIM], allocated at the first use."""
         if self._events_here is None:
-            shape = (self._staged, CHUNK, self._layout.padded_dim)
+            shape = (self._staged * CHUNK, self._layout.padded_dim)
             self._events_here = driver.pagelocked_empty(shape, np.float32)
             self._events_here.fill(0.0)  # the padding stays zero
         return self._events_here
 
     @property
     def weights_here(self) -> Floats:
-        """Page-locked float32 [staged, CHUNK], allocated at the first use."""
+        """Page-locked float32 [staged * CHUNK], allocated at the first use."""
         if self._weights_here is None:
-            self._weights_here = driver.pagelocked_empty((self._staged, CHUNK), np.float32)
-            self._weights_here.fill(1.0)  # beyond the last event
+            self._weights_here = driver.pagelocked_empty(self._staged * CHUNK, np.float32)
         return self._weights_here
 
     def memberships_of(self, work: Pass) -> tuple[Floats, Array]:

@@ -82,11 +82,12 @@ class DeviceMemory:
         self.by_sample = by_sample
         self._layout = layout
         self._chunks_in_flight = chunks_in_flight
-        self._slot_bytes = CHUNK * layout.padded_dim * 4
-        self._weight_bytes = 0 if weights is None else CHUNK * 4
+        self._event_bytes = layout.padded_dim * 4
+        self._weight_bytes = 0 if weights is None else 4
         self._share: list[int] = []
         self._resident: Any = None  # the share's events, its weights if there are any, its chunk numbers
-        self._slots: dict[int, int] = {}  # slot of each resident chunk
+        self._slots: dict[int, int] = {}  # number of each resident chunk in the share
+        self._offsets = np.zeros(1, np.int64)  # resident events before each of these chunks, and all
         self._capacity = 0, 0  # components and populations that fit
         self.lanes: list[Lane] = []
         self.mixtures: list[HeldMixture] = []
@@ -137,28 +138,39 @@ class DeviceMemory:
         if slot is None:
             return None
         weights_at, numbers_at = self._resident_parts()
-        own_weights = weights_at + slot * self._weight_bytes if self._weights else 0
-        return int(self._resident) + slot * self._slot_bytes, numbers_at + 4 * slot, own_weights
+        offset = int(self._offsets[slot])
+        own_weights = weights_at + offset * self._weight_bytes if self._weights else 0
+        return int(self._resident) + offset * self._event_bytes, numbers_at + 4 * slot, own_weights
 
     def send(self, lane: Lane, chunks: Sequence[int], events_at: int, weights_at: int) -> None:
-        """Queue copies of the events, padded, and of the weights of chunks to device addresses."""
-        staged = lane.events_here[: len(chunks)]
-        for slot, chunk in zip(staged, chunks, strict=True):
-            events = self._events[slice(*self._grid.events(chunk))]
-            slot[: len(events), : self._layout.n_channels] = events
-            slot[len(events) :] = 0.0
+        """Queue copies of the events, padded, and of the weights of chunks to device addresses.
+
+        They lie without gaps. The chunks of a launch are CHUNK events apart, because they belong to one
+        sample, and only the last one of a sample has fewer.
+        """
+        ranges = [self._grid.events(chunk) for chunk in chunks]
+        ends = np.cumsum([end - first for first, end in ranges])
+        staged = lane.events_here[: ends[-1]]
+        for own, end in zip(ranges, ends, strict=True):
+            events = self._events[slice(*own)]
+            staged[end - len(events) : end, : self._layout.n_channels] = events
         driver.memcpy_htod_async(events_at, staged, lane.stream)
         if self._weights:
-            weights = lane.weights_here[: len(chunks)]
-            for slot, chunk in zip(weights, chunks, strict=True):
-                own = self._weights.part(*self._grid.events(chunk)).each()
-                slot[: len(own)] = own
+            weights = lane.weights_here[: ends[-1]]
+            for own, end in zip(ranges, ends, strict=True):
+                each = self._weights.part(*own).each()
+                weights[end - len(each) : end] = each
             driver.memcpy_htod_async(weights_at, weights, lane.stream)
 
     def _resident_parts(self) -> tuple[int, int]:
         """Return the device addresses of the weights and of the chunk numbers of the share."""
-        weights_at = int(self._resident) + len(self._share) * self._slot_bytes
-        return weights_at, weights_at + len(self._share) * self._weight_bytes
+        n_events = int(self._offsets[-1])
+        weights_at = int(self._resident) + n_events * self._event_bytes
+        return weights_at, weights_at + n_events * self._weight_bytes
+
+    def _share_bytes(self) -> int:
+        """Return the bytes of the events and weights of the share."""
+        return int(self._grid.sizes[self._share].sum()) * (self._event_bytes + self._weight_bytes)
 
     def _allocate_lanes(self, n_components: int, n_populations: int) -> None:
         """Allocate lanes as large as memory allows; no lanes if not one chunk fits."""
@@ -188,9 +200,9 @@ class DeviceMemory:
         scratch += (n_sums_of_chunk(self._layout, n_components) + n_log_sums(n_components)) * 8
         if self.by_sample:
             scratch += n_components * (self._layout.n_channels + 1) * 8
-        staged = self._slot_bytes + self._weight_bytes + CHUNK * 4 * n_populations
+        staged = CHUNK * (self._event_bytes + self._weight_bytes + 4 * n_populations)
         # Half of the memory that the resident events and the staged slots leave; the rest is for others.
-        share = 0 if self._slots else n_chunks * (self._slot_bytes + self._weight_bytes)
+        share = 0 if self._slots else self._share_bytes()
         spare = driver.mem_get_info()[0] - share * 17 // 16 - 2 * self._usual * staged
         room = max(spare // 4, SCRATCH)
         wanted = self._chunks_in_flight or -(-n_chunks // 2)  # half, so that both lanes have work
@@ -236,19 +248,21 @@ class DeviceMemory:
 
     def _hold_events(self) -> None:
         """Copy the share's events to the device to stay there, if they fit."""
-        size = len(self._share) * (self._slot_bytes + self._weight_bytes + 4)
+        size = self._share_bytes() + 4 * len(self._share)
         free = driver.mem_get_info()[0]
         self._resident = allocate(size) if size <= free - free // 16 else None
         if self._resident is None:
             need = f"{free / 1e9:.2f} GB free of {size / 1e9:.2f} GB that its events need"
             self._warn("has %s: they pass through it in every sweep", need)
             return
-        events_at = int(self._resident)
+        self._offsets = np.append(0, np.cumsum(self._grid.sizes[self._share]))
         weights_at, numbers_at = self._resident_parts()
         for at, lane in zip(range(0, len(self._share), self.staged), cycle(self.lanes), strict=False):
             lane.stream.synchronize()  # the staged memory is free again
-            offsets = events_at + at * self._slot_bytes, weights_at + at * self._weight_bytes
-            self.send(lane, self._share[at : at + self.staged], *offsets)
+            offset = int(self._offsets[at])
+            events_at = int(self._resident) + offset * self._event_bytes
+            chunks = self._share[at : at + self.staged]
+            self.send(lane, chunks, events_at, weights_at + offset * self._weight_bytes)
         for lane in self.lanes:
             lane.stream.synchronize()
         driver.memcpy_htod(numbers_at, self._grid.places[self._share].astype(np.uint32))

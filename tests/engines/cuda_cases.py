@@ -32,7 +32,7 @@ def several_chunks() -> tuple[Floats, Mixture]:
 
 
 WEIGHTS = weights_of(3 * CHUNK + 777)
-RESIDENT_BYTES = 4 * (CHUNK * 4 * 4 + 4)
+RESIDENT_BYTES = (3 * CHUNK + 777) * 4 * 4 + 4 * 4
 """Size on a device of the padded events of `several_chunks` and of their chunk numbers."""
 
 

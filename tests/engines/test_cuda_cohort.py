@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pytest
-from cuda_cases import MIB, SPLIT, Emulate
+from cuda_cases import MIB, SPLIT, BytesMoved, Emulate
 from engine_contract import Floats, assert_near_stats, assert_same_stats, halves, problem, weights_of
 from reference import ReferenceEngine
 
@@ -317,10 +317,21 @@ def test_events_that_do_not_fit_pass_through(
     emulated_devices: Emulate, caplog: pytest.LogCaptureFixture
 ) -> None:
     want, case = expected_results(), several_samples()
-    emulated_devices(memory=8 * MIB)
+    emulated_devices(memory=5 * MIB)
     with caplog.at_level(logging.WARNING, "dpmix"):
         assert_same_results(results(made(case), case), want)
     assert "pass through it in every sweep" in caplog.text
+
+
+@pytest.mark.usefixtures("emulated_devices")
+def test_a_sample_takes_the_memory_of_its_events_and_not_of_a_chunk() -> None:
+    case = case_of(np.arange(0, 1001, 50), 2, 4)
+    engine = made(case)
+    rows = 20 * 4 * Layout(2).pack_dim * 4
+    for sent in (1000 * 4 * 4 + 20 * 4 + rows, rows):
+        with BytesMoved() as moved:
+            engine.draw_labels(case.mixture, KEY)
+        assert moved.up == sent
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def test_events_that_do_not_fit_pass_through(
     assert sum("pass through it in every sweep" in line for line in caplog.messages) == len(devices)
     with BytesMoved(len(devices)) as moved:
         engine.expect_labels(several_chunks()[1])
-    assert moved.up > 4 * CHUNK * 16
+    assert moved.up > RESIDENT_BYTES
 
 
 @pytest.mark.slow
@@ -55,7 +55,7 @@ def test_weighted_events_that_do_not_fit_pass_through(emulated_devices: Emulate)
     assert_same_results(results(engine), want)
     with BytesMoved() as moved:
         engine.expect_labels(several_chunks()[1])
-    assert moved.up > 4 * CHUNK * (16 + 4)
+    assert moved.up > (3 * CHUNK + 777) * (16 + 4)
 
 
 def test_little_memory_means_smaller_batches(
@@ -87,13 +87,13 @@ def test_events_leave_where_more_components_need_the_room(
     with BytesMoved() as moved:
         assert_same_stats(engine.draw_labels(few, Key(1, 0, 0)), before)
     assert moved.up < CHUNK
-    emulated_devices(memory=5 * MIB)  # another program takes the rest
+    emulated_devices(memory=4 * MIB)  # another program takes the rest
     with caplog.at_level(logging.WARNING, "dpmix"):
         engine.draw_labels(more, Key(1, 0, 1))
     assert "short of memory: events pass through it" in caplog.text
     with BytesMoved() as moved:
         assert_same_stats(engine.draw_labels(few, Key(1, 0, 0)), before)
-    assert moved.up > 4 * CHUNK * 16
+    assert moved.up > RESIDENT_BYTES
 
 
 def test_a_device_without_room_for_a_chunk_has_failed(emulated_devices: Emulate) -> None:
@@ -189,9 +189,9 @@ def test_events_are_padded_with_zeros() -> None:
     engine = CudaEngine(events, devices=[0])
     engine.draw_labels(mixture, Key(1, 0, 0))
     (lane,) = engine._devices[0]._memory.lanes
-    np.testing.assert_array_equal(lane.events_here[0, :700, :2], events)
-    assert (lane.events_here[0, :, 2:] == 0).all()
-    assert (lane.events_here[0, 700:] == 0).all()
+    assert lane.events_here.shape == (CHUNK, 4)
+    np.testing.assert_array_equal(lane.events_here[:700, :2], events)
+    assert (lane.events_here[:, 2:] == 0).all()
 
 
 @pytest.mark.usefixtures("emulated_devices")
