@@ -5,9 +5,10 @@
 For samples of N = 1,000,000 events and K = 256 components (mixtures.py), the engine draws labels, takes an
 E step, divides components in pairs and computes memberships. Each launch is timed by CUDA events, while
 nothing else runs on the device; a short kernel before it hides the time that the host takes to launch. The
-milliseconds of a kernel are the sum over the launches of a pass, and the median over passes. The kernels
-of the paper, which the engine does not use, are timed on one chunk, and those of Vecchia's likelihood on N
-points with D neighbours.
+milliseconds of a kernel are the sum over the launches of a pass, and the median over passes. copy_rows,
+which only the hierarchical model needs, is timed in draws of 10 samples. The kernels of the paper, which
+the engine does not use, are timed on one chunk, and those of Vecchia's likelihood on N points with D
+neighbours.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -26,10 +28,11 @@ from mixtures import Kind, Parameters, Sample, sample
 
 from dpmix.drift.likelihood import make_points
 from dpmix.engines.cuda import CudaEngine
+from dpmix.engines.cuda_cohort import CudaCohortEngine
 from dpmix.engines.cuda_device_kernels import Kernels
 from dpmix.kernels import build
 from dpmix.kernels.layout import CHUNK, THREADS, Layout
-from dpmix.model.mixture import Mixture
+from dpmix.model.mixture import Mixture, SampleTerms
 from dpmix.model.split_merge import SplitAssignment
 from dpmix.model.streams import Key
 
@@ -37,6 +40,7 @@ WEIGHT_FLOOR = 25.0
 BUSY_ROUNDS = 500  # of the short kernel: some 70 microseconds
 POPULATIONS = 20
 PAIRS = 16
+SAMPLES = 10
 
 
 class Stopwatch:
@@ -110,6 +114,23 @@ def time_engine(data: Sample, watch: Stopwatch, times: int, *, pruning: bool) ->
     finally:
         engine.close()
     return {name: float(np.median(each)) for name, each in found.items()}
+
+
+def time_samples(data: Sample, watch: Stopwatch, times: int) -> dict[str, float]:
+    """Return median milliseconds of the kernel that the hierarchical model adds to a draw."""
+    now, n_events = data.now.mixture(), len(data.events)
+    starts = np.linspace(0, n_events, SAMPLES + 1).astype(np.int64)
+    alike = np.tile(now.log_weights, (SAMPLES, 1)), np.zeros((SAMPLES, data.events.shape[1]))
+    mixture, found = replace(now, samples=SampleTerms(*alike)), []
+    engine = CudaCohortEngine(data.events, starts, devices=[0])
+    try:
+        for i in range(times + 1):  # the first pass loads kernels
+            watch.reset()
+            engine.draw_labels(mixture, Key(1, 0, i))
+            found.append(watch.milliseconds["copy_rows"])
+    finally:
+        engine.close()
+    return {"copy_rows": float(np.median(found[1:]))}
 
 
 def split_of(n_components: int) -> SplitAssignment:
@@ -213,6 +234,7 @@ def main() -> None:
         with watch.installed():
             found = time_engine(data, watch, times, pruning=False)
             found |= time_engine(data, watch, times, pruning=True)
+            found |= time_samples(data, watch, times)
         for name, time in found.items():
             append(output, name, kind, shape, time)
         if kind == "mix":

@@ -99,9 +99,9 @@ class CudaPasses:
         A component has weight 0 for an event if its log density is this many nats below the best one, or in
         label draws from one to two times as many (kernels/weights.cuh).
     chunks_in_flight : int, optional
-        Chunks of 65,536 events per launch; two launches are in progress at a time. Default: half of a
-        device's chunks if it holds their events and has the memory; otherwise 8, or fewer if their scratch
-        would exceed 256 MB.
+        Chunks of 65,536 events per launch, fewer for a sample that has fewer; two launches are in progress at
+        a time. Default: half of a device's chunks if it holds their events and has the memory; otherwise 8,
+        or fewer if their scratch would exceed 256 MB.
     first_event : int
         Number of the first event, for an engine that holds a part of the data.
     weights : SampleWeights, optional
