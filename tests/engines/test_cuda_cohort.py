@@ -266,9 +266,19 @@ def assert_same_results(got: Results, want: Results) -> None:
         np.testing.assert_array_equal(mine, theirs)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("chunks", [None, 1, 2])
-@pytest.mark.parametrize("devices", [[1], [0, 1], [2, 0, 1]])
+CHOICES = [
+    ([0, 1], None, False),
+    ([2, 0, 1], 1, True),
+    *(
+        pytest.param(devices, chunks, weighted, marks=pytest.mark.slow)
+        for devices in ([1], [0, 1], [2, 0, 1])
+        for chunks in (None, 1, 2)
+        for weighted in (False, True)
+    ),
+]
+
+
+@pytest.mark.parametrize(("devices", "chunks", "weighted"), CHOICES)
 def test_devices_and_batches_do_not_change_a_bit(
     cuda_devices: Emulate, devices: list[int], chunks: int | None, weighted: bool
 ) -> None:
@@ -306,7 +316,7 @@ def test_pruned_and_dense_draws_are_the_same_bits(dim: int, n_components: int) -
         assert (sum(account.work for account in pruned._accounts) > 0) == (iteration == 1)  # the others dense
 
 
-@pytest.mark.parametrize("order", [1, 5])
+@pytest.mark.parametrize("order", [1, pytest.param(5, marks=pytest.mark.slow)])
 def test_the_order_of_threads_does_not_change_a_bit(emulated_devices: Emulate, order: int) -> None:
     want, case = expected_results(), several_samples()
     emulated_devices(2, order=order, threads=1)
@@ -336,7 +346,13 @@ def test_a_sample_takes_the_memory_of_its_events_and_not_of_a_chunk() -> None:
 
 @pytest.mark.parametrize(
     "fail",
-    ["0:cuMemcpyDtoHAsync:7", "1:cuEventSynchronize:2", "1:cuLaunchKernel:14,0:cuLaunchKernel:19"],
+    [
+        "0:cuMemcpyDtoHAsync:7",
+        *(
+            pytest.param(more, marks=pytest.mark.slow)
+            for more in ("1:cuEventSynchronize:2", "1:cuLaunchKernel:14,0:cuLaunchKernel:19")
+        ),
+    ],
 )
 def test_the_others_take_over(emulated_devices: Emulate, fail: str, caplog: pytest.LogCaptureFixture) -> None:
     want, case = expected_results(), several_samples()
@@ -347,7 +363,7 @@ def test_the_others_take_over(emulated_devices: Emulate, fail: str, caplog: pyte
 
 
 @pytest.mark.usefixtures("cuda_devices")
-@pytest.mark.parametrize("cut", [2, 3, 5])
+@pytest.mark.parametrize("cut", [3, *(pytest.param(cut, marks=pytest.mark.slow) for cut in (2, 5))])
 def test_parts_of_the_data_have_the_bits_of_the_whole(cut: int) -> None:
     """Cut between samples, and within the sample of three chunks."""
     events, starts, mixture = several_samples()
