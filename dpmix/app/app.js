@@ -380,16 +380,6 @@ async function showRuns() {
   return runs;
 }
 
-async function showProgress() {
-  const run = byId("run").value;
-  if (!run) return;
-  byId("progress-run").textContent = run;
-  const { lines, complete, draws } = await ask("progress", { run });
-  byId("progress").textContent = lines.join("\n");
-  byId("resume").hidden = complete;
-  byId("show").hidden = !draws;
-}
-
 let watching = false;
 async function watchJobs() {
   if (watching) return;
@@ -475,12 +465,13 @@ async function start() {
   byId("begin").open = !runs.length;
   byId("begin").ontoggle = () => { if (byId("begin").open) guarded(async () => { await showFiles(); await showProgress(); }); };
   if (!runs.length) await showFiles();
-  byId("run").onchange = () => guarded(async () => { if (byId("begin").open) await showProgress(); await open(byId("run").value); });
-  byId("show").onclick = () => guarded(() => open(byId("run").value));
-  byId("resume").onclick = () => started(() => ask("resume", { run: byId("run").value }));
+  byId("run").onchange = () => guarded(async () => { followed = ""; if (byId("begin").open) await showProgress(); await open(byId("run").value); });
+  byId("show").onclick = () => guarded(() => { byId("run").value = ofProgress(); return open(byId("run").value); });
+  byId("resume").onclick = () => started(() => ask("resume", { run: ofProgress() }));
   byId("fit").onsubmit = (event) => {
     event.preventDefault();
     const quick = document.querySelector("[name=quality]:checked").value === "quick";
+    followed = `${byId("fit-name").value}.h5`;
     started(() => ask("fit", { files: tickedFiles(), name: byId("fit-name").value, quick, ...settings() }));
   };
   byId("cut").oninput = () => preview(Number(byId("cut").value));

@@ -125,6 +125,11 @@ class Jobs:
         """Return the states of all commands."""
         return [job.state() for job in self._jobs]
 
+    @property
+    def running(self) -> bool:
+        """True while a command runs."""
+        return any(job.state_now == "running" for job in self._jobs)
+
     def find(self, number: int) -> Job | None:
         """Return a command by its number; None if it does not exist."""
         return self._jobs[number - 1] if 1 <= number <= len(self._jobs) else None

@@ -17,6 +17,7 @@ FILES = {
     "app.css": "text/css; charset=utf-8",
     "app.js": "text/javascript; charset=utf-8",
     "channels.js": "text/javascript; charset=utf-8",
+    "running.js": "text/javascript; charset=utf-8",
     "bokeh.js": "text/javascript; charset=utf-8",
 }
 """Files of the page and their types."""

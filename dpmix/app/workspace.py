@@ -14,11 +14,12 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from dpmix.app import channels, live
+from dpmix.app import channels, live, running
 from dpmix.app.channels import Choice, Matrix
 from dpmix.app.files import data_files
 from dpmix.app.jobs import Jobs
 from dpmix.app.live import Live
+from dpmix.app.running import Known, Pace
 from dpmix.config.schema import Config
 from dpmix.config.write import to_yaml
 from dpmix.errors import ConfigError, DpmixError
@@ -55,6 +56,8 @@ class Workspace:
         self.jobs = Jobs(self.folder)
         self._lives: dict[Path, tuple[tuple[int, int], Live]] = {}
         self._choice: tuple[Any, Choice] | None = None
+        self._agreed: Known = {}
+        self._pace = Pace()
         self._lock = RLock()
 
     def inside(self, name: str) -> Path:
@@ -156,12 +159,26 @@ class Workspace:
     def resume(self, run: str) -> dict[str, Any]:
         """Queue the continuation of a run that is not complete; return the state of the command."""
         kind = open_run(self.inside(run)).kind
+        self._pace.forget(self.inside(run))
         return self.jobs.start([kind, self._argument(run), "--resume"], queued=True).state()
 
     def progress(self, run: str) -> dict[str, Any]:
-        """Return the progress of a run, its mixing and advice, as `dpmix info` prints them."""
-        one = open_run(self.inside(run))
-        return {"complete": one.complete, "draws": one.committed, "lines": list(describe_run(one))}
+        """Return the progress of a run, its mixing and advice, as `dpmix info` prints them, and its traces.
+
+        The time left is known from the second call on, while commands of the page run.
+        """
+        path = self.inside(run)
+        one = open_run(path)
+        rate = self._pace.per_second(path, running.iterations(one)[0]) if self.jobs.running else None
+        return {
+            "kind": one.kind,
+            "complete": one.complete,
+            "draws": one.committed,
+            "lines": list(describe_run(one)),
+            "trace": running.trace(one),
+            "agreement": running.agreement(one, self._agreed),
+            "left": running.time_left(one, rate),
+        }
 
     def open(self, run: str) -> dict[str, Any]:
         """Open a run, which takes seconds to a minute, and return what the page shows of it."""

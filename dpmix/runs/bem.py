@@ -154,7 +154,7 @@ class _Visit:
 
     def limit(self, bem_config: BemConfig) -> int:
         """Return the most steps of this part of the path."""
-        return bem_config.max_steps if self.continues else _first_steps(bem_config)
+        return bem_config.max_steps if self.continues else first_steps(bem_config)
 
     @property
     def end(self) -> _End:
@@ -174,7 +174,7 @@ class _Resumed:
     best: _End | None = None
 
 
-def _first_steps(bem_config: BemConfig) -> int:
+def first_steps(bem_config: BemConfig) -> int:
     """Return the most steps that every start makes; the best one then makes up to bem.max_steps."""
     if bem_config.short_steps is None or bem_config.starts == 1:
         return bem_config.max_steps
@@ -184,7 +184,7 @@ def _first_steps(bem_config: BemConfig) -> int:
 def _visits(session: Session, resumed: _Resumed) -> Iterator[_Visit]:
     """Yield the steps of all starts, and then those of the best one, if it has not yet made all its steps."""
     settings = session.config.bem
-    limit, best, steps = _first_steps(settings), resumed.best, resumed.steps
+    limit, best, steps = first_steps(settings), resumed.best, resumed.steps
     for start in range(resumed.first, settings.starts):
         for step in steps or climb(session, _Point(_start(session, start)), limit):
             visit = _Visit(start, settings.starts, step, best, False)
@@ -281,5 +281,5 @@ def _resumed(session: Session, resume: bool) -> _Resumed:
     continues = first == settings.starts
     number = best.start if continues and best is not None else first
     log.info("resuming from step %d of start %d of %d", state.iteration, number + 1, settings.starts)
-    limit = settings.max_steps if continues else _first_steps(settings)
+    limit = settings.max_steps if continues else first_steps(settings)
     return _Resumed(first, climb(session, _Point(state, float(extra["value"]), emptied, so_far), limit), best)

@@ -128,8 +128,7 @@ def _describe_mcmc(run: Run) -> Iterator[str]:
 def _progress(run: Run) -> str:
     """Describe how many draws and sweeps are made; "at most" where mcmc.until may end them earlier."""
     made, burn_in = max(int(run.sweeps_made.min()), 0), run.config["mcmc"]["burn_in"]
-    chains, total = len(run.trace["seconds"]), run.trace["seconds"].shape[1] - 1
-    total -= burn_in - run.burn_in if run.is_monitored else 0
+    chains, total = len(run.trace["seconds"]), last_sweep(run)
     state = "complete" if run.complete else "not complete"
     each = f" of each of {chains} chains" if chains > 1 else ""
     most = "at most " if run.is_monitored else ""
@@ -138,6 +137,12 @@ def _progress(run: Run) -> str:
         f"progress: {state}; {run.committed} of {most}{run.draws} draws{each}, "
         f"sweep {made} of {most}{total} (burn-in {before})"
     )
+
+
+def last_sweep(run: Run) -> int:
+    """Return the number of the last sweep of MCMC; with mcmc.until of the last possible one."""
+    total = int(run.trace["seconds"].shape[1]) - 1
+    return total - (run.config["mcmc"]["burn_in"] - run.burn_in if run.is_monitored else 0)
 
 
 def _describe_moves(run: Run) -> Iterator[str]:

@@ -158,6 +158,8 @@ def test_from_a_file_to_its_populations(browser: Browser, study: Path, tmp_path:
     page.find("#fit-name").send_keys(Keys.ENTER)
     page.until(lambda: page.find("#jobs strong").text == "done", 120.0)
     page.until(lambda: "progress: complete" in page.find("#progress").text)
+    assert page.find("#traces figcaption").text.startswith("Log posterior by step, 10 starts")
+    assert len(page.driver.find_elements(By.CSS_SELECTOR, "#traces polyline")) == 10
     page.find("#show").click()
     page.until(lambda: page.rows() > 3)
     assert page.find("#failed").text == ""
