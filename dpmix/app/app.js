@@ -410,6 +410,7 @@ function showJobs(jobs, active) {
   for (const lines of byId("jobs").querySelectorAll("pre")) lines.scrollTop = lines.scrollHeight;
 }
 
+const isQuick = () => document.querySelector("[name=quality]:checked").value === "quick";
 const started = (work) => guarded(async () => {
   await work();
   byId("commands").open = true;
@@ -470,9 +471,8 @@ async function start() {
   byId("resume").onclick = () => started(() => ask("resume", { run: ofProgress() }));
   byId("fit").onsubmit = (event) => {
     event.preventDefault();
-    const quick = document.querySelector("[name=quality]:checked").value === "quick";
     followed = `${byId("fit-name").value}.h5`;
-    started(() => ask("fit", { files: tickedFiles(), name: byId("fit-name").value, quick, ...settings() }));
+    started(() => ask("fit", { files: tickedFiles(), name: byId("fit-name").value, quick: isQuick(), ...settings() }));
   };
   byId("cut").oninput = () => preview(Number(byId("cut").value));
   byId("cut").onchange = () => decide({ do: "cut", populations: Number(byId("cut").value) });

@@ -122,7 +122,7 @@ def _editable(source: Source, settings: Settings) -> Spillover | None:
 def described(choice: Choice) -> dict[str, Any]:
     """Return what `dpmix init` suggests for each channel and why, with the settings to start from."""
     raw = raw_values(choice, {"compensation": choice.settings.compensation}, None)
-    fitted = _transforms(choice, raw, {})
+    fitted = transforms_of(choice, raw, {})
     rows = []
     for k, (name, one) in enumerate(zip(choice.names, choice.settings.channels, strict=True)):
         found = one.transform or (fitted[choice.present.index(k)] if k in choice.present else None)
@@ -201,7 +201,7 @@ def _plans(choice: Choice, compensation: str) -> list[FilePlan]:
     return plan_files(settings, choice.base, choice.sources, chosen)[0]
 
 
-def _transforms(choice: Choice, raw: Array, given: Mapping[str, TransformConfig]) -> tuple[Transform, ...]:
+def transforms_of(choice: Choice, raw: Array, given: Mapping[str, TransformConfig]) -> tuple[Transform, ...]:
     """Return the transforms of the channels that all files have, by their settings."""
     plans = _plans(choice, "none")
     asked = [given.get(choice.names[k], TransformConfig()) for k in choice.present]
@@ -228,7 +228,7 @@ def look(choice: Choice, data: Mapping[str, Any], matrix: Matrix | None, name: s
     for channel in [*(given.channels or []), *(key for key in given.transform if key != DEFAULT)]:
         choice.place(channel)
     raw = raw_values(choice, data, matrix)
-    transforms = _transforms(choice, raw, given.transform)
+    transforms = transforms_of(choice, raw, given.transform)
     rows = []
     for j, (k, transform) in enumerate(zip(choice.present, transforms, strict=True)):
         after = applied(transform, raw[:, j])
@@ -259,7 +259,7 @@ def pair(
     given = checked([], data)
     places = choice.place(across), choice.place(up)
     values = raw_values(choice, data, matrix)
-    transforms = _transforms(choice, values, given.transform)
+    transforms = transforms_of(choice, values, given.transform)
     both = [
         np.column_stack([applied(transforms[j], raw[:, j]) for j in places])
         for raw in (raw_values(choice, {"compensation": "none"}, None), values)

@@ -1,5 +1,6 @@
 "use strict";
-// A run while it goes on: traces of its chains, their agreement, and the time left (dpmix/app/running.py).
+// The estimated time of a run (dpmix/app/estimate.py); during it, traces of its chains, their agreement, and the
+// time left (dpmix/app/running.py).
 
 const chart = { width: 460, height: 150, left: 62, right: 8, top: 8, bottom: 20 };
 
@@ -69,3 +70,17 @@ async function showProgress() {
   byId("show").hidden = !shown.draws;
   drawProgress(shown);
 }
+
+async function showEstimate() {
+  byId("estimated").textContent = "";
+  const found = await ask("estimate", { files: tickedFiles(), quick: isQuick(), ...settings() }, "making short runs …");
+  byId("estimated").textContent = found.text;
+}
+
+document.addEventListener("DOMContentLoaded", () => {
+  byId("estimate").onclick = () => guarded(showEstimate);
+  const clear = () => { byId("estimated").textContent = ""; }; // the estimate was of other settings
+  for (const id of ["files", "channels"]) byId(id).addEventListener("change", clear);
+  for (const radio of document.querySelectorAll("[name=quality]")) radio.addEventListener("change", clear);
+  byId("fit").addEventListener("submit", clear);
+});

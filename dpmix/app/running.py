@@ -1,4 +1,4 @@
-"""A run while it goes on: traces of its chains, their agreement, and the time left."""
+"""A run in progress: traces of its chains, their agreement, and the time left."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class Pace:
         self._seen.pop(path, None)
 
     def per_second(self, path: Path, made: int) -> float | None:
-        """Return the sweeps or steps per second of the last minute; None for a run that does not go on."""
+        """Return the sweeps or steps per second of the last minute; None for a run that has stopped."""
         now, seen = self._clock(), self._seen.setdefault(path, [])
         if seen and made < seen[-1][1]:
             seen.clear()
@@ -155,7 +155,7 @@ class Pace:
 
 
 def time_left(run: Run, rate: float | None) -> str:
-    """Return the time that a run still takes at a speed, in words; "" for one that does not go on."""
+    """Return the time that a run still takes at a speed, in words; "" for one that has stopped or ended."""
     left = iterations(run)[1]
     if rate is None or not left:
         return ""
@@ -167,11 +167,11 @@ def time_left(run: Run, rate: float | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a time to two units, rounded up to whole seconds below a minute, and to minutes above ten."""
-    if seconds < 60.0:
-        return f"{int(np.ceil(seconds))} s"
-    minutes, rest = divmod(int(seconds), 60)
-    if minutes < 10:
-        return f"{minutes} min {rest} s"
-    minutes = round(seconds / 60.0)
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+    """Return a time in words, rounded up: to 1 s, from a minute on to 10 s, from ten minutes on to 1 min."""
+    step = 1 if seconds <= 59.0 else 10 if seconds <= 590.0 else 60
+    minutes, rest = divmod(int(np.ceil(seconds / step)) * step, 60)
+    if minutes < 1:
+        return f"{rest} s"
+    if minutes < 60:
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min"

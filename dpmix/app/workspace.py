@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from dpmix.app import channels, live, running
+from dpmix.app import channels, estimate, live, running
 from dpmix.app.channels import Choice, Matrix
 from dpmix.app.files import data_files
 from dpmix.app.jobs import Jobs
@@ -155,6 +155,19 @@ class Workspace:
             self._write_config(files, name, data, matrix)
             return self.jobs.start(fitted, queued=True).state()
         return self.jobs.start(["init", *given, "--output", config], fitted, queued=True).state()
+
+    def estimate(
+        self,
+        files: list[str],
+        quick: bool = False,
+        data: dict[str, Any] | None = None,
+        matrix: list[list[float]] | None = None,
+    ) -> dict[str, Any]:
+        """Return the time of a run, see `fit`; short runs on some of the events measure it."""
+        if self.jobs.running:
+            raise ConfigError(["a command is running, which makes an estimate too long; wait, or stop it"])
+        given = None if data is None else self._inside_data(data)
+        return estimate.estimate(self._opened_choice(files), given, matrix, quick)
 
     def resume(self, run: str) -> dict[str, Any]:
         """Queue the continuation of a run that is not complete; return the state of the command."""

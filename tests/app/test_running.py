@@ -1,4 +1,4 @@
-"""A run while it goes on: traces, agreement of chains, and the time left, without a server or browser."""
+"""A run in progress: traces, agreement of chains, and the time left, without a server or browser."""
 
 from __future__ import annotations
 
@@ -146,8 +146,8 @@ def test_pace_is_the_speed_of_the_last_minute() -> None:
 
 
 def test_times_in_words() -> None:
-    shown = [duration(seconds) for seconds in (0.2, 59.0, 60.0, 599.0, 601.0, 3_600.0, 7_500.0)]
-    assert shown == ["1 s", "59 s", "1 min 0 s", "9 min 59 s", "10 min", "1 h 0 min", "2 h 5 min"]
+    shown = [duration(seconds) for seconds in (0.2, 59.0, 59.5, 101.0, 590.0, 591.0, 3_601.0, 7_500.0)]
+    assert shown == ["1 s", "59 s", "1 min", "1 min 50 s", "9 min 50 s", "10 min", "1 h 1 min", "2 h 5 min"]
 
 
 def test_progress_on_the_page(study: Path, stopped: Run) -> None:

@@ -1,0 +1,179 @@
+"""The time of a run before its start, from a short run on some of its events.
+
+The short run has the chains, components and channels of the run and makes the same sweeps with the engine of
+this machine. Its events are those that `dpmix.app.channels` reads, repeated where more are needed: the engine
+must have work for all its threads. The seconds of a sweep are a constant plus a term that is proportional to
+the number of events, which two short runs of different size give. With no more events than the larger one
+has, the run has the size of one short run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from dpmix.app import channels
+from dpmix.app.channels import Choice, Matrix
+from dpmix.app.running import duration
+from dpmix.config.schema import BemConfig, Config, McmcConfig
+from dpmix.errors import ConfigError
+from dpmix.kernels.layout import CHUNK
+from dpmix.model.mixture import Floats
+from dpmix.runs.bem import first_steps, run_bem
+from dpmix.runs.loop import SweepReport
+from dpmix.runs.mcmc import run_mcmc
+from dpmix.runs.reader import open_run
+from dpmix.runs.until import FIRST_CHECK, FIRST_END_OF_BURN_IN
+from dpmix.system.cores import usable_cores
+
+SWEEPS = 60  # of a short run; the latter half is timed, in which most components of the start are empty
+SECONDS = 8.0  # after which a short run ends early
+MOST_EVENTS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A short run.
+
+    Attributes
+    ----------
+    events : int
+    sweep : float
+        Seconds of a sweep of all chains, or of a step of Bayesian EM.
+    start : float
+        Seconds until the first sweep, for one chain or start.
+    engine : str
+        Name of the engine.
+    """
+
+    events: int
+    sweep: float
+    start: float
+    engine: str
+
+
+def estimate(
+    choice: Choice, data: Mapping[str, Any] | None, matrix: Matrix | None, quick: bool
+) -> dict[str, Any]:
+    """Return the time of a run on the files of a choice; this takes up to about 20 seconds.
+
+    Parameters
+    ----------
+    choice, data, matrix
+        As of `channels.look`; without `data` as `dpmix init` suggests.
+    quick : bool
+        Bayesian EM, otherwise MCMC.
+
+    Returns
+    -------
+    dict
+        ``seconds``: the least and the most; ``text``: the same in words, and how it was found.
+    """
+    began = time.perf_counter()
+    values, n_events = _values(choice, data, matrix), sum(source.n_events for source in choice.sources)
+    timed = [_short_run(values, size, quick) for size in sizes(n_events, usable_cores())]
+    sweep, (least, most) = seconds_per_sweep(timed, n_events), numbers_of_sweeps(quick)
+    starts = timed[-1].start * (BemConfig().starts if quick else McmcConfig().chains)
+    seconds = [starts + sweep * number for number in (least, most)]
+    return {
+        "seconds": seconds,
+        "text": f"Estimated time: {_words(seconds, least, most, quick)}. "
+        + f"{n_events:,} events in {values.shape[1]} channels; reading the files is not included. "
+        + _method(timed, time.perf_counter() - began),
+    }
+
+
+def _words(seconds: list[float], least: int, most: int, quick: bool) -> str:
+    """Return the least and the most time in words."""
+    if quick:
+        return f"at most {duration(seconds[1])} (at most {most:,} steps; a start ends when it settles)"
+    between = " to ".join(map(duration, seconds))
+    return f"{between} ({least:,} to {most:,} sweeps; the run ends when its chains agree)"
+
+
+def _method(timed: list[Timed], seconds: float) -> str:
+    """Say in one sentence how the time was estimated."""
+    runs = "a short run" if len(timed) == 1 else f"{len(timed)} short runs"
+    how_many = " and ".join(f"{one.events:,}" for one in timed)
+    on = f"{runs} on {how_many} events with the {timed[0].engine} engine"
+    return f"Measured in {duration(seconds)} by {on}."
+
+
+def sizes(n_events: int, threads: int) -> list[int]:
+    """Return the numbers of events of the short runs, which keep all threads busy."""
+    small = min(threads * CHUNK, MOST_EVENTS // 2)
+    return [n_events] if n_events <= 2 * small else [small, 2 * small]
+
+
+def seconds_per_sweep(timed: list[Timed], n_events: int) -> float:
+    """Return the seconds of a sweep of a number of events, from one run of this size or two smaller ones."""
+    first, last = timed[0], timed[-1]
+    if first.events == last.events:
+        return last.sweep
+    slope = max(0.0, last.sweep - first.sweep) / (last.events - first.events)
+    return last.sweep + slope * (n_events - last.events)
+
+
+def numbers_of_sweeps(quick: bool) -> tuple[int, int]:
+    """Return the least and the most sweeps of a run with the defaults, or steps of Bayesian EM."""
+    if quick:
+        settings = BemConfig()
+        first = first_steps(settings)
+        return 1, settings.starts * first + settings.max_steps - first
+    mcmc = McmcConfig()
+    return FIRST_END_OF_BURN_IN + FIRST_CHECK * mcmc.thin, mcmc.sweeps
+
+
+def _values(choice: Choice, data: Mapping[str, Any] | None, matrix: Matrix | None) -> Floats:
+    """Return some events in the channels of a run, transformed, float32 [M, D]."""
+    given = {"compensation": choice.settings.compensation} if data is None else data
+    settings = channels.checked([], given)
+    suggested = [name for name, one in zip(choice.names, choice.settings.channels, strict=True) if one.taken]
+    raw = channels.raw_values(choice, given, matrix)
+    transforms = channels.transforms_of(choice, raw, settings.transform)
+    places = [choice.place(name) for name in settings.channels or suggested]
+    values = np.column_stack([channels.applied(transforms[j], raw[:, j]) for j in places])
+    finite = values[np.isfinite(values).all(axis=1)].astype(np.float32)
+    if len(finite) <= finite.shape[1]:
+        raise ConfigError(["the ticked files have too few events for an estimate"])
+    return finite
+
+
+def _short_run(values: Floats, size: int, quick: bool) -> Timed:
+    """Make a short run on events, repeated or cut to a size, and return its times."""
+    stamps = [time.perf_counter()]
+
+    def on_sweep(report: SweepReport) -> None:
+        if report.chain == (0 if quick else McmcConfig().chains - 1):
+            stamps.append(time.perf_counter())
+
+    with TemporaryDirectory(prefix="dpmix-estimate-") as folder:
+        np.save(Path(folder) / "events.npy", values[np.arange(size) % len(values)])
+        run = run_bem if quick else run_mcmc
+        config = Config.model_validate(
+            {
+                "data": {"files": ["events.npy"], "transform": {"default": {"method": "linear"}}},
+                "mcmc": {"burn_in": SWEEPS, "draws": 1, "until": None},
+                "bem": {"starts": 1, "short_steps": None, "max_steps": SWEEPS, "tolerance": 1e-300},
+                "output": {"path": str(Path(folder) / "run.h5")},
+            }
+        )
+        began = time.perf_counter()
+        run(
+            config,
+            base=Path(folder),
+            on_sweep=on_sweep,
+            should_stop=lambda: len(stamps) > SWEEPS or time.perf_counter() - began > SECONDS,
+        )
+        made = open_run(Path(folder) / "run.h5")
+        start, engine = made.profile["start"], str(made.engine["backend"])
+    chains = 1 if quick else McmcConfig().chains
+    later = np.array(stamps[1 + len(stamps) // 2 :] if len(stamps) > 4 else stamps[1:])
+    sweep = float(np.diff(later).mean()) if len(later) > 1 else time.perf_counter() - began
+    return Timed(size, sweep, start / chains, engine)
