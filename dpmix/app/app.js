@@ -101,6 +101,7 @@ function show(view, passing = false) {
   drawTree();
   draw();
   document.documentElement.setAttribute("data-shown", view.revision);
+  if (!passing) showGates().catch(fail);
 }
 
 const element = (name, properties = {}, ...children) => {
@@ -442,6 +443,7 @@ async function open(run) {
     });
   }
   byId("work").hidden = false;
+  await showWorkspaces();
   theme();
   show(opened.view);
 }

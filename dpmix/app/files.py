@@ -18,6 +18,7 @@ from dpmix.system.run_marker import is_run_file
 MOST_FILES = 200
 MOST_BYTES = 50_000_000  # of a file other than FCS: it would be read as a whole
 BINS = 60  # of the event rate
+WORKSPACE = ".wsp"
 OWN_FILES = ("tree.json", "screen-01.csv", "fit.csv")
 """A folder with one of them holds results of dpmix."""
 
@@ -27,14 +28,25 @@ def data_files(folder: Path) -> list[dict[str, Any]]:
     return [_row(folder, path) for path in _paths(folder)]
 
 
+def workspaces(folder: Path) -> list[str]:
+    """Return the FlowJo workspaces of a folder and the folders inside, at most `MOST_FILES`."""
+    found = [path for inner in _folders(folder) for path in sorted(inner.iterdir()) if path.is_file()]
+    inside = [path for path in found if path.suffix.lower() == WORKSPACE and _is_inside(path, folder)]
+    return [str(path.relative_to(folder)) for path in inside[:MOST_FILES]]
+
+
 def _paths(folder: Path) -> list[Path]:
     """Return the data files, at most `MOST_FILES`."""
     found: list[Path] = []
     for inner in _folders(folder):
         files = sorted(path for path in inner.iterdir() if path.suffix.lower() in FOLDER_SUFFIXES)
         found += [path for path in files if path.is_file() and not _is_of_dpmix(path)]
-    inside = [path for path in found if path.resolve().is_relative_to(folder)]
-    return inside[:MOST_FILES]
+    return [path for path in found if _is_inside(path, folder)][:MOST_FILES]
+
+
+def _is_inside(path: Path, folder: Path) -> bool:
+    """Return whether a file lies in a folder, also where it is a link."""
+    return path.resolve().is_relative_to(folder)
 
 
 def _is_of_dpmix(path: Path) -> bool:

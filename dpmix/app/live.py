@@ -70,8 +70,10 @@ class Live:
         Number of draws that was asked for; the run may have fewer.
     votes : list of float64 [K, L] and int64 [K]
         Of each draw, as of `dpmix.populations.find.cast_votes`.
+    rows : int64 [M]
+        Numbers of the events that the pictures show, among those of the run.
     values : float32 [M, D]
-        Events, transformed scale.
+        These events, transformed scale.
     shares : float32 [M, L]
         Memberships of the events in the modes of the mean density.
     """
@@ -81,6 +83,7 @@ class Live:
     path: Path
     n_draws: int
     votes: list[tuple[Array, Ints]]
+    rows: Ints
     values: Floats
     shares: Floats
 
@@ -104,7 +107,7 @@ def open_live(run_file: Path) -> Live:
         shares = forest.memberships_in_modes(engine).astype(np.float32)
         votes = list(cast_votes(forest, forest.shares))
     shown = task.events.scaling.to_transformed(values).astype(np.float32)
-    live = Live(task, forest, path, n_draws, votes, shown, shares)
+    live = Live(task, forest, path, n_draws, votes, rows, shown, shares)
     if earlier is not None:
         decide.decided(forest, earlier)
     return live
@@ -198,7 +201,7 @@ def view(live: Live, decisions: Decisions) -> dict[str, Any]:
         of_modes = np.eye(len(chosen.names))[chosen.modes]
         components = components_of(live.forest, own, ((cast @ of_modes, near) for cast, near in live.votes))
         estimate = shares.argmax(axis=1)
-        population = (live.shares @ of_modes.astype(np.float32)).argmax(axis=1)
+        population = population_of_events(live, chosen)
         reference = reference_of(estimate, partition_by(live.forest, live.forest.cut_draws(chosen.rule)))
     supported = support(live.forest.trees, live.forest.labels, estimate, len(chosen.names))
     run, cut = live.task.run, decisions.actions[-1:]
@@ -214,6 +217,13 @@ def view(live: Live, decisions: Decisions) -> dict[str, Any]:
         "of_events": b64encode(population.astype("<u2").tobytes()).decode(),
         "command": f"dpmix gate {run.path.name} --output gated{by_hand}",
     }
+
+
+def population_of_events(live: Live, chosen: Decided) -> Ints:
+    """Return the most probable population of each event that the pictures show, int64 [M]."""
+    of_modes = np.eye(len(chosen.names), dtype=np.float32)[chosen.modes]
+    population: Ints = (live.shares @ of_modes).argmax(axis=1)
+    return population
 
 
 def _populations(

@@ -18,6 +18,7 @@ FILES = {
     "app.js": "text/javascript; charset=utf-8",
     "channels.js": "text/javascript; charset=utf-8",
     "running.js": "text/javascript; charset=utf-8",
+    "gates.js": "text/javascript; charset=utf-8",
     "bokeh.js": "text/javascript; charset=utf-8",
 }
 """Files of the page and their types."""

@@ -37,7 +37,7 @@ POLICY = (
 )
 ACTIONS = (
     *("files", "channels", "look", "pair", "fit", "estimate", "resume", "progress", "runs", "open"),
-    *("view", "preview", "act", "undo", "export", "commands", "stop"),
+    *("view", "preview", "act", "undo", "workspaces", "compare", "export", "commands", "stop"),
 )
 """Methods of `Workspace` that the page may call."""
 

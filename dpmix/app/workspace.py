@@ -14,9 +14,10 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from dpmix.app import channels, estimate, live, running
+from dpmix.app import channels, estimate, gates, live, running
 from dpmix.app.channels import Choice, Matrix
-from dpmix.app.files import data_files
+from dpmix.app.files import data_files, workspaces
+from dpmix.app.gates import Gated
 from dpmix.app.jobs import Jobs
 from dpmix.app.live import Live
 from dpmix.app.running import Known, Pace
@@ -56,6 +57,7 @@ class Workspace:
         self.jobs = Jobs(self.folder)
         self._lives: dict[Path, tuple[tuple[int, int], Live]] = {}
         self._choice: tuple[Any, Choice] | None = None
+        self._gated: tuple[Any, Gated] | None = None
         self._agreed: Known = {}
         self._pace = Pace()
         self._lock = RLock()
@@ -229,6 +231,16 @@ class Workspace:
             earlier = live.before(decisions)
             return self._stored(one, earlier) | {"undone": decisions.actions[-1].model_dump(mode="json")}
 
+    def workspaces(self) -> list[str]:
+        """Return the FlowJo workspaces of the folder."""
+        return workspaces(self.folder)
+
+    def compare(self, run: str, workspace: str) -> dict[str, Any]:
+        """Return the population of each gate of a FlowJo workspace, after the decisions in the file."""
+        with self._lock:
+            one = self._live(run)
+            return gates.table(one, live.decisions_of(one), self._opened_gates(run, workspace))
+
     def export(self, run: str, output: str, formats: list[str], strategy: bool = False) -> dict[str, Any]:
         """Start `dpmix gate` with the decisions; return the state of the command."""
         path, folder = self.inside(run), self.inside(output)
@@ -270,15 +282,19 @@ class Workspace:
             raise ConfigError(["files: tick at least one"])
         for file in files:
             self._argument(file)
-        paths = [self.inside(file.partition("::")[0]) for file in files]
-        try:
-            key = [(file, path.stat().st_mtime_ns) for file, path in zip(files, paths, strict=True)]
-        except OSError as error:
-            raise ConfigError([f"{error.filename}: cannot be read: {error.strerror}"]) from None
+        key = [(file, _mark(self.inside(file.partition("::")[0]))) for file in files]
         with self._lock:
             if self._choice is None or self._choice[0] != key:
                 self._choice = key, channels.open_choice(files, self.folder)
             return self._choice[1]
+
+    def _opened_gates(self, run: str, workspace: str) -> Gated:
+        """Return the events inside gates; they are applied again if the run or the workspace has changed."""
+        path = self.inside(workspace)
+        key = run, self._lives[self.inside(run)][0], path, _mark(path)
+        if self._gated is None or self._gated[0] != key:
+            self._gated = key, gates.gated(self._live(run), path)
+        return self._gated[1]
 
     def _inside_data(self, data: dict[str, Any]) -> dict[str, Any]:
         """Return the settings of channels; their file of a matrix must lie in the folder."""
@@ -304,12 +320,7 @@ class Workspace:
 
     def _live(self, run: str, again: bool = False) -> Live:
         """Return an open run; `again`: it is opened again if its file has changed."""
-        path = self.inside(run)
-        try:
-            there = path.stat()
-        except OSError as error:
-            raise ConfigError([f"{run}: cannot be read: {error.strerror}"]) from None
-        mark = there.st_mtime_ns, there.st_size
+        path, mark = self.inside(run), _mark(self.inside(run))
         if path not in self._lives or (again and self._lives[path][0] != mark):
             self._check_inputs(path)
             opened = live.open_live(path)
@@ -343,6 +354,21 @@ class Workspace:
         shown = live.view(one, decisions)
         write_decisions(one.path, decisions)
         return shown
+
+
+def _mark(path: Path) -> tuple[int, int]:
+    """Return what changes when a file does.
+
+    Raises
+    ------
+    ConfigError
+        It cannot be read.
+    """
+    try:
+        there = path.stat()
+    except OSError as error:
+        raise ConfigError([f"{path.name}: cannot be read: {error.strerror}"]) from None
+    return there.st_mtime_ns, there.st_size
 
 
 def parsed(action: Mapping[str, Any]) -> Any:

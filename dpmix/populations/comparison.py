@@ -1,7 +1,7 @@
 """Compare populations with gates that a person has drawn: F1 of each gate.
 
-F1 is the harmonic mean of precision (share of the gate in the population) and recall (share of the population
-in the gate): 2 |gate and population| / (|gate| + |population|).
+F1 is the harmonic mean of precision (share of the population's events that are inside the gate) and recall
+(share of the gate's events that are in the population): 2 |gate and population| / (|gate| + |population|).
 
 A gate without gates inside it is matched with one population, and a population with one such gate, so that
 the sum of F1 is the highest (Hungarian method, as in Aghaeepour et al. 2013, Nat. Methods 10:228). A gate
@@ -11,7 +11,9 @@ highest F1: the populations with more than a threshold share of their events ins
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -54,6 +56,18 @@ class Comparison:
         return f_measure(self.overlap, self.populations, np.maximum(self.sizes, 1)[:, None])
 
     @property
+    def precision(self) -> Array:
+        """Share of the events of each population that are inside each gate, float64 [G, P]."""
+        found: Array = self.overlap / np.maximum(self.populations, 1)
+        return found
+
+    @property
+    def recall(self) -> Array:
+        """Share of the events inside each gate that are in each population, float64 [G, P]."""
+        found: Array = self.overlap / np.maximum(self.sizes, 1)[:, None]
+        return found
+
+    @property
     def leaves(self) -> Flags:
         """Gates without gates inside them, bool [G]."""
         return np.array([not any(o.startswith(f"{gate}/") for o in self.gates) for gate in self.gates], bool)
@@ -82,32 +96,67 @@ class Comparison:
         return chosen, scores
 
 
-def compare(
-    events: Events, population: npt.NDArray[np.int32], n_populations: int, gates: ManualGates
-) -> Comparison:
-    """Compare the populations of gated events with the gates of a workspace.
+class GatedSample(NamedTuple):
+    """The events of one sample, and which of them are inside each gate.
+
+    Attributes
+    ----------
+    first, end : int
+        The events, among those that are compared.
+    members : dict of str to bool [end - first]
+        By the name of the gate.
+    """
+
+    first: int
+    end: int
+    members: dict[str, Flags]
+
+
+def gated_samples(events: Events, gates: ManualGates, among: Ints | None = None) -> Iterator[GatedSample]:
+    """Yield the gated events of each sample.
 
     Parameters
     ----------
     events : Events
-    population : int32 [N]
-        Most probable population of each event.
-    n_populations : int
     gates : ManualGates
+    among : int64 [M], optional
+        Numbers of the events to compare, ascending; default: all.
 
     Raises
     ------
     DataError
         A sample is not in the workspace, or a gate cannot be applied.
     """
-    counted: dict[str, Ints] = {}
     for sample, own in enumerate(events.sources):
-        first, end = (int(at) for at in events.sample_starts[sample : sample + 2])
-        rows = events.rows_in_file(sample, first, end)
+        start, stop = (int(at) for at in events.sample_starts[sample : sample + 2])
+        rows = events.rows_in_file(sample, start, stop)
+        first, end = start, stop
+        if among is not None:
+            first, end = np.searchsorted(among, (start, stop)).tolist()
+            rows = rows[among[first:end] - start]
+        yield GatedSample(first, end, {name: flags[rows] for name, flags in gates.members(own).items()})
+
+
+def compare(
+    source: str, samples: Iterable[GatedSample], population: npt.NDArray[np.integer], n_populations: int
+) -> Comparison:
+    """Compare the populations of events with the gates of a workspace.
+
+    Parameters
+    ----------
+    source : str
+        Path of the workspace.
+    samples : iterable of GatedSample
+    population : int [M]
+        Most probable population of each event that is compared.
+    n_populations : int
+    """
+    counted: dict[str, Ints] = {}
+    for first, end, members in samples:
         populations = population[first:end]
         everywhere = np.bincount(populations, minlength=n_populations)
-        for name, members in gates.members(own).items():
-            inside = np.bincount(populations[members[rows]], minlength=n_populations)
-            counted[name] = counted.get(name, 0) + np.stack((inside, everywhere))
+        for name, inside in members.items():
+            shared = np.bincount(populations[inside], minlength=n_populations)
+            counted[name] = counted.get(name, 0) + np.stack((shared, everywhere))
     counts = np.array(list(counted.values()), np.int64).reshape(-1, 2, n_populations)
-    return Comparison(str(gates.path), tuple(counted), counts[:, 0].sum(axis=1), counts[:, 0], counts[:, 1])
+    return Comparison(source, tuple(counted), counts[:, 0].sum(axis=1), counts[:, 0], counts[:, 1])

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from dpmix.errors import ConfigError
 from dpmix.inputs.manual_gates import ManualGates
-from dpmix.populations.comparison import compare
+from dpmix.populations.comparison import compare, gated_samples
 from dpmix.populations.hierarchy import find_hierarchy, unions_of
 from dpmix.populations.result import Gating
 from dpmix.populations.strategy import find_strategies
@@ -125,7 +125,8 @@ class Additions:
         if self.strategy:
             gating = _with_strategies(task, gating, population, folder)
         if self.manual:
-            compared = compare(task.events, population, gating.n_populations, self.manual)
+            samples = gated_samples(task.events, self.manual)
+            compared = compare(str(self.manual.path), samples, population, gating.n_populations)
             tables.write_comparison(folder / COMPARISON, compared, gating.phenotypes)
             gating = replace(gating, comparison=compared)
         if gating.exploration:

@@ -15,10 +15,12 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import Select, WebDriverWait
 from test_page import Browser, browser  # noqa: F401
 from test_server import Server, start
+from workspaces import write_workspace
 
 from dpmix.app.live import revision
 from dpmix.config.load import load_config
 from dpmix.inputs.compensation import read_matrix
+from dpmix.inputs.opening import open_source
 from dpmix.populations.decisions import decisions_path, read_decisions
 
 pytestmark = pytest.mark.slow
@@ -117,6 +119,24 @@ def test_decide_by_keyboard_and_export(page: Page, browser: Browser, study: Path
     assert tree["names"] == ["first <b>", *[""] * (before - 3)]
     assert not page.find("#failed").is_displayed()
     assert [c for c in browser.complaints() if " " in c or not c.startswith("http://127.0.0.1:")] == []
+
+
+def test_manual_gates_follow_the_cut(browser: Browser, server: Server, study: Path) -> None:  # noqa: F811
+    names = {one.marker: one.detector for one in open_source(study / "blood.fcs").details}
+    write_workspace(study / "m<b>.wsp", [study / "blood.fcs"], {"T": {names["CD3"]: (0.62, None)}})
+    page = Page(browser.driver, server, study)
+    assert not page.find("#gates-part").is_displayed()
+    page.find("#workspace").send_keys("m")
+    page.until(lambda: page.find("#gates").text.startswith("T "))
+    before = page.find("#gates").text
+    page.find("#cut").send_keys(Keys.HOME)
+    page.decided("cut")
+    page.until(lambda: page.find("#gates").text != before)
+    assert " 1.00 " in page.find("#gates").text  # recall of the only population
+    page.find("#gates .badge").send_keys(Keys.ENTER)
+    page.until(lambda: "2,500 of 2,500 events" in page.find("#selection").text)
+    assert page.find("#failed").text == ""
+    (study / "m<b>.wsp").unlink()
 
 
 def test_a_box_in_one_plot_selects_in_all(page: Page, browser: Browser) -> None:  # noqa: F811

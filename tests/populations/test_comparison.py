@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dpmix.inputs.events import Events
-from dpmix.populations.comparison import Comparison, compare
+from dpmix.populations.comparison import Comparison, compare, gated_samples
 
 GATES = ("T", "T/CD4", "T/CD8", "B", "none")
 
@@ -25,7 +25,8 @@ def comparison() -> Comparison:
 
 def test_f1_is_the_harmonic_mean_of_precision_and_recall() -> None:
     found = comparison()
-    precision, recall = 60 / 90, 60 / 60
+    precision, recall = 60 / 60, 60 / 90
+    assert (found.precision[1, 0], found.recall[1, 0]) == (precision, recall)
     assert found.f1[1, 0] == pytest.approx(2 * precision * recall / (precision + recall))
     assert found.f1[4].tolist() == [0, 0, 0, 0]
 
@@ -69,8 +70,14 @@ def test_gates_are_counted_over_the_samples_that_have_them() -> None:
         sources=("a", "b"), sample_starts=np.array([0, 3, 5]), rows=np.array([0, 1, 3, 1, 2])
     )
     events.rows_in_file = partial(Events.rows_in_file, events)
-    found = compare(events, np.array([0, 1, 0, 0, 1], np.int32), 2, gates)
+    found = compare("w.wsp", gated_samples(events, gates), np.array([0, 1, 0, 0, 1], np.int32), 2)
     assert found.gates == ("T", "B")
     assert found.sizes.tolist() == [4, 1]
     assert found.overlap.tolist() == [[3, 1], [0, 1]]
     assert found.populations.tolist() == [[3, 2], [2, 1]]
+
+    among = np.array([1, 2, 4])
+    some = compare("w.wsp", gated_samples(events, gates, among), np.array([1, 0, 1], np.int32), 2)
+    assert some.sizes.tolist() == [2, 1]
+    assert some.overlap.tolist() == [[1, 1], [0, 1]]
+    assert some.populations.tolist() == [[1, 2], [1, 1]]
