@@ -115,23 +115,44 @@ function bars(histogram, title, problem = "") {
   return [svg, ends, ...(problem ? [element("div", { className: "problem", textContent: problem })] : [])];
 }
 
-let painted = null;
+function paintDensity(canvas, density, pixels) {
+  const paper = rgb(styled("--paper")), ink = rgb(styled("--mark")), depth = atob(density);
+  canvas.width = canvas.height = pixels;
+  const image = new ImageData(pixels, pixels);
+  for (let i = 0; i < depth.length; i++) {
+    const level = depth.charCodeAt(i) / 255, strength = level ? 0.15 + 0.85 * level : 0;
+    for (let c = 0; c < 3; c++) image.data[4 * i + c] = paper[c] + strength * (ink[c] - paper[c]);
+    image.data[4 * i + 3] = 255;
+  }
+  canvas.getContext("2d").putImageData(image, 0, 0);
+}
+
+let painted = null, grid = null;
 function paint() {
   if (!painted) return;
-  const paper = rgb(styled("--paper")), ink = rgb(styled("--mark")), pixels = painted.pixels;
-  for (const name of ["before", "after"]) {
-    const canvas = byId(`density-${name}`), depth = atob(painted[name]);
-    canvas.width = canvas.height = pixels;
-    const image = new ImageData(pixels, pixels);
-    for (let i = 0; i < depth.length; i++) {
-      const level = depth.charCodeAt(i) / 255, strength = level ? 0.15 + 0.85 * level : 0;
-      for (let c = 0; c < 3; c++) image.data[4 * i + c] = paper[c] + strength * (ink[c] - paper[c]);
-      image.data[4 * i + 3] = 255;
-    }
-    canvas.getContext("2d").putImageData(image, 0, 0);
-  }
+  for (const name of ["before", "after"]) paintDensity(byId(`density-${name}`), painted[name], painted.pixels);
   const [x, y] = painted.ranges.map((ends) => ends.map((end) => end.toPrecision(3)).join(" to "));
   byId("density-axes").textContent = `Across: ${choice.pair[0]}, ${x}. Up: ${choice.pair[1]}, ${y}. Both on the scale after the transform.`;
+  for (const canvas of document.querySelectorAll("#grid canvas")) paintDensity(canvas, grid.densities[canvas.dataset.up - 1][canvas.dataset.across], grid.pixels);
+}
+
+// Row and column of a channel meet in its name; below are the densities with the channels of the other columns.
+function showGrid(found) {
+  grid = found;
+  const names = found.channels, focus = document.activeElement?.dataset?.pair;
+  byId("grid").style.gridTemplateColumns = `repeat(${names.length}, minmax(0, 1fr))`;
+  const cells = names.flatMap((name, up) => names.map((other, across) => {
+    if (across > up) return element("div");
+    if (across === up) return element("div", { className: "own" }, element("strong", { textContent: name }), ...bars(found.histograms[up], `${name} after its transform`).slice(0, 1));
+    const canvas = element("canvas");
+    Object.assign(canvas.dataset, { up, across });
+    const button = element("button", { type: "button", className: "pair", title: `${other} across, ${name} up`, ariaLabel: `show ${other} across, ${name} up`, onclick: () => showPair([other, name]) }, canvas);
+    button.dataset.pair = `${across} ${up}`;
+    return button;
+  }));
+  byId("grid").replaceChildren(...cells);
+  byId("grid-note").textContent = `${found.events.toLocaleString("en")} events, on the scales after the transforms, of the first ${names.length} channels in use. Press a density to see its two channels larger.`;
+  if (focus) document.querySelector(`[data-pair="${focus}"]`)?.focus();
 }
 
 // Settings may change while the server computes: the last ones are always asked for.
@@ -146,8 +167,10 @@ async function refresh() {
       const given = { files: choice.files, ...settings() }, shown = choice.channels;
       const seen = await ask("look", { ...given, name: byId("fit-name").value || "run" }, "computing histograms …");
       const pair = await ask("pair", { ...given, across: choice.pair[0], up: choice.pair[1] });
+      const pairs = await ask("grid", given);
       if (shown !== choice.channels) continue;
       showLook(seen);
+      showGrid(pairs);
       painted = pair;
       paint();
     }
@@ -187,7 +210,7 @@ function showMatrix() {
     ...row.map((value, j) => {
       const label = `share of ${choice.detectors[i]} in ${choice.detectors[j]}`;
       const input = element("input", { type: "number", step: "0.005", className: "cell", value: Number(value.toFixed(4)), ariaLabel: label, disabled: i === j });
-      input.onfocus = () => showCell(choice.detectors[i], choice.detectors[j]);
+      input.onfocus = () => showPair([nameOf(choice.detectors[i]), nameOf(choice.detectors[j])]);
       input.oninput = () => {
         if (input.value === "") return;
         choice.matrix[i][j] = Number(input.value);
@@ -198,9 +221,7 @@ function showMatrix() {
     }))));
 }
 
-// Show the two channels of a cell of the matrix.
-function showCell(from, to) {
-  const pair = [nameOf(from), nameOf(to)];
+function showPair(pair) {
   if (!pair[0] || !pair[1] || pair.join() === choice.pair.join()) return;
   choice.pair = pair;
   [byId("channel-across").value, byId("channel-up").value] = pair;

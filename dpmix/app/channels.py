@@ -38,6 +38,7 @@ from dpmix.populations.decisions import problems_of
 
 BINS = 60  # of a histogram
 PIXELS = 96  # of a density, in each direction
+GRID_CHANNELS, GRID_EVENTS, GRID_PIXELS = 6, 20_000, 64  # at most, of the grid of pairs
 OUTER = 0.001  # share of the events beyond each end of a plot
 
 Matrix = Sequence[Sequence[float]]
@@ -267,10 +268,43 @@ def pair(
     ranges = [_ends(np.concatenate([one[:, axis] for one in both])) for axis in (0, 1)]
     return {
         "ranges": [list(ends) for ends in ranges],
-        "before": _density(both[0], ranges),
-        "after": _density(both[1], ranges),
+        "before": _density(both[0], ranges, PIXELS),
+        "after": _density(both[1], ranges, PIXELS),
         "pixels": PIXELS,
     }
+
+
+def grid(choice: Choice, data: Mapping[str, Any], matrix: Matrix | None) -> dict[str, Any]:
+    """Return the first chosen channels on their transformed scales: histograms, and densities of all pairs.
+
+    Parameters
+    ----------
+    choice, data, matrix
+        As of `raw_values`. The first `GRID_CHANNELS` of the channels of `data` are shown.
+
+    Returns
+    -------
+    dict
+        ``channels``: names. ``histograms``: of each channel. ``densities``: for each channel but the first,
+        its densities with those before it, which are across. ``events``: how many are counted.
+    """
+    given = checked([], data)
+    names = (given.channels or [])[:GRID_CHANNELS]
+    places = [choice.place(name) for name in names]
+    raw = raw_values(choice, data, matrix)
+    transforms = transforms_of(choice, raw, given.transform)
+    rows = np.linspace(0, len(raw) - 1, min(len(raw), GRID_EVENTS)).astype(np.int64)
+    values = [applied(transforms[j], raw[rows, j]) for j in places]
+    ranges = [_ends(column) for column in values]
+    densities = [
+        [
+            _density(np.column_stack([values[a], values[u]]), [ranges[a], ranges[u]], GRID_PIXELS)
+            for a in range(u)
+        ]
+        for u in range(len(names))
+    ]
+    shown = {"histograms": [histogram(column) for column in values], "densities": densities[1:]}
+    return {"channels": names, "events": len(rows), "pixels": GRID_PIXELS} | shown
 
 
 def applied(transform: Transform, raw: Array) -> Array:
@@ -298,10 +332,10 @@ def _ends(values: Array) -> tuple[float, float]:
     return (low, high) if high > low else (low - 0.5, low + 0.5)
 
 
-def _density(values: Array, ranges: Sequence[tuple[float, float]]) -> str:
-    """Return the log density of two columns in base64, uint8 [PIXELS, PIXELS] with the top row first."""
+def _density(values: Array, ranges: Sequence[tuple[float, float]], pixels: int) -> str:
+    """Return the log density of two columns in base64, uint8 [pixels, pixels] with the top row first."""
     finite = values[np.isfinite(values).all(axis=1)]
-    counts = np.histogram2d(finite[:, 1], finite[:, 0], PIXELS, (ranges[1], ranges[0]))[0]
+    counts = np.histogram2d(finite[:, 1], finite[:, 0], pixels, (ranges[1], ranges[0]))[0]
     depth = np.log1p(counts) / np.log1p(max(1.0, counts.max()))
     return base64.b64encode(np.rint(255 * depth[::-1]).astype(np.uint8).tobytes()).decode()
 

@@ -36,7 +36,7 @@ POLICY = (
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 ACTIONS = (
-    *("files", "channels", "look", "pair", "fit", "estimate", "resume", "progress", "runs", "open"),
+    *("files", "channels", "look", "pair", "grid", "fit", "estimate", "resume", "progress", "runs", "open"),
     *("view", "preview", "act", "undo", "workspaces", "compare", "export", "commands", "stop"),
 )
 """Methods of `Workspace` that the page may call."""

@@ -129,6 +129,12 @@ class Workspace:
         """Return the densities of two channels, not compensated and as set; see `fit`."""
         return channels.pair(self._opened_choice(files), self._inside_data(data), matrix, across, up)
 
+    def grid(
+        self, files: list[str], data: dict[str, Any], matrix: list[list[float]] | None = None
+    ) -> dict[str, Any]:
+        """Return the densities of all pairs of the first chosen channels; see `fit`."""
+        return channels.grid(self._opened_choice(files), self._inside_data(data), matrix)
+
     def fit(
         self,
         files: list[str],

@@ -214,6 +214,10 @@ def test_channels_by_keyboard_go_into_the_run(browser: Browser, study: Path, tmp
         script = "return document.getElementById('density-after').toDataURL()"
         return str(page.driver.execute_script(script))
 
+    assert len(page.driver.find_elements(By.CSS_SELECTOR, "#grid canvas")) == 15
+    page.find("[aria-label='show CD4 across, CD25 up']").send_keys(Keys.ENTER)
+    page.until(lambda: page.find("#density-axes").text.startswith("Across: CD4, "))
+    assert "Up: CD25, " in page.find("#density-axes").text
     page.find("[aria-label='use CD14']").send_keys(Keys.SPACE)
     page.until(lambda: "- CD14" not in page.find("#channel-yaml").text)
     before, other = bars("CD4"), bars("CD3")

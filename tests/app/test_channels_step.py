@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dpmix.app import channels
 from dpmix.app.channels import PIXELS, histogram
 from dpmix.app.jobs import Jobs
 from dpmix.app.workspace import Workspace
@@ -94,7 +95,11 @@ def test_a_histogram_is_relative_to_its_highest_bin() -> None:
 
 
 def density(shown: dict[str, Any], name: str) -> Any:
-    return np.frombuffer(base64.b64decode(shown[name]), np.uint8).reshape(PIXELS, PIXELS)
+    return image(shown[name], PIXELS)
+
+
+def image(density: str, pixels: int) -> Any:
+    return np.frombuffer(base64.b64decode(density), np.uint8).reshape(pixels, pixels)
 
 
 def test_a_pair_before_and_after_compensation(workspace: Workspace) -> None:
@@ -112,6 +117,32 @@ def test_a_pair_before_and_after_compensation(workspace: Workspace) -> None:
     assert edited["ranges"][1][0] < shown["ranges"][1][0]  # more is subtracted from PE
     rows = np.nonzero(density(shown, "after"))[0]
     assert 0 <= rows.min() < rows.max() < PIXELS
+
+
+def test_pairs_of_the_first_channels_as_a_grid(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = settings(workspace)
+    assert len(data["channels"]) > 6
+    shown = workspace.grid(FILES, data)
+    assert shown["channels"] == data["channels"][:6]
+    assert shown["events"] == 2_500
+    assert [len(row) for row in shown["densities"]] == [1, 2, 3, 4, 5]
+    seen = {one["name"]: one["after"] for one in workspace.look(FILES, data)["channels"]}
+    assert shown["histograms"] == [seen[name] for name in shown["channels"]]
+    across, up = shown["channels"][1:3]
+    large = density(workspace.pair(FILES, data | {"compensation": "none"}, across, up), "after")
+    small = image(workspace.grid(FILES, data | {"compensation": "none"})["densities"][1][1], 64)
+    places = [np.argwhere(one > 0).mean(axis=0) / len(one) for one in (small, large)]
+    np.testing.assert_allclose(*places, atol=0.03)  # the same picture, with larger pixels
+
+    data["channels"] = ["CD4", "CD3"]
+    two = workspace.grid(FILES, data)
+    assert (two["channels"], [len(row) for row in two["densities"]]) == (["CD4", "CD3"], [1])
+    data["transform"]["CD4"] = {"method": "arcsinh"}
+    assert workspace.grid(FILES, data)["densities"] != two["densities"]
+    monkeypatch.setattr(channels, "GRID_EVENTS", 100)
+    assert workspace.grid(FILES, data)["events"] == 100
+    data["channels"] = ["CD4"]
+    assert workspace.grid(FILES, data)["densities"] == []
 
 
 def test_the_run_has_what_the_page_shows(workspace: Workspace) -> None:
@@ -179,6 +210,7 @@ def look_with(**change: Any) -> Callable[[Workspace], Any]:
         (lambda w: w.look(FILES, settings(w), [[1.0]]), "need 10 rows of 10 numbers"),
         (lambda w: w.look(FILES, settings(w), [[0.0] * 10] * 10), "matrix cannot be inverted"),
         (lambda w: w.pair(FILES, settings(w), "CD3", "CD999"), "channel CD999"),
+        (lambda w: w.grid(FILES, settings(w) | {"channels": ["CD999"]}), "channel CD999"),
         (lambda w: w.fit(FILES, "new", data=settings(w) | {"channels": []}), "channels"),
     ],
 )
