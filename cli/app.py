@@ -16,12 +16,13 @@ import click
 def command(folder: Path, port: int, no_browser: bool) -> None:
     """Start runs in FOLDER and decide about their populations, on a local page.
 
-    The page shows the data files with their event rate, queues, stops and resumes runs, and shows their
-    progress.
+    The page shows the data files with their event rate, channels and compensation, and copies files that are
+    dropped on it into FOLDER. It estimates the time of a run, queues, stops and resumes runs, and shows their
+    traces and the time left.
 
     It shows the tree of a run's populations. Move its cut, and proportions, phenotypes and densities
-    follow. Name, merge, split and colour populations, undo, and select events in one plot to see them in
-    all. Decisions are stored next to the run (run.decisions.json); `dpmix gate --decisions` gives the same
+    follow. Name, merge, split and colour populations, undo, select events in one plot to see them in
+    all, and compare populations with the gates of a FlowJo workspace. Decisions are stored next to the run (run.decisions.json); `dpmix gate --decisions` gives the same
     populations without the page, and the page shows the command.
 
     The server listens on this machine only, under an address that nobody can guess. It reads and writes

@@ -11,12 +11,14 @@ let models = {};
 // ---------------------------------------------------------------------------------------- server
 
 let waiting = 0;
-async function ask(name, given = {}, text = "working …") {
+const ask = (name, given = {}, text = "working …") => post(`do/${name}`, JSON.stringify(given), text);
+
+async function post(path, body, text) {
   waiting += 1;
   byId("busy").textContent = text;
   const shown = setTimeout(() => { byId("busy").hidden = false; }, 150);
   try {
-    const answer = await fetch(`do/${name}`, { method: "POST", body: JSON.stringify(given) });
+    const answer = await fetch(path, { method: "POST", body });
     const { result } = await answer.json();
     if (answer.ok) return result;
     const problem = new Error(result.error);

@@ -8,6 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from dpmix.app.figures import figures
+from dpmix.app.incoming import MOST_BYTES, SUFFIXES
 from dpmix.report.page_data import script_json
 from dpmix.report.palette import PALETTE
 
@@ -19,6 +20,7 @@ FILES = {
     "channels.js": "text/javascript; charset=utf-8",
     "running.js": "text/javascript; charset=utf-8",
     "gates.js": "text/javascript; charset=utf-8",
+    "drop.js": "text/javascript; charset=utf-8",
     "bokeh.js": "text/javascript; charset=utf-8",
 }
 """Files of the page and their types."""
@@ -35,6 +37,8 @@ def html(folder: Path) -> str:
         plots=range(PLOTS),
         figures=script_json(figures(PLOTS)),
         palette=script_json(PALETTE),
+        suffixes=",".join(SUFFIXES),
+        most_bytes=MOST_BYTES,
     )
 
 

@@ -16,13 +16,16 @@ import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pydantic import ValidationError, validate_call
+from tornado.http1connection import HTTP1Connection
 from tornado.httpserver import HTTPServer
-from tornado.web import Application, HTTPError, RequestHandler
+from tornado.web import Application, HTTPError, RequestHandler, stream_request_body
 
 from dpmix.app import page
+from dpmix.app.incoming import MOST_BYTES as MOST_FILE_BYTES
+from dpmix.app.incoming import Incoming
 from dpmix.app.workspace import StaleError, Workspace
 from dpmix.errors import ConfigError, DpmixError, printable
 from dpmix.populations.decisions import problems_of
@@ -30,7 +33,7 @@ from dpmix.populations.decisions import problems_of
 log = logging.getLogger("dpmix")
 
 HOST = "127.0.0.1"
-MOST_BYTES = 1_000_000  # of a request
+MOST_BYTES = 1_000_000  # of a request other than a dropped file
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -73,6 +76,16 @@ class _Handler(RequestHandler):
         text = own if status_code >= 500 else f"{status_code}: open the address that dpmix app has printed"
         self.finish(json.dumps({"result": {"error": text}}))
 
+    async def answer(self, work: Callable[[], Any]) -> None:
+        """Send the result of work in another thread, or its error in one line."""
+        try:
+            found = await self.run(work)
+        except (DpmixError, ValueError) as error:
+            self.set_status(409 if isinstance(error, StaleError) else 400)
+            problems = error.problems if isinstance(error, ConfigError) else [str(error)]
+            found = {"error": "; ".join(map(printable, problems))}
+        self.finish(json.dumps({"result": found}, allow_nan=False))
+
     async def run(self, work: Callable[[], Any]) -> Any:
         """Return the result of work in another thread."""
         return await asyncio.get_running_loop().run_in_executor(self.pool, work)
@@ -103,14 +116,54 @@ class _Action(_Handler):
     async def post(self, token: str, name: str) -> None:
         if name not in ACTIONS:
             raise HTTPError(404)
+        body = self.request.body or b"{}"
+        await self.answer(lambda: called(getattr(self.workspace, name), json.loads(body)))
+
+
+@stream_request_body
+class _Drop(_Handler):
+    """A file for the folder, as the body of a request; it is never held in memory."""
+
+    incoming: Incoming | None = None
+    problem: DpmixError | None = None
+
+    def prepare(self) -> None:
+        super().prepare()
+        if self.request.method != "POST":
+            raise HTTPError(405)
+        size = self.request.headers.get("Content-Length", "")
+        if not size.isdigit() or int(size) > MOST_FILE_BYTES:
+            raise HTTPError(413)
+        cast(HTTP1Connection, self.request.connection).set_max_body_size(MOST_FILE_BYTES)
         try:
-            given = json.loads(self.request.body or b"{}")
-            found = await self.run(lambda: called(getattr(self.workspace, name), given))
-        except (DpmixError, ValueError) as error:
-            self.set_status(409 if isinstance(error, StaleError) else 400)
-            problems = error.problems if isinstance(error, ConfigError) else [str(error)]
-            found = {"error": "; ".join(map(printable, problems))}
-        self.finish(json.dumps({"result": found}, allow_nan=False))
+            self.incoming = self.workspace.receive(self.get_query_argument("name", "", strip=False))
+        except DpmixError as error:
+            self.problem = error  # sent when the body has been read
+
+    async def data_received(self, chunk: bytes) -> None:
+        if self.incoming is None or self.problem is not None:
+            return
+        one = self.incoming
+        try:
+            await self.run(lambda: one.write(chunk))
+        except DpmixError as error:
+            self.problem = error
+
+    async def post(self, token: str) -> None:
+        await self.answer(self.committed)
+
+    def committed(self) -> str:
+        if self.problem is not None:
+            raise self.problem
+        assert self.incoming is not None
+        return self.incoming.commit()
+
+    def on_finish(self) -> None:
+        if self.incoming is not None:
+            self.incoming.discard()
+
+    def on_connection_close(self) -> None:
+        self.on_finish()
 
 
 def called(method: Callable[..., Any], given: Any) -> Any:
@@ -142,6 +195,7 @@ def application(workspace: Workspace, token: str, port: int) -> Application:
         (r"/([^/]+)/file/([\w.-]+)", _File, shared),
         (r"/([^/]+)/values", _Values, shared),
         (r"/([^/]+)/do/(\w+)", _Action, shared),
+        (r"/([^/]+)/drop", _Drop, shared),
         (r"/(.*)", _Handler, shared),
     ]
     return Application(routes, log_function=lambda handler: None)

@@ -18,6 +18,7 @@ from dpmix.app import channels, estimate, gates, live, running
 from dpmix.app.channels import Choice, Matrix
 from dpmix.app.files import data_files, workspaces
 from dpmix.app.gates import Gated
+from dpmix.app.incoming import Incoming
 from dpmix.app.jobs import Jobs
 from dpmix.app.live import Live
 from dpmix.app.running import Known, Pace
@@ -103,6 +104,10 @@ class Workspace:
     def files(self) -> list[dict[str, Any]]:
         """Return the data files of the folder: what each holds, and its event rate."""
         return data_files(self.folder)
+
+    def receive(self, name: str) -> Incoming:
+        """Start a file of the folder that arrives in pieces; the server calls it, not the page."""
+        return Incoming(self.folder, name)
 
     def channels(self, files: list[str]) -> dict[str, Any]:
         """Return the channels of data files, and what `dpmix init` suggests for each and why."""

@@ -190,6 +190,38 @@ def test_from_a_file_to_its_populations(browser: Browser, study: Path, tmp_path:
     server.process.wait(30)
 
 
+DROP = """
+const transfer = new DataTransfer();
+for (const name of arguments[0]) transfer.items.add(new File(["a,b\\n1,2\\n3,5\\n"], name));
+document.body.dispatchEvent(new DragEvent("drop", { dataTransfer: transfer, bubbles: true, cancelable: true }));
+"""
+
+
+def test_dropped_and_chosen_files_come_into_the_folder(
+    browser: Browser,  # noqa: F811
+    study: Path,
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    server = start(folder)
+    page = Page(browser.driver, server, folder)
+    page.until(lambda: page.find("#no-files").is_displayed())
+    page.find("#add").send_keys(str(study / "blood.fcs"))
+    page.until(lambda: page.find("#files .file").get_attribute("value") == "blood.fcs")
+    page.until(lambda: page.find("#files .file").is_selected())
+    assert (folder / "blood.fcs").read_bytes() == (study / "blood.fcs").read_bytes()
+    page.driver.execute_script(DROP, ["table.csv", "notes.exe", "blood.fcs"])
+    page.until(lambda: "notes.exe: dpmix does not read such files" in page.find("#failed").text)
+    assert "blood.fcs: exists already in the folder" in page.find("#failed").text
+    boxes = page.driver.find_elements(By.CSS_SELECTOR, "#files .file")
+    assert [box.get_attribute("value") for box in boxes] == ["blood.fcs", "table.csv"]
+    assert all(box.is_selected() for box in boxes)
+    assert (folder / "table.csv").read_text() == "a,b\n1,2\n3,5\n"
+    server.process.terminate()
+    server.process.wait(30)
+
+
 def test_channels_by_keyboard_go_into_the_run(browser: Browser, study: Path, tmp_path: Path) -> None:  # noqa: F811
     (tmp_path / "blood.fcs").write_bytes((study / "blood.fcs").read_bytes())
     server = start(tmp_path)

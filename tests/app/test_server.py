@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,6 +114,50 @@ def test_a_large_request_is_refused(server: Server) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
     connection.request("POST", f"/{server.token}/do/runs", None, {"Content-Length": "2000000"})
     assert connection.getresponse().status == 400
+
+
+def test_a_dropped_file_is_copied_into_the_folder(tmp_path: Path) -> None:
+    """Also one that is larger than any other request."""
+    one = start(tmp_path)
+    content = "a,b\n" + "1,2\n" * 600_000
+    status, text, _ = one.ask("POST", "drop?name=my%20table.csv", content)
+    assert (status, json.loads(text)["result"]) == (200, "my table.csv")
+    assert (tmp_path / "my table.csv").read_text() == content
+    for name, problem in (
+        ("my%20table.csv", "my table.csv: exists already in the folder"),
+        ("..%2Fa.csv", "need the name of a file, without folders"),
+        ("a.exe", "dpmix does not read such files"),
+        ("", "need the name of a file"),
+    ):
+        status, text, _ = one.ask("POST", f"drop?name={name}", content)
+        assert status == 400
+        assert problem in json.loads(text)["result"]["error"]
+    given: list[dict[str, str]] = [{"Origin": ""}, {"Origin": "http://evil"}, {"Host": "evil.example"}]
+    for own in given:
+        assert one.ask("POST", "drop?name=b.csv", "x", **own)[0] == 403
+    assert one.ask("POST", "drop?name=b.csv", "x", token="wrong")[0] == 403
+    assert one.ask("GET", "drop?name=b.csv")[0] == 405
+    assert one.ask("POST", "drop", "x")[0] == 400
+    assert one.ask("POST", "do/receive", {"name": "b.csv"})[0] == 404
+    assert os.listdir(tmp_path) == ["my table.csv"]
+
+    connection = http.client.HTTPConnection("127.0.0.1", one.port, timeout=20)  # ends in the middle
+    connection.putrequest("POST", f"/{one.token}/drop?name=half.csv")
+    connection.putheader("Origin", f"http://127.0.0.1:{one.port}")
+    connection.putheader("Content-Length", "1000")
+    connection.endheaders(b"a,b\n")
+    while len(os.listdir(tmp_path)) < 2:
+        time.sleep(0.05)
+    connection.close()
+    while len(os.listdir(tmp_path)) > 1:
+        time.sleep(0.05)
+    connection = http.client.HTTPConnection("127.0.0.1", one.port, timeout=20)
+    headers = {"Origin": f"http://127.0.0.1:{one.port}", "Content-Length": "5000000000"}
+    connection.request("POST", f"/{one.token}/drop?name=large.csv", None, headers)
+    assert connection.getresponse().status == 413
+    assert os.listdir(tmp_path) == ["my table.csv"]
+    one.process.terminate()
+    one.process.wait(30)
 
 
 def test_a_killed_server_loses_nothing_and_another_tab_is_told(study: Path, server: Server) -> None:

@@ -1,0 +1,117 @@
+"""Files that are dropped on the page: they arrive complete or not at all, and replace no file."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from stat import S_IMODE
+from tempfile import mkstemp
+
+from dpmix.app.files import WORKSPACE
+from dpmix.errors import ConfigError
+from dpmix.inputs.opening import FOLDER_SUFFIXES
+from dpmix.system.files import writing
+from dpmix.system.own_file import sync
+from dpmix.system.paths import file_name
+
+SUFFIXES = (*FOLDER_SUFFIXES, WORKSPACE)
+MOST_BYTES = 4_000_000_000  # of a file
+MOST_OF_NAME = 200  # bytes
+
+
+class Incoming:
+    """A file that arrives in pieces. It has a hidden temporary name until `commit`.
+
+    Parameters
+    ----------
+    folder : Path
+    name : str
+        Its name in the folder.
+
+    Raises
+    ------
+    ConfigError
+        The name is not that of a file which dpmix reads, or exists already.
+    DataError
+        The folder cannot be written to.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._path = folder / checked_name(name)
+        if os.path.lexists(self._path):
+            raise self._exists()
+        self._n_bytes = 0
+        with writing(self._path):
+            descriptor, temporary = mkstemp(".partial", ".dpmix-", folder)
+        self._file, self._temporary = os.fdopen(descriptor, "wb"), Path(temporary)
+
+    def write(self, data: bytes) -> None:
+        """Add a piece.
+
+        Raises
+        ------
+        ConfigError
+            The file is larger than `MOST_BYTES`.
+        DataError
+            The disk refuses.
+        """
+        self._n_bytes += len(data)
+        if self._n_bytes > MOST_BYTES:
+            most = f"more than {MOST_BYTES / 1e9:g} GB; copy it into the folder yourself"
+            raise ConfigError([f"{self._path.name}: {most}"])
+        with writing(self._path):
+            self._file.write(data)
+
+    def commit(self) -> str:
+        """Give the complete file its name, and return it.
+
+        Raises
+        ------
+        ConfigError
+            The name exists by now.
+        DataError
+            The disk refuses.
+        """
+        with writing(self._path):
+            self._file.flush()
+            sync(self._file.fileno())
+            self._file.close()
+            try:
+                self._path.touch(exist_ok=False)  # takes the name, or fails
+            except FileExistsError:
+                raise self._exists() from None
+            try:
+                self._temporary.chmod(
+                    S_IMODE(self._path.stat().st_mode)
+                )  # that of a temporary file is private
+                os.replace(self._temporary, self._path)
+            except OSError:
+                self._path.unlink(missing_ok=True)
+                raise
+        return self._path.name
+
+    def discard(self) -> None:
+        """Delete what has arrived; nothing after `commit`."""
+        with suppress(OSError):
+            self._file.close()
+            self._temporary.unlink(missing_ok=True)
+
+    def _exists(self) -> ConfigError:
+        return ConfigError([f"{self._path.name}: exists already in the folder; nothing is replaced"])
+
+
+def checked_name(name: str) -> str:
+    """Return the name of a file that dpmix reads.
+
+    Raises
+    ------
+    ConfigError
+        It has a folder, a character that some system forbids, or another suffix.
+    """
+    if not name or name != file_name(name) or name[0] in ".-" or len(name.encode()) > MOST_OF_NAME:
+        problem = 'need the name of a file, without folders and the characters < > : " / \\ | ? *'
+        raise ConfigError([f"{name[:MOST_OF_NAME]!r}: {problem}, that does not begin with . or -"])
+    if Path(name).suffix.lower() not in SUFFIXES:
+        raise ConfigError([f"{name}: dpmix does not read such files; need {', '.join(SUFFIXES)}"])
+    return name
