@@ -21,9 +21,10 @@ def command(folder: Path, port: int, no_browser: bool) -> None:
     traces and the time left.
 
     It shows the tree of a run's populations. Move its cut, and proportions, phenotypes and densities
-    follow. Name, merge, split and colour populations, undo, select events in one plot to see them in
-    all, and compare populations with the gates of a FlowJo workspace. Decisions are stored next to the run (run.decisions.json); `dpmix gate --decisions` gives the same
-    populations without the page, and the page shows the command.
+    follow. Name, merge, split and colour populations, undo, select events in one plot to see them in all, and
+    compare populations with the gates of a FlowJo workspace. Decisions are stored next to the run
+    (run.decisions.json); `dpmix gate --decisions` gives the same populations without the page, and the page
+    shows the command.
 
     The server listens on this machine only, under an address that nobody can guess. It reads and writes
     nothing outside FOLDER, which must also have the data of the run. Ctrl-C ends it.
