@@ -10,6 +10,7 @@ async function addFiles(files) {
     } catch (error) { problems.push(error.message); }
   }
   byId("begin").open = true;
+  byId("added").textContent = added.length ? `Copied: ${added.join(", ")}.` : "";
   const ticked = [...tickedFiles(), ...added];
   await showFiles();
   for (const box of document.querySelectorAll(".file")) box.checked = ticked.includes(box.value) && !box.disabled;
@@ -41,6 +42,7 @@ document.addEventListener("DOMContentLoaded", () => {
     mark(false);
     guarded(() => addFiles(dropped(event.dataTransfer)));
   });
+  byId("choose-files").onclick = () => byId("add").click();
   byId("add").onchange = () => guarded(async () => {
     const files = [...byId("add").files];
     byId("add").value = "";

@@ -193,7 +193,8 @@ def test_from_a_file_to_its_populations(browser: Browser, study: Path, tmp_path:
 DROP = """
 const transfer = new DataTransfer();
 for (const name of arguments[0]) transfer.items.add(new File(["a,b\\n1,2\\n3,5\\n"], name));
-document.body.dispatchEvent(new DragEvent("drop", { dataTransfer: transfer, bubbles: true, cancelable: true }));
+const given = { dataTransfer: transfer, bubbles: true, cancelable: true };
+document.body.dispatchEvent(new DragEvent("drop", given));
 """
 
 
@@ -217,6 +218,7 @@ def test_dropped_and_chosen_files_come_into_the_folder(
     boxes = page.driver.find_elements(By.CSS_SELECTOR, "#files .file")
     assert [box.get_attribute("value") for box in boxes] == ["blood.fcs", "table.csv"]
     assert all(box.is_selected() for box in boxes)
+    assert page.find("#added").text == "Copied: table.csv."
     assert (folder / "table.csv").read_text() == "a,b\n1,2\n3,5\n"
     server.process.terminate()
     server.process.wait(30)
