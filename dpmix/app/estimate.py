@@ -3,15 +3,18 @@
 The short run has the chains, components and channels of the run and makes the same sweeps with the engine of
 this machine. Its events are those that `dpmix.app.channels` reads, repeated where more are needed: the engine
 must have work for all its threads. The seconds of a sweep are a constant plus a term that is proportional to
-the number of events, which two short runs of different size give. With no more events than the larger one
-has, the run has the size of one short run.
+the number of events, which two short runs of different size give. A run of no more events than the larger one
+has needs only one short run, of its own size.
+
+The first sweeps of MCMC take longer than later ones, because all components are occupied. So the short runs
+continue from a run on fewer events, in which most components are empty by then.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -32,8 +35,9 @@ from dpmix.runs.reader import open_run
 from dpmix.runs.until import FIRST_CHECK, FIRST_END_OF_BURN_IN
 from dpmix.system.cores import usable_cores
 
-SWEEPS = 60  # of a short run; the latter half is timed, in which most components of the start are empty
-SECONDS = 8.0  # after which a short run ends early
+WARM_UP, WARM_UP_EVENTS = 60, 20_000  # sweeps, and most events, of the run that timed runs of MCMC continue
+SWEEPS, STEPS = 21, 41  # of a timed run: two rounds of split-merge moves, or the short steps of a start
+SECONDS = 8.0  # after which a timed run ends early
 MOST_EVENTS = 1_000_000
 
 
@@ -61,7 +65,7 @@ class Timed:
 def estimate(
     choice: Choice, data: Mapping[str, Any] | None, matrix: Matrix | None, quick: bool
 ) -> dict[str, Any]:
-    """Return the time of a run on the files of a choice; this takes up to about 20 seconds.
+    """Return the time of a run on the files of a choice; this takes up to half a minute.
 
     Parameters
     ----------
@@ -77,9 +81,10 @@ def estimate(
     """
     began = time.perf_counter()
     values, n_events = _values(choice, data, matrix), sum(source.n_events for source in choice.sources)
-    timed = [_short_run(values, size, quick) for size in sizes(n_events, usable_cores())]
+    with TemporaryDirectory(prefix="dpmix-estimate-") as name:
+        timed = _timed(values, sizes(n_events, usable_cores()), quick, Path(name))
     sweep, (least, most) = seconds_per_sweep(timed, n_events), numbers_of_sweeps(quick)
-    starts = timed[-1].start * (BemConfig().starts if quick else McmcConfig().chains)
+    starts = timed[0].start * (BemConfig().starts if quick else McmcConfig().chains)
     seconds = [starts + sweep * number for number in (least, most)]
     return {
         "seconds": seconds,
@@ -145,35 +150,42 @@ def _values(choice: Choice, data: Mapping[str, Any] | None, matrix: Matrix | Non
     return finite
 
 
-def _short_run(values: Floats, size: int, quick: bool) -> Timed:
-    """Make a short run on events, repeated or cut to a size, and return its times."""
-    stamps = [time.perf_counter()]
+def _timed(values: Floats, events: list[int], quick: bool, folder: Path) -> list[Timed]:
+    """Make short runs on numbers of events in a folder, and return their times."""
+    if quick:
+        return [_short_run(values, size, STEPS, folder, "bem", "kmeans") for size in events]
+    warm_up = _short_run(values, min(events[0], WARM_UP_EVENTS), WARM_UP, folder, "mcmc", "kmeans")
+    timed = [_short_run(values, size, SWEEPS, folder, "mcmc", f"{WARM_UP}.h5") for size in events]
+    return [replace(one, start=warm_up.start) for one in timed]
+
+
+def _short_run(values: Floats, size: int, sweeps: int, folder: Path, kind: str, init: str) -> Timed:
+    """Make a run on events, repeated or cut to a size, and time its sweeps after the first."""
+    np.save(folder / "events.npy", values[np.arange(size) % len(values)])
+    config = Config.model_validate(
+        {
+            "data": {"files": ["events.npy"], "transform": {"default": {"method": "linear"}}},
+            "mcmc": {"burn_in": sweeps - 1, "draws": 1, "until": None, "init": init},
+            "bem": {"starts": 1, "short_steps": None, "max_steps": sweeps, "tolerance": 1e-300},
+            "output": {"path": str(folder / f"{sweeps}.h5")},
+        }
+    )
+    chains = 1 if kind == "bem" else config.mcmc.chains
+    stamps: list[float] = []
 
     def on_sweep(report: SweepReport) -> None:
-        if report.chain == (0 if quick else McmcConfig().chains - 1):
+        if report.chain == chains - 1:
             stamps.append(time.perf_counter())
 
-    with TemporaryDirectory(prefix="dpmix-estimate-") as folder:
-        np.save(Path(folder) / "events.npy", values[np.arange(size) % len(values)])
-        run = run_bem if quick else run_mcmc
-        config = Config.model_validate(
-            {
-                "data": {"files": ["events.npy"], "transform": {"default": {"method": "linear"}}},
-                "mcmc": {"burn_in": SWEEPS, "draws": 1, "until": None},
-                "bem": {"starts": 1, "short_steps": None, "max_steps": SWEEPS, "tolerance": 1e-300},
-                "output": {"path": str(Path(folder) / "run.h5")},
-            }
-        )
-        began = time.perf_counter()
-        run(
-            config,
-            base=Path(folder),
-            on_sweep=on_sweep,
-            should_stop=lambda: len(stamps) > SWEEPS or time.perf_counter() - began > SECONDS,
-        )
-        made = open_run(Path(folder) / "run.h5")
-        start, engine = made.profile["start"], str(made.engine["backend"])
-    chains = 1 if quick else McmcConfig().chains
-    later = np.array(stamps[1 + len(stamps) // 2 :] if len(stamps) > 4 else stamps[1:])
-    sweep = float(np.diff(later).mean()) if len(later) > 1 else time.perf_counter() - began
-    return Timed(size, sweep, start / chains, engine)
+    def takes_long() -> bool:
+        # The warm-up needs a draw, which is its last sweep.
+        return sweeps != WARM_UP and len(stamps) > 2 and time.perf_counter() - began > SECONDS
+
+    began, run = time.perf_counter(), run_bem if kind == "bem" else run_mcmc
+    made = open_run(run(config, base=folder, overwrite=True, on_sweep=on_sweep, should_stop=takes_long).path)
+    return Timed(
+        events=size,
+        sweep=(stamps[-1] - stamps[1]) / max(1, len(stamps) - 2),
+        start=made.profile["start"] / chains,
+        engine=str(made.engine["backend"]),
+    )
