@@ -55,12 +55,14 @@ def test_an_estimate_of_one_short_run(workspace: Workspace, quick: bool) -> None
 def test_an_estimate_of_two_short_runs_with_chosen_channels(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Events are repeated where the short runs need more than are read."""
+    """Events are repeated where the short runs need more than are read; a run that takes long ends early."""
     monkeypatch.setattr(estimate, "sizes", lambda n_events, threads: [3_000, 6_000])
+    monkeypatch.setattr(estimate, "SECONDS", 0.0)
     data = {"channels": ["CD3", "CD4"], "compensation": "auto", "transform": {"CD4": {"method": "arcsinh"}}}
     shown = workspace.estimate(FILES, data=data)
     assert "in 2 channels" in shown["text"]
     assert "by 2 short runs on 3,000 and 6,000 events" in shown["text"]
+    assert workspace.estimate(FILES, quick=True, data=data)["seconds"][1] > 0.0
 
 
 def test_mistakes_are_one_line(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
