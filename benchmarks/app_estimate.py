@@ -3,11 +3,11 @@
     python benchmarks/app_estimate.py [--quick]
 
 The events are a simulated blood sample in ten channels; the runs have the defaults of `dpmix mcmc` and
-`dpmix bem`. The number of sweeps, which mcmc.until decides, is made the same for estimate and run: the fewest,
-150. Of Bayesian EM it is the most, 860 steps; with a tolerance of nearly 0 no start ends early. The estimate is
-made before and after the run, because other work on the machine changes its speed meanwhile. Reading the files
-is not part of the estimate, and its time is left out of that of the run. Takes a quarter of an hour of two
-busy cores; `--quick` takes a minute.
+`dpmix bem`. The number of sweeps, which mcmc.until decides, is made the same for estimate and run: the
+fewest, 150. Of Bayesian EM it is the most, 860 steps; with a tolerance of nearly 0 no start ends early. The
+estimate is made before and after the run, because other work on the machine changes its speed meanwhile.
+Reading the files is not part of the estimate, and its time is left out of that of the run. Takes a quarter of
+an hour of two busy cores; `--quick` takes a minute.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dpmix.app import estimate
+from dpmix.app import channels, estimate
 from dpmix.app.estimate import Timed, numbers_of_sweeps, seconds_per_sweep, sizes
 from dpmix.app.jobs import Jobs
 from dpmix.app.workspace import Workspace
@@ -56,12 +56,13 @@ def test_an_estimate_of_two_short_runs_with_chosen_channels(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Events are repeated where the short runs need more than are read; a run that takes long ends early."""
-    monkeypatch.setattr(estimate, "sizes", lambda n_events, threads: [3_000, 6_000])
+    monkeypatch.setattr(channels, "some_rows", lambda sources: [[(0, 500)]])
+    monkeypatch.setattr(estimate, "sizes", lambda n_events, threads: [1_000, 2_000])
     monkeypatch.setattr(estimate, "SECONDS", 0.0)
     data = {"channels": ["CD3", "CD4"], "compensation": "auto", "transform": {"CD4": {"method": "arcsinh"}}}
     shown = workspace.estimate(FILES, data=data)
     assert "in 2 channels" in shown["text"]
-    assert "by 2 short runs on 3,000 and 6,000 events" in shown["text"]
+    assert "by 2 short runs on 1,000 and 2,000 events" in shown["text"]
     assert workspace.estimate(FILES, quick=True, data=data)["seconds"][1] > 0.0
 
 
