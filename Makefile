@@ -12,7 +12,7 @@ FUZZ_SECONDS ?= 1200
 COG := $(BIN)/cog -r -I benchmarks
 PAGES := README.md docs/tutorial.md docs/benchmarks/*.md docs/explanation/coarsening.md docs/how-to/compare-samples.md docs/how-to/decide-on-a-page.md
 
-.PHONY: help demo test test-all test-gpu faults fuzz sanitize sbc lint warnings cross docs links bench guard bench-cpu bench-drift bench-gpu gpu-kit gpu-rehearsal clean
+.PHONY: help demo test test-all test-gpu faults fuzz sanitize sbc lint warnings cross docs pictures links bench guard bench-cpu bench-drift bench-gpu gpu-kit gpu-rehearsal clean
 
 help:
 	@echo "make demo       simulate a cytometry sample, find its populations, write a report (in demo/gated)"
@@ -22,6 +22,7 @@ help:
 	@echo "make test-gpu   the tests of the CUDA engine on this machine's GPUs"
 	@echo "make lint       ruff, mypy, clang-format, wrong words, and tables in pages that differ from the results"
 	@echo "make docs       the documentation as a site in build/docs; a warning or broken link is an error"
+	@echo "make pictures   the tutorial's pictures of the page of dpmix app; needs Chromium and chromedriver"
 	@echo "make fuzz       fuzz FCS files, configs and run files, FUZZ_SECONDS each (1200)"
 	@echo "make sanitize   the tests of the CPU engine under address, undefined behaviour and thread sanitizers"
 	@echo "make faults     60 kills, power cuts, full disks, too little memory: the table of docs/explanation/validation.md"
@@ -115,6 +116,10 @@ cross: $(VENV)/installed
 docs: $(VENV)/installed
 	$(BIN)/python docs/figures.py
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --fresh-env --quiet -d build/doctrees docs build/docs
+
+# Committed, like those of benchmarks: a change of the page needs them again.
+pictures: $(VENV)/installed
+	$(BIN)/python docs/page_pictures.py
 
 links: $(VENV)/installed
 	$(BIN)/python -m sphinx -b linkcheck --quiet -d build/doctrees docs build/links

@@ -216,9 +216,15 @@ function theme() {
 
 const column = (d) => state.values.subarray(d * state.opened.events, (d + 1) * state.opened.events);
 
+// Values where the plots draw them: those beyond an axis in its last bin.
+function drawn(d) {
+  const [low, high] = state.opened.ranges[d], half = (high - low) / (2 * bins);
+  return column(d).map((value) => Math.max(low + half, Math.min(high - half, value)));
+}
+
 // Mark the events inside a box or a lasso of one plot; all plots then show them.
 function select(k, geometry) {
-  const x = column(Number(byId(`across${k}`).value)), y = column(Number(byId(`up${k}`).value));
+  const x = drawn(Number(byId(`across${k}`).value)), y = drawn(Number(byId(`up${k}`).value));
   const inside = new Uint8Array(x.length);
   if (geometry.type === "rect") {
     const { x0, x1, y0, y1 } = geometry;
@@ -256,7 +262,7 @@ function summary(mark) {
   let all = 0;
   for (let i = 0; i < mark.length; i++) if (mark[i]) { counts[state.population[i]] += 1; all += 1; }
   const parts = counts.map((n, p) => [n, p]).filter(([n]) => n).sort((a, b) => b[0] - a[0]).slice(0, 4);
-  const share = (n, of) => `${((100 * n) / of).toPrecision(3)}%`;
+  const share = (n, of) => `${short((100 * n) / of, 3)}%`;
   return `${all.toLocaleString("en")} of ${mark.length.toLocaleString("en")} events (${share(all, mark.length)}): ` +
     parts.map(([n, p]) => `${titleOf(p)} ${share(n, all)}`).join("; ");
 }
@@ -323,7 +329,8 @@ function drawTree() {
   const highestLevel = Math.max(level, 2 * tree.floor, ...tree.levels.flat());
   figure.height = 70 + 20 * tree.leaves.length;
   figure.y_range.setv({ start: tree.leaves.length - 0.4, end: -0.6 });
-  figure.x_range.setv({ start: 1.3 * highestLevel, end: tree.floor * (tree.floor / highestLevel) ** 0.9 });
+  const start = 1.3 * highestLevel;
+  figure.x_range.setv({ start, end: tree.floor * (tree.floor / start) }); // the right half is for names
   find("brackets").data = { x: tree.levels, y: tree.positions, colour: tree.populations.map(own) };
   const named = new Set();
   const text = tree.leaves.map((leaf) => {
@@ -331,7 +338,7 @@ function drawTree() {
     if (named.has(leaf[0])) return String(leaf[0] + 1);
     named.add(leaf[0]);
     const full = titleOf(leaf[0]);
-    return plain(full.length > 38 ? `${full.slice(0, 37)}…` : full);
+    return plain(full.length > 36 ? `${full.slice(0, 35)}…` : full);
   });
   find("leaves").data = {
     x: tree.leaves.map(() => tree.floor), y: tree.leaves.map((_, at) => at), text,
@@ -379,6 +386,7 @@ async function showRuns() {
   const chosen = byId("run").value || decodeURIComponent(location.hash.slice(1));
   byId("run").replaceChildren(...runs.map((run) => new Option(
     run.error ? `${run.name}: cannot be read` : `${run.name} (${run.chains === 1 ? "" : `${run.chains} chains of `}${run.draws} ${run.draws === 1 ? "draw" : "draws"}${run.complete ? "" : ", not complete"}${run.decided ? ", decided" : ""})`, run.name)));
+  if (!runs.length) byId("run").replaceChildren(new Option("none yet", ""));
   if (runs.some((run) => run.name === chosen)) byId("run").value = chosen;
   return runs;
 }
@@ -436,7 +444,7 @@ async function open(run) {
   byId("about").textContent = `${opened.all_events.toLocaleString("en")} events, ${opened.channels.length} channels, ${opened.draws} ${opened.draws === 1 ? "draw" : "draws"} used`;
   byId("cut").max = opened.most;
   const shown = opened.events < opened.all_events ? `${opened.events.toLocaleString("en")} of the events, evenly spaced` : "all events";
-  byId("note").textContent = `Proportions are weights of the populations in the draws of the run; dpmix gate counts events, which may differ in the last digit. Plots show ${shown}. Support: share of the draws that have the population. To choose a colour, right click on a number, or press c on it. ${opened.warnings.join(" ")}`;
+  byId("note").textContent = `Proportions are weights of the populations in the draws of the run; dpmix gate counts the events of each sample, and its intervals are usually narrower. Plots show ${shown}. Support: share of the draws that have the population. To choose a colour, right click on a number, or press c on it. ${opened.warnings.join(" ")}`;
   const names = opened.channels.map((name, c) => [name, c]);
   for (let k = 0; k < plots; k++) {
     const [a, b] = [(2 * k) % names.length, (2 * k + 1) % names.length];

@@ -7,7 +7,7 @@ const choice = { files: [], channels: null, notes: [], suggested: "", compensati
 const tickedFiles = () => [...document.querySelectorAll(".file:checked")].map((box) => box.value);
 const copied = (value) => JSON.parse(JSON.stringify(value));
 const rounded = (x) => x.toLocaleString("en", { maximumSignificantDigits: 3 });
-const short = (x) => String(Number(x.toPrecision(6)));
+const short = (x, digits = 6) => String(Number(x.toPrecision(digits)));
 
 // The settings as the server takes them; none for files whose channels were not opened.
 function settings() {

@@ -43,6 +43,7 @@ from dpmix.populations.find import (
 from dpmix.populations.forest import Forest
 from dpmix.populations.phenotypes import phenotypes_of, thresholds
 from dpmix.populations.pooling import transformed_draw
+from dpmix.populations.rasters import grid
 from dpmix.populations.result import interval
 from dpmix.populations.support import support
 from dpmix.populations.task import Task, prepare
@@ -53,7 +54,7 @@ from dpmix.report.palette import colour, ink
 
 EVENTS = 50_000
 """Most events that the pictures show, evenly spaced over all events."""
-ENDS = (0.001, 0.999)  # quantiles of the events at the ends of an axis
+ENDS = (0.001, 0.999)  # quantiles of the events; an axis has a margin beyond them, as in the report
 
 
 @dataclass(frozen=True)
@@ -167,14 +168,14 @@ class _Cut:
 def opened(live: Live) -> dict[str, Any]:
     """Return what the page shows of a run and does not depend on decisions."""
     run, events = live.task.run, live.task.events
-    low, high = np.quantile(live.values, ENDS, axis=0)
+    edges = grid(*np.quantile(live.values, ENDS, axis=0))
     levels = live.forest.tree.levels
     return {
         "channels": events.channels,
         "samples": events.samples,
         "events": len(live.values),
         "all_events": len(events.values),
-        "ranges": np.column_stack([low, high]).astype(float).round(5).tolist(),
+        "ranges": edges[:, [0, -1]].round(5).tolist(),
         "draws": len(live.forest.draws),
         "kind": run.kind,
         "most": int((levels > 0.0).sum()) + 1,

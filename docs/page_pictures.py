@@ -1,0 +1,317 @@
+"""Take the pictures of the second half of docs/tutorial.md: the page of `dpmix app` in a browser.
+
+    python docs/page_pictures.py
+
+Simulates the tutorial's sample in a temporary folder, starts `dpmix app` there, does on the page what the
+tutorial says, and writes docs/pictures/page-*.png. Needs Chromium and chromedriver (Debian: chromium,
+chromium-driver) and takes about a minute. Seed and settings are fixed: another run takes the same pictures,
+except for the fonts and the browser of the machine.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from PIL import Image
+from selenium import webdriver
+from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
+from selenium.webdriver import ActionChains, Keys
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.ui import Select, WebDriverWait
+
+from dpmix.app.jobs import PROGRAM
+from dpmix.app.live import revision
+from dpmix.populations.decisions import decisions_path, read_decisions
+
+PICTURES = Path(__file__).parent / "pictures"
+WIDTH, HEIGHT = 1280, 2600  # of the browser's window, high enough that nothing has to be scrolled
+MARGIN = 10  # around what a picture shows
+MOST_BYTES = 150_000  # of a picture
+SECONDS = 300.0  # longest wait
+
+NAMES = {
+    "CD4 naive": "CD3+ CD4+ CD45RA+",
+    "CD4 central memory": "CD3+ CD4+ CD45RA- CCR7+ CD127+",
+    "CD4 effector memory": "CD3+ CD4+ CCR7-",
+    "CD4 regulatory": "CD3+ CD4+ CD25+ CD127-",
+    "CD8 naive": "CD3+ CD8+ CD45RA+ CCR7+",
+    "CD8 central memory": "CD3+ CD8+ CD45RA- CCR7+",
+    "CD8 effector": "CD3+ CD8+ CCR7-",
+    "Double negative T": "CD3+ CD4- CD8- CD56-",
+    "NKT cells": "CD3+ CD4- CD8- CD56+",
+    "NK cells": "CD3- CD56+",
+    "B cells": "CD3- CD19+",
+    "Monocytes": "CD3- CD14+",
+    "Debris": "CD3- CD19- CD14- CD56-",
+}
+"""The table of names in the tutorial: each name, and the markers by which its population is recognised."""
+MERGED = "CD3- CD56+ CD127-", "CD3- CD56+ CD127+"
+"""The markers of two populations of NK cells, CD56 dim and bright, which are merged before they are named."""
+REGULATORY = ("CD127", (0.0, 0.35)), ("CD25", (0.62, 0.84))
+"""A box around regulatory CD4 T cells: channel and ends on both axes, transformed scale."""
+
+
+class Page:
+    """The page in a browser.
+
+    Parameters
+    ----------
+    driver : webdriver.Chrome
+    address : str
+    run : Path
+        File of the run that will be made on the page.
+    pictures : Path
+        Folder for pictures.
+    """
+
+    def __init__(self, driver: webdriver.Chrome, address: str, run: Path, pictures: Path) -> None:
+        self.driver, self.run, self.pictures = driver, run, pictures
+        driver.get(address)
+        self.until(lambda: self.find("html").get_attribute("data-ready") == "true")
+
+    def find(self, selector: str) -> WebElement:
+        return self.driver.find_element(By.CSS_SELECTOR, selector)
+
+    def find_all(self, selector: str) -> list[WebElement]:
+        return self.driver.find_elements(By.CSS_SELECTOR, selector)
+
+    def until(self, done: Callable[[], object]) -> None:
+        """Wait; the page must not report an error."""
+        ignored = (StaleElementReferenceException, NoSuchElementException)  # the page is drawn again
+        WebDriverWait(self.driver, SECONDS, ignored_exceptions=ignored).until(lambda _: done())
+        problem = self.find("#failed").text
+        if problem:
+            raise RuntimeError(f"the page says: {problem}")
+
+    def decide(self, act: Callable[[], object]) -> None:
+        """Do something that is stored as a decision, and wait until it is shown."""
+        before = self.find("html").get_attribute("data-shown")
+
+        def done() -> bool:
+            shown = self.find("html").get_attribute("data-shown")
+            path = decisions_path(self.run)
+            return path.exists() and shown != before and shown == revision(read_decisions(path))
+
+        act()
+        self.until(done)
+
+    def population(self, markers: str) -> WebElement:
+        """Return the row of the only population that has all these markers."""
+        rows = [
+            row
+            for row in self.find_all("#rows tr")
+            if set(markers.split()) <= set(row.find_element(By.CSS_SELECTOR, ".phenotype").text.split())
+        ]
+        if len(rows) != 1:
+            raise RuntimeError(f"{len(rows)} populations are {markers}")
+        return rows[0]
+
+    def name(self, markers: str, name: str) -> None:
+        field = self.population(markers).find_element(By.CSS_SELECTOR, ".name")
+        self.decide(lambda: field.send_keys(name, Keys.ENTER))
+
+    def select_box(self, plot: int, across: tuple[float, float], up: tuple[float, float]) -> None:
+        """Choose the tool for boxes, and draw one; ends are values of the two axes."""
+        corners = self.driver.execute_script(
+            """
+            const model = models[`pair${arguments[0]}`];
+            const view = Bokeh.index.roots.find((one) => one.model === model);
+            const { left, top, width, height } = view.frame.bbox;
+            const place = document.getElementById(`plot-pair${arguments[0]}`).getBoundingClientRect();
+            const share = (value, range) => (value - range.start) / (range.end - range.start);
+            model.toolbar.active_drag = model.toolbar.tools.find((tool) => tool.type === "BoxSelectTool");
+            return [0, 1].map((end) => [
+              place.x + left + width * share(arguments[1][end], model.x_range),
+              place.y + top + height * (1 - share(arguments[2][end], model.y_range)),
+            ].map(Math.round));
+            """,
+            plot,
+            across,
+            up,
+        )
+        chain = ActionChains(self.driver, duration=50)
+        chain.w3c_actions.pointer_action.move_to_location(*corners[0]).click_and_hold()
+        middle = [round((a + b) / 2) for a, b in zip(*corners, strict=True)]
+        chain.w3c_actions.pointer_action.move_to_location(*middle).move_to_location(*corners[1]).release()
+        chain.perform()
+
+    def picture(self, name: str, first: str, *last: str, above: str = "") -> None:
+        """Write a picture of the page from an element to the last of others, in the width of the first.
+
+        Parameters
+        ----------
+        name : str
+        first : str
+        *last : str
+            Selectors; the lowest element of all ends the picture.
+        above : str, optional
+            Of the elements `last`, take only those that end above this one.
+        """
+        self.driver.execute_script("document.activeElement.blur()")
+        ActionChains(self.driver).move_to_element(self.find("h1")).perform()
+        self.until(lambda: not self.find("#busy").is_displayed())
+        start = self.find(first).rect
+        limit = self.find(above).rect["y"] if above else HEIGHT
+        ends = [one.rect["y"] + one.rect["height"] for one in self.find_all(", ".join(last or (first,)))]
+        left, top = (max(0.0, start[side] - MARGIN) for side in ("x", "y"))
+        width = min(start["x"] + start["width"] + MARGIN, WIDTH) - left
+        height = max(end for end in ends if end <= limit) - top
+        place = {"x": left, "y": top, "width": width, "height": height}
+        write_png(self.pictures / f"page-{name}.png", self._still(place))
+
+    def _still(self, place: dict[str, float]) -> bytes:
+        """Return the part of the page as PNG, once it has stopped changing."""
+        before = b""
+        for _ in range(100):
+            found = self.driver.execute_cdp_cmd(
+                "Page.captureScreenshot", {"format": "png", "clip": {**place, "scale": 1}}
+            )
+            now = base64.b64decode(found["data"])
+            if now == before:
+                return now
+            before = now
+            time.sleep(0.3)
+        raise RuntimeError("the page does not stop changing")
+
+
+def write_png(path: Path, taken: bytes) -> None:
+    """Write a picture with 256 colours, which are enough for the page and take a third of the bytes."""
+    picture = Image.open(io.BytesIO(taken)).convert("RGB")
+    picture.quantize(256, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).save(path, optimize=True)
+    size = path.stat().st_size
+    print(f"{path}: {picture.width} x {picture.height}, {size:,} bytes")
+    if size > MOST_BYTES:
+        raise RuntimeError(f"{path}: more than {MOST_BYTES:,} bytes; show less of the page")
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """Start `dpmix app` in a folder, and yield its address."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, "app", str(folder), "--no-browser"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    )
+    try:
+        assert process.stdout is not None
+        yield process.stdout.readline().removeprefix("open ").strip()
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@contextmanager
+def browser() -> Iterator[webdriver.Chrome]:
+    """Start Chromium without a window, and with the same settings everywhere."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    chromedriver = shutil.which("chromedriver")
+    if chromium is None or chromedriver is None:
+        raise RuntimeError("needs chromium and chromedriver (Debian: chromium, chromium-driver)")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for flag in ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--lang=en"):
+        options.add_argument(flag)
+    options.add_argument("--force-color-profile=srgb")
+    driver = webdriver.Chrome(options=options, service=Service(chromedriver))
+    try:
+        window = {"width": WIDTH, "height": HEIGHT, "deviceScaleFactor": 1, "mobile": False}
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", window)
+        light = {"name": "prefers-color-scheme", "value": "light"}
+        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [light]})
+        yield driver
+    finally:
+        driver.quit()
+
+
+def follow(folder: Path, pictures: Path) -> str:
+    """Do what the second half of the tutorial says, from its sample, and take the pictures on the way.
+
+    Parameters
+    ----------
+    folder : Path
+        With the tutorial's sample.fcs. The folder of the page, study, is made here; it then has run.h5, its
+        decisions, and the results in gated.
+    pictures : Path
+
+    Returns
+    -------
+    str
+        Texts of the page that the tutorial shows: progress, selection, and what the commands printed.
+    """
+    study = folder / "study"
+    study.mkdir()
+    shutil.copy(folder / "sample.fcs", study)
+    with served(study) as address, browser() as driver:
+        page = Page(driver, address, study / "run.h5", pictures)
+        return "\n".join([choose_and_run(page), look_and_decide(page), export(page)])
+
+
+def choose_and_run(page: Page) -> str:
+    """From the file through its channels to the run; return its progress."""
+    page.until(lambda: page.find("#files svg.rate"))
+    page.find(".file").click()
+    page.find("#choose").click()
+    page.until(lambda: page.find("html").get_attribute("data-looked"))
+    page.picture("channels", "body", "#channel-rows tr", above="#channel-pair h2:nth-of-type(2)")
+    page.find("#fit button:not([type=button])").click()
+    page.until(lambda: page.find("#jobs strong").text == "done")
+    page.until(lambda: "progress: complete" in page.find("#progress").text)
+    return page.find("#progress").text
+
+
+def look_and_decide(page: Page) -> str:
+    """Move the cut, merge, name and select events; return the line about the selected events."""
+    page.find("#show").click()
+    page.until(lambda: page.find_all("#rows tr"))
+    for part in page.find_all("details[open]"):
+        part.find_element(By.TAG_NAME, "summary").click()
+    page.picture("populations", "#work", "#rows tr", "#pairs > figure")
+
+    page.decide(lambda: page.find("#cut").send_keys(Keys.ARROW_LEFT))
+    page.picture("cut", "#pairs > .whole")
+    page.decide(page.find("#default").click)
+
+    for markers in MERGED:
+        page.population(markers).find_element(By.CSS_SELECTOR, ".tick").click()
+    page.decide(page.find("#merge").click)
+    for name, markers in NAMES.items():
+        page.name(markers, name)
+    page.picture("named", "#columns > section", "#export + p")
+
+    for select, (channel, _) in zip(("across0", "up0"), REGULATORY, strict=True):
+        Select(page.find(f"#{select}")).select_by_visible_text(channel)
+    page.select_box(0, *(ends for _, ends in REGULATORY))
+    page.until(lambda: " of 50,000 events (" in page.find("#selection").text)
+    page.picture("selection", "#pairs", "#pairs > figure:not(.whole)")
+    return page.find("#selection").text
+
+
+def export(page: Page) -> str:
+    """Write the results by the button of the page; return what the command printed."""
+    page.find("#export button").click()
+    page.until(lambda: page.find("#jobs strong").text == "done")
+    return page.find("#jobs pre").text
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        subprocess.run([sys.executable, "-c", PROGRAM, "simulate", "sample.fcs"], cwd=folder, check=True)
+        follow(folder, PICTURES)
+
+
+if __name__ == "__main__":
+    main()
