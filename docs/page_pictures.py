@@ -39,7 +39,7 @@ PICTURES = Path(__file__).parent / "pictures"
 WIDTH, HEIGHT = 1280, 2600  # of the browser's window, high enough that nothing has to be scrolled
 MARGIN = 10  # around what a picture shows
 MOST_BYTES = 150_000  # of a picture
-SECONDS = 300.0  # longest wait
+SECONDS = 300.0  # longest wait; commands of dpmix take seconds, on a busy machine minutes
 
 NAMES = {
     "CD4 naive": "CD3+ CD4+ CD45RA+",
@@ -90,10 +90,13 @@ class Page:
     def until(self, done: Callable[[], object]) -> None:
         """Wait; the page must not report an error."""
         ignored = (StaleElementReferenceException, NoSuchElementException)  # the page is drawn again
-        WebDriverWait(self.driver, SECONDS, ignored_exceptions=ignored).until(lambda _: done())
-        problem = self.find("#failed").text
-        if problem:
-            raise RuntimeError(f"the page says: {problem}")
+
+        def checked(_: object) -> object:
+            if problem := self.find("#failed").text:
+                raise RuntimeError(f"the page says: {problem}")
+            return done()
+
+        WebDriverWait(self.driver, SECONDS, ignored_exceptions=ignored).until(checked)
 
     def decide(self, act: Callable[[], object]) -> None:
         """Do something that is stored as a decision, and wait until it is shown."""
@@ -124,6 +127,7 @@ class Page:
 
     def select_box(self, plot: int, across: tuple[float, float], up: tuple[float, float]) -> None:
         """Choose the tool for boxes, and draw one; ends are values of the two axes."""
+        # Corners, in pixels from the centre of the plot's element.
         corners = self.driver.execute_script(
             """
             const model = models[`pair${arguments[0]}`];
@@ -133,19 +137,20 @@ class Page:
             const share = (value, range) => (value - range.start) / (range.end - range.start);
             model.toolbar.active_drag = model.toolbar.tools.find((tool) => tool.type === "BoxSelectTool");
             return [0, 1].map((end) => [
-              place.x + left + width * share(arguments[1][end], model.x_range),
-              place.y + top + height * (1 - share(arguments[2][end], model.y_range)),
+              left + width * share(arguments[1][end], model.x_range) - place.width / 2,
+              top + height * (1 - share(arguments[2][end], model.y_range)) - place.height / 2,
             ].map(Math.round));
             """,
             plot,
             across,
             up,
         )
-        chain = ActionChains(self.driver, duration=50)
-        chain.w3c_actions.pointer_action.move_to_location(*corners[0]).click_and_hold()
-        middle = [round((a + b) / 2) for a, b in zip(*corners, strict=True)]
-        chain.w3c_actions.pointer_action.move_to_location(*middle).move_to_location(*corners[1]).release()
-        chain.perform()
+        middle = [round((first + last) / 2) for first, last in zip(*corners, strict=True)]
+        element = self.find(f"#plot-pair{plot}")
+        chain = ActionChains(self.driver)
+        chain.move_to_element_with_offset(element, *corners[0]).click_and_hold()
+        chain.move_to_element_with_offset(element, *middle)
+        chain.move_to_element_with_offset(element, *corners[1]).release().perform()
 
     def picture(self, name: str, first: str, *last: str, above: str = "") -> None:
         """Write a picture of the page from an element to the last of others, in the width of the first.
@@ -187,9 +192,13 @@ class Page:
 
 
 def write_png(path: Path, taken: bytes) -> None:
-    """Write a picture with 256 colours, which are enough for the page and take a third of the bytes."""
+    """Write a picture with 256 colours, which take a third of the bytes.
+
+    Colours are chosen to be near all that occur, not the most frequent: small marks keep theirs.
+    """
     picture = Image.open(io.BytesIO(taken)).convert("RGB")
-    picture.quantize(256, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).save(path, optimize=True)
+    fewer = picture.quantize(256, Image.Quantize.MAXCOVERAGE, kmeans=1, dither=Image.Dither.NONE)
+    fewer.save(path, optimize=True)
     size = path.stat().st_size
     print(f"{path}: {picture.width} x {picture.height}, {size:,} bytes")
     if size > MOST_BYTES:

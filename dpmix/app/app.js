@@ -323,14 +323,14 @@ function highest(counts) {
 
 function drawTree() {
   if (!state.view) return;
-  const { tree, populations, level } = state.view;
+  const { tree, populations, level } = state.view, { floor, top } = tree;
   const own = (p) => (p >= 0 ? populations[p].colour : styled("--ink"));
   const figure = models.tree, find = (name) => figure.document.get_model_by_name(name);
-  const highestLevel = Math.max(level, 2 * tree.floor, ...tree.levels.flat());
   figure.height = 70 + 20 * tree.leaves.length;
   figure.y_range.setv({ start: tree.leaves.length - 0.4, end: -0.6 });
-  const start = 1.3 * highestLevel;
-  figure.x_range.setv({ start, end: tree.floor * (tree.floor / start) }); // the right half is for names
+  figure.x_range.setv({ start: top, end: floor * (floor / top) }); // the right half is for names
+  figure.below[0].bounds = [floor, top];
+  figure.below[0].ticker.ticks = tree.ticks;
   find("brackets").data = { x: tree.levels, y: tree.positions, colour: tree.populations.map(own) };
   const named = new Set();
   const text = tree.leaves.map((leaf) => {
@@ -341,7 +341,7 @@ function drawTree() {
     return plain(full.length > 36 ? `${full.slice(0, 35)}…` : full);
   });
   find("leaves").data = {
-    x: tree.leaves.map(() => tree.floor), y: tree.leaves.map((_, at) => at), text,
+    x: tree.leaves.map(() => floor), y: tree.leaves.map((_, at) => at), text,
     colour: tree.leaves.map((leaf) => own(leaf.length > 1 ? -1 : leaf[0])),
   };
   find("cut").location = level;

@@ -45,7 +45,7 @@ def _pair(number: int) -> Any:
 
 def _tree() -> Any:
     """Return the figure of the tree: brackets in the colours of the populations, leaves, and the cut."""
-    from bokeh.models import ColumnDataSource, Range1d
+    from bokeh.models import ColumnDataSource, NumeralTickFormatter, Range1d
     from bokeh.models.annotations import Span
 
     plot = new_plot(
@@ -57,6 +57,8 @@ def _tree() -> Any:
         y_range=Range1d(start=1, end=0),
         tools="save",
     )
+    plot.xaxis.ticker = []  # the script sets them
+    plot.xaxis.formatter = NumeralTickFormatter(format="0.[0000]")
     plot.yaxis.visible = False
     plot.grid.visible = False
     brackets = ColumnDataSource({"x": [], "y": [], "colour": []}, name="brackets")

@@ -49,7 +49,7 @@ from dpmix.populations.support import support
 from dpmix.populations.task import Task, prepare
 from dpmix.populations.tree import Tree
 from dpmix.report.dendrogram import dendrogram
-from dpmix.report.labels import percent
+from dpmix.report.labels import percent, ticks
 from dpmix.report.palette import colour, ink
 
 EVENTS = 50_000
@@ -260,10 +260,14 @@ def _populations(
 def _tree(live: Live, chosen: Decided) -> dict[str, Any]:
     """Return the tree as drawn in the report."""
     tree = live.forest.tree
-    drawn = dendrogram(_Cut(tree, chosen.modes, chosen.rule.level_in(tree), len(chosen.names)))
+    level = chosen.rule.level_in(tree)
+    drawn = dendrogram(_Cut(tree, chosen.modes, level, len(chosen.names)))
+    top = 1.3 * max(float(drawn.levels.max(initial=0.0)), level, 2.0 * drawn.floor)
     return {
         "leaves": [leaf.populations for leaf in drawn.leaves],
         "floor": drawn.floor,
+        "top": top,
+        "ticks": ticks(drawn.floor, top),
         "levels": drawn.levels.tolist(),
         "positions": drawn.positions.tolist(),
         "populations": drawn.populations.tolist(),
