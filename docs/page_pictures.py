@@ -290,7 +290,7 @@ def look_and_decide(page: Page) -> str:
     page.picture("populations", "#work", "#rows tr", "#pairs > figure")
 
     page.decide(lambda: page.find("#cut").send_keys(Keys.ARROW_LEFT))
-    page.picture("cut", "#pairs > .whole")
+    page.picture("cut", "#pairs > figure:has(#plot-tree)")
     page.decide(page.find("#default").click)
 
     for markers in MERGED:
@@ -304,7 +304,7 @@ def look_and_decide(page: Page) -> str:
         Select(page.find(f"#{select}")).select_by_visible_text(channel)
     page.select_box(0, *(ends for _, ends in REGULATORY))
     page.until(lambda: " of 50,000 events (" in page.find("#selection").text)
-    page.picture("selection", "#pairs", "#pairs > figure:not(.whole)")
+    page.picture("selection", "#pairs", "#pairs > figure:not(:has(#plot-tree))")
     return page.find("#selection").text
 
 
