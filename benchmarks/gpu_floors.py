@@ -11,7 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from dpmix.kernels.layout import CHUNK, EXTRAS, SECTIONS, THREADS, Layout
+from dpmix.kernels.layout import CHUNK, EXTRAS, ROWS, SECTIONS, THREADS, Layout
+
+SCREEN = 20
+"""Judgements of a screen of `dpmix explore`."""
 
 UNITS = {
     "float32": "multiply_add_per_second",
@@ -175,6 +178,18 @@ def vecchia(shape: Shape) -> Work:
     return Work(0.0, 0.0, memory, float64=shape.n_events * products)
 
 
+def posterior(shape: Shape) -> Work:
+    """Return the work of a Gaussian process's pass for a screen, with as many judgements as components.
+
+    A difference and a multiply-add or addition for each channel, an exponential, and a column of new rows.
+    """
+    pairs = shape.n_events * shape.n_components
+    events_per_load = 32 * shape.layout.events_per_block // THREADS
+    loads = pairs * (shape.layout.padded_dim + ROWS) / 4 / events_per_load
+    memory = shape.n_events * 4 * (shape.n_channels + 2)
+    return Work(pairs * (2 * shape.n_channels + SCREEN), pairs, memory, loads)
+
+
 KERNELS: dict[str, Callable[[Shape], Work]] = {
     "draw_labels": draw,
     "draw_sorted": draw_sorted,
@@ -195,6 +210,8 @@ KERNELS: dict[str, Callable[[Shape], Work]] = {
     "sample_indicators": sample_indicators,
     "vecchia_threads": vecchia,
     "vecchia_blocks": vecchia,
+    "posterior_gaussian": posterior,
+    "posterior_laplacian": posterior,
 }
 
 

@@ -7,8 +7,8 @@ E step, divides components in pairs and computes memberships. Each launch is tim
 nothing else runs on the device; a short kernel before it hides the time that the host takes to launch. The
 milliseconds of a kernel are the sum over the launches of a pass, and the median over passes. copy_rows,
 which only the hierarchical model needs, is timed in draws of 10 samples. The kernels of the paper, which
-the engine does not use, are timed on one chunk, and those of Vecchia's likelihood on N points with D
-neighbours.
+the engine does not use, are timed on one chunk, those of Vecchia's likelihood on N points with D neighbours,
+and those of `dpmix explore` with K judgements, of which a screen of 20 is new.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 from gpu_device import Output, arguments, context, shapes
-from gpu_floors import Shape
+from gpu_floors import SCREEN, Shape
 from gpu_limits import compiled, milliseconds
 from mixtures import Kind, Parameters, Sample, sample
 
@@ -224,6 +224,30 @@ def time_vecchia(driver: Any, n: int, n_neighbours: int, launches: int) -> dict[
     return found
 
 
+def time_posterior(driver: Any, data: Sample, launches: int) -> dict[str, float]:
+    """Return median milliseconds of both kernels of the pass of a Gaussian process, on all events at once."""
+    from dpmix.engines.cuda_gaussian_process import tables
+
+    (n_events, dim), n = data.events.shape, len(data.now.weights)
+    layout, random = Layout(dim), np.random.default_rng(1)
+    rows = 0.1 * np.tril(random.standard_normal((n, n), dtype=np.float32))[-min(SCREEN, n) :]
+    targets, scales = np.ones(len(rows), np.float32), np.full(dim, 0.5, np.float32)
+    events, change = driver.to_device(data.events), driver.mem_alloc(8 * n_events)
+    major, minor = driver.Context.get_device().compute_capability()
+    module = driver.module_from_buffer(build.cubin("gaussian_process", dim, f"sm_{major}{minor}"))
+    found = {}
+    for laplacian in (False, True):
+        work = tables(data.events[:n], scales, laplacian, rows, targets)
+        sent = [driver.to_device(table) for table in (work.scales, work.packed, work.targets)]
+        numbers = [np.int32(number) for number in (n_events, n, work.n_rows, n_events)]
+        grid, block = (-(-n_events // layout.events_per_block), 1), (THREADS, 1, 1)
+        kernel, inputs = module.get_function(work.kernel), (events, *sent, *numbers, change)
+        found[work.kernel] = milliseconds(
+            driver, lambda f=kernel, i=inputs, g=grid, b=block: f(*i, grid=g, block=b), launches
+        )
+    return found
+
+
 def main() -> None:
     asked = arguments(__doc__)
     output, times = Output(asked.output), 1 if asked.rehearsal else 7
@@ -240,10 +264,10 @@ def main() -> None:
         if kind == "mix":
             with context() as driver:
                 paper = time_paper(driver, data, times)
-                vecchia = time_vecchia(driver, n_events, dim, times)
+                other = time_vecchia(driver, n_events, dim, times) | time_posterior(driver, data, times)
             for name, time in paper.items():
                 append(output, name, kind, shape._replace(n_events=min(n_events, CHUNK)), time)
-            for name, time in vecchia.items():
+            for name, time in other.items():
                 append(output, name, kind, shape, time)
 
 

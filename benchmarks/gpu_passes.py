@@ -10,10 +10,12 @@ from __future__ import annotations
 import sys
 
 import numpy as np
+from gpu_floors import SCREEN
 from gpu_kernels import halved, split_of
 from mixtures import sample
 
 from dpmix.engines.cuda import CudaEngine
+from dpmix.engines.cuda_gaussian_process import CudaGaussianProcess
 from dpmix.kernels.layout import CHUNK
 from dpmix.model.streams import Key
 
@@ -31,6 +33,14 @@ def main() -> None:
         engine.memberships(now, np.arange(n_components) % min(20, n_components), 0, n_events)
     finally:
         engine.close()
+    process = CudaGaussianProcess(data.events, [0])
+    try:
+        points, scales = data.events[:n_components], np.full(dim, 0.5, np.float32)
+        rows = 0.1 * np.tri(n_components, dtype=np.float32)[-min(SCREEN, n_components) :]
+        for laplacian in (False, True):
+            process.change(points, scales, laplacian, rows, np.ones(len(rows), np.float32))
+    finally:
+        process.close()
     print((counts > 0).sum(), "occupied components")
 
 

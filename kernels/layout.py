@@ -34,6 +34,8 @@ EXTRAS = 32
 """Most runs of a chunk after the first one of each component (runs.cuh)."""
 PARTS = 8
 """Blocks that share a chunk's events of a pair in divide.cu."""
+ROWS = 24
+"""Rows of a round of gaussian_process.cu."""
 
 
 class Layout:

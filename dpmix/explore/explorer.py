@@ -7,7 +7,7 @@ import numpy as np
 from dpmix.explore.count import Bools, Found, find, threshold_of
 from dpmix.explore.covariance import SHAPES, first_covariance
 from dpmix.explore.learn import can_learn, learn
-from dpmix.explore.posterior import Posterior
+from dpmix.explore.posterior import Device, Posterior
 from dpmix.explore.screen import FURTHER, SIZE, next_screen
 from dpmix.model.mixture import Array, Floats, Ints
 
@@ -28,6 +28,8 @@ class Explorer:
     seed : int
         Results depend on the events, the judgements in their order, and the seed.
     threads : int, optional
+    device : Device, optional
+        Devices that compute the passes over the events. Default: the CPU.
 
     Attributes
     ----------
@@ -40,14 +42,16 @@ class Explorer:
     posterior : Posterior
     """
 
-    def __init__(self, events: Floats, seed: int = 0, threads: int | None = None) -> None:
-        self._events, self._seed, self._threads = events, seed, threads
+    def __init__(
+        self, events: Floats, seed: int = 0, threads: int | None = None, device: Device | None = None
+    ) -> None:
+        self._events, self._seed, self._threads, self._device = events, seed, threads, device
         self._firsts = [first_covariance(events, seed, shape) for shape in SHAPES]
         self._learned = 0
         self.rows: Ints = np.empty(0, np.int64)
         self.values: Array = np.empty(0)
         self.checks: Bools = np.empty(0, bool)
-        self.posterior = Posterior(events, self._firsts[0], threads)
+        self.posterior = Posterior(events, self._firsts[0], threads, device=device)
 
     def judge(self, rows: Ints, values: Array, checks: Bools | None = None) -> None:
         """Add judgements, float64 [m], of events, int64 [m].
@@ -73,7 +77,7 @@ class Explorer:
         points = np.asarray(self._events[self.rows], np.float64)
         if can_learn(self.values) and len(self.rows) >= GROWTH * self._learned:
             covariance = learn(self._firsts, points, self.values)
-            self.posterior = Posterior(self._events, covariance, self._threads)
+            self.posterior = Posterior(self._events, covariance, self._threads, device=self._device)
             self._learned = len(self.rows)
         known = len(self.posterior.judged.values)
         self.posterior.add(points[known:], self.values[known:])

@@ -9,6 +9,8 @@ N events, D channels, n judgements.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 from scipy.linalg import solve_triangular
 
@@ -72,6 +74,16 @@ class Judged:
         return means, np.maximum(noise - noise**2 * (self.inverse**2).sum(axis=0), 0.0)
 
 
+class Device(Protocol):
+    """Devices that hold the events (`dpmix.engines.cuda_gaussian_process`)."""
+
+    def change(
+        self, points: Floats, scales: Floats, laplacian: bool, rows: Floats, targets: Floats
+    ) -> tuple[Floats, Floats]:
+        """Return what `_cpu.update_posterior` adds to the mean and takes from the variance, float32 [N]."""
+        ...
+
+
 class Posterior:
     """Posterior mean and variance of the signal at all events.
 
@@ -84,6 +96,9 @@ class Posterior:
         Default: the number of cores that the process may use. Results are bit-identical for any number.
     isa : str, optional
         Instruction set of the native code; default: the best one.
+    device : Device, optional
+        Devices that hold the same events, and compute the passes over them. Default: the CPU. The results
+        have the same bits, except on processors without a fused multiply-add.
 
     Attributes
     ----------
@@ -93,9 +108,14 @@ class Posterior:
     """
 
     def __init__(
-        self, events: Floats, covariance: Covariance, threads: int | None = None, isa: str | None = None
+        self,
+        events: Floats,
+        covariance: Covariance,
+        threads: int | None = None,
+        isa: str | None = None,
+        device: Device | None = None,
     ) -> None:
-        self._events, self._covariance = events, covariance
+        self._events, self._covariance, self._device = events, covariance, device
         self._threads = threads or usable_cores()
         self._isa = isa or instruction_sets()[0]
         self.mean: Floats = np.zeros(len(events), np.float32)
@@ -109,18 +129,19 @@ class Posterior:
         self.judged = Judged(self._covariance, points, np.concatenate([self.judged.values, values]))
         if len(points) == before:
             return
-        _cpu.update_posterior(
-            self._events,
+        added = (
             np.ascontiguousarray(points, np.float32),
             self._covariance.scales.astype(np.float32),
             self._covariance.shape == "laplacian",
             np.ascontiguousarray(self._covariance.variance * self.judged.inverse[before:], np.float32),
             self.judged.targets[before:].astype(np.float32),
-            self._isa,
-            self._threads,
-            self.mean,
-            self.variance,
         )
+        if self._device is None:
+            _cpu.update_posterior(self._events, *added, self._isa, self._threads, self.mean, self.variance)
+            return
+        rise, fall = self._device.change(*added)
+        self.mean += rise
+        self.variance -= fall
 
     @property
     def sd(self) -> Floats:

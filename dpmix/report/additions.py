@@ -95,7 +95,7 @@ class Additions:
         from dpmix.explore.judgements import read_judgements
 
         judgements = read_judgements(self.judged, task.events)
-        found = exploration(task.events, judgements, task.config.seed, task.config.engine.threads)
+        found = exploration(task.events, judgements, task.config.seed, task.config.engine, task.backend)
         if found is None:
             raise ConfigError(["--judged: no event is judged as wanted; judge more (dpmix explore)"])
         return found

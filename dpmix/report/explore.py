@@ -112,7 +112,7 @@ def explore(
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     path = _next_screen_path(folder)
-    explorer = explorer_of(task.events, judgements, task.config.seed, task.config.engine.threads)
+    explorer = explorer_of(task.events, judgements, task.config.seed, task.config.engine, task.backend)
     rows, checks = explorer.screen(size, further, among)
     if not len(rows):
         raise DataError("no event is left to judge: all are judged, or outside --within")

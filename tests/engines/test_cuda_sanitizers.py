@@ -11,7 +11,7 @@ from cuda_on_cpu import nvcc, sanitized
 from engine_contract import problem, split_of
 
 from dpmix.kernels.build import FOLDER
-from dpmix.kernels.layout import CHUNK, EXTRAS, MOMENT_THREADS, PARTS, SECTIONS, THREADS, Layout
+from dpmix.kernels.layout import CHUNK, EXTRAS, MOMENT_THREADS, PARTS, ROWS, SECTIONS, THREADS, Layout
 
 BROKEN = Path(nvcc.__file__).with_name("broken.cu")
 X = np.arange(1, 257, dtype=np.float32)
@@ -246,6 +246,24 @@ class Launches:
             for kernel, grid in (("vecchia_threads", 2), ("vecchia_blocks", 3))
         ]
 
+    def gaussian_process(self) -> list[sanitized.Launch]:
+        n_points, n_rows, layout = 70, 30, self.layout
+        rounds = -(-n_rows // ROWS)
+        packed = np.zeros((rounds, n_points, layout.padded_dim + ROWS), np.float32)
+        numbers = [("i", number) for number in (self.n_events, n_points, n_rows, self.n_events)]
+        arrays = [bytes(4 * layout.n_channels), packed.tobytes(), bytes(4 * rounds * ROWS)]
+        arguments = [
+            bytes(4 * layout.n_channels * self.n_events),
+            *arrays,
+            *numbers,
+            bytes(8 * self.n_events),
+        ]
+        grid = (-(-self.n_events // layout.events_per_block), 1)
+        return [
+            sanitized.Launch(f"posterior_{shape}", grid, THREADS, arguments)
+            for shape in ("gaussian", "laplacian")
+        ]
+
     def _by_event(self, kernel: str, arguments: list[Any]) -> sanitized.Launch:
         return sanitized.Launch(kernel, (self.layout.blocks_per_chunk, 1), THREADS, arguments)
 
@@ -281,6 +299,8 @@ def report_on(source: str, n_channels: int, sanitizer: str, folder: Path, edit: 
         ("mvn_log_density", 18),
         ("sample_indicators", 5),
         ("vecchia", 5),
+        ("gaussian_process", 5),
+        ("gaussian_process", 33),
     ],
 )
 def test_sanitizers_pass_every_kernel(source: str, n_channels: int, sanitizer: str, tmp_path: Path) -> None:
@@ -315,6 +335,13 @@ WITHOUT_BARRIER = [
     ("vecchia", "vecchia.cu", "    T::wait();  // before", "    // before"),
     ("vecchia", "vecchia.cu", "    T::wait();\n    const double b", "    const double b"),
     ("vecchia", "vecchia.cu", "sqrt(s.row(j)[j]);\n        T::wait();", "sqrt(s.row(j)[j]);"),
+    (
+        "gaussian_process",
+        "gaussian_process.cu",
+        "        __syncthreads();  // the points before",
+        "// the points",
+    ),
+    ("gaussian_process", "gaussian_process.cu", "    __syncthreads();\n            for (int j", "for (int j"),
 ]
 OUT_OF_BOUNDS = [
     ("mvn_log_density", "mvn_log_density.cu", "i < n_events", "i <= n_events"),
@@ -332,6 +359,10 @@ OUT_OF_BOUNDS = [
     ("accumulate", "accumulate.cu", "i < N_MOMENTS; i += MOMENT", "i < N_MOMENTS + 9; i += MOMENT"),
     ("sample_indicators", "sample_indicators.cu", "i >= n_events", "i > n_events"),
     ("sum_chunks", "sum_chunks.cu", "at >= n_rows", "at > n_rows"),
+    ("gaussian_process", "gaussian_process.cu", "n_events - 1) * N", "n_events) * N"),
+    ("gaussian_process", "gaussian_process.cu", "if (i < n_events) {", "if (i <= n_events) {"),
+    ("gaussian_process", "gaussian_process.cu", "q < count * PACKED_QUADS", "q <= POINTS * PACKED_QUADS"),
+    ("gaussian_process", "gaussian_process.cu", "targets + top + r", "targets + top + r + 1"),
 ]
 
 
