@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from dpmix.cli import explore, main
 from dpmix.config.schema import Config
+from dpmix.engines.cpu import instruction_sets
 from dpmix.explore.screen import FURTHER, SIZE
 from dpmix.runs.bem import run_bem
 
@@ -110,6 +112,46 @@ def test_the_same_judgements_give_the_same_screen(folder: Path, tmp_path: Path) 
         options = [part for file in judged for part in ("--judged", file)]
         dpmix("explore", folder / "run.h5", "--output", tmp_path / output, *options)
     assert (tmp_path / "x/screen-01.csv").read_text() == (tmp_path / "y/screen-01.csv").read_text()
+
+
+def test_cuda_gives_the_results_of_the_cpu(
+    folder: Path, tmp_path: Path, cuda_devices: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of explore and gate: screens, the numbers to stop by, and the events found."""
+    cuda_devices(1)
+    from dpmix.engines.cuda_gaussian_process import CudaGaussianProcess
+
+    used = []
+    plain = CudaGaussianProcess.change
+    monkeypatch.setattr(CudaGaussianProcess, "change", lambda *a: used.append(1) or plain(*a))
+    dpmix("explore", folder / "run.h5", "--output", tmp_path, "--within", "CD34 > 2")
+    judge(tmp_path / "screen-01.csv", folder)
+    judged = "--judged", tmp_path / "screen-01.csv"
+    found = []
+    for backend in ("cpu", "cuda"):
+        output, options = tmp_path / backend, (*judged, "--backend", backend)
+        dpmix("explore", folder / "run.h5", "--output", output, *options)
+        dpmix("gate", folder / "run.h5", "--output", output / "gated", "--format", "csv", *options)
+        assert len(used) == {"cpu": 0, "cuda": 2}[backend]
+        names = "screen-01.csv", "progress.csv", "gated/explored.csv"
+        found.append([(output / name).read_text() for name in names])
+    if instruction_sets()[0] != "v2":  # no fused multiply-add
+        assert found[0] == found[1]
+
+
+def test_a_failed_device_is_one_line(
+    folder: Path, tmp_path: Path, emulated_devices: Callable[..., None]
+) -> None:
+    dpmix("explore", folder / "run.h5", "--output", tmp_path)
+    judge(tmp_path / "screen-01.csv", folder)
+    options = "--output", tmp_path, "--judged", tmp_path / "screen-01.csv", "--backend", "cuda"
+    emulated_devices(fail="0:cuLaunchKernel:1")
+    result = dpmix("explore", folder / "run.h5", *options, code=1)
+    assert "no CUDA device is left" in result.output
+    emulated_devices(0)
+    result = dpmix("explore", folder / "run.h5", *options, code=2)
+    assert "cuda is not available here" in result.output
+    assert not (tmp_path / "screen-02.csv").exists()
 
 
 @pytest.mark.parametrize(
