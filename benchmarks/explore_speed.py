@@ -1,4 +1,4 @@
-"""Measure seconds of a screen of relevance feedback next to SciPy's cdist with NumPy, and errors of float32.
+"""Measure seconds of a screen of relevance feedback next to SciPy's cdist with NumPy.
 
     python benchmarks/explore_speed.py [--quick]
 
@@ -26,7 +26,6 @@ from dpmix.explore.screen import SIZE, next_screen
 
 DIM, BLOCK = 20, 10_000
 SHAPES = [(100_000, 100), (100_000, 500), (1_000_000, 100), (1_000_000, 500)]
-QUANTILES = (0.5, 0.99, 0.9999, 1.0)
 
 
 def shortest(job: Callable[[], Any], times: int = 3) -> float:
@@ -73,21 +72,11 @@ def measure(n_events: int, n: int) -> dict[str, float]:
     result["all rows"] = shortest(lambda: Posterior(events, covariance).add(points, values))
     result["cdist, new rows"] = shortest(lambda: contender(events, posterior.judged, n - SIZE), 1)
     result["cdist, all rows"] = shortest(lambda: contender(events, posterior.judged, 0), 1)
-    if n_events <= 100_000:
-        mean, fall = contender(events, posterior.judged, 0)
-        result |= errors("mean", posterior.mean - mean)
-        result |= errors("sd", posterior.sd - np.sqrt(np.maximum(covariance.variance - fall, 0.0)))
     return {name: float(f"{value:.3g}") for name, value in result.items()}
 
 
-def errors(name: str, difference: np.ndarray) -> dict[str, float]:
-    """Return quantiles of the absolute error of float32 compared with float64."""
-    found = np.quantile(np.abs(difference), QUANTILES)
-    return {f"{name} error {q}": float(value) for q, value in zip(QUANTILES, found, strict=True)}
-
-
 def page() -> str:
-    """Return the tables of docs/benchmarks/explore.md."""
+    """Return the table of docs/benchmarks/explore.md."""
     record = read_results("explore_speed")["results"]
     jobs = ["screen", "all rows", "cdist, new rows", "cdist, all rows"]
     lines = [f"| events | judgements | {' | '.join(jobs)} | all rows: times faster |", "|---" * 7 + "|"]
@@ -95,12 +84,6 @@ def page() -> str:
         times = own["cdist, all rows"] / own["all rows"]
         cells = [f"{own[job]:.2f}" for job in jobs]
         lines.append(f"| {' | '.join([*shape.split(' x '), *cells])} | {times:.0f} |")
-    lines += ["", "| judgements | quantity | median error | 99% | 99.99% | largest |", "|---" * 6 + "|"]
-    for shape, own in record.items():
-        for name in ("mean", "sd"):
-            if f"{name} error 0.5" in own:
-                cells = [f"{own[f'{name} error {q}']:.1e}" for q in QUANTILES]
-                lines.append(f"| {shape.split(' x ')[1]} | {name} | {' | '.join(cells)} |")
     return "\n".join([*lines, "", said("explore_speed", packages=("dpmix", "numpy", "scipy"))])
 
 

@@ -37,7 +37,7 @@ SPARE = 256 << 20
 
 
 class Change(NamedTuple):
-    """What further judgements change at all events.
+    """Changes of mean and variance at all events by further judgements.
 
     Attributes
     ----------

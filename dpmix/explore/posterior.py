@@ -103,7 +103,7 @@ class Posterior:
     Attributes
     ----------
     mean, variance : float32 [N]
-        Within about 1e-5 of float64.
+        Errors of float32: docs/benchmarks/explore.md.
     judged : Judged
     """
 
