@@ -123,7 +123,7 @@ def merge_unsupported(
     left = list(range(shares.shape[1]))
     while len(left) > 1:
         supported = support(trees, labels, shares[:, left].argmax(axis=1), len(left))
-        masses = np.bincount(modes[tree.modes], weights, minlength=shares.shape[1])[left]
+        masses: Array = np.bincount(modes[tree.modes], weights, minlength=shares.shape[1])[left].astype(float)
         missing = needed(n_events * masses) - np.nan_to_num(supported)  # one without points has no support
         if missing.max() < 0.0:
             break
