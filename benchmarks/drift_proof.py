@@ -142,7 +142,7 @@ def measure_coverage(task: tuple[str, int, int]) -> Row:
     starts = block_starts(n_events)
     blocks = summarise((values + signal)[:, None], times, starts)
     found = judge("a", blocks.times, blocks.medians[:, 0] / spread, blocks.errors[:, 0] / spread)
-    usual = _usual_median(n_events // len(blocks.times))
+    usual = usual_median(n_events // len(blocks.times))
     truth = (np.interp(found.times, times, signal) + usual) / spread
     inside = np.abs(found.mean - truth) <= 1.6449 * found.sd
     width = float(np.ptp(signal)) / spread
@@ -164,7 +164,7 @@ def two_populations(random: np.random.Generator, shape: int | tuple[int, int]) -
 
 
 @cache
-def _usual_median(size: int) -> float:
+def usual_median(size: int) -> float:
     """Return the expected median of a block without signal, by simulation.
 
     It differs from the median of the population by a ninth of a block's standard error, which is much for the

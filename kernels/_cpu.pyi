@@ -12,6 +12,8 @@ CHUNK: int
 MAX_CHANNELS: int
 MAX_COMPONENTS: int
 MAX_NEIGHBOURS: int
+MAX_DESIGN: int
+MAX_CANDIDATES: int
 
 def isas() -> list[str]:
     """Return the instruction sets that this processor has, best first."""
@@ -346,6 +348,22 @@ def vecchia(
     Rows 0 to 3: log determinant, y'y, 1'y and 1'1 of the whitened vectors, each with its derivatives.
     Rows 4 to 6: the information in columns 0 to 2.
     """
+
+def predict_locally(
+    times: npt.NDArray[np.float64],  # [n], ascending
+    values: npt.NDArray[np.float64],  # [n], without mean and trend
+    noise: npt.NDArray[np.float64],  # [n]: variances, above 0
+    correlation: int,
+    centres: npt.NDArray[np.float64],  # [2] of the priors of log variance and log range
+    sds: npt.NDArray[np.float64],  # [2]
+    at: npt.NDArray[np.float64],  # [P]
+    threads: int,
+    designs: npt.NDArray[np.int32],  # [P, k], written; k at most n and MAX_DESIGN
+    weights: npt.NDArray[np.float64],  # [P, k], written
+    parameters: npt.NDArray[np.float64],  # [P, 2], written: variance and range
+    variances: npt.NDArray[np.float64],  # [P], written
+) -> None:
+    """Write local designs, their fits and weights; see `dpmix.drift.local`."""
 
 def update_posterior(
     events: npt.NDArray[np.float32],  # [N, D]

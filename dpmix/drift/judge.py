@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy.linalg import block_diag
 
 from dpmix.drift.covariance import Correlation
 from dpmix.drift.fit import Fit, Prior, fit
-from dpmix.drift.likelihood import Device, make_points
+from dpmix.drift.likelihood import Device, Points, make_points
+from dpmix.drift.local import local_posterior
 from dpmix.drift.posterior import posterior
 from dpmix.drift.steps import change_points, keep_steps, noise_sd, without_outliers
 from dpmix.drift.summaries import LIMIT
@@ -87,6 +88,7 @@ def judge(
     correlation: Correlation = "matern32",
     threads: int = 1,
     device: Device | None = None,
+    local: bool = False,
 ) -> Judgement:
     """Judge a channel by its block medians.
 
@@ -103,6 +105,8 @@ def judge(
         In the same units.
     correlation, threads, device
         See `dpmix.drift.covariance`, `dpmix.drift.likelihood`.
+    local : bool
+        Variance and range of the signal depend on time (`dpmix.drift.local`). Default: the same at all times.
     """
     noise = noise_sd(values, errors)
     plain = without_outliers(values, noise)
@@ -114,9 +118,8 @@ def judge(
         level[start:stop] -= np.median(plain[start:stop])
     prior = Prior.weak(float(times[-1] - times[0]), float(np.median(errors)))
     fitted = fit(make_points(times, level, errors), prior, correlation, threads, device)
-    mean, cov = _signal(fitted, times, plain, errors, stretches)
-    sd = np.sqrt(np.diag(cov))
-    low, middle, high = _range(mean, cov)
+    mean, sd, both = _signal(fitted, times, plain, errors, stretches, threads if local else None)
+    low, middle, high = _range(mean, sd, both)
     usual = np.median(mean)
     unsteady = np.abs(mean - usual) - NORMAL_95 * sd > limit
     return Judgement(
@@ -136,27 +139,55 @@ def judge(
 
 
 def _signal(
-    fitted: Fit, times: Array, values: Array, errors: Array, stretches: list[tuple[int, int]]
-) -> tuple[Array, Array]:
-    """Return mean [B] and covariance [B, B] of the signal at the blocks."""
+    fitted: Fit,
+    times: Array,
+    values: Array,
+    errors: Array,
+    stretches: list[tuple[int, int]],
+    local_threads: int | None,
+) -> tuple[Array, Array, float]:
+    """Return mean and standard deviation [B] of the signal at the blocks, and the covariance of its ends.
+
+    The ends are the blocks with the highest and the lowest mean. Those of two stretches are independent.
+    """
     rise_sd = RISE * fitted.covariance.variance**0.5
     slope_sd = rise_sd / max(float(times[-1] - times[0]), 1e-300)
-    means, covs = [], []
+    parts = []
     for start, stop in stretches:
         points = make_points(times[start:stop], values[start:stop], errors[start:stop])
-        mean, cov = posterior(points, fitted, times[start:stop], slope_sd)
-        means.append(mean)
-        covs.append(cov)
-    return np.concatenate(means), block_diag(*covs)
+        parts.append(_posterior(points, fitted, slope_sd, local_threads))
+    mean, sd = (np.concatenate(own) for own in list(zip(*parts, strict=True))[:2])
+    high, low = int(np.argmax(mean)), int(np.argmin(mean))
+    both = 0.0
+    for (start, stop), (_, _, covariance) in zip(stretches, parts, strict=True):
+        if start <= min(high, low) and max(high, low) < stop:
+            both = covariance(high - start, low - start)
+    return mean, sd, both
 
 
-def _range(mean: Array, cov: Array) -> list[float]:
+def _posterior(
+    points: Points, fitted: Fit, slope_sd: float, local_threads: int | None
+) -> tuple[Array, Array, Callable[[int, int], float]]:
+    """Return mean and standard deviation [n] of the signal of a stretch, and the covariance of two blocks."""
+    if local_threads is None:
+        mean, cov = posterior(points, fitted, points.times, slope_sd)
+        return mean, np.sqrt(np.diag(cov)), cov.item
+    found = local_posterior(points, fitted, points.times, slope_sd, threads=local_threads)
+    return found.mean, found.sd, found.covariance
+
+
+def _range(mean: Array, sd: Array, both: float) -> list[float]:
     """Return the 5%, 50% and 95% quantiles of the signal where its mean is highest minus where it is lowest.
 
     Not the largest minus the smallest value of each draw, to which the uncertainty of every block adds.
+
+    Parameters
+    ----------
+    mean, sd : float64 [B]
+    both : float
+        Covariance of the signal at these two blocks.
     """
-    ends = [np.argmax(mean), np.argmin(mean)]
-    (top, both), (_, bottom) = cov[np.ix_(ends, ends)]
-    sd = max(top + bottom - 2.0 * both, 0.0) ** 0.5  # rounding may make it negative
-    quantiles: list[float] = np.maximum(np.ptp(mean) + sd * NORMAL_95 * np.array([-1, 0, 1]), 0.0).tolist()
+    top, bottom = sd[[np.argmax(mean), np.argmin(mean)]] ** 2
+    width = max(top + bottom - 2.0 * both, 0.0) ** 0.5  # rounding may make it negative
+    quantiles: list[float] = np.maximum(np.ptp(mean) + width * NORMAL_95 * np.array([-1, 0, 1]), 0.0).tolist()
     return quantiles

@@ -1,5 +1,6 @@
-// The part of dpmix.kernels._cpu for dpmix.drift: Vecchia's likelihood on NumPy arrays.
+// The part of dpmix.kernels._cpu for dpmix.drift: Vecchia's likelihood and local predictions on NumPy arrays.
 #include "bindings.hpp"
+#include "local.hpp"
 #include "vecchia.hpp"
 
 namespace dpmix {
@@ -35,14 +36,35 @@ void sums(In times, In values, In known, ArrayOf<const std::int32_t, 2> near, in
         for (std::size_t q = 0; q < 3; q++) out(p + 4, q) = found.information[p > q ? p : q][p > q ? q : p];
 }
 
+void local(In times, In values, In noise, int correlation, In centres, In sds, In at, int threads,
+           ArrayOf<std::int32_t, 2> designs, ArrayOf<double, 2> weights, ArrayOf<double, 2> parameters,
+           ArrayOf<double, 1> variances) {
+    const nb::gil_scoped_release released;
+    const LocalInput input{times.shape(0),
+                           times.data(),
+                           values.data(),
+                           noise.data(),
+                           static_cast<Correlation>(correlation),
+                           {centres(0), centres(1)},
+                           {sds(0), sds(1)},
+                           static_cast<int>(designs.shape(1))};
+    predict_locally(input, at.data(), at.shape(0), threads,
+                    {designs.data(), weights.data(), parameters.data(), variances.data()});
+}
+
 }  // namespace
 
 void bind_drift(nb::module_& module) {
     using namespace nb::literals;
     module.attr("MAX_NEIGHBOURS") = MAX_NEIGHBOURS;
+    module.attr("MAX_DESIGN") = MAX_DESIGN;
+    module.attr("MAX_CANDIDATES") = MAX_CANDIDATES;
     module.def("nearest_predecessors", &neighbours, "times"_a, "order"_a, "out"_a.noconvert());
     module.def("vecchia", &sums, "times"_a, "values"_a, "known"_a, "neighbours"_a, "correlation"_a,
                "variance"_a, "range"_a, "nugget"_a, "isa"_a, "threads"_a, "out"_a.noconvert());
+    module.def("predict_locally", &local, "times"_a, "values"_a, "noise"_a, "correlation"_a, "centres"_a,
+               "sds"_a, "at"_a, "threads"_a, "designs"_a.noconvert(), "weights"_a.noconvert(),
+               "parameters"_a.noconvert(), "variances"_a.noconvert());
 }
 
 }  // namespace dpmix
