@@ -38,6 +38,12 @@ import click
     "file cannot be judged.",
 )
 @click.option(
+    "--local",
+    is_flag=True,
+    help="Let variance and range of the signal depend on time, for recordings that are quiet and then "
+    "active. Steps are found as without it.",
+)
+@click.option(
     "--backend",
     type=click.Choice(["auto", "cpu", "cuda"]),
     default="cpu",
@@ -55,6 +61,7 @@ def command(
     by: Literal["time", "event"],
     limit: float,
     fail_above: float | None,
+    local: bool,
     backend: Literal["auto", "cpu", "cuda"],
     threads: int | None,
     overwrite: bool,
@@ -76,13 +83,21 @@ def command(
       dpmix drift sample.fcs
       dpmix drift day1/*.fcs --output drift --fail-above 0.05
       dpmix drift old.fcs --by event
+      dpmix drift unsettled.fcs --local
     """
     from dpmix.report.drift import drift
     from dpmix.runs.display import ProgressDisplay
 
     with ProgressDisplay(quiet):
         found = drift(
-            files, output, by=by, limit=limit, backend=backend, threads=threads, overwrite=overwrite
+            files,
+            output,
+            by=by,
+            limit=limit,
+            local=local,
+            backend=backend,
+            threads=threads,
+            overwrite=overwrite,
         )
     if not quiet:
         lines = [f"{one.name}: {one.sentence}" for one in found.recordings]

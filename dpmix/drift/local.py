@@ -185,7 +185,8 @@ def local_posterior(
     mean = _columns(at, trend.middle) @ trend.coefficients + (weights * values[designs]).sum(axis=1)
     variance = np.maximum(variances, JITTER * parameters[:, 0]) + ((rest @ trend.cov) * rest).sum(axis=1)
     sd = np.sqrt(variance)
-    return LocalPosterior(mean, sd, designs, weights, *parameters.T, rest, points, fit, at, trend)
+    local, ranges = parameters.T
+    return LocalPosterior(mean, sd, designs, weights, local, ranges, rest, points, fit, at, trend)
 
 
 def _columns(times: Array, middle: float) -> Array:

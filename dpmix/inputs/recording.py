@@ -92,6 +92,7 @@ def study(
     limit: float = LIMIT,
     threads: int | None = None,
     device: Device | None = None,
+    local: bool = False,
 ) -> Recording:
     """Study a recording.
 
@@ -107,6 +108,8 @@ def study(
         Default: all cores.
     device : Device, optional
         Fit on this device. Default: the CPU.
+    local : bool
+        Variance and range of the signals depend on time (`dpmix.drift.local`).
 
     Raises
     ------
@@ -127,11 +130,11 @@ def study(
     blocks = _blocks(source, plan, transforms, times)
     tasks = [
         partial(judge, names[k], blocks.times, (blocks.medians[:, k] - centre[k]) / spread[k],
-                blocks.errors[:, k] / spread[k], limit, device=device)
+                blocks.errors[:, k] / spread[k], limit, device=device, local=local)
         for k in usable
     ]  # fmt: skip
     if by == "time":
-        tasks.append(partial(judge_rate, times, device))
+        tasks.append(partial(judge_rate, times, device, local))
     with threadpool_limits(1, "blas"), ThreadPoolExecutor(threads or usable_cores()) as pool:
         channels = list(pool.map(lambda task: task(), tasks))
     bad = [np.repeat(one.unsteady, np.diff(blocks.starts)) for one in channels[: len(usable)]]
@@ -150,7 +153,7 @@ def study(
     )
 
 
-def judge_rate(times: Array, device: Device | None = None) -> Judgement:
+def judge_rate(times: Array, device: Device | None = None, local: bool = False) -> Judgement:
     """Judge the event rate by the counts in bins of time, in units of the usual rate.
 
     The counts k are transformed to 2 sqrt((k + 3/8) / median) - 1, whose standard error is 1 / sqrt(median)
@@ -164,13 +167,15 @@ def judge_rate(times: Array, device: Device | None = None) -> Judgement:
         Ascending.
     device : Device, optional
         Fit on this device. Default: the CPU.
+    local : bool
+        As of `judge`.
     """
     count = int(np.clip(len(times) // BIN_EVENTS, 10, 500))
     edges = np.linspace(times[0], times[-1], count + 1)
     counts = np.histogram(times, edges)[0]
     usual = max(float(np.median(counts)), 1.0)
     values = 2.0 * np.sqrt((counts + 0.375) / usual) - 1.0
-    return judge(RATE, edges[1:], values, np.full(count, usual**-0.5), RATE_LIMIT, device=device)
+    return judge(RATE, edges[1:], values, np.full(count, usual**-0.5), RATE_LIMIT, device=device, local=local)
 
 
 def rate_of(values: Array) -> Array:

@@ -56,6 +56,7 @@ def drift(
     *,
     by: By = "time",
     limit: float = LIMIT,
+    local: bool = False,
     backend: Backend = "cpu",
     threads: int | None = None,
     overwrite: bool = False,
@@ -71,6 +72,8 @@ def drift(
         Judge by the channel of time, or by event number.
     limit : float
         Smallest range of drift that matters, in units of a channel's spread.
+    local : bool
+        Variance and range of the signal depend on time. Default: the same at all times.
     backend : "auto", "cpu" or "cuda"
         Where the signals are fitted. ``auto`` takes CUDA if it is available, otherwise the CPU. The fits
         are the same within rounding.
@@ -92,7 +95,7 @@ def drift(
     with _device(backend) as device:
         for source, figure in zip(open_places(places), figures, strict=True):
             try:
-                found.append((study(source, by, limit, threads, device), figure))
+                found.append((study(source, by, limit, threads, device, local), figure))
             except DataError as error:
                 remedy = "; --by event judges by event number" if isinstance(error, NoTimeError) else ""
                 problems.append(f"{error}{remedy}")

@@ -66,7 +66,7 @@ def test_change_points_are_steps_and_not_drift() -> None:
     assert all(len(one) == 1 and abs(one[0] - 120) <= 2 for one in found)
 
 
-def recording(fault: str, threads: int | None = None) -> Recording:
+def recording(fault: str, threads: int | None = None, local: bool = False) -> Recording:
     """Study two channels of 20,000 events in 100 seconds, the first or the rate with a fault."""
     random = np.random.default_rng(5)
     times = np.sort(random.uniform(0.0, 100.0, N))
@@ -79,7 +79,7 @@ def recording(fault: str, threads: int | None = None) -> Recording:
     }.get(fault, np.zeros(N))
     a, b = random.standard_normal((2, N))
     table = np.column_stack((times, 100.0 + 10.0 * (a + signal), 5.0 * b)).astype(np.float32)
-    return study(source_of_array(Path("made.npy"), table, ["Time", "A", "B"]), threads=threads)
+    return study(source_of_array(Path("made.npy"), table, ["Time", "A", "B"]), threads=threads, local=local)
 
 
 @pytest.mark.parametrize("size", [1, 2])  # blocks that are averaged
@@ -211,6 +211,15 @@ def test_threads_do_not_change_a_bit_of_a_judgement() -> None:
         assert (one.range, one.low, one.high, one.changes) == (many.range, many.low, many.high, many.changes)
 
 
+def test_local_changes_the_signal_of_channels_and_rate_and_not_the_steps() -> None:
+    plain, local = recording("step"), recording("step", local=True)
+    for one, other in zip(plain.channels, local.channels, strict=True):
+        assert one.changes == other.changes
+        assert one.fit == other.fit
+        assert not np.array_equal(one.mean, other.mean)
+    assert tuple(one.verdict for one in local.channels) == ("steps", "steady", "steady")
+
+
 @pytest.mark.parametrize(
     ("times", "problem"),
     [
@@ -281,3 +290,8 @@ def test_command_writes_table_figures_and_page(tmp_path: Path) -> None:
     assert "--fail-above 0.05: step.csv" in failed.output
     assert run(*again, "0.9").exit_code == 0
     assert run(files[2], "--by", "event", "--output", str(tmp_path / "by")).exit_code == 0
+    assert run(files[1], "--local", "--output", str(tmp_path / "local")).exit_code == 0
+    with (tmp_path / "local" / "drift.csv").open() as file:
+        local = list(csv.DictReader(file))
+    assert local[0]["change points"] == rows[0]["change points"]
+    assert local[0]["high"] != rows[0]["high"]
