@@ -190,6 +190,19 @@ def posterior(shape: Shape) -> Work:
     return Work(pairs * (2 * shape.n_channels + SCREEN), pairs, memory, loads)
 
 
+def vecchia_float(shape: Shape) -> Work:
+    """Return the work of the same in float32, with an exponential for each pair of points of a system.
+
+    The differences of times and the sums over points are float64.
+    """
+    size, whole = shape.n_channels + 1, vecchia(shape)
+    exponentials = shape.n_events * size * (size - 1) / 2
+    return Work(whole.float64, exponentials, whole.memory, float64=shape.n_events * (size + VECCHIA_SUMS))
+
+
+VECCHIA_SUMS = 22
+"""Numbers to which a point adds."""
+
 KERNELS: dict[str, Callable[[Shape], Work]] = {
     "draw_labels": draw,
     "draw_sorted": draw_sorted,
@@ -212,6 +225,8 @@ KERNELS: dict[str, Callable[[Shape], Work]] = {
     "vecchia_blocks": vecchia,
     "posterior_gaussian": posterior,
     "posterior_laplacian": posterior,
+    "vecchia_threads_float": vecchia_float,
+    "vecchia_blocks_float": vecchia_float,
 }
 
 

@@ -198,7 +198,7 @@ def time_paper(driver: Any, data: Sample, launches: int) -> dict[str, float]:
 
 
 def time_vecchia(driver: Any, n: int, n_neighbours: int, launches: int) -> dict[str, float]:
-    """Return median milliseconds of both kernels of Vecchia's likelihood of a recording of n points."""
+    """Return median milliseconds of the kernels of Vecchia's likelihood of a recording of n points."""
     from dpmix.engines.cuda_vecchia import BLOCKS, SUMS
     from dpmix.engines.cuda_vecchia import THREADS as BLOCK
 
@@ -208,6 +208,7 @@ def time_vecchia(driver: Any, n: int, n_neighbours: int, launches: int) -> dict[
     major, minor = driver.Context.get_device().compute_capability()
     module = driver.module_from_buffer(build.cubin("vecchia", n_neighbours, f"sm_{major}{minor}"))
     grids = {"vecchia_threads": -(-n // BLOCK), "vecchia_blocks": min(n, BLOCKS)}
+    grids |= {f"{name}_float": grid for name, grid in grids.items()}
     arrays = [
         driver.to_device(array)
         for array in (points.times, points.values, points.errors**2, points.neighbours)

@@ -50,6 +50,13 @@ import click
     show_default=True,
     help="Where the signals are fitted. auto: CUDA if available. The fits are the same within rounding.",
 )
+@click.option(
+    "--precision",
+    type=click.Choice(["single", "double"]),
+    default="double",
+    show_default=True,
+    help="Precision of the fits. single: float32, with CUDA only.",
+)
 @click.option("--threads", type=click.IntRange(1), help="Number of threads. Default: all cores.")
 @click.option("--overwrite", is_flag=True, help="Replace existing files.")
 @click.option("--quiet", is_flag=True, help="Show warnings and errors only.")
@@ -63,6 +70,7 @@ def command(
     fail_above: float | None,
     local: bool,
     backend: Literal["auto", "cpu", "cuda"],
+    precision: Literal["single", "double"],
     threads: int | None,
     overwrite: bool,
     quiet: bool,
@@ -96,6 +104,7 @@ def command(
             limit=limit,
             local=local,
             backend=backend,
+            precision=precision,
             threads=threads,
             overwrite=overwrite,
         )

@@ -11,30 +11,45 @@
 // N_CHANNELS is the number of neighbours in this file. The system of a point is the covariance of the point
 // and its neighbours. Its Cholesky factor is stored by rows, with two more rows for the values and the ones.
 // vecchia_threads has a thread per point, with the system in local memory. vecchia_blocks has a block per
-// point, with the system in shared memory and a row per thread. Both run the same code (Team).
+// point, with the system in shared memory and a row per thread. Both run the same code (Team). The forms with
+// _float have the system in float32; differences of times and sums over points are float64 in all.
 //
 // Launch    vecchia_threads: grid ceil(n / 128), block 128. vecchia_blocks: any grid, block 128; a block takes
-//           the points blockIdx.x, blockIdx.x + gridDim.x, ...
-// Shared    vecchia_threads: 1,024 bytes. vecchia_blocks: the system, 2,040 bytes at D = 14, 21,440 at D = 64.
+//           the points blockIdx.x, blockIdx.x + gridDim.x, ... The forms with _float: the same.
+// Shared    vecchia_threads: 1,024 bytes. vecchia_blocks: the system, 2,040 bytes at D = 14, 21,440 at D = 64;
+//           with _float half of it.
 // Local     vecchia_threads: the system, as large. The sums are in registers.
-// Budget    vecchia_threads, D = 14: registers 80, stack 2256, shared 1,024 bytes; spills 176 bytes.
+// Budget    vecchia_threads, D = 14: registers 80, stack 2272, shared 1,024 bytes; spills 48 bytes.
 //           registers by architecture: sm_75 62, sm_80 56, sm_90 56, sm_120 80.
+// Budget    vecchia_threads_float, D = 14: registers 72, stack 1232, shared 1,024 bytes; spills 28 bytes.
+//           registers by architecture: sm_75 61, sm_80 56, sm_90 56, sm_120 72.
 // Budget    vecchia_blocks, D = 14: registers 80, stack 0, shared 2,040 bytes; no spills.
 //           registers by architecture: sm_75 64, sm_80 40, sm_90 40, sm_120 80.
+// Budget    vecchia_blocks_float, D = 14: registers 80, stack 24, shared 1,020 bytes; spills 20 bytes.
+//           registers by architecture: sm_75 64, sm_80 34, sm_90 34, sm_120 80.
 // Measured  vecchia_threads: not measured.
+// Measured  vecchia_threads_float: not measured.
 // Measured  vecchia_blocks: not measured.
+// Measured  vecchia_blocks_float: not measured.
 // Limits    NEIGHBOURS 1 to 64; n below 2^31.
-// Equals    vecchia of kernels/cpu/vecchia.cpp within rounding.
+// Equals    vecchia of kernels/cpu/vecchia.cpp within rounding; with _float, within the errors of
+//           benchmarks/drift_precision.py.
 // Source    Guinness (2021), Gaussian process learning via Fisher scoring of Vecchia's approximation, Stat.
 //           Comput. 31:25.
 
 constexpr int NEIGHBOURS = N_CHANNELS, SIZE = NEIGHBOURS + 1, THREADS = 128, SUMS = 22;
 
+// Smallest variance of a value given the others before it in the system, as a share of its own variance. Below,
+// float32 has too few digits, and the sums are NaN.
+template <typename Real>
+constexpr Real LEAST = sizeof(Real) == 4 ? 1.0 / 4096.0 : 0.0;
+
+template <typename Real>
 struct System {
-    double times[SIZE], noise[SIZE], w[SIZE], columns[3][SIZE];
-    double factor[(SIZE + 2) * (SIZE + 3) / 2];
-    double dots[12];  // of columns with the values, with the ones, and with each other
-    __device__ double* row(int i) { return factor + i * (i + 1) / 2; }
+    Real times[SIZE], noise[SIZE], w[SIZE], columns[3][SIZE];
+    Real factor[(SIZE + 2) * (SIZE + 3) / 2];
+    Real dots[12];  // of columns with the values, with the ones, and with each other
+    __device__ Real* row(int i) { return factor + i * (i + 1) / 2; }
 };
 
 // The threads that work on one system.
@@ -49,33 +64,36 @@ struct Team {
 
 // The correlation at a distance in units of the range, or its derivative with respect to log range; kinds as
 // in kernels/cpu/vecchia.hpp.
-__device__ double correlation(int kind, double d, bool slope) {
-    if (kind == 0) return (slope ? d : 1.0) * exp(-d);
-    if (kind == 3) return (slope ? d * d : 1.0) * exp(-0.5 * d * d);
-    const double a = (kind == 1 ? 1.7320508075688772 : 2.23606797749979) * d, third = a * a / 3.0;
-    if (kind == 1) return (slope ? a * a : 1.0 + a) * exp(-a);
-    return (slope ? third + third * a : 1.0 + a + third) * exp(-a);
+template <typename Real>
+__device__ Real correlation(int kind, Real d, bool slope) {
+    const Real one = 1.0;
+    if (kind == 0) return (slope ? d : one) * std::exp(-d);
+    if (kind == 3) return (slope ? d * d : one) * std::exp(Real(-0.5) * d * d);
+    const Real a = Real(kind == 1 ? 1.7320508075688772 : 2.23606797749979) * d, third = a * a / Real(3.0);
+    if (kind == 1) return (slope ? a * a : one + a) * std::exp(-a);
+    return (slope ? third + third * a : one + a + third) * std::exp(-a);
 }
 
-__device__ double dot(const double* a, const double* b, int size) {
-    double sum = 0.0;
-    for (int i = 0; i < size; i++) sum = fma(a[i], b[i], sum);
+template <typename Real>
+__device__ Real dot(const Real* a, const Real* b, int size) {
+    Real sum = 0.0;
+    for (int i = 0; i < size; i++) sum = std::fma(a[i], b[i], sum);
     return sum;
 }
 
-template <bool BLOCK>
+template <bool BLOCK, typename Real>
 __device__ void add_point(int point, const double* times, const double* values, const double* known,
-                          const int* neighbours, int kind, double variance, double range, double nugget,
-                          System& s, double (&sums)[SUMS]) {
+                          const int* neighbours, int kind, Real variance, Real range, Real nugget,
+                          System<Real>& s, double (&sums)[SUMS]) {
     using T = Team<BLOCK>;
     const int* own = neighbours + (size_t)point * NEIGHBOURS;
     int last = 0;
     while (last < NEIGHBOURS && own[last] >= 0) last++;
     const int size = last + 1;
-    double *y = s.row(size), *one = s.row(size + 1);
+    Real *y = s.row(size), *one = s.row(size + 1);
     for (int i = T::first(); i < size; i += T::step()) {
         const int place = i < last ? own[i] : point;
-        s.times[i] = (times[place] - times[point]) / range;
+        s.times[i] = Real(times[place] - times[point]) / range;
         s.noise[i] = nugget + known[place];
         y[i] = values[place];
         one[i] = 1.0;
@@ -84,39 +102,40 @@ __device__ void add_point(int point, const double* times, const double* values, 
     T::wait();
     for (int i = T::first(); i < size; i += T::step()) {
         for (int j = 0; j < i; j++)
-            s.row(i)[j] = variance * correlation(kind, fabs(s.times[i] - s.times[j]), false);
+            s.row(i)[j] = variance * correlation(kind, std::fabs(s.times[i] - s.times[j]), false);
         s.row(i)[i] = variance + s.noise[i];
     }
     T::wait();
     for (int j = 0; j < size; j++) {  // L, L^-1 y and L^-1 1
         for (int i = j + T::first(); i < size + 2; i += T::step()) s.row(i)[j] -= dot(s.row(i), s.row(j), j);
         T::wait();
-        const double pivot = sqrt(s.row(j)[j]);
+        const Real rest = s.row(j)[j], least = LEAST<Real> * (variance + s.noise[j]);
+        const Real pivot = rest > least ? std::sqrt(rest) : Real(NAN);
         T::wait();
         for (int i = j + T::first(); i < size + 2; i += T::step())
             s.row(i)[j] = i == j ? pivot : s.row(i)[j] / pivot;
         T::wait();
     }
     for (int k = last; k >= 0; k--) {  // w = L^-T e, with e the last unit vector
-        const double w = s.w[k] / s.row(k)[k];
+        const Real w = s.w[k] / s.row(k)[k];
         T::wait();
         for (int i = T::first(); i <= k; i += T::step()) s.w[i] = i == k ? w : s.w[i] - s.row(k)[i] * w;
         T::wait();
     }
     // columns = L^-1 dA w; that of the variance by A w = L e.
     for (int i = T::first(); i < size; i += T::step()) {
-        double sum = 0.0;
+        Real sum = 0.0;
         for (int j = 0; j < size; j++)
-            sum = fma(correlation(kind, fabs(s.times[i] - s.times[j]), true), s.w[j], sum);
+            sum = std::fma(correlation(kind, std::fabs(s.times[i] - s.times[j]), true), s.w[j], sum);
         s.columns[0][i] = -s.noise[i] * s.w[i];
         s.columns[1][i] = variance * sum;
         s.columns[2][i] = nugget * s.w[i];
     }
     T::wait();
     for (int p = T::first(); p < 3; p += T::step()) {
-        double* column = s.columns[p];
+        Real* column = s.columns[p];
         for (int i = 0; i < size; i++) column[i] = (column[i] - dot(s.row(i), column, i)) / s.row(i)[i];
-        if (p == 0) column[last] += 1.0;
+        if (p == 0) column[last] += Real(1.0);
     }
     T::wait();
     for (int d = T::first(); d < 12; d += T::step()) {
@@ -125,7 +144,7 @@ __device__ void add_point(int point, const double* times, const double* values, 
     }
     T::wait();
     const double b = y[last], x = one[last];
-    const double plain[4] = {2.0 * log(s.row(last)[last]), b * b, x * b, x * x};
+    const double plain[4] = {2.0 * std::log(s.row(last)[last]), b * b, x * b, x * x};
     for (int i = 0; i < 4; i++) sums[4 * i] += plain[i];
     for (int p = 0; p < 3; p++) {
         const double with_y = s.dots[p], with_one = s.dots[3 + p], own_last = s.columns[p][last];
@@ -145,14 +164,16 @@ __device__ void add_point(int point, const double* times, const double* values, 
     const double *__restrict__ times, const double *__restrict__ values, const double *__restrict__ known, \
         const int *__restrict__ neighbours, int n, int kind, double variance, double range, double nugget, \
         double *__restrict__ sums
+#define GIVEN times, values, known, neighbours, n, kind, variance, range, nugget, sums
 
-extern "C" __global__ void __launch_bounds__(THREADS) vecchia_threads(ARGUMENTS) {
-    __shared__ double all[THREADS];
+template <typename Real>
+__device__ void by_threads(ARGUMENTS, double* all) {
     double own[SUMS] = {};
-    System system;
+    System<Real> system;
     const int point = blockIdx.x * THREADS + threadIdx.x;
     if (point < n)
-        add_point<false>(point, times, values, known, neighbours, kind, variance, range, nugget, system, own);
+        add_point<false, Real>(point, times, values, known, neighbours, kind, variance, range, nugget, system,
+                               own);
     for (int i = 0; i < SUMS; i++) {
         all[threadIdx.x] = own[i];
         __syncthreads();
@@ -165,11 +186,32 @@ extern "C" __global__ void __launch_bounds__(THREADS) vecchia_threads(ARGUMENTS)
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) vecchia_blocks(ARGUMENTS) {
-    __shared__ System system;
+template <typename Real>
+__device__ void by_blocks(ARGUMENTS, System<Real>& system) {
     double own[SUMS] = {};
     for (int point = blockIdx.x; point < n; point += gridDim.x)
-        add_point<true>(point, times, values, known, neighbours, kind, variance, range, nugget, system, own);
+        add_point<true, Real>(point, times, values, known, neighbours, kind, variance, range, nugget, system,
+                              own);
     if (threadIdx.x != 0) return;
     for (int i = 0; i < SUMS; i++) sums[(size_t)blockIdx.x * SUMS + i] = own[i];
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) vecchia_threads(ARGUMENTS) {
+    __shared__ double all[THREADS];
+    by_threads<double>(GIVEN, all);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) vecchia_threads_float(ARGUMENTS) {
+    __shared__ double all[THREADS];
+    by_threads<float>(GIVEN, all);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) vecchia_blocks(ARGUMENTS) {
+    __shared__ System<double> system;
+    by_blocks<double>(GIVEN, system);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) vecchia_blocks_float(ARGUMENTS) {
+    __shared__ System<float> system;
+    by_blocks<float>(GIVEN, system);
 }

@@ -9,7 +9,7 @@ in n.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,9 @@ from dpmix.model.mixture import Array, Ints
 
 NEIGHBOURS = 30
 """As in GpGp, the package of Guinness."""
+
+Precision = Literal["single", "double"]
+"""Of the sums of a device."""
 
 MAX_NEIGHBOURS: int = _cpu.MAX_NEIGHBOURS
 

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pycuda.driver as driver
 
+from dpmix.drift.likelihood import Precision
 from dpmix.engines.cuda_device_kernels import load
 from dpmix.engines.cuda_devices import chosen
 from dpmix.engines.cuda_messages import failure
@@ -38,6 +39,10 @@ class CudaSums:
     Parameters
     ----------
     device : int
+    precision : "single" or "double"
+        Of the system of a point: its covariances, Cholesky factor and solutions. Differences of times and
+        sums over points are float64 in both. The error of float32 is measured by
+        benchmarks/drift_precision.py.
 
     Raises
     ------
@@ -45,8 +50,9 @@ class CudaSums:
         The device does not exist or cannot be used.
     """
 
-    def __init__(self, device: int = 0) -> None:
+    def __init__(self, device: int = 0, precision: Precision = "double") -> None:
         self._info = chosen([device])[0]
+        self.precision = precision
         self._turn = threading.Lock()
         self._modules: dict[int, Any] = {}
         try:
@@ -69,7 +75,6 @@ class CudaSums:
         neighbours: npt.NDArray[np.int32],
         kind: int,
         parameters: tuple[float, float, float],
-        kernel: str | None = None,
     ) -> Array:
         """Return the sums as `_cpu.vecchia` writes them, float64 [7, 4].
 
@@ -82,8 +87,6 @@ class CudaSums:
             Number of the correlation in `dpmix.drift.covariance.CORRELATIONS`.
         parameters : tuple of float
             Variance, range and nugget.
-        kernel : str, optional
-            Default: `variant`.
 
         Raises
         ------
@@ -91,16 +94,20 @@ class CudaSums:
             The device fails.
         """
         n, m = neighbours.shape
-        name = variant(n, m) if kernel is None else kernel
+        name = variant(n, m)
         grid = -(-n // THREADS) if name == "vecchia_threads" else min(n, BLOCKS)
         parts = np.empty((grid, SUMS))
+        centre = 0.0
+        if self.precision == "single":
+            name += "_float"
+            centre = float(values.mean())  # a common level would take digits of float32
         with self._turn:
             self._context.push()
             try:
                 if m not in self._modules:
                     self._modules[m] = load(build.cubin("vecchia", m, self._info.architecture))
                 self._modules[m].get_function(name)(
-                    *(driver.In(array) for array in (times, values, known, neighbours)),
+                    *(driver.In(array) for array in (times, values - centre, known, neighbours)),
                     *(np.int32(n), np.int32(kind), *(np.float64(one) for one in parameters)),
                     driver.Out(parts),
                     grid=(grid, 1),
@@ -111,8 +118,15 @@ class CudaSums:
             finally:
                 driver.Context.pop()
         total = parts.sum(0)
+        if self.precision == "single" and not np.isfinite(total).all():
+            raise DpmixError(
+                "the errors of the values are too small, compared with the signal, for float32 "
+                "(variance {:.3g}, range {:.3g}, nugget {:.3g}): use --precision double".format(*parameters)
+            )
         out = np.zeros((7, 4))
         out[:4] = total[:16].reshape(4, 4)
+        out[1] += centre * (2.0 * out[2] + centre * out[3])  # yy, then xy, of the values themselves
+        out[2] += centre * out[3]
         rows, columns = np.tril_indices(3)
         out[4 + rows, columns] = out[4 + columns, rows] = total[16:]
         return out

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from dpmix.config.engine import EngineConfig
+from dpmix.drift.likelihood import Precision
 from dpmix.drift.summaries import LIMIT
 from dpmix.engines.choose import choose_backend
-from dpmix.errors import DataError
+from dpmix.errors import ConfigError, DataError
 from dpmix.inputs.event_times import By, NoTimeError
 from dpmix.inputs.opening import find_places, open_places
 from dpmix.inputs.recording import Recording, study
@@ -58,6 +59,7 @@ def drift(
     limit: float = LIMIT,
     local: bool = False,
     backend: Backend = "cpu",
+    precision: Precision = "double",
     threads: int | None = None,
     overwrite: bool = False,
 ) -> Study:
@@ -77,6 +79,8 @@ def drift(
     backend : "auto", "cpu" or "cuda"
         Where the signals are fitted. ``auto`` takes CUDA if it is available, otherwise the CPU. The fits
         are the same within rounding.
+    precision : "single" or "double"
+        Of the fits: float32, with CUDA only, or float64.
     threads : int, optional
         Default: all cores. The results are the same bits for any number.
     overwrite : bool
@@ -92,7 +96,7 @@ def drift(
     figures = [folder / "figures" / name for name in names]
     check_outputs([folder / TABLE, folder / PAGE, *figures], overwrite, inputs=[path for path, _ in places])
     found, problems = [], []
-    with _device(backend) as device:
+    with _device(backend, precision) as device:
         for source, figure in zip(open_places(places), figures, strict=True):
             try:
                 found.append((study(source, by, limit, threads, device, local), figure))
@@ -117,16 +121,23 @@ def drift(
 
 
 @contextmanager
-def _device(backend: Backend) -> Iterator[CudaSums | None]:
+def _device(backend: Backend, precision: Precision) -> Iterator[CudaSums | None]:
     """Yield the device that the backend means, or None for the CPU."""
     choice = choose_backend(EngineConfig(backend=backend), option="--backend ")
-    log.info("fits on: %s (%s)", choice.backend, choice.why)
+    if choice.backend == "cpu" and precision == "single":
+        raise ConfigError(
+            [
+                f"--precision single: the CPU fits in float64 only (--backend {backend}: {choice.why}); "
+                "use --backend cuda or --precision double"
+            ]
+        )
+    log.info("fits on: %s, %s precision (%s)", choice.backend, precision, choice.why)
     if choice.backend == "cpu":
         yield None
         return
     from dpmix.engines.cuda_vecchia import CudaSums  # imports PyCUDA, which is optional
 
-    device = CudaSums()
+    device = CudaSums(precision=precision)
     try:
         yield device
     finally:

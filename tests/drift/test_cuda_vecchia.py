@@ -30,6 +30,16 @@ def device(cuda_devices: Callable[[int], None]) -> Iterator[object]:
     made.close()
 
 
+@pytest.fixture
+def single(cuda_devices: Callable[[int], None]) -> Iterator[object]:
+    cuda_devices(1)
+    from dpmix.engines.cuda_vecchia import CudaSums
+
+    made = CudaSums(precision="single")
+    yield made
+    made.close()
+
+
 def force(monkeypatch: pytest.MonkeyPatch, kernel: str) -> None:
     monkeypatch.setattr("dpmix.engines.cuda_vecchia.variant", lambda n, m: kernel)
 
@@ -62,6 +72,107 @@ def test_sums_are_those_of_the_cpu(
     check_equal(example(n, m), Covariance(kind, 0.7, 1.3, 0.02), device)
 
 
+def far_away(n: int, m: int) -> Points:
+    """Return points whose times and values have leading digits that say nothing."""
+    points = example(n, m)
+    return Points(points.times + 1e6, points.values + 1e4, points.errors, points.neighbours)
+
+
+def check_near(points: Points, own: Covariance, device: object) -> None:
+    """Compare float32 with float64; the limits are those of docs/benchmarks/drift.md for this noise."""
+    got, expected = likelihood(points, own, device=device), likelihood(points, own)
+    error = np.sqrt(np.diag(np.linalg.inv(expected.information)))
+    root = np.sqrt(np.diag(expected.information))
+    assert abs(got.value - expected.value) < 3e-3
+    assert (np.abs(got.gradient - expected.gradient) * error < 3e-3).all()
+    assert (np.abs(got.information - expected.information) / np.outer(root, root) < 3e-5).all()
+    assert abs(got.mean - expected.mean) < 1e-3 * expected.mean_error
+    assert got.mean_error == pytest.approx(expected.mean_error, rel=1e-3)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("n", "m"), [(20, 12), (1100, 5), (300, 30)])
+def test_float32_is_near_float64(
+    n: int, m: int, kind: Correlation, kernel: str, single: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    force(monkeypatch, kernel)
+    check_near(far_away(n, m), Covariance(kind, 0.7, 1.3, 0.02), single)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_single_precision_is_that_of_float32(
+    kernel: str, single: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    force(monkeypatch, kernel)
+    points, own = example(300, 10), Covariance("matern32", 0.7, 1.3, 0.02)
+    got, expected = likelihood(points, own, device=single), likelihood(points, own)
+    assert (np.abs(got.gradient / expected.gradient - 1.0) > 1e-10).all()
+
+
+def without_digits() -> tuple[Points, Covariance]:
+    times = np.linspace(0.0, 10.0, 60)
+    return make_points(times, np.sin(times), np.zeros(60), 10), Covariance("matern52", 1.0, 5.0, 1e-6)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_float32_is_refused_where_it_has_too_few_digits(
+    kernel: str, single: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    force(monkeypatch, kernel)
+    points, own = without_digits()
+    assert np.isfinite(likelihood(points, own).value)
+    with pytest.raises(
+        DpmixError, match=r"float32 \(variance 1, range 5, nugget 1e-06\): use --precision double$"
+    ):
+        likelihood(points, own, device=single)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("Real(times[place] - times[point])", "(Real(times[place]) - Real(times[point]))"),
+        ("y[i] = values[place]", "y[i] = Real(values[place] + 1e6) - Real(1e6)"),
+        ("1.0 / 4096.0", "0.0"),
+    ],
+)
+def test_wrong_float32_kernels_are_caught(
+    right: str,
+    wrong: str,
+    kernel: str,
+    cuda_devices: Callable[[int], None],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    from dpmix.kernels import build
+
+    cuda_devices(1)
+    text = (build.FOLDER / "vecchia.cu").read_text()
+    assert right in text
+    (tmp_path / "vecchia.cu").write_text(text.replace(right, wrong))
+    monkeypatch.setattr("dpmix.kernels.build.FOLDER", tmp_path)
+    from dpmix.engines.cuda_vecchia import CudaSums
+
+    force(monkeypatch, kernel)
+    made = CudaSums(precision="single")
+    try:
+        if wrong == "0.0":
+            likelihood(*without_digits(), device=made)  # the number that the refusal prevents
+            return
+        with pytest.raises(AssertionError):
+            check_near(far_away(300, 30), Covariance("matern52", 0.7, 1.3, 0.02), made)
+    finally:
+        made.close()
+
+
+def test_fit_in_float32_is_near_that_of_the_cpu(single: object) -> None:
+    points, prior = example(200, 10), Prior.weak(10.0, 0.1)
+    got, expected = fit(points, prior, device=single), fit(points, prior)
+    assert got.converged
+    np.testing.assert_allclose(got.covariance.logs(), expected.covariance.logs(), atol=1e-2)
+
+
 def test_order_of_threads_does_not_change_a_bit(
     emulated_devices: Callable[..., None], device: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,7 +201,7 @@ def test_fit_is_that_of_the_cpu(device: object) -> None:
         ("last < NEIGHBOURS && own[last] >= 0", "last + 1 < NEIGHBOURS && own[last] >= 0"),
         ("nugget + known[place]", "nugget"),
         ("0.5 * own_last * s.columns[q][last]", "own_last * s.columns[q][last]"),
-        ("if (p == 0) column[last] += 1.0;", ""),
+        ("if (p == 0) column[last] += Real(1.0);", ""),
         ("x * with_y - b * with_one", "x * with_y + b * with_one"),
         ("third + third * a", "third"),
         ("sums[4 * i] += plain[i]", "sums[4 * i] = plain[i]"),
@@ -147,14 +258,16 @@ def test_failed_launch_is_an_error(emulated_devices: Callable[..., None], device
         likelihood(example(20, 3), Covariance("squared", 1.0, 1.0, 0.1), device=device)
 
 
-def rows(backend: str, sample: Path, output: Path) -> list[dict[str, str]]:
-    done = CliRunner().invoke(main, ["drift", str(sample), "--output", str(output), "--backend", backend])
+def rows(backend: str, sample: Path, output: Path, *options: str) -> list[dict[str, str]]:
+    words = ["drift", str(sample), "--output", str(output), "--backend", backend, *options]
+    done = CliRunner().invoke(main, words)
     assert done.exit_code == 0, done.output
     return list(csv.DictReader((output / "drift.csv").read_text().splitlines()))
 
 
+@pytest.mark.parametrize("precision", ["single", "double"])
 def test_command_gives_the_table_of_the_cpu(
-    cuda_devices: Callable[[int], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    precision: str, cuda_devices: Callable[[int], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cuda_devices(1)
     sample = tmp_path / "sample.fcs"
@@ -164,11 +277,24 @@ def test_command_gives_the_table_of_the_cpu(
 
     used = []
     plain = CudaSums.sums
-    monkeypatch.setattr(CudaSums, "sums", lambda *a, **k: used.append(1) or plain(*a, **k))
+
+    def counted(self: CudaSums, *arguments: object) -> object:
+        used.append(self.precision)
+        return plain(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(CudaSums, "sums", counted)
     expected = rows("cpu", sample, tmp_path / "cpu")
     assert not used
-    assert rows("cuda", sample, tmp_path / "cuda") == expected
-    assert used
+    found = rows("cuda", sample, tmp_path / "cuda", "--precision", precision)
+    assert set(used) == {precision}
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        assert {key: one[key] for key in one if key not in INTERVAL} == {
+            key: other[key] for key in other if key not in INTERVAL
+        }
+        # Where a signal is flat, its highest place is a matter of rounding.
+        numbers = [[float(row[key]) for key in INTERVAL] for row in (one, other)]
+        np.testing.assert_allclose(*numbers, atol=0.01)
 
 
 def test_missing_device_is_an_error(emulated_devices: Callable[..., None], tmp_path: Path) -> None:
@@ -180,4 +306,20 @@ def test_missing_device_is_an_error(emulated_devices: Callable[..., None], tmp_p
     )
     assert done.exit_code != 0
     assert "cuda is not available here" in done.output
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("backend", ["cpu", "auto"])
+def test_single_precision_on_the_cpu_is_an_error(
+    backend: str, emulated_devices: Callable[..., None], tmp_path: Path
+) -> None:
+    emulated_devices(0)
+    sample = tmp_path / "sample.fcs"
+    CliRunner().invoke(main, ["simulate", str(sample), "--events", "5000"])
+    words = ["--output", str(tmp_path / "out"), "--backend", backend, "--precision", "single"]
+    done = CliRunner().invoke(main, ["drift", str(sample), *words])
+    assert done.exit_code == 2
+    last = done.output.splitlines()[-1]
+    assert f"--precision single: the CPU fits in float64 only (--backend {backend}: " in last
+    assert last.endswith("; use --backend cuda or --precision double")
     assert not (tmp_path / "out").exists()
