@@ -85,7 +85,7 @@ def measure(quick: bool) -> list[dict[str, Any]]:
     """Return a row for each recording; an error that float32 was refused for is None."""
     from dpmix.engines import cuda_vecchia  # needs a driver, and the table of the page does not
 
-    # Both kernels run the same arithmetic, and an emulated device has no use for a block per point.
+    # All forms run the same arithmetic, and an emulated device has no use for several threads per point.
     cuda_vecchia.variant = lambda n, m: "vecchia_threads"
     device = cuda_vecchia.CudaSums(precision="single")
     n, ranges, noises = (60, RANGES[:1], NOISES[:2]) if quick else (N_POINTS, RANGES, NOISES)

@@ -222,10 +222,12 @@ KERNELS: dict[str, Callable[[Shape], Work]] = {
     "mvn_log_density": mvn_log_density,
     "sample_indicators": sample_indicators,
     "vecchia_threads": vecchia,
+    "vecchia_batches": vecchia,
     "vecchia_blocks": vecchia,
     "posterior_gaussian": posterior,
     "posterior_laplacian": posterior,
     "vecchia_threads_float": vecchia_float,
+    "vecchia_batches_float": vecchia_float,
     "vecchia_blocks_float": vecchia_float,
 }
 

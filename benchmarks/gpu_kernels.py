@@ -199,28 +199,29 @@ def time_paper(driver: Any, data: Sample, launches: int) -> dict[str, float]:
 
 def time_vecchia(driver: Any, n: int, n_neighbours: int, launches: int) -> dict[str, float]:
     """Return median milliseconds of the kernels of Vecchia's likelihood of a recording of n points."""
-    from dpmix.engines.cuda_vecchia import BLOCKS, SUMS
-    from dpmix.engines.cuda_vecchia import THREADS as BLOCK
+    from dpmix.engines.cuda_vecchia import SUMS, launch
 
     random = np.random.default_rng(1)
     times = np.sort(random.uniform(0.0, 100.0, n))
     points = make_points(times, random.standard_normal(n), np.full(n, 0.1), n_neighbours)
     major, minor = driver.Context.get_device().compute_capability()
     module = driver.module_from_buffer(build.cubin("vecchia", n_neighbours, f"sm_{major}{minor}"))
-    grids = {"vecchia_threads": -(-n // BLOCK), "vecchia_blocks": min(n, BLOCKS)}
-    grids |= {f"{name}_float": grid for name, grid in grids.items()}
+    forms = ("vecchia_threads", "vecchia_batches", "vecchia_blocks")
+    shapes = {name: launch(name, n, n_neighbours) for form in forms for name in (form, f"{form}_float")}
     arrays = [
         driver.to_device(array)
         for array in (points.times, points.values, points.errors**2, points.neighbours)
     ]
-    sums = driver.mem_alloc(max(grids.values()) * SUMS * 8)
+    sums = driver.mem_alloc(max(shape.rows for shape in shapes.values()) * SUMS * 8)
     kind, variance, reach, nugget = np.int32(1), np.float64(0.7), np.float64(1.3), np.float64(0.02)
     given = *arrays, np.int32(n), kind, variance, reach, nugget, sums
     found = {}
-    for name, grid in grids.items():
+    for name, (grid, threads, _) in shapes.items():
         kernel = module.get_function(name)
         found[name] = milliseconds(
-            driver, lambda f=kernel, g=grid: f(*given, grid=(g, 1), block=(BLOCK, 1, 1)), launches
+            driver,
+            lambda f=kernel, g=grid, t=threads: f(*given, grid=(g, 1), block=(t, 1, 1)),
+            launches,
         )
     return found
 

@@ -5,30 +5,38 @@
 //   values      float64 [n]            read
 //   known       float64 [n]            read: variances of the errors
 //   neighbours  int32 [n][NEIGHBOURS]  read: ascending, -1 after the last one
-//   sums        float64 [blocks][22]   written: log det, yy, xy and xx, each with three derivatives; then the
+//   sums        float64 [rows][22]     written: log det, yy, xy and xx, each with three derivatives; then the
 //                                      lower triangle of the information
 //
 // N_CHANNELS is the number of neighbours in this file. The system of a point is the covariance of the point
 // and its neighbours. Its Cholesky factor is stored by rows, with two more rows for the values and the ones.
 // vecchia_threads has a thread per point, with the system in local memory. vecchia_blocks has a block per
-// point, with the system in shared memory and a row per thread. Both run the same code (Team). The forms with
+// point, with the system in shared memory and a row per thread. vecchia_batches has a warp per point, and thus
+// several points per block, which do not wait for each other. All run the same code (Team). The forms with
 // _float have the system in float32; differences of times and sums over points are float64 in all.
 //
 // Launch    vecchia_threads: grid ceil(n / 128), block 128. vecchia_blocks: any grid, block 128; a block takes
-//           the points blockIdx.x, blockIdx.x + gridDim.x, ... The forms with _float: the same.
+//           the points blockIdx.x, blockIdx.x + gridDim.x, ... vecchia_batches: any grid, block 32 * BATCH; a warp
+//           takes points likewise, and writes a row of sums. The forms with _float: the same.
 // Shared    vecchia_threads: 1,024 bytes. vecchia_blocks: the system, 2,040 bytes at D = 14, 21,440 at D = 64;
-//           with _float half of it.
+//           with _float half of it. vecchia_batches: BATCH systems.
 // Local     vecchia_threads: the system, as large. The sums are in registers.
 // Budget    vecchia_threads, D = 14: registers 80, stack 2272, shared 1,024 bytes; spills 48 bytes.
 //           registers by architecture: sm_75 62, sm_80 56, sm_90 56, sm_120 80.
 // Budget    vecchia_threads_float, D = 14: registers 72, stack 1232, shared 1,024 bytes; spills 28 bytes.
 //           registers by architecture: sm_75 61, sm_80 56, sm_90 56, sm_120 72.
-// Budget    vecchia_blocks, D = 14: registers 80, stack 0, shared 2,040 bytes; no spills.
-//           registers by architecture: sm_75 64, sm_80 40, sm_90 40, sm_120 80.
-// Budget    vecchia_blocks_float, D = 14: registers 80, stack 24, shared 1,020 bytes; spills 20 bytes.
-//           registers by architecture: sm_75 64, sm_80 34, sm_90 34, sm_120 80.
+// Budget    vecchia_batches, D = 14: registers 108, stack 24, shared 8,160 bytes; spills 40 bytes.
+//           registers by architecture: sm_75 96, sm_80 108, sm_90 96, sm_120 96.
+// Budget    vecchia_batches_float, D = 14: registers 94, stack 0, shared 4,080 bytes; no spills.
+//           registers by architecture: sm_75 92, sm_80 92, sm_90 94, sm_120 93.
+// Budget    vecchia_blocks, D = 14: registers 96, stack 0, shared 2,040 bytes; no spills.
+//           registers by architecture: sm_75 96, sm_80 96, sm_90 96, sm_120 96.
+// Budget    vecchia_blocks_float, D = 14: registers 94, stack 0, shared 1,020 bytes; no spills.
+//           registers by architecture: sm_75 92, sm_80 92, sm_90 94, sm_120 92.
 // Measured  vecchia_threads: not measured.
 // Measured  vecchia_threads_float: not measured.
+// Measured  vecchia_batches: not measured.
+// Measured  vecchia_batches_float: not measured.
 // Measured  vecchia_blocks: not measured.
 // Measured  vecchia_blocks_float: not measured.
 // Limits    NEIGHBOURS 1 to 64; n below 2^31.
@@ -38,6 +46,7 @@
 //           Comput. 31:25.
 
 constexpr int NEIGHBOURS = N_CHANNELS, SIZE = NEIGHBOURS + 1, THREADS = 128, SUMS = 22;
+constexpr int WARP = 32, BATCH = NEIGHBOURS <= 32 ? 4 : 2;  // more points than 2 do not fit in 48 KB
 
 // Smallest variance of a value given the others before it in the system, as a share of its own variance. Below,
 // float32 has too few digits, and the sums are NaN.
@@ -53,12 +62,13 @@ struct System {
 };
 
 // The threads that work on one system.
-template <bool BLOCK>
+template <int MEMBERS>
 struct Team {
-    __device__ static int first() { return BLOCK ? threadIdx.x : 0; }
-    __device__ static int step() { return BLOCK ? THREADS : 1; }
+    __device__ static int first() { return MEMBERS == 1 ? 0 : threadIdx.x % MEMBERS; }
+    __device__ static int step() { return MEMBERS; }
     __device__ static void wait() {
-        if constexpr (BLOCK) __syncthreads();
+        if constexpr (MEMBERS == WARP) __syncwarp();
+        if constexpr (MEMBERS == THREADS) __syncthreads();
     }
 };
 
@@ -81,11 +91,11 @@ __device__ Real dot(const Real* a, const Real* b, int size) {
     return sum;
 }
 
-template <bool BLOCK, typename Real>
+template <int MEMBERS, typename Real>
 __device__ void add_point(int point, const double* times, const double* values, const double* known,
                           const int* neighbours, int kind, Real variance, Real range, Real nugget,
                           System<Real>& s, double (&sums)[SUMS]) {
-    using T = Team<BLOCK>;
+    using T = Team<MEMBERS>;
     const int* own = neighbours + (size_t)point * NEIGHBOURS;
     int last = 0;
     while (last < NEIGHBOURS && own[last] >= 0) last++;
@@ -172,8 +182,8 @@ __device__ void by_threads(ARGUMENTS, double* all) {
     System<Real> system;
     const int point = blockIdx.x * THREADS + threadIdx.x;
     if (point < n)
-        add_point<false, Real>(point, times, values, known, neighbours, kind, variance, range, nugget, system,
-                               own);
+        add_point<1, Real>(point, times, values, known, neighbours, kind, variance, range, nugget, system,
+                           own);
     for (int i = 0; i < SUMS; i++) {
         all[threadIdx.x] = own[i];
         __syncthreads();
@@ -186,14 +196,16 @@ __device__ void by_threads(ARGUMENTS, double* all) {
     }
 }
 
-template <typename Real>
-__device__ void by_blocks(ARGUMENTS, System<Real>& system) {
+template <int MEMBERS, typename Real>
+__device__ void by_teams(ARGUMENTS, System<Real>* systems) {
+    const int teams = blockDim.x / MEMBERS, own_team = threadIdx.x / MEMBERS;
+    const int first = blockIdx.x * teams + own_team;
     double own[SUMS] = {};
-    for (int point = blockIdx.x; point < n; point += gridDim.x)
-        add_point<true, Real>(point, times, values, known, neighbours, kind, variance, range, nugget, system,
-                              own);
-    if (threadIdx.x != 0) return;
-    for (int i = 0; i < SUMS; i++) sums[(size_t)blockIdx.x * SUMS + i] = own[i];
+    for (int point = first; point < n; point += gridDim.x * teams)
+        add_point<MEMBERS, Real>(point, times, values, known, neighbours, kind, variance, range, nugget,
+                                 systems[own_team], own);
+    if (threadIdx.x % MEMBERS != 0) return;
+    for (int i = 0; i < SUMS; i++) sums[(size_t)first * SUMS + i] = own[i];
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) vecchia_threads(ARGUMENTS) {
@@ -208,10 +220,20 @@ extern "C" __global__ void __launch_bounds__(THREADS) vecchia_threads_float(ARGU
 
 extern "C" __global__ void __launch_bounds__(THREADS) vecchia_blocks(ARGUMENTS) {
     __shared__ System<double> system;
-    by_blocks<double>(GIVEN, system);
+    by_teams<THREADS, double>(GIVEN, &system);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) vecchia_blocks_float(ARGUMENTS) {
     __shared__ System<float> system;
-    by_blocks<float>(GIVEN, system);
+    by_teams<THREADS, float>(GIVEN, &system);
+}
+
+extern "C" __global__ void __launch_bounds__(WARP* BATCH) vecchia_batches(ARGUMENTS) {
+    __shared__ System<double> systems[BATCH];
+    by_teams<WARP, double>(GIVEN, systems);
+}
+
+extern "C" __global__ void __launch_bounds__(WARP* BATCH) vecchia_batches_float(ARGUMENTS) {
+    __shared__ System<float> systems[BATCH];
+    by_teams<WARP, float>(GIVEN, systems);
 }

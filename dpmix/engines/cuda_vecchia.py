@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,17 +20,40 @@ from dpmix.model.mixture import Array
 THREADS = 128
 SUMS = 22
 BLOCKS = 1_024
-"""Largest grid of `vecchia_blocks`. It does not depend on the device, so that the sums do not either."""
+"""Largest grid of `vecchia_blocks` and `vecchia_batches`. It does not depend on the device, so that the
+sums do not either."""
 
 LEAST_POINTS, MOST_NEIGHBOURS = 65_536, 32
 """`vecchia_threads` takes at least so many points, which occupy a device, and at most so many neighbours,
-because the local memory of a thread grows with their square. The limits are not measured."""
+because the local memory of a thread grows with their square. So many neighbours also occupy the warp that a
+point has in `vecchia_batches`. The limits are not measured."""
+
+WARP = 32
+
+
+class Launch(NamedTuple):
+    """Shape of a launch: blocks, threads of a block, and rows of sums that the kernel writes."""
+
+    grid: int
+    threads: int
+    rows: int
 
 
 def variant(n: int, n_neighbours: int) -> str:
-    """Return the kernel for n points: `vecchia_threads` or `vecchia_blocks`."""
-    many = n >= LEAST_POINTS and n_neighbours <= MOST_NEIGHBOURS
-    return "vecchia_threads" if many else "vecchia_blocks"
+    """Return the kernel for n points: `vecchia_threads`, `vecchia_batches` or `vecchia_blocks`."""
+    if n_neighbours > MOST_NEIGHBOURS:
+        return "vecchia_blocks"
+    return "vecchia_threads" if n >= LEAST_POINTS else "vecchia_batches"
+
+
+def launch(kernel: str, n: int, n_neighbours: int) -> Launch:
+    """Return the shape of the launch of a kernel, of either precision, for n points."""
+    if kernel.startswith("vecchia_batches"):
+        batch = 4 if n_neighbours <= 32 else 2  # BATCH of vecchia.cu
+        grid = min(-(-n // batch), BLOCKS)
+        return Launch(grid, WARP * batch, grid * batch)
+    grid = -(-n // THREADS) if kernel.startswith("vecchia_threads") else min(n, BLOCKS)
+    return Launch(grid, THREADS, grid)
 
 
 class CudaSums:
@@ -95,8 +118,8 @@ class CudaSums:
         """
         n, m = neighbours.shape
         name = variant(n, m)
-        grid = -(-n // THREADS) if name == "vecchia_threads" else min(n, BLOCKS)
-        parts = np.empty((grid, SUMS))
+        grid, threads, rows = launch(name, n, m)
+        parts = np.empty((rows, SUMS))
         centre = 0.0
         if self.precision == "single":
             name += "_float"
@@ -111,7 +134,7 @@ class CudaSums:
                     *(np.int32(n), np.int32(kind), *(np.float64(one) for one in parameters)),
                     driver.Out(parts),
                     grid=(grid, 1),
-                    block=(THREADS, 1, 1),
+                    block=(threads, 1, 1),
                 )
             except driver.Error as error:
                 raise DpmixError(f"{self._info.name}: {failure(error)}") from error
@@ -127,6 +150,6 @@ class CudaSums:
         out[:4] = total[:16].reshape(4, 4)
         out[1] += centre * (2.0 * out[2] + centre * out[3])  # yy, then xy, of the values themselves
         out[2] += centre * out[3]
-        rows, columns = np.tril_indices(3)
-        out[4 + rows, columns] = out[4 + columns, rows] = total[16:]
+        lower, columns = np.tril_indices(3)
+        out[4 + lower, columns] = out[4 + columns, lower] = total[16:]
         return out

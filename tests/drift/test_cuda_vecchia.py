@@ -17,7 +17,8 @@ from dpmix.drift.fit import Prior, fit
 from dpmix.drift.likelihood import Points, likelihood, make_points
 from dpmix.errors import DpmixError
 
-KERNELS = ["vecchia_threads", "vecchia_blocks"]
+KERNELS = ["vecchia_threads", "vecchia_batches", "vecchia_blocks"]
+INTERVAL = ("range", "low", "high")
 
 
 @pytest.fixture
@@ -64,7 +65,7 @@ def check_equal(points: Points, own: Covariance, device: object) -> None:
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("n", "m"), [(1, 1), (3, 12), (1100, 5), (300, 30), (70, 64)])
+@pytest.mark.parametrize(("n", "m"), [(1, 1), (3, 12), (4500, 5), (300, 30), (70, 64)])
 def test_sums_are_those_of_the_cpu(
     n: int, m: int, kind: Correlation, kernel: str, device: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,7 +231,7 @@ def test_wrong_kernels_are_caught(
     made = CudaSums()
     try:
         with pytest.raises(AssertionError):
-            check_equal(example(1100, 5), Covariance("matern52", 0.7, 1.3, 0.02), made)
+            check_equal(example(4500, 5), Covariance("matern52", 0.7, 1.3, 0.02), made)
     finally:
         made.close()
 
@@ -249,7 +250,8 @@ def test_variants_are_chosen_by_points_and_neighbours() -> None:
     from dpmix.engines.cuda_vecchia import variant
 
     assert variant(100_000, 30) == "vecchia_threads"
-    assert variant(100_000, 64) == variant(2_000, 30) == "vecchia_blocks"
+    assert variant(2_000, 32) == "vecchia_batches"
+    assert variant(100_000, 64) == variant(2_000, 33) == "vecchia_blocks"
 
 
 def test_failed_launch_is_an_error(emulated_devices: Callable[..., None], device: object) -> None:

@@ -242,8 +242,12 @@ class Launches:
         arrays = [times.tobytes(), np.sin(times).tobytes(), np.full(n, 0.1).tobytes(), neighbours.tobytes()]
         numbers = [("i", n), ("i", 2), ("d", 1.0), ("d", 10.0), ("d", 0.1)]
         return [
-            sanitized.Launch(kernel, (grid, 1), 128, [*arrays, *numbers, bytes(8 * 22 * grid)])
-            for name, grid in (("vecchia_threads", 2), ("vecchia_blocks", 3))
+            sanitized.Launch(kernel, (grid, 1), 128, [*arrays, *numbers, bytes(8 * 22 * rows)])
+            for name, grid, rows in (
+                ("vecchia_threads", 2, 2),
+                ("vecchia_batches", 3, 12),
+                ("vecchia_blocks", 3, 3),
+            )
             for kernel in (name, f"{name}_float")
         ]
 
@@ -333,6 +337,7 @@ WITHOUT_BARRIER = [
     ("sort_labels", "moments.cuh", BARRIER + "    int before", "    int before"),
     ("accumulate", "moments.cuh", BARRIER + "    const int lane", "    const int lane"),
     ("accumulate", "moments.cuh", "    __syncthreads();  // z is no", "// z is no"),
+    ("vecchia", "vecchia.cu", "if constexpr (MEMBERS == WARP) __syncwarp();", ""),
     ("vecchia", "vecchia.cu", "    T::wait();  // before", "    // before"),
     ("vecchia", "vecchia.cu", "    T::wait();\n    const double b", "    const double b"),
     (
