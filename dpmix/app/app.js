@@ -421,6 +421,14 @@ function showJobs(jobs, active) {
   for (const lines of byId("jobs").querySelectorAll("pre")) lines.scrollTop = lines.scrollHeight;
 }
 
+// The engine of the next run, as in a config.
+function engineSettings() {
+  const backend = byId("backend").value, threads = byId("threads").value, devices = byId("devices").value;
+  if (backend === "cpu" && threads) return { backend, threads: Number(threads) };
+  if (backend === "cuda" && devices.trim()) return { backend, devices: devices.split(",").map(Number) };
+  return backend === "auto" ? {} : { backend };
+}
+
 const isQuick = () => document.querySelector("[name=quality]:checked").value === "quick";
 const started = (work) => guarded(async () => {
   await work();
@@ -484,7 +492,7 @@ async function start() {
   byId("fit").onsubmit = (event) => {
     event.preventDefault();
     followed = `${byId("fit-name").value}.h5`;
-    started(() => ask("fit", { files: tickedFiles(), name: byId("fit-name").value, quick: isQuick(), ...settings() }));
+    started(() => ask("fit", { files: tickedFiles(), name: byId("fit-name").value, quick: isQuick(), on: engineSettings(), ...settings() }));
   };
   byId("cut").oninput = () => preview(Number(byId("cut").value));
   byId("cut").onchange = () => decide({ do: "cut", populations: Number(byId("cut").value) });

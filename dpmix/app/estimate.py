@@ -24,6 +24,7 @@ import numpy as np
 from dpmix.app import channels
 from dpmix.app.channels import Choice, Matrix
 from dpmix.app.running import duration
+from dpmix.config.engine import EngineConfig
 from dpmix.config.schema import BemConfig, Config, McmcConfig
 from dpmix.errors import ConfigError
 from dpmix.kernels.layout import CHUNK
@@ -63,7 +64,11 @@ class Timed:
 
 
 def estimate(
-    choice: Choice, data: Mapping[str, Any] | None, matrix: Matrix | None, quick: bool
+    choice: Choice,
+    data: Mapping[str, Any] | None,
+    matrix: Matrix | None,
+    quick: bool,
+    engine: EngineConfig,
 ) -> dict[str, Any]:
     """Return the time of a run on the files of a choice; this takes up to half a minute.
 
@@ -73,6 +78,8 @@ def estimate(
         As of `channels.look`; without `data` as `dpmix init` suggests.
     quick : bool
         Bayesian EM, otherwise MCMC.
+    engine : EngineConfig
+        Of the run.
 
     Returns
     -------
@@ -82,7 +89,8 @@ def estimate(
     began = time.perf_counter()
     values, n_events = _values(choice, data, matrix), sum(source.n_events for source in choice.sources)
     with TemporaryDirectory(prefix="dpmix-estimate-") as name:
-        timed = _timed(values, sizes(n_events, usable_cores()), quick, Path(name))
+        events = sizes(n_events, engine.threads or usable_cores())
+        timed = _timed(values, events, quick, engine, Path(name))
     sweep, (least, most) = seconds_per_sweep(timed, n_events), numbers_of_sweeps(quick)
     starts = timed[0].start * (BemConfig().starts if quick else McmcConfig().chains)
     seconds = [starts + sweep * number for number in (least, most)]
@@ -150,16 +158,18 @@ def _values(choice: Choice, data: Mapping[str, Any] | None, matrix: Matrix | Non
     return finite
 
 
-def _timed(values: Floats, events: list[int], quick: bool, folder: Path) -> list[Timed]:
+def _timed(values: Floats, events: list[int], quick: bool, engine: EngineConfig, folder: Path) -> list[Timed]:
     """Make short runs on numbers of events in a folder, and return their times."""
     if quick:
-        return [_short_run(values, size, STEPS, folder, "bem", "kmeans") for size in events]
-    warm_up = _short_run(values, min(events[0], WARM_UP_EVENTS), WARM_UP, folder, "mcmc", "kmeans")
-    timed = [_short_run(values, size, SWEEPS, folder, "mcmc", f"{WARM_UP}.h5") for size in events]
+        return [_short_run(values, size, STEPS, engine, folder, "bem", "kmeans") for size in events]
+    warm_up = _short_run(values, min(events[0], WARM_UP_EVENTS), WARM_UP, engine, folder, "mcmc", "kmeans")
+    timed = [_short_run(values, size, SWEEPS, engine, folder, "mcmc", f"{WARM_UP}.h5") for size in events]
     return [replace(one, start=warm_up.start) for one in timed]
 
 
-def _short_run(values: Floats, size: int, sweeps: int, folder: Path, kind: str, init: str) -> Timed:
+def _short_run(
+    values: Floats, size: int, sweeps: int, engine: EngineConfig, folder: Path, kind: str, init: str
+) -> Timed:
     """Make a run on events, repeated or cut to a size, and time its sweeps after the first."""
     np.save(folder / "events.npy", values[np.arange(size) % len(values)])
     config = Config.model_validate(
@@ -167,6 +177,7 @@ def _short_run(values: Floats, size: int, sweeps: int, folder: Path, kind: str, 
             "data": {"files": ["events.npy"], "transform": {"default": {"method": "linear"}}},
             "mcmc": {"burn_in": sweeps - 1, "draws": 1, "until": None, "init": init},
             "bem": {"starts": 1, "short_steps": None, "max_steps": sweeps, "tolerance": 1e-300},
+            "engine": engine,
             "output": {"path": str(folder / f"{sweeps}.h5")},
         }
     )

@@ -73,7 +73,7 @@ async function showProgress() {
 
 async function showEstimate() {
   byId("estimated").textContent = "";
-  const found = await ask("estimate", { files: tickedFiles(), quick: isQuick(), ...settings() }, "making short runs …");
+  const found = await ask("estimate", { files: tickedFiles(), quick: isQuick(), on: engineSettings(), ...settings() }, "making short runs …");
   byId("estimated").textContent = found.text;
 }
 
@@ -82,5 +82,10 @@ document.addEventListener("DOMContentLoaded", () => {
   const clear = () => { byId("estimated").textContent = ""; }; // the estimate was of other settings
   for (const id of ["files", "channels"]) byId(id).addEventListener("change", clear);
   for (const radio of document.querySelectorAll("[name=quality]")) radio.addEventListener("change", clear);
+  for (const id of ["backend", "threads", "devices"]) byId(id).addEventListener("change", clear);
+  byId("backend").addEventListener("change", () => {
+    byId("threads-of").hidden = byId("backend").value !== "cpu";
+    byId("devices-of").hidden = byId("backend").value !== "cuda";
+  });
   byId("fit").addEventListener("submit", clear);
 });

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from dpmix.app import channels, estimate, gates, live, running
+from dpmix.app import channels, engine, estimate, gates, live, running
 from dpmix.app.channels import Choice, Matrix
 from dpmix.app.files import data_files, workspaces
 from dpmix.app.gates import Gated
@@ -147,12 +147,14 @@ class Workspace:
         quick: bool = False,
         data: dict[str, Any] | None = None,
         matrix: list[list[float]] | None = None,
+        on: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Queue a run on data files; return the state of its commands.
 
         `quick` is Bayesian EM, otherwise MCMC. The config is NAME.yaml and the run NAME.h5. The settings of
         the channels are `data`: channels, transform and compensation, as in a config. Without them, the
-        config is that of `dpmix init`. An edited `matrix` is written as NAME.spillover.csv.
+        config is that of `dpmix init`. An edited `matrix` is written as NAME.spillover.csv. The settings of
+        the engine (`dpmix.app.engine.KEYS`) are `on`.
         """
         if not files:
             raise ConfigError(["files: tick at least one"])
@@ -163,7 +165,8 @@ class Workspace:
             if self.inside(existing).exists():
                 raise ConfigError([f"{existing}: exists already; give another name, or remove it"])
         given = [self._argument(file) for file in files]
-        fitted = ["bem" if quick else "mcmc", config, "--output", run]
+        engine.checked(on or {})
+        fitted = ["bem" if quick else "mcmc", config, "--output", run, *engine.options(on or {})]
         if data is not None:
             self._write_config(files, name, data, matrix)
             return self.jobs.start(fitted, queued=True).state()
@@ -175,12 +178,14 @@ class Workspace:
         quick: bool = False,
         data: dict[str, Any] | None = None,
         matrix: list[list[float]] | None = None,
+        on: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Return the time of a run, see `fit`; short runs on some of the events measure it."""
         if self.jobs.running:
             raise ConfigError(["a command is running, which makes an estimate too long; wait, or stop it"])
         given = None if data is None else self._inside_data(data)
-        return estimate.estimate(self._opened_choice(files), given, matrix, quick)
+        used = engine.checked(on or {})
+        return estimate.estimate(self._opened_choice(files), given, matrix, quick, used)
 
     def resume(self, run: str) -> dict[str, Any]:
         """Queue the continuation of a run that is not complete; return the state of the command."""
