@@ -103,7 +103,7 @@ function show(view, passing = false) {
   drawTree();
   draw();
   document.documentElement.setAttribute("data-shown", view.revision);
-  if (!passing) showGates().catch(fail);
+  if (!passing) for (const follow of [showGates, showProfiles]) follow().catch(fail);
 }
 
 const element = (name, properties = {}, ...children) => {
@@ -254,6 +254,7 @@ function draw() {
   if (!state.view) return;
   const mark = marked();
   for (let k = 0; k < plots; k++) drawPair(k, mark);
+  showRareButtons();
   byId("selection").textContent = mark ? summary(mark) : "Select events with box or lasso in any plot, or a population by its number: all plots show them. Escape shows all.";
 }
 
@@ -463,6 +464,7 @@ async function open(run) {
   byId("work").hidden = false;
   await showWorkspaces();
   theme();
+  resetRare();
   show(opened.view);
 }
 

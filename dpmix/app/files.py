@@ -19,6 +19,8 @@ MOST_FILES = 200
 MOST_BYTES = 50_000_000  # of a file other than FCS: it would be read as a whole
 BINS = 60  # of the event rate
 WORKSPACE = ".wsp"
+JUDGED = ".judged.csv"
+"""End of the name of the judgements about a run: run.judged.csv next to run.h5."""
 OWN_FILES = ("tree.json", "screen-01.csv", "fit.csv")
 """A folder with one of them holds results of dpmix."""
 
@@ -50,8 +52,8 @@ def _is_inside(path: Path, folder: Path) -> bool:
 
 
 def _is_of_dpmix(path: Path) -> bool:
-    """Return whether a file is a run, or the truth of a simulation."""
-    return path.name.endswith(".truth.npz") or is_run_file(path)
+    """Return whether a file is a run, its judgements, or the truth of a simulation."""
+    return path.name.endswith((".truth.npz", JUDGED)) or is_run_file(path)
 
 
 def _folders(folder: Path) -> Iterator[Path]:

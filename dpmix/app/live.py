@@ -222,8 +222,13 @@ def view(live: Live, decisions: Decisions) -> dict[str, Any]:
 
 def population_of_events(live: Live, chosen: Decided) -> Ints:
     """Return the most probable population of each event that the pictures show, int64 [M]."""
+    return most_probable(live.shares, chosen)
+
+
+def most_probable(shares: Floats, chosen: Decided) -> Ints:
+    """Return the most probable population of events, int64 [M], from memberships in modes, float32 [M, L]."""
     of_modes = np.eye(len(chosen.names), dtype=np.float32)[chosen.modes]
-    population: Ints = (live.shares @ of_modes).argmax(axis=1)
+    population: Ints = (shares @ of_modes).argmax(axis=1)
     return population
 
 

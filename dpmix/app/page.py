@@ -9,6 +9,7 @@ from pathlib import Path
 
 from dpmix.app.figures import figures
 from dpmix.app.incoming import MOST_BYTES, SUFFIXES
+from dpmix.explore.screen import FURTHER
 from dpmix.report.page_data import script_json
 from dpmix.report.palette import PALETTE
 
@@ -20,6 +21,7 @@ FILES = {
     "channels.js": "text/javascript; charset=utf-8",
     "running.js": "text/javascript; charset=utf-8",
     "gates.js": "text/javascript; charset=utf-8",
+    "rare.js": "text/javascript; charset=utf-8",
     "drop.js": "text/javascript; charset=utf-8",
     "bokeh.js": "text/javascript; charset=utf-8",
 }
@@ -39,6 +41,7 @@ def html(folder: Path) -> str:
         palette=script_json(PALETTE),
         suffixes=",".join(SUFFIXES),
         most_bytes=MOST_BYTES,
+        further=FURTHER,
     )
 
 

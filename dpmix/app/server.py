@@ -40,7 +40,8 @@ POLICY = (
 )
 ACTIONS = (
     *("files", "channels", "look", "pair", "grid", "fit", "estimate", "resume", "progress", "runs", "open"),
-    *("view", "preview", "act", "undo", "workspaces", "compare", "export", "commands", "stop"),
+    *("view", "preview", "act", "undo", "workspaces", "compare", "judged", "candidates", "judge", "unjudge"),
+    *("profiles", "export", "commands", "stop"),
 )
 """Methods of `Workspace` that the page may call."""
 

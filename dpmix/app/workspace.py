@@ -14,17 +14,19 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from dpmix.app import channels, engine, estimate, gates, live, running
+from dpmix.app import channels, engine, estimate, gates, judging, live, running
 from dpmix.app.channels import Choice, Matrix
 from dpmix.app.files import data_files, workspaces
 from dpmix.app.gates import Gated
 from dpmix.app.incoming import Incoming
 from dpmix.app.jobs import Jobs
+from dpmix.app.judging import Judging, Word
 from dpmix.app.live import Live
 from dpmix.app.running import Known, Pace
 from dpmix.config.schema import Config
 from dpmix.config.write import to_yaml
 from dpmix.errors import ConfigError, DpmixError
+from dpmix.explore.screen import FURTHER
 from dpmix.populations.decisions import Action, Decisions, decisions_path, problems_of, write_decisions
 from dpmix.report.event_files import FORMATS
 from dpmix.runs.describe import describe_run
@@ -58,6 +60,7 @@ class Workspace:
         self.jobs = Jobs(self.folder)
         self._lives: dict[Path, tuple[tuple[int, int], Live]] = {}
         self._choice: tuple[Any, Choice] | None = None
+        self._judging: tuple[Live, Judging] | None = None
         self._gated: tuple[Any, Gated] | None = None
         self._agreed: Known = {}
         self._pace = Pace()
@@ -257,6 +260,61 @@ class Workspace:
             one = self._live(run)
             return gates.table(one, live.decisions_of(one), self._opened_gates(run, workspace))
 
+    def judged(self, run: str) -> dict[str, Any]:
+        """Return the numbers of judged events and of those found, by the judgements in the file of the run.
+
+        With judgements, this takes as long as `dpmix explore`: seconds for millions of events.
+        """
+        with self._lock:
+            return judging.state(self._live(run), self.inside(run), self._opened_judging(run))
+
+    def candidates(
+        self, run: str, further: float = FURTHER, selected: list[int] | None = None
+    ) -> dict[str, Any]:
+        """Return the next screen of events to judge, with their profiles, and the same as `judged`.
+
+        `further` goes from 0, more of the same, to 1, look further. `selected` are events to choose among,
+        numbered among those of the plots; without it, events are chosen among all of the run.
+        """
+        with self._lock:
+            one, own = self._live(run), self._opened_judging(run)
+            rows, checks = judging.screen(own, further, judging.among(one, further, selected))
+            shown = self.profiles(run, rows.tolist()) | {"checks": rows[checks].tolist()}
+            return self.judged(run) | {"screen": shown}
+
+    def judge(
+        self,
+        run: str,
+        revision: str,
+        judgements: dict[int, Word],
+        checks: list[int],
+        further: float = FURTHER,
+        selected: list[int] | None = None,
+    ) -> dict[str, Any]:
+        """Store the judgements of a screen in the file of the run, and return the next screen.
+
+        `judgements` are words by event, and `checks` events of the screen, as `candidates` returned them.
+        """
+        with self._lock:
+            path, own = self._current_judging(run, revision)
+            judging.among(self._live(run), further, selected)  # raises before anything is stored
+            judging.store(self._live(run), path, judgements, checks, own.judgements)
+            return self.candidates(run, further, selected)
+
+    def unjudge(self, run: str, revision: str) -> dict[str, Any]:
+        """Remove the judgements of the last screen, and return this screen and its judgements."""
+        with self._lock:
+            path, own = self._current_judging(run, revision)
+            judgements, checks = judging.remove_last(self._live(run), path, own.judgements)
+            shown = self.profiles(run, list(judgements)) | {"checks": checks}
+            return self.judged(run) | {"screen": shown, "judgements": judgements}
+
+    def profiles(self, run: str, rows: list[int]) -> dict[str, Any]:
+        """Return the profiles of events, numbered among all of the run, after the decisions in the file."""
+        with self._lock:
+            one = self._live(run)
+            return judging.profiles(one, live.decisions_of(one), rows)
+
     def export(self, run: str, output: str, formats: list[str], strategy: bool = False) -> dict[str, Any]:
         """Start `dpmix gate` with the decisions; return the state of the command."""
         path, folder = self.inside(run), self.inside(output)
@@ -311,6 +369,24 @@ class Workspace:
         if self._gated is None or self._gated[0] != key:
             self._gated = key, gates.gated(self._live(run), path)
         return self._gated[1]
+
+    def _opened_judging(self, run: str) -> Judging:
+        """Return what follows from the judgements about a run; computed again if their file has changed."""
+        path = self.inside(str(judging.judged_path(self.inside(run))))
+        one = self._live(run)
+        known = self._judging
+        if known is None or known[0] is not one or known[1].revision != judging.revision(path):
+            self._judging = None  # frees the memory for the new one
+            self._judging = known = one, judging.open_judging(one, path)
+        return known[1]
+
+    def _current_judging(self, run: str, revision: str) -> tuple[Path, Judging]:
+        own = self._opened_judging(run)
+        if own.revision != revision:
+            raise StaleError(
+                ["the judgements were changed elsewhere, perhaps in another tab; look, then judge again"]
+            )
+        return judging.judged_path(self.inside(run)), own
 
     def _inside_data(self, data: dict[str, Any]) -> dict[str, Any]:
         """Return the settings of channels; their file of a matrix must lie in the folder."""

@@ -246,22 +246,29 @@ def _progress(path: Path, step: Step) -> str:
 
 def summary(step: Step) -> list[str]:
     """Return the numbers to stop by, and what to do next, in lines."""
-    numbers = [f"{step.judgements.number(word)} {word}" for word in VALUES]
-    lines = [f"{len(step.judgements.rows)} events judged: {', '.join(numbers)}"]
-    found = step.found
+    words = ", ".join(VALUES)
+    return [
+        *numbers(step.judgements, step.found, step.noise, step.n_events),
+        f"written: {step.path}; fill in the column judgement ({words}), then run this again",
+    ]
+
+
+def numbers(judgements: Judgements, found: Found | None, noise: float, n_events: int) -> list[str]:
+    """Return the numbers to stop by, in lines; see `Step`."""
+    counts = [f"{judgements.number(word)} {word}" for word in VALUES]
+    lines = [f"{len(judgements.rows)} events judged: {', '.join(counts)}"]
     if found is not None:
         lines += [
             f"found: {found.n_found:,} events with a mean of at least {found.threshold:.3g}; "
             f"checks: {found.hits} of {found.checks} wanted",
             f"judged events, each by the others: precision {_percent(found.precision)}, "
-            f"recall {_percent(found.recall)}; noise of a judgement {step.noise:.2f}",
-            f"such events: probably {found.number:,.0f} of {step.n_events:,}, at least {found.low:,.0f}, "
+            f"recall {_percent(found.recall)}; noise of a judgement {noise:.2f}",
+            f"such events: probably {found.number:,.0f} of {n_events:,}, at least {found.low:,.0f}, "
             f"at most {found.high:,.0f} with those that may be missed",
         ]
-    elif len(step.judgements.rows):
+    elif len(judgements.rows):
         lines.append("no judged event is wanted yet")
-    words = ", ".join(VALUES)
-    return [*lines, f"written: {step.path}; fill in the column judgement ({words}), then run this again"]
+    return lines
 
 
 def _percent(share: float) -> str:

@@ -17,6 +17,7 @@ from test_page import Browser, browser  # noqa: F401
 from test_server import Server, start
 from workspaces import write_workspace
 
+from dpmix.app.judging import judged_path
 from dpmix.app.live import revision
 from dpmix.config.load import load_config
 from dpmix.inputs.compensation import read_matrix
@@ -160,6 +161,45 @@ def test_a_box_in_one_plot_selects_in_all(page: Page, browser: Browser) -> None:
     )
     assert page.find("#selection").text.startswith("2,500 of 2,500 events (100%)")
     page.press(Keys.ESCAPE)
+
+
+def test_rare_cells_are_judged_by_keyboard_and_mouse(page: Page, browser: Browser, study: Path) -> None:  # noqa: F811
+    path = judged_path(study / "run.h5")
+    path.unlink(missing_ok=True)
+    page.find("#rare summary").click()
+    page.until(lambda: page.find("#rare-numbers").text.startswith("0 events judged"))
+    assert not page.find("#rare-selected").is_enabled()
+    page.find("#rows .badge").click()
+    page.find("#rare-selected").click()
+    page.until(lambda: len(page.driver.find_elements(By.CSS_SELECTOR, ".card svg circle")) == 100)
+    assert not page.find("#rare-next").is_enabled()
+    page.until(lambda: page.driver.switch_to.active_element.get_attribute("class") == "card")
+    page.press("w")
+    page.press("w")
+    page.press("p")
+    page.press(Keys.ARROW_LEFT)
+    page.press(Keys.BACKSPACE)
+    page.press(Keys.ARROW_RIGHT)
+    for _ in range(9):
+        page.press("u")
+    page.driver.find_elements(By.CSS_SELECTOR, ".card")[-1].find_element(
+        By.CSS_SELECTOR, "[data-word=part]"
+    ).click()
+    assert page.find("#rare-next").text == "Store 12 judgements and show the next screen"
+    drawn = browser.canvas("pair0")
+    page.find(".card").send_keys(Keys.ENTER)
+    page.until(lambda: "12 events judged: 2 wanted, 1 part, 9 unwanted" in page.find("#rare-numbers").text)
+    assert "such events: probably" in page.find("#rare-numbers").text
+    assert f"--judged {path.name}" in page.find("#rare-commands").text
+    assert len(path.read_text().splitlines()) == 13
+    page.until(lambda: browser.canvas("pair0") != drawn)
+    assert " of 2,500 events (" in page.find("#selection").text
+    page.find("#rare-undo").click()
+    page.until(lambda: len(page.driver.find_elements(By.CSS_SELECTOR, ".card")) == 12)
+    assert len(page.driver.find_elements(By.CSS_SELECTOR, ".card[data-judged=unwanted]")) == 9
+    assert not path.exists()
+    assert page.find("#failed").text == ""
+    assert [c for c in browser.complaints() if " " in c or not c.startswith("http://127.0.0.1:")] == []
 
 
 def test_the_page_tells_that_the_server_has_gone(browser: Browser, study: Path) -> None:  # noqa: F811

@@ -1,0 +1,184 @@
+"""Rare cells by judging, without a server or browser."""
+
+from __future__ import annotations
+
+import base64
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpmix.app.judging import Word, judged_path
+from dpmix.app.workspace import StaleError, Workspace
+from dpmix.errors import ConfigError, DpmixError
+from dpmix.explore.exploration import exploration
+from dpmix.explore.judgements import read_judgements
+from dpmix.populations.decisions import decisions_path
+from dpmix.populations.task import prepare
+from dpmix.report.explore import explore
+
+RUN = "run.h5"
+
+
+@pytest.fixture(scope="module")
+def workspace(study: Path) -> Workspace:
+    return Workspace(study)
+
+
+@pytest.fixture
+def opened(workspace: Workspace) -> Iterator[dict[str, Any]]:
+    """The run, without judgements and decisions before or after."""
+    paths = (judged_path(workspace.folder / RUN), decisions_path(workspace.folder / RUN))
+    for path in paths:
+        path.unlink(missing_ok=True)
+    yield workspace.open(RUN)
+    for path in paths:
+        path.unlink(missing_ok=True)
+
+
+def cd19(workspace: Workspace, opened: dict[str, Any]) -> np.ndarray:
+    """The values of CD19 of the events shown, which are all events of the run."""
+    values = np.frombuffer(workspace.values(RUN), "<f4").reshape(len(opened["channels"]), -1)
+    one: np.ndarray = values[opened["channels"].index("CD19")]
+    return one
+
+
+def words(shown: dict[str, Any], marker: int, limit: float) -> dict[int, Word]:
+    """The judgements of a person who wants events with much of a marker."""
+    return {
+        event["row"]: "wanted" if event["values"][marker] > limit else "unwanted"
+        for event in shown["screen"]["events"]
+    }
+
+
+def judge_screens(workspace: Workspace, opened: dict[str, Any], screens: int) -> dict[str, Any]:
+    marker, values = opened["channels"].index("CD19"), cd19(workspace, opened)
+    limit = float(np.quantile(values, 0.95))
+    selected = np.flatnonzero(values > np.quantile(values, 0.9)).tolist()
+    shown = workspace.candidates(RUN, selected=selected)
+    assert {event["row"] for event in shown["screen"]["events"]} <= set(selected)
+    for _ in range(screens):
+        given = words(shown, marker, limit)
+        shown = workspace.judge(RUN, shown["revision"], given, shown["screen"]["checks"])
+    return shown
+
+
+def test_a_screen_has_profiles_of_its_events(workspace: Workspace, opened: dict[str, Any]) -> None:
+    shown = workspace.candidates(RUN)
+    assert (shown["judged"], shown["found"], shown["commands"]) == (0, 0, [])
+    events, ranges = shown["screen"]["events"], shown["screen"]["ranges"]
+    assert len(events) == 20
+    values = np.frombuffer(workspace.values(RUN), "<f4").reshape(len(opened["channels"]), -1)
+    population = np.frombuffer(base64.b64decode(opened["view"]["of_events"]), "<u2")
+    for event in events:
+        row, p = event["row"], event["population"]
+        assert event["values"] == pytest.approx(values[:, row], abs=2e-5)
+        assert (event["sample"], event["event"], p) == (opened["samples"][0], row, population[row])
+        expected = np.quantile(values[:, population == p], (0.05, 0.5, 0.95), axis=1).T
+        assert np.array(ranges[p]) == pytest.approx(expected, abs=2e-5)
+    one = workspace.act(RUN, opened["view"]["revision"], {"do": "cut", "populations": 1})
+    assert len(one["populations"]) == 1
+    again = workspace.profiles(RUN, [event["row"] for event in events])
+    assert {event["population"] for event in again["events"]} == set(again["ranges"]) == {0}
+
+
+def test_the_commands_give_the_same(workspace: Workspace, opened: dict[str, Any], tmp_path: Path) -> None:
+    """The next screen is that of `dpmix explore`, and the events found are those of `dpmix gate`."""
+    shown = judge_screens(workspace, opened, 3)
+    path = judged_path(workspace.folder / RUN)
+    explore_command, gate_command = shown["commands"]
+    assert explore_command == "dpmix explore run.h5 --output explored --judged run.judged.csv"
+    assert gate_command == "dpmix gate run.h5 --output gated --judged run.judged.csv"
+    step = explore(workspace.folder / RUN, tmp_path, judged=[path])
+    with step.path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["event"]) for row in rows] == [one["event"] for one in shown["screen"]["events"]]
+    checks = [int(row["event"]) for row in rows if row["check"] == "yes"]
+    assert checks == shown["screen"]["checks"] != []
+    assert shown["judged"] == len(step.judgements.rows) == 60
+    assert step.found is not None
+    assert shown["found"] == step.found.n_found
+    assert f"such events: probably {step.found.number:,.0f} of 2,500" in shown["lines"][-1]
+
+    task = prepare(workspace.folder / RUN)
+    gated = exploration(
+        task.events, read_judgements([path], task.events), task.config.seed, task.config.engine.threads
+    )
+    assert gated is not None
+    is_found = np.frombuffer(base64.b64decode(shown["is_found"]), np.uint8)
+    assert np.array_equal(is_found, gated.is_found)
+    assert shown["found_shown"] == is_found.sum() == shown["found"]
+    values = cd19(workspace, opened)
+    assert np.median(values[is_found == 1]) > np.quantile(values, 0.95)
+
+
+def test_judgements_are_in_their_file_only(workspace: Workspace, opened: dict[str, Any]) -> None:
+    shown = judge_screens(workspace, opened, 2)
+    again = Workspace(workspace.folder).candidates(RUN)
+    assert again == shown
+    farther = workspace.candidates(RUN, further=1.0)
+    assert farther["screen"]["events"] != shown["screen"]["events"]
+    assert farther["revision"] == shown["revision"]
+    assert workspace.files() == [row for row in workspace.files() if "judged" not in row["name"]]
+
+
+def test_undo_gives_the_last_screen_back(workspace: Workspace, opened: dict[str, Any]) -> None:
+    first = judge_screens(workspace, opened, 2)
+    given: dict[int, Word] = {event["row"]: "part" for event in first["screen"]["events"][-6:]}
+    second = workspace.judge(RUN, first["revision"], given, first["screen"]["checks"])
+    assert (second["judged"], second["screens"]) == (46, 3)
+    back = workspace.unjudge(RUN, second["revision"])
+    assert back["judgements"] == given
+    assert [event["row"] for event in back["screen"]["events"]] == list(given)
+    assert back["screen"]["checks"] == first["screen"]["checks"]
+    assert back["revision"] == first["revision"]
+    for left in (1, 0):
+        back = workspace.unjudge(RUN, back["revision"])
+        assert back["screens"] == left
+    assert not judged_path(workspace.folder / RUN).exists()
+    with pytest.raises(ConfigError, match="no screen to undo"):
+        workspace.unjudge(RUN, back["revision"])
+
+
+def test_a_file_of_a_person_is_continued(workspace: Workspace, opened: dict[str, Any]) -> None:
+    """Columns and rows that the page has not written stay; undo leaves them."""
+    path = judged_path(workspace.folder / RUN)
+    before = "event,judgement,why\n5,1,known\n801,0,\n"
+    path.write_text(before)
+    shown = workspace.candidates(RUN)
+    assert (shown["judged"], shown["screens"]) == (2, 0)
+    row = shown["screen"]["events"][0]["row"]
+    shown = workspace.judge(RUN, shown["revision"], {row: "part"}, [])
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [one["why"] for one in rows] == ["known", "", ""]
+    assert rows[-1]["screen"] == "1"
+    shown = workspace.unjudge(RUN, shown["revision"])
+    assert (shown["judged"], shown["judgements"]) == (2, {row: "part"})
+
+
+def test_mistakes_change_nothing(workspace: Workspace, opened: dict[str, Any]) -> None:
+    shown = workspace.candidates(RUN)
+    row = shown["screen"]["events"][0]["row"]
+    path = judged_path(workspace.folder / RUN)
+    for judgements, problem in (({}, "judge at least one"), ({2_500: "part"}, "from 0 to 2499")):
+        with pytest.raises(ConfigError, match=problem):
+            workspace.judge(RUN, shown["revision"], judgements, [])  # type: ignore[arg-type]
+    for selected, problem in (([], "no event is selected"), ([-1], "from 0 to 2499")):
+        with pytest.raises(ConfigError, match=problem):
+            workspace.judge(RUN, shown["revision"], {row: "part"}, [], selected=selected)
+        assert not path.exists()
+    with pytest.raises(ConfigError, match="further"):
+        workspace.judge(RUN, shown["revision"], {row: "part"}, [], further=2.0)
+    assert not path.exists()
+    after = workspace.judge(RUN, shown["revision"], {row: "wanted"}, [])
+    with pytest.raises(StaleError, match="changed elsewhere"):
+        workspace.judge(RUN, shown["revision"], {row: "wanted"}, [])
+    with pytest.raises(ConfigError, match="judged already"):
+        workspace.judge(RUN, after["revision"], {row: "wanted"}, [])
+    path.write_text("event,judgement\n5,perhaps\n")
+    with pytest.raises(DpmixError, match="row 2: need wanted, part, unwanted"):
+        workspace.judged(RUN)
