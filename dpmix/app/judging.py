@@ -96,7 +96,7 @@ def open_judging(live: Live, path: Path) -> Judging:
     """
     task, own = live.task, revision(path)
     judgements = read_judgements([path] if own else [], task.events)
-    explorer = explorer_of(task.events, judgements, task.config.seed, task.config.engine.threads)
+    explorer = explorer_of(task.events, judgements, task.config.seed, task.config.engine, task.backend)
     return Judging(own, judgements, explorer, explorer.found())
 
 

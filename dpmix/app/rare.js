@@ -107,7 +107,7 @@ function showRare() {
 
 function showRareButtons() {
   const { known, screen, judged, working } = rare;
-  byId("rare-next").textContent = screen ? `Store ${judged.size} judgement${judged.size === 1 ? "" : "s"} and show the next screen` : known?.judged ? "Show the next screen" : "Start from random events";
+  byId("rare-next").textContent = screen ? `Store ${judged.size || "the"} judgement${judged.size === 1 ? "" : "s"} and show the next screen` : known?.judged ? "Show the next screen" : "Start from random events";
   byId("rare-next").disabled = working || !known || Boolean(screen && !judged.size);
   byId("rare-selected").textContent = screen ? "Next screen from the selected events" : "Start from the selected events";
   byId("rare-selected").disabled = working || !known || (!state.chosen && state.only < 0);

@@ -104,9 +104,8 @@ def test_the_commands_give_the_same(workspace: Workspace, opened: dict[str, Any]
     assert f"such events: probably {step.found.number:,.0f} of 2,500" in shown["lines"][-1]
 
     task = prepare(workspace.folder / RUN)
-    gated = exploration(
-        task.events, read_judgements([path], task.events), task.config.seed, task.config.engine.threads
-    )
+    judgements = read_judgements([path], task.events)
+    gated = exploration(task.events, judgements, task.config.seed, task.config.engine, task.backend)
     assert gated is not None
     is_found = np.frombuffer(base64.b64decode(shown["is_found"]), np.uint8)
     assert np.array_equal(is_found, gated.is_found)
