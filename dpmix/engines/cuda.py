@@ -40,6 +40,7 @@ from dpmix.engines.cuda_work import (
     HostLabels,
     Pass,
     SampleParameters,
+    serve_all,
 )
 from dpmix.engines.shares import ChunkQueue, counts, interleaved_shares, pass_seconds
 from dpmix.engines.sums import SummingEngine
@@ -280,26 +281,19 @@ class CudaPasses:
             self._grid.samples,
         )
         self._accounts = []
-        while queue.unfinished():
-            running = {
-                number: device.submit(device.serve, work, shares[number], queue, deliver)
-                for number, device in self._usable().items()
-                if queue.has_for(number)
-            }
-            try:
-                wait(running.values())
-            except BaseException:
-                queue.stop()
-                raise
-            for number, future in running.items():
-                try:
-                    account = future.result()
-                except DeviceFailed as error:
-                    self._remove(number, error)
-                    continue
-                if sums is not None and account.sums is not None:
-                    cohort_sums.add(sums, account.sums)
-                self._note(number, replace(account, sums=None))
+
+        def done(number: int, account: Account) -> None:
+            if sums is not None and account.sums is not None:
+                cohort_sums.add(sums, account.sums)
+            self._note(number, replace(account, sums=None))
+
+        serve_all(
+            queue,
+            self._usable,
+            lambda number, device: device.submit(device.serve, work, shares[number], queue, deliver),
+            done,
+            self._remove,
+        )
         self._passes += 1
         if self._passes == self._next_rebalance:
             self._next_rebalance *= 2

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Sequence
 from functools import partial
-from queue import SimpleQueue
-from threading import Thread
-from typing import Any, TypeVar
 
 import pycuda.driver as driver
 
@@ -15,45 +11,15 @@ from dpmix.engines.chunk_grid import ChunkGrid
 from dpmix.engines.cuda_device_kernels import Kernels
 from dpmix.engines.cuda_device_memory import DeviceMemory
 from dpmix.engines.cuda_device_pass import DevicePass
-from dpmix.engines.cuda_messages import failure
+from dpmix.engines.cuda_thread import DeviceThread
 from dpmix.engines.cuda_work import Account, Deliver, DeviceFailed, Pass, Take
 from dpmix.engines.shares import ChunkQueue
 from dpmix.kernels.layout import Layout
 from dpmix.model.mixture import Floats
 from dpmix.model.sample_weights import SampleWeights
 
-T = TypeVar("T")
 
-
-class Worker:
-    """A thread that does its tasks one after another: a PyCUDA context belongs to the thread that made it."""
-
-    def __init__(self, name: str) -> None:
-        self._tasks: SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]] | None]
-        self._tasks = SimpleQueue()
-        Thread(target=self._work, name=name, daemon=True).start()
-
-    def submit(self, task: Callable[..., T], *arguments: Any) -> Future[T]:
-        """Queue a task and return a future of its result."""
-        future: Future[T] = Future()
-        self._tasks.put((future, task, arguments))
-        return future
-
-    def stop(self) -> None:
-        """End the thread after the tasks in its queue."""
-        self._tasks.put(None)
-
-    def _work(self) -> None:
-        while (item := self._tasks.get()) is not None:
-            future, task, arguments = item
-            try:
-                future.set_result(task(*arguments))
-            except BaseException as error:
-                future.set_exception(error)
-            del item, future, task, arguments  # an idle thread keeps nothing alive
-
-
-class Device:
+class Device(DeviceThread):
     """One device.
 
     Parameters
@@ -99,22 +65,8 @@ class Device:
         self._chunks_in_flight = chunks_in_flight
         self._layout = Layout(events.shape[1])
         self._has_far = False  # a pass had far events
-        self._context: Any = None
-        self._worker = Worker(f"cuda-{number}")
+        super().__init__(f"cuda-{number}")
         self._worker.submit(self._open).result()
-
-    def submit(self, task: Callable[..., T], *arguments: Any) -> Future[T]:
-        """Run a task in the device's thread, with its context current.
-
-        The future raises `DeviceFailed` if the device fails. Everything on the device is then freed.
-        """
-        return self._worker.submit(self._in_context, task, *arguments)
-
-    def close(self) -> Future[None]:
-        """Free everything and end the thread; also after a failure."""
-        future = self._worker.submit(self._free)
-        self._worker.stop()
-        return future
 
     # The rest runs in the device's thread.
 
@@ -176,24 +128,7 @@ class Device:
         except driver.Error as error:
             raise DeviceFailed(str(error)) from error
 
-    def _in_context(self, task: Callable[..., T], *arguments: Any) -> T:
-        """Run a task in the context; PyCUDA aborts the process if a thread ends with a current context."""
-        try:
-            self._context.push()
-            try:
-                return task(*arguments)
-            finally:
-                self._context.pop()
-        except (driver.Error, DeviceFailed) as error:
-            self._context.detach()  # frees everything on the device, whatever its state
-            self._context = None
-            raise DeviceFailed(failure(error)) from error
-
-    def _free(self) -> None:
-        if self._context is None:
-            return
-        self._context.push()
+    def _release(self) -> None:
         self._kernels.unload()
         self._memory.drop()
         del self._memory  # with its events
-        self._context.detach()

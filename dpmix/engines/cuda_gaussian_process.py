@@ -8,20 +8,20 @@ while the other is copied.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, wait
+from collections.abc import Sequence
+from concurrent.futures import wait
 from itertools import cycle
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import pycuda.driver as driver
 
-from dpmix.engines.cuda_device import Worker
 from dpmix.engines.cuda_device_kernels import load
 from dpmix.engines.cuda_device_memory import allocate
 from dpmix.engines.cuda_devices import DeviceInfo, chosen, describe, warn_of_few_cores
 from dpmix.engines.cuda_messages import failure
-from dpmix.engines.cuda_work import DeviceFailed
+from dpmix.engines.cuda_thread import DeviceThread
+from dpmix.engines.cuda_work import DeviceFailed, serve_all
 from dpmix.engines.shares import ChunkQueue, interleaved_shares
 from dpmix.errors import DpmixError
 from dpmix.kernels import build
@@ -151,22 +151,13 @@ class CudaGaussianProcess:
         change = Change(*np.empty((2, len(self._events)), np.float32))
         n_chunks = -(-len(self._events) // CHUNK)
         queue = ChunkQueue(interleaved_shares(n_chunks, dict.fromkeys(self._usable(), 1.0)))
-        while queue.unfinished():
-            running = {
-                number: device.submit(device.serve, work, queue, change)
-                for number, device in self._usable().items()
-                if queue.has_for(number)
-            }
-            try:
-                wait(running.values())
-            except BaseException:
-                queue.stop()
-                raise
-            for number, future in running.items():
-                try:
-                    future.result()
-                except DeviceFailed as error:
-                    self._remove(number, error)
+        serve_all(
+            queue,
+            self._usable,
+            lambda _, device: device.submit(device.serve, work, queue, change),
+            lambda number, result: None,
+            self._remove,
+        )
         return change
 
     def _usable(self) -> dict[int, _Device]:
@@ -194,7 +185,7 @@ class _Lane:
         self.chunk: int | None = None  # in progress
 
 
-class _Device:
+class _Device(DeviceThread):
     """One device with its thread and context; see `CudaGaussianProcess`."""
 
     def __init__(self, info: DeviceInfo, events: Floats, blocking: bool) -> None:
@@ -203,23 +194,12 @@ class _Device:
         self._held: dict[int, Any] = {}  # events of chunks on the device
         self._lanes: list[_Lane] = []
         self._functions: dict[str, Any] = {}
-        self._context: Any = None
-        self._worker = Worker(f"cuda-gaussian-process-{info.number}")
+        super().__init__(f"cuda-gaussian-process-{info.number}")
         try:
             self._worker.submit(self._open).result()
         except BaseException:
             self.close()
             raise
-
-    def submit(self, task: Callable[..., T], *arguments: Any) -> Future[T]:
-        """Run a task in the device's thread, with its context current; the future raises `DeviceFailed`."""
-        return self._worker.submit(self._in_context, task, *arguments)
-
-    def close(self) -> Future[None]:
-        """Free everything and end the thread; also after a failure."""
-        future = self._worker.submit(self._free)
-        self._worker.stop()
-        return future
 
     # The rest runs in the device's thread.
 
@@ -289,21 +269,5 @@ class _Device:
             self._functions[name] = module.get_function(name).prepare("PPPPiiiiP")
         self._lanes = [_Lane(n_channels) for _ in range(2)]
 
-    def _in_context(self, task: Callable[..., T], *arguments: Any) -> T:
-        try:
-            self._context.push()
-            try:
-                return task(*arguments)
-            finally:
-                self._context.pop()
-        except (driver.Error, DeviceFailed) as error:
-            self._context.detach()  # frees everything on the device, whatever its state
-            self._context = None
-            raise DeviceFailed(failure(error)) from error
-
-    def _free(self) -> None:
-        if self._context is None:
-            return
-        self._context.push()
+    def _release(self) -> None:
         self._held, self._lanes, self._functions = {}, [], {}
-        self._context.detach()

@@ -1,20 +1,24 @@
-"""The work of a CUDA device in one pass: its input, its output and its timing."""
+"""The work of CUDA devices in one pass: input, output, timing, and how devices share the chunks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from dpmix.engines.cohort_sums import CohortSums
+from dpmix.engines.shares import ChunkQueue
 from dpmix.kernels.layout import CHUNK, Layout
 from dpmix.model.mixture import Array, Ints
 from dpmix.model.streams import Key
 
 Labels = npt.NDArray[np.uint16]
+D = TypeVar("D")
+T = TypeVar("T")
 
 
 class HostLabels:
@@ -237,3 +241,42 @@ Deliver = Callable[[int, npt.NDArray[Any], Array], None]
 
 The arrays are overwritten afterwards.
 """
+
+
+def serve_all(
+    queue: ChunkQueue,
+    usable: Callable[[], Mapping[int, D]],
+    start: Callable[[int, D], Future[T]],
+    done: Callable[[int, T], None],
+    failed: Callable[[int, DeviceFailed], None],
+) -> None:
+    """Let devices do the chunks of a queue; if some fail, those that are left.
+
+    Parameters
+    ----------
+    queue : ChunkQueue
+    usable : callable
+        Returns the devices that are left, by number; it raises if none is left.
+    start : callable
+        Lets a device serve the queue.
+    done : callable
+        Takes the number of a device and what it returned.
+    failed : callable
+        Removes a device from those that are left.
+    """
+    while queue.unfinished():
+        running = {
+            number: start(number, device) for number, device in usable().items() if queue.has_for(number)
+        }
+        try:
+            wait(running.values())
+        except BaseException:
+            queue.stop()
+            raise
+        for number, future in running.items():
+            try:
+                result = future.result()
+            except DeviceFailed as error:
+                failed(number, error)
+                continue
+            done(number, result)
