@@ -7,7 +7,7 @@ T draws; J components of the pooled draws, K components of a draw, L modes, M po
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ from dpmix.model.mixture import Array, Floats, Ints, Mixture
 from dpmix.populations import partitions
 from dpmix.populations.cut import CutRule
 from dpmix.populations.modes import MakeEngine
-from dpmix.populations.pooling import draw_points, mean_density, mixture_of_draw, pooled_draws
+from dpmix.populations.pooling import FIRST_GROUPS, draw_points, mean_density, mixture_of_draw, pooled_draws
 from dpmix.populations.predictive import log_predictive
 from dpmix.populations.support import merge_unsupported, populations_of_modes
 from dpmix.populations.tree import Peaks, Tree, find_peaks
@@ -137,24 +137,23 @@ def grow(run: Run, make_engine: MakeEngine, draws: Ints, rule: CutRule) -> Fores
     mixture = lru_cache(HELD_BYTES // run.covariances[0, 0].nbytes)(partial(mixture_of_draw, run))
     mixtures = [partial(mixture, *draw) for draw in draws]
     groups = pooled_draws(run, draws)
-    subset = _subset(run, draws[groups[0]])
-    mean_tree = partial(_mean_tree, run, draws, mixtures, subset, make_engine)
-    typical = _typical(groups, mean_tree, rule)
-    points = draw_points(*typical.density, seed=int(run.attributes["seed"]))
+    subset = subset_of(run, draws[groups[0]])
+    build = partial(mean_tree, run, draws, mixtures, subset, make_engine)
+    with ThreadPoolExecutor(_workers(make_engine, subset[0])) as pool:
+        chosen = typical(groups, partial(pool.map, build), rule)
+        trees = [one.tree for one in pool.map(build, np.arange(len(draws))[:, None])]
+    points = draw_points(*chosen.density, seed=int(run.attributes["seed"]))
     with closing(make_engine(points)) as engine:
-        shares = _mean_memberships(engine, [mixtures[t]() for t in typical.pooled], typical.tree)
+        shares = _mean_memberships(engine, [mixtures[t]() for t in chosen.pooled], chosen.tree)
         labels = np.array([_classified(engine, one()) for one in mixtures])
         log_density = log_predictive(engine, (one() for one in mixtures), len(draws))
-        workers = None if engine.info["backend"] == "cpu" else 1  # a device serves one engine at a time
-    with ThreadPoolExecutor(workers) as pool:
-        trees = [one.tree for one in pool.map(mean_tree, np.arange(len(draws))[:, None])]
     return Forest(
         run=run,
         draws=draws,
         mixture=mixture,
-        pooled=typical.pooled,
-        density=typical.density,
-        tree=typical.tree,
+        pooled=chosen.pooled,
+        density=chosen.density,
+        tree=chosen.tree,
         trees=trees,
         points=points,
         shares=shares,
@@ -163,7 +162,13 @@ def grow(run: Run, make_engine: MakeEngine, draws: Ints, rule: CutRule) -> Fores
     )
 
 
-def _subset(run: Run, draws: Ints) -> Subset:
+def _workers(make_engine: MakeEngine, events: Floats) -> int | None:
+    """Return the number of trees to build at a time, None for that of `ThreadPoolExecutor`."""
+    with closing(make_engine(events)) as engine:
+        return None if engine.info["backend"] == "cpu" else 1  # a device serves one engine at a time
+
+
+def subset_of(run: Run, draws: Ints) -> Subset:
     """Return the events that the run file keeps and their weights.
 
     Run files of earlier versions keep none: points of the mean density of some draws serve in their place.
@@ -185,7 +190,7 @@ def by_weight(populations: Ints, weights: Array) -> Ints:
 
 
 @dataclass(frozen=True)
-class _MeanTree:
+class MeanTree:
     """The tree of the mean density of some draws, and the mode of each event that the run file keeps."""
 
     pooled: Ints
@@ -194,32 +199,43 @@ class _MeanTree:
     of_events: Ints
 
 
-def _typical(groups: Ints, mean_tree: Callable[[Ints], _MeanTree], rule: CutRule) -> _MeanTree:
+def typical(groups: Ints, build: Callable[[Ints], Iterable[MeanTree]], rule: CutRule) -> MeanTree:
     """Return the tree whose populations agree best with those of other draws: the medoid.
 
-    A valley that is only just there can depend on the draws that are pooled, and so on the seed. The measure
-    is the adjusted Rand index of the events, summed over all trees. Where two trees agree, the others are
-    not needed: with many components, a tree takes seconds.
+    A valley that is only just there can depend on the draws that are pooled, and so on the seed. If the
+    first groups disagree, the medoid is that of all groups, so of all draws. The measure is the adjusted Rand
+    index of the events, summed over all trees.
+
+    Parameters
+    ----------
+    groups : int64 [groups, pooled draws]
+    build : callable
+        Returns the trees of the mean densities of some groups.
+    rule : CutRule
+        Gives the populations that are compared.
     """
-    trees: list[_MeanTree] = []
-    found: list[Ints] = []
-    for pooled in groups:
-        trees.append(mean_tree(pooled))
-        found.append(populations_of_modes(trees[-1].tree, rule.cut(trees[-1].tree))[trees[-1].of_events])
-        if len(found) == 2 and partitions.rand_index(*found) >= AGREED:
-            break
-    agreement = [sum(partitions.rand_index(one, other) for other in found) for one in found]
-    return trees[int(np.argmax(agreement))]
+    trees = list(build(groups[:FIRST_GROUPS]))
+    agreement = agreement_of(trees, rule)
+    if agreement.min() < AGREED:
+        trees.extend(build(groups[FIRST_GROUPS:]))
+        agreement = agreement_of(trees, rule)
+    return trees[int(agreement.sum(axis=1).argmax())]
 
 
-def _mean_tree(
+def agreement_of(trees: Sequence[MeanTree], rule: CutRule) -> Array:
+    """Return the adjusted Rand index of the events' populations for each pair of trees, float64 [G, G]."""
+    found = [populations_of_modes(one.tree, rule.cut(one.tree))[one.of_events] for one in trees]
+    return np.array([[partitions.rand_index(one, other) for other in found] for one in found])
+
+
+def mean_tree(
     run: Run,
     draws: Ints,
     mixtures: Sequence[Callable[[], Mixture]],
     subset: Subset,
     make_engine: MakeEngine,
     pooled: Ints,
-) -> _MeanTree:
+) -> MeanTree:
     """Return the tree of the mean density of some draws, with distances by the valleys in the events."""
     density = mean_density(run, draws[pooled])
     peaks = find_peaks(*density, int(run.attributes["n_events"]), make_engine, len(pooled))
@@ -227,7 +243,7 @@ def _mean_tree(
     with closing(make_engine(events)) as engine:
         shares = _mean_memberships(engine, [mixtures[t]() for t in pooled], peaks)
     own = shares.argmax(axis=1)
-    return _MeanTree(pooled, density, peaks.tree(Separation(peaks.moments, events, own, weights)), own)
+    return MeanTree(pooled, density, peaks.tree(Separation(peaks.moments, events, own, weights)), own)
 
 
 # --------------------------------------------------------------------------- classifying points

@@ -14,7 +14,7 @@ from dpmix.populations.tree import LEAST_EVENTS
 from dpmix.runs.reader import Run
 
 POOLED_DRAWS = 5  # draws in a mean density; see docs/explanation/populations.md
-GROUPS = 5  # of draws, each with its mean density
+FIRST_GROUPS = 4  # that are spread over all draws; the others are needed where these disagree
 POOLED_COMPONENTS = 520  # at most, unless one draw has more: the tree's cost grows with their cube
 POINTS = 50_000  # drawn from the posterior mean density
 
@@ -34,7 +34,8 @@ def pooled_draws(run: Run, draws: Ints) -> Ints:
     """Return groups of draws, each with a mean density, int64 [groups, pooled draws].
 
     Every group has equally many draws of each chain if there are enough, and other draws than the other
-    groups, the latest first. With few draws there are fewer groups.
+    groups. Together they have all draws, except for a remainder. The first `FIRST_GROUPS` groups are spread
+    over the run, the latest draws first.
     """
     events = np.asarray(run.weights[tuple(draws[-1])]) * int(run.attributes["n_events"])
     heavy = int((events >= LEAST_EVENTS).sum())
@@ -42,9 +43,11 @@ def pooled_draws(run: Run, draws: Ints) -> Ints:
     count = min(POOLED_DRAWS, max(POOLED_COMPONENTS // max(heavy, 1), 1), len(draws))
     if chains < count:
         count -= count % chains
-    starts = (np.arange(GROUPS) + 0.5) / GROUPS
+    n_groups = len(draws) // count
+    starts = (np.arange(n_groups)[::-1] + 0.5) / n_groups
     groups: Ints = ((np.arange(count) + starts[:, None]) * (len(draws) / count)).astype(np.int64)
-    return np.unique(groups, axis=0)[::-1]
+    gap = max(n_groups // FIRST_GROUPS, 1)
+    return np.concatenate([groups[start::gap] for start in range(gap)])
 
 
 def mean_density(run: Run, draws: Ints) -> tuple[Array, Array, Array]:

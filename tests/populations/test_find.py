@@ -286,11 +286,19 @@ def test_the_events_of_the_run_file_decide(folder: Path) -> None:
         assert find_populations(run, cpu).n_populations == n_found, name
 
 
-@pytest.mark.parametrize(("splits", "n_found"), [([0], 2), ([0, 1, 2, 3], 3), ([1, 2, 3, 4], 3)])
+@pytest.mark.parametrize(
+    ("splits", "n_found"),
+    [
+        ([0], 2),
+        ([5, 7, 9], 2),  # three of the first four groups, but few of all
+        ([0, 1, 2, 4, 6, 7, 8, 9], 3),
+        ([0, 1, 2, 4, 6, 8], 2),  # the first four groups, 9, 7, 5 and 3, agree: they decide
+    ],
+)
 def test_the_mean_density_that_agrees_with_the_others_defines_the_populations(
     folder: Path, splits: list[int], n_found: int
 ) -> None:
-    """Five groups of draws, each with its mean density; some of them divide a population."""
+    """Ten groups of draws, each with its mean density; some of them divide a population."""
     a_pair = normals((0.3, (-1.2, 0.0), 0.6), (0.3, (1.2, 0.0), 0.6), (0.4, (0.0, 20.0), 1.0))
     one = replace(
         a_pair,
@@ -301,16 +309,16 @@ def test_the_mean_density_that_agrees_with_the_others_defines_the_populations(
     events = np.concatenate(
         [random.normal((x, y), 0.6, (3_000, 2)) for x, y in ((-1.2, 0), (1.2, 0), (0, 20))]
     )
-    draws = [a_pair if draw % 5 in splits else one for draw in range(25)]
+    draws = [a_pair if draw % 10 in splits else one for draw in range(50)]
     kept = {EVENT_SUBSET: (("subset", "channel"), events.astype(np.float32))}
     found = find_populations(
-        write_run(folder / f"groups{len(splits)}{splits[0]}.h5", [draws], constants=kept), cpu
+        write_run(folder / f"groups{''.join(map(str, splits))}.h5", [draws], constants=kept), cpu
     )
     assert found.n_populations == n_found
     assert len(found.pooled) == 5
-    group = set((found.pooled % 5).tolist())
+    group = set((found.pooled % 10).tolist())
     assert len(group) == 1
-    assert group <= ({*range(5)} - {*splits} if n_found == 2 else {*splits})
+    assert group <= ({*range(10)} - {*splits} if n_found == 2 else {*splits})
 
 
 @pytest.mark.parametrize(("draws_with_it", "n_found"), [(1, 3), (5, 4)])
