@@ -45,10 +45,10 @@ STAGES = Path(__file__).with_name("stages.py")
 Stage = dict[str, Any]
 
 
-def measured(folder: Path, *arguments: str) -> list[Stage]:
+def measured(folder: Path, *arguments: str, python: str = sys.executable) -> list[Stage]:
     """Stages of one command, in order: seconds, processor seconds, most memory."""
     marks = folder / "marks.json"
-    process = subprocess.Popen([sys.executable, str(STAGES), str(marks), *arguments], cwd=folder)
+    process = subprocess.Popen([python, str(STAGES), str(marks), *arguments], cwd=folder)
     memory: list[tuple[float, float]] = []
     while process.poll() is None:
         if (resident := resident_mb(process.pid)) is not None:
@@ -86,13 +86,21 @@ def resident_mb(pid: int) -> float | None:
 
 
 def from_file_to_report(
-    folder: Path, file: Path, settings: tuple[str, ...], method: str = "mcmc"
+    folder: Path,
+    file: Path,
+    settings: tuple[str, ...],
+    method: str = "mcmc",
+    python: str = sys.executable,
 ) -> dict[str, Any]:
-    """All commands on one file."""
+    """All commands on one file, by the dpmix of a Python."""
     given = [option for setting in settings for option in ("--set", setting)]
-    stages = measured(folder, "init", str(file), "--output", "run.yaml")
-    stages += measured(folder, method, "run.yaml", "--quiet", "--overwrite", *given)
-    stages += measured(folder, "gate", "run.h5", "--output", "gated", "--quiet", "--overwrite")
+    stages: list[Stage] = []
+    for words in (
+        ("init", str(file), "--output", "run.yaml"),
+        (method, "run.yaml", "--quiet", "--overwrite", *given),
+        ("gate", "run.h5", "--output", "gated", "--quiet", "--overwrite"),
+    ):
+        stages += measured(folder, *words, python=python)
     config, run = load_config(folder / "run.yaml", settings), open_run(folder / "run.h5")
     (folder / "run.yaml").unlink()
     return {

@@ -3,7 +3,8 @@
     python benchmarks/end_to_end_turns.py --before ../earlier            # about 10 minutes
     python benchmarks/end_to_end_turns.py --before ../earlier --quick    # a small sample, to build/: a check
 
-`--before` is a checkout of the earlier version with its native code in kernels/. Both versions give the same
+`--before` is a checkout of the earlier version with its own environment (`make .venv/installed` there): an
+editable install goes before PYTHONPATH, so one environment cannot run both. Both versions give the same
 commands as end_to_end.py, one after the other, `--rounds` times. Of each stage, the least processor and
 elapsed seconds of the rounds are kept. The machine may do other work meanwhile: it changes elapsed seconds a
 lot, and processor seconds by what both versions share. The draws and the tables of populations of both
@@ -12,8 +13,8 @@ versions are compared byte by byte. The page is docs/benchmarks/end-to-end.md.
 
 from __future__ import annotations
 
-import os
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -30,10 +31,21 @@ EVENTS, QUICK_EVENTS = 50_000, 3_000
 VERSIONS = ("before", "after")
 
 
+def python_of(code: Path) -> str:
+    """The Python whose dpmix is that of a checkout."""
+    python = sys.executable if code == ROOT else str(code / ".venv" / "bin" / "python")
+    if not Path(python).exists():
+        raise SystemExit(f"{python}: not found; make .venv/installed in {code}")
+    find = "import dpmix; print(dpmix.__file__)"
+    found = subprocess.run([python, "-c", find], capture_output=True, text=True, check=True).stdout.strip()
+    if not Path(found).is_relative_to(code):
+        raise SystemExit(f"{python}: its dpmix is {found}, not that of {code}; make .venv/installed there")
+    return python
+
+
 def commands(folder: Path, file: Path, method: str, code: Path, settings: tuple[str, ...]) -> dict[str, Any]:
     """Stages of all commands by the version in a checkout, and the bytes of its results."""
-    os.environ["PYTHONPATH"] = str(code)
-    stages = end_to_end.from_file_to_report(folder, file, settings, method)["stages"]
+    stages = end_to_end.from_file_to_report(folder, file, settings, method, python_of(code))["stages"]
     run = open_run(folder / "run.h5")
     draws = [np.asarray(values[:]).tobytes() for values in (run.weights, run.means, run.covariances)]
     return {"stages": stages, "results": [*draws, (folder / "gated" / "populations.csv").read_bytes()]}

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import cho_factor, cho_solve
 
 from dpmix.drift.covariance import CORRELATIONS, Covariance
 from dpmix.drift.fit import Fit
@@ -121,6 +120,8 @@ def shared_trend(points: Points, fit: Fit, slope_sd: float) -> Trend:
     slope_sd : float
         Prior standard deviation of the slope, per unit of time.
     """
+    from scipy.linalg import cho_factor, cho_solve
+
     middle, noise = float(points.times.mean()), fit.covariance.nugget + points.errors**2
     factor = cho_factor(fit.covariance.between(points.times, points.times) + np.diag(noise), lower=True)
     columns, scale = _columns(points.times, middle), np.array([1.0, slope_sd])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
 
 from dpmix.drift.fit import Fit
 from dpmix.drift.likelihood import Points
@@ -28,6 +27,8 @@ def posterior(points: Points, fit: Fit, times: Array, slope_sd: float = 0.0) -> 
         Standard deviation of the normal prior of a linear trend, per unit of time, which is a part of the
         signal in addition to the fitted process.
     """
+    from scipy.linalg import cho_factor, cho_solve
+
     own, noise = fit.covariance, fit.covariance.nugget + points.errors**2
     middle = points.times.mean()
 

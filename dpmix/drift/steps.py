@@ -15,9 +15,6 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-from scipy.linalg import solve_triangular
-from scipy.ndimage import median_filter
-from scipy.special import logsumexp
 
 from dpmix.drift.covariance import Correlation, Covariance
 from dpmix.drift.fit import Prior
@@ -69,6 +66,8 @@ def without_outliers(values: Array, sd: float) -> Array:
     The median of a block between two populations can lie in either. A single such block is no step; of a
     bubble, at least two blocks differ.
     """
+    from scipy.ndimage import median_filter
+
     middle = median_filter(values, 3, mode="nearest")
     return np.clip(values, middle - OUTLIER * sd, middle + OUTLIER * sd)
 
@@ -154,6 +153,8 @@ def _products(
     products : float64 [G, C + 2, C + 2]
         Inner products of the whitened values, the constant and the steps.
     """
+    from scipy.linalg import solve_triangular
+
     prior = Prior.weak(float(times[-1] - times[0]), float(np.median(errors)))
     steps = np.arange(len(values))[:, None] >= np.array(changes)
     columns = np.column_stack([values - values.mean(), np.ones(len(values)), steps])
@@ -179,6 +180,8 @@ def _products(
 
 def _log_evidence(log_weights: Array, products: Array, steps: list[int]) -> float:
     """Return the log evidence of some of the steps, up to a constant."""
+    from scipy.special import logsumexp
+
     effects = [1, *(2 + step for step in steps)]
     precisions = np.array([MEAN_SD**-2.0, *(JUMP_SD**-2.0 for _ in steps)])
     posterior = products[:, effects][:, :, effects] + np.diag(precisions)

@@ -20,7 +20,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.sparse import csr_array
 from threadpoolctl import threadpool_limits
 
 from dpmix.engines.base import Engine
@@ -295,6 +294,8 @@ def cast_votes(forest: Forest, shares: Array) -> Iterator[tuple[Array, Ints]]:
     nearest : int64 [K]
         Component of the mean density that is nearest to a component without points, -1 for one with points.
     """
+    from scipy.sparse import csr_array
+
     heavy = np.flatnonzero(forest.density[0])
     nearest_heavy = nearest_in(*(part[heavy] for part in forest.density))
     for labels, (chain, draw) in zip(forest.labels, forest.draws, strict=True):

@@ -38,7 +38,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("dpmix")
 
-LIBRARIES = (  # of alignment, figures and report; importing them takes a second
+LIBRARIES = (  # of votes, alignment, figures and report; importing them takes a second
+    "scipy.sparse",
+    "scipy.cluster.hierarchy",
     "scipy.optimize",
     "matplotlib.figure",
     "matplotlib.backends.backend_agg",

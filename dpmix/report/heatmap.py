@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.cluster.hierarchy import leaves_list, linkage
 
 from dpmix.model.mixture import Array, Ints
 from dpmix.populations.rasters import Rasters
@@ -57,6 +56,8 @@ def heat(gating: Gating) -> Heat:
 
 def _similar_order(rows: Array) -> Ints:
     """Return an order of rows with similar neighbours; of its two directions, the more ascending one."""
+    from scipy.cluster.hierarchy import leaves_list, linkage
+
     if len(rows) < 3 or not rows.shape[1]:
         return np.arange(len(rows))
     order: Ints = leaves_list(linkage(rows, "average", optimal_ordering=True)).astype(np.int64)

@@ -94,8 +94,16 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 def test_gate_imports_libraries_only_when_needed() -> None:
-    heavy = "{'matplotlib', 'bokeh', 'pyarrow', 'scipy.stats', 'scipy.optimize', 'dpmix.explore.explorer'}"
+    heavy = "{'matplotlib', 'bokeh', 'pyarrow', 'scipy.stats', 'scipy.optimize', 'dpmix.explore.explorer',"
+    heavy += "'scipy.cluster', 'scipy.sparse'}"
     check = f"import sys, dpmix.report.gate; print({heavy} & {{*sys.modules}} or 'none')"
+    found = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "none"
+
+
+def test_a_run_imports_libraries_of_recordings_only_when_needed() -> None:
+    heavy = "{'scipy.linalg', 'scipy.ndimage'}"
+    check = f"import sys, dpmix.runs.mcmc; print({heavy} & {{*sys.modules}} or 'none')"
     found = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "none"
 
