@@ -181,6 +181,8 @@ class Gating:
         With the gates of a workspace; None unless requested.
     exploration : Exploration, optional
         Events like those judged as wanted; None without judgements.
+    explored_strategy : Strategy, optional
+        Gates of these events; None unless requested.
     fit : Fit, optional
         Whether files that are not in the run fit it; None for the files of the run.
     """
@@ -228,6 +230,7 @@ class Gating:
     hierarchy: tuple[Node, ...] = ()
     comparison: Comparison | None = None
     exploration: Exploration | None = None
+    explored_strategy: Strategy | None = None
     fit: Fit | None = None
 
     @property

@@ -96,7 +96,9 @@ def disagreement_warning(gating: Gating) -> str | None:
 
 def poor_gates_warning(gating: Gating) -> str | None:
     """Warn of populations with events that simple gates do not isolate; None if they isolate all."""
-    poor = np.array([p for p, s in enumerate(gating.strategies) if s.size and not s.good], np.int64)
+    added = () if gating.explored_strategy is None else (gating.explored_strategy,)
+    found = (*gating.strategies, *added)
+    poor = np.array([p for p, s in enumerate(found) if s.size and not s.good], np.int64)
     if not len(poor):
         return None
     return (
