@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -42,6 +43,7 @@ class Workspace(Folder):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
+        self._judging_lock = RLock()  # taken before the other one: decisions do not wait for judgements
         self._lives: dict[Path, tuple[tuple[int, int], Live]] = {}
         self._judging: tuple[Live, Judging] | None = None
         self._gated: tuple[Any, Gated] | None = None
@@ -50,7 +52,8 @@ class Workspace(Folder):
         """Open a run, which takes seconds to a minute, and return what the page shows of it."""
         with self._lock:
             one = self._live(run, again=True)
-            return {"run": run, **live.opened(one), "view": live.view(one, live.decisions_of(one))}
+            shown = {"run": run, "judged": judging.judged_path(self.inside(run)).exists()}
+            return {**shown, **live.opened(one), "view": live.view(one, live.decisions_of(one))}
 
     def values(self, run: str) -> bytes:
         """Return the events that the pictures show, float32 [D, M]."""
@@ -97,8 +100,9 @@ class Workspace(Folder):
 
         With judgements, this takes as long as `dpmix explore`: seconds for millions of events.
         """
-        with self._lock:
-            return judging.state(self._live(run), self.inside(run), self._opened_judging(run))
+        with self._judging_lock:
+            one, own = self._live(run), self._opened_judging(run)
+            return judging.state(one, self.inside(run), own, live.decisions_of(one))
 
     def candidates(
         self, run: str, further: float = FURTHER, selected: list[int] | None = None
@@ -108,7 +112,7 @@ class Workspace(Folder):
         `further` goes from 0, more of the same, to 1, look further. `selected` are events to choose among,
         numbered among those of the plots; without it, events are chosen among all of the run.
         """
-        with self._lock:
+        with self._judging_lock:
             one, own = self._live(run), self._opened_judging(run)
             rows, checks = judging.screen(own, further, judging.among(one, further, selected))
             shown = self.profiles(run, rows.tolist()) | {"checks": rows[checks].tolist()}
@@ -127,7 +131,7 @@ class Workspace(Folder):
 
         `judgements` are words by event, and `checks` events of the screen, as `candidates` returned them.
         """
-        with self._lock:
+        with self._judging_lock:
             path, own = self._current_judging(run, revision)
             judging.among(self._live(run), further, selected)  # raises before anything is stored
             judging.store(self._live(run), path, judgements, checks, own.judgements)
@@ -135,7 +139,7 @@ class Workspace(Folder):
 
     def unjudge(self, run: str, revision: str) -> dict[str, Any]:
         """Remove the judgements of the last screen, and return this screen and its judgements."""
-        with self._lock:
+        with self._judging_lock:
             path, own = self._current_judging(run, revision)
             judgements, checks = judging.remove_last(self._live(run), path, own.judgements)
             shown = self.profiles(run, list(judgements)) | {"checks": checks}
@@ -148,7 +152,7 @@ class Workspace(Folder):
             return judging.profiles(one, live.decisions_of(one), rows)
 
     def export(self, run: str, output: str, formats: list[str], strategy: bool = False) -> dict[str, Any]:
-        """Start `dpmix gate` with the decisions; return the state of the command."""
+        """Start `dpmix gate` with decisions and judgements; return the state of the command."""
         path, folder = self.inside(run), self.inside(output)
         if folder == self.folder or not output.strip():
             raise ConfigError(["output: need the name of a folder inside this one"])
@@ -159,6 +163,9 @@ class Workspace(Folder):
         decided = decisions_path(path)
         if decided.exists():
             arguments += ["--decisions", str(decided.relative_to(self.folder))]
+        judged = self.inside(str(judging.judged_path(path)))
+        if judging.has_wanted(judged):
+            arguments += ["--judged", str(judged.relative_to(self.folder))]
         arguments += [part for name in formats for part in ("--format", name)]
         arguments += ["--strategy"] if strategy else []
         return self.jobs.start(arguments).state()
@@ -192,14 +199,15 @@ class Workspace(Folder):
     def _live(self, run: str, again: bool = False) -> Live:
         """Return an open run; `again`: it is opened again if its file has changed."""
         path = self.inside(run)
-        now = mark(path)
-        if path not in self._lives or (again and self._lives[path][0] != now):
-            self._check_inputs(path)
-            opened = live.open_live(path)
-            for source in opened.task.events.sources:  # also those that a table of samples names
-                self.inside(str(source.path))
-            self._lives[path] = now, opened
-        return self._lives[path][1]
+        with self._lock:
+            now = mark(path)
+            if path not in self._lives or (again and self._lives[path][0] != now):
+                self._check_inputs(path)
+                opened = live.open_live(path)
+                for source in opened.task.events.sources:  # also those that a table of samples names
+                    self.inside(str(source.path))
+                self._lives[path] = now, opened
+            return self._lives[path][1]
 
     def _check_inputs(self, path: Path) -> None:
         """Raise `ConfigError` if a run names inputs outside the folder, or its decisions lie there."""
