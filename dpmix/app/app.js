@@ -5,7 +5,7 @@
 const byId = (id) => document.getElementById(id);
 const bins = 128, plots = 4;
 const palette = JSON.parse(byId("palette").textContent);
-const state = { run: "", opened: null, view: null, values: null, population: null, chosen: null, only: -1, redo: [] };
+const state = { run: "", opened: null, view: null, values: null, population: null, chosen: null, only: -1, counted: null, redo: [] };
 let models = {};
 
 // ---------------------------------------------------------------------------------------- server
@@ -91,7 +91,7 @@ async function preview(populations) {
 async function open(run) {
   state.run = run;
   state.redo = [];
-  Object.assign(state, { chosen: null, only: -1, view: null });
+  Object.assign(state, { chosen: null, only: -1, view: null, counted: null });
   byId("work").hidden = true;
   byId("about").textContent = "";
   const opened = await ask("open", { run }, `finding the populations of ${run} …`);
@@ -102,7 +102,7 @@ async function open(run) {
   byId("about").textContent = `${opened.all_events.toLocaleString("en")} events, ${opened.channels.length} channels, ${opened.draws} ${opened.draws === 1 ? "draw" : "draws"} used`;
   byId("cut").max = opened.most;
   const shown = opened.events < opened.all_events ? `${opened.events.toLocaleString("en")} of the events, evenly spaced` : "all events";
-  byId("note").textContent = `Proportions are weights of the populations in the draws of the run; dpmix gate counts the events of each sample, and its intervals are usually narrower. Plots show ${shown}. Support: share of the draws that have the population. To choose a colour, right click on a number, or press c on it. ${opened.warnings.join(" ")}`;
+  byId("note").textContent = `Plots show ${shown}. Support: share of the draws that have the population. To choose a colour, right click on a number, or press c on it. ${opened.warnings.join(" ")}`;
   const names = opened.channels.map((name, c) => [name, c]);
   for (let k = 0; k < plots; k++) {
     const [a, b] = [(2 * k) % names.length, (2 * k + 1) % names.length];
@@ -147,6 +147,7 @@ async function start() {
   };
   byId("cut").oninput = () => preview(Number(byId("cut").value));
   byId("cut").onchange = () => decide({ do: "cut", populations: Number(byId("cut").value) });
+  byId("count").onclick = () => guarded(() => countEvents(true));
   byId("default").onclick = () => decide({ do: "cut" });
   byId("undo").onclick = undo;
   byId("redo").onclick = redo;

@@ -115,6 +115,7 @@ function shades(x, y, left, right, bottom, top, mark) {
   }
   const colours = state.view.populations.map((p) => rgb(p.colour));
   const paper = rgb(styled("--paper")), image = new Uint32Array(area);
+  const few = mark && mark.reduce((sum, one) => sum + one, 0) < 1000; // each of them is to be seen
   const full = Math.log1p(Math.max(4, highest(counts))), fullOther = Math.log1p(Math.max(4, highest(other)));
   const mixed = (colour, depth) => {
     const [r, g, b] = colour.map((c, i) => Math.round(paper[i] + depth * (c - paper[i])));
@@ -124,7 +125,7 @@ function shades(x, y, left, right, bottom, top, mark) {
     if (counts[place]) {
       let best = 0;
       for (let p = 1; p < many; p++) if (votes[place * many + p] > votes[place * many + best]) best = p;
-      image[place] = mixed(colours[best], 0.3 + 0.7 * Math.min(1, Math.log1p(counts[place]) / full));
+      image[place] = mixed(colours[best], few ? 1 : 0.3 + 0.7 * Math.min(1, Math.log1p(counts[place]) / full));
     } else if (other[place]) {
       image[place] = mixed([128, 128, 128], 0.08 + 0.3 * Math.min(1, Math.log1p(other[place]) / fullOther));
     }

@@ -2,7 +2,7 @@
 // The table of populations (dpmix/app/live.py), and what is decided in it.
 
 function show(view, passing = false) {
-  state.view = view;
+  Object.assign(state, { view, passing });
   const packed = atob(view.of_events);
   state.population = new Uint16Array(Uint8Array.from(packed, (c) => c.charCodeAt(0)).buffer);
   if (state.only >= view.populations.length) state.only = -1;
@@ -12,12 +12,45 @@ function show(view, passing = false) {
   byId("why").textContent = `${view.populations.length} populations at level ${view.level.toPrecision(3)}: ${view.why}`;
   showCommand();
   showRows();
+  showCounting();
   showButtons();
   drawTree();
   draw();
   document.documentElement.setAttribute("data-shown", view.revision);
-  if (!passing) for (const follow of [showGates, showProfiles, followExplored]) follow().catch(fail);
+  if (!passing) for (const follow of [countEvents, showGates, showProfiles, followExplored]) follow().catch(fail);
 }
+
+// The proportions of `dpmix gate` follow those of the weights: after each decision if counting is quick, else on demand.
+let counting = false, changedSince = false;
+async function countEvents(asked = false) {
+  changedSince = true;
+  if (counting || !(asked || state.opened.counts) || state.counted?.revision === state.view.revision) return;
+  counting = true;
+  showCounting();
+  try {
+    while (changedSince && state.view && state.counted?.revision !== state.view.revision) {
+      changedSince = false;
+      const { run } = state, found = await ask("count", { run, revision: state.view.revision }, "counting the events of all draws …");
+      if (found && run === state.run) state.counted = found;
+    }
+  } finally {
+    counting = false;
+    if (state.view) { showShares(); showCounting(); }
+  }
+}
+
+function showCounting() {
+  const done = state.counted?.revision === state.view.revision;
+  byId("count").hidden = done || counting || state.opened.counts;
+  byId("counted").textContent = done ? "Proportions and intervals are those of dpmix gate: the events are counted in each draw."
+    : `Proportions are weights of the populations in the draws; with the default coarseness their intervals are wider than those of dpmix gate.${counting ? " Counting the events …" : ""}`;
+}
+
+// A population as the view has it, with the proportion that was counted.
+const shownRows = () => {
+  const { counted, view } = state, known = !state.passing && counted?.revision === view.revision && counted.populations.length === view.populations.length;
+  return view.populations.map((own, p) => (known ? { ...own, ...counted.populations[p] } : own));
+};
 
 const element = (name, properties = {}, ...children) => {
   const made = Object.assign(document.createElement(name), properties);
@@ -28,8 +61,9 @@ const titleOf = (p) => { const own = state.view.populations[p]; return `${p + 1}
 
 function showRows() {
   const ticked = new Set(tickedRows().map((p) => p.key)), focus = document.activeElement?.dataset?.key;
-  const most = Math.max(...[...state.view.populations, ...foundRow()].map((p) => (p.ends ? p.ends[1] : p.proportion)));
-  byId("rows").replaceChildren(...state.view.populations.map((own, p) => {
+  const populations = shownRows();
+  const most = largestShare();
+  byId("rows").replaceChildren(...populations.map((own, p) => {
     const key = own.modes.join(" ");
     const tick = element("input", { type: "checkbox", className: "tick", checked: ticked.has(key), ariaLabel: `tick population ${p + 1}`, onchange: showButtons });
     tick.dataset.key = `tick ${key}`;
@@ -65,6 +99,16 @@ function shareCell(own, most) {
 }
 
 // The cells found by judging are a further population, whose events are in the others as well.
+const largestShare = () => Math.max(...[...shownRows(), ...foundRow()].map((p) => (p.ends ? p.ends[1] : p.proportion)));
+
+// What follows later than the other cells. These stay as they are: a person may be typing a name.
+function showShares() {
+  const most = largestShare();
+  byId("explored-row")?.remove();
+  shownRows().forEach((own, p) => byId("rows").children[p]?.querySelector(".share").replaceWith(shareCell(own, most)));
+  byId("rows").append(...foundRow().map((own) => exploredRow(own, most)));
+}
+
 const foundRow = () => (rare.known?.population ? [rare.known.population] : []);
 
 function exploredRow(own, most) {

@@ -48,7 +48,7 @@ async function readRare() {
   const { run } = state, known = await ask("judged", { run }, "reading the judgements …");
   if (run !== state.run) return;
   rare.known = known;
-  showRows();
+  showShares();
   showCommand();
 }
 
@@ -82,7 +82,7 @@ function takeRare(found) {
   showCards();
   showCommand();
   if (found.found_shown) highlightFound();
-  else showRows();
+  else showShares();
 }
 
 function highlightFound() {

@@ -55,7 +55,7 @@ def report(folder: Path, path: Path) -> str:
     Raises
     ------
     ConfigError
-        There is none, or it cannot be read.
+        It is missing, or cannot be read.
     """
     found = _found(folder, path)
     page = None if found is None else found[0].with_name(PAGE)

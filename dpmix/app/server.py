@@ -58,7 +58,19 @@ ACTIONS = (
         "runs",
         "open",
     ),
-    *("view", "preview", "act", "undo", "workspaces", "compare", "judged", "candidates", "judge", "unjudge"),
+    *(
+        "view",
+        "preview",
+        "act",
+        "undo",
+        "count",
+        "workspaces",
+        "compare",
+        "judged",
+        "candidates",
+        "judge",
+        "unjudge",
+    ),
     *("profiles", "export", "commands", "stop"),
 )
 """Methods of `Workspace` that the page may call."""

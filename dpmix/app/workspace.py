@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from dpmix.app import gates, judging, live
+from dpmix.app import counting, gates, judging, live
 from dpmix.app.files import workspaces
 from dpmix.app.folder import Folder, mark
 from dpmix.app.gates import Gated
@@ -44,6 +44,7 @@ class Workspace(Folder):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self._judging_lock = RLock()  # taken before the other one: decisions do not wait for judgements
+        self._counting_lock = RLock()
         self._lives: dict[Path, tuple[tuple[int, int], Live]] = {}
         self._judging: tuple[Live, Judging] | None = None
         self._gated: tuple[Any, Gated] | None = None
@@ -53,7 +54,8 @@ class Workspace(Folder):
         with self._lock:
             one = self._live(run, again=True)
             shown = {"run": run, "judged": judging.judged_path(self.inside(run)).exists()}
-            return {**shown, **live.opened(one), "view": live.view(one, live.decisions_of(one))}
+            shown |= {"counts": counting.is_quick(one), **live.opened(one)}
+            return shown | {"view": live.view(one, live.decisions_of(one))}
 
     def values(self, run: str) -> bytes:
         """Return the events that the pictures show, float32 [D, M]."""
@@ -84,6 +86,21 @@ class Workspace(Folder):
             one, decisions = self._current(run, revision)
             earlier = live.before(decisions)
             return self._stored(one, earlier) | {"undone": decisions.actions[-1].model_dump(mode="json")}
+
+    def count(self, run: str, revision: str) -> dict[str, Any] | None:
+        """Return the proportions that `dpmix gate` gives after the decisions in the file, by counting events.
+
+        None if the decisions are others than those of the revision, or become others meanwhile.
+        """
+        path = decisions_path(self.inside(run))
+        with self._lock:
+            one = self._live(run)
+            decisions = live.decisions_of(one)
+            known = _identity(path)
+        if live.revision(decisions) != revision:
+            return None
+        with self._counting_lock:  # one at a time; an earlier one ends after its next block
+            return counting.counted(one, decisions, lambda: _identity(path) == known)
 
     def workspaces(self) -> list[str]:
         """Return the FlowJo workspaces of the folder."""
@@ -234,6 +251,11 @@ class Workspace(Folder):
         shown = live.view(one, decisions)
         write_decisions(one.path, decisions)
         return shown
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return what changes when a file does; None without a file."""
+    return mark(path) if path.exists() else None
 
 
 def parsed(action: Mapping[str, Any]) -> Any:

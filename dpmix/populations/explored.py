@@ -19,7 +19,7 @@ from dpmix.populations.result import QUANTILES, Gating
 
 NAME = "explored cells"
 MIXTURE, JUDGING = "mixture", "judging"
-"""What a population was found by, in tables."""
+"""Values of the column `found by` in tables."""
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,9 @@ def page_data(gating: Gating) -> dict[str, Any]:
     rasters, pairs = gating.rasters, gating.rasters.pairs
     chosen = separating_pairs(gating)
     explored, gating = _explored(gating), extended(gating)
+    populations = _populations(gating)
+    if explored is not None and explored["population"] < len(populations) and len(pairs):
+        populations[explored["population"]]["best"] = _farthest(gating)
     counts = rasters.counts.reshape(len(pairs), (rasters.edges.shape[1] - 1) ** 2)
     full = np.log1p(counts.max(axis=1, initial=1))
     return {
@@ -44,7 +47,7 @@ def page_data(gating: Gating) -> dict[str, Any]:
         "most_ellipses": MOST_ELLIPSES,
         "first": pairs[chosen[0]].tolist() if chosen else [0, 0],
         "names": [label(gating, p, 70) for p in range(gating.n_populations)],
-        "populations": _populations(gating),
+        "populations": populations,
         "samples": _samples(gating) if len(gating.samples) > 1 else None,
         "explored": explored,
     }
@@ -57,6 +60,19 @@ def _explored(gating: Gating) -> dict[str, Any] | None:
         return None
     some = one.values[:: -(-len(one.values) // MOST_POINTS) or 1]
     return {"population": gating.n_populations, "values": some.T.astype(float).round(4).tolist()}
+
+
+def _farthest(gating: Gating) -> list[int]:
+    """Return the two channels in which the cells found by judging differ most from all events, ascending.
+
+    The distance of a channel is that of the medians of the cells from the mean, in standard deviations.
+    """
+    assert gating.exploration is not None
+    mean = gating.weights @ gating.means
+    within = gating.weights @ gating.covariances.diagonal(0, 1, 2)
+    sd = np.sqrt(within + gating.weights @ (gating.means - mean) ** 2)
+    distance = np.abs(np.nan_to_num(gating.exploration.medians[-1]) - mean) / sd
+    return sorted(np.argsort(-distance, kind="stable")[:2].tolist())
 
 
 def _populations(gating: Gating) -> list[dict[str, Any]]:

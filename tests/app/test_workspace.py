@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dpmix.app import counting, live
 from dpmix.app.workspace import StaleError, Workspace
 from dpmix.errors import ConfigError, DpmixError
 from dpmix.populations.decisions import decisions_path, read_decisions
-from dpmix.populations.result import Gating
+from dpmix.populations.result import Gating, interval
 from dpmix.report import figures, page
 from dpmix.report.drift import COLUMNS
 from dpmix.report.gate import gate
@@ -211,6 +212,41 @@ def test_the_files_of_a_folder(workspace: Workspace, tmp_path: Path) -> None:
     assert broken["problem"].startswith("HEADER")
     assert (table["name"], table["events"], table["channels"]) == ("inner/table.csv", 2, 2)
     assert table["remarks"] == ["time is constant: 1"]
+
+
+def test_counted_proportions_are_those_of_gate(
+    workspace: Workspace, opened: dict[str, Any], gated: Gating, tmp_path: Path
+) -> None:
+    """To the last bit, before and after decisions; nothing is returned about earlier decisions."""
+    assert opened["counts"] is True
+    found = workspace.count("run.h5", opened["view"]["revision"])
+    assert found is not None
+    same_numbers(found, gated)
+    unions = [one["modes"] for one in opened["view"]["populations"]]
+    merge = {"do": "merge", "populations": [unions[0], unions[3]]}
+    view = workspace.act("run.h5", opened["view"]["revision"], merge)
+    assert workspace.count("run.h5", opened["view"]["revision"]) is None
+    found = workspace.count("run.h5", view["revision"])
+    assert found is not None
+    assert found["revision"] == view["revision"]
+    path = decisions_path(workspace.folder / "run.h5")
+    same_numbers(found, gate(workspace.folder / "run.h5", tmp_path, decisions=path))
+
+
+def same_numbers(found: dict[str, Any], gated: Gating) -> None:
+    mean, low, high = interval(gated.overall)
+    assert [one["proportion"] for one in found["populations"]] == mean.tolist()
+    assert [one["ends"] for one in found["populations"]] == np.column_stack([low, high]).tolist()
+
+
+def test_counting_ends_where_decisions_change(
+    workspace: Workspace, opened: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = workspace._live("run.h5")
+    decisions = live.decisions_of(one)
+    assert counting.counted(one, decisions, lambda: False) is None
+    monkeypatch.setattr(counting, "AT_ONCE", 10)
+    assert not counting.is_quick(one)
 
 
 def test_the_verdict_on_a_recording(study: Path, tmp_path: Path) -> None:

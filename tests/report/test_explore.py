@@ -286,6 +286,7 @@ def is_the_last_population(output: Path, explored: dict[str, dict[str, str]]) ->
     assert data["names"][-1].startswith(f"{n + 1} explored cells")
     assert data["explored"]["population"] == n
     assert len(data["explored"]["values"][0]) == int(total["found"])
+    assert data["channels"].index("CD34") in data["populations"][-1]["best"]  # they alone have CD34
 
 
 def test_explored_cells_have_gates_and_keywords(tmp_path: Path) -> None:
