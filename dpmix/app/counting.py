@@ -23,7 +23,7 @@ from dpmix.populations.find import decided_populations
 from dpmix.populations.result import interval, over_samples
 from dpmix.report.labels import percent
 
-AT_ONCE = 4_000_000
+AT_ONCE = 5_000_000
 """Events times draws up to which the page counts after each decision: about a second of two cores."""
 
 
