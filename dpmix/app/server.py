@@ -11,9 +11,7 @@ import asyncio
 import hmac
 import json
 import logging
-import os
 import secrets
-import signal
 import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +29,7 @@ from dpmix.app.incoming import Incoming
 from dpmix.app.workspace import StaleError, Workspace
 from dpmix.errors import ConfigError, DpmixError, printable
 from dpmix.populations.decisions import problems_of
+from dpmix.system.stop import ending_signals
 
 log = logging.getLogger("dpmix")
 
@@ -267,14 +266,6 @@ def listen(port: int = 0) -> socket.socket:
     return one
 
 
-def _ending() -> list[signal.Signals]:
-    """Return the signals that end the server as Ctrl-C does; Windows has none."""
-    if os.name == "nt":
-        return []
-    hangup = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN  # as nohup has set it
-    return [signal.SIGTERM, *([signal.SIGHUP] if hangup else [])]
-
-
 def serve(folder: Path, port: int, started: Callable[[str], None]) -> None:
     """Serve the page of a folder until the process is interrupted, asked to end, or its terminal is closed.
 
@@ -308,7 +299,7 @@ def serve(folder: Path, port: int, started: Callable[[str], None]) -> None:
             if not ended.done():
                 ended.set_result(by)
 
-        for one in _ending():
+        for one in ending_signals():
             loop.add_signal_handler(one, end, one)
         return await ended
 

@@ -54,8 +54,8 @@ def explored(gating: Gating) -> str:
         return ""
     found, judged = gating.exploration.found, count(len(gating.exploration.judgements.rows), "judgement")
     return (
-        f"explored cells: {found.n_found:,} found from {judged}; probably {found.number:,.0f} in all "
-        f"({found.low:,.0f} to {found.high:,.0f})"
+        f"explored cells (population {gating.n_populations + 1}): {found.n_found:,} found from {judged}; "
+        f"probably {found.number:,.0f} in all ({found.low:,.0f} to {found.high:,.0f})"
     )
 
 

@@ -239,7 +239,7 @@ def test_from_a_file_to_its_populations(browser: Browser, study: Path, tmp_path:
     page.until(lambda: page.find("#estimated").text.startswith("Estimated time: at most "))
     page.find("#fit-name").send_keys(Keys.ENTER)
     page.until(lambda: page.find("#estimated").text == "")
-    page = Page(browser.driver, server, tmp_path)  # closed, and opened again while the run goes on
+    page = Page(browser.driver, server, tmp_path)  # closed, and opened again during the run
     page.find("#commands summary").click()
     page.until(lambda: page.find("#jobs strong").text == "done", 120.0)
     if page.find("#begin").get_attribute("open") is None:

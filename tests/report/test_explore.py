@@ -245,7 +245,8 @@ def test_gate_writes_the_events_that_are_found(folder: Path, tmp_path: Path) -> 
     assert last["found"] == table["all"]["found"]
     assert float(table["all"]["number"]) == pytest.approx(float(last["number"]), abs=0.5)
     assert 2.0 < float(table["all"]["CD34 median"]) < 4.0
-    assert f"explored cells: {last['found']} found" in printed
+    number = len(read(output / "populations.csv"))
+    assert f"explored cells (population {number}): {last['found']} found" in printed
     assert "Explored cells</h2>" in (output / "report.html").read_text()
     is_the_last_population(output, table)
 
