@@ -317,6 +317,9 @@ def test_explored_cells_have_gates_and_keywords(tmp_path: Path) -> None:
     gates = (output / "gates.xml").read_text()
     assert f'gating:id="population_{number}"' in gates
     assert f'population="{number}" phenotype="explored cells"' in gates
+    flowkit = pytest.importorskip("flowkit")
+    inside = flowkit.parse_gating_xml(output / "gates.xml").gate_sample(flowkit.Sample(tmp_path / "a.fcs"))
+    assert inside.get_gate_count(f"population_{number}") == int(gate["gated"])
     source = open_source(output / "a.gated.fcs")
     assert source.header is not None
     assert source.header.keywords[f"dpmix_population_{number}"] == f"{number} explored cells"
