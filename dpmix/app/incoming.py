@@ -82,8 +82,10 @@ class Incoming:
             self._own.close()
             try:
                 self._path.touch(exist_ok=False)  # takes the name, or fails
-            except FileExistsError:
-                raise self._exists() from None
+            except OSError:
+                if not os.path.lexists(self._path):
+                    raise
+                raise self._exists() from None  # Windows refuses the name of a folder with another error
             try:
                 self._temporary.chmod(
                     S_IMODE(self._path.stat().st_mode)

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from platforms import not_on
 
 from dpmix.app.jobs import PROGRAM
 from dpmix.cli import main
@@ -178,13 +179,14 @@ def test_a_killed_server_loses_nothing_and_another_tab_is_told(study: Path, serv
     assert "changed elsewhere" in json.loads(text)["result"]["error"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_server_that_is_asked_to_end_stops_its_commands(study: Path, tmp_path: Path, number: int) -> None:
+@not_on("windows", because="Windows has no such signals")
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_server_that_is_asked_to_end_stops_its_commands(study: Path, tmp_path: Path, name: str) -> None:
     """As with Ctrl-C: the run stops with its draws, and what waits does not start."""
     (tmp_path / "blood.fcs").write_bytes((study / "blood.fcs").read_bytes())
-    one = start(tmp_path)
-    for name in ("first", "second"):
-        status, text, _ = one.ask("POST", "do/fit", {"files": ["blood.fcs"], "name": name})
+    one, number = start(tmp_path), signal.Signals[name]
+    for run in ("first", "second"):
+        status, text, _ = one.ask("POST", "do/fit", {"files": ["blood.fcs"], "name": run})
         assert status == 200, text
     while not (tmp_path / "first.h5").exists():
         time.sleep(0.1)
