@@ -5,8 +5,10 @@
 The events are a simulated blood sample in ten channels. A run has 64 components, 2 chains, and 50 draws of
 each after 15 sweeps of burn-in: the page uses 100 draws. "open" is done once, from the run file to the first
 page. "decision" is a move of the cut: populations, proportions, phenotypes, support and the population of
-each event shown, without drawing. The median and the longest are over all numbers of populations. Memory is
-the largest of the process that does this. Takes three minutes of two cores; `--quick` takes seconds.
+each event shown, without drawing. The median and the longest are over all numbers of populations. "counted"
+is the time until the proportions of `dpmix gate` follow a decision: all events are counted in each draw.
+Processor seconds are those of all threads, and of a decision their mean. Memory is the largest of the process
+that does this. Takes four minutes of two cores; `--quick` takes seconds.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from pathlib import Path
 import numpy as np
 from record import arguments, read_results, said, write_results
 
-from dpmix.app import live
+from dpmix.app import counting, live
 from dpmix.app.jobs import PROGRAM
 from dpmix.populations.decisions import Cut
 
@@ -50,12 +52,16 @@ def measure(run: Path) -> dict[str, float]:
     decisions = live.decisions_of(one)
     live.view(one, decisions)
     result = {"open": time.perf_counter() - began}
-    seconds = []
+    seconds, used = [], time.process_time()
     for n_populations in range(1, live.opened(one)["most"] + 1):
         after = live.after(one, decisions, Cut(populations=n_populations))
         began = time.perf_counter()
         live.view(one, after)
         seconds.append(time.perf_counter() - began)
+    result["decision, processor"] = (time.process_time() - used) / len(seconds)
+    began, used = time.perf_counter(), time.process_time()
+    counting.counted(one, decisions, lambda: True)
+    result |= {"counted": time.perf_counter() - began, "counted, processor": time.process_time() - used}
     result |= {"decision": float(np.median(seconds)), "longest": max(seconds)}
     result["gigabytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
     return {name: float(f"{value:.3g}") for name, value in result.items()}
@@ -63,9 +69,20 @@ def measure(run: Path) -> dict[str, float]:
 
 def page() -> str:
     """Return the table of docs/how-to/decide-on-a-page.md."""
-    lines = ["| events | open | decision: median | longest | memory |", "|---" * 5 + "|"]
+    heads = ("events", "open", "decision: median", "longest", "processor", "counted", "processor", "memory")
+    lines = [f"| {' | '.join(heads)} |", "|---" * 8 + "|"]
     for events, own in read_results("app")["results"].items():
-        seconds = " | ".join(f"{own[name]:.2g} s" for name in ("open", "decision", "longest"))
+        seconds = " | ".join(
+            f"{own[name]:.2g} s"
+            for name in (
+                "open",
+                "decision",
+                "longest",
+                "decision, processor",
+                "counted",
+                "counted, processor",
+            )
+        )
         lines.append(f"| {events} | {seconds} | {own['gigabytes']:.2g} GB |")
     return "\n".join([*lines, "", said("app", packages=("dpmix", "numpy", "scipy"))])
 

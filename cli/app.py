@@ -16,9 +16,9 @@ import click
 def command(folder: Path, port: int, no_browser: bool) -> None:
     """Start runs in FOLDER and decide about their populations, on a local page.
 
-    The page shows the data files with their event rate, channels and compensation, and copies files that are
-    dropped on it into FOLDER. It estimates the time of a run, queues, stops and resumes runs, and shows their
-    traces and the time left.
+    The page shows the data files with their event rate, the verdict of `dpmix drift`, channels and
+    compensation, and copies files that are dropped on it into FOLDER. It estimates the time of a run, queues,
+    stops and resumes runs, and shows their traces and the time left.
 
     It shows the tree of a run's populations. Move its cut, and proportions, phenotypes and densities
     follow. Name, merge, split and colour populations, undo, select events in one plot to see them in all, and

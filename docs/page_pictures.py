@@ -110,6 +110,11 @@ class Page:
         act()
         self.until(done)
 
+    def counted(self) -> None:
+        """Wait until the proportions are those of `dpmix gate`."""
+        done = "Proportions and intervals are those of dpmix gate"
+        self.until(lambda: self.find("#counted").text.startswith(done))
+
     def population(self, markers: str) -> WebElement:
         """Return the row of the only population that has all these markers."""
         rows = [
@@ -126,7 +131,7 @@ class Page:
         self.decide(lambda: field.send_keys(name, Keys.ENTER))
 
     def select_box(self, plot: int, across: tuple[float, float], up: tuple[float, float]) -> None:
-        """Choose the tool for boxes, and draw one; ends are values of the two axes."""
+        """Draw a box; ends are values of the two axes."""
         # Corners, in pixels from the centre of the plot's element.
         corners = self.driver.execute_script(
             """
@@ -135,7 +140,6 @@ class Page:
             const { left, top, width, height } = view.frame.bbox;
             const place = document.getElementById(`plot-pair${arguments[0]}`).getBoundingClientRect();
             const share = (value, range) => (value - range.start) / (range.end - range.start);
-            model.toolbar.active_drag = model.toolbar.tools.find((tool) => tool.type === "BoxSelectTool");
             return [0, 1].map((end) => [
               left + width * share(arguments[1][end], model.x_range) - place.width / 2,
               top + height * (1 - share(arguments[2][end], model.y_range)) - place.height / 2,
@@ -287,6 +291,7 @@ def look_and_decide(page: Page) -> str:
     page.until(lambda: page.find_all("#rows tr"))
     for part in page.find_all("details[open]"):
         part.find_element(By.TAG_NAME, "summary").click()
+    page.counted()
     page.picture("populations", "#work", "#rows tr", "#pairs > figure")
 
     page.decide(lambda: page.find("#cut").send_keys(Keys.ARROW_LEFT))
@@ -298,6 +303,7 @@ def look_and_decide(page: Page) -> str:
     page.decide(page.find("#merge").click)
     for name, markers in NAMES.items():
         page.name(markers, name)
+    page.counted()
     page.picture("named", "#columns > section", "#export + p")
 
     for select, (channel, _) in zip(("across0", "up0"), REGULATORY, strict=True):

@@ -3,7 +3,7 @@
 // (dpmix/app/channels.py); the settings go into the config of the run.
 
 const methods = { logicle: ["t", "w", "m", "a"], arcsinh: ["cofactor"], log: [], linear: [] };
-const choice = { files: [], channels: null, notes: [], suggested: "", compensation: "", matrix: null, detectors: [], pair: null };
+const choice = { files: [], channels: null, notes: [], suggested: "", compensation: "", matrix: null, detectors: [], pair: null, grid: null };
 const tickedFiles = () => [...document.querySelectorAll(".file:checked")].map((box) => box.value);
 const copied = (value) => JSON.parse(JSON.stringify(value));
 const rounded = (x) => x.toLocaleString("en", { maximumSignificantDigits: 3 });
@@ -26,7 +26,7 @@ async function openChannels() {
   const found = await ask("channels", { files }, "reading the events …");
   Object.assign(choice, {
     files, notes: found.notes, suggested: found.compensation, compensation: found.compensation, detectors: found.detectors,
-    matrix: copied(found.matrix), own: found.matrix, pair: null,
+    matrix: copied(found.matrix), own: found.matrix, pair: null, grid: null,
     channels: found.channels.map((one) => ({ ...one, used: one.taken, now: copied(one.transform) })),
   });
   byId("channels").hidden = false;
@@ -151,8 +151,24 @@ function showGrid(found) {
     return button;
   }));
   byId("grid").replaceChildren(...cells);
-  byId("grid-note").textContent = `${found.events.toLocaleString("en")} events, on the scales after the transforms, of the first ${names.length} channels in use. Press a density to see its two channels larger.`;
+  showGridChannels(names);
+  byId("grid-note").textContent = `${found.events.toLocaleString("en")} events, on the scales after the transforms, of ${choice.grid ? "the channels chosen" : `the first ${names.length} channels in use`}. Press a density to see its two channels larger.`;
   if (focus) document.querySelector(`[data-pair="${focus}"]`)?.focus();
+}
+
+// Any channels, in their order, up to a number that can be drawn.
+function showGridChannels(names) {
+  const most = Number(byId("grid").dataset.most), focus = document.activeElement?.dataset?.grid;
+  byId("grid-channels").replaceChildren(...choice.channels.filter((one) => one.present).map((one) => {
+    const tick = element("input", { type: "checkbox", checked: names.includes(one.name), disabled: names.length >= most && !names.includes(one.name), ariaLabel: `${one.name} in the grid` });
+    tick.dataset.grid = one.name;
+    tick.onchange = () => {
+      choice.grid = [...byId("grid-channels").querySelectorAll("input:checked")].map((box) => box.dataset.grid);
+      changed();
+    };
+    return element("label", {}, tick, ` ${one.name}`);
+  }), element("button", { type: "button", textContent: "First channels in use", disabled: !choice.grid, onclick: () => { choice.grid = null; changed(); } }));
+  if (focus) byId("grid-channels").querySelector(`[data-grid="${CSS.escape(focus)}"]`)?.focus();
 }
 
 // Settings may change while the server computes: the last ones are always asked for.
@@ -167,7 +183,7 @@ async function refresh() {
       const given = { files: choice.files, ...settings() }, shown = choice.channels;
       const seen = await ask("look", { ...given, name: byId("fit-name").value || "run" }, "computing histograms …");
       const pair = await ask("pair", { ...given, across: choice.pair[0], up: choice.pair[1] });
-      const pairs = await ask("grid", given);
+      const pairs = await ask("grid", { ...given, ...(choice.grid ? { shown: choice.grid } : {}) });
       if (shown !== choice.channels) continue;
       showLook(seen);
       showGrid(pairs);

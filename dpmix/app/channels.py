@@ -38,7 +38,8 @@ from dpmix.populations.decisions import problems_of
 
 BINS = 60  # of a histogram
 PIXELS = 96  # of a density, in each direction
-GRID_CHANNELS, GRID_EVENTS, GRID_PIXELS = 6, 20_000, 64  # at most, of the grid of pairs
+GRID_CHANNELS, GRID_EVENTS, GRID_PIXELS = 6, 20_000, 64  # of the grid of pairs, unless channels are chosen
+GRID_MOST = 12  # channels of the grid, at most
 OUTER = 0.001  # share of the events beyond each end of a plot
 
 Matrix = Sequence[Sequence[float]]
@@ -274,22 +275,33 @@ def pair(
     }
 
 
-def grid(choice: Choice, data: Mapping[str, Any], matrix: Matrix | None) -> dict[str, Any]:
-    """Return the first chosen channels on their transformed scales: histograms, and densities of all pairs.
+def grid(
+    choice: Choice, data: Mapping[str, Any], matrix: Matrix | None, shown: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """Return some channels on their transformed scales: histograms, and densities of all pairs.
 
     Parameters
     ----------
     choice, data, matrix
-        As of `raw_values`. The first `GRID_CHANNELS` of the channels of `data` are shown.
+        As of `raw_values`.
+    shown : sequence of str, optional
+        Channels to show, at most `GRID_MOST`. Default: the first `GRID_CHANNELS` of the channels of `data`.
 
     Returns
     -------
     dict
         ``channels``: names. ``histograms``: of each channel. ``densities``: for each channel but the first,
         its densities with those before it, which are across. ``events``: how many are counted.
+
+    Raises
+    ------
+    ConfigError
+        A channel is not there, or there are too many.
     """
     given = checked([], data)
-    names = (given.channels or [])[:GRID_CHANNELS]
+    names = (given.channels or [])[:GRID_CHANNELS] if shown is None else list(dict.fromkeys(shown))
+    if len(names) > GRID_MOST:
+        raise ConfigError([f"pairs of channels: {len(names)} are chosen; need at most {GRID_MOST}"])
     places = [choice.place(name) for name in names]
     raw = raw_values(choice, data, matrix)
     transforms = transforms_of(choice, raw, given.transform)
@@ -303,8 +315,8 @@ def grid(choice: Choice, data: Mapping[str, Any], matrix: Matrix | None) -> dict
         ]
         for u in range(len(names))
     ]
-    shown = {"histograms": [histogram(column) for column in values], "densities": densities[1:]}
-    return {"channels": names, "events": len(rows), "pixels": GRID_PIXELS} | shown
+    pictures = {"histograms": [histogram(column) for column in values], "densities": densities[1:]}
+    return {"channels": names, "events": len(rows), "pixels": GRID_PIXELS} | pictures
 
 
 def applied(transform: Transform, raw: Array) -> Array:

@@ -32,6 +32,7 @@ def _pair(number: int) -> Any:
         x_range=Range1d(start=0, end=1),
         y_range=Range1d(start=0, end=1),
         tools="box_select,lasso_select,pan,wheel_zoom,reset,save",
+        active_drag="box_select",
     )
     plot.toolbar.autohide = False
     plot.toolbar.active_scroll = None

@@ -21,7 +21,7 @@ BINS = 60  # of the event rate
 WORKSPACE = ".wsp"
 JUDGED = ".judged.csv"
 """End of the name of the judgements about a run: run.judged.csv next to run.h5."""
-OWN_FILES = ("tree.json", "screen-01.csv", "fit.csv")
+OWN_FILES = ("tree.json", "screen-01.csv", "fit.csv", "drift.csv")
 """A folder with one of them holds results of dpmix."""
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from threading import RLock
 from typing import Any
 
-from dpmix.app import channels, engine, estimate, running
+from dpmix.app import channels, engine, estimate, recordings, running
 from dpmix.app.channels import Choice, Matrix
 from dpmix.app.files import data_files
-from dpmix.app.incoming import Incoming
+from dpmix.app.incoming import Incoming, remove_left
 from dpmix.app.jobs import Jobs
 from dpmix.app.running import Known, Pace
 from dpmix.config.schema import Config
@@ -42,6 +42,7 @@ class Folder:
         if not folder.is_dir():
             raise ConfigError([f"{folder}: is not a folder; give the folder with the run files"])
         self.folder = folder.resolve()
+        remove_left(self.folder)
         self.jobs = Jobs(self.folder)
         self._choice: tuple[Any, Choice] | None = None
         self._agreed: Known = {}
@@ -87,8 +88,10 @@ class Folder:
         return rows
 
     def files(self) -> list[dict[str, Any]]:
-        """Return the data files of the folder: what each holds, and its event rate."""
-        return data_files(self.folder)
+        """Return the data files of the folder: what each holds, its event rate, and the verdict on it."""
+        return [
+            row | {"verdict": recordings.verdict(self.folder, row["name"])} for row in data_files(self.folder)
+        ]
 
     def receive(self, name: str) -> Incoming:
         """Start a file of the folder that arrives in pieces; the server calls it, not the page."""
@@ -120,10 +123,26 @@ class Folder:
         return channels.pair(self._opened_choice(files), self._inside_data(data), matrix, across, up)
 
     def grid(
-        self, files: list[str], data: dict[str, Any], matrix: list[list[float]] | None = None
+        self,
+        files: list[str],
+        data: dict[str, Any],
+        matrix: list[list[float]] | None = None,
+        shown: list[str] | None = None,
     ) -> dict[str, Any]:
-        """Return the densities of all pairs of the first chosen channels; see `fit`."""
-        return channels.grid(self._opened_choice(files), self._inside_data(data), matrix)
+        """Return the densities of all pairs of some channels, by default the first chosen ones; see `fit`."""
+        return channels.grid(self._opened_choice(files), self._inside_data(data), matrix, shown)
+
+    def judge_recording(self, file: str) -> dict[str, Any]:
+        """Start `dpmix drift` on a data file; return the state of the command. `files` has its verdict."""
+        given = self._argument(file)
+        if not self.inside(file.partition("::")[0]).is_file():
+            raise ConfigError([f"{file}: no such file"])
+        output = self._argument(recordings.folder_of(file))
+        return self.jobs.start(["drift", given, "--output", output, "--overwrite"]).state()
+
+    def report(self, file: str) -> str:
+        """Return the page that `dpmix drift` has written about a data file."""
+        return recordings.report(self.folder, self.inside(file))
 
     def fit(
         self,

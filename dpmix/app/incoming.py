@@ -12,12 +12,13 @@ from dpmix.app.files import WORKSPACE
 from dpmix.errors import ConfigError
 from dpmix.inputs.opening import FOLDER_SUFFIXES
 from dpmix.system.files import writing
-from dpmix.system.own_file import sync
+from dpmix.system.own_file import OwnFile, sync
 from dpmix.system.paths import file_name
 
 SUFFIXES = (*FOLDER_SUFFIXES, WORKSPACE)
 MOST_BYTES = 4_000_000_000  # of a file
 MOST_OF_NAME = 200  # bytes
+PREFIX, SUFFIX = ".dpmix-", ".partial"  # of a file that arrives
 
 
 class Incoming:
@@ -43,8 +44,9 @@ class Incoming:
             raise self._exists()
         self._n_bytes = 0
         with writing(self._path):
-            descriptor, temporary = mkstemp(".partial", ".dpmix-", folder)
+            descriptor, temporary = mkstemp(SUFFIX, PREFIX, folder)
         self._file, self._temporary = os.fdopen(descriptor, "wb"), Path(temporary)
+        self._own = OwnFile(self._temporary)  # tells `remove_left` that the file still arrives
 
     def write(self, data: bytes) -> None:
         """Add a piece.
@@ -77,10 +79,13 @@ class Incoming:
             self._file.flush()
             sync(self._file.fileno())
             self._file.close()
+            self._own.close()
             try:
                 self._path.touch(exist_ok=False)  # takes the name, or fails
-            except FileExistsError:
-                raise self._exists() from None
+            except OSError:
+                if not os.path.lexists(self._path):
+                    raise
+                raise self._exists() from None  # Windows refuses the name of a folder with another error
             try:
                 self._temporary.chmod(
                     S_IMODE(self._path.stat().st_mode)
@@ -95,10 +100,19 @@ class Incoming:
         """Delete what has arrived; nothing after `commit`."""
         with suppress(OSError):
             self._file.close()
+            self._own.close()
             self._temporary.unlink(missing_ok=True)
 
     def _exists(self) -> ConfigError:
         return ConfigError([f"{self._path.name}: exists already in the folder; nothing is replaced"])
+
+
+def remove_left(folder: Path) -> None:
+    """Delete files that a server was receiving when it was killed; not those that still arrive."""
+    for path in folder.glob(f"{PREFIX}*{SUFFIX}"):
+        with suppress(ConfigError, OSError):  # it still arrives, or this folder cannot be changed
+            if path.is_file() and not path.is_symlink():
+                OwnFile(path).delete()
 
 
 def checked_name(name: str) -> str:

@@ -13,6 +13,8 @@ from tempfile import TemporaryDirectory
 from threading import Lock, Thread
 from typing import Any
 
+from dpmix.errors import ConfigError
+
 LINES, BYTES = 40, 16_384  # at most, of the end of the output
 PROGRAM = "from dpmix.cli import main; main()"
 
@@ -112,12 +114,15 @@ class Jobs:
         self._logs = TemporaryDirectory(prefix="dpmix-app-", ignore_cleanup_errors=True)
         self._jobs: list[Job] = []
         self._lock, self._turn = Lock(), Lock()
+        self._ended = False
 
     def start(self, *commands: Arguments, queued: bool = False) -> Job:
         """Start commands, one after another; queued: when the queued ones before have ended."""
         with self._lock:
             number = len(self._jobs) + 1
             log = Path(self._logs.name) / f"{number}.txt"
+            if self._ended:
+                raise ConfigError(["the server ends; no command starts any more"])
             self._jobs.append(Job(number, commands, self._folder, log, self._turn if queued else None))
             return self._jobs[-1]
 
@@ -135,8 +140,10 @@ class Jobs:
         return self._jobs[number - 1] if 1 <= number <= len(self._jobs) else None
 
     def stop_all(self, seconds: float = 20.0) -> None:
-        """Ask all commands to stop, and wait for each."""
-        for job in self._jobs:
+        """Ask all commands to stop, those that have not started first, and wait for each."""
+        with self._lock:
+            self._ended = True
+        for job in reversed(self._jobs):
             job.stop()
         for job in self._jobs:
             job.wait(seconds)

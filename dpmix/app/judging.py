@@ -20,7 +20,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from dpmix.app.files import JUDGED
-from dpmix.app.live import Live, most_probable, population_of_events
+from dpmix.app.live import Live, limits_of, most_probable, population_of_events
 from dpmix.errors import ConfigError, DataError
 from dpmix.explore.count import Bools, Found
 from dpmix.explore.exploration import explorer_of
@@ -29,9 +29,11 @@ from dpmix.explore.judgements import CHECK, EVENT, JUDGEMENT, NEED, VALUES, Judg
 from dpmix.explore.screen import SIZE
 from dpmix.inputs.samples import NAME, read_table
 from dpmix.model.mixture import Ints
-from dpmix.populations import decide
+from dpmix.populations import decide, explored
 from dpmix.populations.decisions import Decisions
 from dpmix.report.explore import numbers
+from dpmix.report.labels import percent
+from dpmix.report.palette import colour, ink
 from dpmix.system.files import csv_text, write_text, writing
 
 Word = Literal["wanted", "part", "unwanted"]
@@ -203,7 +205,41 @@ def screen(judging: Judging, further: float, candidates: Ints | None) -> tuple[I
     return rows, checks
 
 
-def state(live: Live, run: Path, judging: Judging) -> dict[str, Any]:
+def has_wanted(path: Path) -> bool:
+    """Return whether a file has a judgement "wanted": `dpmix gate --judged` needs one."""
+    return any(line[JUDGEMENT].lower() in ("wanted", "1", "1.0") for line in _lines(path))
+
+
+def population(live: Live, decisions: Decisions, judging: Judging) -> dict[str, Any] | None:
+    """Return the row of the cells found in the table of populations; None if no judged event is wanted.
+
+    Its number, after those of the mixture, its share of the events and its interval are those of
+    `dpmix gate --judged` (`dpmix.populations.explored`).
+    """
+    found, events = judging.found, live.task.events
+    if found is None:
+        return None
+    chosen = decide.decided(live.forest, decisions)
+    rows = np.flatnonzero(judging.explorer.posterior.mean >= np.float32(found.threshold))
+    values = events.scaling.to_transformed(events.values[rows]).astype(np.float32)
+    _, phenotype = explored.described(values, limits_of(live, decisions), events.channels)
+    ends = explored.proportions(found, len(events.values))
+    own = colour(explored.free_colour(chosen.colours, len(chosen.names)))
+    return {
+        "number": len(chosen.names) + 1,
+        "name": explored.NAME,
+        "phenotype": phenotype,
+        "colour": own,
+        "ink": ink(own),
+        "events": found.n_found,
+        "proportion": ends["proportion"],
+        "percent": percent(ends["proportion"]),
+        "interval": f"{percent(ends['low'])} to {percent(ends['high'])}",
+        "ends": [ends["low"], ends["high"]],
+    }
+
+
+def state(live: Live, run: Path, judging: Judging, decisions: Decisions) -> dict[str, Any]:
     """Return the numbers to stop by, the events found among those of the pictures, and the same commands."""
     posterior, found = judging.explorer.posterior, judging.found
     noise = float(np.sqrt(posterior.judged.covariance.noise))
@@ -212,7 +248,8 @@ def state(live: Live, run: Path, judging: Judging) -> dict[str, Any]:
         is_found[:] = posterior.mean[live.rows] >= np.float32(found.threshold)
     name = judged_path(run).name
     decided = f" --decisions {live.path.name}" if live.path.exists() else ""
-    commands = [f"dpmix {do} {run.name} --output {out} --judged {name}{decided}" for do, out in COMMANDS]
+    possible = COMMANDS if found is not None else COMMANDS[:1]  # `dpmix gate` needs an event that is wanted
+    commands = [f"dpmix {do} {run.name} --output {out} --judged {name}{decided}" for do, out in possible]
     return {
         "revision": judging.revision,
         "judged": len(judging.judgements.rows),
@@ -221,6 +258,7 @@ def state(live: Live, run: Path, judging: Judging) -> dict[str, Any]:
         "found": 0 if found is None else found.n_found,
         "found_shown": int(is_found.sum()),
         "is_found": b64encode(is_found.tobytes()).decode(),
+        "population": population(live, decisions, judging),
         "commands": commands if judging.revision else [],
     }
 

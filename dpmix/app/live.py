@@ -198,12 +198,8 @@ def view(live: Live, decisions: Decisions) -> dict[str, Any]:
     """
     chosen = decide.decided(live.forest, decisions)
     with threadpool_limits(1, "blas"):
-        own, shares = live.forest.shared_by(chosen.modes[live.forest.tree.modes])
-        of_modes = np.eye(len(chosen.names))[chosen.modes]
-        components = components_of(live.forest, own, ((cast @ of_modes, near) for cast, near in live.votes))
-        estimate = shares.argmax(axis=1)
+        components, estimate, reference = _components(live, chosen)
         population = population_of_events(live, chosen)
-        reference = reference_of(estimate, partition_by(live.forest, live.forest.cut_draws(chosen.rule)))
     supported = support(live.forest.trees, live.forest.labels, estimate, len(chosen.names))
     run, cut = live.task.run, decisions.actions[-1:]
     by_hand = f" --decisions {live.path.name}" if cut or live.path.exists() else ""
@@ -218,6 +214,28 @@ def view(live: Live, decisions: Decisions) -> dict[str, Any]:
         "of_events": b64encode(population.astype("<u2").tobytes()).decode(),
         "command": f"dpmix gate {run.path.name} --output gated{by_hand}",
     }
+
+
+def _components(live: Live, chosen: Decided) -> tuple[Ints, Ints, int]:
+    """Return the populations of components, int64 [T, K], those of some events, and the reference draw."""
+    own, shares = live.forest.shared_by(chosen.modes[live.forest.tree.modes])
+    of_modes = np.eye(len(chosen.names))[chosen.modes]
+    components = components_of(live.forest, own, ((cast @ of_modes, near) for cast, near in live.votes))
+    estimate = shares.argmax(axis=1)
+    drawn = partition_by(live.forest, live.forest.cut_draws(chosen.rule))
+    return components, estimate, reference_of(estimate, drawn)
+
+
+def limits_of(live: Live, decisions: Decisions) -> Array:
+    """Return the threshold between low and high events of each channel after decisions, float64 [D]."""
+    with threadpool_limits(1, "blas"):
+        components, _, reference = _components(live, decide.decided(live.forest, decisions))
+    return _limits(live, components, reference)
+
+
+def _limits(live: Live, components: Ints, reference: int) -> Array:
+    drawn = transformed_draw(live.forest.run, live.task.events.scaling, *live.forest.draws[reference])
+    return thresholds(*drawn, components[reference])
 
 
 def population_of_events(live: Live, chosen: Decided) -> Ints:
@@ -239,8 +257,7 @@ def _populations(
     forest, events, n_populations = live.forest, live.task.events, len(chosen.names)
     weights = weights_of(forest.run, forest.draws, components, n_populations)
     mean, low, high = interval(weights)
-    drawn = transformed_draw(forest.run, events.scaling, *forest.draws[reference])
-    limits = thresholds(*drawn, components[reference])
+    limits = _limits(live, components, reference)
     found = phenotypes_of(live.values, population, limits, events.channels, n_populations)
     sizes = np.bincount(population, minlength=n_populations)
     alone = len(weights) == 1

@@ -7,6 +7,7 @@ from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 
+from dpmix.app.channels import GRID_MOST
 from dpmix.app.figures import figures
 from dpmix.app.incoming import MOST_BYTES, SUFFIXES
 from dpmix.explore.screen import FURTHER
@@ -18,6 +19,9 @@ PLOTS = 4
 FILES = {
     "app.css": "text/css; charset=utf-8",
     "app.js": "text/javascript; charset=utf-8",
+    "populations.js": "text/javascript; charset=utf-8",
+    "plots.js": "text/javascript; charset=utf-8",
+    "files.js": "text/javascript; charset=utf-8",
     "channels.js": "text/javascript; charset=utf-8",
     "running.js": "text/javascript; charset=utf-8",
     "gates.js": "text/javascript; charset=utf-8",
@@ -42,6 +46,7 @@ def html(folder: Path) -> str:
         suffixes=",".join(SUFFIXES),
         most_bytes=MOST_BYTES,
         further=FURTHER,
+        grid_most=GRID_MOST,
     )
 
 

@@ -18,7 +18,7 @@ function resetRare() {
     return element("label", {}, tick, ` ${name}`);
   }));
   showRare();
-  if (byId("rare").open) rareAction(readRare);
+  if (byId("rare").open || state.opened.judged) rareAction(readRare);
 }
 
 // One action at a time. After an error the state of the file is read again: another tab may have changed it.
@@ -46,7 +46,15 @@ async function rareAction(work) {
 
 async function readRare() {
   const { run } = state, known = await ask("judged", { run }, "reading the judgements …");
-  if (run === state.run) rare.known = known;
+  if (run !== state.run) return;
+  rare.known = known;
+  showShares();
+  showCommand();
+}
+
+// `dpmix gate` with the judgements, where an event is wanted.
+function showCommand() {
+  byId("command").textContent = rare.known?.commands[1] ?? state.view.command;
 }
 
 const selectedEvents = () => {
@@ -72,7 +80,9 @@ function takeRare(found) {
   rare.screen = found.screen;
   rare.judged = new Map(Object.entries(found.judgements ?? {}).map(([row, word]) => [Number(row), word]));
   showCards();
+  showCommand();
   if (found.found_shown) highlightFound();
+  else showShares();
 }
 
 function highlightFound() {
@@ -80,6 +90,11 @@ function highlightFound() {
   state.only = -1;
   showRows();
   draw();
+}
+
+// After decisions, its number, phenotype and command may be others.
+async function followExplored() {
+  if (rare.known?.population && !rare.working) await readRare();
 }
 
 // After decisions, events may belong to other populations.

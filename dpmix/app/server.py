@@ -29,6 +29,7 @@ from dpmix.app.incoming import Incoming
 from dpmix.app.workspace import StaleError, Workspace
 from dpmix.errors import ConfigError, DpmixError, printable
 from dpmix.populations.decisions import problems_of
+from dpmix.system.stop import ending_signals
 
 log = logging.getLogger("dpmix")
 
@@ -38,9 +39,37 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+REPORT_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox; frame-ancestors 'none'"
+)
 ACTIONS = (
-    *("files", "channels", "look", "pair", "grid", "fit", "estimate", "resume", "progress", "runs", "open"),
-    *("view", "preview", "act", "undo", "workspaces", "compare", "judged", "candidates", "judge", "unjudge"),
+    *(
+        "files",
+        "judge_recording",
+        "channels",
+        "look",
+        "pair",
+        "grid",
+        "fit",
+        "estimate",
+        "resume",
+        "progress",
+        "runs",
+        "open",
+    ),
+    *(
+        "view",
+        "preview",
+        "act",
+        "undo",
+        "count",
+        "workspaces",
+        "compare",
+        "judged",
+        "candidates",
+        "judge",
+        "unjudge",
+    ),
     *("profiles", "export", "commands", "stop"),
 )
 """Methods of `Workspace` that the page may call."""
@@ -104,6 +133,20 @@ class _File(_Handler):
             raise HTTPError(404)
         self.set_header("Content-Type", page.FILES[name])
         self.finish(page.file(name))
+
+
+class _Report(_Handler):
+    """The page of `dpmix drift` about a data file: it runs no script and asks for nothing."""
+
+    async def get(self, token: str) -> None:
+        file = self.get_query_argument("file")
+        try:
+            text = await self.run(lambda: self.workspace.report(file))
+        except DpmixError as error:
+            raise HTTPError(404) from error
+        self.set_header("Content-Security-Policy", REPORT_POLICY)
+        self.set_header("Content-Type", "text/html; charset=utf-8")
+        self.finish(text)
 
 
 class _Values(_Handler):
@@ -195,6 +238,7 @@ def application(workspace: Workspace, token: str, port: int) -> Application:
         (r"/([^/]+)/", _Page, shared),
         (r"/([^/]+)/file/([\w.-]+)", _File, shared),
         (r"/([^/]+)/values", _Values, shared),
+        (r"/([^/]+)/report", _Report, shared),
         (r"/([^/]+)/do/(\w+)", _Action, shared),
         (r"/([^/]+)/drop", _Drop, shared),
         (r"/(.*)", _Handler, shared),
@@ -223,7 +267,9 @@ def listen(port: int = 0) -> socket.socket:
 
 
 def serve(folder: Path, port: int, started: Callable[[str], None]) -> None:
-    """Serve the page of a folder until the process is interrupted.
+    """Serve the page of a folder until the process is interrupted, asked to end, or its terminal is closed.
+
+    Commands that wait do not start any more, and those that run are asked to stop.
 
     Parameters
     ----------
@@ -242,13 +288,23 @@ def serve(folder: Path, port: int, started: Callable[[str], None]) -> None:
     listening = listen(port)
     number, token = listening.getsockname()[1], secrets.token_urlsafe(24)
 
-    async def run() -> None:
+    async def run() -> int:
         server = HTTPServer(application(workspace, token, number), max_buffer_size=MOST_BYTES)
         server.add_sockets([listening])
         started(f"http://{HOST}:{number}/{token}/")
-        await asyncio.Event().wait()
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[int] = loop.create_future()
+
+        def end(by: int) -> None:
+            if not ended.done():
+                ended.set_result(by)
+
+        for one in ending_signals():
+            loop.add_signal_handler(one, end, one)
+        return await ended
 
     try:
-        asyncio.run(run())
+        by = asyncio.run(run())
     finally:
         workspace.jobs.stop_all()
+    raise SystemExit(128 + by)

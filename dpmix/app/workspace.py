@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from dpmix.app import gates, judging, live
+from dpmix.app import counting, gates, judging, live
 from dpmix.app.files import workspaces
 from dpmix.app.folder import Folder, mark
 from dpmix.app.gates import Gated
@@ -42,6 +43,8 @@ class Workspace(Folder):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
+        self._judging_lock = RLock()  # taken before the other one: decisions do not wait for judgements
+        self._counting_lock = RLock()
         self._lives: dict[Path, tuple[tuple[int, int], Live]] = {}
         self._judging: tuple[Live, Judging] | None = None
         self._gated: tuple[Any, Gated] | None = None
@@ -50,7 +53,9 @@ class Workspace(Folder):
         """Open a run, which takes seconds to a minute, and return what the page shows of it."""
         with self._lock:
             one = self._live(run, again=True)
-            return {"run": run, **live.opened(one), "view": live.view(one, live.decisions_of(one))}
+            shown = {"run": run, "judged": judging.judged_path(self.inside(run)).exists()}
+            shown |= {"counts": counting.is_quick(one), **live.opened(one)}
+            return shown | {"view": live.view(one, live.decisions_of(one))}
 
     def values(self, run: str) -> bytes:
         """Return the events that the pictures show, float32 [D, M]."""
@@ -82,6 +87,21 @@ class Workspace(Folder):
             earlier = live.before(decisions)
             return self._stored(one, earlier) | {"undone": decisions.actions[-1].model_dump(mode="json")}
 
+    def count(self, run: str, revision: str) -> dict[str, Any] | None:
+        """Return the proportions that `dpmix gate` gives after the decisions in the file, by counting events.
+
+        None if the decisions are others than those of the revision, or become others meanwhile.
+        """
+        path = decisions_path(self.inside(run))
+        with self._lock:
+            one = self._live(run)
+            decisions = live.decisions_of(one)
+            known = _identity(path)
+        if live.revision(decisions) != revision:
+            return None
+        with self._counting_lock:  # one at a time; an earlier one ends after its next block
+            return counting.counted(one, decisions, lambda: _identity(path) == known)
+
     def workspaces(self) -> list[str]:
         """Return the FlowJo workspaces of the folder."""
         return workspaces(self.folder)
@@ -97,8 +117,9 @@ class Workspace(Folder):
 
         With judgements, this takes as long as `dpmix explore`: seconds for millions of events.
         """
-        with self._lock:
-            return judging.state(self._live(run), self.inside(run), self._opened_judging(run))
+        with self._judging_lock:
+            one, own = self._live(run), self._opened_judging(run)
+            return judging.state(one, self.inside(run), own, live.decisions_of(one))
 
     def candidates(
         self, run: str, further: float = FURTHER, selected: list[int] | None = None
@@ -108,7 +129,7 @@ class Workspace(Folder):
         `further` goes from 0, more of the same, to 1, look further. `selected` are events to choose among,
         numbered among those of the plots; without it, events are chosen among all of the run.
         """
-        with self._lock:
+        with self._judging_lock:
             one, own = self._live(run), self._opened_judging(run)
             rows, checks = judging.screen(own, further, judging.among(one, further, selected))
             shown = self.profiles(run, rows.tolist()) | {"checks": rows[checks].tolist()}
@@ -127,7 +148,7 @@ class Workspace(Folder):
 
         `judgements` are words by event, and `checks` events of the screen, as `candidates` returned them.
         """
-        with self._lock:
+        with self._judging_lock:
             path, own = self._current_judging(run, revision)
             judging.among(self._live(run), further, selected)  # raises before anything is stored
             judging.store(self._live(run), path, judgements, checks, own.judgements)
@@ -135,7 +156,7 @@ class Workspace(Folder):
 
     def unjudge(self, run: str, revision: str) -> dict[str, Any]:
         """Remove the judgements of the last screen, and return this screen and its judgements."""
-        with self._lock:
+        with self._judging_lock:
             path, own = self._current_judging(run, revision)
             judgements, checks = judging.remove_last(self._live(run), path, own.judgements)
             shown = self.profiles(run, list(judgements)) | {"checks": checks}
@@ -148,7 +169,7 @@ class Workspace(Folder):
             return judging.profiles(one, live.decisions_of(one), rows)
 
     def export(self, run: str, output: str, formats: list[str], strategy: bool = False) -> dict[str, Any]:
-        """Start `dpmix gate` with the decisions; return the state of the command."""
+        """Start `dpmix gate` with decisions and judgements; return the state of the command."""
         path, folder = self.inside(run), self.inside(output)
         if folder == self.folder or not output.strip():
             raise ConfigError(["output: need the name of a folder inside this one"])
@@ -159,6 +180,9 @@ class Workspace(Folder):
         decided = decisions_path(path)
         if decided.exists():
             arguments += ["--decisions", str(decided.relative_to(self.folder))]
+        judged = self.inside(str(judging.judged_path(path)))
+        if judging.has_wanted(judged):
+            arguments += ["--judged", str(judged.relative_to(self.folder))]
         arguments += [part for name in formats for part in ("--format", name)]
         arguments += ["--strategy"] if strategy else []
         return self.jobs.start(arguments).state()
@@ -192,14 +216,15 @@ class Workspace(Folder):
     def _live(self, run: str, again: bool = False) -> Live:
         """Return an open run; `again`: it is opened again if its file has changed."""
         path = self.inside(run)
-        now = mark(path)
-        if path not in self._lives or (again and self._lives[path][0] != now):
-            self._check_inputs(path)
-            opened = live.open_live(path)
-            for source in opened.task.events.sources:  # also those that a table of samples names
-                self.inside(str(source.path))
-            self._lives[path] = now, opened
-        return self._lives[path][1]
+        with self._lock:
+            now = mark(path)
+            if path not in self._lives or (again and self._lives[path][0] != now):
+                self._check_inputs(path)
+                opened = live.open_live(path)
+                for source in opened.task.events.sources:  # also those that a table of samples names
+                    self.inside(str(source.path))
+                self._lives[path] = now, opened
+            return self._lives[path][1]
 
     def _check_inputs(self, path: Path) -> None:
         """Raise `ConfigError` if a run names inputs outside the folder, or its decisions lie there."""
@@ -226,6 +251,11 @@ class Workspace(Folder):
         shown = live.view(one, decisions)
         write_decisions(one.path, decisions)
         return shown
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return what changes when a file does; None without a file."""
+    return mark(path) if path.exists() else None
 
 
 def parsed(action: Mapping[str, Any]) -> Any:

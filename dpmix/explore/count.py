@@ -181,7 +181,9 @@ def draw_signals(judged: Judged, events: Array, n_draws: int, random: np.random.
     """Return draws of the posterior signal at events, float64 [M, n_draws].
 
     The features make the prior of a draw approximately Gaussian with the covariance; the correction by the
-    judgements is exact.
+    judgements is exact. Features of events are float32: NumPy's cosine takes a tenth of the time, and the
+    rounding, about 1e-6 and more only for the few highest frequencies of the laplacian, is far below the
+    standard deviation of a draw.
     """
     covariance = judged.covariance
     frequencies, phases = _features(covariance, events.shape[1], random)
@@ -189,8 +191,10 @@ def draw_signals(judged: Judged, events: Array, n_draws: int, random: np.random.
     noise = np.sqrt(covariance.noise) * random.standard_normal((len(judged.values), n_draws))
     at_points = np.cos(judged.points @ frequencies + phases) @ weights
     corrections = judged.inverse @ (judged.values[:, None] - at_points - noise)
-    drawn: Array = np.cos(events @ frequencies + phases) @ weights
-    drawn += judged.whitened(events).T @ corrections
+    angles = events.astype(np.float32) @ frequencies.astype(np.float32)
+    angles += phases.astype(np.float32)
+    drawn: Array = (np.cos(angles, out=angles) @ weights.astype(np.float32)).astype(np.float64)
+    drawn += covariance.between(events, judged.points) @ (judged.inverse.T @ corrections)
     return drawn
 
 

@@ -31,6 +31,8 @@ class Exploration:
         Events found in each sample.
     medians : float32 [S + 1, D]
         Of the events found in each sample and in all, transformed scale; NaN without events.
+    values : float32 [F, D]
+        The events found, transformed scale.
     """
 
     judgements: Judgements
@@ -38,6 +40,7 @@ class Exploration:
     is_found: Bools
     sizes: Ints
     medians: Floats
+    values: Floats
 
 
 def explorer_of(
@@ -101,4 +104,4 @@ def exploration(
     for number, part in enumerate(parts):
         if len(values[part]):
             medians[number] = np.median(values[part], axis=0)
-    return Exploration(judgements, found, is_found, np.diff(ends), medians)
+    return Exploration(judgements, found, is_found, np.diff(ends), medians, values)

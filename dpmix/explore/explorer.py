@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+from typing import Any
+
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from dpmix.explore.count import Bools, Found, find, threshold_of
 from dpmix.explore.covariance import SHAPES, first_covariance
@@ -75,12 +79,13 @@ class Explorer:
         if len(self.rows) and not 0 <= self.rows.min() <= self.rows.max() < len(self._events):
             raise ValueError(f"events are numbered from 0 to {len(self._events) - 1}")
         points = np.asarray(self._events[self.rows], np.float64)
-        if can_learn(self.values) and len(self.rows) >= GROWTH * self._learned:
-            covariance = learn(self._firsts, points, self.values)
-            self.posterior = Posterior(self._events, covariance, self._threads, device=self._device)
-            self._learned = len(self.rows)
-        known = len(self.posterior.judged.values)
-        self.posterior.add(points[known:], self.values[known:])
+        with one_blas_thread():
+            if can_learn(self.values) and len(self.rows) >= GROWTH * self._learned:
+                covariance = learn(self._firsts, points, self.values)
+                self.posterior = Posterior(self._events, covariance, self._threads, device=self._device)
+                self._learned = len(self.rows)
+            known = len(self.posterior.judged.values)
+            self.posterior.add(points[known:], self.values[known:])
 
     def screen(
         self, size: int = SIZE, further: float = FURTHER, among: Ints | None = None, checks: int = CHECKS
@@ -113,17 +118,29 @@ class Explorer:
             found = np.flatnonzero((self.posterior.mean >= np.float32(threshold)) & ~closed)
             checked = random.choice(found, min(checks, len(found)), replace=False)
             closed[checked] = True
-        best = next_screen(
-            self.posterior,
-            self._events,
-            closed,
-            screen=number,
-            further=further,
-            size=size - len(checked),
-            seed=self._seed,
-        )
+        with one_blas_thread():
+            best = next_screen(
+                self.posterior,
+                self._events,
+                closed,
+                screen=number,
+                further=further,
+                size=size - len(checked),
+                seed=self._seed,
+            )
         return np.concatenate([best, checked]), np.arange(len(best) + len(checked)) >= len(best)
 
     def found(self) -> Found | None:
         """Return the events found and their number; None if no judged event is wanted."""
-        return find(self.posterior, self._events, self.rows, self.checks, self._seed)
+        with one_blas_thread():
+            return find(self.posterior, self._events, self.rows, self.checks, self._seed)
+
+
+def one_blas_thread() -> AbstractContextManager[Any]:
+    """Return a context in which BLAS uses one thread.
+
+    Its matrices are small, so that several threads wait for each other more than they compute, the more so
+    next to other work. The results also have the same bits for any number of cores.
+    """
+    limited: AbstractContextManager[Any] = threadpool_limits(1, "blas")
+    return limited

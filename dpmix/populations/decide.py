@@ -14,7 +14,17 @@ import numpy as np
 from dpmix.errors import ConfigError
 from dpmix.model.mixture import Ints
 from dpmix.populations.cut import CutRule
-from dpmix.populations.decisions import OPTION, Colour, Cut, Decisions, Merge, Name, Split, TreeMark
+from dpmix.populations.decisions import (
+    LONGEST_NAME,
+    OPTION,
+    Colour,
+    Cut,
+    Decisions,
+    Merge,
+    Name,
+    Split,
+    TreeMark,
+)
 from dpmix.populations.forest import Forest, by_weight
 from dpmix.populations.support import populations_of_modes
 from dpmix.populations.tree import Tree
@@ -181,8 +191,10 @@ def _applied(tree: Tree, state: _State, action: Merge | Split | Name | Colour) -
             state,
             unions=state.unions - set(parts) | {union},
             n_merges=state.n_merges + 1,
-            names=_kept(state.names, parts, union),
-            colours=_kept(state.colours, parts, union),
+            names=_with(state.names, union, _joined(state, parts)),
+            colours=_with(
+                state.colours, union, _only([state.colours[p] for p in parts if p in state.colours])
+            ),
         )
     union = _known(state, action.population)
     if isinstance(action, Split):
@@ -228,10 +240,22 @@ def _known(state: _State, modes: Sequence[int]) -> Union:
     return union
 
 
-def _kept(given: dict[Union, Value], parts: Sequence[Union], union: Union) -> dict[Union, Value]:
-    """Give a union what only one of its parts has; what the union had before is forgotten."""
-    own = [given[part] for part in parts if part in given]
-    return _with(given, union, own[0] if len(own) == 1 else None)
+def _joined(state: _State, parts: Sequence[Union]) -> str | None:
+    """Return the name of merged populations: the names of the parts, as in "A + B"; None without a name.
+
+    It is shortened to the longest name, and dropped if another population has it.
+    """
+    own = [state.names[part] for part in parts if part in state.names]
+    joined = " + ".join(dict.fromkeys(own))
+    if len(joined) > LONGEST_NAME:
+        joined = f"{joined[: LONGEST_NAME - 1]}…"
+    others = {state.names.get(other) for other in state.unions - {*parts}}
+    return None if not joined or joined in others else joined
+
+
+def _only(values: Sequence[int]) -> int | None:
+    """Return the only value; None for no value or several."""
+    return values[0] if len(values) == 1 else None
 
 
 def _with(given: dict[Union, Value], union: Union, value: Value | None) -> dict[Union, Value]:

@@ -49,7 +49,7 @@ class Cut(_Part):
 
 
 class Merge(_Part):
-    """Merge populations; a name or colour that only one of them has is kept."""
+    """Merge populations: names are joined, as in "A + B", and a colour that only one of them has is kept."""
 
     do: Literal["merge"] = "merge"
     populations: Annotated[tuple[Modes, ...], Field(min_length=2)]

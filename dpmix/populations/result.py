@@ -181,6 +181,8 @@ class Gating:
         With the gates of a workspace; None unless requested.
     exploration : Exploration, optional
         Events like those judged as wanted; None without judgements.
+    explored_strategy : Strategy, optional
+        Gates of these events; None unless requested.
     fit : Fit, optional
         Whether files that are not in the run fit it; None for the files of the run.
     """
@@ -228,6 +230,7 @@ class Gating:
     hierarchy: tuple[Node, ...] = ()
     comparison: Comparison | None = None
     exploration: Exploration | None = None
+    explored_strategy: Strategy | None = None
     fit: Fit | None = None
 
     @property
@@ -246,10 +249,22 @@ class Gating:
 
         Each sample counts by its events and, where the run had weights, what each of them counted.
         """
-        weights = 1.0 if self.sample_weights is None else self.sample_weights
-        counts = weights * self.n_events
-        overall: Array = np.einsum("tsp,s->tp", self.proportions, counts / counts.sum())
-        return overall
+        return over_samples(self.proportions, self.n_events, self.sample_weights)
+
+
+def over_samples(proportions: Array, n_events: Ints, weights: npt.ArrayLike | None) -> Array:
+    """Return draws of the proportions in all samples together, float64 [T, P].
+
+    Parameters
+    ----------
+    proportions : float64 [T, S, P]
+    n_events : int64 [S]
+    weights : float [S], optional
+        What an event of each sample counts. Default: 1.
+    """
+    counts = n_events * (1.0 if weights is None else np.asarray(weights, np.float64))
+    overall: Array = np.einsum("tsp,s->tp", proportions, counts / counts.sum())
+    return overall
 
 
 def interval(draws: Array) -> tuple[Array, Array, Array]:

@@ -40,6 +40,11 @@ class SampleDraws:
         `names` are those given by hand, "" for none; empty without decisions.
     columns : mapping of str to S str
         Columns of the table of samples.
+    explored : int64 [S], optional
+        Events of the cells found by judging (`dpmix.populations.explored`), which `counts` has in their
+        populations of the mixture.
+    explored_medians : float32 [S, D], optional
+        Their medians; NaN where there are none.
     """
 
     counts: Ints
@@ -49,6 +54,8 @@ class SampleDraws:
     channels: tuple[str, ...]
     columns: Columns
     names: tuple[str, ...] = ()
+    explored: Ints | None = None
+    explored_medians: Floats | None = None
 
     def write(self, path: Path) -> None:
         """Write an HDF5 file in the layout of netCDF-4; an existing file is replaced.
@@ -67,6 +74,9 @@ class SampleDraws:
             file.create_variable("counts", ("draw", "sample", "population"), data=self.counts, **packed)
             dims = ("median_draw", "sample", "population", "channel")
             file.create_variable("medians", dims, data=self.medians, **packed)
+            if self.explored is not None:
+                file.create_variable("explored", ("sample",), data=self.explored)
+                file.create_variable("explored_medians", ("sample", "channel"), data=self.explored_medians)
             texts: dict[str, Sequence[str]] = {
                 "sample": self.samples,
                 "phenotype": self.phenotypes,
@@ -110,6 +120,8 @@ class SampleDraws:
                     channels=text("channel"),
                     columns=columns,
                     names=text("name") if "name" in file else (),
+                    explored=file["explored"][:] if "explored" in file else None,
+                    explored_medians=file["explored_medians"][:] if "explored" in file else None,
                 )
         except (OSError, KeyError) as error:
             raise DataError(f"{path}: cannot be read ({error}); write it again with dpmix gate") from None

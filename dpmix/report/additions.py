@@ -142,6 +142,9 @@ def _with_strategies(task: Task, gating: Gating, population: npt.NDArray[np.int3
     events, seed = task.events_without_noise(), task.config.seed
     found = find_strategies(events, population, gating.n_populations, seed)
     gating = replace(gating, strategies=found)
+    if gating.exploration is not None:
+        is_found = gating.exploration.is_found.astype(np.int32)
+        gating = replace(gating, explored_strategy=find_strategies(events, is_found, 2, seed)[1])
     unions = unions_of(gating.tree, gating.modes)
     gating = replace(gating, hierarchy=find_hierarchy(events, population, found, unions, seed))
     hierarchy = nested(gating.hierarchy)

@@ -13,7 +13,8 @@ from dpmix.report import templates
 from dpmix.report.association_figures import MOST_STRIPS, Panel, panels, response_name, strip_order, strips_of
 from dpmix.report.labels import label
 from dpmix.report.page_data import script_json
-from dpmix.report.page_plots import PERCENT, add_hover, name_axis, new_plot, plain
+from dpmix.report.page_plots import add_hover, name_axis, new_plot, plain
+from dpmix.report.page_proportions import PERCENT
 from dpmix.report.palette import GREY, colour
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ entropy (nats), log_density, implausible; with judgements also explored; with me
 | SAMPLE.gated.fcs | each sample's file with added channels: dpmix_population (0 for an event that was not \
 gated), dpmix_probability, dpmix_entropy, dpmix_implausible, with judgements dpmix_explored \
 (`dpmix.report.fcs_export`); keywords \
-DPMIX_POPULATION_1, ... with the phenotypes; calibrated: also dpmix_calibrated_CD3, ..., compensated \
+DPMIX_POPULATION_1, ... with the phenotypes, and with judgements the last one for the explored cells, whose \
+events are those with dpmix_explored 1; calibrated: also dpmix_calibrated_CD3, ..., compensated \
 values without the shift of the sample |
 """
 
@@ -28,6 +29,7 @@ from dpmix.errors import ConfigError, DataError
 from dpmix.inputs.fcs import Header
 from dpmix.inputs.sources import Source
 from dpmix.model.mixture import Array, Floats
+from dpmix.populations.explored import NAME, explored_of
 from dpmix.populations.result import Block, Gating
 from dpmix.report import fcs_export
 from dpmix.report.arrow import arrow_numbers, arrow_texts
@@ -321,12 +323,14 @@ class _H5ad:
         obs.insert(1, "sample", pandas.Categorical.from_codes(sample, self._samples))
         obs["population"] = pandas.Categorical.from_codes(columns["population"] - 1, populations)
         named = {"phenotypes": gating.phenotypes} | ({"names": gating.names} if gating.names else {})
+        explored = explored_of(gating)
+        about = {"run": gating.run} | ({} if explored is None else {"explored": explored.title})
         table = anndata.AnnData(
             X=np.concatenate([block[2] for block in blocks]),
             obs=obs,
             var=pandas.DataFrame(index=pandas.Index(self._channels, dtype=str)),
             obsm={"memberships": np.concatenate([block[3] for block in blocks])},
-            uns={"dpmix": {"run": gating.run} | {key: np.array(text, object) for key, text in named.items()}},
+            uns={"dpmix": about | {key: np.array(text, object) for key, text in named.items()}},
         )
         table.write_h5ad(self._path)
 
@@ -353,7 +357,8 @@ class _Fcs:
         self._n_columns = len(self._added)
         if to_raw is not None:
             self._added += fcs_export.calibrated_channels(headers, channels)
-        self._reserved = population_keywords([", ".join(f"{c}+/-" for c in channels)] * n_populations)
+        reserved = [", ".join(f"{c}+/-" for c in channels)] * n_populations
+        self._reserved = population_keywords(reserved + [NAME] * explored)
         self._sample, self._places = 0, list[Place]()
         self._copy = self._opened()
 
@@ -371,7 +376,8 @@ class _Fcs:
             self._copy.close()
         for path, place in zip(self._paths, self._places, strict=True):
             with writing(path):
-                fill(partial_path(path), place, population_keywords(gating.titles))
+                explored = () if gating.exploration is None else (NAME,)
+                fill(partial_path(path), place, population_keywords((*gating.titles, *explored)))
 
     def abandon(self) -> None:
         self._copy.abandon()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dpmix.populations.explored import NAME, extended
 from dpmix.populations.result import Gating, Map
 from dpmix.report import dendrogram
 from dpmix.report import traces as trace
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+MOST_POINTS = 1_000  # of the explored cells
 HALO = "#ffffffd0"  # around ellipses
 FIGURES = ("heatmap", "pairs", "proportions", "tree", "traces")
 ADDED = ("coarseness", "shifts", "map", "gates", "compare")  # of some runs, or on request
@@ -95,9 +97,9 @@ def write_figures(
 def _drawings(gating: Gating, run: Run, mixing: list[Mixing]) -> dict[str, Callable[[], Figure]]:
     """Return what draws each figure, by its name, of those that there are."""
     drawn: dict[str, Callable[[], Figure]] = {
-        "heatmap": lambda: heatmap(gating),
+        "heatmap": lambda: heatmap(extended(gating)),
         "pairs": lambda: pairs(gating),
-        "proportions": lambda: proportions(gating),
+        "proportions": lambda: proportions(extended(gating)),
         "tree": lambda: tree(gating),
         "traces": lambda: traces(run, mixing),
     }
@@ -151,6 +153,7 @@ def pairs(gating: Gating) -> Figure:
         return _one_channel(gating)
     columns = 2 if len(chosen) == 4 else min(3, len(chosen))
     rows = -(-len(chosen) // columns)
+    gating = extended(gating)
     key = [f"{label(gating, p, 50)}" for p in range(shown(gating))]
     figure, body = figure_with_key(3.9 * columns, 3.8 * rows + 0.3, key, columns)
     grid = body.subplots(rows, columns, squeeze=False).ravel()
@@ -158,10 +161,11 @@ def pairs(gating: Gating) -> Figure:
         _density(axes, gating, pair)
     for axes in grid[len(chosen) :]:
         axes.set_axis_off()
+    dots = "" if gating.exploration is None else f". Dots: some of the {NAME}"
     few = f", for the {MOST_ELLIPSES} largest" if gating.n_populations > MOST_ELLIPSES else ""
     title = (
         "Colour: most frequent population of each bin; darker bins hold more events. Ellipses: 90% of a "
-        f"normal with the population's mean and covariance{few}{only_the_largest(gating)}"
+        f"normal with the population's mean and covariance{few}{only_the_largest(gating)}{dots}"
     )
     body.suptitle(textwrap.fill(title, 60 * columns), fontsize=9, x=0.01, ha="left")
     return figure
@@ -182,6 +186,9 @@ def _density(axes: Axes, gating: Gating, pair: int) -> None:
     axes.set_ylim(*ends[2:])
     axes.set_xlabel(shortened(gating.channels[x], 40))
     axes.set_ylabel(shortened(gating.channels[y], 40))
+    if gating.exploration is not None:
+        own = gating.exploration.values[:: -(-len(gating.exploration.values) // MOST_POINTS) or 1]
+        axes.plot(own[:, x], own[:, y], "o", color="black", markersize=2.0, mec="white", mew=0.3)
     means, covariances = moments(gating)
     for population in np.flatnonzero(np.isfinite(means[:MOST_ELLIPSES, 0])).tolist():
         place = [x, y]

@@ -54,8 +54,8 @@ def explored(gating: Gating) -> str:
         return ""
     found, judged = gating.exploration.found, count(len(gating.exploration.judgements.rows), "judgement")
     return (
-        f"explored cells: {found.n_found:,} found from {judged}; probably {found.number:,.0f} in all "
-        f"({found.low:,.0f} to {found.high:,.0f})"
+        f"explored cells (population {gating.n_populations + 1}): {found.n_found:,} found from {judged}; "
+        f"probably {found.number:,.0f} in all ({found.low:,.0f} to {found.high:,.0f})"
     )
 
 
@@ -96,7 +96,9 @@ def disagreement_warning(gating: Gating) -> str | None:
 
 def poor_gates_warning(gating: Gating) -> str | None:
     """Warn of populations with events that simple gates do not isolate; None if they isolate all."""
-    poor = np.array([p for p, s in enumerate(gating.strategies) if s.size and not s.good], np.int64)
+    added = () if gating.explored_strategy is None else (gating.explored_strategy,)
+    found = (*gating.strategies, *added)
+    poor = np.array([p for p, s in enumerate(found) if s.size and not s.good], np.int64)
     if not len(poor):
         return None
     return (

@@ -36,6 +36,7 @@ from dpmix.inputs.sources import Source
 from dpmix.inputs.transforms import Transform
 from dpmix.model.mixture import Array
 from dpmix.populations.ellipses import EllipseGate
+from dpmix.populations.explored import NAME, explored_of
 from dpmix.populations.hierarchy import Node
 from dpmix.populations.polygons import PolygonGate
 from dpmix.populations.result import Gating
@@ -150,8 +151,10 @@ def write_gates(
         ET.SubElement(wrapper, f"{{{TRANSFORMS}}}{axis.kind}", parameters)
     if space.matrix:
         _add_matrix(root, space.matrix)
+    explored = explored_of(gating)
+    phenotypes = (*gating.phenotypes, *((NAME,) if explored is not None else ()))
     for node in nodes:
-        _add_node(root, node, gating.phenotypes, space)
+        _add_node(root, node, phenotypes, space)
     ET.indent(root)
     write_text(path, f'<?xml version="1.0" encoding="UTF-8"?>\n{ET.tostring(root, encoding="unicode")}\n')
 
@@ -198,10 +201,11 @@ def _names(name: str, n_steps: int) -> tuple[str, ...]:
 
 
 def shortest(gating: Gating) -> list[NamedGates]:
-    """Return the shortest sequences of all populations with their names."""
+    """Return the named shortest sequences of all populations, last of the cells found by judging."""
+    added = () if gating.explored_strategy is None else (gating.explored_strategy,)
     return [
         NamedGates((p,), title, _names(title, len(strategy.gates)), "", strategy)
-        for p, strategy in enumerate(gating.strategies)
+        for p, strategy in enumerate((*gating.strategies, *added))
         for title in [f"population_{p + 1}"]
     ]
 

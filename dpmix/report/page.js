@@ -133,6 +133,10 @@ async function showMarkers(document_) {
   const { found, numbers } = outlines(across, up, pair, only);
   model("ellipses").data = found;
   model("numbers").data = numbers;
+  if (data.explored) {
+    const own = only < 0 || only === data.explored.population ? data.explored.values : data.channels.map(() => []);
+    model("explored").data = { x: own[across], y: own[up] };
+  }
   model("across").axis_label = plain(data.channels[across]);
   model("up").axis_label = plain(data.channels[up]);
   figure.x_range.setv({ start: left, end: right, reset_start: left, reset_end: right });

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dpmix.populations.explored import NAME, explored_of, extended
 from dpmix.populations.result import Gating, interval
 from dpmix.populations.support import MAJORITY
 from dpmix.report import templates
@@ -36,6 +37,7 @@ from dpmix.report.labels import (
 )
 from dpmix.report.page_data import page_data, script_json
 from dpmix.report.page_plots import page_plots
+from dpmix.report.page_proportions import proportion_plots
 from dpmix.report.pairs import MOST_ELLIPSES
 from dpmix.report.palette import colour_of, ink
 from dpmix.report.traces import burn_in
@@ -59,7 +61,7 @@ def render(gating: Gating, run: Run, mixing: list[Mixing]) -> str:
     from bokeh.embed import json_item
     from bokeh.resources import Resources
 
-    plots = page_plots(gating, run, mixing)
+    plots = page_plots(gating, run, mixing) | proportion_plots(gating)
     if (choice := choice_of(run)).curve is not None:
         plots["coarseness"] = coarseness_plot(choice)
     if gating.hierarchy:
@@ -121,7 +123,7 @@ def _rows(gating: Gating) -> list[dict[str, Any]]:
     """Return the table of populations."""
     mean, low, high = interval(gating.overall)
     sizes, apart = gating.sizes.sum(axis=0), chains_apart(gating)
-    return [
+    rows = [
         {
             "index": p,
             "number": p + 1,
@@ -142,16 +144,41 @@ def _rows(gating: Gating) -> list[dict[str, Any]]:
         }
         for p in range(gating.n_populations)
     ]
+    return rows + _explored_row(gating)
+
+
+def _explored_row(gating: Gating) -> list[dict[str, Any]]:
+    """Return the row of the cells found by judging; none without judgements."""
+    own = explored_of(gating)
+    if own is None:
+        return []
+    view, p = extended(gating), own.index
+    row = {
+        "index": p,
+        "number": p + 1,
+        "name": label(view, p, 60),
+        "drawn": p < shown(view),
+        "colour": colour_of(view, p),
+        "ink": ink(colour_of(view, p)),
+        "given": f"{NAME} (also in other populations)",
+        "phenotype": own.phenotype,
+        "events": f"{int(own.sizes.sum()):,}",
+        "share": percent(own.proportion),
+        "interval": f"{percent(own.low)} to {percent(own.high)}",
+    }
+    return [row | {"mixing": ("", ""), "apart": False, "support": "", "weak": False, "certainty": ""}]
 
 
 def _strategies(gating: Gating) -> list[dict[str, Any]]:
-    """Return the table of gating strategies, one row per population."""
+    """Return the table of gating strategies, one row per population, last of the cells found by judging."""
+    view, added = extended(gating), gating.explored_strategy
+    strategies = (*gating.strategies, *(() if added is None else (added,)))
     return [
         {
             "number": p + 1,
-            "colour": colour_of(gating, p),
-            "ink": ink(colour_of(gating, p)),
-            "phenotype": gating.titles[p],
+            "colour": colour_of(view, p),
+            "ink": ink(colour_of(view, p)),
+            "phenotype": view.titles[p],
             "gates": [named_channels(gating.channels, gate) for gate in strategy.gates],
             "purity": [percent(share) for share in strategy.purity],
             "recovered": [percent(share) for share in strategy.recovered],
@@ -159,7 +186,7 @@ def _strategies(gating: Gating) -> list[dict[str, Any]]:
             "poor": strategy.size > 0 and not strategy.good,
             "shortfall": strategy.shortfall,
         }
-        for p, strategy in enumerate(gating.strategies)
+        for p, strategy in enumerate(strategies)
     ]
 
 

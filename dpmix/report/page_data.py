@@ -10,11 +10,14 @@ from typing import Any
 import numpy as np
 
 from dpmix.model.mixture import Array
+from dpmix.populations.explored import extended
 from dpmix.populations.rasters import Rasters
 from dpmix.populations.result import Gating, interval
 from dpmix.report.labels import label, share_limits, shares, shown
 from dpmix.report.pairs import MOST_ELLIPSES, moments, separating_pairs, separation
 from dpmix.report.palette import colour_of, full_count, ink
+
+MOST_POINTS = 1_000  # of the explored cells
 
 
 def script_json(value: object) -> str:
@@ -26,6 +29,10 @@ def page_data(gating: Gating) -> dict[str, Any]:
     """Return the data of the figures with a choice: two markers, samples and map."""
     rasters, pairs = gating.rasters, gating.rasters.pairs
     chosen = separating_pairs(gating)
+    explored, gating = _explored(gating), extended(gating)
+    populations = _populations(gating)
+    if explored is not None and explored["population"] < len(populations) and len(pairs):
+        populations[explored["population"]]["best"] = _farthest(gating)
     counts = rasters.counts.reshape(len(pairs), (rasters.edges.shape[1] - 1) ** 2)
     full = np.log1p(counts.max(axis=1, initial=1))
     return {
@@ -40,9 +47,32 @@ def page_data(gating: Gating) -> dict[str, Any]:
         "most_ellipses": MOST_ELLIPSES,
         "first": pairs[chosen[0]].tolist() if chosen else [0, 0],
         "names": [label(gating, p, 70) for p in range(gating.n_populations)],
-        "populations": _populations(gating),
+        "populations": populations,
         "samples": _samples(gating) if len(gating.samples) > 1 else None,
+        "explored": explored,
     }
+
+
+def _explored(gating: Gating) -> dict[str, Any] | None:
+    """Return the cells found by judging as points, at most `MOST_POINTS`, channel by channel."""
+    one = gating.exploration
+    if one is None:
+        return None
+    some = one.values[:: -(-len(one.values) // MOST_POINTS) or 1]
+    return {"population": gating.n_populations, "values": some.T.astype(float).round(4).tolist()}
+
+
+def _farthest(gating: Gating) -> list[int]:
+    """Return the two channels in which the cells found by judging differ most from all events, ascending.
+
+    The distance of a channel is that of the medians of the cells from the mean, in standard deviations.
+    """
+    assert gating.exploration is not None
+    mean = gating.weights @ gating.means
+    within = gating.weights @ gating.covariances.diagonal(0, 1, 2)
+    sd = np.sqrt(within + gating.weights @ (gating.means - mean) ** 2)
+    distance = np.abs(np.nan_to_num(gating.exploration.medians[-1]) - mean) / sd
+    return sorted(np.argsort(-distance, kind="stable")[:2].tolist())
 
 
 def _populations(gating: Gating) -> list[dict[str, Any]]:

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpmix.populations.result import Gating, Map, interval
+from dpmix.populations.explored import extended
+from dpmix.populations.result import Gating, Map
 from dpmix.report import dendrogram
 from dpmix.report.embedding import map_numbers, map_point, map_window
 from dpmix.report.findings import numbers_of
 from dpmix.report.heatmap import heat
-from dpmix.report.labels import label, percent, share_limits, shares, shortened, shown, ticks
+from dpmix.report.labels import label, percent, shares, shortened, ticks
 from dpmix.report.pairs import densities
 from dpmix.report.palette import GREY, colour, colour_of, ink
 from dpmix.report.traces import Trace, burn_in, thinned, traces
@@ -22,27 +23,24 @@ if TYPE_CHECKING:
     from bokeh.model import Model
     from bokeh.plotting import figure as Plot
 
+EXPLORED: Any = {"color": "black", "line_color": "white", "line_width": 0.7}  # explored cells as points
 TRACE_POINTS = 20_000  # points of all traces of a quantity together
-PERCENT = "{0.[000]%}"  # Bokeh's format of a proportion
 
 
 def page_plots(gating: Gating, run: Run, mixing: list[Mixing]) -> dict[str, Model]:
-    """Return the figures by their place in the template."""
+    """Return the figures by their place in the template, but for those of `page_proportions`."""
     plots: dict[str, Model] = {
         "markers": _markers(gating) if len(gating.rasters.pairs) else _one_marker(gating),
-        "heatmap": _heatmap(gating),
-        "proportions": _proportions(gating),
+        "heatmap": _heatmap(extended(gating)),
         "tree": _tree(gating),
         "traces": _traces(run, mixing),
     }
-    if len(gating.samples) > 1:
-        plots["samples"] = _samples(gating)
     if gating.map is not None:
         plots["map"] = _map(gating, gating.map)
     return plots
 
 
-def _names(gating: Gating, populations: Any) -> list[str]:
+def names_of(gating: Gating, populations: Any) -> list[str]:
     """Return the names of populations in tooltips."""
     return [label(gating, int(p), 70) for p in populations]
 
@@ -72,8 +70,8 @@ def _square(x: tuple[float, float], y: tuple[float, float], **options: Any) -> P
         sizing_mode="scale_width",
         width=680,
         height=640,
-        x_range=_range(*x),
-        y_range=_range(*y),
+        x_range=plot_range(*x),
+        y_range=plot_range(*y),
         tools="pan,box_zoom,wheel_zoom,reset,save",
         x_axis_type=None,
         y_axis_type=None,
@@ -83,7 +81,7 @@ def _square(x: tuple[float, float], y: tuple[float, float], **options: Any) -> P
     return plot
 
 
-def _range(start: float, end: float) -> Any:
+def plot_range(start: float, end: float) -> Any:
     from bokeh.models import Range1d
 
     return Range1d(start=start, end=end)
@@ -101,13 +99,6 @@ def name_axis(axis: Any, names: list[str]) -> None:
     axis.major_label_overrides = {place: plain(name) for place, name in enumerate(names)}
     axis.major_tick_line_color = None
     axis.axis_line_color = None
-
-
-def _percent_axis(axis: Any, places: list[float]) -> None:
-    from bokeh.models import NumeralTickFormatter
-
-    axis.formatter = NumeralTickFormatter(format="0.[000000]%")
-    axis.ticker = places
 
 
 def _empty_source(name: str, *columns: str) -> Any:
@@ -135,6 +126,8 @@ def _markers(gating: Gating) -> Plot:
     fields: Any = dict(zip(shape, shape, strict=True))
     outline = Ellipse(**fields, fill_alpha=0.0, line_color="colour")
     plot.add_glyph(_empty_source("ellipses", *shape, "colour"), outline)
+    if gating.exploration is not None:
+        plot.scatter("x", "y", source=_empty_source("explored", "x", "y"), size=5, **EXPLORED)
     plot.add_glyph(_empty_source("numbers", "x", "y", "text", "colour", "ink"), _number_glyph())
     return plot
 
@@ -199,7 +192,7 @@ def _one_marker(gating: Gating) -> Plot:
     """Return the density of each population in a single channel."""
     plot = new_plot(height=320, x_axis_label=plain(gating.channels[0]), y_axis_label="density")
     for p, (places, density) in enumerate(densities(gating)):
-        source = {"x": places, "y": density, "who": _names(gating, [p]) * len(places)}
+        source = {"x": places, "y": density, "who": names_of(gating, [p]) * len(places)}
         line = plot.line("x", "y", source=source, color=colour_of(gating, p), line_width=2)
         plot.varea(places, np.zeros_like(density), density, fill_color=colour_of(gating, p), fill_alpha=0.25)
         add_hover(plot, line, ("population", "@who"), ("at", "$x{0.00}"))
@@ -220,15 +213,15 @@ def _heatmap(gating: Gating) -> Plot:
         "x": x.ravel(),
         "y": y.ravel(),
         "level": cells.levels.ravel(),
-        "who": np.repeat(_names(gating, cells.populations), columns),
+        "who": np.repeat(names_of(gating, cells.populations), columns),
         "marker": channels * rows,
         "median": [_number(value) for value in median],
         "middle": [f"{_number(a)} to {_number(b)}" for a, b in zip(lower, upper, strict=True)],
     }
     plot = new_plot(
         height=90 + 18 * rows + 6 * min(max(map(len, channels)), 24),
-        x_range=_range(-0.5, columns - 0.5),
-        y_range=_range(rows - 0.5, -0.5),
+        x_range=plot_range(-0.5, columns - 0.5),
+        y_range=plot_range(rows - 0.5, -0.5),
         tools="save",
         y_axis_location="right",
     )
@@ -248,72 +241,6 @@ def _number(value: float) -> str:
     return "no events" if np.isnan(value) else f"{value:.3g}"
 
 
-def _proportions(gating: Gating) -> Plot:
-    """Return the proportions in all samples together, one row for each population."""
-    from bokeh.models import ColumnDataSource
-
-    drawn = shown(gating)
-    overall = gating.overall[:, :drawn]
-    least, most = share_limits(overall, int(gating.n_events.sum()))
-    source = ColumnDataSource(
-        {
-            "y": np.arange(drawn),
-            "colour": [colour_of(gating, p) for p in range(drawn)],
-            "who": _names(gating, range(drawn)),
-            **dict(zip(("mean", "low", "high"), interval(overall), strict=True)),
-        }
-    )
-    plot = new_plot(
-        height=80 + 20 * drawn,
-        x_axis_type="log",
-        x_range=_range(least, most),
-        y_range=_range(drawn - 0.4, -0.6),
-        tools="save",
-    )
-    if len(overall) > 1:
-        plot.segment("low", "y", "high", "y", source=source, line_color="colour", line_width=3)
-    points = plot.scatter("mean", "y", source=source, size=8, color="colour")
-    add_hover(plot, points, ("population", "@who"), *_estimate_tips(len(overall)))
-    name_axis(plot.yaxis, [label(gating, p, 36) for p in range(drawn)])
-    _percent_axis(plot.xaxis, ticks(least, most))
-    plot.ygrid.visible = False
-    return plot
-
-
-def _estimate_tips(n_draws: int) -> list[tuple[str, str]]:
-    """Return the rows of a tooltip about a proportion."""
-    tips = [("proportion", f"@mean{PERCENT}"), ("90% interval", f"@low{PERCENT} to @high{PERCENT}")]
-    return tips if n_draws > 1 else tips[:1]
-
-
-def _samples(gating: Gating) -> Plot:
-    """Return the proportion of one population in each sample, which the script of the page fills."""
-    from bokeh.models import BasicTicker, ColumnDataSource
-
-    drawn, many = gating.proportions[:, :, : shown(gating)], len(gating.samples)
-    least, most = share_limits(drawn, int(gating.n_events.min()))
-    columns: dict[str, Any] = {"x": np.arange(1, many + 1), "sample": gating.samples}
-    columns |= {name: [most] * many for name in ("mean", "low", "high")} | {"colour": ["#ffffff"] * many}
-    source = ColumnDataSource(columns, name="samples")
-    plot = new_plot(
-        height=300,
-        name="shares",
-        y_axis_type="log",
-        y_range=_range(least, most),
-        x_range=_range(0.3, many + 0.7),
-        x_axis_label="sample",
-    )
-    if len(drawn) > 1:
-        plot.segment("x", "low", "x", "high", source=source, line_color="colour", line_width=2)
-    points = plot.scatter("x", "mean", source=source, size=7, color="colour")
-    add_hover(plot, points, ("sample", "@sample"), *_estimate_tips(len(drawn)))
-    # The script shows only the range of one population.
-    _percent_axis(plot.yaxis, [digit * 10.0**power for power in range(-9, 1) for digit in (1, 2, 3, 5, 7)])
-    plot.xaxis.ticker = BasicTicker(mantissas=[1, 2, 5], min_interval=1, num_minor_ticks=0)
-    plot.xgrid.visible = False
-    return plot
-
-
 def _tree(gating: Gating) -> Plot:
     from bokeh.models import NumeralTickFormatter
     from bokeh.models.annotations import Span
@@ -324,8 +251,8 @@ def _tree(gating: Gating) -> Plot:
     plot = new_plot(
         height=90 + 18 * leaves,
         x_axis_type="log",
-        x_range=_range(top, drawn.floor / 1.05),
-        y_range=_range(leaves - 0.4, -0.6),
+        x_range=plot_range(top, drawn.floor / 1.05),
+        y_range=plot_range(leaves - 0.4, -0.6),
         y_axis_location="right",
         x_axis_label=dendrogram.AXIS_LABEL,
     )
@@ -364,7 +291,7 @@ def _tree(gating: Gating) -> Plot:
 def _traces(run: Run, mixing: list[Mixing]) -> Model:
     from bokeh.layouts import column
 
-    sweeps = _range(0, max(1, int(run.sweeps_made.max())))
+    sweeps = plot_range(0, max(1, int(run.sweeps_made.max())))
     plots = [_trace(run, trace, sweeps) for trace in traces(run, mixing)]
     return column(*plots, sizing_mode="stretch_width")
 
@@ -379,7 +306,7 @@ def _trace(run: Run, trace: Trace, sweeps: Any) -> Plot:
     plot = new_plot(
         height=200,
         x_range=sweeps,
-        y_range=_range(*trace.window(grey // 5 or int(run.sweeps_made.max()) // 10)),
+        y_range=plot_range(*trace.window(grey // 5 or int(run.sweeps_made.max()) // 10)),
         title=plain(": ".join(filter(None, (trace.quantity, trace.note)))),
         x_axis_label=step,
     )

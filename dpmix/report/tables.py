@@ -13,6 +13,7 @@ import numpy.typing as npt
 from dpmix.model.mixture import Array
 from dpmix.populations.comparison import Comparison
 from dpmix.populations.ellipses import EllipseGate
+from dpmix.populations.explored import JUDGING, MIXTURE, NAME, Explored, explored_of
 from dpmix.populations.result import QUANTILES, Gating, interval
 from dpmix.populations.sample_draws import FILE, SampleDraws
 from dpmix.populations.strategy import Gate, Strategy
@@ -41,6 +42,13 @@ def write_tables(
     for a weight that is the same in every draw; `rhat` is inf if chains differ and do not move. Channels are
     on the transformed scale; their cells are empty for a population without events. Both tables have a
     column `name` if a population was named by hand. `_tree` describes tree.json.
+
+    With judgements, both tables have rows for the population of the cells found by judging, after the others,
+    and a column `found by`: mixture or judging. Its events also count in their populations of the mixture.
+    In populations.csv, its `proportion`, `low` and `high` are the probable number of such cells and its ends
+    (`dpmix.explore.count.Found`), divided by the number of all events, whatever their weight. In
+    proportions.csv, its `proportion` is the share of the events found, without an interval, because the
+    number is estimated for all samples together.
 
     Parameters
     ----------
@@ -75,6 +83,8 @@ def write_sample_draws(directory: Path, gating: Gating) -> None:
         names=gating.names,
         channels=gating.channels,
         columns=gating.sample_columns,
+        explored=None if gating.exploration is None else gating.exploration.sizes,
+        explored_medians=None if gating.exploration is None else gating.exploration.medians[:-1],
     )
     draws.write(directory / FILE)
 
@@ -86,7 +96,8 @@ def write_strategy(path: Path, gating: Gating) -> None:
     inside this gate and those before it, `purity` the share of the population in them, `yield` the share of
     the population among them, and `f1` the harmonic mean of both. `shape` is polygon or ellipse. `shortfall`
     says what the last gate misses or holds of other populations, where this is more than 10%. A population
-    without gates has one row with empty cells.
+    without gates has one row with empty cells. With judgements, the last rows are those of the cells found by
+    judging, compared with all other events.
 
     Raises
     ------
@@ -99,7 +110,7 @@ def write_strategy(path: Path, gating: Gating) -> None:
 def _strategy_rows(gating: Gating) -> Iterator[Sequence[object]]:
     columns = ["population", "phenotype", "events", "step", "gate", "x", "y"]
     yield [*columns, "gated", "purity", "yield", "f1", "shape", "shortfall"]
-    for p, (phenotype, strategy) in enumerate(zip(gating.phenotypes, gating.strategies, strict=True)):
+    for p, (phenotype, strategy) in enumerate(_isolated(gating)):
         known = [p + 1, phenotype, strategy.size]
         n_steps = len(strategy.gates)
         for k, gate in enumerate(strategy.gates):
@@ -108,6 +119,14 @@ def _strategy_rows(gating: Gating) -> Iterator[Sequence[object]]:
             yield [*known, k + 1, name, *names, *measured, _shape(gate), _shortfall(strategy, k)]
         if not n_steps:
             yield [*known, *[""] * 10]
+
+
+def _isolated(gating: Gating) -> list[tuple[str, Strategy]]:
+    """Return phenotype and strategy of each population, last of the cells found by judging."""
+    pairs = list(zip(gating.phenotypes, gating.strategies, strict=True))
+    if (own := explored_of(gating)) is not None and gating.explored_strategy is not None:
+        pairs.append((own.phenotype, gating.explored_strategy))
+    return pairs
 
 
 def write_hierarchy(path: Path, gating: Gating, nodes: Sequence[NamedGates]) -> None:
@@ -231,12 +250,20 @@ def _population_rows(gating: Gating) -> Iterator[Sequence[object]]:
             *(gating.r_hat[p], gating.ess[p], gating.support[p], gating.certainty[p]),
             *(gating.quantiles[k, p, d] for d in range(len(gating.channels)) for k in order),
         ]
+    if (own := explored_of(gating)) is not None:
+        found = int(own.sizes.sum())
+        yield [
+            *(own.index + 1, NAME, JUDGING, own.phenotype, found, found / int(gating.n_events.sum())),
+            *(own.proportion, own.low, own.high, *[""] * 4),
+            *(own.quantiles[k, d] for d in range(len(gating.channels)) for k in order),
+        ]
 
 
 def _proportion_rows(gating: Gating) -> Iterator[Sequence[object]]:
     columns, (named, titles) = gating.sample_columns, _names(gating)
     yield ["sample", *columns, "population", *named, "phenotype", "events", "proportion", "low", "high"]
     mean, low, high = _intervals(gating.proportions)
+    explored = explored_of(gating)
     for s, sample in enumerate(gating.samples):
         known = [sample, *(cells[s] for cells in columns.values())]
         for p, phenotype in enumerate(gating.phenotypes):
@@ -250,10 +277,20 @@ def _proportion_rows(gating: Gating) -> Iterator[Sequence[object]]:
                 low[s, p],
                 high[s, p],
             ]
+        if explored is not None:
+            found, events = int(explored.sizes[s]), int(gating.n_events[s])
+            row = [explored.index + 1, NAME, JUDGING, explored.phenotype, found, found / max(events, 1)]
+            yield [*known, *row, "", ""]
 
 
 def _names(gating: Gating) -> tuple[list[str], list[list[str]]]:
-    """Return the column of names and its cells for each population; no column if no population has a name."""
+    """Return columns and their cells for each population: its name, and what it was found by.
+
+    There is no column of names if no population has one, and the second only with judgements.
+    """
+    if gating.exploration is not None:
+        names = gating.names or ("",) * gating.n_populations
+        return ["name", "found by"], [[name, MIXTURE] for name in names]
     if not any(gating.names):
         return [], [[]] * gating.n_populations
     return ["name"], [[name] for name in gating.names]
@@ -272,7 +309,8 @@ def _tree(gating: Gating, places: Array) -> dict[str, object]:
     of the second, and so on. Modes and components are numbered from 0, populations from 1. Merges are in the
     order of ascending levels; each merges the branch named `mode` into the branch named `into`. The
     populations at a cut height result from all merges below it. If `why` says that only some of the merges at
-    this height are made, these are the first ones. An infinite level or height is null.
+    this height are made, these are the first ones. An infinite level or height is null. `explored` has the
+    population of the cells found by judging, which has no mode; null without judgements.
     """
     tree = gating.tree
     components = [np.flatnonzero(tree.modes == mode).tolist() for mode in range(len(tree.heights))]
@@ -299,6 +337,23 @@ def _tree(gating: Gating, places: Array) -> dict[str, object]:
         "names": list(gating.names),
         "modes": modes,
         "merges": merges,
+        "explored": _explored(gating, explored_of(gating)),
+    }
+
+
+def _explored(gating: Gating, own: Explored | None) -> dict[str, object] | None:
+    """Return the population of the cells found by judging, for tree.json."""
+    if own is None or gating.exploration is None:
+        return None
+    found = gating.exploration.found
+    numbers = {"number": found.number, "low": found.low, "high": found.high}
+    return {
+        "population": own.index + 1,
+        "name": NAME,
+        "phenotype": own.phenotype,
+        "events": int(own.sizes.sum()),
+        "threshold": found.threshold,
+        **numbers,
     }
 
 

@@ -18,6 +18,12 @@ SIGNALS = tuple(signal.Signals[name] for name in NAMES if hasattr(signal, name))
 HANGUP = getattr(signal, "SIGHUP", None)
 
 
+def ending_signals() -> list[signal.Signals]:
+    """Return the signals, other than that of Ctrl-C, that end a server; none on Windows."""
+    asked = [one for one in SIGNALS if one != signal.SIGINT and os.name != "nt"]
+    return [one for one in asked if one != HANGUP or signal.getsignal(one) is not signal.SIG_IGN]  # nohup
+
+
 class Stop:
     """Record that a signal has asked a run to stop, while open as a context manager.
 

@@ -97,6 +97,9 @@ def test_decide_by_keyboard_and_export(page: Page, browser: Browser, study: Path
     page.decided("cut")
     assert page.rows() == before - 1
     page.until(lambda: browser.canvas("pair0") != drawn)
+    page.until(
+        lambda: page.find("#counted").text.startswith("Proportions and intervals are those of dpmix gate")
+    )
 
     page.find("#rows .name").send_keys("first <b>", Keys.ENTER)
     page.decided("cut", "name")
@@ -143,8 +146,7 @@ def test_manual_gates_follow_the_cut(browser: Browser, server: Server, study: Pa
 def test_a_box_in_one_plot_selects_in_all(page: Page, browser: Browser) -> None:  # noqa: F811
     plot = page.find("#plot-pair0")
     others = [browser.canvas(f"pair{k}") for k in range(1, 4)]
-    page.driver.execute_script("models.pair0.toolbar.active_drag = models.pair0.toolbar.tools[0]")
-    chain = ActionChains(page.driver)
+    chain = ActionChains(page.driver)  # the box is the tool at the start
     chain.move_to_element_with_offset(plot, -60, -60).click_and_hold().move_by_offset(50, 60)
     chain.move_by_offset(60, 60).release().perform()
     page.until(lambda: " of 2,500 events (" in page.find("#selection").text)
@@ -194,10 +196,19 @@ def test_rare_cells_are_judged_by_keyboard_and_mouse(page: Page, browser: Browse
     assert len(path.read_text().splitlines()) == 13
     page.until(lambda: browser.canvas("pair0") != drawn)
     assert " of 2,500 events (" in page.find("#selection").text
-    page.find("#rare-undo").click()
+    row, selected = page.find("#explored-row"), page.find("#selection").text
+    assert row.text.startswith(f"{page.rows()} explored cells\n")
+    assert "found by judging, each also in a population above" in row.text
+    page.press(Keys.ESCAPE)
+    page.until(lambda: page.find("#selection").text.startswith("Select events"))
+    page.find("#explored-row .badge").send_keys(Keys.ENTER)
+    page.until(lambda: page.find("#selection").text == selected)
+    assert page.find("#command").text == f"dpmix gate run.h5 --output gated --judged {path.name}"
+    page.find("#rare-undo").send_keys(Keys.ENTER)
     page.until(lambda: len(page.driver.find_elements(By.CSS_SELECTOR, ".card")) == 12)
     assert len(page.driver.find_elements(By.CSS_SELECTOR, ".card[data-judged=unwanted]")) == 9
     assert not path.exists()
+    assert not page.driver.find_elements(By.CSS_SELECTOR, "#explored-row")
     assert page.find("#failed").text == ""
     assert [c for c in browser.complaints() if " " in c or not c.startswith("http://127.0.0.1:")] == []
 
@@ -228,13 +239,33 @@ def test_from_a_file_to_its_populations(browser: Browser, study: Path, tmp_path:
     page.until(lambda: page.find("#estimated").text.startswith("Estimated time: at most "))
     page.find("#fit-name").send_keys(Keys.ENTER)
     page.until(lambda: page.find("#estimated").text == "")
+    page = Page(browser.driver, server, tmp_path)  # closed, and opened again during the run
+    page.find("#commands summary").click()
     page.until(lambda: page.find("#jobs strong").text == "done", 120.0)
+    if page.find("#begin").get_attribute("open") is None:
+        page.find("#begin summary").click()
     page.until(lambda: "progress: complete" in page.find("#progress").text)
     assert page.find("#traces figcaption").text.startswith("Log posterior by step, 10 starts")
     assert len(page.driver.find_elements(By.CSS_SELECTOR, "#traces polyline")) == 10
     page.find("#show").click()
     page.until(lambda: page.rows() > 3)
     assert page.find("#failed").text == ""
+    server.process.terminate()
+    server.process.wait(30)
+
+
+def test_the_verdict_on_a_recording_at_a_glance(browser: Browser, study: Path, tmp_path: Path) -> None:  # noqa: F811
+    (tmp_path / "blood.fcs").write_bytes((study / "blood.fcs").read_bytes())
+    server = start(tmp_path)
+    page = Page(browser.driver, server, tmp_path)
+    page.until(lambda: page.find("#files .recording").text == "Judge")
+    page.find(".file").send_keys(Keys.SPACE)
+    page.find("#files .recording button").send_keys(Keys.ENTER)
+    page.until(lambda: page.find("#files .recording").text.startswith("✓ steady"), 120.0)
+    assert page.find(".file").is_selected()
+    page.driver.get(str(page.find("#files .recording a").get_attribute("href")))
+    page.until(lambda: page.find("h1").text == "Were the recordings steady?")
+    assert page.find("img").size["height"] > 100
     server.process.terminate()
     server.process.wait(30)
 
@@ -298,6 +329,10 @@ def test_channels_by_keyboard_go_into_the_run(browser: Browser, study: Path, tmp
         return str(page.driver.execute_script(script))
 
     assert len(page.driver.find_elements(By.CSS_SELECTOR, "#grid canvas")) == 15
+    page.driver.execute_script("byId('grid-channels').parentElement.open = true")
+    page.find("[aria-label='CD56 in the grid']").send_keys(Keys.SPACE)
+    page.until(lambda: len(page.driver.find_elements(By.CSS_SELECTOR, "#grid canvas")) == 21)
+    assert page.driver.switch_to.active_element.get_attribute("data-grid") == "CD56"
     page.find("[aria-label='show CD4 across, CD25 up']").send_keys(Keys.ENTER)
     page.until(lambda: page.find("#density-axes").text.startswith("Across: CD4, "))
     assert "Up: CD25, " in page.find("#density-axes").text

@@ -145,6 +145,21 @@ def test_pairs_of_the_first_channels_as_a_grid(workspace: Workspace, monkeypatch
     assert workspace.grid(FILES, data)["densities"] == []
 
 
+def test_any_channels_as_a_grid(workspace: Workspace) -> None:
+    """Also one that the run does not use, up to a number that can be drawn."""
+    data, names = settings(workspace), [one["name"] for one in workspace.channels(FILES)["channels"]]
+    shown = workspace.grid(FILES, data, shown=["CD19", names[0], "CD4"])
+    assert shown["channels"] == ["CD19", names[0], "CD4"]
+    seen = {one["name"]: one["after"] for one in workspace.look(FILES, data)["channels"]}
+    assert shown["histograms"] == [seen[name] for name in shown["channels"]]
+    assert [len(row) for row in shown["densities"]] == [1, 2]
+    assert len(workspace.grid(FILES, data, shown=names[:12])["densities"]) == 11
+    with pytest.raises(DpmixError, match="13 are chosen; need at most 12"):
+        workspace.grid(FILES, data, shown=names[:13])
+    with pytest.raises(DpmixError, match="channel CD999"):
+        workspace.grid(FILES, data, shown=["CD999"])
+
+
 def test_the_run_has_what_the_page_shows(workspace: Workspace) -> None:
     """Channels, transform and an edited matrix go into the config, and the events are those of the page."""
     data, own = settings(workspace), workspace.channels(FILES)

@@ -38,6 +38,23 @@ def test_nothing_is_left_of_a_file_that_is_not_complete(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
+def test_what_a_killed_server_was_receiving_is_deleted_at_the_next_start(tmp_path: Path) -> None:
+    """But not what another server still receives, and nothing else."""
+    arriving = Incoming(tmp_path, "a.fcs")
+    left, own, link = tmp_path / ".dpmix-1.partial", tmp_path / "b.partial", tmp_path / ".dpmix-2.partial"
+    left.write_bytes(b"half")
+    own.write_bytes(b"of a person")
+    link.symlink_to(own)
+    Workspace(tmp_path)
+    assert not left.exists()
+    assert own.read_bytes() == b"of a person"
+    assert link.is_symlink()
+    arriving.write(b"all")
+    assert arriving.commit() == "a.fcs"
+    arriving.discard()
+    assert (tmp_path / "a.fcs").read_bytes() == b"all"
+
+
 @pytest.mark.parametrize("kind", ["file", "folder", "link to nothing"])
 def test_nothing_is_replaced(tmp_path: Path, kind: str) -> None:
     """Neither what is there before the file arrives, nor what appears meanwhile."""

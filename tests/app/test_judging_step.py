@@ -6,19 +6,24 @@ import base64
 import csv
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dpmix.app.judging import Word, judged_path
+from dpmix.app import judging
+from dpmix.app.judging import Judging, Word, has_wanted, judged_path, open_judging
+from dpmix.app.live import Live
 from dpmix.app.workspace import StaleError, Workspace
 from dpmix.errors import ConfigError, DpmixError
 from dpmix.explore.exploration import exploration
 from dpmix.explore.judgements import read_judgements
 from dpmix.populations.decisions import decisions_path
 from dpmix.populations.task import prepare
+from dpmix.report import figures, page
 from dpmix.report.explore import explore
+from dpmix.report.gate import gate
 
 RUN = "run.h5"
 
@@ -181,3 +186,81 @@ def test_mistakes_change_nothing(workspace: Workspace, opened: dict[str, Any]) -
     path.write_text("event,judgement\n5,perhaps\n")
     with pytest.raises(DpmixError, match="row 2: need wanted, part, unwanted"):
         workspace.judged(RUN)
+
+
+def test_the_cells_found_are_a_population(
+    workspace: Workspace, opened: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the number, share and interval that `dpmix gate --judged` writes; the export has them too."""
+    assert opened["judged"] is False
+    assert workspace.judged(RUN)["population"] is None
+    shown = judge_screens(workspace, opened, 3)
+    row, many = shown["population"], len(opened["view"]["populations"])
+    assert (row["number"], row["name"], row["events"]) == (many + 1, "explored cells", shown["found"])
+    assert row["colour"] not in {own["colour"] for own in opened["view"]["populations"]}
+    assert "CD19+" in row["phenotype"]
+    assert row["ends"][0] <= row["proportion"] <= row["ends"][1]
+    assert workspace.open(RUN)["judged"] is True
+
+    monkeypatch.setattr(figures, "write_figures", lambda *given: None)
+    monkeypatch.setattr(page, "write_report", lambda *given: None)
+    gate(workspace.folder / RUN, tmp_path, judged=[judged_path(workspace.folder / RUN)])
+    with (tmp_path / "populations.csv").open(newline="") as file:
+        *_, last = csv.DictReader(file)
+    assert (last["population"], last["name"]) == (f"{row['number']}", row["name"])
+    assert (last["phenotype"], last["events"]) == (row["phenotype"], f"{row['events']}")
+    of_table = [float(last[name]) for name in ("proportion", "low", "high")]
+    assert of_table == pytest.approx([row["proportion"], *row["ends"]], rel=1e-5)
+
+    one = workspace.act(RUN, opened["view"]["revision"], {"do": "cut", "populations": 1})
+    assert len(one["populations"]) == 1
+    assert workspace.judged(RUN)["population"]["number"] == 2
+
+    started: list[tuple[str, ...]] = []
+    monkeypatch.setattr(
+        type(workspace.jobs), "start", lambda self, *given, **_: started.extend(given) or Done()
+    )
+    workspace.export(RUN, "gated", ["csv"])
+    assert " ".join(started[0]) == (
+        "gate run.h5 --output gated --decisions run.decisions.json --judged run.judged.csv --format csv"
+    )
+
+
+class Done:
+    """A command that is not started."""
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+
+def test_without_a_wanted_event_gate_gets_no_judgements(workspace: Workspace, opened: dict[str, Any]) -> None:
+    path = judged_path(workspace.folder / RUN)
+    assert not has_wanted(path)
+    path.write_text("event,judgement\n5,unwanted\n6,part\n7,\n")
+    assert not has_wanted(path)
+    assert [command.split()[1] for command in workspace.judged(RUN)["commands"]] == ["explore"]
+    path.write_text("event;judgement\n5;1\n")
+    assert has_wanted(path)
+    assert [command.split()[1] for command in workspace.judged(RUN)["commands"]] == ["explore", "gate"]
+
+
+def test_decisions_do_not_wait_for_judgements(
+    workspace: Workspace, opened: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While all events are computed, a decision is made."""
+    computing, decided = Event(), Event()
+
+    def slow(live: Live, path: Path) -> Judging:
+        computing.set()
+        assert decided.wait(60.0)
+        return open_judging(live, path)
+
+    judged_path(workspace.folder / RUN).write_text("event,judgement\n5,1\n801,0\n")
+    monkeypatch.setattr(judging, "open_judging", slow)
+    thread = Thread(target=workspace.judged, args=[RUN])
+    thread.start()
+    assert computing.wait(60.0)
+    view = workspace.act(RUN, opened["view"]["revision"], {"do": "cut", "populations": 2})
+    assert len(view["populations"]) == 2
+    decided.set()
+    thread.join(60.0)

@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,9 +18,12 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from platforms import not_on
 
 from dpmix.app.jobs import PROGRAM
 from dpmix.cli import main
+from dpmix.report.drift import drift
+from dpmix.runs.reader import open_run
 
 
 @dataclass
@@ -65,7 +69,7 @@ def test_the_page_asks_no_other_machine(server: Server) -> None:
     assert status == 200
     assert "default-src 'none'; script-src 'self'" in headers["Content-Security-Policy"]
     assert headers["Referrer-Policy"] == "no-referrer"
-    for name in ("app.js", "app.css", "bokeh.js"):
+    for name in ("app.js", "populations.js", "plots.js", "files.js", "app.css", "bokeh.js"):
         assert f"file/{name}" in text
         assert server.ask("GET", f"file/{name}")[0] == 200
     assert re.findall(r"""(?:src|href)=["']?(?:https?:)?//""", text) == []
@@ -173,6 +177,38 @@ def test_a_killed_server_loses_nothing_and_another_tab_is_told(study: Path, serv
     status, text, _ = server.ask("POST", "do/act", cut)  # from the tab of the killed server
     assert status == 409
     assert "changed elsewhere" in json.loads(text)["result"]["error"]
+
+
+@not_on("windows", because="Windows has no such signals")
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_server_that_is_asked_to_end_stops_its_commands(study: Path, tmp_path: Path, name: str) -> None:
+    """As with Ctrl-C: the run stops with its draws, and what waits does not start."""
+    (tmp_path / "blood.fcs").write_bytes((study / "blood.fcs").read_bytes())
+    one, number = start(tmp_path), signal.Signals[name]
+    for run in ("first", "second"):
+        status, text, _ = one.ask("POST", "do/fit", {"files": ["blood.fcs"], "name": run})
+        assert status == 200, text
+    while not (tmp_path / "first.h5").exists():
+        time.sleep(0.1)
+    one.process.send_signal(number)
+    assert one.process.wait(60) == 128 + number
+    assert not (tmp_path / "second.yaml").exists()
+    assert not open_run(tmp_path / "first.h5").complete
+
+
+def test_the_report_on_a_recording(server: Server, study: Path) -> None:
+    """It comes with a policy that runs no script; only the page of a data file in the folder is sent."""
+    assert server.ask("GET", "report?file=blood.fcs")[0] == 404
+    assert server.ask("GET", "report?file=..%2Fblood.fcs")[0] == 404
+    folder = study / "drift" / "blood.fcs"
+    drift([study / "blood.fcs"], folder)
+    status, text, headers = server.ask("GET", "report?file=blood.fcs")
+    assert status == 200
+    assert "<h1>" in text
+    assert "sandbox" in headers["Content-Security-Policy"]
+    assert "script-src" not in headers["Content-Security-Policy"]
+    assert server.ask("GET", "report?file=blood.fcs", token="wrong")[0] == 403
+    shutil.rmtree(study / "drift")
 
 
 def test_messages_of_the_command(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

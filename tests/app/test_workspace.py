@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import csv
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,11 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dpmix.app import counting, live
 from dpmix.app.workspace import StaleError, Workspace
 from dpmix.errors import ConfigError, DpmixError
 from dpmix.populations.decisions import decisions_path, read_decisions
-from dpmix.populations.result import Gating
+from dpmix.populations.result import Gating, interval
 from dpmix.report import figures, page
+from dpmix.report.drift import COLUMNS
 from dpmix.report.gate import gate
 
 Array = np.ndarray
@@ -209,6 +212,104 @@ def test_the_files_of_a_folder(workspace: Workspace, tmp_path: Path) -> None:
     assert broken["problem"].startswith("HEADER")
     assert (table["name"], table["events"], table["channels"]) == ("inner/table.csv", 2, 2)
     assert table["remarks"] == ["time is constant: 1"]
+
+
+def test_counted_proportions_are_those_of_gate(
+    workspace: Workspace, opened: dict[str, Any], gated: Gating, tmp_path: Path
+) -> None:
+    """To the last bit, before and after decisions; nothing is returned about earlier decisions."""
+    assert opened["counts"] is True
+    found = workspace.count("run.h5", opened["view"]["revision"])
+    assert found is not None
+    same_numbers(found, gated)
+    unions = [one["modes"] for one in opened["view"]["populations"]]
+    merge = {"do": "merge", "populations": [unions[0], unions[3]]}
+    view = workspace.act("run.h5", opened["view"]["revision"], merge)
+    assert workspace.count("run.h5", opened["view"]["revision"]) is None
+    found = workspace.count("run.h5", view["revision"])
+    assert found is not None
+    assert found["revision"] == view["revision"]
+    path = decisions_path(workspace.folder / "run.h5")
+    same_numbers(found, gate(workspace.folder / "run.h5", tmp_path, decisions=path))
+
+
+def same_numbers(found: dict[str, Any], gated: Gating) -> None:
+    mean, low, high = interval(gated.overall)
+    assert [one["proportion"] for one in found["populations"]] == mean.tolist()
+    assert [one["ends"] for one in found["populations"]] == np.column_stack([low, high]).tolist()
+
+
+def test_counting_ends_where_decisions_change(
+    workspace: Workspace, opened: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = workspace._live("run.h5")
+    decisions = live.decisions_of(one)
+    assert counting.counted(one, decisions, lambda: False) is None
+    monkeypatch.setattr(counting, "AT_ONCE", 10)
+    assert not counting.is_quick(one)
+
+
+def test_the_verdict_on_a_recording(study: Path, tmp_path: Path) -> None:
+    """From the command that the page starts, and from `dpmix drift` by hand; not an old one."""
+    for name in ("blood.fcs", "inner/blood.fcs"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes((study / "blood.fcs").read_bytes())
+    own = Workspace(tmp_path)
+    assert [row["verdict"] for row in own.files()] == [None, None]
+    with pytest.raises(ConfigError, match="has no report of its recording"):
+        own.report("blood.fcs")
+    job = own.judge_recording("inner/blood.fcs")
+    assert job["command"] == "dpmix drift inner/blood.fcs --output drift/inner/blood.fcs --overwrite"
+    own.jobs._jobs[0].wait(120.0)
+    assert own.commands()[0]["state"] == "done"
+    outer, inner = own.files()  # results of drift are no data files
+    assert (outer["verdict"], inner["verdict"]["verdict"]) == (None, "steady")
+    assert inner["verdict"]["report"]
+    assert "<h1>" in own.report("inner/blood.fcs")
+    write_verdict(tmp_path / "drift", "blood.fcs", {"CD3": "steady", "CD4": "steps", "CD8": "drift"})
+    verdict = {"verdict": "steps", "text": "CD4 (steps)", "report": False}
+    assert own.files()[0]["verdict"] == verdict
+    later = (tmp_path / "drift" / "drift.csv").stat().st_mtime + 10.0
+    os.utime(tmp_path / "blood.fcs", (later, later))
+    assert own.files()[0]["verdict"] is None
+    for name in ("../a.fcs", "none.fcs", "-o.fcs"):
+        with pytest.raises(DpmixError):
+            own.judge_recording(name)
+
+
+def write_verdict(folder: Path, file: str, verdicts: dict[str, str]) -> None:
+    """Write a table of `dpmix drift`."""
+    with (folder / "drift.csv").open("w", newline="") as table:
+        lines = csv.DictWriter(table, COLUMNS)
+        lines.writeheader()
+        lines.writerows({"file": file, "channel": name, "verdict": own} for name, own in verdicts.items())
+
+
+def test_a_file_that_cannot_be_judged(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("CD3,CD4\n1,2\n2,3\n")
+    (tmp_path / "drift").mkdir()
+    with (tmp_path / "drift" / "drift.csv").open("w", newline="") as table:
+        lines = csv.DictWriter(table, COLUMNS)
+        lines.writeheader()
+        lines.writerow({"file": "a.csv", "verdict": "not judged", "problem": "has no channel of time"})
+    (row,) = Workspace(tmp_path).files()
+    assert row["verdict"] == {"verdict": "not judged", "text": "has no channel of time", "report": False}
+
+
+def test_what_waits_does_not_start_when_the_server_ends(tmp_path: Path) -> None:
+    """The first command runs until it is stopped; the one that waits for it never starts."""
+    own = Workspace(tmp_path)
+    (tmp_path / "a.csv").write_text("a,b\n1,2\n")
+    first = own.jobs.start(["app", ".", "--no-browser"], queued=True)
+    second = own.jobs.start(["init", "a.csv", "--output", "a.yaml"], queued=True)
+    while not first.state()["lines"]:
+        time.sleep(0.05)
+    own.jobs.stop_all()
+    assert [job["state"] for job in own.commands()] == ["stopped", "stopped"]
+    assert second.state()["lines"] == []
+    assert not (tmp_path / "a.yaml").exists()
+    with pytest.raises(ConfigError, match="the server ends"):
+        own.jobs.start(["init", "a.csv"])
 
 
 def test_the_progress_of_a_run(workspace: Workspace) -> None:

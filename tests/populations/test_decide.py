@@ -12,6 +12,7 @@ from test_find import cpu, normals, write_run
 from dpmix.errors import ConfigError
 from dpmix.populations.decide import Decided, act, decided, split, start
 from dpmix.populations.decisions import (
+    LONGEST_NAME,
     Colour,
     Cut,
     Decisions,
@@ -111,6 +112,24 @@ def test_names_and_colours_belong_to_a_set_of_modes(forest: Forest, begun: Decis
     assert decided(forest, merged).names[1] == "T cells"
     assert decided(forest, act(forest, named, Name(population=unions[1], name=""))).names == ("",) * 5
     assert decided(forest, act(forest, named, Colour(population=unions[1], colour=None))).colours[1] == 1
+
+
+def test_merged_populations_join_their_names(forest: Forest, begun: Decisions) -> None:
+    unions = decided(forest, begun).unions
+
+    def name_of_merge(*names: str) -> str:
+        """Name the first populations, then merge the first two of them."""
+        named = begun
+        for union, name in zip(unions, names, strict=False):
+            named = act(forest, named, Name(population=union, name=name))
+        merged = act(forest, named, Merge(populations=(unions[0], unions[1])))
+        return decided(forest, merged).names[0]
+
+    assert name_of_merge("B cells", "Plasma cells") == "B cells + Plasma cells"
+    assert name_of_merge("B", "T", "B + T") == ""  # another population has this name
+    long = name_of_merge("B" * 40, "T" * 40)
+    assert long == f"{'B' * 40} + {'T' * 16}…"
+    assert len(long) == LONGEST_NAME
 
 
 def test_undoing_gives_what_was_before(forest: Forest, begun: Decisions) -> None:

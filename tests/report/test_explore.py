@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +16,9 @@ from dpmix.cli import explore, main
 from dpmix.config.schema import Config
 from dpmix.engines.cpu import instruction_sets
 from dpmix.explore.screen import FURTHER, SIZE
+from dpmix.inputs.fcs_data import write_fcs
+from dpmix.inputs.opening import open_source
+from dpmix.populations.sample_draws import SampleDraws
 from dpmix.runs.bem import run_bem
 
 SIZES, RARE = (1_500, 2_500), 25
@@ -240,8 +245,90 @@ def test_gate_writes_the_events_that_are_found(folder: Path, tmp_path: Path) -> 
     assert last["found"] == table["all"]["found"]
     assert float(table["all"]["number"]) == pytest.approx(float(last["number"]), abs=0.5)
     assert 2.0 < float(table["all"]["CD34 median"]) < 4.0
-    assert f"explored cells: {last['found']} found" in printed
+    number = len(read(output / "populations.csv"))
+    assert f"explored cells (population {number}): {last['found']} found" in printed
     assert "Explored cells</h2>" in (output / "report.html").read_text()
+    is_the_last_population(output, table)
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def is_the_last_population(output: Path, explored: dict[str, dict[str, str]]) -> None:
+    """The events found are a population with a number in tables, tree, draws of samples and the page."""
+    *others, last = read(output / "populations.csv")
+    n = len(others)
+    assert (last["population"], last["name"], last["found by"]) == (f"{n + 1}", "explored cells", "judging")
+    assert {(row["name"], row["found by"]) for row in others} == {("", "mixture")}
+    assert sum(int(row["events"]) for row in others) == sum(SIZES)  # also those that were found
+    total = explored["all"]
+    assert last["events"] == total["found"]
+    for name, of in (("proportion", "number"), ("low", "low"), ("high", "high")):
+        assert float(last[name]) == pytest.approx(float(total[of]) / sum(SIZES), rel=1e-4)
+    assert last["CD34 median"] == total["CD34 median"]
+    assert float(last["CD34 q05"]) < float(last["CD34 median"]) < float(last["CD34 q95"])
+    assert last["rhat"] == last["support"] == ""
+    samples = [row for row in read(output / "proportions.csv") if row["population"] == last["population"]]
+    for row in samples:
+        own = explored[row["sample"]]
+        assert (row["events"], row["proportion"], row["low"]) == (own["found"], own["share"], "")
+        assert row["name"] == "explored cells"
+    draws = SampleDraws.read(output)
+    assert draws.explored is not None
+    assert draws.explored.tolist() == [int(explored[f"{name}.csv"]["found"]) for name in "ab"]
+    assert draws.counts.shape[2] == n
+    tree = json.loads((output / "tree.json").read_text())
+    assert (tree["explored"]["population"], len(tree["phenotypes"])) == (n + 1, n)
+    page = (output / "report.html").read_text()
+    assert f"<b>explored cells (also in other populations)</b> {last['phenotype']}" in page
+    data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page)[1])
+    assert data["names"][-1].startswith(f"{n + 1} explored cells")
+    assert data["explored"]["population"] == n
+    assert len(data["explored"]["values"][0]) == int(total["found"])
+    assert data["channels"].index("CD34") in data["populations"][-1]["best"]  # they alone have CD34
+
+
+def test_explored_cells_have_gates_and_keywords(tmp_path: Path) -> None:
+    """In gates.xml, strategy.csv, FCS files and h5ad; gates select most of the cells and few others."""
+    events, wanted = blood(3, 2_000)
+    write_fcs(tmp_path / "a.fcs", events, ["CD3", "CD4", "CD8", "CD34"])
+    settings = {
+        "data": {"files": [str(tmp_path / "a.fcs")], "transform": {"default": {"method": "linear"}}},
+        "model": {"components": 6},
+        "bem": {"starts": 1, "max_steps": 40},
+        "engine": {"backend": "cpu", "threads": 1},
+        "output": {"path": str(tmp_path / "run.h5")},
+    }
+    run_bem(Config.model_validate(settings))
+    words = np.where(wanted, "wanted", "unwanted")
+    rows = [*np.flatnonzero(wanted)[:15], *np.flatnonzero(~wanted)[:60]]
+    lines = "\n".join(f"{row},{words[row]}" for row in rows)
+    (tmp_path / "judged.csv").write_text(f"event,judgement\n{lines}\n")
+    output = tmp_path / "gated"
+    options = ["--judged", tmp_path / "judged.csv", "--strategy", "--format", "fcs", "--format", "h5ad"]
+    dpmix("gate", tmp_path / "run.h5", "--output", output, *options)
+    last = read(output / "populations.csv")[-1]
+    number = last["population"]
+    (gate, *_) = [row for row in read(output / "strategy.csv") if row["gate"] == f"population_{number}"]
+    assert float(gate["f1"]) > 0.8
+    assert gate["events"] == last["events"]
+    gates = (output / "gates.xml").read_text()
+    assert f'gating:id="population_{number}"' in gates
+    assert f'population="{number}" phenotype="explored cells"' in gates
+    flowkit = pytest.importorskip("flowkit")
+    inside = flowkit.parse_gating_xml(output / "gates.xml").gate_sample(flowkit.Sample(tmp_path / "a.fcs"))
+    assert inside.get_gate_count(f"population_{number}") == int(gate["gated"])
+    source = open_source(output / "a.gated.fcs")
+    assert source.header is not None
+    assert source.header.keywords[f"dpmix_population_{number}"] == f"{number} explored cells"
+    marked = source.read(0, len(events))[:, source.channels.index("dpmix_explored")]
+    assert marked.sum() == int(last["events"])
+    table = pytest.importorskip("anndata").read_h5ad(output / "events.h5ad")
+    assert table.uns["dpmix"]["explored"] == f"{number} explored cells"
+    assert table.obs["explored"].sum() == int(last["events"])
+    assert "Black dots: explored cells" in (output / "report.html").read_text()
 
 
 def test_gate_refuses_judgements_of_other_files_and_without_a_wanted_event(

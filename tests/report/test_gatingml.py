@@ -30,6 +30,8 @@ METHODS = {
     "linear": {"method": "linear"},
 }
 
+NO_CELLS: dict[str, Any] = {"exploration": None, "explored_strategy": None}  # found by judging
+
 
 def write_cells(path: Path, **keywords: str) -> Path:
     """Write 6,000 positive events of three populations in four channels, 300 of them at one value."""
@@ -58,7 +60,9 @@ def strategies(events: Events) -> tuple[Strategy, ...]:
 def written(path: Path, events: Events, linearize: bool = True) -> tuple[Strategy, ...]:
     """Write the gates of the events, and return their strategies."""
     found = strategies(events)
-    gating: Any = SimpleNamespace(run="run.h5", strategies=found, phenotypes=("A+", "B+ <&>", "C-"))
+    gating: Any = SimpleNamespace(
+        run="run.h5", strategies=found, phenotypes=("A+", "B+ <&>", "C-"), **NO_CELLS
+    )
     write_gates(path, gating, shortest(gating), space_of(events, linearize))
     return found
 
@@ -168,7 +172,7 @@ def test_flowkit_finds_the_counts_of_a_hierarchy_with_ellipses(tmp_path: Path) -
         Node((0,), 0, 1, counted[1]),
         Node((1,), 0, 2, counted[2]),
     ]
-    gating: Any = SimpleNamespace(run="run.h5", phenotypes=("A+", "B+", "C-"))
+    gating: Any = SimpleNamespace(run="run.h5", phenotypes=("A+", "B+", "C-"), **NO_CELLS)
     write_gates(tmp_path / "gates.xml", gating, nested(hierarchy), space_of(events, True))
     strategy = flowkit.parse_gating_xml(tmp_path / "gates.xml")
     found = strategy.gate_sample(flowkit.Sample(fcs))
@@ -187,7 +191,9 @@ def test_simulated_blood(tmp_path: Path) -> None:
     data = DataConfig.model_validate({"files": [str(tmp_path / "a.fcs")], "atoms": "report"})
     events = preprocess.prepare(data, Path(), 1)
     found = find_strategies(events, simulated.labels, len(simulated.populations), 1)
-    gating: Any = SimpleNamespace(run="run.h5", strategies=found, phenotypes=simulated.populations)
+    gating: Any = SimpleNamespace(
+        run="run.h5", strategies=found, phenotypes=simulated.populations, **NO_CELLS
+    )
     write_gates(tmp_path / "gates.xml", gating, shortest(gating), space_of(events, True))
     assert_flowkit_agrees(tmp_path / "gates.xml", tmp_path / "a.fcs", found)
     assert np.mean([own.good for own in found]) > 0.9

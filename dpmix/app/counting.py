@@ -1,0 +1,72 @@
+"""Proportions as `dpmix gate` computes them, after decisions: events are counted in each draw.
+
+The view of the page takes the weights of the populations in the draws, which are there at once. These
+proportions need a pass over all events in all draws: parts of a second for some ten thousand events, longer
+for more. They have the same bits as those of `dpmix gate`.
+
+T draws, S samples, P populations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dpmix.app.live import Live, revision
+from dpmix.populations import decide, proportions
+from dpmix.populations.assign import assign_events
+from dpmix.populations.cohort import prior_counts
+from dpmix.populations.decisions import Decisions
+from dpmix.populations.find import decided_populations
+from dpmix.populations.result import interval, over_samples
+from dpmix.report.labels import percent
+
+AT_ONCE = 5_000_000
+"""Events times draws up to which the page counts after each decision: about a second of two cores."""
+
+
+def is_quick(live: Live) -> bool:
+    """Return whether counting takes about a second."""
+    return len(live.task.events.values) * len(live.forest.draws) <= AT_ONCE
+
+
+def counted(live: Live, decisions: Decisions, is_wanted: Callable[[], bool]) -> dict[str, Any] | None:
+    """Return the proportions of all samples together with their intervals, as populations.csv has them.
+
+    Parameters
+    ----------
+    live : Live
+    decisions : Decisions
+    is_wanted : callable
+        Called after some events; if it returns False, counting ends.
+
+    Returns
+    -------
+    dict or None
+        ``revision``: of the decisions. ``populations``: proportion, percent, interval and ends of each, as in
+        the view. None if counting was ended.
+    """
+    task, run = live.task, live.task.run
+    found = decided_populations(live.forest, decide.decided(live.forest, decisions))
+    events = task.events
+    counts = np.zeros((len(found.draws), len(events.samples), found.n_populations), np.int64)
+    for block, own in assign_events(task, found):
+        counts[:, block.sample] += own
+        if not is_wanted():
+            return None
+    prior = prior_counts(run, found.draws, found.components)
+    drawn = proportions.posterior(counts, task.config.seed, prior)
+    weights = None if events.weights is None else events.weights.values
+    mean, low, high = interval(over_samples(drawn, np.diff(events.sample_starts), weights))
+    ends = zip(mean.tolist(), low.tolist(), high.tolist(), strict=True)
+    rows = [_row(own, start, stop, len(drawn) > 1) for own, start, stop in ends]
+    return {"revision": revision(decisions), "populations": rows}
+
+
+def _row(mean: float, low: float, high: float, several: bool) -> dict[str, Any]:
+    """Return a proportion; `several`: there is more than one draw, so it has an interval."""
+    shown = f"{percent(low)} to {percent(high)}" if several else ""
+    ends = [low, high] if several else None
+    return {"proportion": mean, "percent": percent(mean), "interval": shown, "ends": ends}

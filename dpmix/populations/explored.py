@@ -1,0 +1,129 @@
+"""Cells found by judging (`dpmix.explore`) as one more population of a gating.
+
+Its number follows those of the mixture. Its events keep their population of the mixture: it overlaps the
+others, and the proportions of the mixture's populations sum to 1 without it.
+
+S samples, D channels, P populations of the mixture, T draws.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dpmix.explore.count import Found
+from dpmix.model.mixture import Array, Floats, Ints
+from dpmix.populations import phenotypes
+from dpmix.populations.result import QUANTILES, Gating
+
+NAME = "explored cells"
+MIXTURE, JUDGING = "mixture", "judging"
+"""Values of the column `found by` in tables."""
+
+
+@dataclass(frozen=True)
+class Explored:
+    """The population of the cells found by judging.
+
+    Attributes
+    ----------
+    index : int
+        Its number from 0: P.
+    phenotype : str
+        As of the other populations.
+    colour : int
+        Number of its colour (`dpmix.report.palette`).
+    sizes : int64 [S]
+        Events found.
+    quantiles : float64 [5, D]
+        `dpmix.populations.result.QUANTILES` of these events, transformed scale.
+    proportion, low, high : float
+        Of the events in all samples together: the probable number of such cells, and its ends
+        (`dpmix.explore.count.Found`).
+    """
+
+    index: int
+    phenotype: str
+    colour: int
+    sizes: Ints
+    quantiles: Array
+    proportion: float
+    low: float
+    high: float
+
+    @property
+    def title(self) -> str:
+        """Number from 1, and name."""
+        return f"{self.index + 1} {NAME}"
+
+
+def explored_of(gating: Gating) -> Explored | None:
+    """Return the population of the cells found by judging; None without judgements."""
+    one = gating.exploration
+    if one is None:
+        return None
+    quantiles, phenotype = described(one.values, gating.thresholds, gating.channels)
+    return Explored(
+        index=gating.n_populations,
+        phenotype=phenotype,
+        colour=free_colour(gating.colours, gating.n_populations),
+        sizes=one.sizes,
+        quantiles=quantiles,
+        **proportions(one.found, int(gating.n_events.sum())),
+    )
+
+
+def described(values: Floats, thresholds: Array, channels: tuple[str, ...]) -> tuple[Array, str]:
+    """Return `QUANTILES` of events found, float64 [5, D], and their phenotype.
+
+    Parameters
+    ----------
+    values : float32 [F, D]
+        Transformed scale.
+    thresholds : float64 [D]
+        Between low and high events, as of the populations of the mixture.
+    channels : tuple of str
+    """
+    quantiles = np.full((len(QUANTILES), values.shape[1]), np.nan)
+    if len(values):
+        quantiles[:] = np.quantile(values, QUANTILES, axis=0)
+    lower, upper = quantiles[[1], :], quantiles[[3], :]
+    return quantiles, phenotypes.phenotypes(lower, upper, thresholds, channels)[0]
+
+
+def proportions(found: Found, n_events: int) -> dict[str, float]:
+    """Return the probable number of such cells and its ends, divided by the number of all events."""
+    ends = {"proportion": found.number, "low": found.low, "high": found.high}
+    return {name: value / max(n_events, 1) for name, value in ends.items()}
+
+
+def free_colour(colours: tuple[int, ...], n_populations: int) -> int:
+    """Return the first number of a colour from P on that no population has."""
+    return next(n for n in range(n_populations, 2 * n_populations + 1) if n not in colours)
+
+
+def extended(gating: Gating) -> Gating:
+    """Return the gating with the cells found by judging as population P, for pictures.
+
+    Its share is that of the events found, the same in all draws. All that only the mixture knows is NaN.
+    """
+    own = explored_of(gating)
+    if own is None:
+        return gating
+    shares = np.broadcast_to(own.sizes / np.maximum(gating.n_events, 1), gating.proportions.shape[:2])
+    names = gating.names or ("",) * gating.n_populations
+    colours = gating.colours or tuple(range(gating.n_populations))
+    return replace(
+        gating,
+        phenotypes=(*gating.phenotypes, own.phenotype),
+        names=(*names, NAME),
+        colours=(*colours, own.colour),
+        sizes=np.column_stack([gating.sizes, own.sizes]),
+        proportions=np.concatenate([gating.proportions, shares[..., None]], axis=2),
+        quantiles=np.concatenate([gating.quantiles, own.quantiles[:, None]], axis=1),
+        support=np.append(gating.support, np.nan),
+        r_hat=np.append(gating.r_hat, np.nan),
+        ess=np.append(gating.ess, np.nan),
+        certainty=np.append(gating.certainty, np.nan),
+    )

@@ -1,0 +1,106 @@
+"""Bokeh figures of the proportions of populations, for the report."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpmix.populations.explored import Explored, explored_of, extended
+from dpmix.populations.result import Gating, interval
+from dpmix.report.labels import label, share_limits, shown, ticks
+from dpmix.report.page_plots import add_hover, name_axis, names_of, new_plot, plot_range
+from dpmix.report.palette import colour_of
+
+if TYPE_CHECKING:
+    from bokeh.model import Model
+    from bokeh.plotting import figure as Plot
+
+PERCENT = "{0.[000]%}"  # Bokeh's format of a proportion
+
+
+def proportion_plots(gating: Gating) -> dict[str, Model]:
+    """Return the figures by their place in the template."""
+    shown_gating = extended(gating)
+    plots: dict[str, Model] = {"proportions": _overall(shown_gating, explored_of(gating))}
+    if len(gating.samples) > 1:
+        plots["samples"] = _samples(shown_gating)
+    return plots
+
+
+def _percent_axis(axis: Any, places: list[float]) -> None:
+    from bokeh.models import NumeralTickFormatter
+
+    axis.formatter = NumeralTickFormatter(format="0.[000000]%")
+    axis.ticker = places
+
+
+def _overall(gating: Gating, explored: Explored | None) -> Plot:
+    """Return the proportions in all samples together, one row for each population."""
+    from bokeh.models import ColumnDataSource
+
+    drawn = shown(gating)
+    overall = gating.overall[:, :drawn]
+    least, most = share_limits(overall, int(gating.n_events.sum()))
+    estimates = np.array(interval(overall))
+    if explored is not None and explored.index < drawn:
+        ends = explored.proportion, explored.low, explored.high
+        estimates[:, explored.index] = ends
+        least, most = min(least, 0.7 * max(ends[1], least)), min(1.0, max(most, 1.4 * ends[2]))
+    source = ColumnDataSource(
+        {
+            "y": np.arange(drawn),
+            "colour": [colour_of(gating, p) for p in range(drawn)],
+            "who": names_of(gating, range(drawn)),
+            **dict(zip(("mean", "low", "high"), estimates, strict=True)),
+        }
+    )
+    plot = new_plot(
+        height=80 + 20 * drawn,
+        x_axis_type="log",
+        x_range=plot_range(least, most),
+        y_range=plot_range(drawn - 0.4, -0.6),
+        tools="save",
+    )
+    if len(overall) > 1:
+        plot.segment("low", "y", "high", "y", source=source, line_color="colour", line_width=3)
+    points = plot.scatter("mean", "y", source=source, size=8, color="colour")
+    add_hover(plot, points, ("population", "@who"), *_estimate_tips(len(overall)))
+    name_axis(plot.yaxis, [label(gating, p, 36) for p in range(drawn)])
+    _percent_axis(plot.xaxis, ticks(least, most))
+    plot.ygrid.visible = False
+    return plot
+
+
+def _estimate_tips(n_draws: int) -> list[tuple[str, str]]:
+    """Return the rows of a tooltip about a proportion."""
+    tips = [("proportion", f"@mean{PERCENT}"), ("90% interval", f"@low{PERCENT} to @high{PERCENT}")]
+    return tips if n_draws > 1 else tips[:1]
+
+
+def _samples(gating: Gating) -> Plot:
+    """Return the proportion of one population in each sample, which the script of the page fills."""
+    from bokeh.models import BasicTicker, ColumnDataSource
+
+    drawn, many = gating.proportions[:, :, : shown(gating)], len(gating.samples)
+    least, most = share_limits(drawn, int(gating.n_events.min()))
+    columns: dict[str, Any] = {"x": np.arange(1, many + 1), "sample": gating.samples}
+    columns |= {name: [most] * many for name in ("mean", "low", "high")} | {"colour": ["#ffffff"] * many}
+    source = ColumnDataSource(columns, name="samples")
+    plot = new_plot(
+        height=300,
+        name="shares",
+        y_axis_type="log",
+        y_range=plot_range(least, most),
+        x_range=plot_range(0.3, many + 0.7),
+        x_axis_label="sample",
+    )
+    if len(drawn) > 1:
+        plot.segment("x", "low", "x", "high", source=source, line_color="colour", line_width=2)
+    points = plot.scatter("x", "mean", source=source, size=7, color="colour")
+    add_hover(plot, points, ("sample", "@sample"), *_estimate_tips(len(drawn)))
+    # The script shows only the range of one population.
+    _percent_axis(plot.yaxis, [digit * 10.0**power for power in range(-9, 1) for digit in (1, 2, 3, 5, 7)])
+    plot.xaxis.ticker = BasicTicker(mantissas=[1, 2, 5], min_interval=1, num_minor_ticks=0)
+    plot.xgrid.visible = False
+    return plot
