@@ -14,6 +14,7 @@
 // candidates; the thread of the new point shares its own. N_CHANNELS is the largest size of a design in this file.
 //
 // Launch    grid P, block 256.
+// Global    the arrays above.
 // Shared    candidates: times, noise, covariance with the prediction, variance, gain, 40 bytes of each; entries of the
 //           new point; the order of the design. All: 10,472 bytes at D = 14, 10,904 at D = 50, 11,072 at D = 64.
 // Local     column, 8 D bytes of a thread; all columns take 100 KB of a block at D = 50. In shared memory they would

@@ -15,6 +15,7 @@
 // know the same of the search. N_CHANNELS is the largest size of a design in this file.
 //
 // Launch    grid P, block 128.
+// Global    the arrays above.
 // Shared    the factor, a triangle of D + 1 rows; 11 numbers of each point. All: 2,232 bytes at D = 14, 15,048 at
 //           D = 50, 22,832 at D = 64.
 // Local     columns, 16 D bytes of a thread.

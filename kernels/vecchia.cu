@@ -18,6 +18,7 @@
 // Launch    vecchia_threads: grid ceil(n / 128), block 128. vecchia_blocks: any grid, block 128; a block takes
 //           the points blockIdx.x, blockIdx.x + gridDim.x, ... vecchia_batches: any grid, block 32 * BATCH; a warp
 //           takes points likewise, and writes a row of sums. The forms with _float: the same.
+// Global    the arrays above.
 // Shared    vecchia_threads: 1,024 bytes. vecchia_blocks: the system, 2,040 bytes at D = 14, 21,440 at D = 64;
 //           with _float half of it. vecchia_batches: BATCH systems.
 // Local     vecchia_threads: the system, as large. The sums are in registers.
