@@ -146,6 +146,7 @@ bench-cpu: $(VENV)/installed
 
 bench-drift: $(VENV)/peers
 	$(BIN)/python benchmarks/drift_speed.py $(if $(QUICK),--quick)
+	$(BIN)/python benchmarks/drift_local_speed.py $(if $(QUICK),--quick)
 	$(COG) $(PAGES)
 
 bench-gpu: $(VENV)/pycuda

@@ -83,11 +83,11 @@ def curve_error(points: Points, own: Covariance, device: Device) -> float:
 
 def measure(quick: bool) -> list[dict[str, Any]]:
     """Return a row for each recording; an error that float32 was refused for is None."""
-    from dpmix.engines import cuda_vecchia  # needs a driver, and the table of the page does not
+    from dpmix.engines import cuda_drift  # needs a driver, and the table of the page does not
 
     # All forms run the same arithmetic, and an emulated device has no use for several threads per point.
-    cuda_vecchia.variant = lambda n, m: "vecchia_threads"
-    device = cuda_vecchia.CudaSums(precision="single")
+    cuda_drift.variant = lambda n, m: "vecchia_threads"
+    device = cuda_drift.CudaDrift(precision="single")
     n, ranges, noises = (60, RANGES[:1], NOISES[:2]) if quick else (N_POINTS, RANGES, NOISES)
     rows = []
     for kind, reach, noise in product(CORRELATIONS, ranges, noises):

@@ -200,6 +200,30 @@ def vecchia_float(shape: Shape) -> Work:
     return Work(whole.float64, exponentials, whole.memory, float64=shape.n_events * (size + VECCHIA_SUMS))
 
 
+def grow_designs(shape: Shape) -> Work:
+    """Return the work of as many local designs as events, of as many points as channels, from 256 candidates.
+
+    A column of a factor for each candidate, and the gains. Exponentials in float64 are left out.
+    """
+    size = shape.n_channels
+    memory = shape.n_events * (3 * 8 + 4 * size)
+    return Work(0.0, 0.0, memory, float64=shape.n_events * CANDIDATES * (size**2 / 2 + 4 * size))
+
+
+def fit_designs(shape: Shape) -> Work:
+    """Return the work of their fits, with the least number of steps.
+
+    Factorisations of the covariance at the points of the grid and at one step; an inverse and its product.
+    """
+    size = shape.n_channels
+    products = (GRID + 1) * (size**3 / 6 + size**2) + 4 / 3 * size**3
+    memory = shape.n_events * (4 * 8 + 12 * size)
+    return Work(0.0, 0.0, memory, float64=shape.n_events * products)
+
+
+CANDIDATES, GRID = 256, 25
+"""Of the local Gaussian processes of `dpmix drift`."""
+
 VECCHIA_SUMS = 22
 """Numbers to which a point adds."""
 
@@ -224,6 +248,8 @@ KERNELS: dict[str, Callable[[Shape], Work]] = {
     "vecchia_threads": vecchia,
     "vecchia_batches": vecchia,
     "vecchia_blocks": vecchia,
+    "grow_designs": grow_designs,
+    "fit_designs": fit_designs,
     "posterior_gaussian": posterior,
     "posterior_laplacian": posterior,
     "vecchia_threads_float": vecchia_float,

@@ -8,7 +8,8 @@ nothing else runs on the device; a short kernel before it hides the time that th
 milliseconds of a kernel are the sum over the launches of a pass, and the median over passes. copy_rows,
 which only the hierarchical model needs, is timed in draws of 10 samples. The kernels of the paper, which
 the engine does not use, are timed on one chunk, those of Vecchia's likelihood on N points with D neighbours,
-and those of `dpmix explore` with K judgements, of which a screen of 20 is new.
+those of local Gaussian processes at as many times as a chunk has events, with designs of D points, and
+those of `dpmix explore` with K judgements, of which a screen of 20 is new.
 """
 
 from __future__ import annotations
@@ -199,7 +200,7 @@ def time_paper(driver: Any, data: Sample, launches: int) -> dict[str, float]:
 
 def time_vecchia(driver: Any, n: int, n_neighbours: int, launches: int) -> dict[str, float]:
     """Return median milliseconds of the kernels of Vecchia's likelihood of a recording of n points."""
-    from dpmix.engines.cuda_vecchia import SUMS, launch
+    from dpmix.engines.cuda_drift import SUMS, launch
 
     random = np.random.default_rng(1)
     times = np.sort(random.uniform(0.0, 100.0, n))
@@ -224,6 +225,36 @@ def time_vecchia(driver: Any, n: int, n_neighbours: int, launches: int) -> dict[
             launches,
         )
     return found
+
+
+def time_local(driver: Any, n: int, size: int, launches: int) -> dict[str, float]:
+    """Return median milliseconds of the kernels of local Gaussian processes at n times, from n points."""
+    from dpmix.engines.cuda_drift import CANDIDATES
+    from dpmix.engines.cuda_drift import THREADS as FIT_THREADS
+
+    random = np.random.default_rng(1)
+    times = np.sort(random.uniform(0.0, 0.1 * n, n))
+    values = np.where(times > 0.05 * n, np.sin(times), 0.0) + 0.1 * random.standard_normal(n)
+    points = [driver.to_device(array) for array in (times, values, np.full(n, 0.01))]
+    parameters = driver.to_device(np.tile([0.1, 1.0], (n, 1)))
+    designs, weights = driver.mem_alloc(4 * n * size), driver.mem_alloc(8 * n * size)
+    variances, found = driver.mem_alloc(8 * n), driver.mem_alloc(16 * n)
+    major, minor = driver.Context.get_device().compute_capability()
+    grow, fit = (
+        driver.module_from_buffer(build.cubin(source, size, f"sm_{major}{minor}")).get_function(name)
+        for source, name in (("local_designs", "grow_designs"), ("local_fits", "fit_designs"))
+    )
+    shape, prior = (np.int32(1), np.int32(size)), [np.float64(one) for one in (-2.3, 0.0, 2.0, 1.0)]
+    to_grow = points[0], points[2], points[0], parameters, np.int32(n), *shape, designs
+    to_fit = *points, points[0], designs, *shape, *prior, found, weights, variances
+    return {
+        "grow_designs": milliseconds(
+            driver, lambda: grow(*to_grow, grid=(n, 1), block=(CANDIDATES, 1, 1)), launches
+        ),
+        "fit_designs": milliseconds(
+            driver, lambda: fit(*to_fit, grid=(n, 1), block=(FIT_THREADS, 1, 1)), launches
+        ),
+    }
 
 
 def time_posterior(driver: Any, data: Sample, launches: int) -> dict[str, float]:
@@ -253,6 +284,7 @@ def time_posterior(driver: Any, data: Sample, launches: int) -> dict[str, float]
 def main() -> None:
     asked = arguments(__doc__)
     output, times = Output(asked.output), 1 if asked.rehearsal else 7
+    n_times = 30 if asked.rehearsal else CHUNK
     for n_events, dim, n_components, kind in shapes(asked.rehearsal):
         data = sample(n_events, dim, n_components, kind)
         shape = shape_of(data, split_of(n_components))
@@ -266,9 +298,12 @@ def main() -> None:
         if kind == "mix":
             with context() as driver:
                 paper = time_paper(driver, data, times)
+                local = time_local(driver, n_times, dim, times)
                 other = time_vecchia(driver, n_events, dim, times) | time_posterior(driver, data, times)
             for name, time in paper.items():
                 append(output, name, kind, shape._replace(n_events=min(n_events, CHUNK)), time)
+            for name, time in local.items():
+                append(output, name, kind, shape._replace(n_events=n_times), time)
             for name, time in other.items():
                 append(output, name, kind, shape, time)
 

@@ -48,14 +48,15 @@ import click
     type=click.Choice(["auto", "cpu", "cuda"]),
     default="cpu",
     show_default=True,
-    help="Where the signals are fitted. auto: CUDA if available. The fits are the same within rounding.",
+    help="Where the signals are fitted, with --local too. auto: CUDA if available. The fits are the same "
+    "within rounding.",
 )
 @click.option(
     "--precision",
     type=click.Choice(["single", "double"]),
     default="double",
     show_default=True,
-    help="Precision of the fits. single: float32, with CUDA only.",
+    help="Precision of the fits. single: float32, with CUDA only; what --local adds stays float64.",
 )
 @click.option("--threads", type=click.IntRange(1), help="Number of threads. Default: all cores.")
 @click.option("--overwrite", is_flag=True, help="Replace existing files.")

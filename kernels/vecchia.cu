@@ -18,6 +18,7 @@
 // Launch    vecchia_threads: grid ceil(n / 128), block 128. vecchia_blocks: any grid, block 128; a block takes
 //           the points blockIdx.x, blockIdx.x + gridDim.x, ... vecchia_batches: any grid, block 32 * BATCH; a warp
 //           takes points likewise, and writes a row of sums. The forms with _float: the same.
+// Global    the arrays above.
 // Shared    vecchia_threads: 1,024 bytes. vecchia_blocks: the system, 2,040 bytes at D = 14, 21,440 at D = 64;
 //           with _float half of it. vecchia_batches: BATCH systems.
 // Local     vecchia_threads: the system, as large. The sums are in registers.
@@ -44,6 +45,7 @@
 //           benchmarks/drift_precision.py.
 // Source    Guinness (2021), Gaussian process learning via Fisher scoring of Vecchia's approximation, Stat.
 //           Comput. 31:25.
+#include "correlation.cuh"
 
 constexpr int NEIGHBOURS = N_CHANNELS, SIZE = NEIGHBOURS + 1, THREADS = 128, SUMS = 22;
 constexpr int WARP = 32, BATCH = NEIGHBOURS <= 32 ? 4 : 2;  // more points than 2 do not fit in 48 KB
@@ -71,18 +73,6 @@ struct Team {
         if constexpr (MEMBERS == THREADS) __syncthreads();
     }
 };
-
-// The correlation at a distance in units of the range, or its derivative with respect to log range; kinds as
-// in kernels/cpu/vecchia.hpp.
-template <typename Real>
-__device__ Real correlation(int kind, Real d, bool slope) {
-    const Real one = 1.0;
-    if (kind == 0) return (slope ? d : one) * std::exp(-d);
-    if (kind == 3) return (slope ? d * d : one) * std::exp(Real(-0.5) * d * d);
-    const Real a = Real(kind == 1 ? 1.7320508075688772 : 2.23606797749979) * d, third = a * a / Real(3.0);
-    if (kind == 1) return (slope ? a * a : one + a) * std::exp(-a);
-    return (slope ? third + third * a : one + a + third) * std::exp(-a);
-}
 
 template <typename Real>
 __device__ Real dot(const Real* a, const Real* b, int size) {

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpmix.drift.covariance import Correlation, Covariance
-from dpmix.drift.likelihood import Device, Likelihood, Points, likelihood
+from dpmix.drift.device import Device
+from dpmix.drift.likelihood import Likelihood, Points, likelihood
 from dpmix.model.mixture import Array
 
 MAX_STEPS = 100

@@ -5,14 +5,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
 
 from dpmix.drift.covariance import Correlation
+from dpmix.drift.device import Device
 from dpmix.drift.fit import Fit, Prior, fit
-from dpmix.drift.likelihood import Device, Points, make_points
-from dpmix.drift.local import local_posterior
+from dpmix.drift.likelihood import Points, make_points
+from dpmix.drift.local import LocalPosterior, local_posterior
 from dpmix.drift.posterior import posterior
 from dpmix.drift.steps import change_points, keep_steps, noise_sd, without_outliers
 from dpmix.drift.summaries import LIMIT
@@ -118,7 +120,8 @@ def judge(
         level[start:stop] -= np.median(plain[start:stop])
     prior = Prior.weak(float(times[-1] - times[0]), float(np.median(errors)))
     fitted = fit(make_points(times, level, errors), prior, correlation, threads, device)
-    mean, sd, both = _signal(fitted, times, plain, errors, stretches, threads if local else None)
+    smooth = partial(local_posterior, threads=threads, device=device) if local else None
+    mean, sd, both = _signal(fitted, times, plain, errors, stretches, smooth)
     low, middle, high = _range(mean, sd, both)
     usual = np.median(mean)
     unsteady = np.abs(mean - usual) - NORMAL_95 * sd > limit
@@ -144,7 +147,7 @@ def _signal(
     values: Array,
     errors: Array,
     stretches: list[tuple[int, int]],
-    local_threads: int | None,
+    smooth: Callable[..., LocalPosterior] | None,
 ) -> tuple[Array, Array, float]:
     """Return mean and standard deviation [B] of the signal at the blocks, and the covariance of its ends.
 
@@ -155,7 +158,7 @@ def _signal(
     parts = []
     for start, stop in stretches:
         points = make_points(times[start:stop], values[start:stop], errors[start:stop])
-        parts.append(_posterior(points, fitted, slope_sd, local_threads))
+        parts.append(_posterior(points, fitted, slope_sd, smooth))
     mean, sd = (np.concatenate(own) for own in list(zip(*parts, strict=True))[:2])
     high, low = int(np.argmax(mean)), int(np.argmin(mean))
     both = 0.0
@@ -166,13 +169,13 @@ def _signal(
 
 
 def _posterior(
-    points: Points, fitted: Fit, slope_sd: float, local_threads: int | None
+    points: Points, fitted: Fit, slope_sd: float, smooth: Callable[..., LocalPosterior] | None
 ) -> tuple[Array, Array, Callable[[int, int], float]]:
     """Return mean and standard deviation [n] of the signal of a stretch, and the covariance of two blocks."""
-    if local_threads is None:
+    if smooth is None:
         mean, cov = posterior(points, fitted, points.times, slope_sd)
         return mean, np.sqrt(np.diag(cov)), cov.item
-    found = local_posterior(points, fitted, points.times, slope_sd, threads=local_threads)
+    found = smooth(points, fitted, points.times, slope_sd)
     return found.mean, found.sd, found.covariance
 
 

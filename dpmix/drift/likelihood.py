@@ -9,20 +9,17 @@ in n.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from dpmix.drift.covariance import CORRELATIONS, Covariance
+from dpmix.drift.device import Device
 from dpmix.kernels import _cpu
 from dpmix.model.mixture import Array, Ints
 
 NEIGHBOURS = 30
 """As in GpGp, the package of Guinness."""
-
-Precision = Literal["single", "double"]
-"""Of the sums of a device."""
 
 MAX_NEIGHBOURS: int = _cpu.MAX_NEIGHBOURS
 
@@ -68,22 +65,6 @@ class Likelihood:
     information: Array
     mean: float
     mean_error: float
-
-
-class Device(Protocol):
-    """A device that computes the sums of the likelihood (`dpmix.engines.cuda_vecchia`)."""
-
-    def sums(
-        self,
-        times: Array,
-        values: Array,
-        known: Array,
-        neighbours: npt.NDArray[np.int32],
-        kind: int,
-        parameters: tuple[float, float, float],
-    ) -> Array:
-        """Return the sums as `_cpu.vecchia` writes them, float64 [7, 4]."""
-        ...
 
 
 def coarse_to_fine(n: int) -> Ints:

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmix.drift.covariance import CORRELATIONS, Covariance
+from dpmix.drift.device import Device
 from dpmix.drift.fit import Fit
 from dpmix.drift.likelihood import Points
 from dpmix.drift.posterior import JITTER
@@ -140,6 +141,7 @@ def local_posterior(
     size: int = DESIGN,
     sds: tuple[float, float] = LOCAL_SDS,
     threads: int = 1,
+    device: Device | None = None,
 ) -> LocalPosterior:
     """Return the posterior of the signal at given times, the same bits for any number of threads.
 
@@ -160,6 +162,9 @@ def local_posterior(
     sds : tuple of float
         Standard deviations of the priors of local log variance and log range about those of the fit.
     threads : int
+        Of the CPU.
+    device : Device, optional
+        Predict on this device, with the result of the CPU within rounding. Default: the CPU.
 
     Raises
     ------
@@ -167,6 +172,8 @@ def local_posterior(
         The size is out of its limits.
     numpy.linalg.LinAlgError
         The covariance of a design is not positive definite to float64.
+    DpmixError
+        The device fails.
     """
     if not 1 <= size <= MAX_DESIGN:
         raise ValueError(f"got designs of {size} points, need 1 to {MAX_DESIGN}")
@@ -176,10 +183,13 @@ def local_posterior(
     noise, values = fit.covariance.nugget + points.errors**2, points.values - columns @ trend.coefficients
     designs, weights = np.empty((len(at), size), np.int32), np.empty((len(at), size))
     parameters, variances = np.empty((len(at), 2)), np.empty(len(at))
-    _cpu.predict_locally(
-        points.times, values, noise, list(CORRELATIONS).index(fit.covariance.correlation),
-        fit.covariance.logs()[:2], np.array(sds), at, threads, designs, weights, parameters, variances,
-    )  # fmt: skip
+    kind = list(CORRELATIONS).index(fit.covariance.correlation)
+    arrays = points.times, values, noise, kind, fit.covariance.logs()[:2], np.array(sds), at
+    out = designs, weights, parameters, variances
+    if device is None:
+        _cpu.predict_locally(*arrays, threads, *out)
+    else:
+        device.predict_locally(*arrays, *out)
     if not np.isfinite(variances).all():
         raise np.linalg.LinAlgError(f"the covariance of a design is singular: {fit.covariance}")
     rest = _columns(at, trend.middle) - np.einsum("pk,pkc->pc", weights, columns[designs])

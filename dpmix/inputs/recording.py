@@ -12,8 +12,8 @@ import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
 from dpmix.config.data import DataConfig
+from dpmix.drift.device import Device
 from dpmix.drift.judge import Judgement, judge
-from dpmix.drift.likelihood import Device
 from dpmix.drift.summaries import LIMIT, SMALLEST_BLOCK, Blocks, block_starts, spread_of, summarise
 from dpmix.errors import DataError
 from dpmix.inputs.default_channels import some_rows

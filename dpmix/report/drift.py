@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from dpmix.config.engine import EngineConfig
-from dpmix.drift.likelihood import Precision
+from dpmix.drift.device import Precision
 from dpmix.drift.summaries import LIMIT
 from dpmix.engines.choose import choose_backend
 from dpmix.errors import ConfigError, DataError
@@ -22,7 +22,7 @@ from dpmix.report.drift_figure import png
 from dpmix.system.files import check_outputs, csv_text, replacing, write_text, writing
 
 if TYPE_CHECKING:
-    from dpmix.engines.cuda_vecchia import CudaSums
+    from dpmix.engines.cuda_drift import CudaDrift
 
 Backend = Literal["auto", "cpu", "cuda"]
 
@@ -80,7 +80,7 @@ def drift(
         Where the signals are fitted. ``auto`` takes CUDA if it is available, otherwise the CPU. The fits
         are the same within rounding.
     precision : "single" or "double"
-        Of the fits: float32, with CUDA only, or float64.
+        Of the fits: float32, with CUDA only, or float64. Local predictions are float64.
     threads : int, optional
         Default: all cores. The results are the same bits for any number.
     overwrite : bool
@@ -121,7 +121,7 @@ def drift(
 
 
 @contextmanager
-def _device(backend: Backend, precision: Precision) -> Iterator[CudaSums | None]:
+def _device(backend: Backend, precision: Precision) -> Iterator[CudaDrift | None]:
     """Yield the device that the backend means, or None for the CPU."""
     choice = choose_backend(EngineConfig(backend=backend), option="--backend ")
     if choice.backend == "cpu" and precision == "single":
@@ -135,9 +135,9 @@ def _device(backend: Backend, precision: Precision) -> Iterator[CudaSums | None]
     if choice.backend == "cpu":
         yield None
         return
-    from dpmix.engines.cuda_vecchia import CudaSums  # imports PyCUDA, which is optional
+    from dpmix.engines.cuda_drift import CudaDrift  # imports PyCUDA, which is optional
 
-    device = CudaSums(precision=precision)
+    device = CudaDrift(precision=precision)
     try:
         yield device
     finally:

@@ -11,6 +11,10 @@ namespace {
 
 constexpr int FIRST = 6;  // nearest points with which a design starts, as in laGP
 constexpr int PASSES = 2;
+
+// A candidate is taken before an earlier one if its gain is so many times as large. At regular times, gains on both
+// sides of a prediction are equal, and rounding must not choose.
+constexpr double MORE = 1.0 + 1e-9;
 constexpr std::size_t TIMES_PER_TASK = 16;
 
 // Of the search for the maximum: best point of a grid, in standard deviations of the prior, then Fisher
@@ -93,7 +97,7 @@ void grow(const LocalInput& in, double at, double variance, double range, std::i
         double most = -1.0;
         for (int c = 0; j >= FIRST && c < count; c++) {
             const double gain = with[c] * with[c] / (own[c] + noise[c]);
-            if (!taken[c] && gain > most) {
+            if (!taken[c] && gain > MORE * most) {
                 most = gain;
                 best = c;
             }

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from edited_kernels import edit_kernels
 from test_likelihood import KINDS, exact_value, example
 
 from dpmix.cli import main
@@ -24,9 +25,9 @@ INTERVAL = ("range", "low", "high")
 @pytest.fixture
 def device(cuda_devices: Callable[[int], None]) -> Iterator[object]:
     cuda_devices(1)
-    from dpmix.engines.cuda_vecchia import CudaSums
+    from dpmix.engines.cuda_drift import CudaDrift
 
-    made = CudaSums()
+    made = CudaDrift()
     yield made
     made.close()
 
@@ -34,15 +35,15 @@ def device(cuda_devices: Callable[[int], None]) -> Iterator[object]:
 @pytest.fixture
 def single(cuda_devices: Callable[[int], None]) -> Iterator[object]:
     cuda_devices(1)
-    from dpmix.engines.cuda_vecchia import CudaSums
+    from dpmix.engines.cuda_drift import CudaDrift
 
-    made = CudaSums(precision="single")
+    made = CudaDrift(precision="single")
     yield made
     made.close()
 
 
 def force(monkeypatch: pytest.MonkeyPatch, kernel: str) -> None:
-    monkeypatch.setattr("dpmix.engines.cuda_vecchia.variant", lambda n, m: kernel)
+    monkeypatch.setattr("dpmix.engines.cuda_drift.variant", lambda n, m: kernel)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -146,17 +147,12 @@ def test_wrong_float32_kernels_are_caught(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    from dpmix.kernels import build
-
     cuda_devices(1)
-    text = (build.FOLDER / "vecchia.cu").read_text()
-    assert right in text
-    (tmp_path / "vecchia.cu").write_text(text.replace(right, wrong))
-    monkeypatch.setattr("dpmix.kernels.build.FOLDER", tmp_path)
-    from dpmix.engines.cuda_vecchia import CudaSums
+    edit_kernels(monkeypatch, tmp_path, right, wrong)
+    from dpmix.engines.cuda_drift import CudaDrift
 
     force(monkeypatch, kernel)
-    made = CudaSums(precision="single")
+    made = CudaDrift(precision="single")
     try:
         if wrong == "0.0":
             likelihood(*without_digits(), device=made)  # the number that the refusal prevents
@@ -216,19 +212,14 @@ def test_wrong_kernels_are_caught(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    from dpmix.kernels import build
-
     cuda_devices(1)
-    text = (build.FOLDER / "vecchia.cu").read_text()
-    assert right in text
     if "plain" in right and kernel == "vecchia_threads":
         pytest.skip("a thread has one point")
-    (tmp_path / "vecchia.cu").write_text(text.replace(right, wrong))
-    monkeypatch.setattr("dpmix.kernels.build.FOLDER", tmp_path)
-    from dpmix.engines.cuda_vecchia import CudaSums
+    edit_kernels(monkeypatch, tmp_path, right, wrong)
+    from dpmix.engines.cuda_drift import CudaDrift
 
     force(monkeypatch, kernel)
-    made = CudaSums()
+    made = CudaDrift()
     try:
         with pytest.raises(AssertionError):
             check_equal(example(4500, 5), Covariance("matern52", 0.7, 1.3, 0.02), made)
@@ -247,7 +238,7 @@ def test_singular_covariance_is_an_error(
 
 
 def test_variants_are_chosen_by_points_and_neighbours() -> None:
-    from dpmix.engines.cuda_vecchia import variant
+    from dpmix.engines.cuda_drift import variant
 
     assert variant(100_000, 30) == "vecchia_threads"
     assert variant(2_000, 32) == "vecchia_batches"
@@ -275,16 +266,16 @@ def test_command_gives_the_table_of_the_cpu(
     sample = tmp_path / "sample.fcs"
     made = CliRunner().invoke(main, ["simulate", str(sample), "--events", "5000", "--drift", "slow"])
     assert made.exit_code == 0, made.output
-    from dpmix.engines.cuda_vecchia import CudaSums
+    from dpmix.engines.cuda_drift import CudaDrift
 
     used = []
-    plain = CudaSums.sums
+    plain = CudaDrift.sums
 
-    def counted(self: CudaSums, *arguments: object) -> object:
+    def counted(self: CudaDrift, *arguments: object) -> object:
         used.append(self.precision)
         return plain(self, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(CudaSums, "sums", counted)
+    monkeypatch.setattr(CudaDrift, "sums", counted)
     expected = rows("cpu", sample, tmp_path / "cpu")
     assert not used
     found = rows("cuda", sample, tmp_path / "cuda", "--precision", precision)

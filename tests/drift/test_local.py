@@ -86,6 +86,17 @@ def test_designs_reduce_the_variance_most(kind: Correlation, size: int) -> None:
     check_designs(points, local_posterior(points, fit, at, SLOPE_SD, size, FIXED), size)
 
 
+def test_rounding_does_not_choose_between_equal_gains() -> None:
+    """At regular times all designs have one shape, though the times are rounded."""
+    times = 0.1 * np.arange(700)
+    points = make_points(times, np.zeros(700), np.full(700, 0.1))
+    fit = Fit(Covariance("matern32", 0.04, 1.0, 0.003), 0.0, 0.1, 0.0, 1, True)
+    places = np.arange(150, 550, 7)
+    found = local_posterior(points, fit, times[places], SLOPE_SD, 20, FIXED)
+    shapes = found.designs - places[:, None]
+    assert (shapes == shapes[0]).all()
+
+
 def test_designs_are_taken_from_the_nearest_points() -> None:
     points, fit = example(MAX_CANDIDATES + 200)
     fit = dataclasses.replace(fit, covariance=Covariance("matern32", 0.04, 500.0, 0.003))

@@ -1,0 +1,46 @@
+"""The interface of a device that computes for `dpmix.drift` (`dpmix.engines.cuda_drift`)."""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmix.model.mixture import Array
+
+Precision = Literal["single", "double"]
+"""Of the likelihood on a device."""
+
+
+class Device(Protocol):
+    """A device that computes in place of the CPU, with the same results within rounding."""
+
+    def sums(
+        self,
+        times: Array,
+        values: Array,
+        known: Array,
+        neighbours: npt.NDArray[np.int32],
+        kind: int,
+        parameters: tuple[float, float, float],
+    ) -> Array:
+        """Return the sums of the likelihood as `_cpu.vecchia` writes them, float64 [7, 4]."""
+        ...
+
+    def predict_locally(
+        self,
+        times: Array,
+        values: Array,
+        noise: Array,
+        kind: int,
+        centres: Array,
+        sds: Array,
+        at: Array,
+        designs: npt.NDArray[np.int32],
+        weights: Array,
+        parameters: Array,
+        variances: Array,
+    ) -> None:
+        """Write designs and predictions as `_cpu.predict_locally` does."""
+        ...
