@@ -38,6 +38,17 @@ import click
     "file cannot be judged.",
 )
 @click.option(
+    "--gated",
+    type=click.Path(path_type=Path),
+    help="Folder of dpmix gate, for --population; its events.parquet is read.",
+)
+@click.option(
+    "--population",
+    type=click.IntRange(1),
+    help="Judge only the events of this population, by its number in --gated. Its medians do not depend on "
+    "the mixture of cells.",
+)
+@click.option(
     "--local",
     is_flag=True,
     help="Let variance and range of the signal depend on time, for recordings that are quiet and then "
@@ -69,6 +80,8 @@ def command(
     by: Literal["time", "event"],
     limit: float,
     fail_above: float | None,
+    gated: Path | None,
+    population: int | None,
     local: bool,
     backend: Literal["auto", "cpu", "cuda"],
     precision: Literal["single", "double"],
@@ -93,6 +106,7 @@ def command(
       dpmix drift day1/*.fcs --output drift --fail-above 0.05
       dpmix drift old.fcs --by event
       dpmix drift unsettled.fcs --local
+      dpmix drift sample.fcs --gated gated --population 1 --output drift-1
     """
     from dpmix.report.drift import drift
     from dpmix.runs.display import ProgressDisplay
@@ -103,6 +117,8 @@ def command(
             output,
             by=by,
             limit=limit,
+            gated=gated,
+            population=population,
             local=local,
             backend=backend,
             precision=precision,

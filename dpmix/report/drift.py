@@ -15,6 +15,7 @@ from dpmix.drift.summaries import LIMIT
 from dpmix.engines.choose import choose_backend
 from dpmix.errors import ConfigError, DataError
 from dpmix.inputs.event_times import By, NoTimeError
+from dpmix.inputs.gated_events import in_population
 from dpmix.inputs.opening import find_places, open_places
 from dpmix.inputs.recording import Recording, study
 from dpmix.report import drift_page
@@ -57,6 +58,8 @@ def drift(
     *,
     by: By = "time",
     limit: float = LIMIT,
+    gated: Path | None = None,
+    population: int | None = None,
     local: bool = False,
     backend: Backend = "cpu",
     precision: Precision = "double",
@@ -74,6 +77,8 @@ def drift(
         Judge by the channel of time, or by event number.
     limit : float
         Smallest range of drift that matters, in units of a channel's spread.
+    gated, population : Path, int, optional
+        Judge the events of this population only: the folder of `dpmix gate`, and its number. Both or none.
     local : bool
         Variance and range of the signal depend on time. Default: the same at all times.
     backend : "auto", "cpu" or "cuda"
@@ -91,6 +96,8 @@ def drift(
     DpmixError
         No file can be judged, or anything else wrong outside the program, in one line.
     """
+    if (gated is None) != (population is None):
+        raise ConfigError(["--gated and --population need each other; give both, or none"])
     folder, places = Path(output), find_places(files)
     names = [f"{number:03d}-{path.stem}.png" for number, (path, _) in enumerate(places, 1)]
     figures = [folder / "figures" / name for name in names]
@@ -99,7 +106,10 @@ def drift(
     with _device(backend, precision) as device:
         for source, figure in zip(open_places(places), figures, strict=True):
             try:
-                found.append((study(source, by, limit, threads, device, local), figure))
+                events = source
+                if gated is not None and population is not None:
+                    events = in_population(source, gated, population)
+                found.append((study(events, by, limit, threads, device, local), figure))
             except DataError as error:
                 remedy = "; --by event judges by event number" if isinstance(error, NoTimeError) else ""
                 problems.append(f"{error}{remedy}")

@@ -7,6 +7,8 @@ import itertools
 from pathlib import Path
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 from click.testing import CliRunner, Result
 from scipy import stats as st
@@ -19,7 +21,9 @@ from dpmix.drift.fit import Prior, fit
 from dpmix.drift.judge import judge
 from dpmix.drift.likelihood import make_points
 from dpmix.drift.steps import PENALTY, SHORTEST, change_points, keep_steps, noise_sd, without_outliers
+from dpmix.errors import DataError
 from dpmix.inputs.event_times import time_problem
+from dpmix.inputs.gated_events import in_population
 from dpmix.inputs.recording import Recording, study
 from dpmix.inputs.sources import source_of_array
 from dpmix.model.mixture import Array
@@ -295,3 +299,77 @@ def test_command_writes_table_figures_and_page(tmp_path: Path) -> None:
         local = list(csv.DictReader(file))
     assert local[0]["change points"] == rows[0]["change points"]
     assert local[0]["high"] != rows[0]["high"]
+
+
+@pytest.fixture(scope="module")
+def gated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a file of three populations, and the table of their events.
+
+    The first two, of half of the events each, drift in opposite directions. The third has 100 events.
+    """
+    folder = tmp_path_factory.mktemp("gated")
+    random, n = np.random.default_rng(3), 200_000
+    times = np.sort(random.uniform(0.0, 50.0, n))
+    population = np.where(np.arange(n) % 2_000 == 7, 3, random.integers(1, 3, n))
+    values = np.where(population == 1, -6.0, 6.0) + np.where(population == 1, 0.04, -0.04) * times
+    table = np.column_stack((times, values + random.standard_normal(n)))
+    np.savetxt(folder / "a.csv", table, "%.6f", ",", header="Time,A", comments="")
+    events = {"event": np.arange(n), "sample": ["a.csv"] * n, "population": population}
+    order = random.permutation(n)
+    pyarrow.parquet.write_table(pyarrow.table(events).take(order), folder / "events.parquet")
+    return folder
+
+
+def test_the_events_of_a_population_are_judged(gated: Path, tmp_path: Path) -> None:
+    """The median of all events does not move; those of the populations do."""
+    found = {}
+    for name, *chosen in (("all",), ("1", "--population", "1"), ("2", "--population", "2")):
+        of_gating = ["--gated", str(gated)] if chosen else []
+        done = run(str(gated / "a.csv"), "--output", str(tmp_path / name), *of_gating, *chosen)
+        assert done.exit_code == 0, done.output
+        with (tmp_path / name / "drift.csv").open() as file:
+            found[name] = next(csv.DictReader(file))
+    assert [row["file"] for row in found.values()] == ["a.csv", "a.csv, population 1", "a.csv, population 2"]
+    assert found["all"]["verdict"] in ("steady", "unsure")
+    for name in ("1", "2"):
+        assert found[name]["verdict"] == "drift"
+        assert float(found[name]["range"]) == pytest.approx(2.0 / 1.17, rel=0.1)  # in its own spreads
+
+
+def test_the_rows_of_a_population_are_those_of_the_table(gated: Path) -> None:
+    """Pieces of the file are read; both ends of a request lie anywhere."""
+    source = source_of_array(Path("a.csv"), np.arange(200_000.0, dtype=np.float32)[:, None], ["A"])
+    own = in_population(source, gated, 3)
+    rows = np.arange(7, 200_000, 2_000)
+    assert own.n_events == len(rows)
+    for start, stop in ((0, 100), (0, 0), (31, 33), (32, 99)):
+        np.testing.assert_array_equal(own.read(start, stop)[:, 0], rows[start:stop])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--population", "1"), "--gated and --population need each other; give both, or none"),
+        (("--gated", "FOLDER", "--population", "9"), "a.csv has no events of population 9; it has 1 to 3"),
+        (("--gated", "FOLDER", "--population", "3"), "a.csv, population 3: 100 events; need at least 2000"),
+        (("--gated", "missing", "--population", "1"), "cannot be read (missing/events.parquet); dpmix gate"),
+    ],
+)
+def test_a_population_that_cannot_be_judged_is_one_line(
+    gated: Path, tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    given = [str(gated) if word == "FOLDER" else word for word in arguments]
+    done = run(str(gated / "a.csv"), "--output", str(tmp_path / "out"), *given)
+    assert done.exit_code in (1, 2)
+    assert message in done.output
+    assert "Traceback" not in done.output
+
+
+def test_a_table_of_another_file_is_refused(gated: Path) -> None:
+    for name, n_events, message in (
+        ("b.csv", 200_000, "has no events of b.csv; give files that were gated"),
+        ("a.csv", 50_000, r"has event 1999\d\d of a.csv, which has 50000 events"),
+    ):
+        source = source_of_array(Path(name), np.zeros((n_events, 1), np.float32), ["A"])
+        with pytest.raises(DataError, match=message):
+            in_population(source, gated, 1)
