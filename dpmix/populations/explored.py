@@ -9,13 +9,16 @@ S samples, D channels, P populations of the mixture, T draws.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpmix.explore.count import Found
 from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.populations import phenotypes
 from dpmix.populations.result import QUANTILES, Gating
+
+if TYPE_CHECKING:
+    from dpmix.explore.count import Found
 
 NAME = "explored cells"
 MIXTURE, JUDGING = "mixture", "judging"
