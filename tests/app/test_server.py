@@ -48,7 +48,12 @@ class Server:
 def start(folder: Path) -> Server:
     command = [sys.executable, "-c", PROGRAM, "app", str(folder), "--no-browser"]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"}
+        command,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        # Where the tests run in the background of a script, the shell has made them ignore it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     assert process.stdout is not None
     found = re.fullmatch(r"open http://127\.0\.0\.1:(\d+)/([\w-]{32})/\n", process.stdout.readline())
