@@ -46,6 +46,13 @@ def counts_after(counts: Array) -> Array:
     return after
 
 
+def mean_sticks(counts: Array, alpha: float) -> Sticks:
+    """Return the means of the beta conditionals of the sticks, as logs; none is 0 or 1."""
+    held, rest = 1.0 + counts[:-1], alpha + counts_after(counts)[:-1]
+    log_total = np.log(held + rest)
+    return Sticks(np.log(held) - log_total, np.log(rest) - log_total)
+
+
 def modal_sticks(counts: Array, alpha: float, ended: npt.NDArray[np.bool_]) -> Sticks:
     """Return the modes of the beta conditionals of the sticks, as logs.
 

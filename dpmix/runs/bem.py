@@ -230,13 +230,13 @@ def climb(session: Session, point: _Point, limit: int) -> Iterator[_Step]:
 
 
 def best_end(session: Session, should_stop: ShouldStop) -> State | None:
-    """Return the end of the best start, as the initial state of a chain; None if asked to stop."""
+    """Return the end of the best start; None if asked to stop."""
     for visit in _visits(session, _Resumed(0)):
         if should_stop():
             return None
         if visit.step.following is None:
             log.info("%s of Bayesian EM: log posterior %.6g", visit.phase, visit.step.record.log_posterior)
-    return replace(visit.end.point.state, iteration=0)
+    return visit.end.point.state
 
 
 def _checkpoint(visit: _Visit, following: _Point) -> Checkpoint:

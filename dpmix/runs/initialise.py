@@ -106,6 +106,27 @@ def from_random_events(
     )
 
 
+def from_bem(end: State, n_events: int, prior: Prior) -> State:
+    """Return an end of Bayesian EM as the initial state of a chain, largest component first.
+
+    Alpha and sticks are those of a k-means start with the same weights. Bayesian EM does not order its
+    components, and its empty sticks are at their mode, 0: alpha, at its own mode, is then so large that the
+    first sweeps of a chain would occupy all components.
+
+    Parameters
+    ----------
+    end : State
+        Of a pooled model.
+    n_events : int
+    prior : Prior
+    """
+    order = np.argsort(-end.log_weights, kind="stable")
+    alpha = alpha_start(prior)
+    sticks = stick_breaking.mean_sticks(n_events * end.weights[order], alpha)
+    parameters = end.means[order], end.covariances[order], end.whiteners[order]
+    return State(0, alpha, *sticks, *parameters, end.hyperparameters)
+
+
 def from_run(run: Run, chain: int, n_components: int, events: Events, prior: Prior) -> State:
     """Return the last draw of another run, converted to the standardised scale of these events.
 
@@ -275,20 +296,10 @@ def _from_partition(
         stats.sums[j] = scale * weighted.sum(axis=0)
         stats.scatters[j] = scale * (weighted.T @ away)
     stats.centres[:] = centres
-    means, covariances, whiteners = bem.expected_parameters(stats, prior)
+    parameters = bem.expected_parameters(stats, prior)
     alpha = alpha_start(prior)
-    held, rest = 1.0 + stats.counts[:-1], alpha + stick_breaking.counts_after(stats.counts)[:-1]
-    log_total = np.log(held + rest)
-    return State(
-        iteration,
-        alpha,
-        np.log(held) - log_total,
-        np.log(rest) - log_total,
-        means,
-        covariances,
-        whiteners,
-        prior.centre,
-    )
+    sticks = stick_breaking.mean_sticks(stats.counts, alpha)
+    return State(iteration, alpha, *sticks, *parameters, prior.centre)
 
 
 def _ends(labels: npt.NDArray[np.intp], n_groups: int) -> npt.NDArray[np.intp]:

@@ -299,8 +299,11 @@ def _new_chains(session: Session, should_stop: ShouldStop) -> list[_Chain]:
     """Return the chains at their initial states, as mcmc.init says; none if asked to stop meanwhile."""
     numbers, method = range(session.config.mcmc.chains), session.config.mcmc.init
     if method == "bem":
-        state = best_end(session, should_stop)
-        return [] if state is None else [_Chain(state) for _ in numbers]
+        end = best_end(session, should_stop)
+        if end is None:
+            return []
+        state = initialise.from_bem(end, session.engine.n_events, session.prior)
+        return [_Chain(state) for _ in numbers]
     if session.origin is None:
         states = [start_state(session, number, method) for number in numbers]
     else:

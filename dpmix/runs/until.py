@@ -5,11 +5,16 @@ bulk effective sample size (`dpmix.runs.effective_size`). A quantity that never 
 does one whose error is negligible, however slowly it mixes: a standard error below 0.1 nats of a log density,
 and below 0.002 nats per event of the log likelihood. No error of a proportion is negligible.
 
-Burn-in ends at the first check at which R-hat of the log likelihood and of nine in ten log densities is below
-1.2 over the latter half of the sweeps so far, and at mcmc.burn_in at the latest. Checks are after 100, 125,
-150, ... sweeps: many of the components that a start occupies empty before that. The limits are lax because
-R-hat of so few sweeps is far from 1 by chance, and because one sparse place of the data must not hold up a
-run whose draws are compared again.
+Burn-in ends at the first check at which both conditions hold, and at mcmc.burn_in at the latest. Checks are
+after 100, 125, 150, ... sweeps:
+
+- R-hat of the log likelihood and of nine in ten log densities is below 1.2 over the latter half of the sweeps
+  so far. The limits are lax because R-hat of so few sweeps is far from 1 by chance, and because one sparse
+  place of the data must not hold up a run whose draws are compared again.
+- The number of occupied components no longer falls: over the last quarter of the sweeps so far its mean, over
+  all chains, is less than 5%, or less than one component, below that over the quarter before. A start
+  occupies all components. While most of them empty, the density often stays the same, and the first condition
+  does not see it. Chains may differ in this number; draws are not judged by it.
 
 Draws end at the first check at which R-hat of every quantity is below mcmc.until.rhat, and its bulk effective
 sample size at least mcmc.until.ess, and at mcmc.draws at the latest. Checks are after 50, 75, 100, ... draws,
@@ -43,6 +48,7 @@ Bools = npt.NDArray[np.bool_]
 FIRST_CHECK, CHECK_EVERY = 50, 25
 FIRST_END_OF_BURN_IN = 100
 BURN_IN_R_HAT, BURN_IN_SHARE = 1.2, 0.9
+LARGE_FALL = 0.05  # of the number of occupied components, in a quarter of the sweeps
 NEGLIGIBLE_DENSITY = 0.1  # nats: the density is then known to 10%
 NEGLIGIBLE_LIKELIHOOD = 0.002  # nats per event
 
@@ -94,6 +100,13 @@ def negligible_errors(n_events: int, n_references: int, n_quantities: int) -> Ar
     found[0] = NEGLIGIBLE_LIKELIHOOD * n_events
     found[1 : 1 + n_references] = NEGLIGIBLE_DENSITY
     return found
+
+
+def still_empties(occupied: npt.NDArray[np.integer]) -> bool:
+    """Return whether the number of occupied components still falls, int [chain, sweep]."""
+    quarter = occupied.shape[1] // 4
+    before, last = occupied[:, -2 * quarter : -quarter].mean(), occupied[:, -quarter:].mean()
+    return bool(before - last >= max(LARGE_FALL * before, 1.0))
 
 
 class Plan:
@@ -167,12 +180,15 @@ class Plan:
             self._writer.write_convergence("burn_in", sweep)
             if settled:
                 log.info(
-                    "burn-in ended after %d of at most %d sweeps: R-hat below %g over the latter half",
+                    "burn-in ended after %d of at most %d sweeps: R-hat below %g over the latter half, "
+                    "and components no longer empty",
                     *(sweep, self._mcmc.burn_in, BURN_IN_R_HAT),
                 )
 
     def _has_settled(self, sweep: int) -> bool:
         if sweep < FIRST_END_OF_BURN_IN or not is_check(sweep):
+            return False
+        if still_empties(self._writer.read("trace/occupied")[:, : sweep + 1]):
             return False
         values = self._monitored(slice(sweep // 2 + 1, sweep + 1))
         return Agreement.of(values).allows_draws(self._negligible(values.shape[2]))
