@@ -7,6 +7,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -495,6 +496,24 @@ def test_a_stop_while_a_start_is_sought_is_heeded(tmp_path: Path) -> None:
     assert not run_mcmc(config, should_stop=StopAfter(2)).completed
     assert open_run(tmp_path / "run.h5").sweeps_made[0] == -1
     assert run_mcmc(config, resume=True).completed
+
+
+def test_a_chain_that_starts_from_bayesian_em_does_not_occupy_all_components(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wrong: the end itself, whose empty sticks are 0 and whose alpha is therefore large."""
+    write_events(tmp_path / "events.npy", 2_000)
+
+    def most_occupied(output: str) -> int:
+        mcmc = {"burn_in": 0, "draws": 10, "init": "bem"}
+        config = a_config(
+            tmp_path, output, mcmc=mcmc, model={"components": 64}, bem={"starts": 2, "update": "mean"}
+        )
+        return int(open_run(run_mcmc(config).path).sample_stats["occupied"].max())
+
+    assert most_occupied("right.h5") < 25
+    monkeypatch.setattr(initialise, "from_bem", lambda end, *_: replace(end, iteration=0))
+    assert most_occupied("wrong.h5") > 40
 
 
 def test_a_prior_far_from_the_data_is_told(tmp_path: Path) -> None:

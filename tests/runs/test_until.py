@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray
-from whole_runs import StopAfter, a_config, assert_draws_of, assert_identical
+from whole_runs import StopAfter, a_config, assert_draws_of, assert_identical, write_events
 
 from dpmix import open_run
 from dpmix.config.schema import Config
@@ -21,6 +21,7 @@ from dpmix.runs.describe import describe_run
 from dpmix.runs.loop import Checkpoints
 from dpmix.runs.mcmc import run_mcmc
 from dpmix.runs.monitors import InterimPopulations, interim_populations, reference_events
+from dpmix.runs.reader import Run
 from dpmix.runs.resume import choose
 from dpmix.runs.until import Agreement, is_check
 from dpmix.system.extras import import_arviz
@@ -92,6 +93,18 @@ def test_burn_in_ends_where_the_likelihood_and_most_densities_agree() -> None:
     values = np.random.default_rng(0).normal(size=(4, 60, 21))
     values[0, :, 0] += 4.0
     assert not Agreement.of(values).allows_draws(none)
+
+
+def test_burn_in_does_not_end_while_the_number_of_occupied_components_falls() -> None:
+    rng = np.random.default_rng(0)
+    steady = rng.integers(18, 23, (4, 101))
+    assert not until.still_empties(steady)
+    assert not until.still_empties(steady + [[0], [20], [40], [60]])  # chains may differ
+    assert not until.still_empties(steady + np.arange(101))
+    assert until.still_empties(steady + np.arange(100, -1, -1))
+    assert not until.still_empties(np.linspace(2.6, 2.0, 100)[None])  # less than one component
+    early = np.where(np.arange(101) < 40, 128, steady)
+    assert not until.still_empties(early)  # the fall is over
 
 
 def test_checks_become_rarer() -> None:
@@ -215,6 +228,23 @@ def test_a_run_whose_chains_agree_ends_early(folder: Path, tmp_path: Path, more:
     assert f"(burn-in {run.burn_in} of at most 60)" in text
     assert f"\nstopped after {run.committed} of at most 40 draws: R-hat " in text
     assert f"in all {1 + 24 + 2} monitored quantities" in text
+
+
+def test_most_components_of_a_start_empty_before_the_first_draw(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The density of these five groups is the same with 30 components as with 7."""
+    write_events(tmp_path / "events.npy", 2_000)
+    rule = RULE | {"burn_in": 400, "draws": 8}
+
+    def run(output: str) -> Run:
+        return open_run(run_mcmc(a_config(tmp_path, output, mcmc=rule, model={"components": 40})).path)
+
+    right = run("right.h5")
+    monkeypatch.setattr(until, "still_empties", lambda occupied: False)
+    wrong = run("wrong.h5")
+    assert wrong.burn_in == 100 < right.burn_in
+    assert right.sample_stats["occupied"].mean() < 15 < 20 < wrong.sample_stats["occupied"].mean()
 
 
 @pytest.mark.usefixtures("often")
