@@ -49,9 +49,9 @@ def in_screens(
     events: Floats, covariance: Covariance, points: Array, values: Array, device: Device | None = None
 ) -> Posterior:
     """Return the posterior at all events, with judgements added in screens."""
-    posterior = Posterior(events, covariance, device=device)
+    posterior = Posterior(events, covariance)
     for start in range(0, len(values), SIZE):
-        posterior.add(points[start : start + SIZE], values[start : start + SIZE])
+        posterior.add(points[start : start + SIZE], values[start : start + SIZE], device=device)
     return posterior
 
 
