@@ -3,10 +3,11 @@
     python benchmarks/explore_screen.py [--quick]
 
 `dpmix app` serves a short run of four populations in 20 channels and a rare one. An oracle judges all 20
-events of each screen. A screen is the request with the judgements, from its first byte to the last byte of the
-answer: judgements stored, posterior of all events updated, next events chosen and described. The page then asks
-for the numbers to stop by, and the server learns ahead, while a person judges. At the end another server opens
-the same run with all judgements at once, as after a restart, and as each call of `dpmix explore` does.
+events of each screen. A screen is the request with the judgements, from its first byte to the last byte of
+the answer: judgements stored, posterior of all events updated, next events chosen and described. The page
+then asks for the numbers to stop by, and the server learns ahead, while a person judges. At the end another
+server opens the same run with all judgements at once, as after a restart, and as each call of `dpmix explore`
+does.
 
 Wall seconds, and processor seconds of all threads of the server, which depend less on other work on the
 machine. Takes five minutes of two cores and 2 GB; `--quick` takes seconds.

@@ -123,7 +123,7 @@ def open_judging(live: Live, path: Path, known: Judging | None) -> Judging:
         task.config.seed,
         task.config.engine,
         task.backend,
-        known and known.explorer,
+        known.explorer if known else None,
     )
     return Judging(own, judgements, explorer)
 

@@ -75,9 +75,9 @@ def explorer_of(
         known = Explorer(events.values, seed, engine.threads)
     m = len(known.rows)
     if m < len(judgements.rows):
-        further = (own[m:] for own in (judgements.rows, judgements.values, judgements.checks))
+        one = judgements
         with _device(events, engine, backend) as device:
-            known.judge(*further, screens=judgements.screens[m:], device=device)
+            known.judge(one.rows[m:], one.values[m:], one.checks[m:], one.screens[m:], device)
     return known
 
 
