@@ -2,7 +2,7 @@
 
     python benchmarks/explore_errors.py [--quick]      on a machine with a GPU
 
-    E=build/cuda_on_cpu
+    E=$PWD/build/cuda_on_cpu
     LD_LIBRARY_PATH=$E PATH=$E/bin:$PATH python benchmarks/explore_errors.py      on emulated devices
 
 The events are of four populations and a rare one in 20 channels; the rare one is wanted, and a fifth of the

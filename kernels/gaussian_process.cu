@@ -19,9 +19,9 @@
 // Launch    grid ceil(n_events / EVENTS_PER_BLOCK), block THREADS; a thread takes EVENTS_PER_THREAD events.
 // Shared    POINTS * PACKED * 4 bytes: 5,120 at D = 14; 11,264 at D = 64.
 // Budget    posterior_gaussian, D = 14: registers 209, stack 0, shared 5,120 bytes; no spills.
-//           registers by architecture: sm_75 200, sm_80 200, sm_90 200, sm_120 209.
+//           registers by architecture: sm_75 198, sm_80 198, sm_90 201, sm_120 209.
 // Budget    posterior_laplacian, D = 14: registers 209, stack 0, shared 5,120 bytes; no spills.
-//           registers by architecture: sm_75 206, sm_80 206, sm_90 206, sm_120 209.
+//           registers by architecture: sm_75 198, sm_80 198, sm_90 200, sm_120 209.
 // Measured  posterior_gaussian: not measured.
 // Measured  posterior_laplacian: not measured.
 // Limits    D 1 to 64; n_events, n_points and n_rows below 2^31; values are finite.

@@ -143,18 +143,20 @@ class CudaGaussianProcess:
         Raises
         ------
         DpmixError
-            No device is left. Some events are updated and others are not.
+            No device is left. Mean and variance are then as before.
         """
         work = tables(points, scales, laplacian, rows, targets)
+        before, after = (mean, variance), (np.empty_like(mean), np.empty_like(variance))
         n_chunks = -(-len(self._events) // CHUNK)
         queue = ChunkQueue(interleaved_shares(n_chunks, dict.fromkeys(self._usable(), 1.0)))
         serve_all(
             queue,
             self._usable,
-            lambda _, device: device.submit(device.serve, work, queue, (mean, variance)),
+            lambda _, device: device.submit(device.serve, work, queue, before, after),
             lambda number, result: None,
             self._remove,
         )
+        mean[:], variance[:] = after
 
     def _usable(self) -> dict[int, _Device]:
         if not self._devices:
@@ -199,27 +201,30 @@ class _Device(DeviceThread):
 
     # The rest runs in the device's thread.
 
-    def serve(self, work: Tables, queue: ChunkQueue, posterior: Posterior) -> None:
-        """Do chunks until none are left; if the device fails, the others may take its chunks at once."""
+    def serve(self, work: Tables, queue: ChunkQueue, before: Posterior, after: Posterior) -> None:
+        """Do chunks until none are left; if the device fails, the others may take its chunks at once.
+
+        They do all of them again, also those delivered: so these are not updated in place.
+        """
         try:
             sent = [driver.to_device(table) for table in (work.scales, work.packed, work.targets)]
             for lane in cycle(self._lanes):
-                self._finish(lane, posterior)
+                self._finish(lane, after)
                 chunks = queue.take(self.info.number, 1, 1)
                 if not chunks:
                     break
-                self._start(lane, chunks[0], work, sent, posterior)
+                self._start(lane, chunks[0], work, sent, before)
             for lane in self._lanes:
-                self._finish(lane, posterior)
+                self._finish(lane, after)
         except BaseException:
             queue.abandon(self.info.number)
             raise
         queue.finish(self.info.number)
 
-    def _start(self, lane: _Lane, chunk: int, work: Tables, sent: list[Any], posterior: Posterior) -> None:
+    def _start(self, lane: _Lane, chunk: int, work: Tables, sent: list[Any], before: Posterior) -> None:
         lane.chunk = chunk
         events = self._events[chunk * CHUNK : (chunk + 1) * CHUNK]
-        for own, whole in zip(lane.posterior_here, posterior, strict=True):
+        for own, whole in zip(lane.posterior_here, before, strict=True):
             own[: len(events)] = whole[chunk * CHUNK : (chunk + 1) * CHUNK]
         driver.memcpy_htod_async(lane.posterior, lane.posterior_here, lane.stream)
         numbers = len(events), work.packed.shape[1], work.n_rows, CHUNK
@@ -242,12 +247,12 @@ class _Device(DeviceThread):
         driver.memcpy_htod_async(at, events, lane.stream)
         return at
 
-    def _finish(self, lane: _Lane, posterior: Posterior) -> None:
+    def _finish(self, lane: _Lane, after: Posterior) -> None:
         """Wait for the lane's chunk, if it has one, and deliver its results."""
         if lane.chunk is None:
             return
         lane.stream.synchronize()
-        for result, own in zip(posterior, lane.posterior_here, strict=True):
+        for result, own in zip(after, lane.posterior_here, strict=True):
             part = result[lane.chunk * CHUNK : (lane.chunk + 1) * CHUNK]
             part[:] = own[: len(part)]
         lane.chunk = None

@@ -158,7 +158,15 @@ def test_events_pass_through_a_device_that_is_short_of_memory(emulated_devices: 
         device.close()
 
 
-@pytest.mark.parametrize("call", ["cuLaunchKernel:2", "cuStreamSynchronize:1", "cuMemcpyHtoD:2"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        "cuLaunchKernel:2",
+        "cuStreamSynchronize:1",
+        "cuStreamSynchronize:2",
+        "cuMemcpyHtoD:2",
+    ],  # 2: one delivered
+)
 def test_a_failed_device_leaves_its_chunks_to_the_others(
     call: str, emulated_devices: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
