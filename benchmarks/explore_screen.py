@@ -42,7 +42,7 @@ SETTINGS = {
 
 
 class Page:
-    """What the page does, without a browser."""
+    """Requests of the page, without a browser."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None

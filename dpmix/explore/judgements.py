@@ -47,7 +47,7 @@ class Judgements:
 
     @property
     def any_wanted(self) -> bool:
-        """Whether any event is judged as wanted."""
+        """True if an event is judged as wanted."""
         return bool((self.values > HALF).any())
 
     @property

@@ -5,7 +5,7 @@
 // points adds rows to L^-1 and leaves the others as they are, so only those rows are computed for each event.
 //
 // Correlations of 64 points and a tile of events stay in the cache of a core. Sums run in the order of the points
-// and of the rows, separately in each lane, and go on from the mean and variance before. So the result of an event
+// and of the rows, separately in each lane, and continue from the mean and variance before. So the result of an event
 // depends on the event alone, and has the same bits for any division of the rows among calls.
 #pragma once
 
