@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from functools import cache
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from dpmix.explore.count import Bools, Found, find, threshold_of
 from dpmix.explore.covariance import SHAPES, first_covariance
@@ -213,5 +214,10 @@ def one_blas_thread() -> AbstractContextManager[Any]:
     Its matrices are small, so that several threads wait for each other more than they compute, the more so
     next to other work. The results also have the same bits for any number of cores.
     """
-    limited: AbstractContextManager[Any] = threadpool_limits(1, "blas")
+    limited: AbstractContextManager[Any] = _libraries().limit(limits=1, user_api="blas")
     return limited
+
+
+@cache
+def _libraries() -> ThreadpoolController:
+    return ThreadpoolController()  # to find them takes milliseconds
