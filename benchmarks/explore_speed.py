@@ -22,6 +22,7 @@ from record import arguments, read_results, said, write_results
 from scipy.spatial.distance import cdist
 
 from dpmix.explore.covariance import Covariance
+from dpmix.explore.explorer import one_blas_thread
 from dpmix.explore.posterior import Judged, Posterior
 from dpmix.explore.screen import SIZE, next_screen
 
@@ -78,7 +79,8 @@ def measure(n_events: int, n: int) -> dict[str, list[float]]:
     def all_rows() -> Seconds:
         return timed(lambda: Posterior(events, covariance).add(points, values))
 
-    result = {job.__name__: least(job() for _ in range(3)) for job in (update, choose, all_rows)}
+    with one_blas_thread():  # as in an exploration
+        result = {job.__name__: least(job() for _ in range(3)) for job in (update, choose, all_rows)}
     result["contender, new rows"] = timed(lambda: contender(events, posterior.judged, n - SIZE))
     result["contender, all rows"] = timed(lambda: contender(events, posterior.judged, 0))
     return {name: [float(f"{value:.3g}") for value in own] for name, own in result.items()}

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
-from scipy.linalg import solve_triangular
+from scipy.linalg.lapack import dtrtri
 
 from dpmix.engines.cpu import instruction_sets
 from dpmix.explore.covariance import Covariance
@@ -58,7 +58,7 @@ class Judged:
         before, m = self.inverse, len(values)
         across = self.whitened(points)
         left = self.covariance.between(points, points) + self.covariance.noise * np.eye(m) - across.T @ across
-        own = solve_triangular(np.linalg.cholesky(left), np.eye(m), lower=True)
+        own = dtrtri(np.linalg.cholesky(left), lower=1)[0] if m else left
         self.inverse = np.block([[before, np.zeros((len(before), m))], [-own @ (across.T @ before), own]])
         self.targets = np.concatenate([self.targets, own @ (values - across.T @ self.targets)])
         self.points = np.concatenate([self.points, points])
