@@ -139,7 +139,7 @@ def run(events: Floats, wanted: Bools, way: str, seed: int) -> dict[str, Any]:
         elif not lazy:
             done = len(explorer.rows)
             marks = np.concatenate([np.zeros(len(judged) - done - len(checks), bool), checks])
-            explorer.judge(judged[done:], judgements[done:], marks)
+            explorer.judge(judged[done:], judgements[done:], marks, np.arange(done, len(judged)) // SIZE)
             score = explorer.posterior.mean
         if screen in SCREENS:
             highest = np.argpartition(-score, n_hidden)[:n_hidden]

@@ -2,7 +2,7 @@
 
     python benchmarks/explore_errors.py [--quick]      on a machine with a GPU
 
-    E=build/cuda_on_cpu
+    E=$PWD/build/cuda_on_cpu
     LD_LIBRARY_PATH=$E PATH=$E/bin:$PATH python benchmarks/explore_errors.py      on emulated devices
 
 The events are of four populations and a rare one in 20 channels; the rare one is wanted, and a fifth of the
@@ -49,9 +49,9 @@ def in_screens(
     events: Floats, covariance: Covariance, points: Array, values: Array, device: Device | None = None
 ) -> Posterior:
     """Return the posterior at all events, with judgements added in screens."""
-    posterior = Posterior(events, covariance, device=device)
+    posterior = Posterior(events, covariance)
     for start in range(0, len(values), SIZE):
-        posterior.add(points[start : start + SIZE], values[start : start + SIZE])
+        posterior.add(points[start : start + SIZE], values[start : start + SIZE], device=device)
     return posterior
 
 

@@ -186,7 +186,7 @@ def posterior(shape: Shape) -> Work:
     pairs = shape.n_events * shape.n_components
     events_per_load = 32 * shape.layout.events_per_block // THREADS
     loads = pairs * (shape.layout.padded_dim + ROWS) / 4 / events_per_load
-    memory = shape.n_events * 4 * (shape.n_channels + 2)
+    memory = shape.n_events * 4 * (shape.n_channels + 4)
     return Work(pairs * (2 * shape.n_channels + SCREEN), pairs, memory, loads)
 
 

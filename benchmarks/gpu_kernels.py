@@ -265,7 +265,7 @@ def time_posterior(driver: Any, data: Sample, launches: int) -> dict[str, float]
     layout, random = Layout(dim), np.random.default_rng(1)
     rows = 0.1 * np.tril(random.standard_normal((n, n), dtype=np.float32))[-min(SCREEN, n) :]
     targets, scales = np.ones(len(rows), np.float32), np.full(dim, 0.5, np.float32)
-    events, change = driver.to_device(data.events), driver.mem_alloc(8 * n_events)
+    events, posterior = driver.to_device(data.events), driver.mem_alloc(8 * n_events)
     major, minor = driver.Context.get_device().compute_capability()
     module = driver.module_from_buffer(build.cubin("gaussian_process", dim, f"sm_{major}{minor}"))
     found = {}
@@ -274,7 +274,7 @@ def time_posterior(driver: Any, data: Sample, launches: int) -> dict[str, float]
         sent = [driver.to_device(table) for table in (work.scales, work.packed, work.targets)]
         numbers = [np.int32(number) for number in (n_events, n, work.n_rows, n_events)]
         grid, block = (-(-n_events // layout.events_per_block), 1), (THREADS, 1, 1)
-        kernel, inputs = module.get_function(work.kernel), (events, *sent, *numbers, change)
+        kernel, inputs = module.get_function(work.kernel), (events, *sent, *numbers, posterior)
         found[work.kernel] = milliseconds(
             driver, lambda f=kernel, i=inputs, g=grid, b=block: f(*i, grid=g, block=b), launches
         )

@@ -38,7 +38,8 @@ def main() -> None:
         points, scales = data.events[:n_components], np.full(dim, 0.5, np.float32)
         rows = 0.1 * np.tri(n_components, dtype=np.float32)[-min(SCREEN, n_components) :]
         for laplacian in (False, True):
-            process.change(points, scales, laplacian, rows, np.ones(len(rows), np.float32))
+            posterior = np.ones((2, n_events), np.float32)
+            process.update(points, scales, laplacian, rows, np.ones(len(rows), np.float32), *posterior)
     finally:
         process.close()
     print((counts > 0).sum(), "occupied components")

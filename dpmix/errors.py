@@ -37,4 +37,4 @@ class OutputError(DataError):
 
 def printable(text: str) -> str:
     """Return a text as one line without control characters, which names in a file may contain."""
-    return "".join(c if c.isprintable() else " " for c in text)
+    return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)

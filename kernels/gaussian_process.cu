@@ -1,26 +1,27 @@
-// gaussian_process: what further judgements add to the posterior mean of a Gaussian process at events, and what
-// they take from its variance, without a matrix of events and judgements. For dpmix.explore.posterior.
+// gaussian_process: adds further judgements to the posterior mean and variance of a Gaussian process at events,
+// without a matrix of events and judgements. For dpmix.explore.posterior.
 //
 //   events   float32 [n_events][D]                            read
 //   scales   float32 [D]                                      read: events are multiplied by them
 //   packed   float32 [ceil(n_rows / ROWS)][n_points][PACKED]  read: for each point its channels, multiplied, to
 //                                                             PADDED_DIM, and its column of ROWS rows
 //   targets  float32 [ceil(n_rows / ROWS) * ROWS]             read: the whitened judgements
-//   change   float32 [2][stride]                              written: added to the mean, taken from the variance
+//   posterior float32 [2][stride]                             read and written: mean and variance
 //
 // The rows are the last n_rows of the inverse of the lower Cholesky factor of n_points judgements, times the
 // variance of the signal; beyond the last row, packed and targets are 0. With k the correlations of an event with
-// the points, v = rows k; the mean rises by v'targets and the variance falls by v'v. A block caches points with
-// their columns in shared memory, and every thread uses them for its events. The correlations are computed again
-// for every ROWS rows, so that nothing of an event leaves the registers; a screen of the usual 20 judgements
-// needs one such round. posterior_gaussian has the correlation exp(-|d|^2), posterior_laplacian exp(-|d|_1).
+// the points, v = rows k; the mean rises by v'targets and the variance falls by v'v, row by row. A block caches
+// points with their columns in shared memory, and every thread uses them for its events. The correlations are
+// computed again for every ROWS rows, so that nothing of an event leaves the registers; a screen of the usual 20
+// judgements needs one such round. posterior_gaussian has the correlation exp(-|d|^2), posterior_laplacian
+// exp(-|d|_1).
 //
 // Launch    grid ceil(n_events / EVENTS_PER_BLOCK), block THREADS; a thread takes EVENTS_PER_THREAD events.
 // Shared    POINTS * PACKED * 4 bytes: 5,120 at D = 14; 11,264 at D = 64.
 // Budget    posterior_gaussian, D = 14: registers 209, stack 0, shared 5,120 bytes; no spills.
-//           registers by architecture: sm_75 200, sm_80 200, sm_90 200, sm_120 209.
+//           registers by architecture: sm_75 198, sm_80 198, sm_90 201, sm_120 209.
 // Budget    posterior_laplacian, D = 14: registers 209, stack 0, shared 5,120 bytes; no spills.
-//           registers by architecture: sm_75 206, sm_80 206, sm_90 206, sm_120 209.
+//           registers by architecture: sm_75 198, sm_80 198, sm_90 200, sm_120 209.
 // Measured  posterior_gaussian: not measured.
 // Measured  posterior_laplacian: not measured.
 // Limits    D 1 to 64; n_events, n_points and n_rows below 2^31; values are finite.
@@ -67,16 +68,19 @@ __device__ __forceinline__ void correlate(Row& row, const float (&x)[EVENTS_PER_
 }
 
 template <bool LAPLACIAN>
-__device__ __forceinline__ void write_change(const float* events, const float* scales, const float* packed,
-                                             const float* targets, int n_events, int n_points, int n_rows,
-                                             int stride, float* change) {
+__device__ __forceinline__ void update(const float* events, const float* scales, const float* packed,
+                                       const float* targets, int n_events, int n_points, int n_rows,
+                                       int stride, float* posterior) {
     __shared__ float4 cache[POINTS * PACKED_QUADS];
     const float4* quads = reinterpret_cast<const float4*>(packed);
     const int first = blockIdx.x * EVENTS_PER_BLOCK + threadIdx.x;
-    float x[EVENTS_PER_THREAD][N_CHANNELS], rise[EVENTS_PER_THREAD] = {}, fall[EVENTS_PER_THREAD] = {};
+    float x[EVENTS_PER_THREAD][N_CHANNELS], mean[EVENTS_PER_THREAD], variance[EVENTS_PER_THREAD];
 #pragma unroll
     for (int e = 0; e < EVENTS_PER_THREAD; e++) {
-        const float* event = events + (size_t)min(first + e * THREADS, n_events - 1) * N_CHANNELS;
+        const int i = min(first + e * THREADS, n_events - 1);
+        const float* event = events + (size_t)i * N_CHANNELS;
+        mean[e] = posterior[i];
+        variance[e] = posterior[stride + i];
 #pragma unroll
         for (int c = 0; c < N_CHANNELS; c++) x[e][c] = __ldg(event + c) * __ldg(scales + c);
     }
@@ -109,8 +113,8 @@ __device__ __forceinline__ void write_change(const float* events, const float* s
             const float target = __ldg(targets + top + r);
 #pragma unroll
             for (int e = 0; e < EVENTS_PER_THREAD; e++) {
-                rise[e] = fmaf(target, v[e][r], rise[e]);
-                fall[e] = fmaf(v[e][r], v[e][r], fall[e]);
+                mean[e] = fmaf(target, v[e][r], mean[e]);
+                variance[e] = fmaf(-v[e][r], v[e][r], variance[e]);
             }
         }
     }
@@ -118,8 +122,8 @@ __device__ __forceinline__ void write_change(const float* events, const float* s
     for (int e = 0; e < EVENTS_PER_THREAD; e++) {
         const int i = first + e * THREADS;
         if (i < n_events) {
-            change[i] = rise[e];
-            change[stride + i] = fall[e];
+            posterior[i] = mean[e];
+            posterior[stride + i] = variance[e];
         }
     }
 }
@@ -127,12 +131,12 @@ __device__ __forceinline__ void write_change(const float* events, const float* s
 #define ARGUMENTS                                                                                         \
     const float *__restrict__ events, const float *__restrict__ scales, const float *__restrict__ packed, \
         const float *__restrict__ targets, int n_events, int n_points, int n_rows, int stride,            \
-        float *__restrict__ change
+        float *__restrict__ posterior
 
 extern "C" __global__ void __launch_bounds__(THREADS) posterior_gaussian(ARGUMENTS) {
-    write_change<false>(events, scales, packed, targets, n_events, n_points, n_rows, stride, change);
+    update<false>(events, scales, packed, targets, n_events, n_points, n_rows, stride, posterior);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) posterior_laplacian(ARGUMENTS) {
-    write_change<true>(events, scales, packed, targets, n_events, n_points, n_rows, stride, change);
+    update<true>(events, scales, packed, targets, n_events, n_points, n_rows, stride, posterior);
 }

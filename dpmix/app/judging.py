@@ -12,6 +12,7 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
@@ -23,9 +24,18 @@ from dpmix.app.files import JUDGED
 from dpmix.app.live import Live, limits_of, most_probable, population_of_events
 from dpmix.errors import ConfigError, DataError
 from dpmix.explore.count import Bools, Found
-from dpmix.explore.exploration import explorer_of
+from dpmix.explore.exploration import explorer_of, learn_ahead
 from dpmix.explore.explorer import Explorer
-from dpmix.explore.judgements import CHECK, EVENT, JUDGEMENT, NEED, VALUES, Judgements, read_judgements
+from dpmix.explore.judgements import (
+    CHECK,
+    EVENT,
+    JUDGEMENT,
+    NEED,
+    SCREEN,
+    VALUES,
+    Judgements,
+    read_judgements,
+)
 from dpmix.explore.screen import SIZE
 from dpmix.inputs.samples import NAME, read_table
 from dpmix.model.mixture import Ints
@@ -38,9 +48,8 @@ from dpmix.system.files import csv_text, write_text, writing
 
 Word = Literal["wanted", "part", "unwanted"]
 
-SCREEN = "screen"
 COLUMNS = (NAME, EVENT, JUDGEMENT, CHECK, SCREEN)
-"""Of the file of judgements; `SCREEN` is the number of the screen, for `remove_last`."""
+"""Of the file of judgements."""
 COMMANDS = (("explore", "explored"), ("gate", "gated"))
 """That read the file, and the folders that they write to by default."""
 QUANTILES = (0.05, 0.5, 0.95)
@@ -57,14 +66,16 @@ class Judging:
         Of the file, see `revision`.
     judgements : Judgements
     explorer : Explorer
-    found : Found or None
-        None if no judged event is wanted.
     """
 
     revision: str
     judgements: Judgements
     explorer: Explorer
-    found: Found | None
+
+    @cached_property
+    def found(self) -> Found | None:
+        """The events found and their number, counted at the first call; None if no judged event is wanted."""
+        return self.explorer.found()
 
 
 def judged_path(run: Path) -> Path:
@@ -88,8 +99,16 @@ def revision(path: Path) -> str:
         raise ConfigError([f"{path.name}: cannot be read: {error.strerror}"]) from None
 
 
-def open_judging(live: Live, path: Path) -> Judging:
-    """Return the judgements of a file, and the posterior at all events of the run; seconds for millions.
+def open_judging(live: Live, path: Path, known: Judging | None) -> Judging:
+    """Return the judgements of a file, and the posterior at all events of the run.
+
+    Parameters
+    ----------
+    live : Live
+    path : Path
+    known : Judging, optional
+        Judgements of the run before. If the file has only further screens, only these are computed. `known`
+        cannot be used any more.
 
     Raises
     ------
@@ -98,8 +117,15 @@ def open_judging(live: Live, path: Path) -> Judging:
     """
     task, own = live.task, revision(path)
     judgements = read_judgements([path] if own else [], task.events)
-    explorer = explorer_of(task.events, judgements, task.config.seed, task.config.engine, task.backend)
-    return Judging(own, judgements, explorer, explorer.found())
+    explorer = explorer_of(
+        task.events,
+        judgements,
+        task.config.seed,
+        task.config.engine,
+        task.backend,
+        known.explorer if known else None,
+    )
+    return Judging(own, judgements, explorer)
 
 
 def store(
@@ -131,7 +157,7 @@ def store(
     if not set(judgements).isdisjoint(known.rows.tolist()):
         raise ConfigError(["an event of the screen is judged already; ask for another screen"])
     lines = _lines(path)
-    screen = str(_last_screen(lines) + 1)
+    screen = str(known.last_screen + 1)
     for row, word in judgements.items():
         check = "yes" if row in checks else ""
         sample, event = _place(live, row)
@@ -148,19 +174,18 @@ def remove_last(live: Live, path: Path, known: Judgements) -> tuple[dict[int, st
     ConfigError
         Nothing was judged on the page.
     """
-    lines = _lines(path)
-    last = _last_screen(lines)
+    lines, last = _lines(path), known.last_screen
     if not last:
         raise ConfigError(["no screen to undo"])
     of_event = {_place(live, row): row for row in known.rows.tolist()}
-    removed = [line for line in lines if line[SCREEN] == str(last)]
+    removed = [line for line in lines if line[JUDGEMENT] and int(line.get(SCREEN) or 0) == last]
     samples = live.task.events.samples
     rows = [of_event[line.get(NAME) or samples[0], int(line[EVENT])] for line in removed]
     words = {value: word for word, value in VALUES.items()}
     values = dict(zip(known.rows.tolist(), known.values.tolist(), strict=True))
     judgements = {row: words[values[row]] for row in rows}
     checks = [row for row, line in zip(rows, removed, strict=True) if line.get(CHECK) == "yes"]
-    _write(path, [line for line in lines if line[SCREEN] != str(last)])
+    _write(path, [line for line in lines if line not in removed])
     return judgements, checks
 
 
@@ -239,27 +264,39 @@ def population(live: Live, decisions: Decisions, judging: Judging) -> dict[str, 
     }
 
 
+def stored(live: Live, run: Path, judging: Judging) -> dict[str, Any]:
+    """Return the numbers of judgements, and the commands that give the same: all that a screen waits for."""
+    judgements, name = judging.judgements, judged_path(run).name
+    decided = f" --decisions {live.path.name}" if live.path.exists() else ""
+    possible = (
+        COMMANDS if judgements.any_wanted else COMMANDS[:1]
+    )  # `dpmix gate` needs an event that is wanted
+    commands = [f"dpmix {do} {run.name} --output {out} --judged {name}{decided}" for do, out in possible]
+    return {
+        "revision": judging.revision,
+        "judged": len(judgements.rows),
+        "screens": judgements.last_screen,
+        "commands": commands if judging.revision else [],
+    }
+
+
 def state(live: Live, run: Path, judging: Judging, decisions: Decisions) -> dict[str, Any]:
-    """Return the numbers to stop by, the events found among those of the pictures, and the same commands."""
-    posterior, found = judging.explorer.posterior, judging.found
+    """Return the same as `stored`, the numbers to stop by, and the events found among those of the pictures.
+
+    The number of wanted events is counted, and what the next screen needs is learned.
+    """
+    task, posterior, found = live.task, judging.explorer.posterior, judging.found
     noise = float(np.sqrt(posterior.judged.covariance.noise))
     is_found = np.zeros(len(live.rows), np.uint8)
     if found is not None:
         is_found[:] = posterior.mean[live.rows] >= np.float32(found.threshold)
-    name = judged_path(run).name
-    decided = f" --decisions {live.path.name}" if live.path.exists() else ""
-    possible = COMMANDS if found is not None else COMMANDS[:1]  # `dpmix gate` needs an event that is wanted
-    commands = [f"dpmix {do} {run.name} --output {out} --judged {name}{decided}" for do, out in possible]
-    return {
-        "revision": judging.revision,
-        "judged": len(judging.judgements.rows),
-        "screens": _last_screen(_lines(judged_path(run))),
-        "lines": numbers(judging.judgements, found, noise, len(live.task.events.values)),
+    learn_ahead(judging.explorer, task.events, task.config.engine, task.backend)
+    return stored(live, run, judging) | {
+        "lines": numbers(judging.judgements, found, noise, len(task.events.values)),
         "found": 0 if found is None else found.n_found,
         "found_shown": int(is_found.sum()),
         "is_found": b64encode(is_found.tobytes()).decode(),
         "population": population(live, decisions, judging),
-        "commands": commands if judging.revision else [],
     }
 
 
@@ -310,11 +347,6 @@ def _lines(path: Path) -> list[dict[str, str]]:
         return []
     head, rows = read_table("judgements", path, JUDGEMENT, NEED)
     return [dict(zip(head, row, strict=True)) for row in rows]
-
-
-def _last_screen(lines: Sequence[Mapping[str, str]]) -> int:
-    """Return the number of the last screen; 0 if no row has one."""
-    return max((int(line[SCREEN]) for line in lines if line.get(SCREEN, "").isdecimal()), default=0)
 
 
 def _write(path: Path, lines: Sequence[Mapping[str, str]]) -> None:

@@ -1,6 +1,6 @@
 "use strict";
 // Rare cells by judging (dpmix/app/judging.py): screens of events, each judged by mouse or keyboard. Judgements are stored
-// with the next screen; the numbers and the events found so far follow.
+// with the next screen. The numbers and the events found follow while the next screen is judged: counting takes longer.
 
 const words = { wanted: "w", part: "p", unwanted: "u" }, titles = { wanted: "wanted", part: "in part", unwanted: "unwanted" };
 const mostChannels = 12; // of a profile at first
@@ -52,6 +52,18 @@ async function readRare() {
   showCommand();
 }
 
+// The numbers after a screen, unless there are further judgements meanwhile, which are counted then.
+async function countRare() {
+  const { run } = state, found = await ask("judged", { run }, "counting the cells …");
+  if (run !== state.run || found.revision !== rare.known.revision) return;
+  rare.known = found;
+  showCommand();
+  if (found.found_shown) highlightFound();
+  else showShares();
+  showRareNumbers();
+  showRareButtons();
+}
+
 // `dpmix gate` with the judgements, where an event is wanted.
 function showCommand() {
   byId("command").textContent = rare.known?.commands[1] ?? state.view.command;
@@ -76,13 +88,12 @@ async function nextScreen(selected = null) {
 }
 
 function takeRare(found) {
-  rare.known = found;
+  rare.known = { ...rare.known, ...found, lines: [`${found.judged.toLocaleString("en")} events judged; counting …`] };
   rare.screen = found.screen;
   rare.judged = new Map(Object.entries(found.judgements ?? {}).map(([row, word]) => [Number(row), word]));
   showCards();
   showCommand();
-  if (found.found_shown) highlightFound();
-  else showShares();
+  countRare().catch(fail);
 }
 
 function highlightFound() {
@@ -110,14 +121,18 @@ async function showProfiles() {
 // ---------------------------------------------------------------------------------------- what is shown
 
 function showRare() {
+  showRareNumbers();
+  showCards();
+  showRareButtons();
+}
+
+function showRareNumbers() {
   const { known } = rare;
   byId("rare-numbers").replaceChildren(...(known?.lines ?? []).map((text) => element("li", { textContent: text })));
   const shown = known?.found ? `Plots show ${known.found_shown.toLocaleString("en")} of the events found.` : "";
   byId("rare-shown").textContent = shown;
   byId("rare-commands").replaceChildren(...(known?.commands ?? []).map((text) => element("div", {}, element("code", { textContent: text }))));
   byId("rare-without").hidden = !known?.commands.length;
-  showCards();
-  showRareButtons();
 }
 
 function showRareButtons() {

@@ -115,7 +115,7 @@ class Workspace(Folder):
     def judged(self, run: str) -> dict[str, Any]:
         """Return the numbers of judged events and of those found, by the judgements in the file of the run.
 
-        With judgements, this takes as long as `dpmix explore`: seconds for millions of events.
+        The page asks for it after each screen, while a person judges: counting takes longer than the screen.
         """
         with self._judging_lock:
             one, own = self._live(run), self._opened_judging(run)
@@ -124,7 +124,7 @@ class Workspace(Folder):
     def candidates(
         self, run: str, further: float = FURTHER, selected: list[int] | None = None
     ) -> dict[str, Any]:
-        """Return the next screen of events to judge, with their profiles, and the same as `judged`.
+        """Return the next screen of events to judge, with their profiles, and the number of those judged.
 
         `further` goes from 0, more of the same, to 1, look further. `selected` are events to choose among,
         numbered among those of the plots; without it, events are chosen among all of the run.
@@ -133,7 +133,7 @@ class Workspace(Folder):
             one, own = self._live(run), self._opened_judging(run)
             rows, checks = judging.screen(own, further, judging.among(one, further, selected))
             shown = self.profiles(run, rows.tolist()) | {"checks": rows[checks].tolist()}
-            return self.judged(run) | {"screen": shown}
+            return judging.stored(one, self.inside(run), own) | {"screen": shown}
 
     def judge(
         self,
@@ -160,7 +160,8 @@ class Workspace(Folder):
             path, own = self._current_judging(run, revision)
             judgements, checks = judging.remove_last(self._live(run), path, own.judgements)
             shown = self.profiles(run, list(judgements)) | {"checks": checks}
-            return self.judged(run) | {"screen": shown, "judgements": judgements}
+            now = judging.stored(self._live(run), self.inside(run), self._opened_judging(run))
+            return now | {"screen": shown, "judgements": judgements}
 
     def profiles(self, run: str, rows: list[int]) -> dict[str, Any]:
         """Return the profiles of events, numbered among all of the run, after the decisions in the file."""
@@ -196,13 +197,17 @@ class Workspace(Folder):
         return self._gated[1]
 
     def _opened_judging(self, run: str) -> Judging:
-        """Return what follows from the judgements about a run; computed again if their file has changed."""
+        """Return what follows from the judgements about a run; computed again if their file has changed.
+
+        Computed are only further screens, if the file has these in addition to what it had.
+        """
         path = self.inside(str(judging.judged_path(self.inside(run))))
         one = self._live(run)
         known = self._judging
         if known is None or known[0] is not one or known[1].revision != judging.revision(path):
-            self._judging = None  # frees the memory for the new one
-            self._judging = known = one, judging.open_judging(one, path)
+            before = known[1] if known and known[0] is one else None
+            known = self._judging = None  # after an error, the one before may be incomplete
+            self._judging = known = one, judging.open_judging(one, path, before)
         return known[1]
 
     def _current_judging(self, run: str, revision: str) -> tuple[Path, Judging]:

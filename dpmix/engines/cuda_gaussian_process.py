@@ -29,24 +29,13 @@ from dpmix.kernels.layout import CHUNK, ROWS, THREADS, Layout
 from dpmix.model.mixture import Floats
 
 T = TypeVar("T")
+Posterior = tuple[Floats, Floats]
+"""Mean and variance at all events, float32 [N] each."""
 
 log = logging.getLogger("dpmix")
 
 SPARE = 256 << 20
 """Bytes of a device that are left free when it keeps a chunk."""
-
-
-class Change(NamedTuple):
-    """Changes of mean and variance at all events by further judgements.
-
-    Attributes
-    ----------
-    rise, fall : float32 [N]
-        To be added to the posterior mean, and taken from the variance.
-    """
-
-    rise: Floats
-    fall: Floats
 
 
 class Tables(NamedTuple):
@@ -124,10 +113,17 @@ class CudaGaussianProcess:
         wait([device.close() for device in self._devices.values()], timeout=10.0)
         self._devices.clear()
 
-    def change(
-        self, points: Floats, scales: Floats, laplacian: bool, rows: Floats, targets: Floats
-    ) -> Change:
-        """Return what new rows change at all events, with the bits of `_cpu.update_posterior`.
+    def update(
+        self,
+        points: Floats,
+        scales: Floats,
+        laplacian: bool,
+        rows: Floats,
+        targets: Floats,
+        mean: Floats,
+        variance: Floats,
+    ) -> None:
+        """Update mean and variance at all events by new rows, with the bits of `_cpu.update_posterior`.
 
         Parameters
         ----------
@@ -141,24 +137,26 @@ class CudaGaussianProcess:
             The last rows of the inverse Cholesky factor, times the variance of the signal.
         targets : float32 [m]
             Whitened judgements.
+        mean, variance : float32 [N]
+            Changed in place.
 
         Raises
         ------
         DpmixError
-            No device is left.
+            No device is left. Mean and variance are then as before.
         """
         work = tables(points, scales, laplacian, rows, targets)
-        change = Change(*np.empty((2, len(self._events)), np.float32))
+        before, after = (mean, variance), (np.empty_like(mean), np.empty_like(variance))
         n_chunks = -(-len(self._events) // CHUNK)
         queue = ChunkQueue(interleaved_shares(n_chunks, dict.fromkeys(self._usable(), 1.0)))
         serve_all(
             queue,
             self._usable,
-            lambda _, device: device.submit(device.serve, work, queue, change),
+            lambda _, device: device.submit(device.serve, work, queue, before, after),
             lambda number, result: None,
             self._remove,
         )
-        return change
+        mean[:], variance[:] = after
 
     def _usable(self) -> dict[int, _Device]:
         if not self._devices:
@@ -175,13 +173,13 @@ class CudaGaussianProcess:
 
 
 class _Lane:
-    """A stream with room for one chunk on the device, and its results in page-locked memory."""
+    """A stream with room for one chunk on the device; mean and variance also in page-locked memory."""
 
     def __init__(self, n_channels: int) -> None:
         self.stream = driver.Stream()
         self.events = driver.mem_alloc(CHUNK * n_channels * 4)
-        self.change = driver.mem_alloc(2 * CHUNK * 4)
-        self.change_here = driver.pagelocked_empty((2, CHUNK), np.float32)
+        self.posterior = driver.mem_alloc(2 * CHUNK * 4)
+        self.posterior_here = driver.pagelocked_empty((2, CHUNK), np.float32)
         self.chunk: int | None = None  # in progress
 
 
@@ -203,34 +201,40 @@ class _Device(DeviceThread):
 
     # The rest runs in the device's thread.
 
-    def serve(self, work: Tables, queue: ChunkQueue, change: Change) -> None:
-        """Do chunks until none are left; if the device fails, the others may take its chunks at once."""
+    def serve(self, work: Tables, queue: ChunkQueue, before: Posterior, after: Posterior) -> None:
+        """Do chunks until none are left; if the device fails, the others may take its chunks at once.
+
+        They do all of them again, also those delivered: so these are not updated in place.
+        """
         try:
             sent = [driver.to_device(table) for table in (work.scales, work.packed, work.targets)]
             for lane in cycle(self._lanes):
-                self._finish(lane, change)
+                self._finish(lane, after)
                 chunks = queue.take(self.info.number, 1, 1)
                 if not chunks:
                     break
-                self._start(lane, chunks[0], work, sent)
+                self._start(lane, chunks[0], work, sent, before)
             for lane in self._lanes:
-                self._finish(lane, change)
+                self._finish(lane, after)
         except BaseException:
             queue.abandon(self.info.number)
             raise
         queue.finish(self.info.number)
 
-    def _start(self, lane: _Lane, chunk: int, work: Tables, sent: list[Any]) -> None:
+    def _start(self, lane: _Lane, chunk: int, work: Tables, sent: list[Any], before: Posterior) -> None:
         lane.chunk = chunk
         events = self._events[chunk * CHUNK : (chunk + 1) * CHUNK]
+        for own, whole in zip(lane.posterior_here, before, strict=True):
+            own[: len(events)] = whole[chunk * CHUNK : (chunk + 1) * CHUNK]
+        driver.memcpy_htod_async(lane.posterior, lane.posterior_here, lane.stream)
         numbers = len(events), work.packed.shape[1], work.n_rows, CHUNK
         self._functions[work.kernel].prepared_async_call(
             (-(-len(events) // self._events_per_block), 1),
             (THREADS, 1, 1),
             lane.stream,
-            *(self._events_at(lane, chunk, events), *sent, *numbers, lane.change),
+            *(self._events_at(lane, chunk, events), *sent, *numbers, lane.posterior),
         )
-        driver.memcpy_dtoh_async(lane.change_here, lane.change, lane.stream)
+        driver.memcpy_dtoh_async(lane.posterior_here, lane.posterior, lane.stream)
 
     def _events_at(self, lane: _Lane, chunk: int, events: Floats) -> Any:
         """Return the events of a chunk on the device, and queue their copy unless they are there."""
@@ -243,12 +247,12 @@ class _Device(DeviceThread):
         driver.memcpy_htod_async(at, events, lane.stream)
         return at
 
-    def _finish(self, lane: _Lane, change: Change) -> None:
+    def _finish(self, lane: _Lane, after: Posterior) -> None:
         """Wait for the lane's chunk, if it has one, and deliver its results."""
         if lane.chunk is None:
             return
         lane.stream.synchronize()
-        for result, own in zip(change, lane.change_here, strict=True):
+        for result, own in zip(after, lane.posterior_here, strict=True):
             part = result[lane.chunk * CHUNK : (lane.chunk + 1) * CHUNK]
             part[:] = own[: len(part)]
         lane.chunk = None

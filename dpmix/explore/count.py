@@ -154,16 +154,16 @@ def _surprises(judged: Judged, threshold: float, random: np.random.Generator) ->
     return random.gamma(0.5 + wanted, 1.0 / (0.5 + expected), DRAWS)
 
 
-def _scores(posterior: Posterior, rows: Ints | slice) -> Array:
+def _scores(posterior: Posterior, rows: Ints) -> Array:
     """Return how many posterior standard deviations the mean is above `HALF`, float64 [M]."""
-    sd = np.maximum(posterior.sd[rows], np.float32(1e-6))
+    sd = np.sqrt(np.maximum(posterior.variance[rows], np.float32(1e-12)))
     scores: Array = ((posterior.mean[rows] - np.float32(HALF)) / sd).astype(np.float64)
     return scores
 
 
 def _near(posterior: Posterior) -> Ints:
     """Return the events that may be wanted."""
-    near = np.flatnonzero(_scores(posterior, slice(None)) > -REMOTE)
+    near = np.flatnonzero(posterior.mean + np.float32(REMOTE) * posterior.sd > np.float32(HALF))
     return near if len(near) else np.array([int(posterior.mean.argmax())])
 
 

@@ -44,9 +44,14 @@ class Exploration:
 
 
 def explorer_of(
-    events: Events, judgements: Judgements, seed: int, engine: EngineConfig, backend: str
+    events: Events,
+    judgements: Judgements,
+    seed: int,
+    engine: EngineConfig,
+    backend: str,
+    known: Explorer | None = None,
 ) -> Explorer:
-    """Return the explorer of a run's events, given all judgements at once.
+    """Return the explorer of a run's events, given all judgements.
 
     Parameters
     ----------
@@ -57,24 +62,51 @@ def explorer_of(
         Threads and devices.
     backend : "cpu" or "cuda"
         What computes the posterior at all events. Devices are free again when this returns.
+    known : Explorer, optional
+        An earlier one of the same events. If the judgements only add screens to its own, it is continued, and
+        only these are computed. The result has the same bits.
 
     Raises
     ------
     DpmixError
-        A device cannot be used, or all have failed.
+        A device cannot be used, or all have failed. `known` is then of no more use.
     """
-    with _device(events, judgements, engine, backend) as device:
-        explorer = Explorer(events.values, seed, engine.threads, device)
-        explorer.judge(judgements.rows, judgements.values, judgements.checks)
-    return explorer
+    if known is None or not _continues(judgements, known):
+        known = Explorer(events.values, seed, engine.threads)
+    m = len(known.rows)
+    if m < len(judgements.rows):
+        one = judgements
+        with _device(events, engine, backend) as device:
+            known.judge(one.rows[m:], one.values[m:], one.checks[m:], one.screens[m:], device)
+    return known
+
+
+def _continues(judgements: Judgements, known: Explorer) -> bool:
+    """Return whether judgements only add screens to those of an explorer."""
+    m = len(known.rows)
+    same = all(
+        np.array_equal(own[:m], before)
+        for own, before in (
+            (judgements.rows, known.rows),
+            (judgements.values, known.values),
+            (judgements.checks, known.checks),
+            (judgements.screens, known.screens),
+        )
+    )
+    return same and judgements.screens[m - 1 : m].tolist() != judgements.screens[m : m + 1].tolist()
+
+
+def learn_ahead(explorer: Explorer, events: Events, engine: EngineConfig, backend: str) -> None:
+    """Let an explorer compute what the next screen needs anyway; parameters: see `explorer_of`."""
+    if explorer.is_to_learn():
+        with _device(events, engine, backend) as device:
+            explorer.learn_ahead(device)
 
 
 @contextmanager
-def _device(
-    events: Events, judgements: Judgements, engine: EngineConfig, backend: str
-) -> Iterator[Device | None]:
-    """Yield devices that hold the events; None for the CPU, and without judgements, which need no pass."""
-    if backend != "cuda" or not len(judgements.rows):
+def _device(events: Events, engine: EngineConfig, backend: str) -> Iterator[Device | None]:
+    """Yield devices that hold the events; None for the CPU."""
+    if backend != "cuda":
         yield None
         return
     from dpmix.engines.cuda_gaussian_process import CudaGaussianProcess  # imports PyCUDA, which is optional

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from functools import cache
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from dpmix.explore.count import Bools, Found, find, threshold_of
 from dpmix.explore.covariance import SHAPES, first_covariance
@@ -15,8 +16,11 @@ from dpmix.explore.posterior import Device, Posterior
 from dpmix.explore.screen import FURTHER, SIZE, next_screen
 from dpmix.model.mixture import Array, Floats, Ints
 
-GROWTH = 2.0
-"""The covariance is learned again when there are this many times as many judgements as the last time."""
+SOON = 100
+"""Judgements up to which the covariance is learned again at each screen; learning takes a moment."""
+
+GROWTH = 1.25
+"""Beyond, it is learned again when there are this many times as many judgements as the last time."""
 
 CHECKS = 5
 """Random events of a screen among those found."""
@@ -25,15 +29,17 @@ CHECKS = 5
 class Explorer:
     """Judge events, and get the next ones to judge.
 
+    Up to 100 judgements, the covariance is learned from all of them. Beyond, it is learned each time their
+    number has grown by a quarter, and is used from the next screen on: `learn_ahead` computes it while a
+    person judges, and a screen adds only its own judgements. Results depend on the events, the judgements
+    with their screens, and the seed. They have the same bits if screens are added one by one or together.
+
     Parameters
     ----------
     events : float32 [N, D], C-contiguous
         Standardised scale; not copied.
     seed : int
-        Results depend on the events, the judgements in their order, and the seed.
     threads : int, optional
-    device : Device, optional
-        Devices that compute the passes over the events. Default: the CPU.
 
     Attributes
     ----------
@@ -43,21 +49,29 @@ class Explorer:
         Judgements: 1 wanted, 0.5 in part, 0 unwanted.
     checks : bool [n]
         Judged events that were random ones of those found.
+    screens : int64 [n]
+        Number of the screen of each, ascending.
     posterior : Posterior
     """
 
-    def __init__(
-        self, events: Floats, seed: int = 0, threads: int | None = None, device: Device | None = None
-    ) -> None:
-        self._events, self._seed, self._threads, self._device = events, seed, threads, device
+    def __init__(self, events: Floats, seed: int = 0, threads: int | None = None) -> None:
+        self._events, self._seed, self._threads = events, seed, threads
         self._firsts = [first_covariance(events, seed, shape) for shape in SHAPES]
-        self._learned = 0
         self.rows: Ints = np.empty(0, np.int64)
         self.values: Array = np.empty(0)
         self.checks: Bools = np.empty(0, bool)
-        self.posterior = Posterior(events, self._firsts[0], threads, device=device)
+        self.screens: Ints = np.empty(0, np.int64)
+        self.posterior = Posterior(events, self._firsts[0], threads)
+        self._learned, self._ahead = 0, (0, self.posterior)  # judgements that the covariance was learned from
 
-    def judge(self, rows: Ints, values: Array, checks: Bools | None = None) -> None:
+    def judge(
+        self,
+        rows: Ints,
+        values: Array,
+        checks: Bools | None = None,
+        screens: Ints | None = None,
+        device: Device | None = None,
+    ) -> None:
         """Add judgements, float64 [m], of events, int64 [m].
 
         Parameters
@@ -65,27 +79,61 @@ class Explorer:
         rows, values : int64 [m], float64 [m]
         checks : bool [m], optional
             Events that `screen` returned as checks. Default: none.
+        screens : int64 [m], optional
+            Numbers of the screens of the events, ascending, above those before. Default: one screen.
+        device : Device, optional
+            Devices that compute the pass over the events. Default: the CPU.
 
         Raises
         ------
         ValueError
             An event is judged twice, or is not there.
         """
+        if screens is None:
+            screens = np.full(len(rows), 1 + self.screens.max(initial=0))
         self.rows = np.concatenate([self.rows, np.asarray(rows, np.int64)])
         self.values = np.concatenate([self.values, np.asarray(values, np.float64)])
         self.checks = np.concatenate([self.checks, np.zeros(len(rows), bool) if checks is None else checks])
+        self.screens = np.concatenate([self.screens, screens])
         if len(np.unique(self.rows)) != len(self.rows):
             raise ValueError("an event is judged twice")
         if len(self.rows) and not 0 <= self.rows.min() <= self.rows.max() < len(self._events):
             raise ValueError(f"events are numbered from 0 to {len(self._events) - 1}")
-        points = np.asarray(self._events[self.rows], np.float64)
+        learned = judgements_to_learn(self.values, self.screens)
+        if learned > self._learned:
+            self._learned, self.posterior = learned, self._learn(learned)
+        self._complete(self.posterior, device)
+
+    def is_to_learn(self) -> bool:
+        """Return whether the next screen needs a covariance that `learn_ahead` has not learned yet."""
+        return self._next_learned() > max(self._learned, self._ahead[0])
+
+    def learn_ahead(self, device: Device | None = None) -> None:
+        """Compute what the next screen needs anyway: the covariance, and the posterior by it."""
+        if self.is_to_learn():
+            learned = self._next_learned()
+            self._ahead = learned, self._learn(learned)
+            self._complete(self._ahead[1], device)
+
+    def _next_learned(self) -> int:
+        return judgements_to_learn(self.values, self.screens, ahead=True)
+
+    def _learn(self, n: int) -> Posterior:
+        """Return the posterior, perhaps without judgements yet, by the covariance learned from n of them."""
+        if n == self._ahead[0]:
+            return self._ahead[1]
+        points = np.asarray(self._events[self.rows[:n]], np.float64)
         with one_blas_thread():
-            if can_learn(self.values) and len(self.rows) >= GROWTH * self._learned:
-                covariance = learn(self._firsts, points, self.values)
-                self.posterior = Posterior(self._events, covariance, self._threads, device=self._device)
-                self._learned = len(self.rows)
-            known = len(self.posterior.judged.values)
-            self.posterior.add(points[known:], self.values[known:])
+            covariance = learn(self._firsts, points, self.values[:n])
+        return Posterior(self._events, covariance, self._threads)
+
+    def _complete(self, posterior: Posterior, device: Device | None) -> None:
+        """Add the judgements that the posterior does not have yet."""
+        known = len(posterior.judged.values)
+        ends = _ends(self.screens[known:])[:-1]
+        points = np.asarray(self._events[self.rows[known:]], np.float64)
+        with one_blas_thread():
+            posterior.add(points, self.values[known:], ends, device)
 
     def screen(
         self, size: int = SIZE, further: float = FURTHER, among: Ints | None = None, checks: int = CHECKS
@@ -136,11 +184,40 @@ class Explorer:
             return find(self.posterior, self._events, self.rows, self.checks, self._seed)
 
 
+def judgements_to_learn(values: Array, screens: Ints, ahead: bool = False) -> int:
+    """Return the number of judgements, the first ones, that the covariance is learned from; 0 for none.
+
+    Parameters
+    ----------
+    values : float64 [n]
+    screens : int64 [n]
+        Number of the screen of each, ascending.
+    ahead : bool
+        For the next screen, in place of the last one.
+    """
+    learned, ends = 0, _ends(screens)
+    for end in ends:
+        is_used = ahead or end < ends[-1] or learned == 0 or end <= SOON
+        if is_used and (end <= SOON or end >= GROWTH * learned) and can_learn(values[:end]):
+            learned = end
+    return learned
+
+
+def _ends(screens: Ints) -> list[int]:
+    """Return the number of judgements after each screen."""
+    return [*(np.flatnonzero(np.diff(screens)) + 1).tolist(), len(screens)]
+
+
 def one_blas_thread() -> AbstractContextManager[Any]:
     """Return a context in which BLAS uses one thread.
 
     Its matrices are small, so that several threads wait for each other more than they compute, the more so
     next to other work. The results also have the same bits for any number of cores.
     """
-    limited: AbstractContextManager[Any] = threadpool_limits(1, "blas")
+    limited: AbstractContextManager[Any] = _libraries().limit(limits=1, user_api="blas")
     return limited
+
+
+@cache
+def _libraries() -> ThreadpoolController:
+    return ThreadpoolController()  # to find them takes milliseconds

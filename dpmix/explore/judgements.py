@@ -10,19 +10,19 @@ from pathlib import Path
 import numpy as np
 
 from dpmix.errors import ConfigError
-from dpmix.explore.count import Bools
+from dpmix.explore.count import HALF, Bools
 from dpmix.inputs.events import Events
 from dpmix.inputs.samples import NAME, read_table
 from dpmix.model.mixture import Array, Ints
 
-EVENT, JUDGEMENT, CHECK = "event", "judgement", "check"
+EVENT, JUDGEMENT, CHECK, SCREEN = "event", "judgement", "check", "screen"
 VALUES = {"wanted": 1.0, "part": 0.5, "unwanted": 0.0}
 NEED = f"need a CSV file with the columns {EVENT} and {JUDGEMENT}"
 
 
 @dataclass(frozen=True)
 class Judgements:
-    """Judged events, in the order of the events.
+    """Judged events, in the order of their screens, and of the events within a screen.
 
     Attributes
     ----------
@@ -32,23 +32,38 @@ class Judgements:
         1 wanted, 0.5 in part, 0 unwanted.
     checks : bool [n]
         Events that were random ones of those found.
+    screens : int64 [n]
+        Number of the screen of each; 0 for events of none.
     """
 
     rows: Ints
     values: Array
     checks: Bools
+    screens: Ints
 
     def number(self, word: str) -> int:
         """Return the number of judgements by their word, one of `VALUES`."""
         return int((self.values == VALUES[word]).sum())
+
+    @property
+    def any_wanted(self) -> bool:
+        """True if an event is judged as wanted."""
+        return bool((self.values > HALF).any())
+
+    @property
+    def last_screen(self) -> int:
+        """Number of the last screen; 0 without one."""
+        return int(self.screens.max(initial=0))
 
 
 def read_judgements(files: Sequence[str | Path], events: Events) -> Judgements:
     """Read judgements of the events of a run.
 
     A row has an event by its row in its file, from 0, and its judgement: wanted, part or unwanted, or 1, 0.5
-    or 0. The column `sample` names its sample, and is required where the run has several. Rows without a
-    judgement are left out. An event may be in several files if its judgements agree.
+    or 0. The column `sample` names its sample, and is required where the run has several. The column `screen`
+    has the number of the screen that showed it; without it, or where it is empty, the event counts as known
+    before the first screen. Rows without a judgement are left out. An event may be in several files if its
+    judgements agree; then it belongs to the first of its screens. The order of rows and files is irrelevant.
 
     Parameters
     ----------
@@ -62,7 +77,7 @@ def read_judgements(files: Sequence[str | Path], events: Events) -> Judgements:
         A file cannot be read, an event is not in the run, or judgements disagree; one line per problem.
     """
     problems: list[str] = []
-    found: dict[int, tuple[float, bool]] = {}
+    found: dict[int, tuple[int, float, bool]] = {}
     places = _Places(events)
     for path in _paths(files):
         head, lines = read_table("--judged", path, JUDGEMENT, NEED)
@@ -73,23 +88,24 @@ def read_judgements(files: Sequence[str | Path], events: Events) -> Judgements:
             if not cells[JUDGEMENT]:
                 continue
             try:
-                row, value = places.row(cells), _value(cells[JUDGEMENT])
-                if found.get(row, (value,))[0] != value:
+                row, value, check = places.row(cells), _value(cells[JUDGEMENT]), cells.get(CHECK, "") == "yes"
+                screen = _screen(cells.get(SCREEN, ""))
+                first, known, checked = found.get(row, (screen, value, check))
+                if known != value:
                     raise ValueError(
                         f"event {cells[EVENT]} has another judgement elsewhere; keep one of them"
                     )
-                found[row] = value, cells.get(CHECK, "") == "yes"
+                found[row] = min(screen, first), value, check or checked
             except ValueError as error:
                 problems.append(f"--judged: {path}: row {number}: {error}")
     if problems:
         raise ConfigError(
             problems[:10] + [f"--judged: {len(problems) - 10} more problems"][: len(problems) > 10]
         )
-    rows = sorted(found)
+    rows = sorted(found, key=lambda row: (found[row][0], row))
+    screens, values, checks = zip(*map(found.get, rows), strict=True) if rows else ((), (), ())
     return Judgements(
-        np.array(rows, np.int64),
-        np.array([found[row][0] for row in rows]),
-        np.array([found[row][1] for row in rows], bool),
+        np.array(rows, np.int64), np.array(values), np.array(checks, bool), np.array(screens, np.int64)
     )
 
 
@@ -135,6 +151,12 @@ def _value(text: str) -> float:
     if value not in VALUES.values():
         raise ValueError(f"need {', '.join(VALUES)} (or 1, 0.5, 0) as judgement, got {text!r}")
     return value
+
+
+def _screen(text: str) -> int:
+    if not text.isdecimal() and text:
+        raise ValueError(f"need the number of a screen, or nothing, in the column {SCREEN}, got {text!r}")
+    return int(text or 0)
 
 
 def _paths(files: Sequence[str | Path]) -> list[Path]:

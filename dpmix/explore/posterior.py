@@ -2,17 +2,19 @@
 
 Gaussian process regression (Rasmussen and Williams 2006, algorithm 2.1). The mean and the variance of all
 events are kept. Further judgements add rows to the inverse Cholesky factor, and only the terms of these rows
-are computed. This is exact, and much cheaper than all rows again.
+are computed. This is exact, and much cheaper than all rows again. Whether judgements of several screens are
+added screen by screen or together makes no difference, not even of a bit.
 
 N events, D channels, n judgements.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
-from scipy.linalg import solve_triangular
+from scipy.linalg.lapack import dtrtri
 
 from dpmix.engines.cpu import instruction_sets
 from dpmix.explore.covariance import Covariance
@@ -46,11 +48,21 @@ class Judged:
     """
 
     def __init__(self, covariance: Covariance, points: Array, values: Array) -> None:
-        self.covariance, self.points, self.values = covariance, points, values
-        n = len(values)
-        root = np.linalg.cholesky(covariance.between(points, points) + covariance.noise * np.eye(n))
-        self.inverse: Array = solve_triangular(root, np.eye(n), lower=True)
-        self.targets: Array = self.inverse @ values
+        self.covariance, self.points, self.values = covariance, points[:0], values[:0]
+        self.inverse: Array = np.empty((0, 0))
+        self.targets: Array = np.empty(0)
+        self.add(points, values)
+
+    def add(self, points: Array, values: Array) -> None:
+        """Add judgements, float64 [m], of points, float64 [m, D]: rows of the inverse, and targets."""
+        before, m = self.inverse, len(values)
+        across = self.whitened(points)
+        left = self.covariance.between(points, points) + self.covariance.noise * np.eye(m) - across.T @ across
+        own = dtrtri(np.linalg.cholesky(left), lower=1)[0] if m else left
+        self.inverse = np.block([[before, np.zeros((len(before), m))], [-own @ (across.T @ before), own]])
+        self.targets = np.concatenate([self.targets, own @ (values - across.T @ self.targets)])
+        self.points = np.concatenate([self.points, points])
+        self.values = np.concatenate([self.values, values])
 
     def whitened(self, events: Array) -> Array:
         """Return the covariances of events, float64 [M, D], with the judgements, whitened: float64 [n, M]."""
@@ -77,10 +89,17 @@ class Judged:
 class Device(Protocol):
     """Devices that hold the events (`dpmix.engines.cuda_gaussian_process`)."""
 
-    def change(
-        self, points: Floats, scales: Floats, laplacian: bool, rows: Floats, targets: Floats
-    ) -> tuple[Floats, Floats]:
-        """Return what `_cpu.update_posterior` adds to the mean and takes from the variance, float32 [N]."""
+    def update(
+        self,
+        points: Floats,
+        scales: Floats,
+        laplacian: bool,
+        rows: Floats,
+        targets: Floats,
+        mean: Floats,
+        variance: Floats,
+    ) -> None:
+        """Do the same as `_cpu.update_posterior`."""
         ...
 
 
@@ -96,9 +115,6 @@ class Posterior:
         Default: the number of cores that the process may use. Results are bit-identical for any number.
     isa : str, optional
         Instruction set of the native code; default: the best one.
-    device : Device, optional
-        Devices that hold the same events, and compute the passes over them. Default: the CPU. The results
-        have the same bits, except on processors without a fused multiply-add.
 
     Attributes
     ----------
@@ -113,35 +129,46 @@ class Posterior:
         covariance: Covariance,
         threads: int | None = None,
         isa: str | None = None,
-        device: Device | None = None,
     ) -> None:
-        self._events, self._covariance, self._device = events, covariance, device
+        self._events = events
         self._threads = threads or usable_cores()
         self._isa = isa or instruction_sets()[0]
         self.mean: Floats = np.zeros(len(events), np.float32)
         self.variance: Floats = np.full(len(events), covariance.variance, np.float32)
         self.judged = Judged(covariance, np.empty((0, events.shape[1])), np.empty(0))
 
-    def add(self, points: Array, values: Array) -> None:
-        """Add judgements, float64 [m], of points, float64 [m, D]."""
-        before = len(self.judged.values)
-        points = np.concatenate([self.judged.points, points])
-        self.judged = Judged(self._covariance, points, np.concatenate([self.judged.values, values]))
-        if len(points) == before:
+    def add(
+        self, points: Array, values: Array, ends: Sequence[int] = (), device: Device | None = None
+    ) -> None:
+        """Add judgements, float64 [m], of points, float64 [m, D].
+
+        Parameters
+        ----------
+        points, values : float64 [m, D], float64 [m]
+        ends : sequence of int
+            Where screens before the last one end, ascending, from 1 to m - 1. Results have the same bits if
+            each screen is added by itself.
+        device : Device, optional
+            Devices that hold the same events, and compute the pass over them. Default: the CPU. The results
+            have the same bits, except on processors without a fused multiply-add.
+        """
+        if not len(values):
             return
+        judged, before = self.judged, len(self.judged.values)
+        for part, own in zip(np.split(points, ends), np.split(values, ends), strict=True):
+            judged.add(part, own)
+        covariance = judged.covariance
         added = (
-            np.ascontiguousarray(points, np.float32),
-            self._covariance.scales.astype(np.float32),
-            self._covariance.shape == "laplacian",
-            np.ascontiguousarray(self._covariance.variance * self.judged.inverse[before:], np.float32),
-            self.judged.targets[before:].astype(np.float32),
+            np.ascontiguousarray(judged.points, np.float32),
+            covariance.scales.astype(np.float32),
+            covariance.shape == "laplacian",
+            np.ascontiguousarray(covariance.variance * judged.inverse[before:], np.float32),
+            judged.targets[before:].astype(np.float32),
         )
-        if self._device is None:
+        if device is None:
             _cpu.update_posterior(self._events, *added, self._isa, self._threads, self.mean, self.variance)
-            return
-        rise, fall = self._device.change(*added)
-        self.mean += rise
-        self.variance -= fall
+        else:
+            device.update(*added, self.mean, self.variance)
 
     @property
     def sd(self) -> Floats:

@@ -15,7 +15,15 @@ from dpmix.errors import ConfigError, DataError
 from dpmix.explore.count import Bools, Found
 from dpmix.explore.exploration import explorer_of
 from dpmix.explore.explorer import Explorer
-from dpmix.explore.judgements import CHECK, EVENT, JUDGEMENT, VALUES, Judgements, read_judgements
+from dpmix.explore.judgements import (
+    CHECK,
+    EVENT,
+    JUDGEMENT,
+    SCREEN,
+    VALUES,
+    Judgements,
+    read_judgements,
+)
 from dpmix.explore.screen import FURTHER, SIZE
 from dpmix.inputs.events import Events
 from dpmix.inputs.samples import NAME
@@ -121,7 +129,8 @@ def explore(
     noise = float(np.sqrt(explorer.posterior.judged.covariance.noise))
     step = Step(path, judgements, found, noise, len(task.events.values))
     progress = _progress(folder / PROGRESS, step)
-    write_text(path, csv_text(_screen_rows(task, populations, explorer, rows, checks)))
+    number = judgements.last_screen + 1
+    write_text(path, csv_text(_screen_rows(task, populations, explorer, rows, checks, number)))
     write_text(folder / PROGRESS, progress)
     return step
 
@@ -159,18 +168,18 @@ def _among(within: Sequence[str], events: Events) -> Ints | None:
 
 
 def _screen_rows(
-    task: Task, populations: Populations, explorer: Explorer, rows: Ints, checks: Bools
+    task: Task, populations: Populations, explorer: Explorer, rows: Ints, checks: Bools, number: int
 ) -> Iterator[Sequence[object]]:
     """Yield the rows of a screen: the event, room for a judgement, and its profile."""
     events, posterior = task.events, explorer.posterior
     names, own, everywhere, inside = _profiles(task, populations, rows)
     percentiles = (f"{channel}{of}" for channel in events.channels for of in (" %", " % in population"))
-    yield [NAME, EVENT, JUDGEMENT, CHECK, "mean", "sd", "population", "phenotype", *percentiles]
+    yield [NAME, EVENT, JUDGEMENT, CHECK, SCREEN, "mean", "sd", "population", "phenotype", *percentiles]
     samples = np.searchsorted(events.sample_starts, rows, side="right") - 1
     for k, row in enumerate(rows.tolist()):
         yield [
             *(events.samples[samples[k]], int(events.rows_in_file(samples[k], row, row + 1)[0]), ""),
-            "yes" if checks[k] else "",
+            *("yes" if checks[k] else "", number),
             *(f"{posterior.mean[row]:.3f}", f"{posterior.sd[row]:.3f}", own[k] + 1, names[own[k]]),
             *(
                 "" if np.isnan(value) else f"{value:.1f}"

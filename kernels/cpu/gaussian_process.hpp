@@ -4,18 +4,21 @@
 // and the points, v = L^-1 k. The mean is v' L^-1 y, and the variance the prior one less v'v. Judging further
 // points adds rows to L^-1 and leaves the others as they are, so only those rows are computed for each event.
 //
-// Correlations of 64 points and a tile of 2 W events stay in the cache of a core. Sums run in the order of the
-// points and of the rows, separately in each lane, so the result of an event depends on the event alone.
+// Correlations of 64 points and a tile of events stay in the cache of a core. Sums run in the order of the points
+// and of the rows, separately in each lane, and continue from the mean and variance before. So the result of an event
+// depends on the event alone, and has the same bits for any division of the rows among calls.
 #pragma once
+
+#include <cstring>
 
 #include "simd.hpp"
 
 namespace dpmix {
 namespace {
 
-constexpr int V = 2;          // vectors of a tile
-constexpr int SPAN = V * W;   // its events
-constexpr int GP_BATCH = 64;  // points whose correlations are held
+constexpr int V = W == 16 ? 4 : 2;  // vectors of a tile: with GP_BLOCK rows, sums that fit into the registers
+constexpr int SPAN = V * W;         // its events
+constexpr int GP_BATCH = 64;        // points whose correlations are held
 
 // Writes the correlations of GP_BLOCK points, [GP_BLOCK][V].
 template <bool LAPLACIAN>
@@ -103,18 +106,18 @@ void update_posterior(const GaussianProcess& process, const float* events, int n
         load_span(process, events, from, n_events, x);
         if (process.laplacian) whiten_span<true>(process, (const Floats*)x, v);
         else whiten_span<false>(process, (const Floats*)x, v);
-        Floats rise[V] = {}, fall[V] = {};
+        const int count = n_events - from < SPAN ? n_events - from : SPAN;
+        Floats means[V] = {}, variances[V] = {};
+        std::memcpy(means, mean + from, static_cast<std::size_t>(count) * sizeof(float));
+        std::memcpy(variances, variance + from, static_cast<std::size_t>(count) * sizeof(float));
         for (int r = 0; r < process.n_rows; r++) {
             for (int u = 0; u < V; u++) {
-                rise[u] = fma(splat(process.targets[r]), v[r * V + u], rise[u]);
-                fall[u] = fma(v[r * V + u], v[r * V + u], fall[u]);
+                means[u] = fma(splat(process.targets[r]), v[r * V + u], means[u]);
+                variances[u] = fma(-v[r * V + u], v[r * V + u], variances[u]);
             }
         }
-        const int count = n_events - from < SPAN ? n_events - from : SPAN;
-        for (int l = 0; l < count; l++) {
-            mean[from + l] += rise[l / W][l % W];
-            variance[from + l] -= fall[l / W][l % W];
-        }
+        std::memcpy(mean + from, means, static_cast<std::size_t>(count) * sizeof(float));
+        std::memcpy(variance + from, variances, static_cast<std::size_t>(count) * sizeof(float));
     }
 }
 

@@ -208,7 +208,7 @@ def test_rare_cells_are_judged_by_keyboard_and_mouse(page: Page, browser: Browse
     page.until(lambda: len(page.driver.find_elements(By.CSS_SELECTOR, ".card")) == 12)
     assert len(page.driver.find_elements(By.CSS_SELECTOR, ".card[data-judged=unwanted]")) == 9
     assert not path.exists()
-    assert not page.driver.find_elements(By.CSS_SELECTOR, "#explored-row")
+    page.until(lambda: not page.driver.find_elements(By.CSS_SELECTOR, "#explored-row"))
     assert page.find("#failed").text == ""
     assert [c for c in browser.complaints() if " " in c or not c.startswith("http://127.0.0.1:")] == []
 

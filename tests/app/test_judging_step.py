@@ -73,7 +73,7 @@ def judge_screens(workspace: Workspace, opened: dict[str, Any], screens: int) ->
 
 def test_a_screen_has_profiles_of_its_events(workspace: Workspace, opened: dict[str, Any]) -> None:
     shown = workspace.candidates(RUN)
-    assert (shown["judged"], shown["found"], shown["commands"]) == (0, 0, [])
+    assert (shown["judged"], shown["commands"], workspace.judged(RUN)["found"]) == (0, [], 0)
     events, ranges = shown["screen"]["events"], shown["screen"]["ranges"]
     assert len(events) == 20
     values = np.frombuffer(workspace.values(RUN), "<f4").reshape(len(opened["channels"]), -1)
@@ -105,6 +105,7 @@ def test_the_commands_give_the_same(workspace: Workspace, opened: dict[str, Any]
     assert checks == shown["screen"]["checks"] != []
     assert shown["judged"] == len(step.judgements.rows) == 60
     assert step.found is not None
+    shown |= workspace.judged(RUN)
     assert shown["found"] == step.found.n_found
     assert f"such events: probably {step.found.number:,.0f} of 2,500" in shown["lines"][-1]
 
@@ -127,6 +128,40 @@ def test_judgements_are_in_their_file_only(workspace: Workspace, opened: dict[st
     assert farther["screen"]["events"] != shown["screen"]["events"]
     assert farther["revision"] == shown["revision"]
     assert workspace.files() == [row for row in workspace.files() if "judged" not in row["name"]]
+
+
+def test_a_screen_does_not_wait_for_learning_or_counting(
+    workspace: Workspace, opened: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After 100 judgements; and the commands still give the same."""
+    shown = judge_screens(workspace, opened, 7)
+    workspace.judged(RUN)  # the page asks while a person judges
+    path, marker = judged_path(workspace.folder / RUN), opened["channels"].index("CD19")
+    given = words(shown, marker, float(np.quantile(cd19(workspace, opened), 0.95)))
+    with monkeypatch.context() as without:
+        without.setattr("dpmix.explore.explorer.learn", None)
+        without.setattr("dpmix.explore.explorer.find", None)
+        shown = workspace.judge(RUN, shown["revision"], given, shown["screen"]["checks"])
+    assert shown["judged"] == 160
+    step = explore(workspace.folder / RUN, tmp_path, judged=[path])
+    with step.path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["event"]) for row in rows] == [one["event"] for one in shown["screen"]["events"]]
+    assert {row["screen"] for row in rows} == {"9"}
+    assert step.found is not None
+    assert workspace.judged(RUN)["found"] == step.found.n_found
+
+
+def test_a_file_that_changes_in_earlier_screens_is_computed_again(
+    workspace: Workspace, opened: dict[str, Any]
+) -> None:
+    judge_screens(workspace, opened, 2)
+    path = judged_path(workspace.folder / RUN)
+    head, first, *rest = path.read_text().splitlines()
+    sample, event, _, check, _ = first.split(",")
+    for judgement, screen in (("part", "1"), ("part", "2"), ("wanted", "2")):
+        path.write_text("\n".join([head, ",".join([sample, event, judgement, check, screen]), *rest]))
+        assert workspace.candidates(RUN) == Workspace(workspace.folder).candidates(RUN)
 
 
 def test_undo_gives_the_last_screen_back(workspace: Workspace, opened: dict[str, Any]) -> None:
@@ -194,7 +229,8 @@ def test_the_cells_found_are_a_population(
     """With the number, share and interval that `dpmix gate --judged` writes; the export has them too."""
     assert opened["judged"] is False
     assert workspace.judged(RUN)["population"] is None
-    shown = judge_screens(workspace, opened, 3)
+    judge_screens(workspace, opened, 3)
+    shown = workspace.judged(RUN)
     row, many = shown["population"], len(opened["view"]["populations"])
     assert (row["number"], row["name"], row["events"]) == (many + 1, "explored cells", shown["found"])
     assert row["colour"] not in {own["colour"] for own in opened["view"]["populations"]}
@@ -250,10 +286,10 @@ def test_decisions_do_not_wait_for_judgements(
     """While all events are computed, a decision is made."""
     computing, decided = Event(), Event()
 
-    def slow(live: Live, path: Path) -> Judging:
+    def slow(live: Live, path: Path, known: Judging | None) -> Judging:
         computing.set()
         assert decided.wait(60.0)
-        return open_judging(live, path)
+        return open_judging(live, path, known)
 
     judged_path(workspace.folder / RUN).write_text("event,judgement\n5,1\n801,0\n")
     monkeypatch.setattr(judging, "open_judging", slow)

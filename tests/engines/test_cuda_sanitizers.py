@@ -431,7 +431,7 @@ OUT_OF_BOUNDS = [
     ("accumulate", "accumulate.cu", "i < N_MOMENTS; i += MOMENT", "i < N_MOMENTS + 9; i += MOMENT"),
     ("sample_indicators", "sample_indicators.cu", "i >= n_events", "i > n_events"),
     ("sum_chunks", "sum_chunks.cu", "at >= n_rows", "at > n_rows"),
-    ("gaussian_process", "gaussian_process.cu", "n_events - 1) * N", "n_events) * N"),
+    ("gaussian_process", "gaussian_process.cu", "n_events - 1);", "n_events);"),
     ("gaussian_process", "gaussian_process.cu", "if (i < n_events) {", "if (i <= n_events) {"),
     ("gaussian_process", "gaussian_process.cu", "q < count * PACKED_QUADS", "q <= POINTS * PACKED_QUADS"),
     ("gaussian_process", "gaussian_process.cu", "targets + top + r", "targets + top + r + 1"),

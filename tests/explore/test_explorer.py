@@ -7,7 +7,7 @@ import pytest
 
 from dpmix.explore.count import draw_signals
 from dpmix.explore.covariance import SHAPES, Covariance, Shape
-from dpmix.explore.explorer import CHECKS, Explorer
+from dpmix.explore.explorer import CHECKS, Explorer, judgements_to_learn
 from dpmix.explore.posterior import Judged
 from dpmix.explore.screen import SIZE
 from dpmix.model.mixture import Array, Floats
@@ -73,6 +73,62 @@ def test_without_a_wanted_event_nothing_is_found(sample: tuple[Floats, Array]) -
     assert not checks.any()
     explorer.judge(rows, np.zeros(SIZE))
     assert explorer.found() is None
+
+
+def test_screens_one_by_one_or_together_give_the_same_bits(sample: tuple[Floats, Array]) -> None:
+    """With and without learning ahead, also where the covariance changes."""
+    events, wanted = sample
+    random = np.random.default_rng(3)
+    rare, others = np.flatnonzero(wanted), random.permutation(np.flatnonzero(~wanted))
+    screens = [np.concatenate([rare[3 * k :][:3], others[17 * k :][:17]]) for k in range(12)]
+    waiting, ahead, together = (Explorer(events, 1, 1) for _ in range(3))
+    for number, rows in enumerate(screens):
+        waiting.judge(rows, wanted[rows].astype(float))
+        ahead.judge(rows, wanted[rows].astype(float))
+        ahead.learn_ahead()
+        assert not ahead.is_to_learn()
+        if number in (3, 6, len(screens) - 1):
+            known = len(together.rows)
+            more = np.concatenate(screens)[known : len(waiting.rows)]
+            numbers = np.arange(known, known + len(more)) // SIZE
+            together.judge(more, wanted[more].astype(float), screens=numbers)
+            for other in (waiting, ahead):
+                np.testing.assert_array_equal(other.posterior.mean, together.posterior.mean)
+                np.testing.assert_array_equal(other.posterior.variance, together.posterior.variance)
+                assert other.found() == together.found()
+                assert other.screen()[0].tolist() == together.screen()[0].tolist()
+
+
+def test_a_screen_after_learning_ahead_learns_nothing(
+    sample: tuple[Floats, Array], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And computes only its own rows."""
+    explorer = explored(*sample, 7)
+    explorer.learn_ahead()
+    passes = list[int]()
+    monkeypatch.setattr("dpmix.explore.explorer.learn", None)
+    monkeypatch.setattr(
+        "dpmix.explore.posterior._cpu.update_posterior", lambda *given: passes.append(len(given[4]))
+    )
+    before = explorer.posterior
+    rows, checks = explorer.screen()
+    explorer.judge(rows, sample[1][rows].astype(float), checks)
+    assert passes == [SIZE]
+    assert explorer.posterior is not before  # the one that was computed ahead
+
+
+def test_a_covariance_is_learned_from_all_but_the_last_screen_when_there_are_a_quarter_more() -> None:
+    """At once up to 100 judgements, and the first time."""
+    values, screens = np.resize([1.0, 0.0], 400), np.arange(400) // SIZE
+    learned = [judgements_to_learn(values[:n], screens[:n]) for n in range(20, 401, 20)]
+    assert learned[:5] == [20, 40, 60, 80, 100]
+    assert learned[5:] == [100, 100, 140, 140, 180, 180, 180, 240, 240, 240, 300, 300, 300, 300, 380]
+    ahead = [judgements_to_learn(values[:n], screens[:n], ahead=True) for n in (120, 140, 380)]
+    assert ahead == [100, 140, 380]
+    assert judgements_to_learn(values, np.zeros(400, int)) == 400
+    late = (np.arange(400) == 390).astype(float)
+    assert judgements_to_learn(late, screens) == 400
+    assert judgements_to_learn(late[:380], screens[:380]) == 0
 
 
 def test_an_event_is_judged_once(sample: tuple[Floats, Array]) -> None:

@@ -52,6 +52,19 @@ def test_judgements_that_are_added_later_give_the_same(shape: Shape) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("isa", instruction_sets())
+def test_screens_that_are_added_together_give_the_same_bits(shape: Shape, isa: str) -> None:
+    events, covariance, values = problem(700, 7, 90, shape)
+    points = events[:90].astype(np.float64)
+    together, one_by_one = Posterior(events, covariance, 1, isa), Posterior(events, covariance, 2, isa)
+    together.add(points, values, ends=[1, 24, 30, 70])
+    for start, stop in ((0, 1), (1, 24), (24, 30), (30, 70), (70, 90)):
+        one_by_one.add(points[start:stop], values[start:stop])
+    np.testing.assert_array_equal(one_by_one.mean, together.mean)
+    np.testing.assert_array_equal(one_by_one.variance, together.variance)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
 def test_threads_and_instruction_sets_give_the_same_bits(shape: Shape) -> None:
     """Except x86-64-v2, which has no fused multiply-add."""
     events, covariance, values = problem(9_000, 5, 70, shape)

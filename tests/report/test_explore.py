@@ -106,17 +106,27 @@ def test_a_screen_describes_its_events(folder: Path, tmp_path: Path) -> None:
 
 
 def test_the_same_judgements_give_the_same_screen(folder: Path, tmp_path: Path) -> None:
-    """In any order, and in one file or two."""
-    dpmix("explore", folder / "run.h5", "--output", tmp_path / "first")
-    rows = judge(tmp_path / "first" / "screen-01.csv", folder)
+    """In any order, and in other files, with the numbers of their screens."""
+    first, rows = tmp_path / "first", list[dict[str, str]]()
+    dpmix("explore", folder / "run.h5", "--output", first)
+    for number in (1, 2):
+        rows += judge(first / f"screen-0{number}.csv", folder)
+        dpmix("explore", folder / "run.h5", "--output", first, "--judged", first / "screen-*.csv")
+    assert [row["screen"] for row in rows] == ["1"] * SIZE + ["2"] * SIZE
+    names = ("sample", "event", "screen", "judgement")
     for name, some in (("one.csv", rows[::-2]), ("two.csv", rows[-2::-2])):
-        lines = [f"{row['sample']};{row['event']};{int(row['judgement'] == 'wanted')}" for row in some]
-        (tmp_path / name).write_text("\n".join(["sample;event;judgement", *lines]))
-    files = [tmp_path / "two.csv", tmp_path / "one.csv"]
-    for output, judged in (("x", [tmp_path / "first" / "screen-01.csv"]), ("y", files)):
-        options = [part for file in judged for part in ("--judged", file)]
-        dpmix("explore", folder / "run.h5", "--output", tmp_path / output, *options)
-    assert (tmp_path / "x/screen-01.csv").read_text() == (tmp_path / "y/screen-01.csv").read_text()
+        lines = [";".join(row[key] for key in names) for row in some]
+        (tmp_path / name).write_text("\n".join([";".join(names), *lines, f"{lines[-1].split(';')[0]};7;;"]))
+    files = "--judged", tmp_path / "two.csv", "--judged", tmp_path / "one.csv"
+    dpmix("explore", folder / "run.h5", "--output", tmp_path / "again", *files)
+    assert (tmp_path / "again/screen-01.csv").read_text() == (first / "screen-03.csv").read_text()
+
+
+def test_a_number_of_a_screen_is_a_number(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "judged.csv").write_text("sample,event,judgement,screen\na.csv,1,1,first\n")
+    options = "--output", tmp_path, "--judged", tmp_path / "judged.csv"
+    printed = dpmix("explore", folder / "run.h5", *options, code=2).output
+    assert "need the number of a screen, or nothing, in the column screen, got 'first'" in printed
 
 
 def test_cuda_gives_the_results_of_the_cpu(
@@ -127,8 +137,8 @@ def test_cuda_gives_the_results_of_the_cpu(
     from dpmix.engines.cuda_gaussian_process import CudaGaussianProcess
 
     used = []
-    plain = CudaGaussianProcess.change
-    monkeypatch.setattr(CudaGaussianProcess, "change", lambda *a: used.append(1) or plain(*a))
+    plain = CudaGaussianProcess.update
+    monkeypatch.setattr(CudaGaussianProcess, "update", lambda *a: used.append(1) or plain(*a))
     dpmix("explore", folder / "run.h5", "--output", tmp_path, "--within", "CD34 > 2")
     judge(tmp_path / "screen-01.csv", folder)
     judged = "--judged", tmp_path / "screen-01.csv"
