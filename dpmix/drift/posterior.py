@@ -80,7 +80,7 @@ def posterior(points: Points, fit: Fit, times: Array, slope_sd: float = 0.0) -> 
     )
     given = np.column_stack([points.values, columns])
     _, white = whiten(points.times, own.nugget + points.errors**2, own, given)
-    trend_cov: Array = np.linalg.inv(white[:, 1:].T @ white[:, 1:] + np.diag([0.0, 1.0]))
+    trend_cov = np.asarray(np.linalg.inv(white[:, 1:].T @ white[:, 1:] + np.diag([0.0, 1.0])), np.float64)
     trend = trend_cov @ (white[:, 1:].T @ white[:, 0])
     means, variances = _smooth_at(points, fit, times, given)
     rest = there - means[:, 1:]
