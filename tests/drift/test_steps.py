@@ -200,6 +200,16 @@ def test_steps_are_kept_and_bends_are_not(n_blocks: int) -> None:
     assert bends > 40
 
 
+def test_a_wave_of_a_hundred_periods_leaves_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    random, x, errors = np.random.default_rng(4), np.linspace(0.0, 100.0, 5_000), np.full(5_000, 0.1)
+    values = 0.3 * np.sin(2.0 * np.pi * x) + 0.1 * random.standard_normal(5_000)
+    candidates = change_points(values, 0.1)
+    assert len(candidates) > 100
+    assert len(keep_steps(x, values, errors, candidates)) <= 5
+    monkeypatch.setattr(steps, "RANGES", steps.RANGES[2:])
+    assert len(keep_steps(x, values, errors, candidates)) > 30
+
+
 def test_a_single_block_is_no_step() -> None:
     values = 0.1 * np.random.default_rng(6).standard_normal(60)
     values[[20, 40, 41, 42]] += 2.0
