@@ -5,8 +5,8 @@
 Takes about five minutes of one core. Two parts:
 
 - *fits*: blocks of 100 events, with standard errors of 0.125 spreads and a known signal. Fits of the
-  covariance by Vecchia's likelihood with 30 neighbours, of 1,024 averages of blocks and of the blocks, and
-  the best one of all resolutions, which dpmix takes. Of each: how far its density of all blocks, which is exact,
+  covariance by Vecchia's likelihood with 30 neighbours: of 1,024 averages of blocks, of the blocks, and the
+  best one of all resolutions, which dpmix takes. Of each: how far its density of all blocks, which is exact,
   is below the maximum, which a simplex search finds from the best fit; the root mean square error of the
   posterior mean, compared with that at the maximum; how often the signal is in the 90% interval.
 - *times*: of one density, one posterior with the covariance of two times, and one search for change points,
