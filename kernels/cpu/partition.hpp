@@ -7,8 +7,8 @@
 namespace dpmix {
 
 // Writes to `last` [n + 1] where the last line of the best partition of the first values begins, for each number of
-// values. The cost of a line is its residual sum of squares plus the penalty. A line has at least `shortest` values
-// (where n has so many), and is one over the numbers of the values.
+// values. The cost of a line is its residual sum of squares plus the penalty. A line has at least `shortest` values, 2
+// or more (where n has so many), and is one over the numbers of the values.
 //
 // It is the minimum over all partitions, by the recursion of optimal partitioning (Jackson et al. 2005, IEEE Signal
 // Process. Lett. 12:105):
@@ -19,7 +19,8 @@ namespace dpmix {
 // Eckley 2012, J. Am. Stat. Assoc. 107:1590) prunes single starts by this, and none of a series without changes. Here
 // it bounds all starts of a group before `end` at once, by the smallest F(start) + RSS(start, end) of the group. Groups
 // have 16, 32, 64, ... starts. One whose bound is above the best start so far is skipped with all of its starts.
-// So the time is about n log n, whether there are changes or not; its upper limit is n^2.
+// So the time of straight lines is about n log n, whether there are changes or not. A curve has very many partitions
+// that are nearly the best, and takes more; the upper limit is n^2.
 void best_lines(const double* values, std::size_t n, double penalty, std::size_t shortest,
                 std::int64_t* last);
 
