@@ -33,7 +33,7 @@ help:
 	@echo "make bench      the tables of docs/benchmarks, half an hour on two cores; QUICK=1: a check of the scripts"
 	@echo "make guard      some times of this machine and version next to the committed ones, in a minute"
 	@echo "make bench-cpu  speed of the CPU engine, next to sgemm and scikit-learn (12 minutes)"
-	@echo "make bench-drift  speed of the Gaussian processes of dpmix drift, next to NumPy and Numba (5 minutes)"
+	@echo "make bench-drift  speed of the Gaussian processes of dpmix drift, next to NumPy and Numba; of recordings (15 minutes)"
 	@echo "make bench-gpu  tests, limits, kernels, sweeps of the CUDA engine on this machine's GPU (at most 45 minutes)"
 	@echo "make gpu-kit    a folder that does this on a GPU machine without a network; KIT_PYTHON: a Python 3.12"
 	@echo "make gpu-rehearsal  gpu-kit, and its run on an emulated GPU"
@@ -147,6 +147,8 @@ bench-cpu: $(VENV)/installed
 bench-drift: $(VENV)/peers
 	$(BIN)/python benchmarks/drift_speed.py $(if $(QUICK),--quick)
 	$(BIN)/python benchmarks/drift_local_speed.py $(if $(QUICK),--quick)
+	$(BIN)/python benchmarks/drift_blocks.py $(if $(QUICK),--quick)
+	$(BIN)/python benchmarks/drift_recording.py $(if $(QUICK),--quick)
 	$(COG) $(PAGES)
 
 bench-gpu: $(VENV)/pycuda

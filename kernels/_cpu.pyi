@@ -349,6 +349,37 @@ def vecchia(
     Rows 4 to 6: the information in columns 0 to 2.
     """
 
+def whiten(
+    times: npt.NDArray[np.float64],  # [n], ascending
+    noise: npt.NDArray[np.float64],  # [n]: variances
+    correlation: int,
+    variance: float,
+    range: float,
+    columns: npt.NDArray[np.float64],  # [C, n]
+    out: npt.NDArray[np.float64],  # [C, n], written
+) -> float:
+    """Write whitened columns, and return the log determinant; see `dpmix.drift.markov`."""
+
+def smooth(
+    times: npt.NDArray[np.float64],  # [n], ascending
+    noise: npt.NDArray[np.float64],  # [n]: variances, infinity for no value
+    correlation: int,
+    variance: float,
+    range: float,
+    columns: npt.NDArray[np.float64],  # [C, n]
+    means: npt.NDArray[np.float64],  # [C, n], written
+    variances: npt.NDArray[np.float64],  # [n], written
+) -> None:
+    """Write posterior means and variances of a signal; see `dpmix.drift.markov`."""
+
+def best_lines(
+    values: npt.NDArray[np.float64],  # [n]
+    penalty: float,
+    shortest: int,
+    last: npt.NDArray[np.int64],  # [n + 1], written
+) -> None:
+    """Write where the last line of the best partition of the first values begins; see `dpmix.drift.steps`."""
+
 def predict_locally(
     times: npt.NDArray[np.float64],  # [n], ascending
     values: npt.NDArray[np.float64],  # [n], without mean and trend

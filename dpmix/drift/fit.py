@@ -1,21 +1,30 @@
-"""Fit the covariance of a signal by Fisher scoring, to the maximum of likelihood times prior."""
+"""Fit the covariance of a signal by Fisher scoring, to the maximum of likelihood times prior.
+
+Many noisy blocks are also fitted as averages, because the 30 neighbours of Vecchia's likelihood then say more
+about a slow signal.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from dpmix.drift.averages import average, group_sizes, group_starts
 from dpmix.drift.covariance import Correlation, Covariance
 from dpmix.drift.device import Device
-from dpmix.drift.likelihood import Likelihood, Points, likelihood
+from dpmix.drift.likelihood import Likelihood, Points, likelihood, make_points
+from dpmix.drift.markov import MARKOV, whiten
 from dpmix.model.mixture import Array
 
 MAX_STEPS = 100
 MAX_HALVINGS = 12
 TOLERANCE = 1e-4
 """Nats: a fit ends when the next step promises less than this, a hundredth of a standard error."""
+
+COARSEST, FINER = 1_024, 4
+"""Averages of the first fit, and how many times as many the next one has. Up to 1,024 points have none."""
 
 LONGEST_STEP = 2.0
 """On the logarithmic scale: a step changes a parameter by a factor of at most e^2."""
@@ -53,6 +62,10 @@ class Prior:
         centres = np.log([0.03**2, 0.2 * duration, 0.1 * error**2])
         return cls(centres, np.array([3.0, 1.0, 2.0]))
 
+    def of_averages(self, size: float) -> Prior:
+        """Return the prior of averages of so many points, whose nugget is smaller."""
+        return Prior(self.centres - np.array([0.0, 0.0, np.log(size)]), self.sds)
+
     def log_density(self, logs: Array) -> float:
         """Return the log density without its constant."""
         return float(-0.5 * (((logs - self.centres) / self.sds) ** 2).sum())
@@ -84,6 +97,9 @@ class Fit:
 FAST_START = -2.0
 """Log range of the second start, in standard deviations of its prior from the centre."""
 
+FAST_POINTS = 5.0
+"""Or so many points, if that is a shorter range: a longer one has no slope towards a fast signal."""
+
 
 def fit(
     points: Points,
@@ -104,13 +120,69 @@ def fit(
     """
     fast = prior.centres.copy()
     fast[0] = np.log(max(np.exp(fast[0]), points.values.var()))
-    fast[1] += FAST_START * prior.sds[1]
+    spacing = (points.times[-1] - points.times[0]) / len(points.times)
+    fast[1] = min(fast[1] + FAST_START * prior.sds[1], np.log(max(FAST_POINTS * spacing, 1e-300)))
 
     def evaluate(covariance: Covariance) -> Likelihood:
         return likelihood(points, covariance, threads, device)
 
     fits = [_fit_from(start, evaluate, prior, correlation) for start in (prior.centres, fast)]
     return max(fits, key=lambda one: one.log_posterior)
+
+
+def fit_blocks(
+    times: Array,
+    values: Array,
+    errors: Array,
+    prior: Prior,
+    correlation: Correlation = "matern32",
+    threads: int = 1,
+    device: Device | None = None,
+) -> Fit:
+    """Fit the covariance of any number of blocks.
+
+    More than `COARSEST` blocks are fitted as so many averages, as four times as many, and so on up to the
+    blocks themselves. The fit with the highest posterior density of all blocks is returned, with the exact
+    likelihood (`dpmix.drift.markov`). A point of Vecchia's likelihood has 30 neighbours, so that of a slow
+    signal in many noisy blocks knows less than that of averages, and averages do not show a fast signal.
+
+    Parameters
+    ----------
+    times, values, errors : float64 [B]
+        Ascending times, values and their known standard errors.
+    prior : Prior
+        Of blocks.
+    correlation, threads, device
+        As of `fit`.
+    """
+    n = len(times)
+    if n <= COARSEST or correlation not in MARKOV:
+        return fit(make_points(times, values, errors), prior, correlation, threads, device)
+    found, most = [], COARSEST
+    while True:
+        starts = group_starts(n, most)
+        sizes = group_sizes(n, starts)
+        shown, means, squares = (average(column, starts) for column in (times, values, errors**2))
+        points = make_points(shown, means, np.sqrt(squares / sizes))
+        one = fit(points, prior.of_averages(sizes[0]), correlation, threads, device)
+        nugget = float(one.covariance.nugget * sizes[0])
+        own = replace(one.covariance, nugget=nugget)
+        found.append(_with_all_blocks(replace(one, covariance=own), times, values, errors, prior))
+        if sizes[0] == 1:
+            return max(found, key=lambda one: one.log_posterior)
+        most *= FINER
+
+
+def _with_all_blocks(one: Fit, times: Array, values: Array, errors: Array, prior: Prior) -> Fit:
+    """Return a fit with mean and log posterior from all blocks, exactly."""
+    own = one.covariance
+    columns = np.column_stack([values, np.ones(len(values))])
+    log_det, white = whiten(times, own.nugget + errors**2, own, columns)
+    (yy, xy), (_, xx) = white.T @ white
+    mean, n = float(xy / xx), len(times)
+    log_likelihood = -0.5 * (n * np.log(2.0 * np.pi) + log_det + yy - mean * xy)
+    log_posterior = float(log_likelihood + prior.log_density(own.logs()))
+    return replace(one, mean=mean, mean_error=float(xx**-0.5), log_posterior=log_posterior)
 
 
 def _fit_from(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
@@ -12,9 +12,9 @@ import numpy as np
 
 from dpmix.drift.covariance import Correlation
 from dpmix.drift.device import Device
-from dpmix.drift.fit import Fit, Prior, fit
+from dpmix.drift.fit import Fit, Prior, fit_blocks
 from dpmix.drift.likelihood import Points, make_points
-from dpmix.drift.local import LocalPosterior, local_posterior
+from dpmix.drift.local import BlockPosterior, local_blocks
 from dpmix.drift.posterior import posterior
 from dpmix.drift.steps import change_points, keep_steps, noise_sd, without_outliers
 from dpmix.drift.summaries import LIMIT
@@ -46,6 +46,8 @@ class Judgement:
         Posterior of the signal at the blocks.
     changes : tuple of int
         First blocks of the stretches after change points.
+    change_times : tuple of float
+        Between the blocks before and after.
     range, low, high : float
         The signal where its mean is highest minus that where it is lowest: median and 90% interval.
     unsteady : bool [B]
@@ -60,6 +62,7 @@ class Judgement:
     mean: Array
     sd: Array
     changes: tuple[int, ...]
+    change_times: tuple[float, ...]
     range: float
     low: float
     high: float
@@ -79,6 +82,11 @@ class Judgement:
         if self.low <= self.limit:
             return "unsure"
         return "steps" if self.changes else "drift"
+
+    def without_arrays(self) -> Judgement:
+        """Return the judgement with empty arrays."""
+        none = np.empty(0)
+        return replace(self, times=none, values=none, mean=none, sd=none, unsteady=none > 0)
 
 
 def judge(
@@ -106,22 +114,22 @@ def judge(
     limit : float
         In the same units.
     correlation, threads, device
-        See `dpmix.drift.covariance`, `dpmix.drift.likelihood`.
+        See `dpmix.drift.markov`, `dpmix.drift.likelihood`.
     local : bool
         Variance and range of the signal depend on time (`dpmix.drift.local`). Default: the same at all times.
     """
     noise = noise_sd(values, errors)
     plain = without_outliers(values, noise)
-    candidates = change_points(times, plain, noise)
+    candidates = change_points(plain, noise)
     changes = keep_steps(times, plain, np.maximum(errors, noise), candidates, correlation)
     stretches = list(itertools.pairwise([0, *changes, len(values)]))
     level = plain.copy()
     for start, stop in stretches:
         level[start:stop] -= np.median(plain[start:stop])
     prior = Prior.weak(float(times[-1] - times[0]), float(np.median(errors)))
-    fitted = fit(make_points(times, level, errors), prior, correlation, threads, device)
-    smooth = partial(local_posterior, threads=threads, device=device) if local else None
-    mean, sd, both = _signal(fitted, times, plain, errors, stretches, smooth)
+    fitted = fit_blocks(times, level, errors, prior, correlation, threads, device)
+    predict = partial(local_blocks, threads=threads, device=device) if local else _stationary
+    mean, sd, both = _signal(fitted, times, plain, errors, stretches, predict)
     low, middle, high = _range(mean, sd, both)
     usual = np.median(mean)
     unsteady = np.abs(mean - usual) - NORMAL_95 * sd > limit
@@ -132,6 +140,7 @@ def judge(
         mean,
         sd,
         tuple(changes),
+        tuple(0.5 * float(times[k - 1] + times[k]) for k in changes),
         middle,
         low,
         high,
@@ -147,7 +156,7 @@ def _signal(
     values: Array,
     errors: Array,
     stretches: list[tuple[int, int]],
-    smooth: Callable[..., LocalPosterior] | None,
+    predict: Callable[[Points, Fit, float], BlockPosterior],
 ) -> tuple[Array, Array, float]:
     """Return mean and standard deviation [B] of the signal at the blocks, and the covariance of its ends.
 
@@ -157,8 +166,8 @@ def _signal(
     slope_sd = rise_sd / max(float(times[-1] - times[0]), 1e-300)
     parts = []
     for start, stop in stretches:
-        points = make_points(times[start:stop], values[start:stop], errors[start:stop])
-        parts.append(_posterior(points, fitted, slope_sd, smooth))
+        points = make_points(times[start:stop], values[start:stop], errors[start:stop], n_neighbours=0)
+        parts.append(predict(points, fitted, slope_sd))
     mean, sd = (np.concatenate(own) for own in list(zip(*parts, strict=True))[:2])
     high, low = int(np.argmax(mean)), int(np.argmin(mean))
     both = 0.0
@@ -168,14 +177,9 @@ def _signal(
     return mean, sd, both
 
 
-def _posterior(
-    points: Points, fitted: Fit, slope_sd: float, smooth: Callable[..., LocalPosterior] | None
-) -> tuple[Array, Array, Callable[[int, int], float]]:
-    """Return mean and standard deviation [n] of the signal of a stretch, and the covariance of two blocks."""
-    if smooth is None:
-        mean, cov = posterior(points, fitted, points.times, slope_sd)
-        return mean, np.sqrt(np.diag(cov)), cov.item
-    found = smooth(points, fitted, points.times, slope_sd)
+def _stationary(points: Points, fitted: Fit, slope_sd: float) -> BlockPosterior:
+    """Return mean, standard deviation and covariance of the signal at the blocks of a stretch."""
+    found = posterior(points, fitted, points.times, slope_sd)
     return found.mean, found.sd, found.covariance
 
 

@@ -86,7 +86,7 @@ def make_points(
     times, values, errors : float64 [n]
         Times ascend; errors are known standard errors of the values, 0 for none.
     n_neighbours : int
-        m, from 1 to `MAX_NEIGHBOURS`.
+        m, from 0 to `MAX_NEIGHBOURS`. 0 is enough for a posterior.
     order : int64 [n], optional
         A permutation. Default: `coarse_to_fine`.
 
@@ -104,8 +104,8 @@ def make_points(
         raise ValueError("need finite times, values and errors, and errors of 0 or more")
     if (np.diff(arrays[0]) < 0).any():
         raise ValueError("times must ascend")
-    if not 1 <= n_neighbours <= MAX_NEIGHBOURS:
-        raise ValueError(f"got {n_neighbours} neighbours, need 1 to {MAX_NEIGHBOURS}")
+    if not 0 <= n_neighbours <= MAX_NEIGHBOURS:
+        raise ValueError(f"got {n_neighbours} neighbours, need 0 to {MAX_NEIGHBOURS}")
     order = coarse_to_fine(n) if order is None else np.ascontiguousarray(order, dtype=np.int64)
     if not np.array_equal(np.sort(order), np.arange(n)):
         raise ValueError(f"order must be a permutation of 0 to {n - 1}")

@@ -11,15 +11,17 @@ P times of prediction, k points of a design.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from dpmix.drift.averages import average, group_sizes, group_starts
 from dpmix.drift.covariance import CORRELATIONS, Covariance
 from dpmix.drift.device import Device
 from dpmix.drift.fit import Fit
-from dpmix.drift.likelihood import Points
+from dpmix.drift.likelihood import Points, make_points
 from dpmix.drift.posterior import JITTER
 from dpmix.kernels import _cpu
 from dpmix.model.mixture import Array
@@ -29,6 +31,13 @@ DESIGN = 50
 
 MAX_DESIGN: int = _cpu.MAX_DESIGN
 MAX_CANDIDATES: int = _cpu.MAX_CANDIDATES
+
+MOST_BLOCKS = 1_024
+"""More blocks of a stretch are averaged in groups: a design has 50 of the 256 nearest points, and those of
+small blocks would be too near and too noisy to show a slow signal."""
+
+BlockPosterior = tuple[Array, Array, Callable[[int, int], float]]
+"""Mean and standard deviation of the signal at the blocks of a stretch, and the covariance of two blocks."""
 
 LOCAL_SDS = (2.0, 1.0)
 """Standard deviations of the priors of local log variance and log range: factors of 55 and 7 within two."""
@@ -198,6 +207,33 @@ def local_posterior(
     sd = np.sqrt(variance)
     local, ranges = parameters.T
     return LocalPosterior(mean, sd, designs, weights, local, ranges, rest, points, fit, at, trend)
+
+
+def local_blocks(
+    points: Points, fit: Fit, slope_sd: float, threads: int = 1, device: Device | None = None
+) -> BlockPosterior:
+    """Return the posterior of the signal at the blocks of a stretch.
+
+    With more than `MOST_BLOCKS` blocks, it is that of averages of blocks, at their times; between these, mean
+    and standard deviation are interpolated.
+
+    Parameters
+    ----------
+    points, fit, slope_sd, threads, device
+        As of `local_posterior`.
+    """
+    starts = group_starts(len(points.times), MOST_BLOCKS)
+    if len(starts) == len(points.times):
+        found = local_posterior(points, fit, points.times, slope_sd, threads=threads, device=device)
+        return found.mean, found.sd, found.covariance
+    sizes, nugget = group_sizes(len(points.times), starts), fit.covariance.nugget
+    noise = average(nugget + points.errors**2, starts) / sizes
+    times, values = (average(column, starts) for column in (points.times, points.values))
+    averages = make_points(times, values, np.sqrt(noise - nugget / sizes[0]), n_neighbours=0)
+    own = replace(fit, covariance=replace(fit.covariance, nugget=nugget / float(sizes[0])))
+    found = local_posterior(averages, own, times, slope_sd, threads=threads, device=device)
+    mean, sd = (np.interp(points.times, times, column) for column in (found.mean, found.sd))
+    return mean, sd, lambda i, j: found.covariance(i // int(sizes[0]), j // int(sizes[0]))
 
 
 def _columns(times: Array, middle: float) -> Array:

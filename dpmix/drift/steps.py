@@ -1,11 +1,11 @@
 """Step changes of a signal: change points, kept if a smooth signal does not explain them.
 
 The first are found by dynamic programming over blocks. A stretch between two change points is a straight
-line, so that slow drift makes no steps. The sum of the costs of all stretches is minimised exactly by optimal
-partitioning (Jackson et al. 2005, IEEE Signal Process. Lett. 12:105), the recursion that PELT prunes
-(Killick, Fearnhead and Eckley 2012, J. Am. Stat. Assoc. 107:1590). For at most some thousand blocks, it needs
-no pruning. Curved drift also breaks lines, so each change point is then compared with a Gaussian process that
-explains the same values without it.
+line, so that slow drift makes no steps. The sum of the costs of all stretches is minimised exactly
+(kernels/cpu/partition.hpp: the recursion of Jackson et al. 2005, IEEE Signal Process. Lett. 12:105, with the
+bound of PELT, Killick, Fearnhead and Eckley 2012, J. Am. Stat. Assoc. 107:1590, for groups of starts). Curved
+drift also breaks lines, so each change point is then compared with a Gaussian process that explains the same
+values without it.
 
 B blocks, C change points, G points of the grid of parameters.
 """
@@ -16,12 +16,17 @@ import itertools
 
 import numpy as np
 
+from dpmix.drift.averages import average, group_sizes, group_starts
 from dpmix.drift.covariance import Correlation, Covariance
 from dpmix.drift.fit import Prior
-from dpmix.model.mixture import Array
+from dpmix.drift.markov import whiten
+from dpmix.kernels import _cpu
+from dpmix.model.mixture import Array, Ints
 
-SHORTEST = 3
-"""Blocks of a stretch: a line fits two blocks without error."""
+SHORTEST, MOST_SHORTEST, SHARE = 3, 30, 3.0 / 1024.0
+"""Blocks of a stretch: at least three, because a line fits two blocks without error, and at least this share
+of all blocks, up to 30. Of very many medians between two populations, some that are far off lie side by side.
+"""
 
 PENALTY = 5.0
 """Cost of a stretch, in units of log B, for B blocks.
@@ -40,11 +45,20 @@ EVIDENCE = 3.0
 JUMP_SD, MEAN_SD = 1.0, 10.0
 """Standard deviations of the normal priors of a jump and of the mean, in units of the channel's spread."""
 
-MOST_BLOCKS = 512
-"""More blocks are averaged in groups for the evidence, whose work grows with the cube of their number."""
+MOST_BLOCKS = 4_096
+"""More blocks are averaged in groups for the evidence; next to a change point, the groups are smaller."""
 
-VARIANCES, RANGES, NUGGETS = (-1.5, -0.7, 0.1, 0.9, 1.7, 2.5), (-1.5, -0.5, 0.5), (0.0, 1.5)
-"""Grid over the logs of the parameters, in standard deviations of their priors from the centres."""
+WITHIN = 16
+"""Blocks on each side of a change point that show its jump."""
+
+MOST_CHANGES = 64
+"""More change points are not compared: those with the smallest jumps are left out first. The work of the
+evidence grows with the cube of their number."""
+
+VARIANCES, NUGGETS = (-1.5, -0.7, 0.1, 0.9, 1.7, 2.5), (0.0, 1.5)
+RANGES = (-4.5, -3.0, -1.5, -0.5, 0.5)
+"""Grid over the logs of the parameters, in standard deviations of their priors from the centres. Down to a
+five-hundredth of the recording in the range, so that the bends of a fast signal are no steps."""
 
 
 def noise_sd(values: Array, errors: Array) -> float:
@@ -72,40 +86,27 @@ def without_outliers(values: Array, sd: float) -> Array:
     return np.clip(values, middle - OUTLIER * sd, middle + OUTLIER * sd)
 
 
-def change_points(times: Array, values: Array, sd: float) -> list[int]:
+def change_points(values: Array, sd: float) -> list[int]:
     """Return the first block of each stretch but the first, in ascending order.
+
+    A line is one over the numbers of the blocks.
 
     Parameters
     ----------
-    times, values : float64 [B]
-        Times ascend.
+    values : float64 [B]
+        In order of time.
     sd : float
         Standard deviation of a value.
     """
     n = len(values)
-    penalty = PENALTY * np.log(max(n, 2))
-    x = (times - times[0]) / max(times[-1] - times[0], 1e-300)
-    y = (values - values.mean()) / sd
-    sums = [np.concatenate(([0.0], np.cumsum(column))) for column in (np.ones(n), x, x * x, y, x * y, y * y)]
-    best, last = np.full(n + 1, np.inf), np.zeros(n + 1, np.int64)
-    best[0] = -penalty
-    for stop in range(SHORTEST, n + 1):
-        starts = np.arange(stop - SHORTEST + 1)
-        totals = best[starts] + _cost(*(total[stop] - total[starts] for total in sums)) + penalty
-        last[stop] = np.argmin(totals)
-        best[stop] = totals[last[stop]]
-    found, stop = [], n
-    while stop > 0 and last[stop] > 0:
-        found.append(int(last[stop]))
+    shortest = int(np.clip(SHARE * n, SHORTEST, MOST_SHORTEST))
+    last = np.empty(n + 1, np.int64)
+    _cpu.best_lines(np.ascontiguousarray(values / sd), PENALTY * float(np.log(max(n, 2))), shortest, last)
+    found, stop = [], int(last[n])
+    while stop > 0:
+        found.append(stop)
         stop = int(last[stop])
     return found[::-1]
-
-
-def _cost(n: Array, x: Array, xx: Array, y: Array, xy: Array, yy: Array) -> Array:
-    """Return the sums of squares about the lines fitted to stretches, from sums over them."""
-    sxx, sxy, syy = xx - x * x / n, xy - x * y / n, yy - y * y / n
-    slope = np.where(sxx > 1e-12 * np.maximum(xx, 1e-12), sxy**2 / np.maximum(sxx, 1e-300), 0.0)
-    return np.maximum(syy - slope, 0.0)
 
 
 def keep_steps(
@@ -127,6 +128,7 @@ def keep_steps(
     correlation
         As of `dpmix.drift.covariance`.
     """
+    changes = _largest_jumps(values, changes)
     if not changes:
         return []
     log_weights, products = _products(times, values, errors, changes, correlation)
@@ -153,29 +155,47 @@ def _products(
     products : float64 [G, C + 2, C + 2]
         Inner products of the whitened values, the constant and the steps.
     """
-    from scipy.linalg import solve_triangular
-
     prior = Prior.weak(float(times[-1] - times[0]), float(np.median(errors)))
     steps = np.arange(len(values))[:, None] >= np.array(changes)
     columns = np.column_stack([values - values.mean(), np.ones(len(values)), steps])
-    first = np.arange(0, len(values), -(-len(values) // MOST_BLOCKS))
-    sizes = np.diff(first, append=len(values))
-    columns = np.add.reduceat(columns, first) / sizes[:, None]
-    times, known = (np.add.reduceat(part, first) / sizes for part in (times, errors**2))
+    groups = _groups(len(values), changes)
+    sizes = group_sizes(len(values), groups)
+    times, known, columns = (average(part, groups) for part in (times, errors**2, columns))
     log_weights, products = [], []
-    for z_range in RANGES:
-        duration = float(np.exp(prior.centres[1] + z_range * prior.sds[1]))
-        smooth = Covariance(correlation, 1.0, duration, 0.0).between(times, times)
-        for z_variance, z_nugget in itertools.product(VARIANCES, NUGGETS):
-            z = np.array([z_variance, z_range, z_nugget])
-            variance, _, nugget = np.exp(prior.centres + z * prior.sds)
-            covariance = variance * smooth
-            covariance[np.diag_indices_from(covariance)] += (nugget + known) / sizes
-            root = np.linalg.cholesky(covariance)
-            white = solve_triangular(root, columns, lower=True, check_finite=False)
-            log_weights.append(-0.5 * (z @ z) - np.log(np.diag(root)).sum())
-            products.append(white.T @ white)
+    for z in map(np.array, itertools.product(VARIANCES, RANGES, NUGGETS)):
+        own = Covariance(correlation, *np.exp(prior.centres + z * prior.sds).tolist())
+        log_det, white = whiten(times, (own.nugget + known) / sizes, own, columns)
+        log_weights.append(-0.5 * (z @ z) - 0.5 * log_det)
+        products.append(white.T @ white)
     return np.array(log_weights), np.array(products)
+
+
+def _groups(n: int, changes: list[int]) -> Ints:
+    """Return the starts of groups of blocks, small ones next to change points, int64."""
+    starts = group_starts(n, MOST_BLOCKS)
+    if len(starts) == n:
+        return starts
+    away = 2 ** np.arange(int(starts[1]).bit_length())
+    near = np.add.outer(changes, np.concatenate([-away, [0], away])).ravel()
+    return np.union1d(starts, near[(near > 0) & (near < n)])
+
+
+def _largest_jumps(values: Array, changes: list[int]) -> list[int]:
+    """Return the `MOST_CHANGES` change points with the largest jumps, in units of their standard errors.
+
+    A jump is the difference of the means of up to `WITHIN` blocks before and after.
+    """
+    if len(changes) <= MOST_CHANGES:
+        return changes
+    jumps = []
+    for first, change, stop in zip([0, *changes], changes, [*changes[1:], len(values)], strict=False):
+        before, after = (
+            values[max(first, change - WITHIN) : change],
+            values[change : min(stop, change + WITHIN)],
+        )
+        error = (1.0 / len(before) + 1.0 / len(after)) ** 0.5
+        jumps.append(abs(after.mean() - before.mean()) / error)
+    return [changes[k] for k in np.sort(np.argsort(jumps)[-MOST_CHANGES:])]
 
 
 def _log_evidence(log_weights: Array, products: Array, steps: list[int]) -> float:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 
 import numpy as np
 
 from dpmix.model.mixture import Array, Floats, Ints
 
-SMALLEST_BLOCK = 200
+BLOCK = 200
 """Events. In smaller blocks the median jumps between two populations of nearly half of the events each."""
+
+SMALL_BLOCK, MANY_EVENTS = 100, 1_000_000
+"""Events of a block in recordings of so many events: there, the resolution in time is worth the larger noise
+of the medians, and 10^6 to 10^8 events become 10^4 to 10^6 blocks."""
+
+BATCH = 65_536
+"""Events that are sorted at a time, at least a block."""
 
 LIMIT = 0.2
 """Spreads: a smaller change of a channel is called steady. Populations are several spreads wide or apart."""
-
-MOST_BLOCKS = 1_024
-"""A block is then a thousandth of the recording, shorter than what a person would cut out by hand."""
 
 
 @dataclass(frozen=True)
@@ -39,17 +42,17 @@ class Blocks:
     errors: Array
 
 
-def block_starts(n_events: int, most: int = MOST_BLOCKS) -> Ints:
+def block_starts(n_events: int) -> Ints:
     """Return the starts of blocks of equal size (to one event), int64 [B + 1].
 
     Raises
     ------
     ValueError
-        There are fewer than 2 blocks of `SMALLEST_BLOCK` events.
+        There are fewer than 2 blocks.
     """
-    count = min(most, n_events // SMALLEST_BLOCK)
+    count = n_events // (BLOCK if n_events < MANY_EVENTS else SMALL_BLOCK)
     if count < 2:
-        raise ValueError(f"got {n_events} events, need {2 * SMALLEST_BLOCK} at least")
+        raise ValueError(f"got {n_events} events, need {2 * BLOCK} at least")
     return np.linspace(0, n_events, count + 1).astype(np.int64)
 
 
@@ -72,13 +75,17 @@ def summarise(values: Floats | Array, times: Array, starts: Ints) -> Blocks:
     """
     count, dim = len(starts) - 1, values.shape[1]
     medians, widths, middle = np.empty((count, dim)), np.empty((count, dim)), np.empty(count)
-    for b, (start, stop) in enumerate(itertools.pairwise(starts)):
-        own = np.sort(values[start:stop], axis=0).astype(np.float64)
-        n = len(own)
-        low = max(int(np.floor(0.5 * (n - np.sqrt(n)))), 0)
-        medians[b] = 0.5 * (own[(n - 1) // 2] + own[n // 2])
-        widths[b] = 0.5 * (own[n - 1 - low] - own[low]) * np.sqrt(n) / (n - 1 - 2 * low)  # whole ranks
-        middle[b] = np.median(times[start:stop])
+    sizes = np.diff(starts)
+    for n in np.unique(sizes).tolist():
+        alike = np.flatnonzero(sizes == n)
+        for own in np.array_split(alike, -(-len(alike) * n // BATCH)):
+            rows = starts[own, None] + np.arange(n)
+            ordered = np.sort(values[rows].transpose(0, 2, 1), axis=-1).astype(np.float64)
+            low = max(int(np.floor(0.5 * (n - np.sqrt(n)))), 0)
+            width = ordered[..., n - 1 - low] - ordered[..., low]
+            widths[own] = 0.5 * width * np.sqrt(n) / (n - 1 - 2 * low)  # whole ranks
+            medians[own] = 0.5 * (ordered[..., (n - 1) // 2] + ordered[..., n // 2])
+            middle[own] = 0.5 * (times[rows[:, (n - 1) // 2]] + times[rows[:, n // 2]])
     errors = np.broadcast_to(widths.mean(axis=0), medians.shape)
     return Blocks(starts, middle, medians, errors)
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from dpmix.drift.summaries import LIMIT, SMALLEST_BLOCK, spread_of, summarise
+from dpmix.drift.summaries import BLOCK, LIMIT, spread_of, summarise
 from dpmix.errors import DataError
 from dpmix.inputs.channel_names import why_not_measured
 from dpmix.inputs.default_channels import Rows
@@ -59,15 +59,17 @@ def time_channel(source: Source) -> int | None:
 
 def read_times(source: Source, channel: int) -> Array:
     """Return a channel of all events, float64 [N], reading them piece by piece."""
-    pieces = [source.read(start, stop, [channel])[:, 0] for start, stop in _stretches(source.n_events)]
-    return np.concatenate(pieces or [np.empty(0, np.float32)]).astype(np.float64)
+    times = np.empty(source.n_events)
+    for start, stop in _stretches(source.n_events):
+        times[start:stop] = source.read(start, stop, [channel])[:, 0]
+    return times
 
 
 def time_problem(times: Array) -> str:
     """Return why times, float64 [N], cannot be used, "" if they can."""
     if not np.isfinite(times).all():
         return f"has {int((~np.isfinite(times)).sum())} values that are not finite"
-    falls = np.flatnonzero(np.diff(times) < 0)
+    falls = np.flatnonzero(times[1:] < times[:-1])
     if len(times) and times.min() == times.max():
         return f"is constant: {times[0]:g}"
     if len(falls):
@@ -75,7 +77,7 @@ def time_problem(times: Array) -> str:
         if depth > 0.5 * (times.max() - times.min()):
             return f"wraps or starts again after event {falls[0] + 1} ({len(falls)} times in all)"
         return f"is not sorted: it falls {len(falls)} times, first after event {falls[0] + 1}"
-    different = int((np.diff(times) > 0).sum()) + 1
+    different = int((times[1:] > times[:-1]).sum()) + 1
     if different < FEWEST_TIMES:
         return f"repeats: {different} different values in {len(times)} events, need {FEWEST_TIMES}"
     return ""
@@ -101,7 +103,7 @@ def first_look(source: Source, rows: Sequence[Rows], names: Sequence[str], value
         Their transformed values in these stretches.
     """
     channel = time_channel(source)
-    if channel is None or len(values) < PARTS * SMALLEST_BLOCK:
+    if channel is None or len(values) < PARTS * BLOCK:
         return ""
     times = np.concatenate([source.read(start, stop, [channel])[:, 0] for start, stop in rows])
     if problem := time_problem(times.astype(np.float64)):

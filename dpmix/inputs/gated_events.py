@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,25 +20,35 @@ SPAN = 65_536
 """Rows of the file that are read at a time."""
 
 
-def in_population(source: Source, folder: Path, population: int) -> Source:
-    """Return a source with the events of one population only, in the order of the file.
+@dataclass(frozen=True)
+class GatedEvents:
+    """The table of events of a gating. Read it by `read_gated`.
 
-    Parameters
+    Attributes
     ----------
-    source : Source
-        A file that was gated.
-    folder : Path
-        Output of `dpmix gate`, with `EVENTS`.
-    population : int
-        Its number, from 1.
+    path : Path
+    samples : list of str
+        Names of the files.
+    sample, event, population : int [N]
+        Of each event: number of its file in `samples`, its number in the file, and that of its population.
+    """
+
+    path: Path
+    samples: list[str]
+    sample: npt.NDArray[Any]
+    event: npt.NDArray[Any]
+    population: npt.NDArray[Any]
+
+
+def read_gated(folder: Path) -> GatedEvents:
+    """Read the table of events in the folder of `dpmix gate`, once for all files.
 
     Raises
     ------
     DataError
-        The folder has no table of events or none of this file, or the population has no events there.
+        The folder has no table of events.
     """
     import pyarrow
-    import pyarrow.compute
     import pyarrow.parquet
 
     path = folder / EVENTS
@@ -46,12 +56,33 @@ def in_population(source: Source, folder: Path, population: int) -> Source:
         table = pyarrow.parquet.read_table(path, columns=["event", "sample", "population"])
     except (OSError, pyarrow.ArrowException) as error:
         raise DataError(f"{path}: cannot be read ({error}); dpmix gate writes it") from error
-    samples = table["sample"].unique().to_pylist()
-    if source.name not in samples:
+    names = table["sample"].cast(pyarrow.string()).dictionary_encode().combine_chunks()
+    event, population = (table[name].to_numpy() for name in ("event", "population"))
+    return GatedEvents(path, names.dictionary.to_pylist(), names.indices.to_numpy(), event, population)
+
+
+def in_population(source: Source, gated: GatedEvents, population: int) -> Source:
+    """Return a source with the events of one population only, in the order of the file.
+
+    Parameters
+    ----------
+    source : Source
+        A file that was gated.
+    gated : GatedEvents
+    population : int
+        Its number, from 1.
+
+    Raises
+    ------
+    DataError
+        The table has no events of this file, or the population has no events there.
+    """
+    path = gated.path
+    if source.name not in gated.samples:
         raise DataError(f"{path}: has no events of {source.name}; give files that were gated")
-    own = table.filter(pyarrow.compute.equal(table["sample"].cast(pyarrow.string()), source.name))
-    populations = own["population"].to_numpy()
-    rows = np.sort(own["event"].to_numpy()[populations == population].astype(np.int64))
+    own = np.flatnonzero(gated.sample == gated.samples.index(source.name))
+    populations = gated.population[own]
+    rows = np.sort(gated.event[own][populations == population].astype(np.int64))
     if not len(rows):
         found = f"{populations.min()} to {populations.max()}"
         raise DataError(f"{path}: {source.name} has no events of population {population}; it has {found}")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from threadpoolctl import threadpool_limits
 from dpmix.config.data import DataConfig
 from dpmix.drift.device import Device
 from dpmix.drift.judge import Judgement, judge
-from dpmix.drift.summaries import LIMIT, SMALLEST_BLOCK, Blocks, block_starts, spread_of, summarise
+from dpmix.drift.summaries import BLOCK, LIMIT, Blocks, block_starts, spread_of, summarise
 from dpmix.errors import DataError
 from dpmix.inputs.default_channels import some_rows
 from dpmix.inputs.event_times import READ_EVENTS, By, times_of
@@ -48,8 +49,10 @@ class Recording:
         In units of each channel's spread; then the event rate, if there is time.
     shares : tuple of float
         Of the events in unsteady stretches of each of these.
+    unsteady : float
+        Share of the events in stretches where any channel or the rate is unsteady.
     is_unsteady : bool [N]
-        Events in stretches where any channel or the rate is unsteady.
+        These events.
     shown_times, shown : float64 [M], [M, D]
         Some events, in units of the spread, for figures.
     """
@@ -59,14 +62,16 @@ class Recording:
     n_events: int
     channels: tuple[Judgement, ...]
     shares: tuple[float, ...]
+    unsteady: float
     is_unsteady: npt.NDArray[np.bool_]
     shown_times: Array
     shown: Array
 
-    @property
-    def unsteady(self) -> float:
-        """Return the share of the events that are unsteady."""
-        return float(self.is_unsteady.mean())
+    def without_arrays(self) -> Recording:
+        """Return the recording with empty arrays, for when its figure is drawn, to save memory."""
+        none = np.empty(0)
+        channels = tuple(one.without_arrays() for one in self.channels)
+        return replace(self, channels=channels, is_unsteady=none > 0, shown_times=none, shown=none[:, None])
 
     @property
     def sentence(self) -> str:
@@ -117,8 +122,8 @@ def study(
         The file has too few events or no usable channel; `NoTimeError`: it has no usable time.
     """
     times = times_of(source, by)
-    if source.n_events < 10 * SMALLEST_BLOCK:
-        raise DataError(f"{source.name}: {source.n_events} events; need at least {10 * SMALLEST_BLOCK}")
+    if source.n_events < 10 * BLOCK:
+        raise DataError(f"{source.name}: {source.n_events} events; need at least {10 * BLOCK}")
     plan, names, transforms = _channels(source)
     shown_rows = some_rows([source])[0]
     shown = np.concatenate([_read(plan, transforms, *rows) for rows in shown_rows])
@@ -137,20 +142,37 @@ def study(
         tasks.append(partial(judge_rate, times, device, local))
     with threadpool_limits(1, "blas"), ThreadPoolExecutor(threads or usable_cores()) as pool:
         channels = list(pool.map(lambda task: task(), tasks))
-    bad = [np.repeat(one.unsteady, np.diff(blocks.starts)) for one in channels[: len(usable)]]
-    if by == "time":
-        place = np.searchsorted(channels[-1].times, times).clip(0, len(channels[-1].times) - 1)
-        bad.append(channels[-1].unsteady[place])
+    rate = channels[-1] if by == "time" else None
+    is_unsteady, shares = _unsteady_events(channels[: len(usable)], blocks, rate, times)
     return Recording(
         source.name,
         by,
         source.n_events,
         tuple(channels),
-        tuple(float(one.mean()) for one in bad),
-        np.logical_or.reduce(bad),
+        shares,
+        float(is_unsteady.mean()),
+        is_unsteady,
         shown_times,
         ((shown - centre) / spread)[:, usable],
     )
+
+
+def _unsteady_events(
+    channels: Sequence[Judgement], blocks: Blocks, rate: Judgement | None, times: Array
+) -> tuple[npt.NDArray[np.bool_], tuple[float, ...]]:
+    """Return which events are unsteady [N], and their shares by channel, with that of the rate last."""
+    sizes = np.diff(blocks.starts)
+    shares = [float(sizes @ one.unsteady / len(times)) for one in channels]
+    found = np.repeat(np.logical_or.reduce([one.unsteady for one in channels]), sizes)
+    if rate is not None:
+        many = 0
+        for start in range(0, len(times), READ_EVENTS):
+            place = np.searchsorted(rate.times, times[start : start + READ_EVENTS])
+            own = rate.unsteady[np.minimum(place, len(rate.times) - 1)]
+            found[start : start + READ_EVENTS] |= own
+            many += int(own.sum())
+        shares.append(many / len(times))
+    return found, tuple(shares)
 
 
 def judge_rate(times: Array, device: Device | None = None, local: bool = False) -> Judgement:

@@ -13,7 +13,7 @@ import numpy as np
 
 from dpmix.config.data import DataConfig
 from dpmix.drift.judge import judge
-from dpmix.drift.summaries import SMALLEST_BLOCK, block_starts, spread_of, summarise
+from dpmix.drift.summaries import BLOCK, block_starts, spread_of, summarise
 from dpmix.errors import DataError
 from dpmix.inputs.blocks import blocks
 from dpmix.inputs.event_times import times_of
@@ -102,10 +102,10 @@ def correct_files(
             times = times_of(source)
         except DataError as error:
             raise _unusable(error) from None
-        if stop - start < 10 * SMALLEST_BLOCK:
+        if stop - start < 10 * BLOCK:
             raise DataError(
                 f"{source.name}: {stop - start} events, but data.time: correct needs "
-                f"{10 * SMALLEST_BLOCK}; leave out this file, or use data.time: report"
+                f"{10 * BLOCK}; leave out this file, or use data.time: report"
             )
         if gathered.rows is not None:
             times = times[gathered.rows[start:stop]]

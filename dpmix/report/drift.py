@@ -15,7 +15,7 @@ from dpmix.drift.summaries import LIMIT
 from dpmix.engines.choose import choose_backend
 from dpmix.errors import ConfigError, DataError
 from dpmix.inputs.event_times import By, NoTimeError
-from dpmix.inputs.gated_events import in_population
+from dpmix.inputs.gated_events import in_population, read_gated
 from dpmix.inputs.opening import find_places, open_places
 from dpmix.inputs.recording import Recording, study
 from dpmix.report import drift_page
@@ -103,13 +103,15 @@ def drift(
     figures = [folder / "figures" / name for name in names]
     check_outputs([folder / TABLE, folder / PAGE, *figures], overwrite, inputs=[path for path, _ in places])
     found, problems = [], []
+    chosen = None if gated is None else read_gated(gated)
     with _device(backend, precision) as device:
         for source, figure in zip(open_places(places), figures, strict=True):
             try:
                 events = source
-                if gated is not None and population is not None:
-                    events = in_population(source, gated, population)
-                found.append((study(events, by, limit, threads, device, local), figure))
+                if chosen is not None and population is not None:
+                    events = in_population(source, chosen, population)
+                one = study(events, by, limit, threads, device, local)
+                found.append((one.without_arrays(), figure, png(one)))
             except DataError as error:
                 remedy = "; --by event judges by event number" if isinstance(error, NoTimeError) else ""
                 problems.append(f"{error}{remedy}")
@@ -119,14 +121,15 @@ def drift(
     found.sort(key=lambda one: (-one[0].unsteady, -one[0].worst.low / one[0].worst.limit))
     with writing(folder):
         (folder / "figures").mkdir(parents=True, exist_ok=True)
-    drawn = [png(one) for one, _ in found]
-    for (_, path), image in zip(found, drawn, strict=True):
+    for _, path, image in found:
         with writing(path), replacing(path) as temporary:
             temporary.write_bytes(image)
-    result = Study(tuple(one for one, _ in found), tuple(problems))
+    result = Study(tuple(one for one, _, _ in found), tuple(problems))
     write_text(folder / TABLE, csv_text(_rows(result)))
     lines = [f"{one.name}: {one.sentence}" for one in result.recordings]
-    write_text(folder / PAGE, drift_page.render(result.recordings, lines, problems, drawn))
+    write_text(
+        folder / PAGE, drift_page.render(result.recordings, lines, problems, [image for _, _, image in found])
+    )
     return result
 
 
@@ -162,7 +165,7 @@ def _rows(found: Study) -> Iterator[Sequence[object]]:
             yield [
                 *(recording.name, one.name, one.verdict),
                 *(f"{value:.4g}" for value in (one.range, one.low, one.high, one.limit)),
-                " ".join(f"{0.5 * (one.times[k - 1] + one.times[k]):.6g}" for k in one.changes),
+                " ".join(f"{time:.8g}" for time in one.change_times),
                 *(f"{share:.4g}", recording.n_events, recording.by, ""),
             ]
     for problem in found.problems:

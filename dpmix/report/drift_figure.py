@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dpmix.drift.averages import average, group_starts
 from dpmix.drift.judge import Judgement
 from dpmix.inputs.recording import Recording, rate_of
 from dpmix.model.mixture import Array
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 BINS = (160, 48)
+POINTS = 1_024
+"""More blocks of a stretch are drawn in so many groups: mean of the signal, and all of the intervals."""
+
 HALF_HEIGHT = 3.0
 """Spreads shown above and below the middle of a channel; more where the signal goes further."""
 
@@ -59,15 +63,16 @@ def _signal(axes: Axes, one: Judgement, scale: Callable[[Array], Array]) -> None
     ends = [0, *one.changes, len(one.times)]
     mean, low, high = (scale(one.mean + z * one.sd) for z in (0.0, -1.6449, 1.6449))
     for start, stop in itertools.pairwise(ends):
-        part = slice(start, stop)
-        axes.fill_between(one.times[part], low[part], high[part], color=colour(0), alpha=0.35, linewidth=0)
-        axes.plot(one.times[part], mean[part], color=colour(0), linewidth=1.2)
-    for k in one.changes:
-        axes.axvline(0.5 * (one.times[k - 1] + one.times[k]), color=colour(1), linewidth=0.8, linestyle="--")
+        part, groups = slice(start, stop), group_starts(stop - start, POINTS)
+        times = average(one.times[part], groups)
+        lowest, highest = np.minimum.reduceat(low[part], groups), np.maximum.reduceat(high[part], groups)
+        axes.fill_between(times, lowest, highest, color=colour(0), alpha=0.35, linewidth=0)
+        axes.plot(times, average(mean[part], groups), color=colour(0), linewidth=1.2)
+    for time in one.change_times:
+        axes.axvline(time, color=colour(1), linewidth=0.8, linestyle="--")
     if one.unsteady.any():
-        bottom = axes.get_ylim()[0]
-        axes.plot(
-            one.times[one.unsteady], np.full(one.unsteady.sum(), bottom), "s", color=colour(1), markersize=2.5
-        )
+        bottom, groups = axes.get_ylim()[0], group_starts(len(one.times), POINTS)
+        times = average(one.times, groups)[np.logical_or.reduceat(one.unsteady, groups)]
+        axes.plot(times, np.full(len(times), bottom), "s", color=colour(1), markersize=2.5)
     width = f"{one.range:.2f} ({one.low:.2f} to {one.high:.2f})"
     axes.set_title(f"{one.name}: {one.verdict}, range {width}")

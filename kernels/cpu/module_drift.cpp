@@ -1,6 +1,8 @@
-// The part of dpmix.kernels._cpu for dpmix.drift: Vecchia's likelihood and local predictions on NumPy arrays.
+// The part of dpmix.kernels._cpu for dpmix.drift: likelihood, posterior, steps and local predictions on NumPy arrays.
 #include "bindings.hpp"
 #include "local.hpp"
+#include "markov.hpp"
+#include "partition.hpp"
 #include "vecchia.hpp"
 
 namespace dpmix {
@@ -52,6 +54,29 @@ void local(In times, In values, In noise, int correlation, In centres, In sds, I
                     {designs.data(), weights.data(), parameters.data(), variances.data()});
 }
 
+MarkovInput markov_input(In times, In noise, int correlation, double variance, double range,
+                         ArrayOf<const double, 2> columns) {
+    return {times.shape(0), times.data(), noise.data(),     static_cast<Correlation>(correlation),
+            variance,       range,        columns.shape(0), columns.data()};
+}
+
+double whitened(In times, In noise, int correlation, double variance, double range,
+                ArrayOf<const double, 2> columns, ArrayOf<double, 2> out) {
+    const nb::gil_scoped_release released;
+    return whiten(markov_input(times, noise, correlation, variance, range, columns), out.data());
+}
+
+void smoothed(In times, In noise, int correlation, double variance, double range,
+              ArrayOf<const double, 2> columns, ArrayOf<double, 2> means, ArrayOf<double, 1> variances) {
+    const nb::gil_scoped_release released;
+    smooth(markov_input(times, noise, correlation, variance, range, columns), means.data(), variances.data());
+}
+
+void lines(In values, double penalty, std::size_t shortest, ArrayOf<std::int64_t, 1> last) {
+    const nb::gil_scoped_release released;
+    best_lines(values.data(), values.shape(0), penalty, shortest, last.data());
+}
+
 }  // namespace
 
 void bind_drift(nb::module_& module) {
@@ -62,6 +87,11 @@ void bind_drift(nb::module_& module) {
     module.def("nearest_predecessors", &neighbours, "times"_a, "order"_a, "out"_a.noconvert());
     module.def("vecchia", &sums, "times"_a, "values"_a, "known"_a, "neighbours"_a, "correlation"_a,
                "variance"_a, "range"_a, "nugget"_a, "isa"_a, "threads"_a, "out"_a.noconvert());
+    module.def("whiten", &whitened, "times"_a, "noise"_a, "correlation"_a, "variance"_a, "range"_a,
+               "columns"_a, "out"_a.noconvert());
+    module.def("smooth", &smoothed, "times"_a, "noise"_a, "correlation"_a, "variance"_a, "range"_a,
+               "columns"_a, "means"_a.noconvert(), "variances"_a.noconvert());
+    module.def("best_lines", &lines, "values"_a, "penalty"_a, "shortest"_a, "last"_a.noconvert());
     module.def("predict_locally", &local, "times"_a, "values"_a, "noise"_a, "correlation"_a, "centres"_a,
                "sds"_a, "at"_a, "threads"_a, "designs"_a.noconvert(), "weights"_a.noconvert(),
                "parameters"_a.noconvert(), "variances"_a.noconvert());

@@ -14,7 +14,7 @@ from test_likelihood import KINDS, exact_value, example
 
 from dpmix.cli import main
 from dpmix.drift.covariance import Correlation, Covariance
-from dpmix.drift.fit import Prior, fit
+from dpmix.drift.fit import Prior, fit, fit_blocks
 from dpmix.drift.likelihood import Points, likelihood, make_points
 from dpmix.errors import DpmixError
 
@@ -188,6 +188,20 @@ def test_fit_is_that_of_the_cpu(device: object) -> None:
     points, prior = example(200, 10), Prior.weak(10.0, 0.1)
     got, expected = fit(points, prior, device=device), fit(points, prior)
     assert (got.converged, got.steps) == (expected.converged, expected.steps)
+    np.testing.assert_allclose(got.covariance.logs(), expected.covariance.logs(), rtol=1e-8)
+
+
+def test_fits_of_blocks_and_averages_are_those_of_the_cpu(
+    device: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dpmix.drift.fit.COARSEST", 100)
+    points, prior = example(160, 5), Prior.weak(10.0, 0.1)
+    given = points.times, points.values, points.errors, prior
+    asked: list[int] = []
+    sums = device.sums  # type: ignore[attr-defined]
+    monkeypatch.setattr(device, "sums", lambda times, *rest: asked.append(len(times)) or sums(times, *rest))
+    got, expected = fit_blocks(*given, device=device), fit_blocks(*given)  # type: ignore[arg-type]
+    assert set(asked) == {80, 160}
     np.testing.assert_allclose(got.covariance.logs(), expected.covariance.logs(), rtol=1e-8)
 
 

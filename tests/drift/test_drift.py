@@ -1,9 +1,8 @@
-"""Change points, the time of a file, verdicts on recordings with known faults, and the command."""
+"""The time of a file, verdicts on recordings with known faults, and the command."""
 
 from __future__ import annotations
 
 import csv
-import itertools
 from pathlib import Path
 
 import numpy as np
@@ -11,63 +10,19 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from click.testing import CliRunner, Result
-from scipy import stats as st
-from scipy.special import logsumexp
 
 from dpmix.cli import main
-from dpmix.drift import steps
-from dpmix.drift.covariance import Covariance
 from dpmix.drift.fit import Prior, fit
 from dpmix.drift.judge import judge
 from dpmix.drift.likelihood import make_points
-from dpmix.drift.steps import PENALTY, SHORTEST, change_points, keep_steps, noise_sd, without_outliers
 from dpmix.errors import DataError
 from dpmix.inputs.event_times import time_problem
-from dpmix.inputs.gated_events import in_population
+from dpmix.inputs.gated_events import in_population, read_gated
 from dpmix.inputs.recording import Recording, study
 from dpmix.inputs.sources import source_of_array
 from dpmix.model.mixture import Array
 
 N = 20_000
-
-
-def best_by_trial(times: Array, values: Array, sd: float) -> list[int]:
-    """Return the change points with the least cost of all partitions, each tried."""
-    n, best, found = len(values), np.inf, []
-    for many in range(n // SHORTEST):
-        for changes in itertools.combinations(range(SHORTEST, n - SHORTEST + 1), many):
-            ends = [0, *changes, n]
-            if min(np.diff(ends)) < SHORTEST:
-                continue
-            cost = many * PENALTY * np.log(n)
-            for start, stop in itertools.pairwise(ends):
-                x, y = times[start:stop], values[start:stop] / sd
-                cost += float(((y - np.polyval(np.polyfit(x, y, 1), x)) ** 2).sum())
-            if cost < best:
-                best, found = cost, list(changes)
-    return found
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_change_points_are_the_best_of_all(seed: int) -> None:
-    random = np.random.default_rng(seed)
-    times = np.sort(random.uniform(0.0, 5.0, 14))
-    values = np.repeat(random.normal(0.0, 30.0, 4), [4, 3, 3, 4]) + random.standard_normal(14)
-    found = change_points(times, values, 1.0)
-    assert found == best_by_trial(times, values, 1.0)
-    assert found
-
-
-def test_change_points_are_steps_and_not_drift() -> None:
-    random, times = np.random.default_rng(1), np.arange(300.0)
-    errors, noise = np.full(300, 1.0), random.standard_normal((20, 300))
-    steady = [bool(change_points(times, one, noise_sd(one, errors))) for one in noise]
-    ramps = [bool(change_points(times, one, noise_sd(one, errors))) for one in noise + 0.1 * times]
-    stepped = noise + 5.0 * (times >= 120)
-    found = [change_points(times, one, noise_sd(one, errors)) for one in stepped]
-    assert sum(steady) <= 1
-    assert sum(ramps) <= 1
-    assert all(len(one) == 1 and abs(one[0] - 120) <= 2 for one in found)
 
 
 def recording(fault: str, threads: int | None = None, local: bool = False) -> Recording:
@@ -84,68 +39,6 @@ def recording(fault: str, threads: int | None = None, local: bool = False) -> Re
     a, b = random.standard_normal((2, N))
     table = np.column_stack((times, 100.0 + 10.0 * (a + signal), 5.0 * b)).astype(np.float32)
     return study(source_of_array(Path("made.npy"), table, ["Time", "A", "B"]), threads=threads, local=local)
-
-
-@pytest.mark.parametrize("size", [1, 2])  # blocks that are averaged
-def test_the_evidence_of_steps_is_the_density_of_the_values(
-    size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(steps, "MOST_BLOCKS", 20 // size)
-    monkeypatch.setattr(steps, "JUMP_SD", 0.5)
-    random, means = np.random.default_rng(2), np.repeat(np.eye(20 // size), size, axis=1) / size
-    times, errors = np.sort(random.uniform(0.0, 10.0, 20)), random.uniform(0.1, 0.2, 20)
-    values = 0.4 * (np.arange(20) >= 8) + 0.15 * random.standard_normal(20)
-    changes, prior = [8, 13], Prior.weak(float(times[-1] - times[0]), float(np.median(errors)))
-
-    def plainly(kept: list[int]) -> float:
-        logs = []
-        for z in map(np.array, itertools.product(steps.VARIANCES, steps.RANGES, steps.NUGGETS)):
-            own = Covariance("matern32", *np.exp(prior.centres + z * prior.sds).tolist())
-            total = own.between(means @ times, means @ times) + steps.MEAN_SD**2
-            total += np.diag(own.nugget + means @ errors**2) / size
-            for one in kept:
-                after = means @ (np.arange(20) >= changes[one])
-                total += steps.JUMP_SD**2 * np.outer(after, after)
-            density = st.multivariate_normal(cov=total).logpdf(means @ (values - values.mean()))
-            logs.append(density - 0.5 * z @ z)
-        return float(logsumexp(logs))
-
-    given = steps._products(times, values, errors, changes, "matern32")
-    none = steps._log_evidence(*given, [])
-    for kept in ([0], [1], [0, 1]):
-        raised = steps._log_evidence(*given, kept) - none
-        assert raised == pytest.approx(plainly(kept) - plainly([]), abs=1e-6)
-
-
-@pytest.mark.parametrize("n_blocks", [150, 600])  # those of 600 are averaged by twos
-def test_steps_are_kept_and_bends_are_not(n_blocks: int) -> None:
-    random, errors = np.random.default_rng(5), np.full(n_blocks, 0.1)
-    times = np.linspace(0.0, 100.0, n_blocks)
-    bends = 0
-    for _ in range(8):
-        noise = 0.1 * random.standard_normal(n_blocks)
-        place = int(n_blocks * random.uniform(0.2, 0.8))
-        stepped = noise + 0.3 * (np.arange(n_blocks) >= place)
-        wave = noise + 0.5 * np.sin(2.0 * np.pi * (times / 20.0 + random.random()))
-        (found,) = keep_steps(times, stepped, errors, change_points(times, stepped, 0.1))
-        assert abs(found - place) <= 5
-        bent = change_points(times, wave, 0.1)
-        bends += len(bent)
-        assert keep_steps(times, wave, errors, bent) == []
-    assert bends > 40
-
-
-def test_a_single_block_is_no_step() -> None:
-    values = 0.1 * np.random.default_rng(6).standard_normal(60)
-    values[[20, 40, 41, 42]] += 2.0
-    plain = without_outliers(values, 0.1)
-    assert abs(plain[20]) < 0.6
-    assert plain[40:43] == pytest.approx(values[40:43], abs=0.1)
-    others = np.delete(np.arange(60), [20, 40, 41, 42])
-    assert plain[others] == pytest.approx(values[others], abs=0.1)
-    found = judge("a", np.arange(60.0), values, np.full(60, 0.1))
-    assert found.changes == (40, 43)
-    assert found.values is values
 
 
 def test_a_fast_signal_is_not_taken_for_noise() -> None:
@@ -339,7 +232,7 @@ def test_the_events_of_a_population_are_judged(gated: Path, tmp_path: Path) -> N
 def test_the_rows_of_a_population_are_those_of_the_table(gated: Path) -> None:
     """Pieces of the file are read; both ends of a request lie anywhere."""
     source = source_of_array(Path("a.csv"), np.arange(200_000.0, dtype=np.float32)[:, None], ["A"])
-    own = in_population(source, gated, 3)
+    own = in_population(source, read_gated(gated), 3)
     rows = np.arange(7, 200_000, 2_000)
     assert own.n_events == len(rows)
     for start, stop in ((0, 100), (0, 0), (31, 33), (32, 99)):
@@ -372,4 +265,4 @@ def test_a_table_of_another_file_is_refused(gated: Path) -> None:
     ):
         source = source_of_array(Path(name), np.zeros((n_events, 1), np.float32), ["A"])
         with pytest.raises(DataError, match=message):
-            in_population(source, gated, 1)
+            in_population(source, read_gated(gated), 1)

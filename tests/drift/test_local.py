@@ -6,13 +6,13 @@ import dataclasses
 
 import numpy as np
 import pytest
+from dense import dense_posterior
 
 from dpmix.drift.covariance import CORRELATIONS, Correlation, Covariance
 from dpmix.drift.fit import Fit
 from dpmix.drift.judge import judge
 from dpmix.drift.likelihood import Points, make_points
 from dpmix.drift.local import LOCAL_SDS, MAX_CANDIDATES, LocalPosterior, local_posterior, shared_trend
-from dpmix.drift.posterior import posterior
 from dpmix.model.mixture import Array
 
 KINDS: list[Correlation] = list(CORRELATIONS)
@@ -119,7 +119,7 @@ def test_all_points_and_fixed_parameters_give_the_stationary_posterior(
     kind: Correlation, slope_sd: float
 ) -> None:
     points, fit = example(40, kind)
-    mean, cov = posterior(points, fit, points.times, slope_sd)
+    mean, cov = dense_posterior(points, fit, points.times, slope_sd)
     found = local_posterior(points, fit, points.times, slope_sd, 40, FIXED)
     np.testing.assert_allclose(found.mean, mean, atol=1e-6)
     np.testing.assert_allclose(found.sd**2, np.diag(cov), rtol=1e-4)

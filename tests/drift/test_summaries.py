@@ -24,8 +24,19 @@ def test_errors_are_the_spread_of_medians() -> None:
     """The spread of 2,000 medians is known to 2%; order statistics are biased by a few percent."""
     random = np.random.default_rng(2)
     values = np.column_stack((random.standard_normal(400_000), random.exponential(size=400_000)))
-    blocks = summarise(values, np.arange(400_000.0), block_starts(400_000, 2_000))
+    blocks = summarise(values, np.arange(400_000.0), block_starts(400_000))
     np.testing.assert_allclose(blocks.errors[0], blocks.medians.std(axis=0), rtol=0.1)
+
+
+@pytest.mark.parametrize(
+    ("n_events", "n_blocks"),
+    [(30_000, 150), (200_000, 1_000), (999_999, 4_999), (10**6, 10**4), (10**7, 10**5), (10**8, 10**6)],
+)
+def test_a_million_events_become_ten_thousand_blocks(n_events: int, n_blocks: int) -> None:
+    starts = block_starts(n_events)
+    assert len(starts) == n_blocks + 1
+    assert (starts[0], starts[-1]) == (0, n_events)
+    assert np.ptp(np.diff(starts)) <= 1
 
 
 def test_few_events_are_refused() -> None:
