@@ -2,12 +2,13 @@
 
     python benchmarks/drift_speed.py [--quick] [--minutes 1]
 
-It takes about four minutes with the default, and 15 with `--minutes 10`. One pass is the log likelihood, its gradient and the expected
-information for m = 30 neighbours (Matern 3/2), the quantities of one step of Fisher scoring in GpGp. The R
-package GpGp itself is not compared: it is on CRAN and not among Debian's packages. In its place are the same
-formulas in NumPy and SciPy, point by point, and in Numba with plain loops (vecchia_forms.py). Both run over
-some of the points, and must give the sums of dpmix for 1,000 points before anything is timed. All use one
-thread; the contenders take turns, and the fastest of three rounds counts, because others may use the machine.
+It takes about four minutes with the default, and 15 with `--minutes 10`. One pass is the log likelihood, its
+gradient and the expected information for m = 30 neighbours (Matern 3/2), the quantities of one step of Fisher
+scoring in GpGp. The R package GpGp itself is not compared: it is on CRAN and not among Debian's packages. In
+its place are the same formulas in NumPy and SciPy, point by point, and in Numba with plain loops
+(vecchia_forms.py). Both run over some of the points, and must give the sums of dpmix for 1,000 points before
+anything is timed. All use one thread; the contenders take turns, and the fastest of three rounds counts,
+because others may use the machine.
 
 The budget is the largest number of points whose covariance is fitted within an hour. Fits grow by factors of
 two until the next one would take longer than `--minutes`. The law is time = c n, as the growth of a pass

@@ -1,4 +1,4 @@
-"""Gaussian processes of time exactly, by dense matrices: for the squared exponential, which is no Markov process.
+"""Gaussian processes of time by dense matrices: for the squared exponential, which is no Markov process.
 
 They take n^2 numbers and n^3 / 3 multiply-adds, so they are for some thousand times. Functions and arguments
 are those of `dpmix.drift.markov`.
