@@ -97,17 +97,14 @@ def posterior(points: Points, fit: Fit, times: Array, slope_sd: float = 0.0) -> 
 
 def _smooth_at(points: Points, fit: Fit, times: Array, columns: Array) -> tuple[Array, Array]:
     """Return means [k, C] and variances [k] of the process at given times, for columns [n, C] as values."""
-    noise, smooth = fit.covariance.nugget + points.errors**2, _form(fit.covariance).smooth
-    if times is points.times:
-        return smooth(times, noise, fit.covariance, columns)
-    places = np.searchsorted(points.times, times)
-    means, variances = smooth(
-        np.insert(points.times, places, times),
-        np.insert(noise, places, np.inf),
-        fit.covariance,
-        np.insert(columns, places, 0.0, axis=0),
-    )
-    places = places + np.arange(len(times))
+    noise = fit.covariance.nugget + points.errors**2
+    all_times, places = points.times, np.arange(len(times))
+    if times is not points.times:
+        before = np.searchsorted(points.times, times)
+        places = before + places
+        all_times, noise = np.insert(all_times, before, times), np.insert(noise, before, np.inf)
+        columns = np.insert(columns, before, 0.0, axis=0)
+    means, variances = _form(fit.covariance).smooth(all_times, noise, fit.covariance, columns)
     return means[places], variances[places]
 
 
