@@ -6,12 +6,10 @@ Of a Matern process it takes time linear in the number of points (`dpmix.drift.m
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import ModuleType
 
 import numpy as np
 
-from dpmix.drift import dense, markov
-from dpmix.drift.covariance import Covariance
+from dpmix.drift.exact import smooth, whiten
 from dpmix.drift.fit import Fit
 from dpmix.drift.likelihood import Points
 from dpmix.model.mixture import Array
@@ -84,7 +82,7 @@ def posterior(points: Points, fit: Fit, times: Array, slope_sd: float = 0.0) -> 
         np.column_stack([np.ones(len(some)), slope_sd * (some - middle)]) for some in (points.times, times)
     )
     given = np.column_stack([points.values, columns])
-    _, white = _form(own).whiten(points.times, own.nugget + points.errors**2, own, given)
+    _, white = whiten(points.times, own.nugget + points.errors**2, own, given)
     trend_cov = np.asarray(np.linalg.inv(white[:, 1:].T @ white[:, 1:] + np.diag([0.0, 1.0])), np.float64)
     trend = trend_cov @ (white[:, 1:].T @ white[:, 0])
     means, variances = _smooth_at(points, fit, times, given)
@@ -104,10 +102,5 @@ def _smooth_at(points: Points, fit: Fit, times: Array, columns: Array) -> tuple[
         places = before + places
         all_times, noise = np.insert(all_times, before, times), np.insert(noise, before, np.inf)
         columns = np.insert(columns, before, 0.0, axis=0)
-    means, variances = _form(fit.covariance).smooth(all_times, noise, fit.covariance, columns)
+    means, variances = smooth(all_times, noise, fit.covariance, columns)
     return means[places], variances[places]
-
-
-def _form(covariance: Covariance) -> ModuleType:
-    """Return the module that computes with a covariance."""
-    return markov if covariance.correlation in markov.MARKOV else dense

@@ -18,8 +18,8 @@ import numpy as np
 
 from dpmix.drift.averages import average, group_sizes, group_starts
 from dpmix.drift.covariance import Correlation, Covariance
+from dpmix.drift.exact import whiten
 from dpmix.drift.fit import Prior
-from dpmix.drift.markov import whiten
 from dpmix.kernels import _cpu
 from dpmix.model.mixture import Array, Ints
 

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dpmix.cli import main
+from dpmix.drift.covariance import CORRELATIONS, Correlation
 from dpmix.drift.fit import Prior, fit
 from dpmix.drift.judge import judge
 from dpmix.drift.likelihood import make_points
@@ -99,6 +100,15 @@ def test_ends_of_a_rising_signal_are_not_drawn_towards_its_mean() -> None:
         held += found.low <= 0.5 <= found.high
     assert np.mean(ranges) == pytest.approx(0.5, abs=0.03)
     assert held >= 24
+
+
+@pytest.mark.parametrize("kind", CORRELATIONS)
+def test_a_wave_is_judged_by_each_covariance(kind: Correlation) -> None:
+    times, random = np.linspace(0.0, 10.0, 150), np.random.default_rng(1)
+    values = 0.5 * np.sin(times) + 0.05 * random.standard_normal(150)
+    found = judge("CD3", times, values, np.full(150, 0.05), correlation=kind)
+    assert found.verdict == "drift"
+    assert np.abs(found.mean - 0.5 * np.sin(times)).max() < 0.1
 
 
 def test_threads_do_not_change_a_bit_of_a_judgement() -> None:

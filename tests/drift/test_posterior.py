@@ -9,11 +9,12 @@ import pytest
 from dense import dense_posterior
 
 from dpmix.drift import fit as fitting
+from dpmix.drift import markov
 from dpmix.drift.averages import average, group_sizes, group_starts
 from dpmix.drift.covariance import CORRELATIONS, Correlation, Covariance
+from dpmix.drift.exact import smooth, whiten
 from dpmix.drift.fit import Fit, Prior, fit, fit_blocks
 from dpmix.drift.likelihood import Points, make_points
-from dpmix.drift.markov import MARKOV, smooth, whiten
 from dpmix.drift.posterior import Posterior, posterior
 from dpmix.model.mixture import Array
 
@@ -32,7 +33,7 @@ def example(n: int, kind: Correlation, reach: float) -> tuple[Points, Fit]:
     return points, Fit(Covariance(kind, 0.7, reach, 0.02), 0.0, 0.0, 0.0, 1, True)
 
 
-@pytest.mark.parametrize("kind", MARKOV)
+@pytest.mark.parametrize("kind", CORRELATIONS)
 @pytest.mark.parametrize("reach", RANGES)
 def test_whitening_is_by_the_cholesky_factor(kind: Correlation, reach: float) -> None:
     points, found = example(200, kind, reach)
@@ -119,7 +120,7 @@ def test_impossible_posteriors_are_refused() -> None:
     with pytest.raises(ValueError, match="ascend"):
         posterior(points, found, np.array([1.0, 0.0]))
     with pytest.raises(ValueError, match="got squared, need one of matern12, matern32, matern52"):
-        whiten(points.times, points.errors, Covariance("squared", 1.0, 1.0, 0.1), np.ones((20, 1)))
+        markov.whiten(points.times, points.errors, Covariance("squared", 1.0, 1.0, 0.1), np.ones((20, 1)))
 
 
 def test_averages_of_groups() -> None:
