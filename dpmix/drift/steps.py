@@ -58,7 +58,7 @@ evidence grows with the cube of their number."""
 VARIANCES, NUGGETS = (-1.5, -0.7, 0.1, 0.9, 1.7, 2.5), (0.0, 1.5)
 RANGES = (-4.5, -3.0, -1.5, -0.5, 0.5)
 """Grid over the logs of the parameters, in standard deviations of their priors from the centres. Down to a
-five-hundredth of the recording in the range, so that the bends of a fast signal are no steps."""
+five-hundredth of the recording in the range, so that bends of a fast signal do not count as steps."""
 
 
 def noise_sd(values: Array, errors: Array) -> float:

@@ -181,7 +181,7 @@ class Plan:
             if settled:
                 log.info(
                     "burn-in ended after %d of at most %d sweeps: R-hat below %g over the latter half, "
-                    "and components no longer empty",
+                    "and the number of occupied components no longer falls",
                     *(sweep, self._mcmc.burn_in, BURN_IN_R_HAT),
                 )
 
