@@ -36,6 +36,15 @@ def values(
 ) -> None:
     """Write the sums, each rounded once."""
 
+def add_memberships(
+    memberships: npt.NDArray[np.float32],  # [M, P]
+    ratios: npt.NDArray[np.float32],  # [P]
+    uniforms: npt.NDArray[np.float32],  # [M], changed
+    total: npt.NDArray[np.float32],  # [P, M], changed
+    counts: npt.NDArray[np.int64],  # [P], changed
+) -> None:
+    """Add the memberships of a draw and the events by drawn population (kernels/cpu/averages.hpp)."""
+
 def posterior(
     counts: npt.NDArray[np.float64],  # [K]
     sums: npt.NDArray[np.float64],  # [K, D]

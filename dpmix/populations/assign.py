@@ -12,6 +12,7 @@ from contextlib import closing
 import numpy as np
 
 from dpmix.engines.base import Engine
+from dpmix.kernels import _cpu
 from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.model.streams import Step, Stream
 from dpmix.populations import proportions
@@ -24,8 +25,6 @@ from dpmix.populations.task import Task
 from dpmix.system.progress import ProgressLog
 
 BLOCK = 131_072  # events whose memberships are held at a time
-PART = 8_192  # of these, whose memberships fit into the cache of a core
-GOLDEN = np.float32(0.6180339887)  # fractional part of the golden ratio: successive multiples spread evenly
 
 
 def assign_events(
@@ -192,15 +191,7 @@ def average_draws(
     counts = np.zeros(ratios.shape, np.int64)
     uniforms = random.random(n_events, np.float32)
     for t, (by_run, log_density) in enumerate(found.memberships(engine, start, stop, own)):
-        for at in range(0, n_events, PART):
-            part = slice(at, at + PART)
-            terms = np.multiply(by_run[part].T, ratios[t][:, None], order="C")
-            ends = proportions.partial_sums(terms)
-            counts[t] += proportions.count_populations(ends, uniforms[part])
-            terms /= ends[-1]
-            total[:, part] += terms
-        # One uniform per event, rotated from draw to draw: it is uniform in every draw.
-        uniforms = np.mod(uniforms + GOLDEN, np.float32(1.0))
+        _cpu.add_memberships(by_run, ratios[t], uniforms, total, counts[t])
         mean_density.add(log_density)
     n_draws = len(found.draws)
     memberships = np.ascontiguousarray(total.T) / np.float32(n_draws)

@@ -12,6 +12,8 @@ import numpy as np
 from dpmix.engines.base import Engine
 from dpmix.model.mixture import Array, Mixture
 
+PART = 8_192  # events whose numbers fit into the cache of a core
+
 
 class MeanDensity:
     """The mean density of events over draws, as a highest log density and a factor, float64 [M] each."""
@@ -21,10 +23,13 @@ class MeanDensity:
 
     def add(self, log_density: Array) -> None:
         """Add the log densities of a draw, float64 [M]."""
-        rise = log_density - self._highest
-        scale = np.exp(-np.abs(rise))
-        self._factor = np.where(rise > 0.0, self._factor * scale + 1.0, self._factor + scale)
-        np.maximum(self._highest, log_density, out=self._highest)
+        for at in range(0, len(log_density), PART):
+            part = slice(at, at + PART)
+            highest, factor, added = self._highest[part], self._factor[part], log_density[part]
+            rise = added - highest
+            scale = np.exp(-np.abs(rise))
+            factor[:] = np.where(rise > 0.0, factor * scale + 1.0, factor + scale)
+            np.maximum(highest, added, out=highest)
 
     def log(self, n_draws: int) -> Array:
         """Return the log of the mean over the draws, float64 [M]."""

@@ -115,26 +115,13 @@ def ratios(own: Array, weights: Array) -> Floats:
 
 def draw_populations(terms: Floats, uniforms: Floats) -> Ints:
     """Draw the population of each event, int64 [M], from its terms [P, M] with uniforms [M] below 1."""
-    ends = partial_sums(terms)
+    ends = terms.copy()
+    for before, end in itertools.pairwise(ends):  # faster than np.cumsum along the rows
+        end += before
     limits, drawn = uniforms * ends[-1], np.zeros(len(uniforms), np.int64)
     for end in ends:
         drawn += end <= limits
     return drawn
-
-
-def count_populations(ends: Floats, uniforms: Floats) -> Ints:
-    """Count the events by drawn population, int64 [P], from the `partial_sums` of their terms."""
-    beyond = np.count_nonzero(ends <= uniforms * ends[-1], axis=1)
-    counts: Ints = -np.diff(beyond, prepend=len(uniforms))
-    return counts
-
-
-def partial_sums(terms: Floats) -> Floats:
-    """Return the sums of the terms [P, M] up to each population: one row at a time, unlike `np.cumsum`."""
-    ends = terms.copy()
-    for before, end in itertools.pairwise(ends):
-        end += before
-    return ends
 
 
 def posterior(counts: Ints, seed: int, prior: Array | None = None) -> Array:
