@@ -19,6 +19,7 @@ from dpmix.populations.result import QUANTILES, Gating
 
 if TYPE_CHECKING:
     from dpmix.explore.count import Found
+    from dpmix.populations.sample_draws import SampleDraws
 
 NAME = "explored cells"
 MIXTURE, JUDGING = "mixture", "judging"
@@ -74,6 +75,26 @@ def explored_of(gating: Gating) -> Explored | None:
         sizes=one.sizes,
         quantiles=quantiles,
         **proportions(one.found, int(gating.n_events.sum())),
+    )
+
+
+def with_explored(draws: SampleDraws) -> SampleDraws:
+    """Return the draws with the cells found by judging as population P, the same in all draws.
+
+    `dpmix associate` compares them like the others. They count in their populations of the mixture, too.
+    """
+    if draws.explored is None or draws.explored_medians is None:
+        return draws
+    counts = np.broadcast_to(draws.explored[:, None], (*draws.counts.shape[:2], 1))
+    medians = np.broadcast_to(
+        draws.explored_medians[:, None], (*draws.medians.shape[:2], 1, len(draws.channels))
+    )
+    return replace(
+        draws,
+        counts=np.concatenate([draws.counts, counts], axis=2),
+        medians=np.concatenate([draws.medians, medians], axis=2),
+        phenotypes=(*draws.phenotypes, NAME),
+        names=(*draws.names, NAME) if draws.names else (),
     )
 
 

@@ -14,6 +14,7 @@ from dpmix.association.effects import ABUNDANCE, EXPRESSION, Effects
 from dpmix.association.sampling import find_device
 from dpmix.association.study import Study, approximation, run_study, sampler
 from dpmix.errors import ConfigError
+from dpmix.populations.explored import NAME, with_explored
 from dpmix.populations.sample_draws import SampleDraws
 from dpmix.report import association_figures, association_page
 from dpmix.runs.effective_size import r_hat_and_ess
@@ -74,7 +75,7 @@ def associate(
     folder = Path(output)
     names = (TABLE, OUTLIERS, PAGE, MODEL)
     paths = [*(folder / name for name in names), *association_figures.figure_paths(folder / "figures")]
-    draws = SampleDraws.read(Path(gated))
+    draws = with_explored(SampleDraws.read(Path(gated)))
     columns = draws.columns if design is None else read_design(Path(design), draws.samples)
     if not columns:
         raise ConfigError(["--design: needed, because the run had no table of samples (data.samples)"])
@@ -113,6 +114,12 @@ def _warnings(study: Study) -> list[str]:
             warnings.append(f"{measure}: --quick is an approximation; leave it out for results to report")
     if len(study.draws.counts) == 1:
         warnings.append("the gating has one draw (Bayesian EM): intervals lack the uncertainty of the gating")
+    if study.draws.explored is not None:
+        number = len(study.draws.phenotypes)
+        warnings.append(
+            f"{NAME} (population {number}): compared by the cells found in each sample; intervals lack the "
+            "uncertainty of judging"
+        )
     if study.left_out:
         few = "; ".join(study.left_out[:3]) + ("; ..." if len(study.left_out) > 3 else "")
         warnings.append(f"expression: too few events in too many samples: {few}")

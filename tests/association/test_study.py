@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import arviz
@@ -152,6 +153,28 @@ def test_the_command(tmp_path: Path) -> None:
     again = CliRunner().invoke(main, ["associate", str(tmp_path), *options])
     assert again.exit_code == 2
     assert "exist already" in again.output
+
+
+def test_cells_found_by_judging_are_compared(tmp_path: Path) -> None:
+    """They have the number after those of the mixture, and grow where the mixture's populations do not."""
+    draws, random = cohort(ratio=1.0), np.random.default_rng(7)
+    expected = np.where(np.array(GROUPS) == "treated", 4.0 * RATIO, 4.0)
+    found = replace(
+        draws,
+        explored=random.poisson(expected * random.lognormal(0.0, 0.2, N_SAMPLES)),
+        explored_medians=np.full((N_SAMPLES, 2), np.nan, np.float32),
+    )
+    found.write(tmp_path / "samples.nc")
+    options = ["--formula", "~ group", "--contrast", "treated - control", "--quick", "--expression"]
+    done = CliRunner().invoke(main, ["associate", str(tmp_path), *options])
+    assert done.exit_code == 0, done.output
+    assert "explored cells (population 9): compared by the cells found in each sample" in done.output
+    with (tmp_path / "associate" / "associations.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["measure"] == "abundance"]
+    assert len(rows) == 9
+    (own,) = (row for row in rows if row["found"] == "yes")
+    assert (own["population"], own["phenotype"]) == ("9", "explored cells")
+    assert float(own["low"]) < RATIO < float(own["high"])
 
 
 def test_the_posterior_has_names_for_arviz(tmp_path: Path) -> None:
