@@ -111,6 +111,7 @@ def start_tests(name: str, module: Path) -> subprocess.Popen[str]:
         "tests/engines/test_cpu_engine.py",
         "tests/engines/test_exact.py",
         "tests/explore/test_posterior.py",
+        "tests/populations/test_averages.py",
     ]
     variables = {**environment(name), MODULE: str(module)}
     return subprocess.Popen(
