@@ -1,12 +1,12 @@
 "use strict";
 // The page of dpmix app. The server computes populations (dpmix/app/live.py); this script shows them, draws the
-// densities of the events, and sends what is decided.
+// events, and sends what is decided.
 
 const byId = (id) => document.getElementById(id);
 const bins = 128, plots = 4;
 const palette = JSON.parse(byId("palette").textContent);
-const state = { run: "", opened: null, view: null, values: null, population: null, chosen: null, only: -1, counted: null, redo: [] };
-let models = {};
+const state = { run: "", opened: null, view: null, values: null, population: null, selection: null, chosen: null, only: -1, counted: null, redo: [] };
+const models = {}, views = {}; // of Bokeh, by the name of the plot
 
 // ---------------------------------------------------------------------------------------- server
 
@@ -19,6 +19,7 @@ async function post(path, body, text) {
   const shown = setTimeout(() => { byId("busy").hidden = false; }, 150);
   try {
     const answer = await fetch(path, { method: "POST", body });
+    if (answer.ok && answer.headers.get("Content-Type") === "application/octet-stream") return await answer.arrayBuffer();
     const { result } = await answer.json();
     if (answer.ok) return result;
     const problem = new Error(result.error);
@@ -81,7 +82,7 @@ async function preview(populations) {
       const action = { do: "cut", populations: wanted };
       wanted = null;
       const view = await ask("preview", { run: state.run, action });
-      show({ ...view, revision: state.view.revision, actions: state.view.actions }, true);
+      show({ ...view, revision: state.view.revision, actions: state.view.actions, action }, true);
     }
   } catch (error) { fail(error); } finally { previewing = false; }
 }
@@ -91,7 +92,7 @@ async function preview(populations) {
 async function open(run) {
   state.run = run;
   state.redo = [];
-  Object.assign(state, { chosen: null, only: -1, view: null, counted: null });
+  Object.assign(state, { selection: null, chosen: null, only: -1, view: null, counted: null });
   byId("work").hidden = true;
   byId("about").textContent = "";
   const opened = await ask("open", { run }, `finding the populations of ${run} …`);
@@ -101,8 +102,7 @@ async function open(run) {
   location.hash = encodeURIComponent(run);
   byId("about").textContent = `${opened.all_events.toLocaleString("en")} events, ${opened.channels.length} channels, ${opened.draws} ${opened.draws === 1 ? "draw" : "draws"} used`;
   byId("cut").max = opened.most;
-  const shown = opened.events < opened.all_events ? `${opened.events.toLocaleString("en")} of the events, evenly spaced` : "all events";
-  byId("note").textContent = `Plots show ${shown}. Support: share of the draws that have the population. To choose a colour, right click on a number, or press c on it. ${opened.warnings.join(" ")}`;
+  byId("note").textContent = `Support: share of the draws that have the population. To choose a colour, right click on a number, or press c on it. ${opened.warnings.join(" ")}`;
   const names = opened.channels.map((name, c) => [name, c]);
   for (let k = 0; k < plots; k++) {
     const [a, b] = [(2 * k) % names.length, (2 * k + 1) % names.length];
@@ -118,7 +118,7 @@ async function open(run) {
 }
 
 function keys(event) {
-  const typing = event.target.matches?.("input:not([type=checkbox]):not([type=range]), select");
+  const typing = event.target.matches?.("input:not([type=checkbox], [type=range], [type=radio]), select");
   if (!state.view || typing) return;
   const control = event.ctrlKey || event.metaKey;
   if (control && event.key === "z" && !event.shiftKey) undo();
@@ -126,13 +126,14 @@ function keys(event) {
   else if (control || event.altKey) return;
   else if (event.key === "m" && !byId("merge").disabled) byId("merge").click();
   else if (event.key === "s" && !byId("split").disabled) byId("split").click();
-  else if (event.key === "Escape") { state.chosen = null; state.only = -1; showRows(); draw(); }
+  else if (event.key === "Escape") showAll();
   else return;
   if (event.key !== "Escape") event.preventDefault();
 }
 
 async function start() {
   await embed();
+  startPoints();
   const runs = await showRuns();
   byId("begin").open = !runs.length;
   byId("begin").ontoggle = () => { if (byId("begin").open) guarded(async () => { await showFiles(); await showProgress(); }); };

@@ -287,9 +287,7 @@ def state(live: Live, run: Path, judging: Judging, decisions: Decisions) -> dict
     """
     task, posterior, found = live.task, judging.explorer.posterior, judging.found
     noise = float(np.sqrt(posterior.judged.covariance.noise))
-    is_found = np.zeros(len(live.rows), np.uint8)
-    if found is not None:
-        is_found[:] = posterior.mean[live.rows] >= np.float32(found.threshold)
+    is_found = found_among(judging, live.rows)
     learn_ahead(judging.explorer, task.events, task.config.engine, task.backend)
     return stored(live, run, judging) | {
         "lines": numbers(judging.judgements, found, noise, len(task.events.values)),
@@ -298,6 +296,14 @@ def state(live: Live, run: Path, judging: Judging, decisions: Decisions) -> dict
         "is_found": b64encode(is_found.tobytes()).decode(),
         "population": population(live, decisions, judging),
     }
+
+
+def found_among(judging: Judging, rows: Ints) -> Bools:
+    """Return whether events are found, bool [M]; `rows` are their numbers among all of the run."""
+    if judging.found is None:
+        return np.zeros(len(rows), bool)
+    is_found: Bools = judging.explorer.posterior.mean[rows] >= np.float32(judging.found.threshold)
+    return is_found
 
 
 def profiles(live: Live, decisions: Decisions, rows: Sequence[int]) -> dict[str, Any]:

@@ -53,7 +53,7 @@ from dpmix.report.labels import percent, ticks
 from dpmix.report.palette import colour, ink
 
 EVENTS = 50_000
-"""Most events that the pictures show, evenly spaced over all events."""
+"""Most events of the densities, evenly spaced over all events."""
 ENDS = (0.001, 0.999)  # quantiles of the events; an axis has a margin beyond them, as in the report
 
 
@@ -72,7 +72,7 @@ class Live:
     votes : list of float64 [K, L] and int64 [K]
         Of each draw, as of `dpmix.populations.find.cast_votes`.
     rows : int64 [M]
-        Numbers of the events that the pictures show, among those of the run.
+        Numbers of the events of the densities, among those of the run.
     values : float32 [M, D]
         These events, transformed scale.
     shares : float32 [M, L]
@@ -102,7 +102,7 @@ def open_live(run_file: Path) -> Live:
     n_draws = find.DRAWS if earlier is None else earlier.draws
     task = prepare(run_file, output=run_file.parent / "gated")  # where a file for many events would be
     forest = forest_of(task.run, task.make_engine, n_draws)
-    rows = np.linspace(0, len(task.events.values) - 1, min(len(task.events.values), EVENTS)).astype(np.int64)
+    rows = evenly_spaced(len(task.events.values), EVENTS)
     values = np.ascontiguousarray(task.events.values[rows])
     with threadpool_limits(1, "blas"), closing(task.make_engine(values)) as engine:
         shares = forest.memberships_in_modes(engine).astype(np.float32)
@@ -112,6 +112,12 @@ def open_live(run_file: Path) -> Live:
     if earlier is not None:
         decide.decided(forest, earlier)
     return live
+
+
+def evenly_spaced(n_events: int, most: int) -> Ints:
+    """Return the numbers of up to `most` events, evenly spaced over all, int64 [M]."""
+    rows: Ints = np.linspace(0, n_events - 1, min(n_events, most)).astype(np.int64)
+    return rows
 
 
 def decisions_of(live: Live) -> Decisions:

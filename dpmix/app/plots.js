@@ -1,5 +1,5 @@
 "use strict";
-// Densities of the events in pairs of channels, coloured by population, and the tree of populations.
+// The events in pairs of channels, coloured by population, as density or points, and the tree of populations.
 
 const rgb = (hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
 const styled = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -8,13 +8,16 @@ const plain = (text) => text.replaceAll("$$", "$\u2060$").replaceAll("\\(", "\\\
 async function embed() {
   const figures = JSON.parse(byId("figures").textContent);
   for (const [name, item] of Object.entries(figures)) {
-    const views = await Bokeh.embed.embed_item(item, `plot-${name}`);
-    models[name] = views.roots[0].model;
+    views[name] = (await Bokeh.embed.embed_item(item, `plot-${name}`)).roots[0];
+    models[name] = views[name].model;
   }
   for (let k = 0; k < plots; k++) {
-    models[`pair${k}`].on_event("selectiongeometry", (event) => { if (event.final) select(k, event.geometry); });
-    models[`pair${k}`].on_event("reset", () => { state.chosen = null; state.only = -1; showRows(); draw(); });
-    for (const id of [`across${k}`, `up${k}`]) byId(id).onchange = () => { state.chosen = null; draw(); };
+    const figure = models[`pair${k}`];
+    figure.on_event("selectiongeometry", (event) => { if (event.final) select(k, event.geometry); });
+    figure.on_event("reset", showAll);
+    figure.on_event("rangesupdate", () => redrawMoved(k));
+    for (const name of ["inner_width", "inner_height"]) figure.properties[name].change.connect(() => redrawMoved(k));
+    for (const id of [`across${k}`, `up${k}`]) byId(id).onchange = () => { unselect(); draw(); };
   }
 }
 
@@ -32,66 +35,84 @@ function theme() {
 
 const column = (d) => state.values.subarray(d * state.opened.events, (d + 1) * state.opened.events);
 
-// Values where the plots draw them: those beyond an axis in its last bin.
-function drawn(d) {
+const axesOf = (k) => [`across${k}`, `up${k}`].map((id) => Number(byId(id).value));
+
+// Where the plots draw events beyond an axis: in its last bin.
+function limitsOf(d) {
   const [low, high] = state.opened.ranges[d], half = (high - low) / (2 * bins);
-  return column(d).map((value) => Math.max(low + half, Math.min(high - half, value)));
+  return [low + half, high - half];
 }
 
 // Mark the events inside a box or a lasso of one plot; all plots then show them.
 function select(k, geometry) {
-  const x = drawn(Number(byId(`across${k}`).value)), y = drawn(Number(byId(`up${k}`).value));
-  const inside = new Uint8Array(x.length);
+  const selection = { axes: axesOf(k), geometry }, chosen = inside(selection, column);
+  const some = isPoints() || chosen.includes(1); // of the points, some may be inside although none of the fewer events is
+  Object.assign(state, { selection: some ? selection : null, chosen: some ? chosen : null, only: -1 });
+  showRows();
+  draw();
+}
+
+function unselect() {
+  Object.assign(state, { selection: null, chosen: null });
+}
+
+function showAll() {
+  unselect();
+  state.only = -1;
+  showRows();
+  draw();
+}
+
+// Return 1 for events inside the selection, where the plots draw them, else 0; `values` gives those of a channel.
+function inside({ axes, geometry }, values) {
+  const [x, y] = axes.map((d) => { const [low, high] = limitsOf(d); return values(d).map((value) => Math.max(low, Math.min(high, value))); });
+  const found = new Uint8Array(x.length);
   if (geometry.type === "rect") {
     const { x0, x1, y0, y1 } = geometry;
-    for (let i = 0; i < x.length; i++) inside[i] = x[i] >= x0 && x[i] <= x1 && y[i] >= y0 && y[i] <= y1;
+    for (let i = 0; i < x.length; i++) found[i] = x[i] >= x0 && x[i] <= x1 && y[i] >= y0 && y[i] <= y1;
   } else {
     const xs = geometry.x, ys = geometry.y;
     for (let i = 0; i < x.length; i++) {
       let odd = 0;
       for (let a = 0, b = xs.length - 1; a < xs.length; b = a++)
         if (ys[a] > y[i] !== ys[b] > y[i] && x[i] < ((xs[b] - xs[a]) * (y[i] - ys[a])) / (ys[b] - ys[a]) + xs[a]) odd ^= 1;
-      inside[i] = odd;
+      found[i] = odd;
     }
   }
-  state.chosen = inside.includes(1) ? inside : null;
-  state.only = -1;
-  showRows();
-  draw();
+  return found;
 }
 
-function marked() {
-  if (state.chosen) return state.chosen;
-  if (state.only < 0) return null;
-  return Uint8Array.from(state.population, (p) => p === state.only);
+// The marked events of the densities (`state`) or of the points (`points`); null: all.
+function marked(events) {
+  if (events.chosen) return events.chosen;
+  return state.only < 0 ? null : events.population.map((p) => p === state.only);
 }
 
 function draw() {
   if (!state.view) return;
-  const mark = marked();
-  for (let k = 0; k < plots; k++) drawPair(k, mark);
   showRareButtons();
-  byId("selection").textContent = mark ? summary(mark) : "Select events with box or lasso in any plot, or a population by its number: all plots show them. Escape shows all.";
+  showWhich();
+  if (isPoints() && !areCurrent()) return followPoints().catch(fail);
+  const events = isPoints() ? points : state, mark = marked(events);
+  if (isPoints()) groupPoints(mark);
+  for (let k = 0; k < plots; k++) drawPair(k, events, mark);
+  byId("selection").textContent = mark ? summary(events, mark) : "Select events with box or lasso in any plot, or a population by its number: all plots show them. Escape shows all.";
 }
 
-function summary(mark) {
+function summary({ population }, mark) {
   const counts = new Array(state.view.populations.length).fill(0);
   let all = 0;
-  for (let i = 0; i < mark.length; i++) if (mark[i]) { counts[state.population[i]] += 1; all += 1; }
+  for (let i = 0; i < mark.length; i++) if (mark[i]) { counts[population[i]] += 1; all += 1; }
   const parts = counts.map((n, p) => [n, p]).filter(([n]) => n).sort((a, b) => b[0] - a[0]).slice(0, 4);
   const share = (n, of) => `${short((100 * n) / of, 3)}%`;
-  return `${all.toLocaleString("en")} of ${mark.length.toLocaleString("en")} events (${share(all, mark.length)}): ` +
-    parts.map(([n, p]) => `${titleOf(p)} ${share(n, all)}`).join("; ");
+  return `${all.toLocaleString("en")} of ${mark.length.toLocaleString("en")} events (${share(all, mark.length)})${all ? ": " : ""}` +
+    (all ? parts.map(([n, p]) => `${titleOf(p)} ${share(n, all)}`).join("; ") : "");
 }
 
-function drawPair(k, mark) {
-  const across = Number(byId(`across${k}`).value), up = Number(byId(`up${k}`).value);
+function drawPair(k, events, mark) {
+  const [across, up] = axesOf(k);
   const figure = models[`pair${k}`], source = figure.document.get_model_by_name(`image${k}`);
   const [left, right] = state.opened.ranges[across], [bottom, top] = state.opened.ranges[up];
-  const image = source.data.image[0];
-  image.set(shades(column(across), column(up), left, right, bottom, top, mark));
-  source.data = { image: [image], x: [left], y: [bottom], dw: [right - left], dh: [top - bottom] };
-  source.change.emit(); // the image is the same array, so Bokeh may not notice the change
   const pair = `${across},${up}`;
   if (figure.tags[0] !== pair) {
     figure.tags = [pair];
@@ -100,6 +121,10 @@ function drawPair(k, mark) {
     figure.below[0].axis_label = plain(state.opened.channels[across]);
     figure.left[0].axis_label = plain(state.opened.channels[up]);
   }
+  const { pixels, shape, ...place } = events === points ? pointsImage(k)
+    : { pixels: shades(column(across), column(up), left, right, bottom, top, mark), shape: [bins, bins], x: left, y: bottom, dw: right - left, dh: top - bottom };
+  const image = new source.data.image[0].constructor(pixels.buffer, shape); // an array of Bokeh, with a shape
+  source.data = { image: [image], ...Object.fromEntries(Object.entries(place).map(([name, value]) => [name, [value]])) };
 }
 
 // A bin has the colour of most of its events, paler for fewer; events that are not marked are grey.

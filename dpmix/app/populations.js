@@ -152,7 +152,7 @@ function choose(p, badge) {
 
 function only(p) {
   state.only = state.only === p ? -1 : p;
-  state.chosen = null;
+  unselect();
   for (const badge of document.querySelectorAll(".badge")) badge.ariaPressed = String(Number(badge.textContent) - 1 === state.only);
   draw();
 }

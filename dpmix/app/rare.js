@@ -70,7 +70,7 @@ function showCommand() {
 }
 
 const selectedEvents = () => {
-  const mark = marked(), found = [];
+  const mark = marked(state), found = [];
   if (mark) for (let i = 0; i < mark.length; i++) if (mark[i]) found.push(i);
   return found;
 };
@@ -97,6 +97,7 @@ function takeRare(found) {
 }
 
 function highlightFound() {
+  state.selection = { found: true };
   state.chosen = Uint8Array.from(atob(rare.known.is_found), (c) => c.charCodeAt(0));
   state.only = -1;
   showRows();
@@ -140,7 +141,7 @@ function showRareButtons() {
   byId("rare-next").textContent = screen ? `Store ${judged.size || "the"} judgement${judged.size === 1 ? "" : "s"} and show the next screen` : known?.judged ? "Show the next screen" : "Start from random events";
   byId("rare-next").disabled = working || !known || Boolean(screen && !judged.size);
   byId("rare-selected").textContent = screen ? "Next screen from the selected events" : "Start from the selected events";
-  byId("rare-selected").disabled = working || !known || (!state.chosen && state.only < 0);
+  byId("rare-selected").disabled = working || !known || (state.chosen ? !state.chosen.includes(1) : state.only < 0);
   byId("rare-undo").disabled = working || !known?.screens;
   byId("rare-found").disabled = working || !known?.found_shown;
 }

@@ -70,6 +70,7 @@ ACTIONS = (
         "judge",
         "unjudge",
     ),
+    *("point_values", "point_populations", "point_found"),
     *("profiles", "export", "commands", "stop"),
 )
 """Methods of `Workspace` that the page may call."""
@@ -107,14 +108,18 @@ class _Handler(RequestHandler):
         self.finish(json.dumps({"result": {"error": text}}))
 
     async def answer(self, work: Callable[[], Any]) -> None:
-        """Send the result of work in another thread, or its error in one line."""
+        """Send the result of work in another thread, as JSON unless it is bytes, or its error in one line."""
         try:
             found = await self.run(work)
         except (DpmixError, ValueError) as error:
             self.set_status(409 if isinstance(error, StaleError) else 400)
             problems = error.problems if isinstance(error, ConfigError) else [str(error)]
             found = {"error": "; ".join(map(printable, problems))}
-        self.finish(json.dumps({"result": found}, allow_nan=False))
+        if isinstance(found, bytes):
+            self.set_header("Content-Type", "application/octet-stream")
+            self.finish(found)
+        else:
+            self.finish(json.dumps({"result": found}, allow_nan=False))
 
     async def run(self, work: Callable[[], Any]) -> Any:
         """Return the result of work in another thread."""

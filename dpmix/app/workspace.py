@@ -13,14 +13,16 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from dpmix.app import counting, gates, judging, live
+from dpmix.app import counting, gates, judging, live, points
 from dpmix.app.files import workspaces
 from dpmix.app.folder import Folder, mark
 from dpmix.app.gates import Gated
 from dpmix.app.judging import Judging, Word
 from dpmix.app.live import Live
+from dpmix.app.points import Points
 from dpmix.errors import ConfigError
 from dpmix.explore.screen import FURTHER
+from dpmix.populations import decide
 from dpmix.populations.decisions import Action, Decisions, decisions_path, problems_of, write_decisions
 from dpmix.report.event_files import FORMATS
 from dpmix.runs.reader import open_run
@@ -45,8 +47,10 @@ class Workspace(Folder):
         super().__init__(folder)
         self._judging_lock = RLock()  # taken before the other one: decisions do not wait for judgements
         self._counting_lock = RLock()
+        self._points_lock = RLock()
         self._lives: dict[Path, tuple[tuple[int, int], Live]] = {}
         self._judging: tuple[Live, Judging] | None = None
+        self._points: tuple[Live, Points] | None = None
         self._gated: tuple[Any, Gated] | None = None
 
     def open(self, run: str) -> dict[str, Any]:
@@ -54,11 +58,11 @@ class Workspace(Folder):
         with self._lock:
             one = self._live(run, again=True)
             shown = {"run": run, "judged": judging.judged_path(self.inside(run)).exists()}
-            shown |= {"counts": counting.is_quick(one), **live.opened(one)}
-            return shown | {"view": live.view(one, live.decisions_of(one))}
+            shown |= {"counts": counting.is_quick(one), "points": points.number(one)}
+            return shown | live.opened(one) | {"view": live.view(one, live.decisions_of(one))}
 
     def values(self, run: str) -> bytes:
-        """Return the events that the pictures show, float32 [D, M]."""
+        """Return the events of the densities, float32 [D, M]."""
         with self._lock:
             return live.packed_values(self._live(run))
 
@@ -101,6 +105,28 @@ class Workspace(Folder):
             return None
         with self._counting_lock:  # one at a time; an earlier one ends after its next block
             return counting.counted(one, decisions, lambda: _identity(path) == known)
+
+    def point_values(self, run: str, channels: list[int]) -> bytes:
+        """Return channels of the events that are drawn as points, float32 [C, M]."""
+        return points.packed_values(*self._opened_points(run), channels)
+
+    def point_populations(self, run: str, revision: str, action: dict[str, Any] | None = None) -> bytes:
+        """Return the population of each point after the decisions in the file, uint8 or uint16 [M].
+
+        `action` is one more action, which is not stored.
+        """
+        one, own = self._opened_points(run)
+        with self._lock:
+            _, decisions = self._current(run, revision)
+        if action is not None:
+            decisions = live.after(one, decisions, parsed(action))
+        return points.packed_populations(own, decide.decided(one.forest, decisions))
+
+    def point_found(self, run: str) -> bytes:
+        """Return 1 for points found by judging, by the judgements in the file of the run, uint8 [M]."""
+        with self._judging_lock:
+            _, own = self._opened_points(run)
+            return judging.found_among(self._opened_judging(run), own.rows).tobytes()
 
     def workspaces(self) -> list[str]:
         """Return the FlowJo workspaces of the folder."""
@@ -195,6 +221,15 @@ class Workspace(Folder):
         if self._gated is None or self._gated[0] != key:
             self._gated = key, gates.gated(self._live(run), path)
         return self._gated[1]
+
+    def _opened_points(self, run: str) -> tuple[Live, Points]:
+        """Return an open run and the events that are drawn as points; those of another run are discarded."""
+        with self._points_lock:
+            one = self._live(run)
+            if self._points is None or self._points[0] is not one:
+                self._points = None
+                self._points = one, points.open_points(one)
+            return self._points
 
     def _opened_judging(self, run: str) -> Judging:
         """Return what follows from the judgements about a run; computed again if their file has changed.

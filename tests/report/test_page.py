@@ -392,8 +392,8 @@ class Browser:
         return found
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+def start_browser(profile: Path, *flags: str) -> Browser:
+    """Start Chromium without a window, and by default without a GPU."""
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     chromedriver = shutil.which("chromedriver")
     if chromium is None or chromedriver is None:
@@ -403,20 +403,25 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     for flag in (
         "--headless",
         "--no-sandbox",
-        "--disable-gpu",
         "--disable-quic",
         "--no-first-run",
         "--disable-background-networking",
         "--disable-component-update",
         "--disable-sync",
-        f"--user-data-dir={tmp_path_factory.mktemp('browser')}",
+        f"--user-data-dir={profile}",
         "--window-size=1200,1000",
+        *(flags or ("--disable-gpu",)),
     ):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(chromedriver))
-    yield Browser(driver)
-    driver.quit()
+    return Browser(webdriver.Chrome(options=options, service=Service(chromedriver)))
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    one = start_browser(tmp_path_factory.mktemp("browser"))
+    yield one
+    one.driver.quit()
 
 
 @pytest.mark.slow
