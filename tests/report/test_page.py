@@ -410,7 +410,7 @@ def start_browser(profile: Path, *flags: str) -> Browser:
         "--disable-sync",
         f"--user-data-dir={profile}",
         "--window-size=1200,1000",
-        *(flags or ("--disable-gpu",)),
+        *(flags or ("--disable-gpu", "--enable-unsafe-swiftshader")),
     ):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
