@@ -2,10 +2,11 @@
 
     python benchmarks/app_points.py [--quick]
 
-Chromium draws by software (SwiftShader), so these are the longest times. The events are those of
+The page then draws them itself (painter.js). Its WebGL is measured next to it, in software (SwiftShader);
+with a graphics processor, for which WebGL is meant, it was not measured. The events are those of
 benchmarks/app.py. "first" is from pressing Points to four plots of all events, with their populations
 computed by the server; "cut" and "selection" are from a new cut and a box to four plots, which are drawn, but
-perhaps not yet on the screen. Takes two minutes; `--quick` draws 5,000 events.
+perhaps not yet on the screen. Takes four minutes; `--quick` draws 5,000 events.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ FLAGS = (
     "--use-angle=swiftshader",
     "--enable-unsafe-swiftshader",
 )
+BY_WEBGL = "points.layer = new PointLayer(redrawAll, redrawAll);"
+SOFTWARE = ", WebGL by software"
 WAIT = """
 const until = async (done) => { while (!done()) await new Promise((go) => setTimeout(go, 5)); };
 const timed = async (work, done) => {
@@ -61,8 +64,8 @@ def run_in(driver: Any, script: str) -> Any:
     return driver.execute_async_script(whole)
 
 
-def measure(run: Path) -> dict[str, float]:
-    """Return seconds and megabytes of the page."""
+def measure(run: Path, before: str = "") -> dict[str, float]:
+    """Return seconds and megabytes of the page, after a script."""
     from page_pictures import served
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
@@ -79,7 +82,7 @@ def measure(run: Path) -> dict[str, float]:
             WebDriverWait(driver, 300).until(
                 lambda d: d.execute_script("return document.documentElement.dataset.ready") == "true"
             )
-            found = run_in(driver, PAGE)
+            found = run_in(driver, before + PAGE)
         finally:
             driver.quit()
     if isinstance(found, str):
@@ -103,8 +106,8 @@ def bokeh() -> str:
     """Return a sentence on one plot of Bokeh, next to webgl.js."""
     own = read_results("app_points_bokeh")["results"]
     one = f"One plot of {own['events']} events takes {own['bokeh']:.2g} s by WebGL of Bokeh {own['version']}"
-    made = said("app_points_bokeh", packages=("dpmix", "numpy"))
-    return f"{one}, and {own['webgl.js']:.2g} s by that of the page. {made}"
+    other = f"{own['webgl.js']:.2g} s by that of the page, and {own['painter.js']:.2g} s without WebGL"
+    return f"{one}, {other}. {said('app_points_bokeh', packages=('dpmix', 'numpy'))}"
 
 
 def main() -> None:
@@ -112,8 +115,10 @@ def main() -> None:
     results = {}
     for n_events in (5_000,) if given.quick else (50_000, 1_000_000):
         with tempfile.TemporaryDirectory() as folder:
-            results[f"{n_events:,}"] = measure(make_run(Path(folder), n_events))
-        print(f"{n_events:,}", results[f"{n_events:,}"], flush=True)
+            run = make_run(Path(folder), n_events)
+            for how, before in (("", ""), (SOFTWARE, BY_WEBGL)):
+                results[f"{n_events:,}{how}"] = measure(run, before)
+                print(f"{n_events:,}{how}", results[f"{n_events:,}{how}"], flush=True)
     write_results("app_points", results, quick=given.quick)
 
 

@@ -1,4 +1,4 @@
-"""Measure how fast Bokeh's scatter with WebGL draws events without a GPU, next to webgl.js of dpmix app.
+"""Measure how fast Bokeh's scatter with WebGL draws events without a GPU, next to those of dpmix app.
 
     python benchmarks/app_points_bokeh.py [--quick]
 
@@ -41,13 +41,16 @@ const frame = () => new Promise((go) => requestAnimationFrame(() => setTimeout(g
   for (let k = 0; k < 5; k++) await frame();
   for (const one of canvases(byPlot)) one.getContext("2d")?.getImageData(0, 0, 1, 1);
   seconds.bokeh = (performance.now() - from) / 1000;
-  const layer = new PointLayer(() => {}, () => {}), start = performance.now();
-  layer.setValues(0, x);
-  layer.setValues(1, y);
-  layer.setOrder(Uint32Array.from({ length: n }, (_, i) => i));
   const groups = Array.from({ length: 20 }, (_, k) => ({ count: n / 20, colour: [10 * k, 200, 0], size: 2 }));
-  layer.draw(400, 350, [0, 1], [[-4, 4], [-4, 4]], [[-4, 4], [-4, 4]], groups);
-  seconds["webgl.js"] = (performance.now() - start) / 1000;
+  const layers = { "webgl.js": new PointLayer(() => {}, () => {}), "painter.js": new PointPainter() };
+  for (const [name, layer] of Object.entries(layers)) {
+    const start = performance.now();
+    layer.setValues(0, x);
+    layer.setValues(1, y);
+    layer.setOrder(Uint32Array.from({ length: n }, (_, i) => i));
+    layer.draw(400, 350, [0, 1], [[-4, 4], [-4, 4]], [[-4, 4], [-4, 4]], groups);
+    seconds[name] = (performance.now() - start) / 1000;
+  }
   answer(seconds);
 })().catch((error) => answer(String(error)));
 """
@@ -61,9 +64,11 @@ def write_page(folder: Path) -> Path:
     plot = figure(width=450, height=400, x_range=(-4, 4), y_range=(-4, 4), tools="", output_backend="webgl")
     plot.scatter("x", "y", size=2, fill_color="c", line_color=None, source=source)
     bokeh = Resources(mode="inline", components=["bokeh", "bokeh-gl"]).js_raw
-    own = (ROOT / "dpmix" / "app" / "webgl.js").read_text(encoding="utf-8")
+    own = [
+        (ROOT / "dpmix" / "app" / f"{name}.js").read_text(encoding="utf-8") for name in ("webgl", "painter")
+    ]
     item = f"const ITEM = {json.dumps(json_item(plot))}, byPlot = document.getElementById('plot');"
-    scripts = "".join(f"<script>{text}</script>" for text in (*bokeh, own, item))
+    scripts = "".join(f"<script>{text}</script>" for text in (*bokeh, *own, item))
     path = folder / "page.html"
     path.write_text(f"<!DOCTYPE html><meta charset=utf-8><div id=plot></div>{scripts}", encoding="utf-8")
     return path

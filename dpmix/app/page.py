@@ -22,6 +22,7 @@ FILES = {
     "populations.js": "text/javascript; charset=utf-8",
     "plots.js": "text/javascript; charset=utf-8",
     "webgl.js": "text/javascript; charset=utf-8",
+    "painter.js": "text/javascript; charset=utf-8",
     "points.js": "text/javascript; charset=utf-8",
     "files.js": "text/javascript; charset=utf-8",
     "channels.js": "text/javascript; charset=utf-8",

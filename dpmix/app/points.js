@@ -10,12 +10,9 @@ const areCurrent = () => points.run === state.run && points.view === state.view 
   shownChannels().every((channel) => points.layer.values.has(channel));
 
 function startPoints() {
-  points.layer = new PointLayer(redrawAll, redrawAll);
-  const possible = Boolean(points.layer.gl);
+  const layer = new PointLayer(redrawAll, redrawAll);
+  points.layer = layer.isFast ? layer : new PointPainter();
   for (const name of ["density", "points"]) byId(`as-${name}`).onchange = () => { points.on = byId("as-points").checked; draw(); };
-  byId("as-points").disabled = !possible;
-  byId("no-points").hidden = possible;
-  if (!possible) byId("as-density").checked = true; // a browser may remember the view of an earlier visit
   points.on = byId("as-points").checked;
 }
 

@@ -44,6 +44,13 @@ class PointLayer {
     if (this.gl) this.prepare();
   }
 
+  // True with a graphics processor; by software, WebGL is slower than dpmix/app/painter.js.
+  get isFast() {
+    if (!this.gl) return false;
+    const names = this.gl.getExtension("WEBGL_debug_renderer_info");
+    return !/swiftshader|llvmpipe|software|basic render/i.test(this.gl.getParameter(names ? names.UNMASKED_RENDERER_WEBGL : this.gl.RENDERER));
+  }
+
   // All that a context holds; it is made again after a loss.
   prepare() {
     const { gl } = this, program = gl.createProgram();

@@ -1,4 +1,4 @@
-"""Events as points, in a browser with WebGL by software (SwiftShader), and in one without WebGL."""
+"""Events as points, by WebGL and without, in a browser with WebGL by software, and in one without WebGL."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ pytestmark = pytest.mark.slow
 SOFTWARE = "--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"
 WITHOUT = "--disable-gpu", "--disable-3d-apis"
 CURRENT = "return isPoints() && areCurrent() && !bringing"
+BY_WEBGL = "points.layer = new PointLayer(redrawAll, redrawAll)"  # as with a graphics processor
 LOSE = "points.context = points.layer.gl.getExtension('WEBGL_lose_context'); points.context.loseContext()"
 
 
@@ -36,9 +37,13 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     one.driver.quit()
 
 
-@pytest.fixture
-def page(browser: Browser, server: Server, study: Path) -> Page:
+@pytest.fixture(params=["webgl", "painter"])
+def page(browser: Browser, server: Server, study: Path, request: pytest.FixtureRequest) -> Page:
     one = Page(browser.driver, server, study)
+    name = "return points.layer.constructor.name"
+    assert browser.driver.execute_script(name) == "PointPainter"  # WebGL by software is slower
+    if request.param == "webgl":
+        browser.driver.execute_script(BY_WEBGL)
     one.find("#as-density").send_keys(Keys.ARROW_RIGHT)  # by keyboard
     one.until(lambda: browser.driver.execute_script(CURRENT))
     return one
@@ -155,6 +160,7 @@ def test_a_moved_window_is_drawn_again(page: Page) -> None:
     assert (pixels[rows, columns.clip(0, pixels.shape[1] - 1)] != 0).mean() > 0.98
 
 
+@pytest.mark.parametrize("page", ["webgl"], indirect=True)
 def test_a_lost_context_is_said_and_recovered(page: Page, browser: Browser) -> None:
     before, _, _ = shown(page)
     page.driver.execute_script(LOSE)
@@ -175,18 +181,44 @@ def test_a_lost_context_is_said_and_recovered(page: Page, browser: Browser) -> N
     assert page.find("#failed").text == ""
 
 
-def test_without_webgl_the_page_says_so_and_shows_the_density(
-    server: Server, study: Path, tmp_path: Path
-) -> None:
+def test_both_ways_draw_the_same(page: Page) -> None:
+    """But for rounding: graphics processors place points on a grid of sixteenths of a pixel, or finer."""
+    differences = page.driver.execute_script(
+        """
+        const [one, other] = [new PointLayer(() => {}, () => {}), new PointPainter()];
+        const axes = axesOf(0), limits = axes.map(limitsOf), found = [];
+        for (const layer of [one, other]) {
+          for (const channel of axes) layer.setValues(channel, points.layer.values.get(channel));
+          layer.setOrder(points.layer.order);
+        }
+        const { x_range: x, y_range: y } = models.pair0, window = [[x.start, x.end], [y.start, y.end]];
+        for (const size of [1, 2, 4, 5]) {
+          const groups = points.groups.map(({ count }, k) => ({ count, colour: [k, 100, 200], size }));
+          const draw = (layer) => layer.draw(300, 250, axes, window, limits, groups);
+          const [a, b] = [one, other].map(draw);
+          let marked = 0, apart = 0;
+          for (let i = 0; i < a.length; i++) {
+            marked += a[i] || b[i] ? 1 : 0;
+            apart += a[i] !== b[i] ? 1 : 0;
+          }
+          found.push([marked, apart]);
+        }
+        return found;
+        """
+    )
+    assert all(marked > 1_000 and apart < 0.12 * marked for marked, apart in differences), differences
+
+
+def test_without_webgl_points_are_drawn(server: Server, study: Path, tmp_path: Path) -> None:
     browser = start_browser(tmp_path, *WITHOUT)
     try:
         page = Page(browser.driver, server, study)
-        assert not page.find("#as-points").is_enabled()
-        assert page.find("#no-points").text == (
-            "Points need WebGL 2, which this browser does not have or has switched off."
-        )
         assert page.find("#shown").text == "Density of all 2,500 events."
-        assert len(browser.canvas("pair0")) > 3_000
+        page.find("#as-density").send_keys(Keys.ARROW_RIGHT)
+        page.until(lambda: browser.driver.execute_script(CURRENT))
+        pixels, _, events = shown(page)
+        rows, columns = expected(page, pixels, events)
+        assert (pixels[rows, columns] != 0).mean() > 0.98
         assert page.find("#failed").text == ""
     finally:
         browser.driver.quit()
