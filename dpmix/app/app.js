@@ -168,7 +168,8 @@ async function start() {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { theme(); drawTree(); draw(); });
   document.addEventListener("keydown", keys);
   guarded(watchJobs); // commands that an earlier page has started
-  if (runs.length) await open(byId("run").value);
+  const chosen = runs.find((run) => run.name === byId("run").value);
+  if (chosen && (chosen.error || chosen.draws)) await open(chosen.name); // a run that has just started has no draw yet
   document.documentElement.setAttribute("data-ready", "true");
 }
 
