@@ -19,10 +19,12 @@ from workspaces import write_workspace
 
 from dpmix.app.judging import judged_path
 from dpmix.app.live import revision
-from dpmix.config.load import load_config
+from dpmix.config.load import load_config, parse_config
 from dpmix.inputs.compensation import read_matrix
 from dpmix.inputs.opening import open_source
 from dpmix.populations.decisions import decisions_path, read_decisions
+from dpmix.runs.bem import run_bem
+from dpmix.runs.reader import open_run
 
 pytestmark = pytest.mark.slow
 
@@ -249,6 +251,22 @@ def test_from_a_file_to_its_populations(browser: Browser, study: Path, tmp_path:
     assert len(page.driver.find_elements(By.CSS_SELECTOR, "#traces polyline")) == 10
     page.find("#show").click()
     page.until(lambda: page.rows() > 3)
+    assert page.find("#failed").text == ""
+    server.process.terminate()
+    server.process.wait(30)
+
+
+def test_the_page_starts_next_to_a_run_without_draws(browser: Browser, study: Path, tmp_path: Path) -> None:  # noqa: F811
+    (tmp_path / "blood.fcs").write_bytes((study / "blood.fcs").read_bytes())
+    config = {
+        "data": {"files": [str(tmp_path / "blood.fcs")]},
+        "output": {"path": str(tmp_path / "first.h5")},
+    }
+    run_bem(parse_config(json.dumps(config), "run"), should_stop=lambda: True)
+    assert open_run(tmp_path / "first.h5").committed == 0
+    server = start(tmp_path)
+    page = Page(browser.driver, server, tmp_path)
+    assert page.find("#run").text.strip().endswith("not complete)")
     assert page.find("#failed").text == ""
     server.process.terminate()
     server.process.wait(30)
