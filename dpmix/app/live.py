@@ -51,6 +51,7 @@ from dpmix.populations.tree import Tree
 from dpmix.report.dendrogram import dendrogram
 from dpmix.report.labels import percent, ticks
 from dpmix.report.palette import colour, ink
+from dpmix.runs.layout import subset_rows
 
 EVENTS = 50_000
 """Most events of the densities, evenly spaced over all events."""
@@ -116,8 +117,7 @@ def open_live(run_file: Path) -> Live:
 
 def evenly_spaced(n_events: int, most: int) -> Ints:
     """Return the numbers of up to `most` events, evenly spaced over all, int64 [M]."""
-    rows: Ints = np.linspace(0, n_events - 1, min(n_events, most)).astype(np.int64)
-    return rows
+    return subset_rows(n_events, min(n_events, most))
 
 
 def decisions_of(live: Live) -> Decisions:

@@ -28,10 +28,10 @@ class PointPainter {
       const colour = ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0, marks = pixelsOfMark(size), half = (size - 1) / 2;
       for (const end = at + count; at < end; at++) {
         const event = this.order[at];
-        const x = (Math.max(leftmost, Math.min(rightmost, across[event])) - left) * perX - half;
-        const y = (Math.max(lowest, Math.min(highest, up[event])) - bottom) * perY - half;
+        const x = Math.floor((Math.max(leftmost, Math.min(rightmost, across[event])) - left) * perX - half);
+        const y = Math.floor((Math.max(lowest, Math.min(highest, up[event])) - bottom) * perY - half);
         for (let k = 0; k < marks.length; k++) {
-          const column = Math.floor(x) + marks[k][0], row = Math.floor(y) + marks[k][1];
+          const column = x + marks[k][0], row = y + marks[k][1];
           if (column >= 0 && column < width && row >= 0 && row < height) pixels[row * width + column] = colour;
         }
       }

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from selenium.webdriver import ActionChains, Keys
-from test_browser import Page
+from test_browser import Page, server  # noqa: F401
 from test_page import Browser, start_browser
-from test_server import Server, start
+from test_server import Server
 
 pytestmark = pytest.mark.slow
 
@@ -23,14 +23,6 @@ LOSE = "points.context = points.layer.gl.getExtension('WEBGL_lose_context'); poi
 
 
 @pytest.fixture(scope="module")
-def server(study: Path) -> Iterator[Server]:
-    one = start(study)
-    yield one
-    one.process.terminate()
-    one.process.wait(30)
-
-
-@pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     one = start_browser(tmp_path_factory.mktemp("software"), *SOFTWARE)
     yield one
@@ -38,7 +30,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @pytest.fixture(params=["webgl", "painter"])
-def page(browser: Browser, server: Server, study: Path, request: pytest.FixtureRequest) -> Page:
+def page(browser: Browser, server: Server, study: Path, request: pytest.FixtureRequest) -> Page:  # noqa: F811
     one = Page(browser.driver, server, study)
     name = "return points.layer.constructor.name"
     assert browser.driver.execute_script(name) == "PointPainter"  # WebGL by software is slower
@@ -209,7 +201,7 @@ def test_both_ways_draw_the_same(page: Page) -> None:
     assert all(marked > 1_000 and apart < 0.12 * marked for marked, apart in differences), differences
 
 
-def test_without_webgl_points_are_drawn(server: Server, study: Path, tmp_path: Path) -> None:
+def test_without_webgl_points_are_drawn(server: Server, study: Path, tmp_path: Path) -> None:  # noqa: F811
     browser = start_browser(tmp_path, *WITHOUT)
     try:
         page = Page(browser.driver, server, study)
