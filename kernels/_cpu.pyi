@@ -39,6 +39,7 @@ def values(
 def add_memberships(
     memberships: npt.NDArray[np.float32],  # [M, P]
     ratios: npt.NDArray[np.float32],  # [P]
+    threads: int,
     uniforms: npt.NDArray[np.float32],  # [M], changed
     total: npt.NDArray[np.float32],  # [P, M], changed
     counts: npt.NDArray[np.int64],  # [P], changed

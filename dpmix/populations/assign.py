@@ -22,6 +22,7 @@ from dpmix.populations.predictive import MeanDensity
 from dpmix.populations.result import Block
 from dpmix.populations.sample_draws import Medians
 from dpmix.populations.task import Task
+from dpmix.system.cores import usable_cores
 from dpmix.system.progress import ProgressLog
 
 BLOCK = 131_072  # events whose memberships are held at a time
@@ -47,6 +48,7 @@ def assign_events(
     """
     events, scaling = task.events, task.events.scaling
     random = Stream(task.config.seed, 0, 0).step(Step.PROPORTIONS)
+    threads = task.config.engine.threads or usable_cores()
     progress = ProgressLog("gating", len(events.values))
     weights = found.weights
     with closing(task.make_engine(events.values)) as engine:
@@ -63,7 +65,9 @@ def assign_events(
                     add_medians(task, found, engine, sample, own, medians)
             for start in range(int(first), end, BLOCK):
                 stop = min(start + BLOCK, end)
-                mean, log_density, counts = average_draws(found, engine, start, stop, ratios, random, own)
+                mean, log_density, counts = average_draws(
+                    found, engine, start, stop, ratios, random, threads, own
+                )
                 block = Block(
                     sample=sample,
                     rows=events.rows_in_file(sample, start, stop),
@@ -159,6 +163,7 @@ def average_draws(
     stop: int,
     ratios: Floats,
     random: np.random.Generator,
+    threads: int,
     own: OwnTerms | None = None,
 ) -> tuple[Floats, Array, Ints]:
     """Average memberships and densities of events start..stop-1 of one sample over the draws.
@@ -174,6 +179,8 @@ def average_draws(
     ratios : float32 [T, P]
         Result of `sample_ratios`.
     random : numpy Generator
+    threads : int
+        That add up; the engine has its own.
     own : OwnTerms, optional
         Weights and shift of the sample in a hierarchical run; `ratios` are then 1.
 
@@ -191,7 +198,7 @@ def average_draws(
     counts = np.zeros(ratios.shape, np.int64)
     uniforms = random.random(n_events, np.float32)
     for t, (by_run, log_density) in enumerate(found.memberships(engine, start, stop, own)):
-        _cpu.add_memberships(by_run, ratios[t], uniforms, total, counts[t])
+        _cpu.add_memberships(by_run, ratios[t], threads, uniforms, total, counts[t])
         mean_density.add(log_density)
     n_draws = len(found.draws)
     memberships = np.ascontiguousarray(total.T) / np.float32(n_draws)

@@ -16,7 +16,6 @@ T draws, some of which are pooled; J pooled components, K components, P populati
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -123,16 +122,10 @@ class Populations:
         """Yield memberships and log densities of events start..stop-1 of an engine, draw by draw.
 
         Memberships, float32 [M, P], use the weights of the run, or a sample's own weights and shift. Log
-        densities are float64 [M], on the standardised scale. The engine computes those of the next draw
-        while the caller uses these.
+        densities are float64 [M], on the standardised scale.
         """
-        with ThreadPoolExecutor(1) as ahead:
-            following = ahead.submit(self.memberships_in, 0, engine, start, stop, own)
-            for t in range(1, len(self.draws)):
-                found = following.result()
-                following = ahead.submit(self.memberships_in, t, engine, start, stop, own)
-                yield found
-            yield following.result()
+        draws = range(len(self.draws))
+        return (self.memberships_in(t, engine, start, stop, own) for t in draws)
 
     def memberships_in(
         self, t: int, engine: Engine, start: int, stop: int, own: OwnTerms | None = None

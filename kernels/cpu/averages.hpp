@@ -17,6 +17,7 @@ struct DrawMemberships {
 // Adds the memberships, times the ratios and divided by their sum, to `total` [population][event]. Draws the
 // population of each event by them with its uniform [event], and adds to `counts` [population]. Each uniform
 // is then rotated by the golden ratio: it is uniform in the next draw, too, and spread evenly over the draws.
-void add_memberships(const DrawMemberships& draw, float* uniforms, float* total, std::int64_t* counts);
+void add_memberships(const DrawMemberships& draw, int threads, float* uniforms, float* total,
+                     std::int64_t* counts);
 
 }  // namespace dpmix

@@ -98,13 +98,13 @@ void values(Doubles2 state, DoublesOut1 out) {
     values_of(state.data(), state.shape(1), out.data());
 }
 
-void add_draw_memberships(ArrayOf<const float, 2> memberships, ArrayOf<const float, 1> ratios,
+void add_draw_memberships(ArrayOf<const float, 2> memberships, ArrayOf<const float, 1> ratios, int threads,
                           ArrayOf<float, 1> uniforms, ArrayOf<float, 2> total,
                           ArrayOf<std::int64_t, 1> counts) {
     const nb::gil_scoped_release released;
     add_memberships(
         {memberships.shape(0), static_cast<int>(memberships.shape(1)), memberships.data(), ratios.data()},
-        uniforms.data(), total.data(), counts.data());
+        threads, uniforms.data(), total.data(), counts.data());
 }
 
 // Whiteners and the array of them, which stays as it is.
@@ -224,7 +224,7 @@ NB_MODULE(_cpu, module) {
     module.def("add", &dpmix::add, "state"_a.noconvert(), "numbers"_a);
     module.def("merge", &dpmix::merge, "state"_a.noconvert(), "other"_a);
     module.def("values", &dpmix::values, "state"_a, "out"_a.noconvert());
-    module.def("add_memberships", &dpmix::add_draw_memberships, "memberships"_a, "ratios"_a,
+    module.def("add_memberships", &dpmix::add_draw_memberships, "memberships"_a, "ratios"_a, "threads"_a,
                "uniforms"_a.noconvert(), "total"_a.noconvert(), "counts"_a.noconvert());
     nb::class_<dpmix::HeldWhiteners>(module, "Whiteners")
         .def(nb::init<dpmix::Doubles3>(), "array"_a.noconvert());

@@ -14,9 +14,10 @@ N_DRAWS = 3
 GOLDEN = np.float32(0.6180339887)
 
 
-@pytest.mark.parametrize("n_events", [0, 1, 15, 16, 17, 1000])
+@pytest.mark.parametrize("n_events", [0, 1, 15, 16, 17, 10_000])
 @pytest.mark.parametrize("n_populations", [1, 2, 5, 40])
-def test_sums_are_those_of_numpy(n_events: int, n_populations: int) -> None:
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_sums_are_those_of_numpy(n_events: int, n_populations: int, threads: int) -> None:
     """Bit for bit, also where a population has no weight in the sample or a uniform is at an end."""
     rng = np.random.default_rng(n_populations)
     memberships = rng.dirichlet(np.full(n_populations, 0.3), (N_DRAWS, n_events)).astype(np.float32)
@@ -30,7 +31,7 @@ def test_sums_are_those_of_numpy(n_events: int, n_populations: int) -> None:
     wanted, drawn = np.zeros_like(total), np.zeros_like(counts)
     expected = uniforms.copy()
     for t in range(N_DRAWS):
-        _cpu.add_memberships(memberships[t], ratios[t], uniforms, total, counts[t])
+        _cpu.add_memberships(memberships[t], ratios[t], threads, uniforms, total, counts[t])
 
         terms = memberships[t].T * ratios[t][:, None]
         drawn[t] = np.bincount(draw_populations(terms, expected), minlength=n_populations)

@@ -647,7 +647,7 @@ def test_labels_are_drawn_and_not_the_most_probable(tmp_path: Path) -> None:
     n_events = 50_000
     engine = CpuEngine(sample(found.run, found.draws, n_events).astype(np.float32), threads=1)
     ratios = np.ones((10, 2), np.float32)
-    shares, _, counts = assign.average_draws(found, engine, 0, n_events, ratios, np.random.default_rng(1))
+    shares, _, counts = assign.average_draws(found, engine, 0, n_events, ratios, np.random.default_rng(1), 1)
     wanted = shares.mean(axis=0, dtype=float)
     assert (shares.argmax(axis=1) == 1).mean() < wanted[1] - 0.004
     error = np.sqrt((shares[:, 1] * shares[:, 0]).sum()) / n_events  # for the labels of one draw
@@ -679,7 +679,7 @@ def counted(found: Populations, values: Array, n_samples: int, *, as_the_run: bo
             memberships = [one for one, _ in found.memberships(engine, start, stop)]
             own = proportions.sample_weights(memberships, weights, np.ones(n_events), random)
             ratios = proportions.ratios(own, weights)
-        counts[:, s] = assign.average_draws(found, engine, start, stop, ratios, random)[2]
+        counts[:, s] = assign.average_draws(found, engine, start, stop, ratios, random, 1)[2]
     assert (counts.sum(axis=2) == n_events).all()
     return counts
 
