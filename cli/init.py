@@ -43,15 +43,17 @@ def command(files: tuple[str, ...], output: Path | None, compensation: str, over
     The config lists every key with its default, and every channel with its detector, its marker and a
     transform that fits the instrument and the events. Channels that are not used are commented out, with the
     reason: they measure no marker, repeat another channel, or are constant. At most 65,536 events are read.
-    Several files, and the files of a folder, are pooled into one data set. Names of markers that differ in
-    spelling between files are listed with a suggestion for data.rename, as comments; channels that some files
-    lack are listed and left out.
+    Several files, and the files of a folder, are pooled into one data set. A table of samples, a CSV file
+    with a row per sample and a column file, stands for its files and becomes data.samples. Names of markers
+    that differ in spelling between files are listed with a suggestion for data.rename, as comments; channels
+    that some files lack are listed and left out.
 
     \b
     Examples:
       dpmix init sample.fcs
       dpmix init monday/*.fcs tuesday.fcs --output run.yaml
       dpmix init week --output run.yaml
+      dpmix init samples.csv --output run.yaml
     """
     if output is not None and output.is_dir():
         example = output / "run.yaml"
@@ -60,7 +62,7 @@ def command(files: tuple[str, ...], output: Path | None, compensation: str, over
         )
     if output is not None and output.exists() and not overwrite:
         raise ConfigError([f"{output}: exists already; --overwrite replaces it"])
-    text = write_config(files, Path() if output is None else output.parent, compensation)
+    text, notes = write_config(files, Path() if output is None else output.parent, compensation)
     if output is None:
         if unknown := unknown_characters(text):
             raise ConfigError(
@@ -72,22 +74,28 @@ def command(files: tuple[str, ...], output: Path | None, compensation: str, over
         write_text(output, text)
     except DataError as error:
         raise ConfigError([str(error)]) from None
-    click.echo(f"{output}: written; check it, then run: dpmix mcmc {quoted(output)}", err=True)
+    check = f"read the {len(notes)} notes at its top, check it" if len(notes) > 1 else "check it"
+    click.echo(f"{output}: written; {check}, then run: dpmix mcmc {quoted(output)}", err=True)
 
 
-def write_config(files: Sequence[str], folder: Path, compensation: str) -> str:
-    """Return the text of a config for data files, with paths relative to the folder of the config."""
+def write_config(files: Sequence[str], folder: Path, compensation: str) -> tuple[str, list[str]]:
+    """Return the text of a config for data files, and the notes on the files at its top.
+
+    Paths are relative to the folder of the config.
+    """
     from dpmix.config.write import to_yaml
     from dpmix.config.yaml_text import flow
     from dpmix.inputs.channels import display_names
-    from dpmix.inputs.opening import open_sources
+    from dpmix.inputs.samples import open_samples
     from dpmix.inputs.storage import Storage
     from dpmix.inputs.suggest import suggest
 
-    sources = open_sources(files, storage=Storage.temporary())
+    table = _table_of_samples(files)
+    sources, _ = open_samples(() if table else files, table, Path(), Storage.temporary())
     settings = suggest(sources, _known(compensation), over_time=True)
     names = display_names(sources[0].details)
-    config = _config([_relative(file, folder) for file in files], names, settings, folder, compensation)
+    given = [_relative(file, folder) for file in files]
+    config = _config(given, table is not None, names, settings, folder, compensation)
     text = to_yaml(
         config,
         comments=True,
@@ -98,8 +106,19 @@ def write_config(files: Sequence[str], folder: Path, compensation: str) -> str:
             "data.transform": _transform_lines(names, settings.channels),
         },
     )
-    about = [" ".join(line.split()) for line in (*_about(files, sources), *settings.notes)]
-    return "".join(f"# {line}\n" for line in about) + "\n" + text
+    notes = [" ".join(line.split()) for line in settings.notes]
+    about = [*(" ".join(line.split()) for line in _about(files, sources)), *notes]
+    return "".join(f"# {line}\n" for line in about) + "\n" + text, notes
+
+
+def _table_of_samples(files: Sequence[str]) -> str | None:
+    """Return the table of samples if the files are one, else None."""
+    from dpmix.inputs.opening import is_table_of_samples
+
+    tables = [file for file in files if Path(file).is_file() and is_table_of_samples(Path(file))]
+    if tables and len(files) > 1:
+        raise ConfigError([f"{tables[0]}: is a table of samples; give it alone, or only data files"])
+    return tables[0] if tables else None
 
 
 def _known(compensation: str) -> str:
@@ -121,7 +140,12 @@ def _relative(file: str, folder: Path) -> str:
 
 
 def _config(
-    files: list[str], names: Sequence[str], settings: Settings, folder: Path, compensation: str
+    files: list[str],
+    of_table: bool,
+    names: Sequence[str],
+    settings: Settings,
+    folder: Path,
+    compensation: str,
 ) -> Config:
     from dpmix.config.data import DEFAULT, DataConfig, TransformConfig
     from dpmix.config.schema import Config
@@ -135,7 +159,8 @@ def _config(
     own = compensation in ("auto", "none")
     return Config(
         data=DataConfig(
-            files=files,
+            files=[] if of_table else files,
+            samples=files[0] if of_table else None,
             channels=[name for name, _ in taken],
             compensation=settings.compensation if own else _relative(compensation, folder),
             transform=transform,

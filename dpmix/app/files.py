@@ -10,10 +10,9 @@ import numpy as np
 
 from dpmix.errors import DpmixError
 from dpmix.inputs.event_times import read_times, time_channel, time_problem
-from dpmix.inputs.opening import FOLDER_SUFFIXES, open_source
+from dpmix.inputs.opening import FOLDER_SUFFIXES, may_have_events, open_source
 from dpmix.inputs.sources import Source
 from dpmix.inputs.storage import Storage
-from dpmix.system.run_marker import is_run_file
 
 MOST_FILES = 200
 MOST_BYTES = 50_000_000  # of a file other than FCS: it would be read as a whole
@@ -42,18 +41,13 @@ def _paths(folder: Path) -> list[Path]:
     found: list[Path] = []
     for inner in _folders(folder):
         files = sorted(path for path in inner.iterdir() if path.suffix.lower() in FOLDER_SUFFIXES)
-        found += [path for path in files if path.is_file() and not _is_of_dpmix(path)]
+        found += [path for path in files if path.is_file() and may_have_events(path)]
     return [path for path in found if _is_inside(path, folder)][:MOST_FILES]
 
 
 def _is_inside(path: Path, folder: Path) -> bool:
     """Return whether a file lies in a folder, also where it is a link."""
     return path.resolve().is_relative_to(folder)
-
-
-def _is_of_dpmix(path: Path) -> bool:
-    """Return whether a file is a run, its judgements, or the truth of a simulation."""
-    return path.name.endswith((".truth.npz", JUDGED)) or is_run_file(path)
 
 
 def _folders(folder: Path) -> Iterator[Path]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +26,9 @@ from dpmix.system.paths import encoding_of
 
 NEED = f"need a CSV file with a row per sample and a column {NAME}"
 LEAST_FREE = 2  # samples more than coefficients
+MISSING = ("", "na", "n/a", "#n/a", "nan", "inf", "-inf")
+"""Cells of a column of numbers that are not numbers, in small letters."""
+WITH_COMMA = re.compile(r"[-+]?[0-9]+(,[0-9]+)?")
 
 Table = Mapping[str, Sequence[Any]]
 
@@ -187,11 +191,20 @@ def _nearest(name: str, names: Sequence[str]) -> str:
 
 
 def _numbers(cells: Sequence[str]) -> list[Any]:
-    """Return the cells as numbers if all are numbers (empty cells left as they are)."""
+    """Return the cells as numbers if all that are not missing are numbers; a missing one is ""."""
+    known = ["" if cell.casefold() in MISSING else cell for cell in cells]
     try:
-        return [float(cell) if cell else "" for cell in cells]
+        return [float(cell) if cell else "" for cell in known]
     except ValueError:
         return list(cells)
+
+
+def _decimal_comma(cells: Sequence[Any]) -> str:
+    """Return a cell with a decimal comma if all cells are numbers, some of them with a comma, else ""."""
+    texts = [str(cell) for cell in cells]
+    if not all(WITH_COMMA.fullmatch(text) for text in texts):
+        return ""
+    return next((text for text in texts if "," in text), "")
 
 
 def _matrices(option: str, formula: str, table: Table, samples: Sequence[str]) -> Any:
@@ -218,6 +231,11 @@ def _matrices(option: str, formula: str, table: Table, samples: Sequence[str]) -
         elif empty := [s for s, cell in zip(samples, table[name], strict=True) if cell == ""]:
             problems.append(
                 f"column {name} is empty for {', '.join(empty[:3])}; fill it, or leave the column out"
+            )
+        elif comma := _decimal_comma(table[name]):
+            problems.append(
+                f"column {name} has decimal commas ({comma}); write points ({comma.replace(',', '.')}) in a "
+                "copy of the table, and give it by --design"
             )
         elif len({*table[name]}) == 1:
             value = _text(table[name][0])

@@ -99,8 +99,9 @@ class DataConfig(Section):
 
     files: list[str] = key(
         [],
-        "Data files, globs or folders, pooled into one data set; a folder stands for all data files in it. "
-        "Relative to the folder of this config. Required without samples.",
+        "Data files, globs or folders, pooled into one data set; a folder stands for all data files in it, "
+        "without tables of samples and files that dpmix wrote. Relative to the folder of this config. "
+        "Required without samples.",
         need="a list of file names or globs, for example [sample.fcs]",
     )
     samples: str | None = key(

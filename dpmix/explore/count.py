@@ -120,7 +120,7 @@ def find(posterior: Posterior, events: Floats, rows: Ints, checks: Bools, seed: 
     checked_share = open_found.sum() * random.beta(0.5 + hits, 0.5 + checked - hits, DRAWS)
     most = np.maximum(sure, float(wanted.sum())) + checked_share + unsure
     low, number = np.quantile(sure + checked_share, (0.05, 0.5), method="weibull").tolist()
-    high = float(np.quantile(most, 0.95, method="weibull"))
+    high = min(float(np.quantile(most, 0.95, method="weibull")), float(len(events)))
     both = int((above & wanted).sum())
     return Found(
         threshold=threshold,

@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 from dpmix.errors import ConfigError
 from dpmix.inputs.channel_names import why_no_marker
-from dpmix.inputs.channels import nearest, numbers_of
+from dpmix.inputs.channels import Panel, nearest, numbers_of
 from dpmix.inputs.fcs import Channel
 from dpmix.inputs.mass import ISOTOPE
 from dpmix.inputs.sources import Source
 
-MOST_NAMES = 3  # of files, in a message
+MOST_NAMES = 3  # of files or markers, in a message
 # Dyes that laboratories write next to a marker ("45RA PE"), each perhaps with -A, -H or -W.
 NUMBERED = r"Alexa ?Fluor|Alexa|AF|eFluor|eF|Qdot|QD|BV|BUV|BB|BYG|RB|RY|V|Super ?Bright|SB|Spark ?[A-Z]*"
 TANDEMS = r"(?:Cy|Vio|Fire|R|H|eFluor|Dazzle|CF) ?\d+(?:\.5)?|Texas ?Red"
@@ -135,8 +135,39 @@ def absences(sources: Sequence[Source]) -> tuple[dict[int, str], list[str]]:
     return absent, notes
 
 
+def warn_of_other_markers(
+    first: Source | Panel, own: Sequence[int], sources: Sequence[Source], chosen: Sequence[Sequence[int]]
+) -> list[Source]:
+    """Add a warning to each file with other markers at the detectors in use, for example of another panel.
+
+    Parameters
+    ----------
+    first : Source or Panel
+        What the files are compared with: the first file, or the run.
+    own : sequence of int
+        Numbers of the channels in `first`.
+    sources : sequence of Source
+    chosen : sequence of sequence of int
+        Numbers of these channels in each file.
+    """
+    warned = []
+    for source, numbers in zip(sources, chosen, strict=True):
+        pairs = [(first.details[k], source.details[j]) for k, j in zip(own, numbers, strict=True)]
+        others = [
+            f"{there.marker} in place of {here.marker}"
+            for here, there in pairs
+            if here.marker and there.marker and plain_name(here) != plain_name(there)
+        ]
+        text = (
+            f"other markers than {first.name} at {len(others)} of {len(pairs)} detectors: {some(others)}; "
+            "give files of one panel, or name these markers alike by data.rename if they are the same"
+        )
+        warned.append(replace(source, warnings=(*source.warnings, text)) if others else source)
+    return warned
+
+
 def some(names: Sequence[str]) -> str:
-    """Return at most three names of files, and the number of the others."""
+    """Return at most three names, and the number of the others."""
     others = len(names) - MOST_NAMES
     end = [f"{others} other{'s' if others > 1 else ''}"] if others > 0 else []
     return ", ".join([*names[:MOST_NAMES], *end])

@@ -25,6 +25,7 @@ control characters for the terminal.
 
 from __future__ import annotations
 
+import csv
 import errno
 import glob
 import re
@@ -44,13 +45,17 @@ from dpmix.inputs.fcs_text import AGAIN
 from dpmix.inputs.mass import named_by_isotopes
 from dpmix.inputs.sources import Source, file_stamp
 from dpmix.inputs.storage import Storage
-from dpmix.inputs.table_files import open_parquet, open_text
+from dpmix.inputs.table_files import first_rows, open_parquet, open_text
 from dpmix.system.paths import below_common_folder, file_id, in_order
 from dpmix.system.run_marker import is_run_file
 
 Place = tuple[Path, str]
 TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".tab")
 FOLDER_SUFFIXES = (".fcs", ".lmd", ".csv", ".tsv", ".npy", ".npz", ".h5", ".h5ad", ".hdf5", ".parquet")
+NO_EVENTS = (".truth.npz", ".judged.csv", ".spillover.csv")
+"""Ends of the names of files that dpmix writes next to data files."""
+SAMPLE_FILE = "file"
+"""Column of a table of samples with the names of the data files."""
 PART_OF_FCS = re.compile(r"(?P<data_set>[0-9]{0,9})(?:(?:^|::)(?P<owner>header|text))?")
 KNOWN = "FCS, CSV, TSV, NPY, NPZ, HDF5, h5ad or Parquet"
 
@@ -69,8 +74,8 @@ def find_places(files: Sequence[str | Path], base: Path = Path()) -> list[Place]
     ----------
     files : sequence of str or Path
         Names, globs or folders, relative to `base`, in the order of the run. A glob or a folder stands for
-        its files in sorted order, a folder only for files with known suffixes. The name of a part of a file
-        follows `::`.
+        its files in sorted order, a folder only for files with known suffixes that may have events
+        (`may_have_events`). The name of a part of a file follows `::`.
     base : Path
         Folder that names are relative to: that of the config.
 
@@ -146,16 +151,33 @@ def named_twice(places: Sequence[Place]) -> list[Path]:
 
 
 def _files_of(folder: Path) -> list[Path]:
-    """Return the data files of a folder by their suffixes, without run files of dpmix."""
+    """Return the data files of a folder by their suffixes."""
     found = (
         file
         for file in folder.iterdir()
         if file.suffix.lower() in FOLDER_SUFFIXES
         and not file.name.startswith(".")
         and file.is_file()
-        and not is_run_file(file)
+        and may_have_events(file)
     )
     return sorted(found, key=lambda file: file.name)  # on Windows, paths are compared without case
+
+
+def may_have_events(path: Path) -> bool:
+    """Return False for a run file, a table of samples, and other files of dpmix without events."""
+    return not (path.name.endswith(NO_EVENTS) or is_run_file(path) or is_table_of_samples(path))
+
+
+def is_table_of_samples(path: Path) -> bool:
+    """Return True for a text file whose column `file` has the name of a data file in the first row."""
+    if path.suffix.lower() not in TEXT_SUFFIXES:
+        return False
+    try:
+        head, row = first_rows(path)
+    except (OSError, ValueError, DataError, csv.Error):
+        return False
+    cell = dict(zip(head, row, strict=False)).get(SAMPLE_FILE, "")
+    return Path(cell.partition("::")[0]).suffix.lower() in FOLDER_SUFFIXES
 
 
 def open_source(path: str | Path, part: str = "", storage: Storage | None = None) -> Source:

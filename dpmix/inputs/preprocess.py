@@ -31,7 +31,7 @@ from dpmix.inputs.events import ChannelReport, Events, Report
 from dpmix.inputs.fcs import Channel
 from dpmix.inputs.file_plans import FilePlan, plan_files
 from dpmix.inputs.gather import Gathered, Subset, gather
-from dpmix.inputs.marker_names import rename_markers
+from dpmix.inputs.marker_names import rename_markers, warn_of_other_markers
 from dpmix.inputs.opening import open_sources
 from dpmix.inputs.parent_gate import ParentGate, gate_sources
 from dpmix.inputs.samples import advise_leaving_out, open_samples
@@ -104,6 +104,7 @@ def prepare(
         samples = [source.name for source in sources]
         relative = read_weights(settings, base, samples, columns)
         chosen, notes = choose_channels(settings.channels, sources, earlier and earlier.detectors)
+        sources = warn_of_other_markers(sources[0], chosen[0], sources, chosen)
         plans, plan_notes = plan_files(
             settings, base, sources, chosen, earlier is None or earlier.scaling.gain
         )
@@ -168,8 +169,11 @@ def prepare_like(
     sources = gate.sources
     both = zip(detectors, scaling.channels, strict=True)
     run = Panel("the run", tuple(Channel(name, shown if shown != name else "") for name, shown in both))
-    found = [same_channels(run, range(len(detectors)), source) for source in sources]
-    plans, plan_notes = plan_files(settings, base, sources, [chosen for chosen, _ in found], scaling.gain)
+    own = range(len(detectors))
+    found = [same_channels(run, own, source) for source in sources]
+    chosen = [numbers for numbers, _ in found]
+    sources = warn_of_other_markers(run, own, sources, chosen)
+    plans, plan_notes = plan_files(settings, base, sources, chosen, scaling.gain)
     notes = [f"{source.name}: {note}" for source in sources for note in source.notes]
     notes += [note for _, differences in found for note in differences] + plan_notes
     subset = Subset(sum(source.n_events for source in sources))

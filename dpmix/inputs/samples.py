@@ -12,12 +12,12 @@ from pathlib import Path
 
 from dpmix.config.yaml_text import flow
 from dpmix.errors import ConfigError, DataError, printable
-from dpmix.inputs.opening import Place, find_places, named_twice, open_places
+from dpmix.inputs.opening import SAMPLE_FILE, Place, find_places, named_twice, open_places
 from dpmix.inputs.sources import Source
 from dpmix.inputs.storage import Storage
 from dpmix.system.paths import encoding_of, with_slashes
 
-FILE, NAME = "file", "sample"
+FILE, NAME = SAMPLE_FILE, "sample"
 # Columns that the tables of a gating add to those of the samples.
 RESERVED = ("population", "phenotype", "events", "proportion", "low", "high")
 NEED = f"need a CSV file with a row per sample and a column {FILE}"

@@ -162,10 +162,9 @@ def _require_use(sources: Sequence[Source], taken: Sequence[int], reasons: Seque
     """Raise `DataError` where no run is possible with the channels that are taken."""
     name, n_events = sources[0].name, sum(source.n_events for source in sources)
     if not taken:
-        raise DataError(
-            f"{name}: no channel can be used: {describe_reasons(sources[0], reasons)}; write the config by "
-            "hand"
-        )
+        absent = any(why.startswith("not in ") for why in reasons)
+        need = "give only files of one panel" if absent else "write the config by hand"
+        raise DataError(f"{name}: no channel can be used: {describe_reasons(sources[0], reasons)}; {need}")
     if len(taken) > MAX_CHANNELS:
         raise DataError(
             f"{name}: found {len(taken)} channels, need {MAX_CHANNELS} at most; write the config by hand, "

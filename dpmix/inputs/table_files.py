@@ -74,7 +74,10 @@ def _read_text(path: Path, cells: Sequence[str], delimiter: str, storage: Storag
         start = next(iter(first), None)  # None for a table without rows
     numeric = [key for key, type_ in types.items() if _is_number(type_) or pyarrow.types.is_null(type_)]
     if not numeric:
-        raise DataError(f"{path}: found no column of numbers (with decimal points), need a row per event")
+        raise DataError(
+            f"{path}: found no column of numbers (with decimal points), need a row per event; if the table "
+            "has no events, give the data files in place of their folder"
+        )
     details = tuple(
         replace(channel, numeric=key in numeric)
         for channel, key in zip(named_channels(path, names, len(keys)), keys, strict=True)
@@ -147,6 +150,15 @@ def _texts(cells: Sequence[str | None]) -> list[tuple[int, str]]:
         for row, cell in enumerate(cells)
         if cell is not None and cell not in missing and not _is_float(cell)
     ]
+
+
+def first_rows(path: Path) -> tuple[list[str], list[str]]:
+    """Return the cells of the first line of a text file, and those of the second, [] if it is missing."""
+    cells, delimiter = _first_line(path)
+    with path.open(encoding=encoding_of(path), newline="") as file:
+        rows = csv.reader(file, delimiter=delimiter)
+        next(rows)
+        return cells, [cell.strip() for cell in next(rows, [])]
 
 
 def _first_line(path: Path) -> tuple[list[str], str]:

@@ -10,6 +10,8 @@ T draws, M events, K components. The raw draws stay unchanged; `write_aligned` w
 from __future__ import annotations
 
 import itertools
+import math
+from collections.abc import Mapping
 from pathlib import Path
 
 import h5netcdf
@@ -22,7 +24,7 @@ from dpmix.populations.partitions import contingency
 from dpmix.runs.layout import coordinate, write_coordinates
 from dpmix.runs.reader import Run
 from dpmix.runs.run_file import read_contents
-from dpmix.system.files import replacing, writing
+from dpmix.system.files import HDF5_BYTES, replacing, writing
 
 PER_COMPONENT = ("weights", "means", "covariances")
 HELD_BYTES = 2**24  # of draws that are written together
@@ -120,9 +122,12 @@ def write_aligned(path: str | Path, run: Run, draws: npt.ArrayLike, order: npt.A
         raise ValueError(f"order of shape {orders.shape} for {len(pairs)} draws, each once")
     if len(pairs) != len(chains) * len(numbers):
         raise ValueError("the chains have different draws")
-    with writing(path), replacing(path) as temporary, h5netcdf.File(temporary, "w") as file:
+    drawn = {**{name: getattr(run, name) for name in (*PER_COMPONENT, "alpha")}, **run.hyperparameters}
+    a_draw = sum(values.dtype.itemsize * math.prod(values.shape[2:]) for values in drawn.values())
+    n_bytes = a_draw * len(pairs) + orders.nbytes + HDF5_BYTES
+    with writing(path), replacing(path, n_bytes) as temporary, h5netcdf.File(temporary, "w") as file:
         file.attrs.update(_attributes(run))
-        _write_posterior(file.create_group("posterior"), run, chains, numbers, pairs, orders)
+        _write_posterior(file.create_group("posterior"), run, drawn, chains, numbers, pairs, orders)
 
 
 def _attributes(run: Run) -> dict[str, str]:
@@ -138,9 +143,14 @@ def _attributes(run: Run) -> dict[str, str]:
 
 
 def _write_posterior(
-    group: h5netcdf.Group, run: Run, chains: Ints, numbers: Ints, pairs: Ints, orders: Ints
+    group: h5netcdf.Group,
+    run: Run,
+    drawn: Mapping[str, Array],
+    chains: Ints,
+    numbers: Ints,
+    pairs: Ints,
+    orders: Ints,
 ) -> None:
-    drawn = {**{name: getattr(run, name) for name in (*PER_COMPONENT, "alpha")}, **run.hyperparameters}
     slots = read_contents(run.path).slots
     dims = {name: slots[f"posterior/{name}"].dims for name in drawn}
     sizes = {dim: size for name in drawn for dim, size in zip(dims[name], drawn[name].shape, strict=True)}

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from dpmix.errors import DataError
 from dpmix.inputs.samples import Columns
 from dpmix.model.mixture import Array, Floats, Ints
-from dpmix.system.files import replacing, writing
+from dpmix.system.files import HDF5_BYTES, replacing, writing
 
 FILE = "samples.nc"
 MEDIAN_DRAWS = 20  # at most, of which medians are kept: they hardly differ between draws
@@ -65,7 +65,8 @@ class SampleDraws:
         DataError
             The file cannot be written.
         """
-        with writing(path), replacing(path) as temporary, h5netcdf.File(temporary, "w") as file:
+        n_bytes = self.counts.nbytes + self.medians.nbytes + HDF5_BYTES
+        with writing(path), replacing(path, n_bytes) as temporary, h5netcdf.File(temporary, "w") as file:
             file.attrs["title"] = "draws of the events and medians of each sample, by dpmix gate"
             sizes = dict(zip(("draw", "sample", "population"), self.counts.shape, strict=True))
             sizes |= {"median_draw": len(self.medians), "channel": len(self.channels)}

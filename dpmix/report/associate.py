@@ -19,7 +19,7 @@ from dpmix.populations.sample_draws import SampleDraws
 from dpmix.report import association_figures, association_page
 from dpmix.runs.effective_size import r_hat_and_ess
 from dpmix.system.extras import require_extra
-from dpmix.system.files import check_outputs, csv_text, replacing, write_text, writing
+from dpmix.system.files import HDF5_BYTES, check_outputs, csv_text, replacing, write_text, writing
 
 log = logging.getLogger("dpmix")
 
@@ -189,7 +189,7 @@ def write_model(path: Path, study: Study) -> None:
     data.posterior.attrs.update(
         formula=study.design.formula, contrasts=[c.name for c in study.design.contrasts]
     )
-    with writing(path), replacing(path) as temporary:
+    with writing(path), replacing(path, data.posterior.nbytes + HDF5_BYTES) as temporary:
         data.to_netcdf(str(temporary), engine="h5netcdf")
 
 

@@ -10,8 +10,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from dpmix.errors import ConfigError, DataError
-from dpmix.system.own_file import OPEN_FILES_KEEP_THEIR_NAMES, sync
+from dpmix.system.own_file import OPEN_FILES_KEEP_THEIR_NAMES, allocate, sync
 from dpmix.system.paths import file_id
+
+HDF5_BYTES = 2**20
+"""At most what an HDF5 file of a few arrays has besides their values."""
 
 
 def check_outputs(paths: Sequence[Path], overwrite: bool, inputs: Sequence[Path] = ()) -> None:
@@ -82,8 +85,15 @@ def partial_path(path: Path) -> Path:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, n_bytes: int = 0) -> Iterator[Path]:
     """Give a temporary file to write, and move it to `path` at the end; delete it if anything fails.
+
+    Parameters
+    ----------
+    path : Path
+    n_bytes : int
+        Space that the disk must have at the start. HDF5 needs it: where a disk fills up while a file is
+        written, HDF5 cannot close the file, and the process crashes at its end.
 
     Raises
     ------
@@ -92,6 +102,8 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     temporary = partial_path(path)
     try:
+        if n_bytes:
+            _require_space(temporary, n_bytes)
         yield temporary
         with temporary.open("r+b") as file:  # Windows does not sync a file that is open for reading
             sync(file.fileno())
@@ -100,6 +112,13 @@ def replacing(path: Path) -> Iterator[Path]:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)  # the disk may be full
         raise
+
+
+def _require_space(path: Path, n_bytes: int) -> None:
+    """Raise `OSError` if a new file cannot have so many bytes."""
+    with path.open("wb") as file:
+        allocate(file.fileno(), n_bytes)
+        file.truncate(0)
 
 
 def csv_text(rows: Iterable[Sequence[object]]) -> str:

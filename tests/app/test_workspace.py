@@ -202,6 +202,7 @@ def test_the_files_of_a_folder(workspace: Workspace, tmp_path: Path) -> None:
     assert np.mean(one["rate"]) == pytest.approx(1.0, abs=1e-3)
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner" / "table.csv").write_text("time,CD4\n1,2\n1,3\n")
+    (tmp_path / "samples.csv").write_text("file,age\nblood.fcs,30\n")
     (tmp_path / "broken.fcs").write_text("FCS3.0 nonsense")
     (tmp_path / "away.fcs").symlink_to(workspace.folder / "blood.fcs")
     (tmp_path / "gated").mkdir()

@@ -74,6 +74,19 @@ def test_an_empty_cell_names_the_sample() -> None:
         make_design(table, SAMPLES, "~ group", ["treated - control"])
 
 
+@pytest.mark.parametrize("cell", ["NA", "nan", "#N/A", "inf"])
+def test_a_missing_number_names_the_sample(cell: str) -> None:
+    table = TABLE | {"age": [*TABLE["age"][:7], cell]}
+    with pytest.raises(ConfigError, match="column age is empty for s7"):
+        make_design(table, SAMPLES, "~ group + age", ["treated - control"])
+
+
+def test_decimal_commas_are_not_names_of_groups() -> None:
+    table = TABLE | {"age": ["30,5", "31", "40,1", "31", "30,5", "31", "40,1", "40,1"]}
+    with pytest.raises(ConfigError, match=r"column age has decimal commas \(30,5\); write points \(30\.5\)"):
+        make_design(table, SAMPLES, "~ group + age", ["treated - control"])
+
+
 def test_samples_of_the_table_and_of_the_gating_must_match(tmp_path: Path) -> None:
     path = tmp_path / "samples.csv"
     path.write_text("sample,group\nb,1\na,2\n")

@@ -18,7 +18,7 @@ from dpmix.association.model import Predictors, Responses
 from dpmix.association.sampling import Fit, find_device
 from dpmix.association.study import Study, approximation, count_responses, run_study, sampler
 from dpmix.cli import main
-from dpmix.errors import ConfigError
+from dpmix.errors import ConfigError, DataError
 from dpmix.populations.sample_draws import SampleDraws, medians
 from dpmix.report.associate import write_model
 from dpmix.report.association_figures import panels
@@ -177,7 +177,7 @@ def test_cells_found_by_judging_are_compared(tmp_path: Path) -> None:
     assert float(own["low"]) < RATIO < float(own["high"])
 
 
-def test_the_posterior_has_names_for_arviz(tmp_path: Path) -> None:
+def test_the_posterior_has_names_for_arviz(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     draws = cohort()
     age = [str(20 + k) for k in range(N_SAMPLES)]
     donors = [f"d{k // 2}" for k in range(N_SAMPLES)]
@@ -198,6 +198,9 @@ def test_the_posterior_has_names_for_arviz(tmp_path: Path) -> None:
     assert found.expression_beta.sel(response="6 CD2", column="age").shape == (2, 7)
     assert read.constant_data.column_unit.sel(column="group[treated]") == 1.0
     assert list(arviz.summary(read, var_names=["beta"]).index[:1]) == ["beta[group[treated], 1]"]
+    monkeypatch.setattr("dpmix.report.associate.HDF5_BYTES", 2**60)  # more than any disk has
+    with pytest.raises(DataError, match=r"full\.nc: cannot be written: "):
+        write_model(tmp_path / "full.nc", study)
 
 
 def stand_in(responses: Responses, predictors: Predictors) -> Fit:

@@ -89,3 +89,53 @@ def test_linear_and_logarithmic_measurements_have_one_scale(tmp_path: Path) -> N
     path = write(tmp_path, "moflo")
     text = dpmix("init", path).stdout
     assert "FL1_Lin_Height: {method: logicle, t: 10000, w:" in text  # 65,536 / $PnG
+
+
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of a study, `study` in the current folder: two FCS files and a table of samples."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "study"
+    folder.mkdir()
+    for name in ("a", "b"):
+        write(folder, "facsdiva").rename(folder / f"{name}.fcs")
+    (folder / "samples.csv").write_text("file;sample;group;age\na.fcs;A;x;31\nb.fcs;B;y;42\n")
+    return folder
+
+
+def test_a_folder_may_hold_its_table_of_samples(study: Path) -> None:
+    for name in ("run.judged.csv", "run.spillover.csv"):
+        (study / name).write_text("event,judgement\n1,1\n")
+    assert "# samples.csv" not in dpmix("init", "study").stdout
+    dpmix("init", "study", "--output", "run.yaml")
+    dpmix("mcmc", "run.yaml", "--quiet", *QUICK)
+    assert "data: 4,000 events of study" in dpmix("info", "run.h5").stdout
+
+
+def test_another_table_in_a_folder_is_an_error_that_says_what_to_do(study: Path) -> None:
+    (study / "notes.csv").write_text("sample;remark\na;clot\n")
+    assert "give the data files in place of their folder" in dpmix("init", "study", code=1).stderr
+    (study / "notes.csv").write_text("sample,dose\na,1\n")
+    refused = dpmix("init", "study", code=1).stderr
+    assert "FITC-A, PE-A, APC-A, BUV395-A (not in notes.csv)" in refused
+    assert refused.endswith("; give only files of one panel\n")
+
+
+def test_init_of_a_table_of_samples(study: Path) -> None:
+    dpmix("init", "study/samples.csv", "--output", "run.yaml")
+    config = load_config(Path("run.yaml")).data
+    assert (config.files, config.samples) == ([], "study/samples.csv")
+    assert config.channels is not None
+    dpmix("mcmc", "run.yaml", "--quiet", *QUICK)
+    assert "data: 4,000 events of study/samples.csv" in dpmix("info", "run.h5").stdout
+    error = "dpmix: study/samples.csv: is a table of samples; give it alone, or only data files\n"
+    assert dpmix("init", "study/a.fcs", "study/samples.csv", code=2).stderr == error
+
+
+def test_init_points_to_notes_on_the_files(study: Path) -> None:
+    said = dpmix("init", "study", "--output", "run.yaml").stderr
+    assert said == "run.yaml: written; check it, then run: dpmix mcmc run.yaml\n"
+    other = study / "b.fcs"
+    other.write_bytes(other.read_bytes().replace(b"CD4", b"CD5").replace(b"CD8", b"CD9"))
+    said = dpmix("init", "study", "--output", "run.yaml", "--overwrite").stderr
+    assert said == "run.yaml: written; read the 2 notes at its top, check it, then run: dpmix mcmc run.yaml\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpmix.explore.count import draw_signals
+from dpmix.explore.count import DRAWS, draw_signals
 from dpmix.explore.covariance import SHAPES, Covariance, Shape
 from dpmix.explore.explorer import CHECKS, Explorer, judgements_to_learn
 from dpmix.explore.posterior import Judged
@@ -52,6 +52,13 @@ def test_a_hidden_population_is_found(sample: tuple[Floats, Array], mistakes: fl
     assert wanted[gate].mean() > 0.8
     assert 0.9 * found.low <= RARE <= found.high
     assert found.precision > 0.7
+
+
+def test_at_most_all_events_are_wanted(sample: tuple[Floats, Array], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dpmix.explore.count._surprises", lambda *_: np.full(DRAWS, 1e6))
+    found = explored(*sample, 1).found()
+    assert found is not None
+    assert found.high == N
 
 
 def test_a_screen_has_checks_and_no_judged_event(sample: tuple[Floats, Array]) -> None:

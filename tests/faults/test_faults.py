@@ -719,3 +719,19 @@ def test_lack_of_memory_is_a_line_however_it_is_said(
     result = CliRunner().invoke(main, ["mcmc", str(folder / "run.yaml")])
     assert result.exit_code == 1
     assert result.stderr.splitlines()[-1].startswith(f"dpmix: not enough memory: {error}; use fewer events")
+
+
+SMALL_FOR_RESULTS = """
+mount -t tmpfs -o size=300k tmpfs "$DISK"
+code=0; "$@" gate "$RUN" --output "$DISK/gated" --quiet || code=$?
+test $code = 1
+test -z "$(ls "$DISK/gated" | grep samples.nc)"
+"""
+
+
+def test_results_that_do_not_fit_the_disk(data: Path, folder: Path) -> None:
+    """HDF5 crashes at the end of a process that could not write a file: space is asked for before."""
+    disk = folder / "disk"
+    disk.mkdir()
+    said = in_namespace(SMALL_FOR_RESULTS, *dpmix(), DISK=disk, RUN=data / "mcmc.h5")
+    assert said == f"dpmix: {disk}/gated/samples.nc: cannot be written: No space left on device\n"

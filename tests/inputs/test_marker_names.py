@@ -15,7 +15,7 @@ from dpmix.config.load import load_config
 from dpmix.errors import ConfigError, DataError
 from dpmix.inputs.fcs import Channel
 from dpmix.inputs.marker_names import plain_name
-from dpmix.inputs.preprocess import prepare
+from dpmix.inputs.preprocess import prepare, prepare_like
 
 
 def write_csv(path: Path, *names: str, seed: int = 0) -> Path:
@@ -97,6 +97,25 @@ def test_a_spelling_at_another_detector_is_a_missing_channel(tmp_path: Path) -> 
     result = CliRunner().invoke(main, ["init", str(tmp_path / "a.fcs"), str(tmp_path / "b.fcs")])
     assert "# - CD45RA  # detector FL2; left out: not in b.fcs" in result.stdout
     assert "# CD45-RA: CD45RA  # b.fcs" in result.stdout
+
+
+def test_another_panel_at_the_same_detectors_is_a_warning(tmp_path: Path) -> None:
+    rng = np.random.default_rng(4)
+    panels = {"a.fcs": ("CD3", "CD27 APC"), "b.fcs": ("CD-3", "IgD"), "c.fcs": ("CD3", "")}
+    for name, markers in panels.items():
+        values = rng.normal(size=(50, 2)).astype("<f4")
+        keywords = channel_keywords([32, 32], ["262144"] * 2, "F", n_events=50)
+        keywords |= {f"$P{k}S": marker for k, marker in enumerate(markers, 1) if marker}
+        make_fcs(tmp_path / name, values.tobytes(), keywords)
+    settings = DataConfig(files=["a.fcs", "b.fcs", "c.fcs"])
+    events = prepare(settings, tmp_path, 1)
+    (warning,) = [text for text in events.report.warnings if "other markers" in text]
+    found = "b.fcs: other markers than a.fcs at 1 of 2 detectors: IgD in place of CD27 APC"
+    assert warning.startswith(f"{found}; give files of one panel")
+    again = prepare_like(settings, tmp_path, ["b.fcs"], events.scaling, events.detectors)
+    assert any(text.startswith("b.fcs: other markers than the run") for text in again.report.warnings)
+    same = settings.model_copy(update={"rename": {"IgD": "CD27 APC"}})
+    assert not any("other markers" in text for text in prepare(same, tmp_path, 1).report.warnings)
 
 
 def test_names_that_cannot_be_renamed(tmp_path: Path) -> None:

@@ -229,6 +229,15 @@ def test_draws_in_the_file_are_ordered_by_number(sampled: Run, tmp_path: Path) -
         np.testing.assert_array_equal(file["posterior/weights"][0, 1], sampled.weights[1, 9][order[0]])
 
 
+def test_a_disk_without_space_is_an_error_before_hdf5_writes(
+    sampled: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dpmix.populations.alignment.HDF5_BYTES", 2**60)
+    with pytest.raises(DataError, match=r"a\.nc: cannot be written: "):
+        write_aligned(tmp_path / "a.nc", sampled, [[0, 0]], np.arange(6)[None])
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_run_file_is_not_replaced(sampled: Run, tmp_path: Path) -> None:
     order = np.arange(6)[None]
     with pytest.raises(ConfigError, match="is the run file, which must not change"):
