@@ -18,6 +18,7 @@ from dpmix.model.mixture import Floats
 from dpmix.populations import alignment, find, misfit, sample_draws
 from dpmix.populations.assign import assign_events
 from dpmix.populations.cohort import OwnTerms
+from dpmix.populations.cut import require_cut
 from dpmix.populations.decisions import read_decisions
 from dpmix.populations.find import Populations
 from dpmix.populations.new_samples import fit_sample
@@ -100,6 +101,8 @@ def gate(
     DpmixError
         Anything wrong outside the program, in one line.
     """
+    _require_lists(data=data, formats=formats, judged=judged, engine=engine)
+    require_cut(n_draws, level, n_populations)
     asked = Additions.of(with_map, strategy, compare, judged)
     folder = Path(output)
     by_hand = None if decisions is None else read_decisions(decisions)
@@ -140,6 +143,8 @@ def predict(
     shifts, shifts.csv has those of the files. Parameters, return value and errors are those of `gate`. The
     attribute `fit` of the result says whether the files fit the run.
     """
+    _require_lists(data=data, formats=formats, engine=engine)
+    require_cut(n_draws, level, n_populations)
     folder = Path(output)
     by_hand = None if decisions is None else read_decisions(decisions)
     task = prepare(run_file, data, engine, folder)

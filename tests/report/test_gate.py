@@ -530,6 +530,32 @@ def test_existing_files_are_replaced_only_with_overwrite(folder: Path, tmp_path:
         gate.predict(folder / "run.h5", [folder / "a.fcs"], tmp_path, engine=ON_CPU)
 
 
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"n_draws": 0}, "n_draws is 0; it must be a whole number of at least 1"),
+        ({"n_draws": 2.5}, r"n_draws is 2\.5"),
+        ({"level": -1.0}, r"level is -1\.0; it must be a number of standard deviations, 0 or more"),
+        ({"level": float("nan")}, "level is nan"),
+        ({"level": float("inf")}, "level is inf"),
+        ({"n_populations": 0}, "n_populations is 0"),
+        ({"level": 2.0, "n_populations": 3}, "level and n_populations both cut the tree"),
+        ({"data": "a.fcs"}, r'data is "a\.fcs"; it must be a list, as \["a\.fcs"\]'),
+        ({"data": Path("a.fcs")}, 'data is "a'),
+        ({"formats": "csv"}, 'formats is "csv"'),
+        ({"engine": "engine.threads=2"}, r'engine is "engine\.threads=2"'),
+    ],
+)
+def test_arguments_that_the_command_line_refuses_are_errors_before_the_work(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any], message: str
+) -> None:
+    monkeypatch.setattr(gate, "prepare", lambda *given: pytest.fail("started to work"))
+    with pytest.raises(ConfigError, match=message):
+        gate.gate(folder / "run.h5", tmp_path, **asked)
+    with pytest.raises(ConfigError, match=message):
+        gate.predict(folder / "run.h5", **{"data": [folder / "a.fcs"], "output": tmp_path, **asked})
+
+
 def test_the_output_folder_must_not_be_a_file(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("mine")
     for write in (gate.gate, lambda *given: gate.predict(given[0], [folder / "a.fcs"], given[1])):
