@@ -119,8 +119,9 @@ def gate(
         found = task.find_populations(n_draws, level, n_populations, by_hand)
         own = _own_terms(task, found)
         gating, population = _write_events(task, found, folder, formats, memberships, moved, own, explored)
-    if warning := findings.disagreement_warning(gating):
-        log.warning("%s", warning)
+    for warning in (findings.few_draws_warning(gating), findings.disagreement_warning(gating)):
+        if warning:
+            log.warning("%s", warning)
     return _write_report(task, found, asked.add(task, gating, population, folder), folder)
 
 
@@ -162,9 +163,21 @@ def predict(
     )
     gating = replace(gating, fit=measured)
     fit.write_fit(folder, gating, task.run)
-    for warning in fit.warnings(gating):
+    few = findings.few_draws_warning(gating)
+    for warning in [*fit.warnings(gating), *([few] if few else [])]:
         log.warning("%s", warning)
     return gating
+
+
+def _require_lists(**given: Sequence[str | Path]) -> None:
+    """Raise `ConfigError` for a single name, whose letters would be taken for names."""
+    problems = [
+        f'{name} is "{value}"; it must be a list, as ["{value}"]'
+        for name, value in given.items()
+        if isinstance(value, (str, os.PathLike))
+    ]
+    if problems:
+        raise ConfigError(problems)
 
 
 def _own_terms(task: Task, found: Populations) -> list[OwnTerms] | None:

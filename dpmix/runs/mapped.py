@@ -17,7 +17,7 @@ from dpmix.system.paths import file_id
 
 
 class Mapped(NamedTuple):
-    """What `open_run` reads of a run file.
+    """Contents of a run file, and its datasets as arrays.
 
     Attributes
     ----------
