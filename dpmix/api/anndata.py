@@ -15,6 +15,7 @@ from dpmix.api.events import Folder, write_events
 from dpmix.api.parameters import Parameters, make_config
 from dpmix.api.sampling import sample, shown
 from dpmix.model.mixture import Array, Floats, Ints
+from dpmix.populations.cut import require_cut
 from dpmix.populations.result import Gating, interval
 from dpmix.report.gate import predict
 from dpmix.runs.reader import Run
@@ -107,6 +108,7 @@ def gate_anndata(
     """
     if unknown := sorted({*parameters} - {*Parameters.__annotations__}):
         raise TypeError(f"gate_anndata() has no parameter {', '.join(unknown)}")
+    require_cut(n_draws, level, n_populations)
     values, channels = _events(adata, layer, use_rep)
     codes, samples = _samples(adata, sample_key)
     home = Folder(folder)

@@ -26,6 +26,7 @@ from dpmix.config.write import to_yaml
 from dpmix.errors import ConfigError, EngineError, OutputError
 from dpmix.inputs.transforms import Scaling
 from dpmix.model.mixture import Array, Floats, Ints
+from dpmix.populations.cut import require_cut
 from dpmix.populations.find import Populations, find_populations
 from dpmix.runs.reader import Run, open_run
 from dpmix.runs.resume import choose
@@ -184,6 +185,7 @@ class DPMixture(DensityMixin, BaseEstimator):  # type: ignore[misc] # scikit-lea
         """
         if self.method not in ("mcmc", "bem"):
             raise ValueError(f'method is {self.method!r}; it must be "mcmc" or "bem"')
+        require_cut(self.n_draws, self.level, self.n_populations)
         values, names = self._table(X, reset=True)
         resume = bool(self.warm_start and hasattr(self, "run_"))
         home = self._home if resume else Folder(self.folder)
@@ -289,6 +291,7 @@ class DPMixture(DensityMixin, BaseEstimator):  # type: ignore[misc] # scikit-lea
         """The populations of the run, found when they are first needed."""
         check_is_fitted(self)
         cut = self.n_draws, self.level, self.n_populations
+        require_cut(*cut)
         if cut not in self._found:
             self._found[cut] = find_populations(
                 self.run_,

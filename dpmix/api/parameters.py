@@ -110,9 +110,17 @@ def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def seed_of(random_state: int | np.random.RandomState | None) -> int:
-    """Return the seed of a run: the number itself, or one drawn from the generator (None: NumPy's own)."""
+    """Return the seed of a run: the number itself, or one drawn from the generator (None: NumPy's own).
+
+    Raises
+    ------
+    ValueError
+        It is something else, such as a numpy.random.Generator, which scikit-learn does not take either.
+    """
     if isinstance(random_state, int | np.integer):
         return int(random_state)
+    if not isinstance(random_state, np.random.RandomState | None):
+        raise ValueError(f"random_state is {random_state!r}; it must be an integer, a RandomState or None")
     generator: Any = np.random if random_state is None else random_state
     return int(generator.randint(2**31 - 1))
 

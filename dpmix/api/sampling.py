@@ -12,12 +12,13 @@ from typing import Any
 from rich.console import Console
 
 from dpmix.config.yaml_text import flow
+from dpmix.errors import ConfigError
 from dpmix.runs.bem import run_bem as bem_loop
 from dpmix.runs.display import ProgressDisplay
 from dpmix.runs.loop import SweepReport
 from dpmix.runs.mcmc import run_mcmc as mcmc_loop
 from dpmix.runs.reader import Run, open_run
-from dpmix.runs.resume import Chosen, ConfigLike, Kind, choose
+from dpmix.runs.resume import Chosen, ConfigLike, Kind, choose, plain
 from dpmix.system.stop import Stop
 
 Settings = Mapping[str, Any] | Sequence[str]
@@ -165,7 +166,9 @@ def _chosen(
 
 
 def overrides_of(settings: Settings) -> list[str]:
-    """Return settings as ``key=value``, the value in YAML."""
+    """Return settings as ``key=value``, the value in YAML; `ConfigError` for a single text."""
+    if isinstance(settings, str):
+        raise ConfigError([f'settings is "{settings}"; it must be a mapping or a list, as ["{settings}"]'])
     if isinstance(settings, Mapping):
-        return [f"{key}={flow(value)}" for key, value in settings.items()]
+        return [f"{key}={flow(plain(value))}" for key, value in settings.items()]
     return list(settings)

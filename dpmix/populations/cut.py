@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
+from dpmix.errors import ConfigError
 from dpmix.model.mixture import Ints
 from dpmix.populations.tree import LEVEL, Tree
 
@@ -37,3 +40,28 @@ class CutRule:
         tied = int(tree.cut(tree.level_of(self.n_populations)).max()) + 1 != n_found
         some = ", with only some of the merges at this height" if tied else ""
         return f"{self.n_populations} populations requested{some}"
+
+
+def require_cut(n_draws: object, level: object, n_populations: object) -> None:
+    """Raise `ConfigError` where the number of draws or the cut of a tree is not usable.
+
+    The command line refuses such values itself; this is for callers in Python, before any work.
+
+    Parameters
+    ----------
+    n_draws : int
+    level : float or None
+    n_populations : int or None
+    """
+    problems = []
+    for name, value in (("n_draws", n_draws), ("n_populations", n_populations)):
+        is_count = isinstance(value, int | np.integer) and value >= 1
+        if not is_count and (value is not None or name == "n_draws"):
+            problems.append(f"{name} is {value!r}; it must be a whole number of at least 1")
+    is_height = isinstance(level, int | float | np.number) and 0.0 <= level < np.inf
+    if not is_height and level is not None:
+        problems.append(f"level is {level!r}; it must be a number of standard deviations, 0 or more")
+    if level is not None and n_populations is not None:
+        problems.append("level and n_populations both cut the tree; give one of them")
+    if problems:
+        raise ConfigError(problems)

@@ -28,6 +28,8 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Quantiles of the events of a population in each channel."""
 INTERVAL = (0.05, 0.95)
 """Posterior quantiles at the ends of a 90% credible interval."""
+LEAST_DRAWS = 19
+"""Draws from which an interval of 90% can be computed; of fewer, the ends are the extreme draws."""
 
 
 @dataclass(frozen=True)
@@ -270,8 +272,9 @@ def over_samples(proportions: Array, n_events: Ints, weights: npt.ArrayLike | No
 def interval(draws: Array) -> tuple[Array, Array, Array]:
     """Return posterior mean and ends of the 90% credible interval over the first axis.
 
-    A further draw lies between the ends with probability 90% for any number of draws (Hyndman and Fan 1996,
-    Am. Stat. 50:361, definition 6). With numpy's default definition it would be 88% for 100 draws.
+    A further draw lies between the ends with probability 90% for 19 draws or more (Hyndman and Fan 1996, Am.
+    Stat. 50:361, definition 6). With numpy's default definition it would be 88% for 100 draws. Of T draws, T
+    below 19, the ends are the lowest and the highest, and the probability is (T - 1) / (T + 1).
 
     Parameters
     ----------

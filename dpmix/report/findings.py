@@ -6,7 +6,7 @@ import numpy as np
 
 from dpmix.model.mixture import Ints
 from dpmix.populations.convergence import BAD_R_HAT, r_hat_limit
-from dpmix.populations.result import INTERVAL, Gating
+from dpmix.populations.result import INTERVAL, LEAST_DRAWS, Gating
 from dpmix.populations.strategy import GOOD
 from dpmix.populations.support import MAJORITY
 from dpmix.report.labels import label, percent, shares
@@ -64,6 +64,7 @@ def warnings(gating: Gating, run: Run) -> list[str]:
     lines = (
         *(f"{warning}." for warning in gating.warnings),
         _unfinished(run),
+        _sentence(few_draws_warning(gating)),
         _sentence(disagreement_warning(gating)),
         _sentence(truncation_warning_of(run) if run.committed else None),
         _low_support(gating),
@@ -72,6 +73,17 @@ def warnings(gating: Gating, run: Run) -> list[str]:
         _sentence(poor_gates_warning(gating)),
     )
     return [line for line in lines if line]
+
+
+def few_draws_warning(gating: Gating) -> str | None:
+    """Warn of intervals from too few draws for 90%; None for enough draws, and for a single one."""
+    n_draws = len(gating.draws)
+    if not 1 < n_draws < LEAST_DRAWS:
+        return None
+    return (
+        f"the 90% intervals are from {n_draws} draws, and contain a further draw with probability "
+        f"{(n_draws - 1) / (n_draws + 1):.0%}; gate with {LEAST_DRAWS} draws or more (--draws), or make more"
+    )
 
 
 def disagreement_warning(gating: Gating) -> str | None:

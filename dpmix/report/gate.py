@@ -18,6 +18,7 @@ from dpmix.model.mixture import Floats
 from dpmix.populations import alignment, find, misfit, sample_draws
 from dpmix.populations.assign import assign_events
 from dpmix.populations.cohort import OwnTerms
+from dpmix.populations.cut import require_cut
 from dpmix.populations.decisions import read_decisions
 from dpmix.populations.find import Populations
 from dpmix.populations.new_samples import fit_sample
@@ -100,6 +101,8 @@ def gate(
     DpmixError
         Anything wrong outside the program, in one line.
     """
+    _require_lists(data=data, formats=formats, judged=judged, engine=engine)
+    require_cut(n_draws, level, n_populations)
     asked = Additions.of(with_map, strategy, compare, judged)
     folder = Path(output)
     by_hand = None if decisions is None else read_decisions(decisions)
@@ -116,8 +119,9 @@ def gate(
         found = task.find_populations(n_draws, level, n_populations, by_hand)
         own = _own_terms(task, found)
         gating, population = _write_events(task, found, folder, formats, memberships, moved, own, explored)
-    if warning := findings.disagreement_warning(gating):
-        log.warning("%s", warning)
+    for warning in (findings.few_draws_warning(gating), findings.disagreement_warning(gating)):
+        if warning:
+            log.warning("%s", warning)
     return _write_report(task, found, asked.add(task, gating, population, folder), folder)
 
 
@@ -140,6 +144,8 @@ def predict(
     shifts, shifts.csv has those of the files. Parameters, return value and errors are those of `gate`. The
     attribute `fit` of the result says whether the files fit the run.
     """
+    _require_lists(data=data, formats=formats, engine=engine)
+    require_cut(n_draws, level, n_populations)
     folder = Path(output)
     by_hand = None if decisions is None else read_decisions(decisions)
     task = prepare(run_file, data, engine, folder)
@@ -157,9 +163,21 @@ def predict(
     )
     gating = replace(gating, fit=measured)
     fit.write_fit(folder, gating, task.run)
-    for warning in fit.warnings(gating):
+    few = findings.few_draws_warning(gating)
+    for warning in [*fit.warnings(gating), *([few] if few else [])]:
         log.warning("%s", warning)
     return gating
+
+
+def _require_lists(**given: Sequence[str | Path]) -> None:
+    """Raise `ConfigError` for a single name, whose letters would be taken for names."""
+    problems = [
+        f'{name} is "{value}"; it must be a list, as ["{value}"]'
+        for name, value in given.items()
+        if isinstance(value, (str, os.PathLike))
+    ]
+    if problems:
+        raise ConfigError(problems)
 
 
 def _own_terms(task: Task, found: Populations) -> list[OwnTerms] | None:

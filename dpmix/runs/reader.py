@@ -18,8 +18,9 @@ from dpmix.config.schema import Config
 from dpmix.errors import DataError
 from dpmix.model.mixture import HYPERPARAMETERS, Array
 from dpmix.runs.layout import COHORT, COUNTERS, AnyArray, coordinate
+from dpmix.runs.mapped import map_run
 from dpmix.runs.profile import SPANS
-from dpmix.runs.run_file import Slot, committed_draws, read_contents
+from dpmix.runs.run_file import Slot
 from dpmix.system.extras import import_arviz
 
 if TYPE_CHECKING:
@@ -73,12 +74,10 @@ class Run:
     def __init__(self, path: Path, transformed: bool) -> None:
         self.path = path
         self.transformed = transformed
-        self._contents = read_contents(path)
+        self._contents, self.committed, self._arrays = map_run(path)
         self.attributes = self._contents.attributes
         self.channels = self._contents.channels
         self.constants = {name: array for name, (_, array) in self._contents.constants.items()}
-        self.committed = committed_draws(path, self._contents)
-        self._arrays = {name: slot.map(path) for name, slot in self._datasets.items()}
 
     def __fspath__(self) -> str:
         """Return the path: functions that take a run file take a `Run`, too."""

@@ -97,19 +97,19 @@ def _config_of(source: Config | Mapping[str, Any], settings: Sequence[str]) -> C
     """A config or its sections, with settings. They are read as YAML: errors have the same words."""
     if isinstance(source, Config):
         return parse_config(to_yaml(source), "config", settings) if settings else source
-    return parse_config(flow(_plain(source)), "config", settings)
+    return parse_config(flow(plain(source)), "config", settings)
 
 
-def _plain(value: Any) -> Any:
-    """A value in the types that YAML has."""
+def plain(value: Any) -> Any:
+    """Return a value in the types that YAML has."""
     if isinstance(value, Section):
         return value.model_dump()
     if isinstance(value, Mapping):
-        return {name: _plain(item) for name, item in value.items()}
+        return {name: plain(item) for name, item in value.items()}
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 

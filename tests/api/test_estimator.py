@@ -387,12 +387,27 @@ def test_transforms_are_those_of_the_config() -> None:
             dpmix.ConfigError,
             'mcmc.until is "never"; it must be null, or a mapping with rhat',
         ),
+        ({"n_draws": 0}, dpmix.ConfigError, "n_draws is 0; it must be a whole number of at least 1"),
+        ({"level": -1.0}, dpmix.ConfigError, "level is -1.0; it must be a number"),
+        ({"n_populations": 0}, dpmix.ConfigError, "n_populations is 0"),
+        ({"level": 1.0, "n_populations": 2}, dpmix.ConfigError, "give one of them"),
+        (
+            {"random_state": np.random.default_rng(1)},
+            ValueError,
+            "it must be an integer, a RandomState or None",
+        ),
     ],
 )
 def test_problems_name_the_key(parameters: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error) as found:
         dpmix.DPMixture(**SMALL | parameters).fit(a_table())
     assert message in str(found.value)
+
+
+def test_a_wrong_cut_after_the_fit_is_an_error() -> None:
+    estimator = dpmix.DPMixture(**SMALL).fit(a_table())
+    with pytest.raises(dpmix.ConfigError, match="n_populations is -2"):
+        estimator.set_params(n_populations=-2).predict(a_table())
 
 
 @pytest.mark.parametrize("coarseness", [None, "auto", 300, 300.0])

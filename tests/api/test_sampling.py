@@ -65,7 +65,15 @@ def test_a_config_is_a_file_a_mapping_or_a_config(plain: Path, source: Callable[
     assert_identical(plain, run.path)
 
 
-@pytest.mark.parametrize("settings", [{"model.components": 5, "seed": 7}, ["model.components=5", "seed=7"]])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"model.components": 5, "seed": 7},
+        ["model.components=5", "seed=7"],
+        {"model.components": np.int64(5), "seed": 7, "model.prior.phi": np.array([0.3, 0.2, 0.1])},
+        {"model.components": 5, "seed": 7, "output.path": Path("other.h5")},
+    ],
+)
 @pytest.mark.parametrize("source", ["run.yaml", SECTIONS, dpmix.Config.model_validate(SECTIONS)])
 def test_settings_change_keys(plain: Path, source: Any, settings: Any) -> None:
     run = dpmix.run_mcmc(source, settings=settings)
@@ -94,6 +102,8 @@ def test_problems_have_the_words_of_the_command_line(folder: Path) -> None:
         "config: model.component is not a key of the config; did you mean model.components?",
         "config: mcmc.draws is 0; it must be an integer from 1 to 2147483648",
     ]
+    with pytest.raises(dpmix.ConfigError, match=r'settings is "seed=7"; it must be a mapping or a list'):
+        dpmix.run_mcmc(SECTIONS, settings="seed=7")
     with pytest.raises(ValueError, match="use one of them"):
         dpmix.run_mcmc(SECTIONS, resume=True, overwrite=True)
     dpmix.run_mcmc(SECTIONS)

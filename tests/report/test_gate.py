@@ -530,6 +530,32 @@ def test_existing_files_are_replaced_only_with_overwrite(folder: Path, tmp_path:
         gate.predict(folder / "run.h5", [folder / "a.fcs"], tmp_path, engine=ON_CPU)
 
 
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"n_draws": 0}, "n_draws is 0; it must be a whole number of at least 1"),
+        ({"n_draws": 2.5}, r"n_draws is 2\.5"),
+        ({"level": -1.0}, r"level is -1\.0; it must be a number of standard deviations, 0 or more"),
+        ({"level": float("nan")}, "level is nan"),
+        ({"level": float("inf")}, "level is inf"),
+        ({"n_populations": 0}, "n_populations is 0"),
+        ({"level": 2.0, "n_populations": 3}, "level and n_populations both cut the tree"),
+        ({"data": "a.fcs"}, r'data is "a\.fcs"; it must be a list, as \["a\.fcs"\]'),
+        ({"data": Path("a.fcs")}, 'data is "a'),
+        ({"formats": "csv"}, 'formats is "csv"'),
+        ({"engine": "engine.threads=2"}, r'engine is "engine\.threads=2"'),
+    ],
+)
+def test_arguments_that_the_command_line_refuses_are_errors_before_the_work(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any], message: str
+) -> None:
+    monkeypatch.setattr(gate, "prepare", lambda *given: pytest.fail("started to work"))
+    with pytest.raises(ConfigError, match=message):
+        gate.gate(folder / "run.h5", tmp_path, **asked)
+    with pytest.raises(ConfigError, match=message):
+        gate.predict(folder / "run.h5", **{"data": [folder / "a.fcs"], "output": tmp_path, **asked})
+
+
 def test_the_output_folder_must_not_be_a_file(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("mine")
     for write in (gate.gate, lambda *given: gate.predict(given[0], [folder / "a.fcs"], given[1])):
@@ -700,6 +726,15 @@ def test_nine_in_ten_further_draws_lie_in_an_interval(n_draws: int) -> None:
     assert (narrow[1] - narrow[0]).mean() < 0.9 - 1.5 / n_draws
 
 
+@pytest.mark.parametrize("n_draws", [2, 5, 18, 19])
+def test_below_19_draws_the_ends_are_the_extreme_draws(n_draws: int) -> None:
+    draws = np.random.default_rng(n_draws).random((n_draws, 20_000))
+    _, low, high = interval(draws)
+    np.testing.assert_allclose(low, draws.min(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(high, draws.max(axis=0), rtol=1e-12)
+    assert (high - low).mean() == pytest.approx((n_draws - 1) / (n_draws + 1), abs=0.005)
+
+
 @pytest.mark.slow
 def test_intervals_cover_known_proportions(tmp_path: Path) -> None:
     """120 samples of 60 cells; intervals from the counts alone have much lower coverage."""
@@ -835,7 +870,8 @@ def test_gate_says_whether_chains_agree(
     monkeypatch.setattr(convergence, "r_hat_and_ess", lambda values: (3.0, 2.0))
     apart = dpmix(*given, tmp_path / "apart", "--quiet")
     assert apart.stdout == ""
-    (line,) = apart.stderr.splitlines()
+    few, line = apart.stderr.splitlines()
+    assert few.startswith("warning: the 90% intervals are from 4 draws, and contain a further draw with prob")
     assert f"disagree on the proportions of {len(table)} of {len(table)} populations (R-hat above " in line
     assert "the highest, 3.00, for population 1): their intervals are not reliable; raise " in line
 
@@ -871,7 +907,9 @@ def test_options_of_gate(folder: Path, tmp_path: Path) -> None:
     assert again.stdout == ""
     assert "--overwrite to replace" in again.stderr
     quiet = dpmix("gate", run_file, "--output", out, *options, "--overwrite", "--quiet", "--backend", "cpu")
-    assert (quiet.stdout, quiet.stderr) == ("", "")
+    assert quiet.stdout == ""
+    (warning,) = quiet.stderr.splitlines()
+    assert warning.startswith("warning: the 90% intervals are from 4 draws")
 
 
 def test_predict_says_how_much_is_implausible(folder: Path, tmp_path: Path) -> None:

@@ -215,6 +215,13 @@ def test_each_warning_appears_only_when_it_applies(tmp_path: Path) -> None:
     assert "The truncation binds" in one(of=bound)
     climbed = make_run(tmp_path / "climbed.h5", kind="bem", stick=0.2)
     assert "the lightest component holds" in one(of=climbed)
+    few = replace(make_gating(4, 3, n_events=8_000, draws=9), support=np.full(4, 0.9))
+    assert one(few) == (
+        "The 90% intervals are from 18 draws, and contain a further draw with probability 89%; gate with 19 "
+        "draws or more (--draws), or make more."
+    )
+    alone = replace(make_gating(4, 3, n_events=8_000, draws=1, chains=1), support=np.full(4, 0.9))
+    assert findings.warnings(alone, run) == []
     part = make_run(tmp_path / "part.h5", draws=20, committed=12)
     assert "not complete: 12 of 20" in one(of=part)
 

@@ -26,11 +26,12 @@ from platforms import FORKS, READS_LOCKED, USES_LINUX
 
 from dpmix.errors import ConfigError, DataError
 from dpmix.model.mixture import HYPERPARAMETERS, Array, Hyperparameters, State
+from dpmix.runs import mapped
 from dpmix.runs.checkpoint import checkpoint_path
 from dpmix.runs.layout import COUNTS, MCMC_COUNTS, Layout, Record
 from dpmix.runs.profile import SPANS
 from dpmix.runs.reader import open_run
-from dpmix.runs.run_file import read_contents
+from dpmix.runs.run_file import Contents, read_contents
 from dpmix.runs.writer import RunWriter
 from dpmix.system.extras import import_arviz
 
@@ -709,6 +710,27 @@ def test_a_reader_beside_the_writer_sees_whole_draws(path: Path) -> None:
     assert seen == sorted(seen)
     assert len(set(seen)) > 1
     assert seen[-1] == DRAWS
+
+
+@pytest.mark.parametrize("draws", [3 * DRAWS, 8], ids=["larger", "smaller"])
+def test_a_reader_does_not_mix_a_file_with_the_one_that_replaces_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch, draws: int
+) -> None:
+    """A run that is extended or overwritten while it is read: its datasets move to other places."""
+    for name, size in (("run.h5", DRAWS), ("other.h5", draws)):
+        with RunWriter.create(path.with_name(name), layout(draws=size, burn_in=size)) as writer:
+            for draw in range(7):
+                write_draw(writer, draw)
+
+    def replaced_then_read(path: Path) -> Contents:
+        contents = read_contents(path)
+        if (other := path.with_name("other.h5")).exists():
+            other.replace(path)
+        return contents
+
+    monkeypatch.setattr(mapped, "read_contents", replaced_then_read)
+    assert open_run(path).draws == draws
+    assert_whole(path, 7)
 
 
 @FORKS
