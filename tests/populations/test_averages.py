@@ -17,7 +17,7 @@ GOLDEN = np.float32(0.6180339887)
 @pytest.mark.parametrize("n_events", [0, 1, 15, 16, 17, 10_000])
 @pytest.mark.parametrize("n_populations", [1, 2, 5, 40])
 @pytest.mark.parametrize("threads", [1, 2, 5])
-def test_sums_are_those_of_numpy(n_events: int, n_populations: int, threads: int) -> None:
+def test_sums_of_any_threads_are_those_of_numpy(n_events: int, n_populations: int, threads: int) -> None:
     """Bit for bit, also where a population has no weight in the sample or a uniform is at an end."""
     rng = np.random.default_rng(n_populations)
     memberships = rng.dirichlet(np.full(n_populations, 0.3), (N_DRAWS, n_events)).astype(np.float32)
