@@ -149,18 +149,19 @@ def read_contents(path: Path) -> Contents:
                 raise DataError(
                     f"{path}: run file of format {found}, this dpmix reads up to {FORMAT_VERSION}: upgrade it"
                 )
-            names = [
-                f"{group}/{name}"
+            datasets = {name: file[name] for name in COUNTERS} | {
+                f"{group}/{name}": dataset
                 for group in GROUPS
                 if group in file
                 for name, dataset in file[group].items()
                 if not dataset.is_scale
-            ]
+            }
+            names = ScaleNames()
             contents = Contents(
                 attributes,
                 tuple(_texts(file["posterior/channel"])),
-                {name: _slot(_own(file, name)) for name in [*COUNTERS, *names]},
-                {name: (_dims(dataset), _values(dataset)) for name, dataset in file["constant_data"].items()},
+                {name: _slot(_own(file, name, dataset), names) for name, dataset in datasets.items()},
+                {name: (names.dims(data), _values(data)) for name, data in file["constant_data"].items()},
             )
             _check(contents, path.stat().st_size)
             return contents
@@ -273,28 +274,48 @@ def _read_attributes(file: h5py.File) -> dict[str, Any]:
     return found
 
 
-def _own(file: h5py.File, name: str) -> h5py.Dataset:
+def _own(file: h5py.File, name: str, dataset: h5py.Dataset) -> h5py.Dataset:
     """Return a dataset of the file itself; raise `Wrong` for a link to another file."""
-    dataset = file[name]
     if dataset.file.id != file.id and dataset.file.filename != file.filename:
         raise Wrong(f"{name} lies in another file")
     return dataset
 
 
-def _slot(dataset: h5py.Dataset) -> Slot:
+def _slot(dataset: h5py.Dataset, names: ScaleNames) -> Slot:
     offset = dataset.id.get_offset()
     if offset is None:
         raise DataError(
             f"{dataset.file.filename}: repacked by another program, which ArviZ and xarray can read; dpmix "
             "needs the file as it wrote it"
         )
-    return Slot(offset, dataset.shape, dataset.dtype, _dims(dataset))
+    return Slot(offset, dataset.shape, dataset.dtype, names.dims(dataset))
 
 
-def _dims(dataset: h5py.Dataset) -> tuple[str, ...]:
-    if dataset.is_scale:
-        return (dataset.name.split("/")[-1],)
-    return tuple(dim[0].name.split("/")[-1] for dim in dataset.dims)
+class ScaleNames:
+    """Names of dimensions, each looked up once: HDF5 searches the whole file for a name."""
+
+    def __init__(self) -> None:
+        self._names: dict[tuple[int, int], str] = {}
+
+    def dims(self, dataset: h5py.Dataset) -> tuple[str, ...]:
+        """Return the names of the dimensions of a dataset."""
+        if dataset.is_scale:
+            return (self._name(dataset.id),)
+        return tuple(self._name(_scale(dataset, axis)) for axis in range(dataset.ndim))
+
+    def _name(self, scale: h5py.h5d.DatasetID) -> str:
+        place = h5py.h5o.get_info(scale)
+        key = (place.fileno, place.addr)
+        if key not in self._names:
+            self._names[key] = h5py.h5i.get_name(scale).decode().split("/")[-1]
+        return self._names[key]
+
+
+def _scale(dataset: h5py.Dataset, axis: int) -> h5py.h5d.DatasetID:
+    """Return the dataset with the values along an axis."""
+    scales: list[h5py.h5d.DatasetID] = []
+    h5py.h5ds.iterate(dataset.id, axis, scales.append, 0)
+    return scales[0]
 
 
 def _values(dataset: h5py.Dataset) -> AnyArray:

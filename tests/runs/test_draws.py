@@ -433,6 +433,22 @@ def test_a_repacked_run_file_is_told(path: Path) -> None:
         open_run(path)
 
 
+def test_each_dimension_is_looked_up_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    RunWriter.create(path, layout()).close()
+    found: list[bytes] = []
+    get_name = h5py.h5i.get_name
+
+    def looked_up(scale: h5py.h5d.DatasetID) -> bytes:
+        found.append(get_name(scale))
+        return found[-1]
+
+    monkeypatch.setattr(h5py.h5i, "get_name", looked_up)
+    slots = read_contents(path).slots
+    assert slots["posterior/means"].dims == ("chain", "draw", "component", "channel")
+    assert slots["trace/alpha"].dims == ("chain", "sweep")
+    assert found.count(b"/posterior/draw") == 1
+
+
 def test_no_room_on_the_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil._ntuple_diskusage(10**12, 10**12, 2 * 10**6)
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
@@ -487,6 +503,11 @@ def spoil_short(path: Path) -> None:
     os.truncate(path, path.stat().st_size - 1000)
 
 
+def spoil_dimension(path: Path) -> None:
+    with h5py.File(path, "r+") as file:
+        del file["posterior/chain"]
+
+
 def spoil_newer(path: Path) -> None:
     with h5py.File(path, "r+") as file:
         file.attrs["format_version"] = 4
@@ -500,6 +521,7 @@ def spoil_newer(path: Path) -> None:
         (spoil_foreign, "not a run file of dpmix"),
         (spoil_foreign_empty, "not a run file of dpmix"),
         (spoil_short, "or truncated"),
+        (spoil_dimension, "not a run file of dpmix"),
         (spoil_newer, "format 4, this dpmix reads up to 3: upgrade"),
     ],
 )
