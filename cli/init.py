@@ -11,7 +11,7 @@ import click
 from dpmix.errors import ConfigError, DataError
 from dpmix.system.console import quoted, unknown_characters
 from dpmix.system.files import write_text
-from dpmix.system.paths import relative, with_slashes
+from dpmix.system.paths import from_home, relative, with_slashes
 
 from . import files as data_files
 
@@ -135,7 +135,7 @@ def _known(compensation: str) -> str:
 def _relative(file: str, folder: Path) -> str:
     """Return the path of a file relative to a folder, with the part after :: unchanged."""
     name, separator, part = file.partition("::")
-    path = Path(name).expanduser()
+    path = from_home(name)
     return (with_slashes(path) if path.is_absolute() else relative(path, folder)) + separator + part
 
 

@@ -46,7 +46,7 @@ from dpmix.inputs.mass import named_by_isotopes
 from dpmix.inputs.sources import Source, file_stamp
 from dpmix.inputs.storage import Storage
 from dpmix.inputs.table_files import first_rows, open_parquet, open_text
-from dpmix.system.paths import below_common_folder, file_id, in_order
+from dpmix.system.paths import below_common_folder, file_id, from_home, in_order
 from dpmix.system.run_marker import is_run_file
 
 Place = tuple[Path, str]
@@ -105,7 +105,7 @@ def find_places(files: Sequence[str | Path], base: Path = Path()) -> list[Place]
 
 def _match_files(name: str, base: Path) -> tuple[list[Path], str]:
     """Return the files that a name, a glob or a folder stands for, and what is wrong if there are none."""
-    path = base / Path(name).expanduser()
+    path = base / from_home(name)
     if path.is_dir():
         try:
             found = _files_of(path)
@@ -116,7 +116,7 @@ def _match_files(name: str, base: Path) -> tuple[list[Path], str]:
         return found, f"{path}: {problem}; {need}" if problem else ""
     if path.exists():  # a full name, even with the characters of a glob
         return [path], ""
-    pattern = str(Path(name).expanduser())
+    pattern = str(from_home(name))
     found = [base / p for p in in_order(glob.glob(pattern, root_dir=base, recursive=True))]
     problem = f"{name} matches no file in {base.resolve()}; correct the path"
     if not name.isprintable():

@@ -15,7 +15,7 @@ from dpmix.errors import ConfigError, DataError, printable
 from dpmix.inputs.opening import SAMPLE_FILE, Place, find_places, named_twice, open_places
 from dpmix.inputs.sources import Source
 from dpmix.inputs.storage import Storage
-from dpmix.system.paths import encoding_of, with_slashes
+from dpmix.system.paths import encoding_of, from_home, with_slashes
 
 FILE, NAME = SAMPLE_FILE, "sample"
 # Columns that the tables of a gating add to those of the samples.
@@ -67,7 +67,7 @@ def open_samples(
     if table is None:
         places = find_places(files, base)
         return _open([places[k] for k in _kept(places, [], leave_out)], storage), {}
-    path = base / Path(table).expanduser()
+    path = base / from_home(table)
     head, rows = read_table("data.samples", path, FILE, NEED)
     places = [_place(path.parent, row[head.index(FILE)]) for row in rows]
     columns = {
@@ -185,7 +185,7 @@ def read_table(key: str, path: Path, column: str, need: str) -> tuple[list[str],
 def _place(folder: Path, cell: str) -> Place:
     """Return the path and the part that a cell of the column `file` names."""
     name, _, part = cell.partition("::")
-    return folder / Path(name).expanduser(), part
+    return folder / from_home(name), part
 
 
 def _head_problems(head: Sequence[str]) -> list[str]:

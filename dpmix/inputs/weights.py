@@ -13,6 +13,7 @@ from dpmix.errors import ConfigError
 from dpmix.inputs.samples import NAME, Columns, read_table
 from dpmix.model.mixture import Array
 from dpmix.model.sample_weights import SampleWeights
+from dpmix.system.paths import from_home
 
 
 def read_weights(settings: DataConfig, base: Path, samples: Sequence[str], columns: Columns) -> Array | None:
@@ -37,10 +38,10 @@ def read_weights(settings: DataConfig, base: Path, samples: Sequence[str], colum
     if isinstance(wanted, str):
         return None
     if wanted.file is not None:
-        path = base / Path(wanted.file).expanduser()
+        path = base / from_home(wanted.file)
         cells = _cells(path, wanted.column, samples)
     elif wanted.column in columns:
-        path = base / Path(settings.samples or "").expanduser()
+        path = base / from_home(settings.samples or "")
         cells = dict(zip(samples, columns[wanted.column], strict=True))
     else:
         raise ConfigError(

@@ -23,6 +23,11 @@ def with_slashes(path: str | Path) -> str:
     return str(path).replace(os.sep, "/")
 
 
+def from_home(name: str | Path) -> Path:
+    """Return a path in which ~ at the start is the home folder; unchanged if no user has that name."""
+    return Path(os.path.expanduser(name))
+
+
 def relative(path: Path, folder: Path) -> str:
     """Return a path relative to a folder, with `/`; the absolute path if they are on different drives."""
     try:

@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 from dpmix.system import paths
-from dpmix.system.paths import below_common_folder, encoding_of, file_name, in_order, relative, with_slashes
+from dpmix.system.paths import (
+    below_common_folder,
+    encoding_of,
+    file_name,
+    from_home,
+    in_order,
+    relative,
+    with_slashes,
+)
 
 
 @pytest.mark.parametrize(
@@ -60,3 +68,10 @@ def test_a_byte_order_mark_shows_the_encoding(encoding: str, tmp_path: Path) -> 
     path.write_bytes(mark + "µ,β\r\n".encode(encoding))
     with path.open(encoding=encoding_of(path), newline="") as file:
         assert file.read() == "µ,β\r\n"
+
+
+def test_home_is_a_tilde_only_of_a_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    assert from_home("~/x.npy") == tmp_path / "x.npy"
+    assert from_home("~x.npy") == Path("~x.npy")
