@@ -11,8 +11,9 @@ better choice could gain:
 - the best unions: for each gate the modes of the density whose union has the highest F1, whatever the tree
   and the other gates say.
 
-Modes without a valley between them are one (merges of height 0). Scores are those of gating.py, on the events
-that the run file keeps. `benchmarks/results/best_branches.json` keeps the means over the samples of each set.
+In the branches, modes without a valley beyond chance between them are one (merges of height 0). Scores are
+those of gating.py, on the events that the run file keeps. `benchmarks/results/best_branches.json` keeps the
+means over the samples of each set.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from clusterings import PEERS, Ints
-from gating import OLDER, SETS, sample_folder, samples, tools
+from gating import OLDER, SETS, Scores, earlier, over_seeds, sample_folder, samples, tools
 from levels import modes_of_events
 from record import read_results, said, write_results
 from scipy.optimize import Bounds, LinearConstraint, milp
@@ -128,25 +129,18 @@ def of_set(runs: Path, name: str) -> dict[str, Any]:
     return means | {"samples": len(found)}
 
 
-def best_peer(name: str) -> float:
-    """Return the highest mean F1 of another tool on a set, averaged over seeds; NaN if none was measured."""
-    results = read_results("gating")["results"]
-    own = [
-        np.mean(
-            [seed[tool][name]["mean_f1"] for seed in results["scores"].values() if name in seed.get(tool, {})]
-        )
-        for tool in PEERS
-        if any(name in seed.get(tool, {}) for seed in results["scores"].values())
-    ]
-    return float(max(own, default=np.nan))
+def best_peer(scores: Scores, name: str) -> float:
+    """Return the highest mean F1 of another tool on a set; NaN if none was measured."""
+    own = [scores[tool][name]["mean_f1"] for tool in PEERS if name in scores.get(tool, {})]
+    return max(own, default=np.nan)
 
 
 def page() -> str:
     """Markdown: a row for each set, and the mean over the seven."""
-    results = read_results("best_branches")["results"]
+    results, scores = read_results("best_branches")["results"], over_seeds(earlier())
     lines = [f"| set | {' | '.join(LIMITS)} | best other tool |", "|---" * (len(LIMITS) + 2) + "|"]
     for name, row in results.items():
-        peer = best_peer(name)
+        peer = best_peer(scores, name)
         cells = [*(f"{row[key]:.2f}" for key in LIMITS), "" if np.isnan(peer) else f"{peer:.2f}"]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     means = [np.mean([results[name][key] for name in OLDER]) for key in LIMITS]

@@ -33,7 +33,7 @@ from dpmix.engines.cpu import CpuEngine
 from dpmix.model.mixture import Floats
 from dpmix.populations.find import Populations, find_populations
 from dpmix.populations.tree import LEVEL
-from dpmix.runs.layout import EVENT_SUBSET
+from dpmix.runs.layout import EVENT_SUBSET, subset_rows
 from dpmix.runs.reader import open_run
 
 LEVELS = (2.1, 2.25, 2.4, LEVEL, 2.6, 2.75, 3.0)
@@ -63,7 +63,7 @@ def cuts(path: Path) -> tuple[dict[float, Ints], Ints]:
     found = find_populations(run, lambda points: CpuEngine(points, threads=1))
     modes = modes_of_events(found, events)
     first = np.unique(found.tree.modes, return_index=True)[1]  # a component of each mode
-    rows = np.linspace(0, int(run.attributes["n_events"]) - 1, len(events)).astype(np.int64)
+    rows = subset_rows(int(run.attributes["n_events"]), len(events))
     return {level: found.tree.cut(level)[first][modes] for level in LEVELS}, rows
 
 

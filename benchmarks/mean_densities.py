@@ -33,6 +33,7 @@ from dpmix.populations.cut import CutRule
 from dpmix.populations.find import DRAWS
 from dpmix.populations.pooling import FIRST_GROUPS, mixture_of_draw, pooled_draws, spread
 from dpmix.populations.support import populations_of_modes
+from dpmix.runs.layout import subset_rows
 from dpmix.runs.reader import open_run
 
 COUNTS = (1, 5, 9, 15, 25)  # of mean densities
@@ -93,7 +94,7 @@ def of_set(runs: Path, name: str) -> dict[str, Any]:
         agreed += alike
         for option in OPTIONS:
             labels = [found[option] for found in by_seed]
-            kept = gates[np.linspace(0, len(gates) - 1, len(labels[0])).astype(np.int64)]
+            kept = gates[subset_rows(len(gates), len(labels[0]))]
             scores = [score(kept, own) for own in labels]
             pairs = [adjusted_rand_score(*pair) for pair in itertools.combinations(labels, 2)]
             row = {key: float(np.mean([one[key] for one in scores])) for key in SCORES}
