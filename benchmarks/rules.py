@@ -78,7 +78,7 @@ class Density:
         moments = tree.mode_moments(mixture.weights, mixture.means, mixture.covariances, own, len(heights))
         return Separation(moments, self.events, own[self.responsibilities.argmax(axis=1)])
 
-    def tree(self, tolerance: Callable[[float, int], float] = tree.valley_tolerance) -> Tree:
+    def tree(self, tolerance: Callable[[float, int, bool], float] = tree.valley_tolerance) -> Tree:
         """The tree, another tolerance of valleys in place of that of chance."""
         kept, tree.valley_tolerance = tree.valley_tolerance, tolerance
         try:
@@ -99,11 +99,11 @@ def modes(density: Density) -> Ints:
 
 
 def fixed_prominence(density: Density) -> Ints:
-    return density.tree(lambda events, n_channels: 0.3 * np.sqrt(n_channels)).cut(1e-9)
+    return density.tree(lambda events, n_channels, measured: 0.3 * np.sqrt(n_channels)).cut(1e-9)
 
 
 def separation_alone(density: Density) -> Ints:
-    return density.tree(lambda events, n_channels: -1.0).cut(tree.LEVEL)
+    return density.tree(lambda events, n_channels, measured: -1.0).cut(tree.LEVEL)
 
 
 def misclassification(density: Density, most: float = 0.1) -> Ints:

@@ -5,8 +5,8 @@ Two steps find what a reader of the density would call a population:
 
 1. **Modes.** Components whose means climb to the same mode of the density belong together (Chan et al. 2008,
    Cytometry A 73:693). Two modes are one population if the lower one rises above the saddle between them
-   (`dpmix.populations.modes`) by less than `valley_tolerance`, the variation expected by chance. The
-   tolerance is larger for smaller branches.
+   (`dpmix.populations.modes`) by less than `valley_tolerance`. The tolerance is larger for smaller branches,
+   and where there are too few events to measure the valley in them.
 2. **Separation.** The remaining populations merge by distance: that of the means of two that touch, in
    pooled standard deviations along the direction in which they differ most (Mahalanobis distance; in one
    channel, Ashman's D: Ashman, Bird and Zepf 1994, Astron. J. 108:2348), corrected by the valley in the
@@ -36,6 +36,12 @@ LEVEL = 2.5
 """Default cut height of the tree, standard deviations."""
 
 CHANCE = 2.0  # minimum depth of a valley, in standard deviations of a peak's height
+CHANCE_MEASURED = 0.5
+"""The same where the valley is also measured in the events.
+
+A coarsened density hardly shows small peaks. The events and the draws then decide: a population needs a
+valley in the events (`dpmix.populations.valleys`), and most draws must contain it (`dpmix.populations.support`).
+"""
 LEAST_EVENTS = 10.0  # minimum size of a population
 
 
@@ -169,7 +175,7 @@ def find_peaks(
     return Peaks(density, own, modes, points, heights, find_saddles(density, own, points, heights, n_events))
 
 
-def valley_tolerance(events: float, n_channels: int) -> float:
+def valley_tolerance(events: float, n_channels: int, measured: bool) -> float:
     """Return the rise above its saddle, in nats, that a branch of modes needs to be a population.
 
     The log density at a peak that is fitted to n events in D channels has a standard deviation of about
@@ -180,10 +186,13 @@ def valley_tolerance(events: float, n_channels: int) -> float:
     events : float
         Expected number of events in the branch.
     n_channels : int
+    measured : bool
+        Whether the valley is also measured in the events.
     """
     if events < LEAST_EVENTS:
         return np.inf
-    return float(CHANCE * np.sqrt((1.0 + n_channels / 2.0) / events))
+    chance = CHANCE_MEASURED if measured else CHANCE
+    return float(chance * np.sqrt((1.0 + n_channels / 2.0) / events))
 
 
 class _Merging:
@@ -220,9 +229,11 @@ def merge_modes(saddles: list[Saddle], n_channels: int, separation: Separation) 
     merging = _Merging(len(saddles) + 1)
     valleys = []
     for saddle in saddles:
-        if saddle.prominence < valley_tolerance(saddle.events, n_channels):
+        child, parent = merging.members(saddle.child), merging.members(saddle.parent)
+        measured = separation.measures_valley(child, parent)
+        if saddle.prominence < valley_tolerance(saddle.events, n_channels, measured):
             if saddle.events < LEAST_EVENTS:
-                separation.leave_out(merging.members(saddle.child))
+                separation.leave_out(child)
             merging.join(saddle.child, saddle.parent, 0.0)
         else:
             valleys.append(saddle)

@@ -55,6 +55,11 @@ class Separation:
         """Give some modes, bool [L], no weight: distant strays must not widen the population they join."""
         self._moments[modes] = 0.0
 
+    def measures_valley(self, one: npt.NDArray[np.bool_], other: npt.NDArray[np.bool_]) -> bool:
+        """Return whether two populations, bool [L], have enough events to measure the valley between them."""
+        sizes = np.diff(self._edges)
+        return bool(min(sizes[one].sum(), sizes[other].sum()) >= LEAST_EVENTS)
+
     def between(self, one: npt.NDArray[np.bool_], other: npt.NDArray[np.bool_]) -> float:
         """Return the distance between the populations of some modes and of others, each bool [L].
 
@@ -68,11 +73,9 @@ class Separation:
         gap = mean - other_mean
         direction: Array = np.linalg.solve((covariance + other_covariance) / 2.0, gap).astype(np.float64)
         of_means = float(np.sqrt(max(float(gap @ direction), 0.0)))
-        if of_means >= FAR:
+        if of_means >= FAR or not self.measures_valley(one, other):
             return of_means
         (rows, first), (other_rows, second) = (self._projected(modes, direction) for modes in (one, other))
-        if min(len(first), len(second)) < LEAST_EVENTS:
-            return of_means
         by_valley = distance_of(valley_depth(first, second, self._weights[rows], self._weights[other_rows]))
         allowed = by_valley / VALLEY
         if of_means < allowed:

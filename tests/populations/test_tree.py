@@ -46,7 +46,7 @@ def tree_of(
 ) -> Tree:
     """Return the tree of a mixture with events drawn from it, before the channels are mixed linearly."""
     random = np.random.default_rng(11)
-    counts = random.multinomial(40_000, weights / weights.sum())
+    counts = random.multinomial(min(n_events, 40_000), weights / weights.sum())
     roots = np.linalg.cholesky(covariances)
     parts = [m + random.normal(size=(n, len(m))) @ r.T for n, m, r in zip(counts, means, roots, strict=True)]
     events, turn = np.concatenate(parts), np.eye(means.shape[1]) if turn is None else turn
@@ -160,6 +160,25 @@ def test_a_population_needs_enough_events() -> None:
     assert tree_of(weights, means, covariances, 1_200, CpuEngine).cut(LEVEL).tolist() == [0, 0]
 
 
+@pytest.mark.parametrize(
+    ("n_measured", "gap_of_events", "count"),
+    [(2_000, 4.0, 2), (500, 4.0, 1), (2_000, 2.5, 1)],
+    ids=["valley", "too-few-events", "no-valley"],
+)
+def test_events_decide_where_the_density_hardly_shows_a_peak(
+    n_measured: int, gap_of_events: float, count: int
+) -> None:
+    """The small peak of the density rises by 1.3 standard deviations of chance, less than CHANCE."""
+    weights, (means, covariances) = np.array([0.95, 0.05]), normals([[0.0] * 3, [4.0, 0.0, 0.0]])
+    peaks = find_peaks(weights, means, covariances, 2_000, CpuEngine)
+    random = np.random.default_rng(1)
+    events = random.normal(size=(n_measured, 3))
+    events[: n_measured // 20, 0] += gap_of_events
+    nearest = nearest_components(weights, means, covariances, events)
+    tree = peaks.tree(Separation(peaks.moments, events.astype(np.float32), peaks.modes[nearest]))
+    assert tree.cut(LEVEL).max() + 1 == count
+
+
 def test_a_mode_with_few_events_is_not_a_population() -> None:
     means, covariances = normals([[0.0, 0.0], [50.0, 0.0]])
     weights = np.array([0.999, 0.001])
@@ -190,7 +209,9 @@ def test_the_tolerance_is_the_height_a_fitted_peak_varies_by() -> None:
         x = random.normal(size=(events, dim))
         weight = random.poisson(events) / 1000.0
         heights.append(np.log(weight) - 0.5 * np.linalg.slogdet(np.cov(x.T))[1])
-    assert valley_tolerance(events, dim) == pytest.approx(trees.CHANCE * np.std(heights), rel=0.1)
+    for measured, chance in ((False, trees.CHANCE), (True, trees.CHANCE_MEASURED)):
+        expected = chance * np.std(heights)
+        assert valley_tolerance(events, dim, measured) == pytest.approx(expected, rel=0.1)
 
 
 def test_levels_ascend_and_the_tree_is_cut_anywhere() -> None:
