@@ -36,7 +36,6 @@ from dpmix.populations.find import (
     cast_votes,
     components_of,
     forest_of,
-    partition_by,
     reference_of,
     weights_of,
 )
@@ -228,7 +227,7 @@ def _components(live: Live, chosen: Decided) -> tuple[Ints, Ints, int]:
     of_modes = np.eye(len(chosen.names))[chosen.modes]
     components = components_of(live.forest, own, ((cast @ of_modes, near) for cast, near in live.votes))
     estimate = shares.argmax(axis=1)
-    drawn = partition_by(live.forest, live.forest.cut_draws(chosen.rule))
+    drawn = live.forest.partitions(chosen.rule)
     return components, estimate, reference_of(estimate, drawn)
 
 

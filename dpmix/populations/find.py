@@ -218,8 +218,7 @@ def populations_of(
         Names and colours.
     """
     run, draws, tree, labels = forest.run, forest.draws, forest.tree, forest.labels
-    cuts = forest.cut_draws(rule)
-    partition = partition_by(forest, cuts)
+    partition = forest.partitions(rule)
     n_found = int(own.max()) + 1
     estimate = shares.argmax(axis=1)
     reference = reference_of(estimate, partition)
@@ -237,7 +236,7 @@ def populations_of(
         n_populations=n_found,
         reference=reference,
         order=alignment.align(labels, np.array([run.weights[tuple(draw)] for draw in draws]), reference),
-        numbers=np.array([own.max() + 1 for own in cuts]),
+        numbers=np.array([own.max() + 1 for own in forest.cut_draws(rule)]),
         support=support(forest.trees, labels, estimate, n_found),
         agreement=partitions.agreement(partition, draws[:, 0]),
         least_density=float(np.quantile(forest.log_density, IMPLAUSIBLE)),
@@ -256,11 +255,6 @@ def weights_of(run: Run, draws: Ints, components: Ints, n_populations: int) -> A
             for (chain, draw), own in zip(draws, components, strict=True)
         ]
     )
-
-
-def partition_by(forest: Forest, cuts: list[Ints]) -> Ints:
-    """Return the population of each point in each draw's own tree, int64 [T, M], given `Forest.cut_draws`."""
-    return np.array([own[found] for own, found in zip(cuts, forest.labels, strict=True)])
 
 
 def reference_of(estimate: Ints, partition: Ints) -> int:

@@ -98,6 +98,7 @@ class Forest:
                     shares,
                     self.trees,
                     self.labels,
+                    self.partitions(rule),
                     self.density[0],
                     self.run.attributes["n_events"],
                 )
@@ -107,6 +108,11 @@ class Forest:
     def cut_draws(self, rule: CutRule) -> list[Ints]:
         """Return the population of each component of each draw, by its own tree, int64 [T] of [K]."""
         return [rule.cut(tree) for tree in self.trees]
+
+    def partitions(self, rule: CutRule) -> Ints:
+        """Return the population of each point in each draw, by its own tree, int64 [T, M]."""
+        cuts = self.cut_draws(rule)
+        return np.array([own[found] for own, found in zip(cuts, self.labels, strict=True)])
 
     def why(self, rule: CutRule) -> str:
         """Return the reason for the cut height, for a reader."""

@@ -2,7 +2,8 @@
 
 A shallow valley of the mean density may be chance: some draws have it and others do not, and so do runs with
 different seeds. A population is reported if most draws contain it: as a branch of their own tree, whatever
-its height. So a population does not depend on a height that differs a little between draws.
+its height. So a population does not depend on a height that differs a little between draws. Another one joins
+the population that most of its points share in the draws.
 
 T draws, K components, P populations, M points.
 """
@@ -91,10 +92,11 @@ def merge_unsupported(
     shares: Array,
     trees: Sequence[Tree],
     labels: Ints,
+    partitions: Ints,
     weights: Array,
     n_events: int,
 ) -> tuple[Ints, Array]:
-    """Merge each population that too few draws contain (`needed`) with its neighbour in the tree.
+    """Merge each population that too few draws contain (`needed`) with the one it belongs to in the draws.
 
     This is the majority rule of consensus trees (Margush and McMorris 1981, Bull. Math. Biol. 43:239), for
     populations of few events with a larger share (McMorris, Meronk and Neumann 1983, A view of some consensus
@@ -110,6 +112,8 @@ def merge_unsupported(
         Memberships of the points.
     trees, labels
         As in `support`.
+    partitions : int64 [T, M]
+        Population of each point in each draw.
     weights : float64 [J]
     n_events : int
         Of the run.
@@ -122,15 +126,17 @@ def merge_unsupported(
     modes = populations_of_modes(tree, own)
     left = list(range(shares.shape[1]))
     while len(left) > 1:
-        supported = support(trees, labels, shares[:, left].argmax(axis=1), len(left))
+        populations = shares[:, left].argmax(axis=1)
+        supported = support(trees, labels, populations, len(left))
         masses: Array = np.bincount(modes[tree.modes], weights, minlength=shares.shape[1])[left].astype(float)
         missing = needed(n_events * masses) - np.nan_to_num(supported)  # one without points has no support
         if missing.max() < 0.0:
             break
-        weak = left.pop(int(missing.argmax()))
-        sides = modes[tree.merges]
-        child, parent = sides[((sides == weak).sum(axis=1) == 1).argmax()]
-        neighbour = int(child + parent - weak)
+        at = int(missing.argmax())
+        together = shared_populations(populations, at, partitions, len(left))
+        weak = left[at]
+        neighbour = left[int(together.argmax())] if together.any() else _neighbour(tree, modes, weak)
+        left.remove(weak)
         shares[:, neighbour] += shares[:, weak]
         modes[modes == weak] = neighbour
     heaviest = np.argsort(-np.bincount(modes[tree.modes], weights)[left], kind="stable")
@@ -138,6 +144,44 @@ def merge_unsupported(
     numbers = np.empty(shares.shape[1], np.int64)
     numbers[order] = np.arange(len(order))
     return numbers[modes[tree.modes]], shares[:, order]
+
+
+def shared_populations(populations: Ints, one: int, partitions: Ints, n_populations: int) -> Array:
+    """Return how often a point of each population shares a draw's population with the points of one of them.
+
+    The neighbour in the tree of the mean density may be another: a small population, which would no longer
+    have support with the points of `one` in it.
+
+    Parameters
+    ----------
+    populations : int [M]
+        Population of each point, 0..P-1.
+    one : int
+        The population that is compared with the others.
+    partitions : int [T, M]
+        Population of each point in each draw.
+    n_populations : int
+        P.
+
+    Returns
+    -------
+    float64 [P]
+        Points of `one`, summed over the draws; 0 for `one` itself.
+    """
+    sizes = np.maximum(np.bincount(populations, minlength=n_populations), 1)
+    together = np.zeros(n_populations)
+    for partition in partitions:
+        counts = contingency(populations, partition, n_populations)
+        together += counts @ counts[one] / sizes
+    together[one] = 0.0
+    return together
+
+
+def _neighbour(tree: Tree, modes: Ints, one: int) -> int:
+    """Return the population that a population merges with first in the tree."""
+    sides = modes[tree.merges]
+    child, parent = sides[((sides == one).sum(axis=1) == 1).argmax()]
+    return int(child + parent - one)
 
 
 def populations_of_modes(tree: Tree, populations: Ints) -> Ints:

@@ -40,7 +40,8 @@ CHANCE_MEASURED = 0.5
 """The same where the valley is also measured in the events.
 
 A coarsened density hardly shows small peaks. The events and the draws then decide: a population needs a
-valley in the events (`dpmix.populations.valleys`), and most draws must contain it (`dpmix.populations.support`).
+valley in the events (`dpmix.populations.valleys`), and most draws must contain it
+(`dpmix.populations.support`).
 """
 LEAST_EVENTS = 10.0  # minimum size of a population
 

@@ -1,4 +1,4 @@
-"""Populations that too few draws contain are merged with their neighbours."""
+"""Populations that too few draws contain are merged with those they belong to in the draws."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from dpmix.model.mixture import Ints
-from dpmix.populations.support import merge_unsupported, support
-from dpmix.populations.tree import Tree
+from dpmix.populations.support import merge_unsupported, shared_populations, support
+from dpmix.populations.tree import LEVEL, Tree
 
 SIZES = np.array([400, 320, 180, 100])
 """Points of four modes; each is one component."""
@@ -31,6 +31,7 @@ def own_tree(*merges: tuple[int, int], at: float = 3.0) -> Tree:
 
 ALL = own_tree()
 WITHOUT_LAST = own_tree((3, 2))
+LAST_IN_FIRST = own_tree((3, 0))
 FIRST_ALONE = own_tree((3, 1), (2, 1))
 
 
@@ -38,7 +39,10 @@ def merged(*trees: Tree, n_events: int = 1000) -> tuple[Ints, Ints]:
     """Return the populations of the modes and of the points, given the trees of the draws."""
     shares = np.eye(4)[POINTS]
     labels = np.array([POINTS] * len(trees))
-    own, shares = merge_unsupported(TREE, np.arange(4), shares, trees, labels, SIZES / SIZES.sum(), n_events)
+    partitions = np.array([tree.cut(LEVEL)[POINTS] for tree in trees])
+    own, shares = merge_unsupported(
+        TREE, np.arange(4), shares, trees, labels, partitions, SIZES / SIZES.sum(), n_events
+    )
     np.testing.assert_array_equal(shares.sum(axis=1), 1.0)
     return own, shares.argmax(axis=1)
 
@@ -71,10 +75,20 @@ def test_a_majority_of_the_draws_is_enough() -> None:
     np.testing.assert_array_equal(own, np.arange(4))
 
 
-def test_a_population_of_half_the_draws_joins_its_neighbour_in_the_tree() -> None:
+def test_a_population_of_half_the_draws_joins_the_one_it_belongs_to_in_the_others() -> None:
+    """In the tree of the mean density, the last mode is nearest to the third."""
     own, points = merged(ALL, WITHOUT_LAST)
     np.testing.assert_array_equal(own, [0, 1, 2, 2])
     np.testing.assert_array_equal(points, np.minimum(POINTS, 2))
+    own, points = merged(ALL, LAST_IN_FIRST)
+    np.testing.assert_array_equal(own, [0, 1, 2, 0])
+    np.testing.assert_array_equal(points, np.where(POINTS == 3, 0, POINTS))
+
+
+def test_large_populations_share_no_more_than_small_ones() -> None:
+    """The last population is once with the first, larger one, and once with the third."""
+    partitions = np.array([tree.cut(LEVEL)[POINTS] for tree in (ALL, WITHOUT_LAST, LAST_IN_FIRST)])
+    np.testing.assert_allclose(shared_populations(POINTS, 3, partitions, 4), [100.0, 0.0, 100.0, 0.0])
 
 
 @pytest.mark.parametrize(
@@ -99,6 +113,8 @@ def test_merging_goes_on_until_all_have_support_and_sizes_give_the_numbers() -> 
 def test_a_population_without_points_has_no_support() -> None:
     shares = np.eye(4)[POINTS][POINTS < 3]
     labels = np.array([POINTS[POINTS < 3]] * 2)
-    own, shares = merge_unsupported(TREE, np.arange(4), shares, [ALL, ALL], labels, SIZES / SIZES.sum(), 1000)
+    own, shares = merge_unsupported(
+        TREE, np.arange(4), shares, [ALL, ALL], labels, labels, SIZES / SIZES.sum(), 1000
+    )
     np.testing.assert_array_equal(own, [0, 1, 2, 2])
     assert shares.shape == (900, 3)

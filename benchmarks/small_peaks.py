@@ -1,0 +1,172 @@
+"""How far a small peak of the density must rise to count, chosen for each labelled set on the other sets.
+
+    python benchmarks/gating.py --only dpmix --seeds 5 --runs RUNS    # makes the runs
+    python benchmarks/small_peaks.py RUNS                             # all samples and seeds that are there
+    python benchmarks/small_peaks.py RUNS --sets gvhd,hipc            # the other sets from earlier calls
+
+Two modes of a density are one population if the lower one rises above the saddle between them by less than
+so many standard deviations of chance, where the valley is also measured in the events
+(`dpmix.populations.tree.CHANCE_MEASURED`). The runs are gated with several values of it, as `dpmix gate`
+does, except for the memberships: an event has the population of its mode in the mean density. The events are
+those that the run file keeps. As in levels.py, the value for a set is the one with the best scores on the
+other sets.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+from clusterings import Ints
+from gating import OLDER, SCORES, SETS, samples, tools
+from levels import Means, overall
+from record import FOLDER, read_results, said, write_results
+from sklearn.metrics import adjusted_rand_score
+from threadpoolctl import threadpool_limits
+
+from dpmix.engines.cpu import CpuEngine
+from dpmix.model.mixture import Array
+from dpmix.populations import forest, tree
+from dpmix.populations.cut import CutRule
+from dpmix.populations.find import DRAWS
+from dpmix.populations.pooling import spread
+from dpmix.populations.support import populations_of_modes
+from dpmix.runs.layout import EVENT_SUBSET, subset_rows
+from dpmix.runs.reader import open_run
+
+DEFAULT, AS_UNMEASURED = tree.CHANCE_MEASURED, tree.CHANCE
+VALUES = (0.0, 0.25, DEFAULT, 0.75, 1.0, AS_UNMEASURED)
+
+
+def of_run(path: Path) -> dict[float, Ints]:
+    """Return the population of each event that a run file keeps, by value."""
+    run, rule = open_run(path), CutRule()
+    draws, make_engine = spread(run, DRAWS), partial(CpuEngine, threads=1)
+    peaks: dict[bytes, tree.Peaks] = {}
+
+    def find_once(weights: Array, *rest: Any) -> tree.Peaks:
+        """Return the peaks of a density, which do not depend on the value."""
+        key = weights.tobytes()
+        if key not in peaks:
+            peaks[key] = tree.find_peaks(weights, *rest)
+        return peaks[key]
+
+    labels = {}
+    for value in VALUES:
+        with (
+            threadpool_limits(1, "blas"),
+            patch.object(forest, "find_peaks", find_once),
+            patch.object(tree, "CHANCE_MEASURED", value),
+        ):
+            grown = forest.grow(run, make_engine, draws, rule)
+            own, _ = grown.cut(rule)
+        with closing(make_engine(np.ascontiguousarray(run.constants[EVENT_SUBSET]))) as engine:
+            modes = grown.memberships_in_modes(engine).argmax(axis=1)
+        labels[value] = populations_of_modes(grown.tree, own)[modes]
+    return labels
+
+
+def of_sample(paths: list[Path], gates: Ints, pool: ProcessPoolExecutor) -> dict[float, Means]:
+    """Return means of a sample over its seeds, by value."""
+    by_seed = list(pool.map(of_run, paths))
+    means = {}
+    for value in VALUES:
+        labels = [by_value[value] for by_value in by_seed]
+        kept = np.maximum(gates[subset_rows(len(gates), len(labels[0]))], 0)
+        scores = [tools()[1].score(kept, own) for own in labels]
+        pairs = [adjusted_rand_score(*pair) for pair in itertools.combinations(labels, 2)]
+        numbers = [len(np.unique(own)) for own in labels]
+        means[value] = {key: float(np.mean([one[key] for one in scores])) for key in SCORES} | {
+            "between seeds": float(np.mean(pairs)) if pairs else np.nan,
+            "populations": float(np.mean(numbers)),
+            "spread": float(np.ptp(numbers)),
+        }
+    return means
+
+
+def of_set(runs: Path, name: str, pool: ProcessPoolExecutor) -> dict[str, Any]:
+    """Return means of a set over its samples, by value (of spreads, the largest), and the number of runs."""
+    found, n_runs = [], 0
+    for number, _, gates in samples(name):
+        paths = [
+            path for path in sorted(runs.glob(f"{name}_{number}_seed*/run.h5")) if open_run(path).complete
+        ]
+        if paths:
+            found.append(of_sample(paths, gates, pool))
+            n_runs += len(paths)
+            print(name, number, len(paths), "runs", found[-1][DEFAULT], flush=True)
+    if not found:
+        raise SystemExit(f"{runs}: no runs of {name}; make them with gating.py --only dpmix --runs {runs}")
+    means = {}
+    for value in VALUES:
+        rows = [one[value] for one in found]
+        own = {key: round(float(np.nanmean([row[key] for row in rows])), 4) for key in rows[0]}
+        means[f"{value:g}"] = own | {"spread": max(row["spread"] for row in rows)}
+    return {"runs": n_runs, "values": means}
+
+
+def chosen(results: dict[str, Any], names: list[str]) -> str:
+    """Return the value with the best mean score on some sets; of equal ones, that nearest to the default."""
+
+    def score(value: float) -> tuple[float, float]:
+        mean = np.mean([overall(results[name]["values"][f"{value:g}"]) for name in names])
+        return round(float(mean), 3), -abs(value - DEFAULT)
+
+    return f"{max(VALUES, key=score):g}"
+
+
+def _cell(means: Means) -> str:
+    scores = f"{means['mean_f1']:.2f}; {means['ari']:.2f}"
+    return f"{scores}; {means['between seeds']:.3f}; {means['populations']:.1f}"
+
+
+def _rows(results: dict[str, Any]) -> Iterator[str]:
+    names = [name for name in SETS if name in results]
+    yield f"| set | runs | {' | '.join(f'{value:g}' for value in VALUES)} | value from the other sets |"
+    yield "|---" * (len(VALUES) + 3) + "|"
+    for name in names:
+        cells = [_cell(results[name]["values"][f"{value:g}"]) for value in VALUES]
+        others = chosen(results, [other for other in names if other != name] or names)
+        yield f"| {name} | {results[name]['runs']} | {' | '.join(cells)} | {others} |"
+    older = [name for name in names if name in OLDER]
+    means = []
+    for value in VALUES:
+        rows = [results[name]["values"][f"{value:g}"] for name in older]
+        scores = " / ".join(f"{np.mean([row[key] for row in rows]):.3f}" for key in SCORES)
+        means.append(f"{scores}; {np.mean([row['between seeds'] for row in rows]):.3f}")
+    yield f"| mean of the first seven | | {' | '.join(means)} | |"
+
+
+def page() -> str:
+    """Markdown: scores and agreement between seeds, by value."""
+    rows = "\n".join(_rows(read_results("small_peaks")["results"]))
+    return f"{rows}\n\n{said('small_peaks')}\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("runs", type=Path, metavar="RUNS", help="folder of the runs of gating.py")
+    parser.add_argument("--sets", default=",".join(SETS), help="sets to measure (default: all)")
+    asked = parser.parse_args()
+    path = FOLDER / "small_peaks.json"
+    results = json.loads(path.read_text())["results"] if path.exists() else {}
+    with ProcessPoolExecutor() as pool:
+        for name in asked.sets.split(","):
+            results[name] = of_set(asked.runs, name, pool)
+            write_results("small_peaks", results)
+    print(page())
+
+
+if __name__ == "__main__":
+    main()
