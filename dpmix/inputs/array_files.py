@@ -50,19 +50,27 @@ def open_npy(path: Path, part: str) -> Source:
 def open_npz(path: Path, part: str) -> Source:
     """Open an NPZ file: the array that `part` names, else `events`, else its only 2-D array of numbers."""
     with np.load(path, allow_pickle=False) as arrays:
-        name = part or ("events" if "events" in arrays.files else "")
         shapes = {n: _npz_shape(arrays, n) for n in arrays.files}
-        if not name:
-            tables = [n for n, (shape, dtype) in shapes.items() if len(shape) == 2 and dtype.kind in "fiu"]
-            if len(tables) != 1:
-                raise DataError(f"{path}: found the arrays {', '.join(arrays.files)}, need one named events")
-            name = tables[0]
+        tables = [n for n, (shape, dtype) in shapes.items() if len(shape) == 2 and dtype.kind in "fiu"]
+        name = part or ("events" if "events" in arrays.files else _only_table(path, "arrays", tables))
         if name not in arrays.files:
             raise ConfigError([f"data.files: {path} has no array {name}, it has {', '.join(arrays.files)}"])
         for needed in {name, "channels"} & {*arrays.files}:
             require_memory(path, *shapes[needed])
         names = [str(n) for n in arrays["channels"]] if "channels" in arrays.files else None
         return source_of_array(path, arrays[name], names)
+
+
+def _only_table(path: Path, kind: str, tables: Sequence[str]) -> str:
+    """Return the table of a file that is named `events`, in whatever group, else its only one."""
+    for chosen in ([name for name in tables if name.rpartition("/")[2] == "events"], tables):
+        if len(chosen) == 1:
+            return chosen[0]
+    if not tables:
+        raise DataError(f"{path}: none of its {kind} has two dimensions of numbers; need one with the events")
+    raise DataError(
+        f"{path}: the {kind} {', '.join(tables)} may be the events; name one, as in {path.name}::{tables[0]}"
+    )
 
 
 def _npz_shape(arrays: Any, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
@@ -77,7 +85,7 @@ def _npz_shape(arrays: Any, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
 
 
 def open_hdf5(path: Path, part: str) -> Source:
-    """Open an HDF5 file: the data set that `part` names, else the first 2-D one of numbers."""
+    """Open an HDF5 file: the data set that `part` names, else `events`, else its only 2-D one of numbers."""
     if is_run_file(path):
         raise DataError(f"{path}: is a run file of dpmix; give a data file, or read it with dpmix info")
     with h5py.File(path, "r") as file:
@@ -85,7 +93,7 @@ def open_hdf5(path: Path, part: str) -> Source:
             return _anndata(path, part)
         tables: list[str] = []
         file.visititems(lambda name, item: tables.append(name) if _is_table(item) else None)
-        name = part.strip("/") or (tables[0] if tables else "")
+        name = part.strip("/") or _only_table(path, "data sets", tables)
         if name not in tables:
             found = f"its 2-D data sets of numbers are {', '.join(tables)}" if tables else "it has none"
             raise ConfigError([f"data.files: {path}: no data set {part} of events: {found}"])

@@ -141,6 +141,8 @@ def read_contents(path: Path) -> Contents:
     """
     if not path.is_file():
         raise DataError(f"{path}: no such run file")
+    if not h5py.is_hdf5(path):
+        raise DataError(f"{path}: not a run file of dpmix; give the file that output.path of a config names")
     try:
         with h5py.File(path, "r", locking=False) as file:
             attributes = _read_attributes(file)

@@ -159,11 +159,37 @@ def test_parts_of_a_file(tmp_path: Path, values: Values) -> None:
     assert [s.name for s in sources] == ["a.h5::/c/other", "a.npz::right"]
     assert sources[0].channels == ("left", "right")
     np.testing.assert_array_equal(sources[1].read(0, 500), values * 2)
-    with pytest.raises(DataError, match="left, right, need one named events"):
+    with pytest.raises(DataError, match=r"arrays left, right may be the events; name one, as in \S+::left"):
         open_source(tmp_path / "a.npz")
     for file, part in (("a.h5", "nowhere"), ("a.npz", "middle")):
         with pytest.raises(ConfigError, match=part):
             open_source(tmp_path / file, part)
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        (("x/cells", "y/cells"), r"data sets x/cells, y/cells may be the events; name one, as in a.h5::x/cells"),
+        (("x/events", "y/events"), "data sets x/events, y/events may be the events"),
+        ((), "none of its data sets has two dimensions of numbers"),
+    ],
+)
+def test_a_file_with_several_tables_or_none_is_an_error(
+    tmp_path: Path, values: Values, tables: tuple[str, ...], message: str
+) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["names"] = ["left", "right"]
+        for name in tables:
+            file[name] = values
+    with pytest.raises(DataError, match=message):
+        open_source(tmp_path / "a.h5")
+
+
+def test_the_only_table_of_a_file_needs_no_name(tmp_path: Path, values: Values) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x/cells"] = values
+        file["x/names"] = ["left", "right"]
+    np.testing.assert_array_equal(open_source(tmp_path / "a.h5").read(0, 500), values)
 
 
 def test_globs_in_sorted_order_and_names_that_differ(tmp_path: Path, values: Values) -> None:

@@ -517,7 +517,7 @@ def spoil_newer(path: Path) -> None:
     ("spoil", "message"),
     [
         (Path.unlink, "no such run file"),
-        (spoil_text, "not a run file of dpmix"),
+        (spoil_text, "not a run file of dpmix; give the file that output.path"),
         (spoil_foreign, "not a run file of dpmix"),
         (spoil_foreign_empty, "not a run file of dpmix"),
         (spoil_short, "or truncated"),
