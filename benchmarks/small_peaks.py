@@ -6,10 +6,10 @@
 
 Two modes of a density are one population if the lower one rises above the saddle between them by less than
 so many standard deviations of chance, where the valley is also measured in the events
-(`dpmix.populations.tree.CHANCE_MEASURED`). The runs are gated with several values of it, as `dpmix gate`
-does, except for the memberships: an event has the population of its mode in the mean density. The events are
-those that the run file keeps. As in levels.py, the value for a set is the one with the best scores on the
-other sets.
+(`dpmix.populations.tree.CHANCE_MEASURED`). The populations of the runs are found with several values of it,
+as `dpmix gate` finds them, but for the points that all draws share: the events that the run file keeps serve
+for these and for the scores, and each belongs to its most probable mode. As in levels.py, the value for a set
+is the one with the best scores on the other sets.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,45 +34,75 @@ from sklearn.metrics import adjusted_rand_score
 from threadpoolctl import threadpool_limits
 
 from dpmix.engines.cpu import CpuEngine
-from dpmix.model.mixture import Array
+from dpmix.model.mixture import Mixture
 from dpmix.populations import forest, tree
 from dpmix.populations.cut import CutRule
 from dpmix.populations.find import DRAWS
-from dpmix.populations.pooling import spread
-from dpmix.populations.support import populations_of_modes
-from dpmix.runs.layout import EVENT_SUBSET, subset_rows
+from dpmix.populations.pooling import mixture_of_draw, pooled_draws, spread
+from dpmix.populations.support import merge_unsupported, populations_of_modes
+from dpmix.runs.layout import subset_rows
 from dpmix.runs.reader import open_run
 
 DEFAULT, AS_UNMEASURED = tree.CHANCE_MEASURED, tree.CHANCE
 VALUES = (0.0, 0.25, DEFAULT, 0.75, 1.0, AS_UNMEASURED)
 
 
+@contextmanager
+def remembered(name: str, key: Callable[..., Any]) -> Iterator[None]:
+    """Let a function of `dpmix.populations.forest` compute only once what does not depend on the value."""
+    function, known = getattr(forest, name), {}
+
+    def answer(*arguments: Any) -> Any:
+        own = key(*arguments)
+        if own not in known:
+            known[own] = function(*arguments)
+        return known[own]
+
+    with patch.object(forest, name, answer):
+        yield
+
+
+def _labels(engine: CpuEngine, mixture: Mixture) -> Ints:
+    engine.expect_labels(mixture)
+    return engine.labels().astype(np.int64)
+
+
 def of_run(path: Path) -> dict[float, Ints]:
     """Return the population of each event that a run file keeps, by value."""
-    run, rule = open_run(path), CutRule()
-    draws, make_engine = spread(run, DRAWS), partial(CpuEngine, threads=1)
-    peaks: dict[bytes, tree.Peaks] = {}
-
-    def find_once(weights: Array, *rest: Any) -> tree.Peaks:
-        """Return the peaks of a density, which do not depend on the value."""
-        key = weights.tobytes()
-        if key not in peaks:
-            peaks[key] = tree.find_peaks(weights, *rest)
-        return peaks[key]
-
-    labels = {}
-    for value in VALUES:
-        with (
-            threadpool_limits(1, "blas"),
-            patch.object(forest, "find_peaks", find_once),
-            patch.object(tree, "CHANCE_MEASURED", value),
-        ):
-            grown = forest.grow(run, make_engine, draws, rule)
-            own, _ = grown.cut(rule)
-        with closing(make_engine(np.ascontiguousarray(run.constants[EVENT_SUBSET]))) as engine:
-            modes = grown.memberships_in_modes(engine).argmax(axis=1)
-        labels[value] = populations_of_modes(grown.tree, own)[modes]
-    return labels
+    run, rule, make_engine = open_run(path), CutRule(), partial(CpuEngine, threads=1)
+    draws = spread(run, DRAWS)
+    groups = pooled_draws(run, draws)
+    mixtures = [mixture_of_draw(run, *draw) for draw in draws]
+    subset = forest.subset_of(run, draws[groups[0]])
+    ready = [lambda mixture=mixture: mixture for mixture in mixtures]
+    build = partial(forest.mean_tree, run, draws, ready, subset, make_engine)
+    with closing(make_engine(subset[0])) as engine:
+        labels = np.array([_labels(engine, mixture) for mixture in mixtures])
+    populations = {}
+    with (
+        threadpool_limits(1, "blas"),
+        remembered("find_peaks", lambda weights, *_: weights.tobytes()),
+        remembered("_mean_memberships", lambda engine, mixtures, peaks: id(peaks)),
+    ):
+        for value in VALUES:
+            with patch.object(tree, "CHANCE_MEASURED", value):
+                chosen = forest.typical(groups, partial(map, build), rule)
+                trees = [build(np.array([t])).tree for t in range(len(draws))]
+            weights = chosen.density[0]
+            own = forest.by_weight(rule.cut(chosen.tree), weights)
+            of_events = populations_of_modes(chosen.tree, own)[chosen.of_events]
+            own, _ = merge_unsupported(
+                chosen.tree,
+                own,
+                np.eye(int(own.max()) + 1)[of_events],
+                trees,
+                labels,
+                np.array([rule.cut(one)[found] for one, found in zip(trees, labels, strict=True)]),
+                weights,
+                int(run.attributes["n_events"]),
+            )
+            populations[value] = populations_of_modes(chosen.tree, own)[chosen.of_events]
+    return populations
 
 
 def of_sample(paths: list[Path], gates: Ints, pool: ProcessPoolExecutor) -> dict[float, Means]:
