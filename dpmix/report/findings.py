@@ -100,8 +100,9 @@ def disagreement_warning(gating: Gating) -> str | None:
     worst = int(apart[np.argmax(gating.r_hat[apart])])
     return (
         f"{who_disagrees(gating.n_chains)} on the proportions of {len(apart)} of "
-        f"{count(len(judged), 'population')} of at least {LEAST_SHARE:.1%} (R-hat above {r_hat_bound(gating):.2f}; the highest, "
-        f"{gating.r_hat[worst]:.2f}, for population {worst + 1}): their intervals are not reliable; "
+        f"{count(len(judged), 'population')} of at least {LEAST_SHARE:.1%} "
+        f"(R-hat above {r_hat_bound(gating):.2f}; the highest, {gating.r_hat[worst]:.2f}, "
+        f"for population {worst + 1}): their intervals are not reliable; "
         "raise mcmc.burn_in and mcmc.draws"
     )
 

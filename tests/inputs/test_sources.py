@@ -169,7 +169,7 @@ def test_parts_of_a_file(tmp_path: Path, values: Values) -> None:
 @pytest.mark.parametrize(
     ("tables", "message"),
     [
-        (("x/cells", "y/cells"), r"data sets x/cells, y/cells may be the events; name one, as in a.h5::x/cells"),
+        (("x/cells", "y/cells"), "x/cells, y/cells may be the events; name one, as in a.h5::x/cells"),
         (("x/events", "y/events"), "data sets x/events, y/events may be the events"),
         ((), "none of its data sets has two dimensions of numbers"),
     ],

@@ -872,7 +872,7 @@ def test_gate_says_whether_chains_agree(
     assert apart.stdout == ""
     few, line = apart.stderr.splitlines()
     assert few.startswith("warning: the 90% intervals are from 4 draws, and contain a further draw with prob")
-    assert f"disagree on the proportions of {len(table)} of {len(table)} populations of at least 0.2% (R" in line
+    assert f"on the proportions of {len(table)} of {len(table)} populations of at least 0.2% (R" in line
     assert "the highest, 3.00, for population 1): their intervals are not reliable; raise " in line
 
 

@@ -238,8 +238,8 @@ def test_chains_that_disagree_on_proportions_are_a_warning() -> None:
     warning = findings.disagreement_warning
     assert warning(mixed(gating, [1.0, 1.04, 1.01, np.nan, 3.0])) is None  # the last one is rare
     assert warning(mixed(gating, [1.06, 1.04, 1.31, np.nan, 3.0])) == (
-        "chains, or the halves of a chain, disagree on the proportions of 2 of 3 populations of at least 0.2% "
-        "(R-hat above 1.05; the highest, 1.31, for population 3): their intervals are not reliable; "
+        "chains, or the halves of a chain, disagree on the proportions of 2 of 3 populations of at least "
+        "0.2% (R-hat above 1.05; the highest, 1.31, for population 3): their intervals are not reliable; "
         "raise mcmc.burn_in and mcmc.draws"
     )
     assert "(R-hat above 1.05; the highest, inf, for population 2)" in str(
