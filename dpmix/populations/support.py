@@ -2,8 +2,8 @@
 
 A shallow valley of the mean density may be chance: some draws have it and others do not, and so do runs with
 different seeds. A population is reported if most draws contain it: as a branch of their own tree, whatever
-its height. So a population does not depend on a height that differs a little between draws. Another one joins
-the population that most of its points share in the draws.
+its height. So a population does not depend on a height that differs a little between draws. A population
+without a majority joins the one that contains its points in most other draws.
 
 T draws, K components, P populations, M points.
 """
