@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dpmix.errors import DataError
-from dpmix.runs.layout import COUNTERS, AnyArray
+from dpmix.runs.layout import AnyArray
 from dpmix.runs.run_file import Contents, committed_draws, read_contents
 from dpmix.system.paths import file_id
 
@@ -46,8 +46,8 @@ def map_run(path: Path) -> Mapped:
         try:
             contents = read_contents(path)
             committed = committed_draws(path, contents)
-            slots = {name: slot for name, slot in contents.slots.items() if name not in COUNTERS}
-            found = Mapped(contents, committed, {name: slot.map(path) for name, slot in slots.items()})
+            arrays = {name: slot.map(path) for name, slot in contents.variables.items()}
+            found = Mapped(contents, committed, arrays)
         except (DataError, OSError, ValueError):  # the places of one file need not lie within another
             if file_id(path) == before:
                 raise

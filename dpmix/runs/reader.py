@@ -17,10 +17,9 @@ from dpmix.config.load import parse_config
 from dpmix.config.schema import Config
 from dpmix.errors import DataError
 from dpmix.model.mixture import HYPERPARAMETERS, Array
-from dpmix.runs.layout import COHORT, COUNTERS, AnyArray, coordinate
+from dpmix.runs.layout import COHORT, AnyArray, coordinate
 from dpmix.runs.mapped import map_run
 from dpmix.runs.profile import SPANS
-from dpmix.runs.run_file import Slot
 from dpmix.system.extras import import_arviz
 
 if TYPE_CHECKING:
@@ -352,7 +351,7 @@ class Run:
         groups: dict[str, dict[str, tuple[Sequence[str], AnyArray]]] = {
             "constant_data": dict(self._contents.constants)
         }
-        for name, slot in self._datasets.items():
+        for name, slot in self._contents.variables.items():
             group, variable = name.split("/")
             groups.setdefault(group, {})[variable] = (slot.dims, drawn.get(name, self._arrays[name]))
         datasets = {}
@@ -365,12 +364,8 @@ class Run:
         data: arviz.InferenceData = arviz_module.InferenceData(attrs=self.attributes, **datasets)
         return data
 
-    @property
-    def _datasets(self) -> dict[str, Slot]:
-        return {name: slot for name, slot in self._contents.slots.items() if name not in COUNTERS}
-
     def _names(self, group: str) -> list[str]:
-        return [name.split("/")[1] for name in self._datasets if name.split("/")[0] == group]
+        return [name.split("/")[1] for name in self._contents.variables if name.split("/")[0] == group]
 
     def _decided(self, name: str) -> int | None:
         value = int(self._arrays[f"convergence/{name}"])

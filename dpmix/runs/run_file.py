@@ -125,6 +125,11 @@ class Contents:
     slots: dict[str, Slot]
     constants: dict[str, tuple[tuple[str, ...], AnyArray]]
 
+    @property
+    def variables(self) -> dict[str, Slot]:
+        """The datasets but for the counters."""
+        return {name: slot for name, slot in self.slots.items() if name not in COUNTERS}
+
 
 def is_drawn(values: AnyArray) -> bool:
     """Return whether all values have been written since the file was laid out."""
