@@ -31,7 +31,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from itertools import islice, product
@@ -165,6 +165,26 @@ def earlier() -> Row:
         "scores": results.get("scores", {}),
         "stability": results.get("stability", {}),
     }
+
+
+def measure_sets(name: str, doc: str | None, of_set: Callable[[Path, str], Row]) -> None:
+    """Measure sets from the runs of dpmix in a folder, both given by the user, into benchmarks/results.
+
+    Results of the other sets stay. `doc` is the script's own; `of_set` is given the folder and a set.
+    """
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("runs", type=Path, metavar="RUNS", help="folder of the runs of gating.py")
+    parser.add_argument("--sets", default=",".join(SETS), help="sets to measure (default: all)")
+    asked = parser.parse_args()
+    if unknown := set(asked.sets.split(",")) - set(SETS):
+        raise SystemExit(f"--sets: got {', '.join(sorted(unknown))}, need some of {', '.join(SETS)}")
+    path = FOLDER / f"{name}.json"
+    results = json.loads(path.read_text())["results"] if path.exists() else {}
+    for one in asked.sets.split(","):
+        results[one] = of_set(asked.runs, one)
+        write_results(name, results)
 
 
 def only_peers(kept: Row) -> Row:

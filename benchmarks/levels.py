@@ -15,9 +15,7 @@ the scores of every set and level.
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -25,8 +23,8 @@ from typing import Any
 
 import numpy as np
 from clusterings import Ints
-from gating import SCORES, SETS, samples, tools
-from record import FOLDER, read_results, said, write_results
+from gating import SCORES, SETS, measure_sets, samples, tools
+from record import read_results, said
 from sklearn.metrics import adjusted_rand_score
 
 from dpmix.engines.cpu import CpuEngine
@@ -157,20 +155,8 @@ def page() -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
-    parser.add_argument("runs", type=Path, metavar="RUNS", help="folder of the runs of gating.py")
-    parser.add_argument("--sets", default=",".join(SETS), help="sets to measure (default: all)")
-    asked = parser.parse_args()
-    if unknown := set(asked.sets.split(",")) - set(SETS):
-        raise SystemExit(f"--sets: got {', '.join(sorted(unknown))}, need some of {', '.join(SETS)}")
-    path = FOLDER / "levels.json"
-    results = json.loads(path.read_text())["results"] if path.exists() else {}
-    for name in asked.sets.split(","):
-        results[name] = of_set(asked.runs, name)
-        write_results("levels", results)
-    print("\n".join([*_rows(results), "", *_by_level(results)]))
+    measure_sets("levels", __doc__, of_set)
+    print(page())
 
 
 if __name__ == "__main__":

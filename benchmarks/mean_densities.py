@@ -12,9 +12,7 @@ populations that few draws support are not merged, and the events are those that
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
 from collections import defaultdict
 from functools import lru_cache, partial
 from pathlib import Path
@@ -22,12 +20,13 @@ from typing import Any
 
 import numpy as np
 from clusterings import Ints
-from gating import SCORES, SETS, samples, tools
-from record import FOLDER, read_results, said, write_results
+from gating import SCORES, SETS, measure_sets, samples, tools
+from record import read_results, said
 from sklearn.metrics import adjusted_rand_score
 from threadpoolctl import threadpool_limits
 
 from dpmix.engines.cpu import CpuEngine
+from dpmix.model.mixture import Array
 from dpmix.populations import forest
 from dpmix.populations.cut import CutRule
 from dpmix.populations.find import DRAWS
@@ -60,7 +59,7 @@ def trees_of(path: Path) -> list[forest.MeanTree]:
         return [build(group) for group in groups]
 
 
-def chosen(trees: list[forest.MeanTree], agreement: Ints, option: str) -> int:
+def chosen(trees: list[forest.MeanTree], agreement: Array, option: str) -> int:
     """Return the tree that defines the populations, given the agreement of each pair."""
     if option == DEFAULT:
         first = agreement[:FIRST_GROUPS, :FIRST_GROUPS]
@@ -87,7 +86,7 @@ def of_set(runs: Path, name: str) -> dict[str, Any]:
     """Return means of a set over its samples, by option, and the share of runs whose first groups agreed."""
     score = tools()[1].score
     rows: dict[str, list[dict[str, float]]] = defaultdict(list)
-    agreed = []
+    agreed: list[bool] = []
     for number, _, gates in samples(name):
         paths = sorted(runs.glob(f"{name}_{number}_seed*/run.h5"))
         by_seed, alike = zip(*map(of_run, paths), strict=True)
@@ -130,17 +129,7 @@ def _cell(means: dict[str, float]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
-    parser.add_argument("runs", type=Path, metavar="RUNS", help="folder of the runs of gating.py")
-    parser.add_argument("--sets", default=",".join(SETS), help="sets to measure (default: all)")
-    asked = parser.parse_args()
-    path = FOLDER / "mean_densities.json"
-    results = json.loads(path.read_text())["results"] if path.exists() else {}
-    for name in asked.sets.split(","):
-        results[name] = of_set(asked.runs, name)
-        write_results("mean_densities", results)
+    measure_sets("mean_densities", __doc__, of_set)
     print(page())
 
 

@@ -14,9 +14,7 @@ is the one with the best scores on the other sets.
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing, contextmanager
@@ -27,14 +25,13 @@ from unittest.mock import patch
 
 import numpy as np
 from clusterings import Ints
-from gating import OLDER, SCORES, SETS, samples, tools
+from gating import OLDER, SCORES, SETS, measure_sets, samples, tools
 from levels import Means, overall
-from record import FOLDER, read_results, said, write_results
+from record import read_results, said
 from sklearn.metrics import adjusted_rand_score
 from threadpoolctl import threadpool_limits
 
 from dpmix.engines.cpu import CpuEngine
-from dpmix.model.mixture import Mixture
 from dpmix.populations import forest, tree
 from dpmix.populations.cut import CutRule
 from dpmix.populations.find import DRAWS
@@ -62,11 +59,6 @@ def remembered(name: str, key: Callable[..., Any]) -> Iterator[None]:
         yield
 
 
-def _labels(engine: CpuEngine, mixture: Mixture) -> Ints:
-    engine.expect_labels(mixture)
-    return engine.labels().astype(np.int64)
-
-
 def of_run(path: Path) -> dict[float, Ints]:
     """Return the population of each event that a run file keeps, by value."""
     run, rule, make_engine = open_run(path), CutRule(), partial(CpuEngine, threads=1)
@@ -77,7 +69,7 @@ def of_run(path: Path) -> dict[float, Ints]:
     ready = [lambda mixture=mixture: mixture for mixture in mixtures]
     build = partial(forest.mean_tree, run, draws, ready, subset, make_engine)
     with closing(make_engine(subset[0])) as engine:
-        labels = np.array([_labels(engine, mixture) for mixture in mixtures])
+        labels = np.array([forest._classified(engine, mixture) for mixture in mixtures])
     populations = {}
     with (
         threadpool_limits(1, "blas"),
@@ -123,7 +115,7 @@ def of_sample(paths: list[Path], gates: Ints, pool: ProcessPoolExecutor) -> dict
     return means
 
 
-def of_set(runs: Path, name: str, pool: ProcessPoolExecutor) -> dict[str, Any]:
+def of_set(pool: ProcessPoolExecutor, runs: Path, name: str) -> dict[str, Any]:
     """Return means of a set over its samples, by value (of spreads, the largest), and the number of runs."""
     found, n_runs = [], 0
     for number, _, gates in samples(name):
@@ -183,18 +175,8 @@ def page() -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
-    parser.add_argument("runs", type=Path, metavar="RUNS", help="folder of the runs of gating.py")
-    parser.add_argument("--sets", default=",".join(SETS), help="sets to measure (default: all)")
-    asked = parser.parse_args()
-    path = FOLDER / "small_peaks.json"
-    results = json.loads(path.read_text())["results"] if path.exists() else {}
     with ProcessPoolExecutor() as pool:
-        for name in asked.sets.split(","):
-            results[name] = of_set(asked.runs, name, pool)
-            write_results("small_peaks", results)
+        measure_sets("small_peaks", __doc__, partial(of_set, pool))
     print(page())
 
 
