@@ -33,7 +33,7 @@ from whole_runs import (
     assert_draws_of,
     assert_identical,
     dpmix,
-    wait_for_draws,
+    wait_until_paused,
     write_events,
 )
 
@@ -87,8 +87,14 @@ def folder(data: Path, tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-def start(*arguments: str | Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(dpmix(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def start(*arguments: str | Path, pause_at: int | None = None) -> subprocess.Popen[str]:
+    """Start a command; with ``pause_at``, return once it has paused at that checkpoint."""
+    process = subprocess.Popen(
+        dpmix(*arguments, pause_at=pause_at), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    if pause_at is not None:
+        wait_until_paused(process)
+    return process
 
 
 def ended(*arguments: str | Path, code: int = 0) -> str:
@@ -159,14 +165,9 @@ def test_a_signal_stops_a_run_that_says_how_it_goes_on(
     data: Path, folder: Path, kind: str, number: signal.Signals, code: int, record_property: Record
 ) -> None:
     path, whole = folder / "run.h5", data / f"{kind}.h5"
-    process = start(kind, folder / "run.yaml")
-    if kind == "mcmc":
-        wait_for_draws(path, 3, process)
-    else:
-        while not path.exists():
-            assert process.poll() is None
-            time.sleep(0.01)
+    process = start(kind, folder / "run.yaml", pause_at=5)
     process.send_signal(number)
+    process.send_signal(signal.SIGCONT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == code, said
     committed = assert_draws_of(whole, path)
@@ -361,11 +362,10 @@ def in_namespace(script: str, *arguments: str | Path, **variables: str | Path) -
 
 FULL = """
 mount -t tmpfs -o size=4m tmpfs "$DISK"
-"$@" mcmc "$CONFIG" --output "$DISK/run.h5" --quiet & run=$!
-while test ! -e "$DISK/run.h5.checkpoint"; do sleep 0.01; done
-first=$(stat -c %i "$DISK/run.h5.checkpoint")  # the second comes after a draw
-while test "$(stat -c %i "$DISK/run.h5.checkpoint")" = "$first"; do sleep 0.01; done
+"$1" -c "$PAUSING" mcmc "$CONFIG" --output "$DISK/run.h5" --quiet & run=$!
+while ! grep -q "^State:.*stopped" /proc/$run/status; do sleep 0.01; done
 cat /dev/zero > "$DISK/other" 2>/dev/null || true
+kill -CONT $run
 code=0; wait $run || code=$?
 test $code = 1
 cp "$DISK/run.h5" "$KEPT"
@@ -384,7 +384,8 @@ def test_a_disk_that_fills_up_is_told_and_loses_nothing(
     disk = folder / "disk"
     disk.mkdir()
     kept, resumed = folder / "kept.h5", folder / "resumed.h5"
-    said = in_namespace(FULL, *dpmix(), DISK=disk, CONFIG=folder / "run.yaml", KEPT=kept, RESUMED=resumed)
+    files = {"DISK": disk, "CONFIG": folder / "run.yaml", "KEPT": kept, "RESUMED": resumed}
+    said = in_namespace(FULL, *dpmix(), PAUSING=dpmix(pause_at=5)[2], **files)
     lines = said.splitlines()
     assert lines[:4] == 2 * [
         f"dpmix: {disk}/run.h5.checkpoint: cannot be written: No space left on device",
@@ -419,10 +420,8 @@ def test_a_disk_that_is_too_small_is_refused(folder: Path, record_property: Reco
 
 
 READ_ONLY = """
-"$@" mcmc "$CONFIG" --output "$DISK/run.h5" & run=$!
-while test ! -e "$DISK/run.h5.checkpoint"; do sleep 0.01; done
-first=$(stat -c %i "$DISK/run.h5.checkpoint")  # the second comes after a draw
-while test "$(stat -c %i "$DISK/run.h5.checkpoint")" = "$first"; do sleep 0.01; done
+"$1" -c "$PAUSING" mcmc "$CONFIG" --output "$DISK/run.h5" & run=$!
+while ! grep -q "^State:.*stopped" /proc/$run/status; do sleep 0.01; done
 kill -9 $run; wait $run || true
 cp "$DISK/run.h5" "$KEPT"
 mount --bind "$DISK" "$DISK"
@@ -445,7 +444,8 @@ def test_a_folder_that_is_read_only_is_told_and_loses_nothing(
 ) -> None:
     disk = folder / "disk"
     disk.mkdir()
-    said = in_namespace(READ_ONLY, *dpmix(), DISK=disk, CONFIG=folder / "run.yaml", KEPT=folder / "kept.h5")
+    files = {"DISK": disk, "CONFIG": folder / "run.yaml", "KEPT": folder / "kept.h5"}
+    said = in_namespace(READ_ONLY, *dpmix(), PAUSING=dpmix(pause_at=5)[2], **files)
     assert said.split("----")[1].splitlines()[1:] == [
         f"dpmix: {disk}/run.h5: cannot be written: Read-only file system",
         f"dpmix: {disk}/new.h5: {disk} cannot be written to; give another --output",
@@ -469,9 +469,7 @@ def test_a_second_run_on_a_file_is_refused(data: Path, folder: Path, record_prop
         folder / "run.h5",
         "run.h5: another run is writing to it; wait until it ends, or give another",
     )
-    process = start("mcmc", folder / "run.yaml", "--quiet")
-    wait_for_draws(path, 3, process)
-    process.send_signal(signal.SIGSTOP)  # so that it does not end before the others have tried
+    process = start("mcmc", folder / "run.yaml", "--quiet", pause_at=5)
     try:
         assert busy in ended("mcmc", path, "--resume", code=2)
         assert busy in ended("mcmc", folder / "run.yaml", "--overwrite", code=2)
@@ -488,8 +486,7 @@ def test_a_second_run_on_a_file_is_refused(data: Path, folder: Path, record_prop
 @pytest.mark.slow
 def test_of_two_that_resume_at_once_one_is_refused(data: Path, folder: Path, record_property: Record) -> None:
     path = folder / "run.h5"
-    process = start("mcmc", folder / "run.yaml", "--quiet")
-    wait_for_draws(path, 3, process)
+    process = start("mcmc", folder / "run.yaml", "--quiet", pause_at=5)
     process.kill()
     process.communicate()
     both = [start("mcmc", path, "--resume", "--quiet") for _ in range(2)]
@@ -537,8 +534,7 @@ def test_a_run_goes_on_only_with_its_config_and_its_data(
     shutil.copy(data / "events.npy", folder / "events.npy")
     config = folder / "run.yaml"
     config.write_text(config.read_text().replace(str(data / "events.npy"), str(folder / "events.npy")))
-    process = start("mcmc", config, "--quiet")
-    wait_for_draws(path, 3, process)
+    process = start("mcmc", config, "--quiet", pause_at=5)
     process.kill()
     process.communicate()
     kept = path.read_bytes()

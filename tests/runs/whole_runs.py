@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -85,13 +86,41 @@ def assert_draws_of(whole: Path, path: Path) -> int:
     return n
 
 
-def dpmix(*arguments: str | Path, checkpoint_seconds: float = 0.02) -> list[str]:
-    """A command line of dpmix, in which a run saves its checkpoint more often than a user's does."""
-    code = (
-        f"from dpmix.runs import loop; loop.CHECKPOINT_SECONDS = {checkpoint_seconds}; "
-        "from dpmix.cli import main; main(prog_name='dpmix')"
-    )
+def dpmix(
+    *arguments: str | Path, checkpoint_seconds: float = 0.02, pause_at: int | None = None
+) -> list[str]:
+    """A command line of dpmix, in which a run saves its checkpoint more often than a user's does.
+
+    With ``pause_at``, it saves one after each sweep and stops itself at that one, as by SIGSTOP, until it gets
+    SIGCONT: what a test does to a run that is not over must not depend on who is faster.
+    """
+    code = f"from dpmix.runs import loop\nloop.CHECKPOINT_SECONDS = {checkpoint_seconds}\n"
+    if pause_at is not None:
+        code = PAUSE.format(pause_at)
+    code += "from dpmix.cli import main\nmain(prog_name='dpmix')"
     return [sys.executable, "-c", code, *map(str, arguments)]
+
+
+PAUSE = """
+import itertools, os, signal
+from dpmix.runs import loop
+
+loop.CHECKPOINT_SECONDS = 0.0
+number, save = itertools.count(1), loop.Checkpoints.save
+
+def save_and_pause(checkpoints):
+    save(checkpoints)
+    if next(number) == {}:
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+loop.Checkpoints.save = save_and_pause
+"""
+
+
+def wait_until_paused(process: subprocess.Popen[str]) -> None:
+    """Wait until a process has stopped itself; it has not ended then."""
+    _, status = os.waitpid(process.pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(status), f"ended with {os.waitstatus_to_exitcode(status)}"
 
 
 def wait_for_draws(path: Path, n: int, process: subprocess.Popen[str]) -> None:
