@@ -91,8 +91,8 @@ def dpmix(
 ) -> list[str]:
     """A command line of dpmix, in which a run saves its checkpoint more often than a user's does.
 
-    With ``pause_at``, it saves one after each sweep and stops itself at that one, as by SIGSTOP, until it gets
-    SIGCONT: what a test does to a run that is not over must not depend on who is faster.
+    With ``pause_at``, it saves one after each sweep, and at that one it pauses itself (SIGSTOP) until SIGCONT:
+    what a test does to a run that is not over must not depend on who is faster.
     """
     code = f"from dpmix.runs import loop\nloop.CHECKPOINT_SECONDS = {checkpoint_seconds}\n"
     if pause_at is not None:
