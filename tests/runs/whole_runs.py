@@ -86,12 +86,10 @@ def assert_draws_of(whole: Path, path: Path) -> int:
     return n
 
 
-def dpmix(
-    *arguments: str | Path, checkpoint_seconds: float = 0.02, pause_at: int | None = None
-) -> list[str]:
+def dpmix(*arguments: str | Path, checkpoint_seconds: float = 0.02, pause_at: int | None = None) -> list[str]:
     """A command line of dpmix, in which a run saves its checkpoint more often than a user's does.
 
-    With ``pause_at``, it saves one after each sweep, and at that one it pauses itself (SIGSTOP) until SIGCONT:
+    With ``pause_at``, it saves one after each sweep and pauses itself at that one (SIGSTOP) until SIGCONT:
     what a test does to a run that is not over must not depend on who is faster.
     """
     code = f"from dpmix.runs import loop\nloop.CHECKPOINT_SECONDS = {checkpoint_seconds}\n"
