@@ -1,8 +1,9 @@
-// Threads for one pass. They are started once and take part in each loop of the pass. A loop does not wait
-// for a thread that has not entered it: on a busy machine that thread may come milliseconds later, when all
-// is done. It then holds only the crew's shared state, so it may end at any time, and fork() is safe. Between
-// loops the threads spin: a pass has many short loops, and waking or starting a thread takes longer than some
-// of these loops last.
+// Threads for one pass. They take part in each loop of the pass. A loop does not wait for a thread that has not
+// entered it: on a busy machine that thread may come milliseconds later, when all is done. It then holds only
+// the crew's shared state, so it may end at any time, and fork() is safe. Between loops the threads spin: a pass
+// has many short loops, and waking a thread takes longer than some of these loops last. Between passes they
+// sleep and are then woken by the next: a new thread often starts on the core of the one that makes it and
+// waits there for milliseconds while another core is idle.
 //
 // Each thread first takes its own share of a loop's tasks, the same in every loop and pass, and then tasks
 // that others have left. So its latest output is still in its cache. On two cores without a shared cache,
@@ -11,22 +12,23 @@
 
 #include <atomic>
 #include <cstddef>
+#include <functional>
 #include <memory>
-#include <system_error>
 #include <thread>
 #include <vector>
 
 namespace dpmix {
 
+// Runs a task in another thread: one that has ended its task, or a new one. The task must not throw. Returns
+// false, without running it, if no more threads are available.
+bool run_beside(std::function<void()> task);
+
 class Crew {
    public:
     explicit Crew(int threads) : shared_(std::make_shared<Shared>(threads)) {
         for (int worker = 1; worker < threads; worker++) {
-            try {
-                std::thread([shared = shared_, worker] { shared->serve(worker); }).detach();
-            } catch (const std::system_error&) {
-                break;  // no more threads are available: the others do all tasks
-            }
+            // Without it, the other threads do all tasks.
+            if (!run_beside([shared = shared_, worker] { shared->serve(worker); })) break;
         }
     }
 

@@ -29,6 +29,7 @@ from engine_contract import (
     problem,
     weights_of,
 )
+from platforms import FORKS
 from reference import log_densities
 
 from dpmix.engines.cpu import CpuEngine, available, instruction_sets
@@ -380,6 +381,39 @@ def test_memory_does_not_grow_with_events_in_a_file(tmp_path: Path) -> None:
     assert streaming < 150.0
     assert resident > 430.0  # otherwise this would prove nothing
     assert sorted(tmp_path.iterdir()) == [path]
+
+
+THREADS = """
+import os
+import time
+import numpy as np
+from dpmix.engines.cpu import CpuEngine
+from dpmix.model.mixture import Mixture
+from dpmix.model.streams import Key
+
+def n_threads():
+    return len(os.listdir("/proc/self/task"))
+
+events = np.random.default_rng(0).normal(size=(50_000, 4)).astype(np.float32)
+mixture = Mixture(np.log([0.3, 0.7] * 16), np.zeros((32, 4)), np.stack([np.eye(4)] * 32), np.zeros(32))
+engine, others = CpuEngine(events, threads=2), n_threads()
+drawn = [engine.draw_labels(mixture, Key(1, 0, iteration)).log_likelihood for iteration in range(50)]
+while n_threads() - others > os.cpu_count():  # a busy machine is late with threads, so that passes start others
+    time.sleep(0.01)
+assert n_threads() > others
+child = os.fork()
+if child == 0:
+    assert engine.draw_labels(mixture, Key(1, 0, 0)).log_likelihood == drawn[0]
+    assert n_threads() == 2
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+@FORKS
+def test_threads_are_kept_for_the_next_pass_and_made_anew_after_a_fork() -> None:
+    said = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, text=True, timeout=60)
+    assert said.returncode == 0, said.stderr
 
 
 @contextmanager
