@@ -411,7 +411,7 @@ assert os.waitpid(child, 0)[1] == 0
 
 
 @FORKS
-def test_threads_are_kept_for_the_next_pass_and_made_anew_after_a_fork() -> None:
+def test_helpers_are_kept_for_the_next_pass_and_made_anew_after_a_fork() -> None:
     said = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, text=True, timeout=60)
     assert said.returncode == 0, said.stderr
 
