@@ -33,6 +33,7 @@ Subset = tuple[Floats, Array | None]
 """Events and what each counts."""
 
 AGREED = 0.95  # adjusted Rand index from which on two mean densities have the same populations
+WORKERS = 2  # threads that build trees; more were slower, since half of the work holds the interpreter's lock
 HELD_BYTES = 2**28  # of mixtures kept in memory; others are computed when needed
 
 
@@ -168,10 +169,10 @@ def grow(run: Run, make_engine: MakeEngine, draws: Ints, rule: CutRule) -> Fores
     )
 
 
-def _workers(make_engine: MakeEngine, events: Floats) -> int | None:
-    """Return the number of trees to build at a time, None for that of `ThreadPoolExecutor`."""
+def _workers(make_engine: MakeEngine, events: Floats) -> int:
+    """Return the number of trees to build at a time."""
     with closing(make_engine(events)) as engine:
-        return None if engine.info["backend"] == "cpu" else 1  # a device serves one engine at a time
+        return WORKERS if engine.info["backend"] == "cpu" else 1  # a device serves one engine at a time
 
 
 def subset_of(run: Run, draws: Ints) -> Subset:
