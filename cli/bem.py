@@ -18,7 +18,7 @@ def command(**options: Any) -> None:
     to an HDF5 run file. With bem.update: mode it ends at a mode of the posterior; with the default, mean, it
     ends near one.
 
-    CONFIG is a YAML file, as `dpmix init` writes it. With --resume it may also be the run file.
+    CONFIG is a YAML file, as `dpmix init` writes it, or a run file, for the config in it.
 
     \b
     Examples:

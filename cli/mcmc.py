@@ -16,7 +16,7 @@ def command(**options: Any) -> None:
 
     The draws are written to an HDF5 run file, which can be read during the run.
 
-    CONFIG is a YAML file, as `dpmix init` writes it. With --resume it may also be the run file.
+    CONFIG is a YAML file, as `dpmix init` writes it, or a run file, for the config in it.
 
     The run ends when its chains agree (mcmc.until), or after mcmc.draws.
 

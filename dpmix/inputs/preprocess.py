@@ -22,6 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from threadpoolctl import threadpool_limits
 
 from dpmix.config.data import DataConfig
@@ -49,6 +50,9 @@ from dpmix.system.progress import ProgressLog
 
 MOST_NAMED = 3
 """Files that a warning names one by one; more share a line."""
+
+FEW_STEPS = 256
+"""Of float32, between the extreme values of a channel: with fewer, rounding shows in the densities."""
 
 
 class Recorded(NamedTuple):
@@ -204,6 +208,7 @@ def _prepare(
         data_hash = standardise_events(gathered.values, scaling, progress)
     detectors = tuple(plans[0].source.details[k].detector for k in plans[0].chosen)
     n_dropped = gathered.n_read - len(gathered.values)
+    warnings = [f"{source.name}: {text}" for source in sources for text in source.warnings]
     channels = _channel_reports(gathered, detectors, scaling, atoms, summary.above_top)
     return Events(
         values=storage.seal(gathered.values),
@@ -221,7 +226,7 @@ def _prepare(
             n_dropped,
             channels,
             _shared([*gate.notes, *notes], sources),
-            _shared([f"{source.name}: {text}" for source in sources for text in source.warnings], sources),
+            (*_shared(warnings, sources), *_rounded(gathered, scaling)),
         ),
         data_hash=data_hash,
         spillovers=tuple(plan.spillover for plan in plans),
@@ -249,6 +254,21 @@ def _channel_reports(
         )
         for j, name in enumerate(scaling.channels)
     )
+
+
+def _rounded(gathered: Gathered, scaling: Scaling) -> list[str]:
+    """Warn of channels whose values, held as float32, are far from 0 and near each other."""
+    lowest, highest = gathered.counts.lowest, gathered.counts.highest
+    steps = np.spacing(np.maximum(-lowest, highest).astype(np.float32)).astype(np.float64)
+    few = highest - lowest < FEW_STEPS * steps
+    return [
+        f"{name}: its values, {low:.9g} to {high:.9g}, are rounded to steps of {step:.2g} (float32); "
+        "subtract a constant from this channel in your file"
+        for name, transform, low, high, step, is_rounded in zip(
+            scaling.channels, scaling.transforms, lowest, highest, steps, few, strict=True
+        )
+        if transform.method == "linear" and is_rounded
+    ]
 
 
 def _shared(lines: Sequence[str], sources: Sequence[Source]) -> tuple[str, ...]:

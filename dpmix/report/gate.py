@@ -28,7 +28,7 @@ from dpmix.populations.task import Task, prepare
 from dpmix.report import event_files, figures, findings, fit, page, shifts, tables
 from dpmix.report.additions import Additions
 from dpmix.runs.coarseness import choice_of
-from dpmix.runs.diagnostics import convergence
+from dpmix.runs.diagnostics import convergence, longer_run
 from dpmix.runs.reader import open_run
 from dpmix.system.background import importing, in_background
 from dpmix.system.cores import usable_cores
@@ -119,9 +119,12 @@ def gate(
         found = task.find_populations(n_draws, level, n_populations, by_hand)
         own = _own_terms(task, found)
         gating, population = _write_events(task, found, folder, formats, memberships, moved, own, explored)
-    for warning in (findings.few_draws_warning(gating), findings.disagreement_warning(gating)):
+    apart = findings.disagreement_warning(gating)
+    for warning in (findings.few_draws_warning(gating), apart):
         if warning:
             log.warning("%s", warning)
+    if apart and task.run.complete:
+        log.info("a longer run, from the end of this one: %s", longer_run(task.run))
     return _write_report(task, found, asked.add(task, gating, population, folder), folder)
 
 

@@ -18,6 +18,7 @@ from dpmix.runs.diagnostics import (
     convergence,
     disagreement_warning,
     floor_warning,
+    longer_run,
     straggler_warning,
     truncation_warning_of,
 )
@@ -91,8 +92,12 @@ def _posterior(run: Run) -> str:
 
 def _counted(run: Run) -> float:
     """Return the number of events that the events count as."""
-    n_events = int(run.attributes["n_events"])
-    return n_events * zeta_of(coarseness.choice_of(run).coarseness, n_events)
+    return int(run.attributes["n_events"]) * _zeta(run)
+
+
+def _zeta(run: Run) -> float:
+    """Return what an event counts: 1 in the exact posterior."""
+    return zeta_of(coarseness.choice_of(run).coarseness, int(run.attributes["n_events"]))
 
 
 def _describe_mcmc(run: Run) -> Iterator[str]:
@@ -116,13 +121,15 @@ def _describe_mcmc(run: Run) -> Iterator[str]:
     rows = convergence(run)
     yield from _describe_mixing(rows)
     yield from _advise(run, rows)
-    for warning in (
-        straggler_warning(run.sample_stats["log_likelihood"]),
+    unsettled = (
+        straggler_warning(run.sample_stats["log_likelihood"], _zeta(run)),
         disagreement_warning(rows, len(run.alpha), run.committed),
-        truncation_warning_of(run),
-    ):
+    )
+    for warning in (*unsettled, truncation_warning_of(run)):
         if warning:
             yield f"warning: {warning}"
+    if any(unsettled) and run.complete:
+        yield f"  a longer run, from its end: {longer_run(run)}"
 
 
 def _progress(run: Run) -> str:

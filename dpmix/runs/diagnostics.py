@@ -17,6 +17,7 @@ from dpmix.runs.layout import REFERENCES
 from dpmix.runs.monitors import monitored
 from dpmix.runs.reader import Run
 from dpmix.runs.until import negligible_errors
+from dpmix.system.console import quoted
 
 # The last weight is all the mass after the other sticks, which a longer mixture would divide further. More
 # than one event in a thousand may be a population that a reader looks for.
@@ -154,12 +155,14 @@ def who_disagrees(chains: int) -> str:
     return "chains, or the halves of a chain, disagree" if chains > 1 else "the halves of the chain disagree"
 
 
-def straggler_warning(log_likelihood: Array) -> str | None:
+def straggler_warning(log_likelihood: Array, zeta: float = 1.0) -> str | None:
     """Warn of chains that sit far below the best one, and say what to do.
 
     Parameters
     ----------
     log_likelihood : float64 [chain, draw]
+    zeta : float
+        What an event counts in the coarsened posterior, 1 in the exact one.
 
     Returns
     -------
@@ -167,9 +170,10 @@ def straggler_warning(log_likelihood: Array) -> str | None:
         One line; None where every chain is within 100 nats of the best, or within twice the standard
         deviation of a chain.
     """
-    means = log_likelihood.mean(axis=1)
+    counted = zeta * log_likelihood
+    means = counted.mean(axis=1)
     gaps = means.max() - means
-    low = np.flatnonzero(gaps > max(FAR_BELOW, FAR_BELOW_SDS * float(log_likelihood.std(axis=1).mean())))
+    low = np.flatnonzero(gaps > max(FAR_BELOW, FAR_BELOW_SDS * float(counted.std(axis=1).mean())))
     if not len(low):
         return None
     numbers = [str(chain + 1) for chain in low]
@@ -177,9 +181,20 @@ def straggler_warning(log_likelihood: Array) -> str | None:
     least, most = (f"{gaps[low].min():,.0f}", f"{gaps[low].max():,.0f}")
     nats = least if least == most else f"{least} to {most}"
     which = f"chain {listed} sits" if len(low) == 1 else f"chains {listed} sit"
+    what = "log likelihood" if zeta == 1.0 else "coarsened log likelihood"
     return (
-        f"{which} {nats} nats below chain {int(gaps.argmin()) + 1} in log likelihood, in a worse place; "
+        f"{which} {nats} nats below chain {int(gaps.argmin()) + 1} in {what}, in a worse place; "
         "raise mcmc.burn_in, or start again with another seed"
+    )
+
+
+def longer_run(run: Run) -> str:
+    """Return the command of a run from where this one ended, with burn-in again and twice the draws."""
+    longer = run.path.with_name(f"{run.path.stem}-longer{run.path.suffix}")
+    origin = quoted(f"mcmc.init={run.path.resolve()}")  # else relative to the folder of the config
+    return (
+        f"dpmix mcmc {quoted(run.path)} --output {quoted(longer)} --set {origin} "
+        f"--set mcmc.draws={2 * run.draws}"
     )
 
 

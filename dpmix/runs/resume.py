@@ -64,7 +64,7 @@ def choose(kind: Kind, source: ConfigLike, settings: Sequence[str] = (), resume:
     kind : str
         "mcmc" or "bem".
     source : Config, mapping or path
-        A config, its sections as a mapping, or a YAML file. To resume a run, also its run file.
+        A config, its sections as a mapping, a YAML file, or a run file, for the config in it.
     settings : sequence of str
         ``key=value``, as of `dpmix.config.load.load_config`.
     resume : bool
@@ -85,9 +85,8 @@ def choose(kind: Kind, source: ConfigLike, settings: Sequence[str] = (), resume:
     elif resume:
         return _resumed_in_place(kind, path, settings)
     else:
-        raise ConfigError(
-            [f"{path}: is an HDF5 file; give a config in YAML, or continue a run file with --resume"]
-        )
+        earlier = open_run(path)
+        return Chosen(_config_in(earlier, settings), earlier.base)
     if not resume:
         return Chosen(config, base)
     return _resumed(kind, config, base, name, _earlier(kind, Path(config.output.path)))
@@ -116,14 +115,19 @@ def plain(value: Any) -> Any:
 def _resumed_in_place(kind: Kind, path: Path, settings: Sequence[str]) -> Chosen:
     """Resume the run in a run file by its own config, with settings."""
     earlier = _earlier(kind, path)
-    # The settings may name another backend, to which keys of the earlier backend do not apply.
-    own = [f"output.path={flow(str(path))}", *resets(settings)]
-    config = earlier.parsed_config([*own, *settings])
+    config = _config_in(earlier, settings)
     if Path(config.output.path) != path:
         raise ConfigError(
             [f"--output: got {config.output.path}, but {path} is continued in place; leave it out"]
         )
     return _resumed(kind, config, earlier.base, str(path), earlier)
+
+
+def _config_in(earlier: Run, settings: Sequence[str]) -> Config:
+    """The config in a run file, with settings; unless they name another output, it is that file."""
+    # The settings may name another backend, to which keys of the earlier backend do not apply.
+    own = [f"output.path={flow(str(earlier.path))}", *resets(settings)]
+    return earlier.parsed_config([*own, *settings])
 
 
 def _resumed(kind: Kind, config: Config, base: Path, name: str, earlier: Run) -> Chosen:

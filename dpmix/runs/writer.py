@@ -28,6 +28,8 @@ from dpmix.system.run_marker import is_run_file
 
 log = logging.getLogger("dpmix")
 
+LONGEST_NAME = 255 - len(".checkpoint.partial")  # bytes; most file systems allow 255
+
 
 class RunWriter:
     """Writes a run file that `create` has laid out or `reopen` has opened; a context manager.
@@ -52,6 +54,8 @@ class RunWriter:
         Only a run file is ever overwritten: a mistyped --output must not destroy other data.
         """
         path = Path(path)
+        if len(os.fsencode(path.name)) > LONGEST_NAME:
+            raise ConfigError([f"{path}: the name is too long; give one of at most {LONGEST_NAME} bytes"])
         if path.is_dir():
             raise ConfigError([f"{path}: is a folder; give the name of a file to write, such as run.h5"])
         if not path.parent.is_dir():
@@ -61,7 +65,12 @@ class RunWriter:
         if path.exists() and not is_run_file(path):
             raise ConfigError([f"{path}: exists already and is not a run file; give another --output"])
         if path.exists() and not overwrite:
-            raise ConfigError([f"{path}: exists already; --resume continues it, --overwrite replaces it"])
+            raise ConfigError(
+                [
+                    f"{path}: exists already; --resume continues it, --overwrite replaces it, --output names "
+                    "another"
+                ]
+            )
         if path.exists():
             with writing(path):
                 OwnFile(path).close()

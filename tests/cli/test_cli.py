@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -18,6 +19,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from platforms import SIGTERM_KILLS
+from whole_runs import assert_identical
 
 from dpmix.cli import main
 from dpmix.config.load import load_config
@@ -28,6 +30,7 @@ from dpmix.errors import DataError, DpmixError, EngineError
 from dpmix.inputs import channels
 from dpmix.inputs.opening import open_sources
 from dpmix.runs import bem, loop, mcmc
+from dpmix.runs.diagnostics import longer_run
 from dpmix.runs.loop import SweepReport
 from dpmix.runs.profile import SPANS
 from dpmix.runs.reader import open_run
@@ -381,10 +384,24 @@ def test_a_run_resumes_only_with_the_same_config(folder: Path, monkeypatch: pyte
         ]
     for arguments, expected in (
         (("bem", "run.h5", "--resume"), "made by dpmix mcmc; continue with dpmix mcmc --resume"),
-        (("mcmc", "run.h5"), "is an HDF5 file; give a config in YAML, or continue a run file with --resume"),
+        (("mcmc", "run.h5"), "run.h5: exists already; --resume continues it, --overwrite replaces it"),
         (("mcmc", "run.h5", "--resume", "--output", "x.h5"), "run.h5 is continued in place; leave it out"),
     ):
         assert expected in dpmix(*arguments, code=2).stderr
+
+
+def test_a_run_file_is_the_config_of_another_run(folder: Path) -> None:
+    """Also from another folder than that of the data, and by the command that dpmix gives after a warning."""
+    dpmix("mcmc", "in/run.yaml", "--set", "mcmc.until=null", "--quiet")
+    dpmix("mcmc", "run.h5", "--output", "same.h5", "--quiet")
+    assert_identical(Path("run.h5"), Path("same.h5"))
+    dpmix("bem", "run.h5", "--output", "modes.h5", "--quiet")
+    assert open_run("modes.h5").kind == "bem"
+    run = open_run("run.h5")
+    dpmix(*shlex.split(longer_run(run))[1:], "--quiet")
+    longer = open_run("run-longer.h5")
+    assert longer.draws == 2 * run.draws
+    assert longer.config["mcmc"] == {**run.config["mcmc"], "draws": 20, "init": str(run.path.resolve())}
 
 
 # Init

@@ -398,7 +398,7 @@ events = np.random.default_rng(0).normal(size=(50_000, 4)).astype(np.float32)
 mixture = Mixture(np.log([0.3, 0.7] * 16), np.zeros((32, 4)), np.stack([np.eye(4)] * 32), np.zeros(32))
 engine, others = CpuEngine(events, threads=2), n_threads()
 drawn = [engine.draw_labels(mixture, Key(1, 0, iteration)).log_likelihood for iteration in range(50)]
-while n_threads() - others > os.cpu_count():  # a busy machine is late with threads, so that passes start others
+while n_threads() - others > os.cpu_count():  # a busy machine is late with some
     time.sleep(0.01)
 assert n_threads() > others
 child = os.fork()

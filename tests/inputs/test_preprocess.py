@@ -569,6 +569,16 @@ def test_a_constant_channel(tmp_path: Path) -> None:
         events_of(tmp_path, "a.npz", channels=["CD*"])
 
 
+def test_values_near_each_other_and_far_from_0_are_a_warning(tmp_path: Path) -> None:
+    """float32 numbers near 10,000 are 0.001 apart, near 100 a hundredth of that."""
+    values = 1e-3 * normal().astype(np.float64)
+    for offset, steps in ((0.0, None), (100.0, None), (-1e4, "0.00098"), (2.0**24, "2")):
+        np.save(tmp_path / "a.npy", values * (1e3 if offset > 1e6 else 1.0) + offset)
+        warnings = events_of(tmp_path, "a.npy", transform={"default": {"method": "linear"}}).report.warnings
+        found = [warning for warning in warnings if f"are rounded to steps of {steps} (float32)" in warning]
+        assert len(found) == len(warnings) == (0 if steps is None else 3)
+
+
 def test_fewer_events_than_channels(tmp_path: Path) -> None:
     save(tmp_path, "a.npz", normal(2), ["CD3", "CD4", "CD8"])
     with pytest.raises(DataError, match="found 2 events in 3 channels"):

@@ -17,6 +17,7 @@ from dpmix.runs.diagnostics import (
     ROUGH_DRAWS,
     convergence,
     floor_warning,
+    longer_run,
     straggler_warning,
     truncation_warning,
 )
@@ -318,7 +319,9 @@ def test_chains_that_mix_have_no_warning_and_chains_that_disagree_have_one(path:
         apart = mixed.copy()
         apart[-1, 0 if chains > 1 else draws // 2 :] += 4.0
         path.unlink()
-        warning = told(lines_of(path, apart), "warning: ")
+        lines = lines_of(path, apart)
+        assert told(lines, "  a longer run, from its end: ").endswith(longer_run(open_run(path)))
+        warning = told(lines, "warning: ")
         who = (
             "chains, or the halves of a chain, disagree" if chains > 1 else "the halves of the chain disagree"
         )
@@ -348,6 +351,8 @@ def test_disagreement_is_not_told_from_few_draws(path: Path) -> None:
 def test_chains_far_below_the_others_are_named(means: list[float], sd: float, begins: str | None) -> None:
     noise = sd * np.tile([-1.0, 1.0], 50)
     found = straggler_warning(np.array(means)[:, None] + noise)
+    coarsened = straggler_warning(4.0 * (np.array(means)[:, None] + noise), 0.25)
+    assert coarsened == (found and found.replace("in log", "in coarsened log"))
     assert (found is None) == (begins is None)
     if found is not None and begins is not None:
         assert found.startswith(begins)

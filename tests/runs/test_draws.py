@@ -411,6 +411,15 @@ def test_existing_files_are_not_overwritten(path: Path) -> None:
     assert_whole(path, 0)
 
 
+def test_a_name_that_leaves_no_room_for_that_of_the_checkpoint_is_refused(tmp_path: Path) -> None:
+    name = "é" * 116 + ".h5"  # 235 bytes
+    with pytest.raises(ConfigError, match=r"x\.h5: the name is too long; give one of at most 236 bytes"):
+        RunWriter.create(tmp_path / f"xx{name.replace('.h5', 'x.h5')}", layout())
+    with RunWriter.create(tmp_path / f"x{name}", layout()) as writer:
+        writer.save_checkpoint([state(1)], 1, {})
+    assert checkpoint_path(tmp_path / f"x{name}").exists()
+
+
 def test_what_is_no_run_file_is_never_overwritten(path: Path) -> None:
     path.write_text("my thesis")
     for overwrite in (False, True):
