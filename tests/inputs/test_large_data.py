@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 from platforms import NAMED_FILE_STAYS, not_on
 from test_faults import in_namespace
-from whole_runs import StopAfter, a_config, assert_identical, contents, dpmix, wait_for_draws, write_events
+from whole_runs import StopAfter, a_config, assert_identical, contents, dpmix, wait_until_paused, write_events
 
 from dpmix.cli import main
 from dpmix.config.data import DataConfig
@@ -111,8 +111,8 @@ def test_bayesian_em_of_events_in_a_file_stopped_and_resumed_is_one_run(data: Pa
 
 def test_a_killed_run_leaves_only_its_own_files_and_resumes(data: Path, tmp_path: Path) -> None:
     config = config_file(data, tmp_path, mcmc=MCMC | {"draws": 60})
-    process = subprocess.Popen(dpmix("mcmc", config), stderr=subprocess.PIPE, text=True)
-    wait_for_draws(tmp_path / "run.h5", 2, process)
+    process = subprocess.Popen(dpmix("mcmc", config, pause_at=20), stderr=subprocess.PIPE, text=True)
+    wait_until_paused(process)
     maps = Path(f"/proc/{process.pid}/maps").read_text()
     assert re.search(rf"{re.escape(str(tmp_path))}/.*\(deleted\)", maps), (
         "events are in no file of the folder"
