@@ -33,6 +33,7 @@ from whole_runs import (
     assert_draws_of,
     assert_identical,
     dpmix,
+    dpmix_code,
     wait_until_paused,
     write_events,
 )
@@ -385,7 +386,7 @@ def test_a_disk_that_fills_up_is_told_and_loses_nothing(
     disk.mkdir()
     kept, resumed = folder / "kept.h5", folder / "resumed.h5"
     files = {"DISK": disk, "CONFIG": folder / "run.yaml", "KEPT": kept, "RESUMED": resumed}
-    said = in_namespace(FULL, *dpmix(), PAUSING=dpmix(pause_at=5)[2], **files)
+    said = in_namespace(FULL, *dpmix(), PAUSING=dpmix_code(pause_at=5), **files)
     lines = said.splitlines()
     assert lines[:4] == 2 * [
         f"dpmix: {disk}/run.h5.checkpoint: cannot be written: No space left on device",
@@ -445,7 +446,7 @@ def test_a_folder_that_is_read_only_is_told_and_loses_nothing(
     disk = folder / "disk"
     disk.mkdir()
     files = {"DISK": disk, "CONFIG": folder / "run.yaml", "KEPT": folder / "kept.h5"}
-    said = in_namespace(READ_ONLY, *dpmix(), PAUSING=dpmix(pause_at=5)[2], **files)
+    said = in_namespace(READ_ONLY, *dpmix(), PAUSING=dpmix_code(pause_at=5), **files)
     assert said.split("----")[1].splitlines()[1:] == [
         f"dpmix: {disk}/run.h5: cannot be written: Read-only file system",
         f"dpmix: {disk}/new.h5: {disk} cannot be written to; give another --output",

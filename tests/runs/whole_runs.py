@@ -86,24 +86,31 @@ def assert_draws_of(whole: Path, path: Path) -> int:
     return n
 
 
-def dpmix(*arguments: str | Path, checkpoint_seconds: float = 0.02, pause_at: int | None = None) -> list[str]:
-    """A command line of dpmix, in which a run saves its checkpoint more often than a user's does.
+def dpmix(*arguments: str | Path, pause_at: int | None = None) -> list[str]:
+    """A command line of dpmix, in which a run saves its checkpoint more often than a user's does."""
+    return [sys.executable, "-c", dpmix_code(pause_at), *map(str, arguments)]
 
-    With ``pause_at``, it saves one after each sweep and pauses itself at that one (SIGSTOP) until SIGCONT:
-    what a test does to a run that is not over must not depend on who is faster.
+
+def dpmix_code(pause_at: int | None = None) -> str:
+    """The code of `dpmix`.
+
+    With ``pause_at``, a run saves a checkpoint after each sweep and pauses itself at that one (SIGSTOP) until
+    SIGCONT: what a test does to a run that is not over must not depend on who is faster.
     """
-    code = f"from dpmix.runs import loop\nloop.CHECKPOINT_SECONDS = {checkpoint_seconds}\n"
-    if pause_at is not None:
-        code = PAUSE.format(pause_at)
-    code += "from dpmix.cli import main\nmain(prog_name='dpmix')"
-    return [sys.executable, "-c", code, *map(str, arguments)]
+    pause = "" if pause_at is None else PAUSE.format(pause_at)
+    seconds = 0.02 if pause_at is None else 0.0
+    return CODE.format(seconds, pause)
 
 
+CODE = """
+from dpmix.runs import loop
+loop.CHECKPOINT_SECONDS = {}
+{}
+from dpmix.cli import main
+main(prog_name='dpmix')
+"""
 PAUSE = """
 import itertools, os, signal
-from dpmix.runs import loop
-
-loop.CHECKPOINT_SECONDS = 0.0
 number, save = itertools.count(1), loop.Checkpoints.save
 
 def save_and_pause(checkpoints):
