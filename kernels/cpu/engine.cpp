@@ -151,11 +151,32 @@ void Engine::note(Chain& chain, int n_components, const std::vector<Work>& work)
     if (pruned.whole > 0.0) chain.pruning_pays = pruned.made < (1.0 - PAYING_SHARE) * pruned.whole;
 }
 
-// Sorts a chunk by label; writes starts [K + 1] unless null.
+// Sorts a chunk by label; writes starts [K + 1].
 void Engine::sort(Chain& chain, std::size_t chunk, int n_components, std::uint32_t* starts) const {
     const std::size_t first = chunk * CHUNK;
     sort_by_label(chain.labels.data() + first, curve_.data() + first, events_in(chunk), n_components,
                   chain.order.data() + first, starts);
+}
+
+// Adds the numbers of events by label of some chunks, given their starts [chunks][K + 1].
+void Engine::count(Chain& chain, int n_components, const std::uint32_t* starts, std::size_t n_chunks) {
+    for (std::size_t c = 0; c < n_chunks; c++, starts += n_components + 1) {
+        for (int j = 0; j < n_components; j++)
+            chain.sizes[static_cast<std::size_t>(j)] += starts[j + 1] - starts[j];
+    }
+}
+
+// Before a pass: measures the clearances of the mixture that the workspace holds, if the pass may prune, and
+// empties the sizes of the last pass.
+void Engine::measure_clearances(Workspace& space, const Parameters& parameters, Chain& chain,
+                                const std::uint16_t* now, Crew& crew) const {
+    const int K = parameters.n_components();
+    std::vector<std::size_t> sizes(static_cast<std::size_t>(K), 0);
+    if (can_prune(K) && chain.n_components <= K) {
+        for (std::size_t j = 0; j < chain.sizes.size(); j++) sizes[now[j]] += chain.sizes[j];
+        space.packed.add(space.clearances.measure(sweep_, parameters, sizes, crew, options_.threads));
+    }
+    chain.sizes.assign(static_cast<std::size_t>(K), 0);
 }
 
 std::vector<Scratch> Engine::scratches(Workspace& space, int n_components, bool soft,

@@ -103,9 +103,10 @@ class Engine {
 
    private:
     struct Chain {
-        Buffer<std::uint16_t> labels;  // [N]
-        Buffer<std::uint16_t> order;   // [N]: the places in a chunk, sorted by label, then as in curve_
-        int n_components = 0;          // of the mixture behind the labels
+        Buffer<std::uint16_t> labels;    // [N]
+        Buffer<std::uint16_t> order;     // [N]: the places in a chunk, sorted by label, then as in curve_
+        int n_components = 0;            // of the mixture behind the labels
+        std::vector<std::size_t> sizes;  // [K]: events by label
         std::size_t passes = 0;
         bool pruning_pays = false;  // measured in passes that prune
     };
@@ -134,6 +135,10 @@ class Engine {
     double whole_work(const Task& task, int n_components) const;
     void note(Chain& chain, int n_components, const std::vector<Work>& work);
     void sort(Chain& chain, std::size_t chunk, int n_components, std::uint32_t* starts) const;
+    static void count(Chain& chain, int n_components, const std::uint32_t* starts, std::size_t n_chunks);
+
+    void measure_clearances(Workspace& space, const Parameters& parameters, Chain& chain,
+                            const std::uint16_t* now, Crew& crew) const;
     std::vector<Scratch> scratches(Workspace& space, int n_components, bool soft,
                                    int n_populations = 0) const;
 

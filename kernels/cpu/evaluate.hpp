@@ -4,8 +4,9 @@
 // The weight of component j for an event is exp(l_j - max l) if l_j - max l > -floor, and exactly 0
 // otherwise. A dense evaluation computes the whole whitening of every component. A pruned one takes the best
 // log density so far from the components of the events' last labels. Then it drops components without weight,
-// a whole tile at a time and without a branch that is hard to predict: first those whose constant, which is
-// their largest log density, is too low, then, stage by stage (stages_of), those whose partial sum of squares
+// a whole tile at a time and without a branch that is hard to predict: first those whose largest log density
+// is too low, which is their constant or, if all events of the tile had the same last label, lower by a bound
+// of their distance (clearance.hpp), then, stage by stage (stages_of), those whose partial sum of squares
 // is too large. A rounded partial sum never exceeds the rounded whole, so dropped components have weight 0.
 // Both evaluations give the same weights bit for bit, and the candidates in the order of their index.
 //
@@ -36,6 +37,8 @@ struct Candidates {
     int last_seed;   // the last of the components that `best` comes from before the evaluation; -1 for none
     Floats best[U];  // largest log density; LOWEST if all overflowed
     double work;     // multiplications per event
+    int near = -1;   // the component of the last labels of all events, -1 if they differ
+    float radius = 0.0f;  // largest |y| of the events from it
 };
 
 // How far below the best log density, and below the best one of an earlier component, a component has no
@@ -50,14 +53,23 @@ struct Margins {
     }
 };
 
-// Lists the components whose constants do not rule them out, and returns their number.
+// Lists the components that their largest log densities do not rule out, and returns their number.
 DPMIX_INLINE int list_possible(const Mixture& mixture, Candidates& c) {
     const Margins margins(mixture, c);
     float low = lowest(c.best[0]);
     for (int u = 1; u < U; u++) low = low < lowest(c.best[u]) ? low : lowest(c.best[u]);
+    const Clearances& clear = mixture.clearances;
+    const int row = c.near < 0 || clear.rows == nullptr ? -1 : clear.rows[c.near];
+    const std::size_t start = row < 0 ? 0 : static_cast<std::size_t>(row) * clear.stride;
     int count = 0;
     for (int from = 0; from < mixture.n_components; from += W) {
-        const Floats constants = *(const FloatsAnywhere*)(mixture.constants + from);
+        Floats constants = *(const FloatsAnywhere*)(mixture.constants + from);
+        if (row >= 0) {
+            const Floats distances = *(const Floats*)(clear.distances + start + from);
+            const Floats widenings = *(const Floats*)(clear.widenings + start + from);
+            const Floats least = larger(distances - widenings * splat(c.radius), Floats{});
+            constants -= least * least;
+        }
         const Floats threshold = splat(low) - (from > c.last_seed ? margins.silent : margins.weight);
         for (unsigned some = greater(constants, threshold); some != 0; some &= some - 1)
             c.list[count++] = from + __builtin_ctz(some);
@@ -129,6 +141,7 @@ template <class Form>
 DPMIX_INLINE void seed(const Form& form, const Mixture& mixture, const Piece& piece, const int* places,
                        Candidates& c) {
     int last = -1, tried = 0;
+    Floats largest = {};
     for (int l = 0; l < TILE; l++) {
         const int j = piece.now[piece.labels[places[l]]];
         if (j == last) continue;
@@ -138,10 +151,15 @@ DPMIX_INLINE void seed(const Form& form, const Mixture& mixture, const Piece& pi
         form.whole([&](auto rows) {
             Floats sums[U] = {};
             rows.add_squares(mixture.whole + static_cast<std::size_t>(j) * stage_size(0, rows.last), sums);
-            for (int u = 0; u < U; u++) c.best[u] = larger(splat(mixture.constants[j]) - sums[u], c.best[u]);
+            for (int u = 0; u < U; u++) {
+                c.best[u] = larger(splat(mixture.constants[j]) - sums[u], c.best[u]);
+                largest = larger(sums[u], largest);
+            }
             c.work += triangle(0, rows.last);
         });
     }
+    c.near = tried == 1 ? last : -1;
+    c.radius = __builtin_sqrtf(-lowest(-largest));
 }
 
 template <class Form>

@@ -47,7 +47,7 @@ void sort_by_label(const std::uint16_t* labels, const std::uint16_t* curve, int 
                    std::uint16_t* order, std::uint32_t* starts) {
     std::vector<std::uint32_t> next(static_cast<std::size_t>(n_components) + 1);
     count_labels(labels, n, n_components, next.data());
-    if (starts != nullptr) std::copy(next.begin(), next.end(), starts);
+    std::copy(next.begin(), next.end(), starts);
     for (int i = 0; i < n; i++) order[next[labels[curve[i]]]++] = curve[i];
 }
 

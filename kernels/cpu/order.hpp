@@ -14,8 +14,7 @@ void follow_curve(const float* events, int n, int n_channels, std::uint16_t* cur
 // place.
 void count_labels(const std::uint16_t* labels, int n, int n_components, std::uint32_t* starts);
 
-// Sorts the places on the curve by label (a stable counting sort): order [n]. Writes starts [K + 1] unless
-// null.
+// Sorts the places on the curve by label (a stable counting sort): order [n]. Writes starts [K + 1].
 void sort_by_label(const std::uint16_t* labels, const std::uint16_t* curve, int n, int n_components,
                    std::uint16_t* order, std::uint32_t* starts);
 

@@ -86,9 +86,13 @@ class PackedMixture {
                         centres_.data(),
                         from.log_constants,
                         from.means,
-                        whiteners.values()};
+                        whiteners.values(),
+                        {}};
         return *this;
     }
+
+    // Adds clearances to the mixture that was packed last.
+    void add(const Clearances& clearances) { view_.clearances = clearances; }
 
     // The mixture that was packed last.
     const Mixture& view() const { return view_; }
@@ -105,6 +109,7 @@ class PackedMixture {
         two.log_constants += j;
         two.means += j * D;
         two.whiteners += j * D * D;
+        two.clearances = {};
         return two;
     }
 

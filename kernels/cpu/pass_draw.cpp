@@ -57,10 +57,13 @@ void Engine::draw_labels(const Parameters& parameters, const std::uint16_t* now,
     std::iota(components.members.begin(), components.members.end(), 0);
     std::iota(components.first.begin(), components.first.end(), std::size_t{0});
 
+    measure_clearances(*space, parameters, chain, now, pass.crew);
+
     for (std::size_t first = 0; first < n_chunks(); first += batch) {
         const std::size_t end = std::min(first + batch, n_chunks());
         pass.passage.at(first, end);
         draw_chunks(pass, key, first, end, totals);
+        count(chain, K, pass.batch.starts.data(), end - first);
         add_moments(pass, find_runs(components, pass.batch.starts.data(), K, first, end), totals);
     }
     note(chain, K, pass.work);

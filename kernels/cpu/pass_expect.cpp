@@ -42,6 +42,7 @@ void Engine::expect_labels(const Parameters& parameters, const Totals& totals) {
     ThreadScratch::grow(pass.batch.log_likelihoods, parts.size());
     pass.batch.started.assign(components, 0);
     pass.work.resize(parts.size());
+    measure_clearances(*space, parameters, chain, as_before.data(), pass.crew);
 
     for (std::size_t first = 0; first < parts.size(); first += batch) {
         const std::size_t end = std::min(first + batch, parts.size());
@@ -49,8 +50,12 @@ void Engine::expect_labels(const Parameters& parameters, const Totals& totals) {
         pass.passage.at(first_chunk, last_chunk + 1);
         expect_parts(pass, parts, first, end);
         add_parts(pass, parts, first, end, totals);
-        pass.crew.loop(last_chunk - first_chunk + (parts[end - 1].last ? 1 : 0),
-                       [&](std::size_t c, int) { sort(chain, first_chunk + c, K, nullptr); });
+        const std::size_t done = last_chunk - first_chunk + (parts[end - 1].last ? 1 : 0);
+        ThreadScratch::grow(pass.batch.starts, done * (components + 1));
+        pass.crew.loop(done, [&](std::size_t c, int) {
+            sort(chain, first_chunk + c, K, &pass.batch.starts[c * (components + 1)]);
+        });
+        count(chain, K, pass.batch.starts.data(), done);
     }
     add_log_likelihoods(pass, parts, totals);
     note(chain, K, pass.work);

@@ -4,7 +4,7 @@
 #include <mutex>
 #include <utility>
 
-#include "pack.hpp"
+#include "clearance.hpp"
 
 namespace dpmix {
 
@@ -72,6 +72,7 @@ struct BatchScratch {
 // Working memory of one pass.
 struct Workspace {
     PackedMixture packed;
+    ClearanceTable clearances;
     std::vector<ThreadScratch> threads;
     BatchScratch batch;
 };

@@ -4,6 +4,7 @@
 // standard library is used: the linker keeps one copy of such a function, possibly that of a set which this
 // processor lacks.
 
+#include "clearance_group.hpp"
 #include "conjugate_group.hpp"
 #include "divide.hpp"
 #include "draw.hpp"
@@ -55,6 +56,7 @@ extern const Sweep DPMIX_JOIN(sweep_, DPMIX_SET);
 const Sweep DPMIX_JOIN(sweep_, DPMIX_SET) = {
     DPMIX_QUOTE(DPMIX_SET), draw_piece,        expect_piece, memberships_piece,
     divide_piece,           component_moments, add_numbers,  log_densities,
-    vecchia_piece,          update_posterior,  draw_group,   sum_group};
+    vecchia_piece,          update_posterior,  draw_group,   sum_group,
+    prepare_clearances,     clearances};
 
 }  // namespace dpmix

@@ -70,6 +70,14 @@ struct Key {
     std::uint32_t chain, iteration;
 };
 
+// Lower bounds of the distances between events near a component a and the other components (clearance.hpp): an
+// event with |y_a| <= r has |y_j| >= distances[j] - widenings[j] r.
+struct Clearances {
+    int stride;       // floats of a row: K in whole tiles
+    const int* rows;  // [K] row of a, -1 for none; null without rows
+    const float *distances, *widenings;
+};
+
 // A packed mixture: log pi_j N(x) = constants[j] - |y|^2 with y = whitener_j (x - mu_j), where the whitener
 // is scaled by sqrt(1/2).
 struct Mixture {
@@ -82,6 +90,7 @@ struct Mixture {
     const double* log_constants;  // [K], the float64 values for far events, unscaled
     const double* means;          // [K][D]
     const double* whiteners;      // [K][D][D]
+    Clearances clearances;
 };
 
 // New rows of a Gaussian process's inverse Cholesky factor, packed in blocks of GP_BLOCK points or rows. Beyond
@@ -147,6 +156,7 @@ struct DrawInput;  // conjugate.hpp
 struct Drawn;
 struct ComponentsInput;
 struct Lanes;
+struct ClearanceInput;  // clearance.hpp
 struct LaneSums;
 
 // The code of one instruction set. draw and expect return the multiplications of whitening, per event of a
@@ -195,6 +205,10 @@ struct Sweep {
 
     // Adds a group of components to the sums, given scratch for a triangle and two rows.
     void (*sum_group)(const ComponentsInput&, int first, Lanes* scratch, const LaneSums&);
+
+    // Loads a group of components; writes the clearances [K] from one component, which has been loaded.
+    void (*prepare_clearances)(const ClearanceInput&, int group, Lanes* scratch);
+    void (*clearances)(const ClearanceInput&, int near, Lanes* scratch, float* distances, float* widenings);
 };
 
 // A far event in float64 (far.cpp): weights [K] relative to the best component, 0 below the floor.

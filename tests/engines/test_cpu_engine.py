@@ -252,6 +252,32 @@ def test_a_component_is_dropped_only_if_adding_its_weight_changes_nothing(isa: s
         assert found - log_norms(eyes)[0] == pytest.approx(np.log(float(total)), abs=3e-6)
 
 
+@pytest.mark.parametrize("isa", instruction_sets())
+@pytest.mark.parametrize("spread", [0.5, 1.0, 2.0, 4.0])
+@pytest.mark.parametrize("scale", [1.0, 1e-4])  # of the last channel, whose whiteners are then large
+def test_clearances_drop_only_components_without_weight(isa: str, spread: float, scale: float) -> None:
+    """Of components at all distances, those that matter at all are never among the dropped ones."""
+    events, mixture = problem(40_000, 8, 64, spread=spread)
+    units = np.array([1.0] * 7 + [scale])
+    events = (events * units).astype(np.float32)
+    whiteners = mixture.whiteners / units
+    mixture = Mixture(mixture.log_weights, mixture.means * units, whiteners, log_norms(whiteners))
+    pruned, dense = CpuEngine(events, isa=isa), CpuEngine(events, isa=isa, pruning=False)
+    for iteration in range(3):
+        key = Key(1, 0, iteration)
+        assert_same_stats(pruned.draw_labels(mixture, key), dense.draw_labels(mixture, key))
+        np.testing.assert_array_equal(pruned.labels(), dense.labels())
+
+
+def test_clearances_save_most_of_the_work_between_separate_components() -> None:
+    """Stages alone begin with every component that is not too light."""
+    events, mixture = problem(40_000, 14, 64, spread=6.0)
+    engine = CpuEngine(events)
+    for iteration in range(4):
+        engine.draw_labels(mixture, Key(1, 0, iteration))
+    assert engine._native.kept < 0.08  # 0.13 by stages alone
+
+
 def test_pruning_follows_components_that_are_renumbered() -> None:
     """Label swaps renumber components in every sweep; without the order, last labels belong to other ones."""
     events, mixture = problem(40_000, 14, 64, spread=3.0)
