@@ -172,7 +172,7 @@ void Engine::measure_clearances(Workspace& space, const Parameters& parameters, 
                                 const std::uint16_t* now, Crew& crew) const {
     const int K = parameters.n_components();
     std::vector<std::size_t> sizes(static_cast<std::size_t>(K), 0);
-    if (can_prune(K) && chain.n_components <= K) {
+    if (can_prune(K) && chain.sizes.size() <= sizes.size()) {
         for (std::size_t j = 0; j < chain.sizes.size(); j++) sizes[now[j]] += chain.sizes[j];
         space.packed.add(space.clearances.measure(sweep_, parameters, sizes, crew, options_.threads));
     }
