@@ -56,14 +56,19 @@ def instruction_sets() -> list[str]:
 def scratch_bytes(
     n_events: int, n_channels: int, n_components: int, threads: int | None, chunks_in_flight: int | None
 ) -> int:
-    """Estimate the working memory of passes, in bytes (kernels/cpu/pass_*.cpp); options as of `CpuEngine`."""
+    """Estimate the working memory of passes, in bytes (kernels/cpu/pass_*.cpp, clearance.cpp).
+
+    Options are those of `CpuEngine`.
+    """
     chunks: int = -(-n_events // CHUNK)
     moments = 8 * (1 + n_channels * (n_channels + 3) // 2)
     chunk: int = 8 * CHUNK + (n_components + 32) * moments
     threads = threads or usable_cores()
     in_flight = chunks_in_flight or max(1, min(BATCH_BYTES // chunk, 2 * threads))
     sums = (4 + 1 + 1) * n_components * moments  # states and values; of the present chunk
-    return min(chunks, in_flight) * chunk + threads * n_components * moments + sums
+    near = min(n_components, n_events // n_channels**2)
+    clearances = 8 * n_components * (n_channels * (n_channels + 3) + near)
+    return min(chunks, in_flight) * chunk + threads * n_components * moments + sums + clearances
 
 
 class NativeMixture(NamedTuple):

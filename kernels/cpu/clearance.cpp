@@ -16,6 +16,7 @@ Clearances ClearanceTable::measure(const Sweep& sweep, const Parameters& paramet
         rows_[static_cast<std::size_t>(j)] = static_cast<int>(near_.size());
         near_.push_back(j);
     }
+    if (near_.empty()) return {};
     groups_.resize(n_groups * static_cast<std::size_t>(clearance_group_size(D)));
     scratch_.resize(static_cast<std::size_t>(threads) * scratch);
     distances_.resize(near_.size() * stride);

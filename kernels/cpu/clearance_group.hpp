@@ -48,12 +48,7 @@ void prepare_clearances(const ClearanceInput& in, int group, Lanes* scratch) {
     }
     divide_lower(identity, whiteners, in.dim, out.factors);
     for (int i = 0; i < in.dim; i++) {
-        for (int j = 0; j <= i; j++) {
-            Lanes sum{};
-            for (int k = 0; k <= j; k++)
-                add_product(sum, triangle_row(out.factors, i)[k], triangle_row(out.factors, j)[k]);
-            triangle_row(out.covariances, i)[j] = sum;
-        }
+        for (int j = 0; j <= i; j++) triangle_row(out.covariances, i)[j] = square_element(out.factors, i, j);
     }
     for (int j = 0; j < in.dim; j++) {
         Lanes sum{};

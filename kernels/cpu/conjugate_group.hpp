@@ -24,6 +24,14 @@ DPMIX_INLINE void divide_by(Lanes& sum, const Lanes& a) {
     for (int l = 0; l < GROUP; l++) sum.of[l] /= a.of[l];
 }
 
+// Element (i, j) of root root', j <= i, where root is lower triangular.
+DPMIX_INLINE Lanes square_element(Lanes* root, int i, int j) {
+    const Lanes *one = triangle_row(root, i), *other = triangle_row(root, j);
+    Lanes sum{};
+    for (int k = 0; k <= j; k++) add_product(sum, one[k], other[k]);
+    return sum;
+}
+
 // Replaces matrices by their lower Cholesky factors, column by column: the elements of a column do not wait for
 // each other. Returns the lowest lane whose matrix is not positive definite, or -1.
 int factorise_group(Lanes* matrices, int dim) {
@@ -104,9 +112,7 @@ void store_whiteners(Lanes* whiteners, int dim, int count, double* out) {
 void store_covariances(Lanes* roots, int dim, int count, double* out) {
     for (int i = 0; i < dim; i++) {
         for (int j = 0; j <= i; j++) {
-            const Lanes *one = triangle_row(roots, i), *other = triangle_row(roots, j);
-            Lanes sum{};
-            for (int k = 0; k <= j; k++) add_product(sum, one[k], other[k]);
+            const Lanes sum = square_element(roots, i, j);
             for (int l = 0; l < count; l++) {
                 double* matrix = out + l * dim * dim;
                 matrix[i * dim + j] = matrix[j * dim + i] = sum.of[l];

@@ -166,13 +166,15 @@ void Engine::count(Chain& chain, int n_components, const std::uint32_t* starts, 
     }
 }
 
-// Before a pass: measures the clearances of the mixture that the workspace holds, if the pass may prune, and
-// empties the sizes of the last pass.
+// Before a pass: measures the clearances of the mixture that the workspace holds, if one of the tasks of
+// the pass prunes, and empties the sizes of the last pass.
 void Engine::measure_clearances(Workspace& space, const Parameters& parameters, Chain& chain,
-                                const std::uint16_t* now, Crew& crew) const {
+                                const std::uint16_t* now, std::size_t n_tasks, Crew& crew) const {
     const int K = parameters.n_components();
     std::vector<std::size_t> sizes(static_cast<std::size_t>(K), 0);
-    if (can_prune(K) && chain.sizes.size() <= sizes.size()) {
+    bool some = false;
+    for (std::size_t task = 0; task < n_tasks && !some; task++) some = prunes(chain, task, K);
+    if (some && chain.sizes.size() <= sizes.size()) {
         for (std::size_t j = 0; j < chain.sizes.size(); j++) sizes[now[j]] += chain.sizes[j];
         space.packed.add(space.clearances.measure(sweep_, parameters, sizes, crew, options_.threads));
     }

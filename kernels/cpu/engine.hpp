@@ -138,7 +138,7 @@ class Engine {
     static void count(Chain& chain, int n_components, const std::uint32_t* starts, std::size_t n_chunks);
 
     void measure_clearances(Workspace& space, const Parameters& parameters, Chain& chain,
-                            const std::uint16_t* now, Crew& crew) const;
+                            const std::uint16_t* now, std::size_t n_tasks, Crew& crew) const;
     std::vector<Scratch> scratches(Workspace& space, int n_components, bool soft,
                                    int n_populations = 0) const;
 

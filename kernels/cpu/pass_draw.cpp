@@ -57,7 +57,7 @@ void Engine::draw_labels(const Parameters& parameters, const std::uint16_t* now,
     std::iota(components.members.begin(), components.members.end(), 0);
     std::iota(components.first.begin(), components.first.end(), std::size_t{0});
 
-    measure_clearances(*space, parameters, chain, now, pass.crew);
+    measure_clearances(*space, parameters, chain, now, (n_events_ + TASK - 1) / TASK, pass.crew);
 
     for (std::size_t first = 0; first < n_chunks(); first += batch) {
         const std::size_t end = std::min(first + batch, n_chunks());

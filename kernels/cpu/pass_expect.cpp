@@ -42,7 +42,7 @@ void Engine::expect_labels(const Parameters& parameters, const Totals& totals) {
     ThreadScratch::grow(pass.batch.log_likelihoods, parts.size());
     pass.batch.started.assign(components, 0);
     pass.work.resize(parts.size());
-    measure_clearances(*space, parameters, chain, as_before.data(), pass.crew);
+    measure_clearances(*space, parameters, chain, as_before.data(), parts.size(), pass.crew);
 
     for (std::size_t first = 0; first < parts.size(); first += batch) {
         const std::size_t end = std::min(first + batch, parts.size());
