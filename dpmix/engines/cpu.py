@@ -133,9 +133,10 @@ class CpuEngine(SummingEngine):
     Notes
     -----
     Memory in addition to the events: 2 bytes per event, 4 bytes per event and chain, 4 bytes per event if
-    events have weights, and scratch that does not grow with N. With a folder, everything that grows with N is
-    in files. Then 32 MB of them, or a chunk for each thread, are in memory at a time, and a separate thread
-    reads as much ahead.
+    events have weights, 4 bytes per event of the range whose memberships were asked for last, and scratch
+    that does not grow with N. With a folder, everything that grows with N is in files, except for that range.
+    Then 32 MB of them, or a chunk for each thread, are in memory at a time, and a separate thread reads as
+    much ahead.
 
     `draw_labels` is a function of events, mixture and key. The last bits of the results of `expect_labels`
     depend on the order in which events are added. That is the order of the labels of the previous pass of

@@ -61,17 +61,13 @@ const float* Engine::weights_of(std::size_t chunk) const {
     return weights_ ? weights_.data() + chunk * CHUNK : nullptr;
 }
 
-int Engine::events_in(std::size_t chunk) const {
-    return static_cast<int>(std::min<std::size_t>(CHUNK, n_events_ - chunk * CHUNK));
-}
-
-std::vector<Engine::Task> Engine::tasks(std::size_t first_chunk, std::size_t end_chunk, int size) const {
+std::vector<Engine::Task> Engine::tasks(const Span& span, std::size_t first_chunk, std::size_t end_chunk,
+                                        int size) {
     std::vector<Task> tasks;
     for (std::size_t chunk = first_chunk; chunk < end_chunk; chunk++) {
-        for (int from = 0; from < events_in(chunk); from += size) {
-            const int left = events_in(chunk) - from;
-            tasks.push_back({chunk, from, std::min(size, left), left <= size});
-        }
+        const int count = span.events_in(chunk);
+        for (int from = 0; from < count; from += size)
+            tasks.push_back({chunk, from, std::min(size, count - from), count - from <= size});
     }
     return tasks;
 }

@@ -82,7 +82,7 @@ class Engine {
     void expect_labels(const Parameters& parameters, const Totals& totals);
 
     // Memberships [stop - start][P] and log densities [stop - start] of the events start, ..., stop - 1: a
-    // function of each event, the mixture and the populations. Labels and their order do not change.
+    // function of each event, the mixture and the populations. The chains' labels and order do not change.
     void memberships(const Parameters& parameters, const Populations& populations, std::size_t start,
                      std::size_t stop, float* memberships, double* log_densities);
 
@@ -110,6 +110,20 @@ class Engine {
         std::size_t passes = 0;
         bool pruning_pays = false;  // measured in passes that prune
     };
+    struct Span {  // the events start, ..., stop - 1
+        std::size_t start = 0, stop = 0;
+
+        std::size_t first_in(std::size_t chunk) const { return std::max(chunk * CHUNK, start); }
+        int events_in(std::size_t chunk) const {
+            return static_cast<int>(std::min((chunk + 1) * CHUNK, stop) - first_in(chunk));
+        }
+    };
+    // The events whose memberships were asked for last. Labels are the most probable components.
+    struct Range {
+        Span span;
+        Chain chain;               // of these events
+        std::vector<float> means;  // [K][D] of the mixture behind the labels
+    };
     struct Task {  // part of a chunk's order
         std::size_t chunk;
         int from, count;
@@ -122,8 +136,9 @@ class Engine {
     struct Pass;  // pass.hpp
 
     std::size_t n_chunks() const { return (n_events_ + CHUNK - 1) / CHUNK; }
-    int events_in(std::size_t chunk) const;
-    std::vector<Task> tasks(std::size_t first_chunk, std::size_t end_chunk, int size) const;
+    int events_in(std::size_t chunk) const { return Span{0, n_events_}.events_in(chunk); }
+    static std::vector<Task> tasks(const Span& span, std::size_t first_chunk, std::size_t end_chunk,
+                                   int size);
     Chain& chain(std::uint32_t number);
     void spread(const SampleWeights& weights);
     const float* weights_of(std::size_t chunk) const;
@@ -152,6 +167,11 @@ class Engine {
                    const Totals& totals);
     static void add_log_likelihoods(const Pass& pass, const std::vector<Task>& parts, const Totals& totals);
 
+    // Steps of memberships (pass_memberships.cpp).
+    bool returns_to(const Span& span);
+    std::vector<std::uint16_t> numbers_now(const Mixture& mixture, Scratch& scratch) const;
+    void sort_range(Pass& pass, const std::uint16_t* unsorted, std::size_t first, std::size_t end);
+
     // Steps of divide (pass_divide.cpp).
     void divide_runs(Pass& pass, const Split& split, const Key& key, const Runs& runs);
     void add_sides(Pass& pass, const Runs& runs, const Totals& totals);
@@ -164,6 +184,7 @@ class Engine {
     Buffer<std::uint16_t> curve_;  // [N]: the places in a chunk along a curve on which neighbours are similar
     Buffer<float> weights_;        // [N], or empty if every event has weight 1
     std::map<std::uint32_t, Chain> chains_;
+    Range range_;
     std::shared_ptr<Workspaces> workspaces_;
     double kept_ = 1.0;
     mutable std::mutex busy_;  // one pass at a time

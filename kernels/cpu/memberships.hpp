@@ -2,7 +2,8 @@
 // density. A population is a set of components; its probability is the sum of their responsibilities.
 //
 // Weights are added in the order of the components, separately in each lane. So the result of an event
-// depends on the event, the mixture and the populations alone.
+// depends on the event, the mixture and the populations alone. Labels, if the piece has them, become the most
+// probable components.
 #pragma once
 
 #include "expect.hpp"
@@ -10,7 +11,7 @@
 namespace dpmix {
 namespace {
 
-// A far event, computed again in float64.
+// A far event, computed again in float64. Its label becomes 0: the label only guides the next pass.
 double memberships_far(const Mixture& mixture, const Populations& populations, const float* event,
                        double* weights, float* row) {
     const FarEvent far = far_weights(mixture, event, weights);
@@ -20,15 +21,17 @@ double memberships_far(const Mixture& mixture, const Populations& populations, c
     return far.log_likelihood;
 }
 
-void memberships_piece(const Mixture& mixture, const Piece& piece, const Populations& populations,
-                       float* memberships, double* log_densities, Scratch& scratch) {
+double memberships_piece(const Mixture& mixture, const Piece& piece, const Populations& populations,
+                         float* memberships, double* log_densities, Scratch& scratch) {
     const Evaluate evaluate = evaluate_for(mixture.n_channels);
     const int P = populations.count;
     Candidates c{(Floats*)scratch.logs, scratch.candidates, false, 0, -1, {}, 0.0};
     Floats* sums = (Floats*)scratch.sums;
     for_each_tile(piece, mixture.n_channels, [&](const Tile& tile) {
         evaluate(mixture, piece, tile, c);
+        Ints labels[U];
         Floats totals[U];
+        most_probable(c, labels);
         weigh(mixture, c, totals);
         for (int i = 0; i < P * U; i++) sums[i] = Floats{};
         for (int q = 0; q < c.count; q++) {
@@ -40,12 +43,18 @@ void memberships_piece(const Mixture& mixture, const Piece& piece, const Populat
         }
 
         alignas(64) float best[TILE], log_totals[TILE];
+        alignas(64) std::int32_t label[TILE];
         for (int u = 0; u < U; u++) {
+            *(Ints*)(label + u * W) = labels[u];
             *(Floats*)(best + u * W) = c.best[u];
             *(Floats*)(log_totals + u * W) = log_positive(totals[u]);
         }
         for (int l = 0; l < tile.count; l++) {
             const int place = tile.places[l];
+            if (piece.labels != nullptr) {
+                const bool far = best[l] < FAR;
+                piece.labels[place] = static_cast<std::uint16_t>(far ? 0 : c.list[label[l]]);
+            }
             float* row = memberships + static_cast<std::size_t>(place) * P;
             if (best[l] < FAR) {
                 log_densities[place] = memberships_far(
@@ -56,6 +65,7 @@ void memberships_piece(const Mixture& mixture, const Piece& piece, const Populat
             log_densities[place] = static_cast<double>(best[l]) + log_totals[l];
         }
     });
+    return c.work;
 }
 
 }  // namespace

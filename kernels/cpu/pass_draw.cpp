@@ -75,7 +75,7 @@ void Engine::draw_chunks(Pass& pass, const Key& key, std::size_t first, std::siz
                          const Totals& totals) {
     const Mixture& mixture = pass.packed.view();
     const int K = mixture.n_components;
-    const std::vector<Task> parts = tasks(first, end, TASK);
+    const std::vector<Task> parts = tasks({0, n_events_}, first, end, TASK);
     const std::size_t done = pass.work.size();
     pass.work.resize(done + parts.size());
     std::vector<double> chunk_log_likelihoods(end - first);

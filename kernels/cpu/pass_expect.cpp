@@ -29,7 +29,7 @@ void Engine::expect_labels(const Parameters& parameters, const Totals& totals) {
         Crew(threads),
         {}};
 
-    const std::vector<Task> parts = tasks(0, n_chunks(), TASK);
+    const std::vector<Task> parts = tasks({0, n_events_}, 0, n_chunks(), TASK);
     const std::size_t task_bytes = components * size * sizeof(double);
     std::size_t batch = options_.chunks_in_flight > 0
                             ? static_cast<std::size_t>(options_.chunks_in_flight) * (CHUNK / TASK)

@@ -144,7 +144,7 @@ struct Piece {
     int count;
     bool pruned;
     std::uint64_t first_event;  // number of the chunk's first event
-    std::uint16_t* labels;      // [chunk], by place: the last labels, overwritten by the new ones
+    std::uint16_t* labels;      // [chunk], by place: the last labels, overwritten by the new ones; or null
     const std::uint16_t* now;   // the present number of the component of each last label
     const float* weights;       // [chunk], by place; null if every event has weight 1
 };
@@ -159,8 +159,8 @@ struct Lanes;
 struct ClearanceInput;  // clearance.hpp
 struct LaneSums;
 
-// The code of one instruction set. draw and expect return the multiplications of whitening, per event of a
-// tile.
+// The code of one instruction set. draw, expect and memberships return the multiplications of whitening, per
+// event of a tile.
 struct Sweep {
     const char* name;
 
@@ -172,9 +172,10 @@ struct Sweep {
     double (*expect)(const Mixture&, const Piece&, double* moments, std::uint8_t* touched,
                      double* log_likelihood, Scratch&);
 
-    // Computes memberships [piece][P] and log densities [piece] of a piece, by place, without pruning.
-    void (*memberships)(const Mixture&, const Piece&, const Populations&, float* memberships,
-                        double* log_densities, Scratch&);
+    // Computes memberships [chunk][P] and log densities [chunk] of a piece, by place. Labels become the most
+    // probable components, if there are labels.
+    double (*memberships)(const Mixture&, const Piece&, const Populations&, float* memberships,
+                          double* log_densities, Scratch&);
 
     // Computes the sides [piece] of a piece, in its order, between the two components of a mixture, without
     // pruning: `given`, or drawn if that is -1. Returns the log probability of these sides.

@@ -302,6 +302,39 @@ def test_pruning_follows_components_that_are_renumbered() -> None:
             informed.draw_labels(replace(mixture, order=order), Key(1, 0, 9))
 
 
+@pytest.mark.parametrize("isa", instruction_sets())
+@pytest.mark.parametrize("spread", [0.5, 2.0, 6.0])
+def test_memberships_of_draw_after_draw_are_those_of_one_draw_alone(isa: str, spread: float) -> None:
+    """Passes over the same range prune by labels; draws number their components in any order."""
+    events, mixture = problem(90_000, 8, 64, spread=spread)
+    rng = np.random.default_rng(7)
+    engine, dense = CpuEngine(events, isa=isa), CpuEngine(events, isa=isa, pruning=False)
+    for start, stop in ((CHUNK - 9_000, CHUNK + 11_000), (5, 90_000)):
+        for _ in range(4):
+            moved = replace(mixture, means=mixture.means + 0.05 * rng.standard_normal(mixture.means.shape))
+            draw, numbers = renumbered(moved, rng.permutation(64)), rng.integers(0, 9, 64)
+            found, want = (one.memberships(draw, numbers, start, stop) for one in (engine, dense))
+            for mine, theirs in zip(found, want, strict=True):
+                np.testing.assert_array_equal(mine, theirs)
+
+
+def test_memberships_of_draw_after_draw_save_work_where_it_pays() -> None:
+    events, apart = problem(40_000, 14, 64, spread=6.0)
+    alike, overlapping = problem(40_000, 14, 64, spread=0.0)
+    rng = np.random.default_rng(8)
+    kept = {}
+    for name, held, mixture in (("apart", events, apart), ("overlapping", alike, overlapping)):
+        engine = CpuEngine(held)
+        for _ in range(5):
+            mixture = renumbered(mixture, rng.permutation(64))
+            engine.memberships(mixture, np.zeros(64, int), 0, 40_000)
+            kept.setdefault(name, []).append(engine._native.kept)
+    assert kept["apart"][:2] == [1.0, 1.0]  # no labels of this range
+    assert max(kept["apart"][2:]) < 0.1
+    assert kept["overlapping"][2] > 0.9
+    assert kept["overlapping"][3:] == [1.0, 1.0]
+
+
 def renumbered(mixture: Mixture, order: Ints) -> Mixture:
     """Return a mixture with component order[j] as component j."""
     return Mixture(
