@@ -146,14 +146,18 @@ def grow(run: Run, make_engine: MakeEngine, draws: Ints, rule: CutRule) -> Fores
     groups = pooled_draws(run, draws)
     subset = subset_of(run, draws[groups[0]])
     build = partial(mean_tree, run, draws, mixtures, subset, make_engine)
-    with ThreadPoolExecutor(_workers(make_engine, subset[0])) as pool:
+    workers = _workers(make_engine, subset[0])
+    with ThreadPoolExecutor(workers) as pool:
         chosen = typical(groups, partial(pool.map, build), rule)
-        trees = [one.tree for one in pool.map(build, np.arange(len(draws))[:, None])]
-    points = draw_points(*chosen.density, seed=int(run.attributes["seed"]))
-    with closing(make_engine(points)) as engine:
-        shares = _mean_memberships(engine, [mixtures[t]() for t in chosen.pooled], chosen.tree)
-        labels = np.array([_classified(engine, one()) for one in mixtures])
-        log_density = log_predictive(engine, (one() for one in mixtures), len(draws))
+        growing: Iterable[MeanTree] = pool.map(build, np.arange(len(draws))[:, None])
+        if workers == 1:
+            growing = list(growing)  # a device serves one engine at a time
+        points = draw_points(*chosen.density, seed=int(run.attributes["seed"]))
+        with closing(make_engine(points)) as engine:
+            shares = _mean_memberships(engine, [mixtures[t]() for t in chosen.pooled], chosen.tree)
+            labels = np.array([_classified(engine, one()) for one in mixtures])
+            log_density = log_predictive(engine, (one() for one in mixtures), len(draws))
+        trees = [one.tree for one in growing]
     return Forest(
         run=run,
         draws=draws,
@@ -172,7 +176,7 @@ def grow(run: Run, make_engine: MakeEngine, draws: Ints, rule: CutRule) -> Fores
 def _workers(make_engine: MakeEngine, events: Floats) -> int:
     """Return the number of trees to build at a time."""
     with closing(make_engine(events)) as engine:
-        return WORKERS if engine.info["backend"] == "cpu" else 1  # a device serves one engine at a time
+        return WORKERS if engine.info["backend"] == "cpu" else 1
 
 
 def subset_of(run: Run, draws: Ints) -> Subset:
