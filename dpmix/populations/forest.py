@@ -147,7 +147,8 @@ def grow(run: Run, make_engine: MakeEngine, draws: Ints, rule: CutRule) -> Fores
     subset = subset_of(run, draws[groups[0]])
     build = partial(mean_tree, run, draws, mixtures, subset, make_engine)
     workers = _workers(make_engine, subset[0])
-    with ThreadPoolExecutor(workers) as pool:
+    pool = ThreadPoolExecutor(workers)
+    try:
         chosen = typical(groups, partial(pool.map, build), rule)
         growing: Iterable[MeanTree] = pool.map(build, np.arange(len(draws))[:, None])
         if workers == 1:
@@ -158,6 +159,8 @@ def grow(run: Run, make_engine: MakeEngine, draws: Ints, rule: CutRule) -> Fores
             labels = np.array([_classified(engine, one()) for one in mixtures])
             log_density = log_predictive(engine, (one() for one in mixtures), len(draws))
         trees = [one.tree for one in growing]
+    finally:
+        pool.shutdown(cancel_futures=True)  # an interrupted command does not wait for the others
     return Forest(
         run=run,
         draws=draws,
