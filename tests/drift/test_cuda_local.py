@@ -91,6 +91,8 @@ def check_examples(device: Device) -> None:
     for points, fit in (example(300, "matern52"), in_pairs(40), regular(60), smooth(600)):
         check_equal(points, fit, AT, 15, device)
     check_equal(*regular(60), AT, 6, device)  # the nearest points alone
+    # Which ties are rounded apart differs between processors; of these, some are on each.
+    check_equal(*regular(90), np.arange(10.0, 80.0, 0.5), 20, device)
 
 
 @pytest.mark.parametrize("kind", KINDS)
