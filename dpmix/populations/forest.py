@@ -160,7 +160,7 @@ def grow(run: Run, make_engine: MakeEngine, draws: Ints, rule: CutRule) -> Fores
             log_density = log_predictive(engine, (one() for one in mixtures), len(draws))
         trees = [one.tree for one in growing]
     finally:
-        pool.shutdown(cancel_futures=True)  # an interrupted command does not wait for the others
+        pool.shutdown(cancel_futures=True)  # an interrupted command does not wait for trees not begun
     return Forest(
         run=run,
         draws=draws,

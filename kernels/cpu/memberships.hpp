@@ -11,7 +11,7 @@
 namespace dpmix {
 namespace {
 
-// A far event, computed again in float64. Its label becomes 0: the label only guides the next pass.
+// A far event, computed again in float64.
 double memberships_far(const Mixture& mixture, const Populations& populations, const float* event,
                        double* weights, float* row) {
     const FarEvent far = far_weights(mixture, event, weights);
@@ -29,9 +29,9 @@ double memberships_piece(const Mixture& mixture, const Piece& piece, const Popul
     Floats* sums = (Floats*)scratch.sums;
     for_each_tile(piece, mixture.n_channels, [&](const Tile& tile) {
         evaluate(mixture, piece, tile, c);
-        Ints labels[U];
+        Ints labels[U] = {};
         Floats totals[U];
-        most_probable(c, labels);
+        if (piece.labels != nullptr) most_probable(c, labels);
         weigh(mixture, c, totals);
         for (int i = 0; i < P * U; i++) sums[i] = Floats{};
         for (int q = 0; q < c.count; q++) {
@@ -51,12 +51,11 @@ double memberships_piece(const Mixture& mixture, const Piece& piece, const Popul
         }
         for (int l = 0; l < tile.count; l++) {
             const int place = tile.places[l];
-            if (piece.labels != nullptr) {
-                const bool far = best[l] < FAR;
+            const bool far = best[l] < FAR;
+            if (piece.labels != nullptr)  // any label will do for a far event: it only guides the next pass
                 piece.labels[place] = static_cast<std::uint16_t>(far ? 0 : c.list[label[l]]);
-            }
             float* row = memberships + static_cast<std::size_t>(place) * P;
-            if (best[l] < FAR) {
+            if (far) {
                 log_densities[place] = memberships_far(
                     mixture, populations, event_of(piece, mixture.n_channels, tile, l), scratch.weights, row);
                 continue;
