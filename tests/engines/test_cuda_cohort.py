@@ -226,7 +226,8 @@ def assert_drawn_as_on_the_cpu() -> None:
 def test_a_wrong_version_is_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert_drawn_as_on_the_cpu()
     monkeypatch.setattr(*MISTAKES[mistake])
-    with pytest.raises((AssertionError, ValueError)):
+    # A wrong version may read memory that nobody wrote; the comparison must find it, not a warning about NaN.
+    with np.errstate(all="ignore"), pytest.raises((AssertionError, ValueError)):
         assert_drawn_as_on_the_cpu()
 
 
