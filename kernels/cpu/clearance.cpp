@@ -5,14 +5,13 @@ namespace dpmix {
 Clearances ClearanceTable::measure(const Sweep& sweep, const Parameters& parameters,
                                    const std::vector<std::size_t>& sizes, Crew& crew, int threads) {
     const int K = parameters.n_components(), D = parameters.whiteners.n_channels();
-    const std::size_t stride = static_cast<std::size_t>((K + TILE - 1) / TILE) * TILE;
+    const std::size_t stride = static_cast<std::size_t>((K + MAX_TILE - 1) / MAX_TILE) * MAX_TILE;
     const std::size_t n_groups = static_cast<std::size_t>((K + GROUP - 1) / GROUP);
     const std::size_t scratch = static_cast<std::size_t>(clearance_scratch_size(D));
     near_.clear();
     rows_.assign(static_cast<std::size_t>(K), -1);
     for (int j = 0; j < K; j++) {
-        if (sizes[static_cast<std::size_t>(j)] < static_cast<std::size_t>(D) * static_cast<std::size_t>(D))
-            continue;
+        if (!has_row(sizes[static_cast<std::size_t>(j)], D)) continue;
         rows_[static_cast<std::size_t>(j)] = static_cast<int>(near_.size());
         near_.push_back(j);
     }

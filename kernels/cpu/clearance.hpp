@@ -43,8 +43,14 @@ class ClearanceTable {
     AlignedVector<float> distances_, widenings_;
 
    public:
-    // Measures the distances from the components that have at least D^2 of the events: from fewer, the table
-    // takes longer than it saves. `sizes` [K] are their numbers of events in the last pass.
+    // True if distances from a component with so many events are measured: at least D^2, because from fewer they
+    // take longer than they save.
+    static bool has_row(std::size_t n_events, int n_channels) {
+        return n_events >= static_cast<std::size_t>(n_channels) * static_cast<std::size_t>(n_channels);
+    }
+
+    // Measures the distances from the components that have a row. `sizes` [K] are their numbers of events in the
+    // last pass.
     Clearances measure(const Sweep& sweep, const Parameters& parameters,
                        const std::vector<std::size_t>& sizes, Crew& crew, int threads);
 };

@@ -1,6 +1,7 @@
 #include "engine.hpp"
 
 #include <algorithm>
+#include <numeric>
 
 #include "order.hpp"
 #include "parallel.hpp"
@@ -14,6 +15,12 @@ constexpr double PAYING_SHARE = 0.4;
 // While it does not pay, one task in PROBE is pruned as a test, or one in PROBE_PASSES passes of an engine with
 // few tasks, such as a sample's.
 constexpr std::size_t PROBE = 64, PROBE_PASSES = 8, PROBE_EVENTS = 4096;
+
+// Of so many pruned passes, the first has clearances, the second has none, and the others have them if they pay.
+constexpr std::size_t CLEARANCE_PASSES = 32;
+// Clearances from one component take as long as dense evaluations of so many events: measured, 120 to 200 with 6
+// to 32 channels.
+constexpr double CLEARANCE_EVENTS = 150.0;
 
 constexpr double THREAD_WORK = 4e6;  // multiplications that justify starting a thread
 
@@ -129,10 +136,22 @@ int Engine::threads_for(int n_components, std::size_t n_events) const {
 
 // The multiplications of a task without pruning.
 double Engine::whole_work(const Task& task, int n_components) const {
-    return (task.count + TILE - 1) / TILE * static_cast<double>(n_components) * triangle(0, n_channels_);
+    return (task.count + sweep_.tile - 1) / sweep_.tile * static_cast<double>(n_components) *
+           triangle(0, n_channels_);
 }
 
-void Engine::note(Chain& chain, int n_components, const std::vector<Work>& work) {
+// True if clearances save more time than they take, by the latest passes with and without them.
+bool Engine::clearances_pay(const Chain& chain) const {
+    const auto near = std::count_if(chain.sizes.begin(), chain.sizes.end(), [&](std::size_t size) {
+        return ClearanceTable::has_row(size, n_channels_);
+    });
+    const std::size_t events = std::accumulate(chain.sizes.begin(), chain.sizes.end(), std::size_t{0});
+    const double saved = (chain.kept_without - chain.kept_with) * static_cast<double>(events);
+    return saved > CLEARANCE_EVENTS * static_cast<double>(near);
+}
+
+// Notes the work of a pass, with or without clearances.
+void Engine::note(Chain& chain, int n_components, const std::vector<Work>& work, bool clearances) {
     Work all{0.0, 0.0, false}, pruned{0.0, 0.0, true};
     for (const Work& task : work) {
         for (Work* sum : {&all, &pruned}) {
@@ -144,7 +163,12 @@ void Engine::note(Chain& chain, int n_components, const std::vector<Work>& work)
     kept_ = all.made / all.whole;
     chain.n_components = n_components;
     chain.passes++;
-    if (pruned.whole > 0.0) chain.pruning_pays = pruned.made < (1.0 - PAYING_SHARE) * pruned.whole;
+    if (pruned.whole > 0.0) {
+        (clearances ? chain.kept_with : chain.kept_without) = pruned.made / pruned.whole;
+        const double kept = clearances_pay(chain) ? chain.kept_with : chain.kept_without;
+        chain.pruning_pays = kept < 1.0 - PAYING_SHARE;
+        chain.pruned_passes++;
+    }
 }
 
 // Sorts a chunk by label; writes starts [K + 1].
@@ -162,19 +186,24 @@ void Engine::count(Chain& chain, int n_components, const std::uint32_t* starts, 
     }
 }
 
-// Before a pass: measures the clearances of the mixture that the workspace holds, if one of the tasks of
-// the pass prunes, and empties the sizes of the last pass.
-void Engine::measure_clearances(Workspace& space, const Parameters& parameters, Chain& chain,
+// Before a pass: measures the clearances of the mixture that the workspace holds, if one of the tasks of the
+// pass prunes and they pay or are to be tried, and empties the sizes of the last pass. Returns true if the pass
+// has clearances.
+bool Engine::measure_clearances(Workspace& space, const Parameters& parameters, Chain& chain,
                                 const std::uint16_t* now, std::size_t n_tasks, Crew& crew) const {
     const int K = parameters.n_components();
     std::vector<std::size_t> sizes(static_cast<std::size_t>(K), 0);
     bool some = false;
     for (std::size_t task = 0; task < n_tasks && !some; task++) some = prunes(chain, task, K);
-    if (some && chain.sizes.size() <= sizes.size()) {
+    const std::size_t turn = chain.pruned_passes % CLEARANCE_PASSES;
+    const bool wanted = turn == 0 || (turn > 1 && chain.pruning_pays && clearances_pay(chain));
+    const bool measured = some && wanted && chain.sizes.size() <= sizes.size();
+    if (measured) {
         for (std::size_t j = 0; j < chain.sizes.size(); j++) sizes[now[j]] += chain.sizes[j];
         space.packed.add(space.clearances.measure(sweep_, parameters, sizes, crew, options_.threads));
     }
     chain.sizes.assign(static_cast<std::size_t>(K), 0);
+    return measured;
 }
 
 std::vector<Scratch> Engine::scratches(Workspace& space, int n_components, bool soft,

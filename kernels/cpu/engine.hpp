@@ -108,7 +108,10 @@ class Engine {
         int n_components = 0;            // of the mixture behind the labels
         std::vector<std::size_t> sizes;  // [K]: events by label
         std::size_t passes = 0;
-        bool pruning_pays = false;  // measured in passes that prune
+        std::size_t pruned_passes = 0;
+        // The share of multiplications that the latest pruned passes made, with and without clearances.
+        double kept_with = 1.0, kept_without = 1.0;
+        bool pruning_pays = false;
     };
     struct Span {  // the events start, ..., stop - 1
         std::size_t start = 0, stop = 0;
@@ -148,11 +151,12 @@ class Engine {
     int threads_for(int n_components, std::size_t n_events) const;
     bool prunes(const Chain& chain, std::size_t task, int n_components) const;
     double whole_work(const Task& task, int n_components) const;
-    void note(Chain& chain, int n_components, const std::vector<Work>& work);
+    bool clearances_pay(const Chain& chain) const;
+    void note(Chain& chain, int n_components, const std::vector<Work>& work, bool clearances);
     void sort(Chain& chain, std::size_t chunk, int n_components, std::uint32_t* starts) const;
     static void count(Chain& chain, int n_components, const std::uint32_t* starts, std::size_t n_chunks);
 
-    void measure_clearances(Workspace& space, const Parameters& parameters, Chain& chain,
+    bool measure_clearances(Workspace& space, const Parameters& parameters, Chain& chain,
                             const std::uint16_t* now, std::size_t n_tasks, Crew& crew) const;
     std::vector<Scratch> scratches(Workspace& space, int n_components, bool soft,
                                    int n_populations = 0) const;

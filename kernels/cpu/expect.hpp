@@ -2,10 +2,11 @@
 // probable component of each event as its label. (Bayesian EM; Suchard et al. 2010.)
 //
 // The responsibilities of a block of tiles, times the weights of the events, are stored as entries (event, r).
-// The entries of one component in
-// one tile are a segment, and the segments of a component are linked. When the block is full, each
-// component's entries are taken together, in the order of the tiles, and summed as drawn events are
-// (moments.hpp).
+// The entries of one component in one tile are a segment, and the segments of a component are linked. When the
+// block is full, each component's entries are taken together, in the order of the events with far events last,
+// and summed as drawn events are (moments.hpp).
+//
+// Blocks end after the same events for any width of a tile, so that all instruction sets add in the same order.
 #pragma once
 
 #include "draw.hpp"
@@ -14,13 +15,14 @@
 namespace dpmix {
 namespace {
 
-constexpr int BLOCK = 64 * TILE;  // largest number of events in a block
+constexpr int BLOCK = 1024;  // largest number of events in a block
 
 class Block {
     const Mixture& mixture_;
     const Piece& piece_;
     Scratch& scratch_;
-    int n_entries_ = 0, n_segments_ = 0, n_events_ = 0;
+    int n_entries_ = 0, n_segments_ = 0, n_events_ = 0, n_far_ = 0;
+    std::uint16_t far_[BLOCK];  // places of the far events
 
    public:
     DPMIX_INLINE Block(const Mixture& mixture, const Piece& piece, Scratch& scratch)
@@ -28,11 +30,16 @@ class Block {
         for (int j = 0; j < mixture.n_components; j++) scratch.heads[j] = -1;
     }
 
-    // True if one more tile may not fit.
+    // True if MAX_TILE more events may not fit. Asked after every MAX_TILE events.
     bool full() const {
-        return n_events_ + TILE > BLOCK || n_entries_ + TILE * mixture_.n_components > scratch_.capacity;
+        if (n_events_ % MAX_TILE != 0) return false;
+        return n_events_ == BLOCK ||
+               n_entries_ + (n_far_ + MAX_TILE) * mixture_.n_components > scratch_.capacity;
     }
     void count_events(int count) { n_events_ += count; }
+
+    // Keeps a far event for the end of the block.
+    void add_far(int place) { far_[n_far_++] = static_cast<std::uint16_t>(place); }
 
     DPMIX_INLINE void add_entry(int place, float share) {
         scratch_.entries[n_entries_] = static_cast<std::uint16_t>(place);
@@ -53,8 +60,10 @@ class Block {
         scratch_.tails[component] = segment;
     }
 
-    // Adds the entries to the moments and empties the block.
-    void flush(double* moments, std::uint8_t* touched) {
+    // Adds the entries to the moments and empties the block. Returns the log likelihood of the far events.
+    double flush(double* moments, std::uint8_t* touched) {
+        double log_likelihood = 0.0;
+        for (int i = 0; i < n_far_; i++) log_likelihood += expect_far(far_[i]);
         const int size = moment_size(mixture_.n_channels);
         for (int j = 0; j < mixture_.n_components; j++) {
             if (scratch_.heads[j] < 0) continue;
@@ -66,10 +75,27 @@ class Block {
             add_component(j, own);
             scratch_.heads[j] = -1;
         }
-        n_entries_ = n_segments_ = n_events_ = 0;
+        n_entries_ = n_segments_ = n_events_ = n_far_ = 0;
+        return log_likelihood;
     }
 
    private:
+    // A far event, computed again in float64.
+    double expect_far(int place) {
+        const float* event = piece_.events + static_cast<std::size_t>(place) * mixture_.n_channels;
+        const FarEvent far = far_weights(mixture_, event, scratch_.weights);
+        int best = 0;
+        for (int j = 0; j < mixture_.n_components; j++) {
+            if (scratch_.weights[j] > scratch_.weights[best]) best = j;
+            const float share =
+                static_cast<float>(scratch_.weights[j] / far.total) * weight_at(piece_, place);
+            if (share > 0.0f) add_entry(place, share);
+            end_segment(j);
+        }
+        piece_.labels[place] = static_cast<std::uint16_t>(best);
+        return far.log_likelihood * weight_at(piece_, place);
+    }
+
     void add_component(int component, double* moments) {
         const int D = mixture_.n_channels, width = padded_width(D);
         const float* centre = mixture_.centres + static_cast<std::size_t>(component) * width;
@@ -113,21 +139,6 @@ DPMIX_INLINE void most_probable(const Candidates& c, Ints (&places)[U]) {
     }
 }
 
-// A far event, computed again in float64.
-double expect_far(const Mixture& mixture, const Piece& piece, int place, double* weights, Block& block) {
-    const float* event = piece.events + static_cast<std::size_t>(place) * mixture.n_channels;
-    const FarEvent far = far_weights(mixture, event, weights);
-    int best = 0;
-    for (int j = 0; j < mixture.n_components; j++) {
-        if (weights[j] > weights[best]) best = j;
-        const float share = static_cast<float>(weights[j] / far.total) * weight_at(piece, place);
-        if (share > 0.0f) block.add_entry(place, share);
-        block.end_segment(j);
-    }
-    piece.labels[place] = static_cast<std::uint16_t>(best);
-    return far.log_likelihood * weight_at(piece, place);
-}
-
 double expect_piece(const Mixture& mixture, const Piece& piece, double* moments, std::uint8_t* touched,
                     double* log_likelihood, Scratch& scratch) {
     const Evaluate evaluate = evaluate_for(mixture.n_channels);
@@ -136,7 +147,7 @@ double expect_piece(const Mixture& mixture, const Piece& piece, double* moments,
     *log_likelihood = 0.0;
     for_each_tile(piece, mixture.n_channels, [&](const Tile& tile) {
         evaluate(mixture, piece, tile, c);
-        if (block.full()) block.flush(moments, touched);
+        if (block.full()) *log_likelihood += block.flush(moments, touched);
         block.count_events(tile.count);
 
         Ints labels[U];
@@ -154,6 +165,7 @@ double expect_piece(const Mixture& mixture, const Piece& piece, double* moments,
         for (int l = 0; l < TILE; l++) {
             if (l >= tile.count || best[l] < FAR) {
                 inverse[l] = 0.0f;
+                if (l < tile.count) block.add_far(tile.places[l]);
                 continue;
             }
             const float weight = weight_at(piece, tile.places[l]);
@@ -172,13 +184,8 @@ double expect_piece(const Mixture& mixture, const Piece& piece, double* moments,
             }
             block.end_segment(c.list[q]);
         }
-        for (int l = 0; l < tile.count; l++) {
-            if (best[l] < FAR) {
-                *log_likelihood += expect_far(mixture, piece, tile.places[l], scratch.weights, block);
-            }
-        }
     });
-    block.flush(moments, touched);
+    *log_likelihood += block.flush(moments, touched);
     return c.work;
 }
 

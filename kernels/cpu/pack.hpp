@@ -116,7 +116,7 @@ class PackedMixture {
    private:
     void pack_centres(const Parameters& from) {
         const int D = from.whiteners.n_channels(), K = from.n_components(), width = padded_width(D);
-        constants_.assign(static_cast<std::size_t>(K + TILE), -std::numeric_limits<float>::infinity());
+        constants_.assign(static_cast<std::size_t>(K + MAX_TILE), -std::numeric_limits<float>::infinity());
         centres_.assign(static_cast<std::size_t>(K) * width, 0.0f);
         for (int j = 0; j < K; j++) {
             constants_[j] = static_cast<float>(from.log_constants[j]);

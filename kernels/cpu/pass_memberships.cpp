@@ -37,10 +37,12 @@ void Engine::memberships(const Parameters& parameters, const Populations& popula
               {}};
     std::vector<std::uint16_t> now, unsorted(std::min<std::size_t>(CHUNK, stop - start));
     std::iota(unsorted.begin(), unsorted.end(), std::uint16_t{0});
+    bool clearances = false;
     if (labelled) {
         now = numbers_now(pass.packed.view(), pass.scratch[0]);
         pass.now = now.data();
-        measure_clearances(*space, parameters, chain, pass.now, 1, pass.crew);  // task 0 is pruned if any is
+        // Task 0 is pruned if any is.
+        clearances = measure_clearances(*space, parameters, chain, pass.now, 1, pass.crew);
     }
     pass.passage.for_each_window(first_chunk, end_chunk, [&](std::size_t first, std::size_t end) {
         const std::vector<Task> parts = tasks(range_.span, first, end, TASK);
@@ -66,7 +68,7 @@ void Engine::memberships(const Parameters& parameters, const Populations& popula
     });
     if (labelled) {
         range_.means.assign(parameters.means, parameters.means + K * n_channels_);
-        note(chain, K, pass.work);
+        note(chain, K, pass.work, clearances);
     } else {
         kept_ = 1.0;
     }

@@ -20,14 +20,14 @@ class ThreadScratch {
     // `soft`: also for the E step. `n_populations`: also for memberships.
     Scratch prepare(int n_channels, int n_components, bool soft, int n_populations = 0) {
         const std::size_t K = static_cast<std::size_t>(n_components);
-        grow(logs_, K * TILE);
+        grow(logs_, K * MAX_TILE);
         grow(rows_, std::size_t{2} * 64 * padded_width(n_channels));
-        grow(sums_, static_cast<std::size_t>(n_populations) * TILE);
+        grow(sums_, static_cast<std::size_t>(n_populations) * MAX_TILE);
         grow(weights_, K);
         grow(candidates_, K);
         Scratch scratch{};
         if (soft) {
-            scratch.capacity = TILE * n_components + ENTRIES;
+            scratch.capacity = MAX_TILE * n_components + ENTRIES;
             const std::size_t capacity = static_cast<std::size_t>(scratch.capacity);
             grow(entries_, capacity);
             grow(shares_, capacity);

@@ -40,7 +40,11 @@ constexpr int W = 8;
 constexpr int W = 4;
 #endif
 
+// Events evaluated together: at least two vectors, so that each number of a component is loaded once for two. Of
+// twice as many, narrow vectors would drop fewer components and be slower.
+constexpr int TILE = W < 16 ? 16 : 32;
 constexpr int U = TILE / W;  // vectors of a tile
+static_assert(TILE <= MAX_TILE && U % 2 == 0);
 
 typedef float Floats __attribute__((vector_size(W * 4)));
 typedef float FloatsAnywhere __attribute__((vector_size(W * 4), aligned(4)));

@@ -13,7 +13,7 @@ namespace dpmix {
 
 using ::CHUNK, ::FAR, ::MAX_CHANNELS, ::MAX_COMPONENTS;
 
-constexpr int TILE = 16;  // events evaluated together, for every instruction set
+constexpr int MAX_TILE = 32;  // events that an instruction set evaluates together, at most (simd.hpp)
 
 // ---- Stages of pruning ---------------------------------------------------------------------------------
 
@@ -73,7 +73,7 @@ struct Key {
 // Lower bounds of the distances between events near a component a and the other components (clearance.hpp): an
 // event with |y_a| <= r has |y_j| >= distances[j] - widenings[j] r.
 struct Clearances {
-    int stride;       // floats of a row: K in whole tiles
+    int stride;       // floats of a row: K in whole vectors
     const int* rows;  // [K] row of a, -1 for none; null without rows
     const float *distances, *widenings;
 };
@@ -123,11 +123,11 @@ struct Split {
 
 // Scratch of one thread.
 struct Scratch {
-    float* logs;      // [K][TILE] partial sums by component; log densities or weights of the candidates
+    float* logs;      // [K][tile] partial sums by component; log densities or weights of the candidates
     int* candidates;  // [K]
     double* weights;  // [K] of a far event
     float* rows;      // [2][64][padded_width] centred events and weighted centred events
-    float* sums;      // [P][TILE] weights of the populations (memberships only)
+    float* sums;      // [P][tile] weights of the populations (memberships only)
 
     // Responsibilities of a block of events: entries (event, r), in segments of one component (expect only).
     int capacity;            // of entries, and of segments
@@ -163,6 +163,7 @@ struct LaneSums;
 // event of a tile.
 struct Sweep {
     const char* name;
+    int tile;  // events evaluated together
 
     // Draws the labels of a piece; log_likelihoods [chunk] by place.
     double (*draw)(const Mixture&, const Piece&, const Key&, double* log_likelihoods, Scratch&);

@@ -1,4 +1,4 @@
-// A tile: 16 events of a piece, transposed so that the 16 values of a channel are consecutive.
+// A tile: TILE events of a piece, transposed so that their values of a channel are consecutive.
 #pragma once
 
 #include "simd.hpp"

@@ -1,4 +1,4 @@
-// Sums of squares of whitened events: |whitener (x - mu)|^2 of one component, for a tile of 16 events.
+// Sums of squares of whitened events: |whitener (x - mu)|^2 of one component, for a tile of events.
 //
 // x[D][TILE] is held as U vectors of W events per channel. There are two forms, `Fixed<D>`, unrolled for one
 // D, and `General`, for any D. Both do the same operations on every event in the same order, so they give the
@@ -17,9 +17,9 @@ class Fixed {
     Floats x_[D][U];
 
     // Rows computed together: a channel that is not in a register is then loaded once for all of them.
-    // Measured: with 32 registers of 16 floats, 8 rows are 10% faster than 2 at D = 30; in other cases 2 are
-    // the fastest.
-    static constexpr int B = W == 16 && D > 14 ? 8 : 2;
+    // Measured: with 32 registers of 16 floats, 4 rows are up to 6% faster than 2 from D = 20 on; elsewhere it
+    // makes no difference. With 16 registers, 2 are the fastest.
+    static constexpr int B = W == 16 ? 4 : 2;
 
     // Rows [First, Last): params holds the means up to Last, then the rows.
     template <int First, int Last>
@@ -119,10 +119,10 @@ class General {
             }
         }
 
-        // Rows r .. r + 3 for two vectors of events (one if a tile is one vector).
+        // Rows r .. r + 3 for two vectors of events.
         DPMIX_INLINE static void four_rows(const float* const (&rows)[4], const Floats* d, int r,
                                            Floats* sums) {
-            constexpr int V = U < 2 ? U : 2;
+            constexpr int V = 2;
             Floats y[4][V];
             DPMIX_UNROLL
             for (int a = 0; a < 4; a++) {

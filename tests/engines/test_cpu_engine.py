@@ -206,6 +206,18 @@ def test_instruction_sets_with_a_fused_multiply_add_give_the_same_bits(dim: int)
         np.testing.assert_array_equal(mine, theirs)
 
 
+@needs("v3")
+@needs("v4")
+@pytest.mark.parametrize(("n_components", "spread"), [(48, 3.0), (300, 0.0)])  # blocks full of events, of entries
+def test_instruction_sets_with_other_tiles_add_the_same_blocks(n_components: int, spread: float) -> None:
+    events, mixture = problem(5000, 6, n_components, spread=spread)
+    events[::61] *= 1000.0  # far
+    v3, v4 = CpuEngine(events, isa="v3"), CpuEngine(events, isa="v4")
+    for _ in range(3):
+        assert_same_stats(v3.expect_labels(mixture), v4.expect_labels(mixture))
+
+
+
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("dim", [1, 5, 14, 30, 50])
 def test_log_densities_are_within_rounding_of_float64(isa: str, dim: int) -> None:
@@ -269,13 +281,14 @@ def test_clearances_drop_only_components_without_weight(isa: str, spread: float,
         np.testing.assert_array_equal(pruned.labels(), dense.labels())
 
 
-def test_clearances_save_most_of_the_work_between_separate_components() -> None:
-    """Stages alone begin with every component that is not too light."""
-    events, mixture = problem(40_000, 14, 64, spread=6.0)
+@pytest.mark.parametrize(("n_events", "least", "most"), [(200_000, 0.0, 0.08), (40_000, 0.1, 0.2)])
+def test_clearances_save_most_of_the_work_where_they_pay(n_events: int, least: float, most: float) -> None:
+    """The table takes the time of some 150 events for each of 64 components; stages alone keep 0.13."""
+    events, mixture = problem(n_events, 14, 64, spread=6.0)
     engine = CpuEngine(events)
-    for iteration in range(4):
+    for iteration in range(5):
         engine.draw_labels(mixture, Key(1, 0, iteration))
-    assert engine._native.kept < 0.08  # 0.13 by stages alone
+    assert least < engine._native.kept < most
 
 
 def test_pruning_follows_components_that_are_renumbered() -> None:
@@ -330,7 +343,7 @@ def test_memberships_of_draw_after_draw_save_work_where_it_pays() -> None:
             engine.memberships(mixture, np.zeros(64, int), 0, 40_000)
             kept.setdefault(name, []).append(engine._native.kept)
     assert kept["apart"][:2] == [1.0, 1.0]  # no labels of this range
-    assert max(kept["apart"][2:]) < 0.1
+    assert max(kept["apart"][2:]) < 0.15
     assert kept["overlapping"][2] > 0.9
     assert kept["overlapping"][3:] == [1.0, 1.0]
 
