@@ -11,7 +11,7 @@ namespace {
 
 // Pruning needs at least this many components, and pays if it saves this share of the multiplications.
 constexpr int PRUNED_COMPONENTS = 16;
-constexpr double PAYING_SHARE = 0.4;
+constexpr double PAYING_SHARE = 0.3;
 // While it does not pay, one task in PROBE is pruned as a test, or one in PROBE_PASSES passes of an engine with
 // few tasks, such as a sample's.
 constexpr std::size_t PROBE = 64, PROBE_PASSES = 8, PROBE_EVENTS = 4096;
