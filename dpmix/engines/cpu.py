@@ -264,6 +264,19 @@ class CpuEngine(SummingEngine):
             self._native.memberships(*parameters, numbers, start, memberships, log_densities)
         return memberships, log_densities
 
+    def classify(self, mixture: Mixture) -> tuple[npt.NDArray[np.int32], Array]:
+        """Return the most probable component of each event, int32 [N], and its log density, float64 [N].
+
+        The labels of chains do not change.
+        """
+        parameters = native_mixture(mixture, self._n_channels)
+        one_population = np.zeros(len(mixture.means), np.int32)
+        memberships = np.empty((self._n_events, 1), np.float32)
+        log_densities, components = np.empty(self._n_events), np.empty(self._n_events, np.int32)
+        with self._timed():
+            self._native.memberships(*parameters, one_population, 0, memberships, log_densities, components)
+        return components, log_densities
+
     def labels(self, chain: int = 0) -> npt.NDArray[np.int32]:
         """Return the labels of one chain, int32 [N].
 

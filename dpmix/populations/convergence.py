@@ -19,6 +19,7 @@ from dpmix.populations.find import Populations
 from dpmix.populations.modes import MakeEngine
 from dpmix.populations.partitions import by_votes
 from dpmix.populations.pooling import mixture_of_draw, spread
+from dpmix.populations.predictive import classify
 from dpmix.runs.effective_size import MIN_DRAWS, r_hat_and_ess
 
 # With 25 draws of each of 4 chains, R-hat of 8% of independent quantities is above 1.05; with 100, of none.
@@ -45,8 +46,8 @@ def chain_weights(found: Populations, make_engine: MakeEngine) -> Array:
     # One BLAS thread: the same bits for any number of cores.
     with threadpool_limits(1, "blas"), closing(make_engine(found.points)) as engine:
         for t, (chain, draw) in enumerate(draws):
-            engine.expect_labels(mixture_of_draw(run, chain, draw))
-            own = _populations_of(found, engine.labels().astype(np.int64), run.means[chain, draw])
+            labels, _ = classify(engine, mixture_of_draw(run, chain, draw))
+            own = _populations_of(found, labels.astype(np.int64), run.means[chain, draw])
             weights[t] = np.bincount(own, run.weights[chain, draw], found.n_populations)
     return _by_chain(weights, draws)
 

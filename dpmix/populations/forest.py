@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 
 import numpy as np
-import numpy.typing as npt
 
 from dpmix.engines.base import Engine
 from dpmix.model.mixture import Array, Floats, Ints, Mixture
@@ -22,7 +21,7 @@ from dpmix.populations import partitions
 from dpmix.populations.cut import CutRule
 from dpmix.populations.modes import MakeEngine
 from dpmix.populations.pooling import FIRST_GROUPS, draw_points, mean_density, mixture_of_draw, pooled_draws
-from dpmix.populations.predictive import log_predictive
+from dpmix.populations.predictive import classify_draws
 from dpmix.populations.support import merge_unsupported, populations_of_modes
 from dpmix.populations.tree import Peaks, Tree, find_peaks
 from dpmix.populations.valleys import Separation
@@ -156,8 +155,7 @@ def grow(run: Run, make_engine: MakeEngine, draws: Ints, rule: CutRule) -> Fores
         points = draw_points(*chosen.density, seed=int(run.attributes["seed"]))
         with closing(make_engine(points)) as engine:
             shares = _mean_memberships(engine, [mixtures[t]() for t in chosen.pooled], chosen.tree)
-            labels = np.array([_classified(engine, one()) for one in mixtures])
-            log_density = log_predictive(engine, (one() for one in mixtures), len(draws))
+            labels, log_density = classify_draws(engine, mixtures)
         trees = [one.tree for one in growing]
     finally:
         pool.shutdown(cancel_futures=True)  # an interrupted command does not wait for trees not begun
@@ -286,9 +284,3 @@ def _mean_memberships(engine: Engine, mixtures: Sequence[Mixture], density: Peak
         highest = higher
     total /= total.sum(axis=1, keepdims=True)
     return total
-
-
-def _classified(engine: Engine, mixture: Mixture) -> npt.NDArray[np.int32]:
-    """Return the most probable component of each point, int32 [M]."""
-    engine.expect_labels(mixture)
-    return engine.labels()

@@ -1,15 +1,17 @@
-"""The predictive density of events: the mean of their densities over the draws.
+"""The predictive density of events, the mean of their densities over the draws, and their components.
 
 M events.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from dpmix.engines.base import Engine
+from dpmix.engines.cpu import CpuEngine
 from dpmix.model.mixture import Array, Mixture
 
 PART = 8_192  # events whose numbers fit into the cache of a core
@@ -37,10 +39,31 @@ class MeanDensity:
         return mean
 
 
-def log_predictive(engine: Engine, mixtures: Iterable[Mixture], n_draws: int) -> Array:
-    """Return the log of the mean density over the draws of all events of an engine, float64 [M]."""
-    mean = MeanDensity(engine.n_events)
-    for mixture in mixtures:
-        one_population = np.zeros(len(mixture.means), np.int64)
-        mean.add(engine.memberships(mixture, one_population, 0, engine.n_events)[1])
-    return mean.log(n_draws)
+def classify(engine: Engine, mixture: Mixture) -> tuple[npt.NDArray[np.int32], Array]:
+    """Return the most probable component of each event, int32 [M], and the log density, float64 [M].
+
+    The labels of chain 0 may change.
+    """
+    if isinstance(engine, CpuEngine):  # one pass, without the moments of an E step
+        return engine.classify(mixture)
+    engine.expect_labels(mixture)
+    one_population = np.zeros(len(mixture.means), np.int64)
+    return engine.labels(), engine.memberships(mixture, one_population, 0, engine.n_events)[1]
+
+
+def classify_draws(
+    engine: Engine, mixtures: Sequence[Callable[[], Mixture]]
+) -> tuple[npt.NDArray[np.int32], Array]:
+    """Return the most probable component of all events in each of T draws, and their predictive density.
+
+    Returns
+    -------
+    labels : int32 [T, M]
+    log_density : float64 [M]
+        Log of the mean density over the draws.
+    """
+    labels, mean = np.empty((len(mixtures), engine.n_events), np.int32), MeanDensity(engine.n_events)
+    for own, mixture in zip(labels, mixtures, strict=True):
+        own[:], log_density = classify(engine, mixture())
+        mean.add(log_density)
+    return labels, mean.log(len(mixtures))

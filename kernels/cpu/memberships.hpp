@@ -11,13 +11,16 @@
 namespace dpmix {
 namespace {
 
-// A far event, computed again in float64.
+// A far event, computed again in float64. Writes its memberships and its most probable component.
 double memberships_far(const Mixture& mixture, const Populations& populations, const float* event,
-                       double* weights, float* row) {
+                       double* weights, float* row, int& best) {
     const FarEvent far = far_weights(mixture, event, weights);
+    best = 0;
     for (int p = 0; p < populations.count; p++) row[p] = 0.0f;
-    for (int j = 0; j < mixture.n_components; j++)
+    for (int j = 0; j < mixture.n_components; j++) {
         row[populations.of[j]] += static_cast<float>(weights[j] / far.total);
+        if (weights[j] > weights[best]) best = j;
+    }
     return far.log_likelihood;
 }
 
@@ -51,17 +54,17 @@ double memberships_piece(const Mixture& mixture, const Piece& piece, const Popul
         }
         for (int l = 0; l < tile.count; l++) {
             const int place = tile.places[l];
-            const bool far = best[l] < FAR;
-            if (piece.labels != nullptr)  // any label will do for a far event: it only guides the next pass
-                piece.labels[place] = static_cast<std::uint16_t>(far ? 0 : c.list[label[l]]);
             float* row = memberships + static_cast<std::size_t>(place) * P;
-            if (far) {
-                log_densities[place] = memberships_far(
-                    mixture, populations, event_of(piece, mixture.n_channels, tile, l), scratch.weights, row);
-                continue;
+            int component = c.list[label[l]];
+            if (best[l] < FAR) {
+                const float* event = event_of(piece, mixture.n_channels, tile, l);
+                log_densities[place] =
+                    memberships_far(mixture, populations, event, scratch.weights, row, component);
+            } else {
+                for (int p = 0; p < P; p++) row[p] = scratch.sums[p * TILE + l];
+                log_densities[place] = static_cast<double>(best[l]) + log_totals[l];
             }
-            for (int p = 0; p < P; p++) row[p] = scratch.sums[p * TILE + l];
-            log_densities[place] = static_cast<double>(best[l]) + log_totals[l];
+            if (piece.labels != nullptr) piece.labels[place] = static_cast<std::uint16_t>(component);
         }
     });
     return c.work;

@@ -79,6 +79,7 @@ using Weights = std::optional<ArrayOf<const float, 1>>;
 using DoublesOut1 = ArrayOf<double, 1>;
 using DoublesOut2 = ArrayOf<double, 2>;
 using RowsOut = std::optional<DoublesOut2>;
+using LabelsOut = std::optional<ArrayOf<std::int32_t, 1>>;
 
 // The state of n sums [4][n] (exact.hpp) in a caller's array.
 Sums sums_in(DoublesOut2& state) { return {state.data(), state.shape(1)}; }
@@ -168,11 +169,12 @@ class CpuEngine {
 
     void memberships(Doubles1 log_constants, Doubles2 means, const HeldWhiteners& whiteners,
                      ArrayOf<const std::int32_t, 1> populations, std::size_t start,
-                     ArrayOf<float, 2> memberships, DoublesOut1 log_densities) {
+                     ArrayOf<float, 2> memberships, DoublesOut1 log_densities, LabelsOut most_probable) {
         const nb::gil_scoped_release released;
         const Parameters from = parameters(log_constants, means, whiteners);
         engine_.memberships(from, {static_cast<int>(memberships.shape(1)), populations.data()}, start,
-                            start + memberships.shape(0), memberships.data(), log_densities.data());
+                            start + memberships.shape(0), memberships.data(), log_densities.data(),
+                            most_probable ? most_probable->data() : nullptr);
     }
 
     // False if the chain has no labels of that many components; nothing is added then.
@@ -241,7 +243,8 @@ NB_MODULE(_cpu, module) {
         .def("expect_labels", &CpuEngine::expect_labels, "log_constants"_a, "means"_a, "whiteners"_a,
              "state"_a.noconvert(), "rows"_a.noconvert() = nb::none())
         .def("memberships", &CpuEngine::memberships, "log_constants"_a, "means"_a, "whiteners"_a,
-             "populations"_a, "start"_a, "memberships"_a, "log_densities"_a)
+             "populations"_a, "start"_a, "memberships"_a, "log_densities"_a,
+             "most_probable"_a.noconvert() = nb::none())
         .def("divide", &CpuEngine::divide, "pairs"_a, "sides"_a, "log_constants"_a, "means"_a, "whiteners"_a,
              "seed"_a, "chain"_a, "iteration"_a, "word"_a, "state"_a.noconvert(),
              "rows"_a.noconvert() = nb::none())

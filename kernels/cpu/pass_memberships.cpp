@@ -18,16 +18,18 @@ constexpr std::size_t RANGE_EVENTS = 8192;  // labels of fewer take longer than 
 }  // namespace
 
 void Engine::memberships(const Parameters& parameters, const Populations& populations, std::size_t start,
-                         std::size_t stop, float* memberships, double* log_densities) {
+                         std::size_t stop, float* memberships, double* log_densities,
+                         std::int32_t* most_probable) {
     const std::lock_guard<std::mutex> lock(busy_);
     const int K = parameters.n_components();
     Chain& chain = range_.chain;
-    const bool labelled = returns_to({start, stop}) && stop - start >= RANGE_EVENTS && can_prune(K) &&
-                          (chain.passes < 2 || chain.pruning_pays);
-    const bool pruned = labelled && chain.passes > 0;
+    const bool may_prune = returns_to({start, stop}) && stop - start >= RANGE_EVENTS && can_prune(K) &&
+                           (chain.passes < 2 || chain.pruning_pays);
+    const bool labelled = may_prune || most_probable != nullptr;
+    const bool pruned = may_prune && chain.passes > 0;
     const std::size_t first_chunk = start / CHUNK, end_chunk = (stop + CHUNK - 1) / CHUNK;
     Workspaces::Loan space(*workspaces_);
-    Pass pass{space->packed.pack(parameters, options_.weight_floor, labelled),
+    Pass pass{space->packed.pack(parameters, options_.weight_floor, may_prune),
               chain,
               nullptr,
               passage(true, {}, first_chunk),
@@ -39,6 +41,10 @@ void Engine::memberships(const Parameters& parameters, const Populations& popula
     std::iota(unsorted.begin(), unsorted.end(), std::uint16_t{0});
     bool clearances = false;
     if (labelled) {
+        if (!chain.labels) {
+            chain.labels = Buffer<std::uint16_t>(stop - start, {});
+            chain.order = Buffer<std::uint16_t>(stop - start, {});
+        }
         now = numbers_now(pass.packed.view(), pass.scratch[0]);
         pass.now = now.data();
         // Task 0 is pruned if any is.
@@ -69,6 +75,8 @@ void Engine::memberships(const Parameters& parameters, const Populations& popula
     if (labelled) {
         range_.means.assign(parameters.means, parameters.means + K * n_channels_);
         note(chain, K, pass.work, clearances);
+        if (most_probable != nullptr)
+            std::copy(chain.labels.data(), chain.labels.data() + (stop - start), most_probable);
     } else {
         kept_ = 1.0;
     }
@@ -76,15 +84,9 @@ void Engine::memberships(const Parameters& parameters, const Populations& popula
 
 // Whether the last memberships asked for were those of this range. A new range begins without labels.
 bool Engine::returns_to(const Span& span) {
-    if (range_.span.start != span.start || range_.span.stop != span.stop) {
-        range_ = Range{span, {}, {}};
-        return false;
-    }
-    if (!range_.chain.labels) {
-        range_.chain.labels = Buffer<std::uint16_t>(span.stop - span.start, {});
-        range_.chain.order = Buffer<std::uint16_t>(span.stop - span.start, {});
-    }
-    return true;
+    if (range_.span.start == span.start && range_.span.stop == span.stop) return true;
+    range_ = Range{span, {}, {}};
+    return false;
 }
 
 // The component of this mixture that is most probable at the mean of each component behind the labels.

@@ -208,8 +208,9 @@ def test_instruction_sets_with_a_fused_multiply_add_give_the_same_bits(dim: int)
 
 @needs("v3")
 @needs("v4")
-@pytest.mark.parametrize(("n_components", "spread"), [(48, 3.0), (300, 0.0)])  # blocks full of events, of entries
+@pytest.mark.parametrize(("n_components", "spread"), [(48, 3.0), (300, 0.0)])
 def test_instruction_sets_with_other_tiles_add_the_same_blocks(n_components: int, spread: float) -> None:
+    """Blocks that are full of events, and of entries."""
     events, mixture = problem(5000, 6, n_components, spread=spread)
     events[::61] *= 1000.0  # far
     v3, v4 = CpuEngine(events, isa="v3"), CpuEngine(events, isa="v4")
@@ -346,6 +347,29 @@ def test_memberships_of_draw_after_draw_save_work_where_it_pays() -> None:
     assert max(kept["apart"][2:]) < 0.15
     assert kept["overlapping"][2] > 0.9
     assert kept["overlapping"][3:] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("isa", instruction_sets())
+@pytest.mark.parametrize(("n_events", "n_components"), [(90_000, 64), (3_000, 64), (20_000, 8)])
+def test_components_and_log_densities_of_draw_after_draw_are_those_of_separate_passes(
+    isa: str, n_events: int, n_components: int
+) -> None:
+    """Passes prune by the labels of the draw before; some events are far from all components."""
+    events, mixture = problem(n_events, 8, n_components, spread=3.0)
+    events[::997] *= 1000.0
+    rng = np.random.default_rng(9)
+    engine, dense = CpuEngine(events, isa=isa), CpuEngine(events, isa=isa, pruning=False)
+    engine.draw_labels(mixture, Key(1, 0, 0))
+    drawn = engine.labels()
+    for _ in range(4):
+        moved = replace(mixture, means=mixture.means + 0.05 * rng.standard_normal(mixture.means.shape))
+        draw = renumbered(moved, rng.permutation(n_components))
+        components, log_densities = engine.classify(draw)
+        dense.expect_labels(draw)
+        np.testing.assert_array_equal(components, dense.labels())
+        one_population = np.zeros(n_components, int)
+        np.testing.assert_array_equal(log_densities, dense.memberships(draw, one_population, 0, n_events)[1])
+    np.testing.assert_array_equal(engine.labels(), drawn)
 
 
 def renumbered(mixture: Mixture, order: Ints) -> Mixture:
