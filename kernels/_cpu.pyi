@@ -287,8 +287,9 @@ class Engine:
         start: int,
         memberships: npt.NDArray[np.float32],  # [M, P], written
         log_densities: npt.NDArray[np.float64],  # [M], written
+        most_probable: npt.NDArray[np.int32] | None = None,  # [M], written
     ) -> None:
-        """Write the membership probabilities and log densities of the events start, ..., start + M - 1."""
+        """Write results of the events start, ..., start + M - 1."""
 
     def divide(
         self,

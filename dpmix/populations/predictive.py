@@ -6,6 +6,7 @@ M events.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -53,7 +54,7 @@ def classify(engine: Engine, mixture: Mixture) -> tuple[npt.NDArray[np.int32], A
 
 def classify_draws(
     engine: Engine, mixtures: Sequence[Callable[[], Mixture]]
-) -> tuple[npt.NDArray[np.int32], Array]:
+) -> tuple[npt.NDArray[Any], Array]:
     """Return the most probable component of all events in each of T draws, and their predictive density.
 
     Returns
@@ -62,7 +63,8 @@ def classify_draws(
     log_density : float64 [M]
         Log of the mean density over the draws.
     """
-    labels, mean = np.empty((len(mixtures), engine.n_events), np.int32), MeanDensity(engine.n_events)
+    labels: npt.NDArray[Any] = np.empty((len(mixtures), engine.n_events), np.int32)
+    mean = MeanDensity(engine.n_events)
     for own, mixture in zip(labels, mixtures, strict=True):
         own[:], log_density = classify(engine, mixture())
         mean.add(log_density)

@@ -85,7 +85,8 @@ class Engine {
     // function of each event, the mixture and the populations. The chains' labels and order do not change. Unless
     // `most_probable` is null, writes the most probable components [stop - start] to it.
     void memberships(const Parameters& parameters, const Populations& populations, std::size_t start,
-                     std::size_t stop, float* memberships, double* log_densities, std::int32_t* most_probable);
+                     std::size_t stop, float* memberships, double* log_densities,
+                     std::int32_t* most_probable);
 
     // Assigns the events of some components to pairs of new components, 2 p and 2 p + 1 for pair p. Adds
     // their moments and the log probability [P] of each pair's sides, the last numbers. A function of events,

@@ -218,7 +218,6 @@ def test_instruction_sets_with_other_tiles_add_the_same_blocks(n_components: int
         assert_same_stats(v3.expect_labels(mixture), v4.expect_labels(mixture))
 
 
-
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("dim", [1, 5, 14, 30, 50])
 def test_log_densities_are_within_rounding_of_float64(isa: str, dim: int) -> None:
