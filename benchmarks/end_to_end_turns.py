@@ -105,8 +105,9 @@ def table() -> str:
     for kind, name in (("processor", "processor seconds"), ("seconds", "elapsed seconds")):
         cells = [_seconds(sum(stage[kind] for stage in run)) for run in runs]
         lines.append(f"| **all** | **{name}** | {' | '.join(cells)} |")
-    same = all(one["same"] for one in results.values())
-    return "\n".join([*lines, "", "The results are the same." if same else "The results differ."]) + "\n"
+    other = "; ".join(name for name, one in results.items() if not one["same"])
+    same = "The results are the same, byte for byte" + (f", except for those of: {other}." if other else ".")
+    return "\n".join([*lines, "", same]) + "\n"
 
 
 def _seconds(value: float) -> str:

@@ -151,7 +151,7 @@ def grow(run: Run, make_engine: MakeEngine, draws: Ints, rule: CutRule) -> Fores
         chosen = typical(groups, partial(pool.map, build), rule)
         growing: Iterable[MeanTree] = pool.map(build, np.arange(len(draws))[:, None])
         if workers == 1:
-            growing = list(growing)  # a device serves one engine at a time
+            growing = list(growing)  # a device serves one engine at a time, and a single thread one task
         points = draw_points(*chosen.density, seed=int(run.attributes["seed"]))
         with closing(make_engine(points)) as engine:
             shares = _mean_memberships(engine, [mixtures[t]() for t in chosen.pooled], chosen.tree)
@@ -177,7 +177,7 @@ def grow(run: Run, make_engine: MakeEngine, draws: Ints, rule: CutRule) -> Fores
 def _workers(make_engine: MakeEngine, events: Floats) -> int:
     """Return the number of trees to build at a time."""
     with closing(make_engine(events)) as engine:
-        return WORKERS if engine.info["backend"] == "cpu" else 1
+        return min(WORKERS, int(engine.info["threads"])) if engine.info["backend"] == "cpu" else 1
 
 
 def subset_of(run: Run, draws: Ints) -> Subset:

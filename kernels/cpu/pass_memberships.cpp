@@ -1,9 +1,10 @@
 // The memberships of events in populations.
 //
-// They are mostly asked for draw by draw, for the same range of events. From the second time on, a pass labels
-// each event by its most probable component and sorts the range by label, and from the third on it prunes, unless
-// the third shows that this does not pay. Two draws need not number their components alike, so labels are
-// translated: a component has become the one that is most probable at its mean.
+// They are mostly asked for draw by draw, for the same range of events. From the second time on (from the first,
+// where the labels are asked for), a pass labels each event by its most probable component and sorts the range by
+// label. The passes after a labelled one prune, unless the first of them shows that this does not pay. Two draws
+// need not number their components alike, so labels are translated: a component has become the one that is most
+// probable at its mean.
 #include <numeric>
 
 #include "order.hpp"
@@ -48,7 +49,7 @@ void Engine::memberships(const Parameters& parameters, const Populations& popula
         now = numbers_now(pass.packed.view(), pass.scratch[0]);
         pass.now = now.data();
         // Task 0 is pruned if any is.
-        clearances = measure_clearances(*space, parameters, chain, pass.now, 1, pass.crew);
+        clearances = measure_clearances(*space, parameters, chain, pass.now, may_prune ? 1 : 0, pass.crew);
     }
     pass.passage.for_each_window(first_chunk, end_chunk, [&](std::size_t first, std::size_t end) {
         const std::vector<Task> parts = tasks(range_.span, first, end, TASK);
