@@ -23,7 +23,7 @@ from dpmix.model.mixture import Array, Ints
 from dpmix.populations.partitions import contingency
 from dpmix.runs.layout import coordinate, write_coordinates
 from dpmix.runs.reader import Run
-from dpmix.runs.run_file import read_contents
+from dpmix.runs.run_file import Slot, read_contents
 from dpmix.system.files import HDF5_BYTES, replacing, writing
 
 PER_COMPONENT = ("weights", "means", "covariances")
@@ -122,12 +122,12 @@ def write_aligned(path: str | Path, run: Run, draws: npt.ArrayLike, order: npt.A
         raise ValueError(f"order of shape {orders.shape} for {len(pairs)} draws, each once")
     if len(pairs) != len(chains) * len(numbers):
         raise ValueError("the chains have different draws")
-    drawn = {**{name: getattr(run, name) for name in (*PER_COMPONENT, "alpha")}, **run.hyperparameters}
-    a_draw = sum(values.dtype.itemsize * math.prod(values.shape[2:]) for values in drawn.values())
-    n_bytes = a_draw * len(pairs) + orders.nbytes + HDF5_BYTES
+    written = read_contents(run.path).slots
+    slots = {name: written[f"posterior/{name}"] for name in (*PER_COMPONENT, "alpha", *run.hyperparameters)}
+    n_bytes = sum(map(_draw_bytes, slots.values())) * len(pairs) + orders.nbytes + HDF5_BYTES
     with writing(path), replacing(path, n_bytes) as temporary, h5netcdf.File(temporary, "w") as file:
         file.attrs.update(_attributes(run))
-        _write_posterior(file.create_group("posterior"), run, drawn, chains, numbers, pairs, orders)
+        _write_posterior(file.create_group("posterior"), run, slots, chains, numbers, pairs, orders)
 
 
 def _attributes(run: Run) -> dict[str, str]:
@@ -145,27 +145,30 @@ def _attributes(run: Run) -> dict[str, str]:
 def _write_posterior(
     group: h5netcdf.Group,
     run: Run,
-    drawn: Mapping[str, Array],
+    slots: Mapping[str, Slot],
     chains: Ints,
     numbers: Ints,
     pairs: Ints,
     orders: Ints,
 ) -> None:
-    slots = read_contents(run.path).slots
-    dims = {name: slots[f"posterior/{name}"].dims for name in drawn}
-    sizes = {dim: size for name in drawn for dim, size in zip(dims[name], drawn[name].shape, strict=True)}
+    sizes = {dim: size for slot in slots.values() for dim, size in zip(slot.dims, slot.shape, strict=True)}
     own = {dim: coordinate(dim, size, run.channels) for dim, size in sizes.items()}
     write_coordinates(group, {**own, "chain": chains, "draw": numbers})
-    for name in drawn:
-        group.create_variable(name, dims[name], np.float64)
-    group.create_variable("component_order", dims["weights"], np.int64)
+    for name, slot in slots.items():
+        group.create_variable(name, slot.dims, np.float64)
+    group.create_variable("component_order", slots["weights"].dims, np.int64)
     placed = np.lexsort(pairs.T[::-1]).reshape(len(chains), len(numbers))  # by chain, then by draw
     group["component_order"][:] = orders[placed]
-    for name, values in drawn.items():
-        step = max(HELD_BYTES // values[0, :1].nbytes, 1)  # draws written together
+    for name, slot in slots.items():
+        step = max(HELD_BYTES // _draw_bytes(slot), 1)  # draws written together
         for row, start in itertools.product(range(len(chains)), range(0, len(numbers), step)):
             some = placed[row, start : start + step]
-            held = np.array([values[*pairs[t]] for t in some])
+            held = run.in_draws(name, pairs[some])
             if name in PER_COMPONENT:
                 held = np.array([one[orders[t]] for one, t in zip(held, some, strict=True)])
             group[name][row, start : start + step] = held
+
+
+def _draw_bytes(slot: Slot) -> int:
+    """Return the bytes of a variable in one draw."""
+    return slot.dtype.itemsize * math.prod(slot.shape[2:])

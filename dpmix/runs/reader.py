@@ -16,7 +16,7 @@ import numpy.typing as npt
 from dpmix.config.load import parse_config
 from dpmix.config.schema import Config
 from dpmix.errors import DataError
-from dpmix.model.mixture import HYPERPARAMETERS, Array
+from dpmix.model.mixture import HYPERPARAMETERS, Array, Ints
 from dpmix.runs.layout import COHORT, AnyArray, coordinate
 from dpmix.runs.mapped import map_run
 from dpmix.runs.profile import SPANS
@@ -230,20 +230,12 @@ class Run:
     @cached_property
     def means(self) -> Array:
         """Component means, float64 [chain, draw, K, D]."""
-        means: Array = self._drawn("posterior/means")
-        if not self.transformed:
-            return means
-        sds: Array = self.constants["channel_sds"]
-        return means * sds + self.constants["channel_means"]
+        return self._on_scale("means", self._drawn("posterior/means"))
 
     @cached_property
     def covariances(self) -> Array:
         """Component covariances, float64 [chain, draw, K, D, D]."""
-        covariances: Array = self._drawn("posterior/covariances")
-        if not self.transformed:
-            return covariances
-        sds: Array = self.constants["channel_sds"]
-        return covariances * (sds[:, None] * sds)
+        return self._on_scale("covariances", self._drawn("posterior/covariances"))
 
     @property
     def alpha(self) -> Array:
@@ -254,18 +246,11 @@ class Run:
     def hyperparameters(self) -> dict[str, Array]:
         """Learned hyperparameters, float64: m [chain, draw, D], gamma and nu [chain, draw], phi [chain, draw,
         D, D]."""
-        drawn: dict[str, Array] = {
-            name: self._drawn(f"posterior/{name}")
+        return {
+            name: self._on_scale(name, self._drawn(f"posterior/{name}"))
             for name in HYPERPARAMETERS
             if f"posterior/{name}" in self._arrays
         }
-        if self.transformed:
-            sds: Array = self.constants["channel_sds"]
-            if "m" in drawn:
-                drawn["m"] = drawn["m"] * sds + self.constants["channel_means"]
-            if "phi" in drawn:
-                drawn["phi"] = drawn["phi"] * (sds[:, None] * sds)
-        return drawn
 
     @property
     def cohort(self) -> dict[str, Array]:
@@ -371,8 +356,32 @@ class Run:
         value = int(self._arrays[f"convergence/{name}"])
         return None if value < 0 else value
 
+    def in_draws(self, name: str, draws: Ints) -> Array:
+        """Return a variable of the posterior, such as ``means``, in some draws, float64 [T, ...].
+
+        Only these draws are read, where the property of the same name would hold all of them in memory on the
+        transformed scale.
+
+        Parameters
+        ----------
+        name : str
+        draws : int [T, 2]
+            Chain and draw, from 0.
+        """
+        values = self._drawn(f"posterior/{name}")
+        return self._on_scale(name, np.array([values[*draw] for draw in draws]))
+
     def _drawn(self, name: str) -> AnyArray:
         return self._arrays[name][:, : self.committed]
+
+    def _on_scale(self, name: str, values: Array) -> Array:
+        """Return values of a variable, which are on the standardised scale, on the scale of this run."""
+        sds: Array = self.constants["channel_sds"]
+        if self.transformed and name in ("means", "m"):
+            return values * sds + self.constants["channel_means"]
+        if self.transformed and name in ("covariances", "phi"):
+            return values * (sds[:, None] * sds)
+        return values
 
     def _mapping(self, name: str) -> dict[str, Any]:
         value = self._json(name)
