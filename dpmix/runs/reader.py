@@ -376,12 +376,12 @@ class Run:
 
     def _on_scale(self, name: str, values: Array) -> Array:
         """Return values of a variable, which are on the standardised scale, on the scale of this run."""
+        if not self.transformed:
+            return values
         sds: Array = self.constants["channel_sds"]
-        if self.transformed and name in ("means", "m"):
+        if name in ("means", "m"):
             return values * sds + self.constants["channel_means"]
-        if self.transformed and name in ("covariances", "phi"):
-            return values * (sds[:, None] * sds)
-        return values
+        return values * (sds[:, None] * sds) if name in ("covariances", "phi") else values
 
     def _mapping(self, name: str) -> dict[str, Any]:
         value = self._json(name)

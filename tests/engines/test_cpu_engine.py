@@ -275,15 +275,17 @@ def test_clearances_drop_only_components_without_weight(isa: str, spread: float,
     whiteners = mixture.whiteners / units
     mixture = Mixture(mixture.log_weights, mixture.means * units, whiteners, log_norms(whiteners))
     pruned, dense = CpuEngine(events, isa=isa), CpuEngine(events, isa=isa, pruning=False)
-    for iteration in range(3):
+    for iteration in range(34):
         key = Key(1, 0, iteration)
-        assert_same_stats(pruned.draw_labels(mixture, key), dense.draw_labels(mixture, key))
-        np.testing.assert_array_equal(pruned.labels(), dense.labels())
+        found = pruned.draw_labels(mixture, key)
+        if iteration % 32 == 1:  # every 32nd pass tries clearances, whether or not they pay
+            assert_same_stats(found, dense.draw_labels(mixture, key))
+            np.testing.assert_array_equal(pruned.labels(), dense.labels())
 
 
 @pytest.mark.parametrize(("n_events", "least", "most"), [(200_000, 0.0, 0.08), (40_000, 0.1, 0.2)])
 def test_clearances_save_most_of_the_work_where_they_pay(n_events: int, least: float, most: float) -> None:
-    """The table takes the time of some 150 events for each of 64 components; stages alone keep 0.13."""
+    """The table takes the time of some 200 events for each of 64 components; stages alone keep 0.13."""
     events, mixture = problem(n_events, 14, 64, spread=6.0)
     engine = CpuEngine(events)
     for iteration in range(5):
