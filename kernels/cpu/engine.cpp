@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "order.hpp"
-#include "parallel.hpp"
+#include "pass.hpp"
 
 namespace dpmix {
 namespace {
@@ -151,10 +151,12 @@ bool Engine::clearances_pay(const Chain& chain) const {
     return saved > CLEARANCE_EVENTS * static_cast<double>(near);
 }
 
-// Notes the work of a pass, with or without clearances.
-void Engine::note(Chain& chain, int n_components, const std::vector<Work>& work, bool clearances) {
+// Notes the work of a pass.
+void Engine::note(Pass& pass) {
+    const Mixture& mixture = pass.packed.view();
+    Chain& chain = pass.chain;
     Work all{0.0, 0.0, false}, pruned{0.0, 0.0, true};
-    for (const Work& task : work) {
+    for (const Work& task : pass.work) {
         for (Work* sum : {&all, &pruned}) {
             if (sum->pruned && !task.pruned) continue;
             sum->made += task.made;
@@ -162,10 +164,11 @@ void Engine::note(Chain& chain, int n_components, const std::vector<Work>& work,
         }
     }
     kept_ = all.made / all.whole;
-    chain.n_components = n_components;
+    chain.n_components = mixture.n_components;
     chain.passes++;
     if (pruned.whole > 0.0) {
-        (clearances ? chain.kept_with : chain.kept_without) = pruned.made / pruned.whole;
+        (mixture.clearances.rows != nullptr ? chain.kept_with : chain.kept_without) =
+            pruned.made / pruned.whole;
         const double kept = clearances_pay(chain) ? chain.kept_with : chain.kept_without;
         chain.pruning_pays = kept < 1.0 - PAYING_SHARE;
         chain.pruned_passes++;
@@ -188,9 +191,8 @@ void Engine::count(Chain& chain, int n_components, const std::uint32_t* starts, 
 }
 
 // Before a pass: measures the clearances of the mixture that the workspace holds, if one of the tasks of the
-// pass prunes and they pay or are to be tried, and empties the sizes of the last pass. Returns true if the pass
-// has clearances.
-bool Engine::measure_clearances(Workspace& space, const Parameters& parameters, Chain& chain,
+// pass prunes and they pay or are to be tried, and empties the sizes of the last pass.
+void Engine::measure_clearances(Workspace& space, const Parameters& parameters, Chain& chain,
                                 const std::uint16_t* now, std::size_t n_tasks, Crew& crew) const {
     const int K = parameters.n_components();
     std::vector<std::size_t> sizes(static_cast<std::size_t>(K), 0);
@@ -198,13 +200,11 @@ bool Engine::measure_clearances(Workspace& space, const Parameters& parameters, 
     for (std::size_t task = 0; task < n_tasks && !some; task++) some = prunes(chain, task, K);
     const std::size_t turn = chain.pruned_passes % CLEARANCE_PASSES;
     const bool wanted = turn == 0 || (turn > 1 && chain.pruning_pays && clearances_pay(chain));
-    const bool measured = some && wanted && chain.sizes.size() <= sizes.size();
-    if (measured) {
+    if (some && wanted && chain.sizes.size() <= sizes.size()) {
         for (std::size_t j = 0; j < chain.sizes.size(); j++) sizes[now[j]] += chain.sizes[j];
         space.packed.add(space.clearances.measure(sweep_, parameters, sizes, crew, options_.threads));
     }
     chain.sizes.assign(static_cast<std::size_t>(K), 0);
-    return measured;
 }
 
 std::vector<Scratch> Engine::scratches(Workspace& space, int n_components, bool soft,

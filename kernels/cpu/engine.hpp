@@ -154,11 +154,11 @@ class Engine {
     bool prunes(const Chain& chain, std::size_t task, int n_components) const;
     double whole_work(const Task& task, int n_components) const;
     bool clearances_pay(const Chain& chain) const;
-    void note(Chain& chain, int n_components, const std::vector<Work>& work, bool clearances);
+    void note(Pass& pass);
     void sort(Chain& chain, std::size_t chunk, int n_components, std::uint32_t* starts) const;
     static void count(Chain& chain, int n_components, const std::uint32_t* starts, std::size_t n_chunks);
 
-    bool measure_clearances(Workspace& space, const Parameters& parameters, Chain& chain,
+    void measure_clearances(Workspace& space, const Parameters& parameters, Chain& chain,
                             const std::uint16_t* now, std::size_t n_tasks, Crew& crew) const;
     std::vector<Scratch> scratches(Workspace& space, int n_components, bool soft,
                                    int n_populations = 0) const;

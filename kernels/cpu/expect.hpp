@@ -84,15 +84,13 @@ class Block {
     double expect_far(int place) {
         const float* event = piece_.events + static_cast<std::size_t>(place) * mixture_.n_channels;
         const FarEvent far = far_weights(mixture_, event, scratch_.weights);
-        int best = 0;
         for (int j = 0; j < mixture_.n_components; j++) {
-            if (scratch_.weights[j] > scratch_.weights[best]) best = j;
             const float share =
                 static_cast<float>(scratch_.weights[j] / far.total) * weight_at(piece_, place);
             if (share > 0.0f) add_entry(place, share);
             end_segment(j);
         }
-        piece_.labels[place] = static_cast<std::uint16_t>(best);
+        piece_.labels[place] = static_cast<std::uint16_t>(far.best);
         return far.log_likelihood * weight_at(piece_, place);
     }
 

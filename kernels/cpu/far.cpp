@@ -22,11 +22,12 @@ FarEvent far_weights(const Mixture& mixture, const float* event, double* weights
         weights[j] = mixture.log_constants[j] - 0.5 * squares;
         if (weights[j] > best) best = weights[j];
     }
-    FarEvent far{0.0, 0.0};
+    FarEvent far{0.0, 0.0, 0};
     for (int j = 0; j < K; j++) {
         const double gap = weights[j] - best;
         weights[j] = gap > -static_cast<double>(mixture.weight_floor) ? std::exp(gap) : 0.0;
         far.total += weights[j];
+        if (weights[j] > weights[far.best]) far.best = j;
     }
     far.log_likelihood = best + std::log(far.total);
     return far;

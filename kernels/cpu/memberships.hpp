@@ -15,12 +15,10 @@ namespace {
 double memberships_far(const Mixture& mixture, const Populations& populations, const float* event,
                        double* weights, float* row, int& best) {
     const FarEvent far = far_weights(mixture, event, weights);
-    best = 0;
+    best = far.best;
     for (int p = 0; p < populations.count; p++) row[p] = 0.0f;
-    for (int j = 0; j < mixture.n_components; j++) {
+    for (int j = 0; j < mixture.n_components; j++)
         row[populations.of[j]] += static_cast<float>(weights[j] / far.total);
-        if (weights[j] > weights[best]) best = j;
-    }
     return far.log_likelihood;
 }
 

@@ -57,8 +57,7 @@ void Engine::draw_labels(const Parameters& parameters, const std::uint16_t* now,
     std::iota(components.members.begin(), components.members.end(), 0);
     std::iota(components.first.begin(), components.first.end(), std::size_t{0});
 
-    const bool clearances =
-        measure_clearances(*space, parameters, chain, now, (n_events_ + TASK - 1) / TASK, pass.crew);
+    measure_clearances(*space, parameters, chain, now, (n_events_ + TASK - 1) / TASK, pass.crew);
 
     for (std::size_t first = 0; first < n_chunks(); first += batch) {
         const std::size_t end = std::min(first + batch, n_chunks());
@@ -67,7 +66,7 @@ void Engine::draw_labels(const Parameters& parameters, const std::uint16_t* now,
         count(chain, K, pass.batch.starts.data(), end - first);
         add_moments(pass, find_runs(components, pass.batch.starts.data(), K, first, end), totals);
     }
-    note(chain, K, pass.work, clearances);
+    note(pass);
 }
 
 // Draws the labels of the chunks first, ..., end - 1. The thread that draws the last labels of a chunk also

@@ -42,8 +42,7 @@ void Engine::expect_labels(const Parameters& parameters, const Totals& totals) {
     ThreadScratch::grow(pass.batch.log_likelihoods, parts.size());
     pass.batch.started.assign(components, 0);
     pass.work.resize(parts.size());
-    const bool clearances =
-        measure_clearances(*space, parameters, chain, as_before.data(), parts.size(), pass.crew);
+    measure_clearances(*space, parameters, chain, as_before.data(), parts.size(), pass.crew);
 
     for (std::size_t first = 0; first < parts.size(); first += batch) {
         const std::size_t end = std::min(first + batch, parts.size());
@@ -59,7 +58,7 @@ void Engine::expect_labels(const Parameters& parameters, const Totals& totals) {
         count(chain, K, pass.batch.starts.data(), done);
     }
     add_log_likelihoods(pass, parts, totals);
-    note(chain, K, pass.work, clearances);
+    note(pass);
 }
 
 // Computes the responsibilities of the tasks first, ..., end - 1, and the moments of each task.

@@ -40,7 +40,6 @@ void Engine::memberships(const Parameters& parameters, const Populations& popula
               {}};
     std::vector<std::uint16_t> now, unsorted(std::min<std::size_t>(CHUNK, stop - start));
     std::iota(unsorted.begin(), unsorted.end(), std::uint16_t{0});
-    bool clearances = false;
     if (labelled) {
         if (!chain.labels) {
             chain.labels = Buffer<std::uint16_t>(stop - start, {});
@@ -49,7 +48,7 @@ void Engine::memberships(const Parameters& parameters, const Populations& popula
         now = numbers_now(pass.packed.view(), pass.scratch[0]);
         pass.now = now.data();
         // Task 0 is pruned if any is.
-        clearances = measure_clearances(*space, parameters, chain, pass.now, may_prune ? 1 : 0, pass.crew);
+        measure_clearances(*space, parameters, chain, pass.now, may_prune ? 1 : 0, pass.crew);
     }
     pass.passage.for_each_window(first_chunk, end_chunk, [&](std::size_t first, std::size_t end) {
         const std::vector<Task> parts = tasks(range_.span, first, end, TASK);
@@ -75,7 +74,7 @@ void Engine::memberships(const Parameters& parameters, const Populations& popula
     });
     if (labelled) {
         range_.means.assign(parameters.means, parameters.means + K * n_channels_);
-        note(chain, K, pass.work, clearances);
+        note(pass);
         if (most_probable != nullptr)
             std::copy(chain.labels.data(), chain.labels.data() + (stop - start), most_probable);
     } else {

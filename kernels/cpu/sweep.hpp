@@ -217,6 +217,7 @@ struct Sweep {
 struct FarEvent {
     double total;  // of the weights
     double log_likelihood;
+    int best;  // the first component with the largest weight
 };
 FarEvent far_weights(const Mixture& mixture, const float* event, double* weights);
 
