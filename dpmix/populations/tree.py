@@ -17,8 +17,8 @@ A cut at height 2.5 separates populations that lie at least 2.5 standard deviati
 the events falls by 29% between them, and nearer ones with a deeper valley. Two equal normals have a valley
 from 2 on, one of an eighth of their height at 2.5, of 29% at 2.85. Skewed and heavy-tailed populations show
 ripples, but not that far apart; their tails reach that far, but without a valley.
-docs/explanation/populations.md explains the choice of this rule and this height, and compares them with other
-rules on labelled and on simulated data.
+docs/explanation/populations.md explains the choice of this rule and this height, and docs/benchmarks/rules.md
+compares an earlier version with other rules on labelled and on simulated data.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ The events of two populations are projected on the line along which the populati
 the valley in their density, on the log scale, corresponds to a distance: that of two equal normals with a
 valley as deep. The populations are as far apart as their means, but no farther than the valley allows. The
 fitted mixture proposes populations and direction, and the events must agree. A shallow valley therefore does
-not depend on which components the mixture uses, and so not on the seed. docs/explanation/populations.md
-compares this with the distance of the means alone.
+not depend on which components the mixture uses, and so not on the seed (docs/explanation/populations.md).
 
 L modes, E events, D channels.
 """
