@@ -11,7 +11,7 @@ import logging
 from collections.abc import Sequence
 from concurrent.futures import wait
 from itertools import cycle
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pycuda.driver as driver
@@ -28,7 +28,6 @@ from dpmix.kernels import build
 from dpmix.kernels.layout import CHUNK, ROWS, THREADS, Layout
 from dpmix.model.mixture import Floats
 
-T = TypeVar("T")
 Posterior = tuple[Floats, Floats]
 """Mean and variance at all events, float32 [N] each."""
 

@@ -29,15 +29,7 @@ from threadpoolctl import threadpool_limits
 from dpmix.inputs.events import Events
 from dpmix.model.mixture import Array, Ints
 from dpmix.populations.ellipses import EllipseGate, best_ellipse
-from dpmix.populations.polygons import (
-    BETAS,
-    Binned,
-    Flags,
-    PolygonGate,
-    best_regions,
-    f_measure,
-    polygon,
-)
+from dpmix.populations.polygons import Binned, Flags, PolygonGate, best_regions, f_measure, polygon
 
 MOST_GATES = 5
 ENOUGH = 0.97  # F1 at which the search ends
@@ -307,7 +299,7 @@ class Search:
         scored.sort(key=lambda one: -one[0])
         longer = []
         for _, regions, pair, target in scored[:PAIRS]:
-            gates = [polygon(region, target, self._binned, pair) for region in regions[: len(BETAS)]]
+            gates = [polygon(region, target, self._binned, pair) for region in regions]
             polygons = [self._added(state, gate) for gate in gates]
             ellipse = self._ellipse(state, pair)
             better = ellipse and self._f1(ellipse) > max(map(self._f1, polygons)) + ELLIPSE_GAIN
