@@ -22,16 +22,7 @@ from dpmix.errors import ConfigError
 from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.populations import decide, find
 from dpmix.populations.decide import Decided
-from dpmix.populations.decisions import (
-    Colour,
-    Cut,
-    Decisions,
-    Merge,
-    Name,
-    Split,
-    decisions_path,
-    read_decisions,
-)
+from dpmix.populations.decisions import Action, Cut, Decisions, decisions_path, read_decisions
 from dpmix.populations.find import (
     cast_votes,
     components_of,
@@ -131,7 +122,7 @@ def revision(decisions: Decisions) -> str:
     return sha256(decisions.model_dump_json().encode()).hexdigest()[:16]
 
 
-def after(live: Live, decisions: Decisions, action: Cut | Merge | Split | Name | Colour) -> Decisions:
+def after(live: Live, decisions: Decisions, action: Action) -> Decisions:
     """Return the decisions after one more action; a cut directly after a cut replaces it.
 
     Raises

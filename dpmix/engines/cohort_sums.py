@@ -16,7 +16,7 @@ import numpy as np
 
 from dpmix.engines import exact
 from dpmix.engines.checks import rounded
-from dpmix.engines.sums import moments_of
+from dpmix.engines.sums import moments_of, zeros
 from dpmix.kernels.layout import Layout
 from dpmix.model.mixture import Array, Mixture, SampleStats, Stats
 from dpmix.model.split_merge import SplitAssignment
@@ -74,8 +74,7 @@ class CohortSummingEngine(ABC):
 
 def empty(mixture: Mixture, n_logs: int) -> CohortSums:
     """Return the sums of no events; `n_logs` numbers follow the moments."""
-    n_components, dim = mixture.means.shape
-    return CohortSums(exact.zeros(n_components * Layout(dim).n_moments + n_logs), {}, {})
+    return CohortSums(zeros(mixture, n_logs), {}, {})
 
 
 def state_of_rows(state: Array, mixture: Mixture) -> Array:

@@ -25,9 +25,7 @@ from dpmix.model.sample_weights import SampleWeights
 log = logging.getLogger("dpmix")
 
 BATCH = 8  # chunks per launch by default, of events that pass through the device and of memberships
-SCRATCH = (
-    256 << 20
-)  # limit for a lane's labels, normalisers and moments then, in bytes; at least one chunk is held
+SCRATCH = 256 << 20  # bytes of a lane's labels, normalisers and moments then, unless one chunk needs more
 MOST_SLOTS = 65_535  # of a grid
 
 

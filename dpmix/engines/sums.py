@@ -51,10 +51,10 @@ class SummingEngine(ABC):
         return division_of(exact.values(self.divide_sums(split, mixture, key)), mixture)
 
 
-def zeros(mixture: Mixture, n_log_densities: int = 1) -> Array:
-    """Return the initial state of the sums of a pass."""
+def zeros(mixture: Mixture, n_logs: int = 1) -> Array:
+    """Return the initial state of the sums of a pass, float64 [4, K * N_MOMENTS + n_logs]."""
     n_components, dim = mixture.means.shape
-    return exact.zeros(n_components * Layout(dim).n_moments + n_log_densities)
+    return exact.zeros(n_components * Layout(dim).n_moments + n_logs)
 
 
 def stats_of(values: Array, mixture: Mixture) -> Stats:

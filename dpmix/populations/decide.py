@@ -17,6 +17,7 @@ from dpmix.populations.cut import CutRule
 from dpmix.populations.decisions import (
     LONGEST_NAME,
     OPTION,
+    Action,
     Colour,
     Cut,
     Decisions,
@@ -82,7 +83,7 @@ def start(forest: Forest, n_draws: int) -> Decisions:
     return Decisions(draws=n_draws, tree=TreeMark.of(forest.tree))
 
 
-def act(forest: Forest, decisions: Decisions, action: Cut | Merge | Split | Name | Colour) -> Decisions:
+def act(forest: Forest, decisions: Decisions, action: Action) -> Decisions:
     """Return the decisions with one more action.
 
     Raises

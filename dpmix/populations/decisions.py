@@ -119,7 +119,7 @@ class Decisions(_Part):
     tree: TreeMark
     actions: tuple[Action, ...] = ()
 
-    def then(self, action: Cut | Merge | Split | Name | Colour) -> Decisions:
+    def then(self, action: Action) -> Decisions:
         """Return the decisions with one more action."""
         return self.model_copy(update={"actions": (*self.actions, action)})
 

@@ -42,10 +42,8 @@ COHORT = ("kappa", "base_weights", "sample_proportions", "shifts", "tau")
 
 GROUPS = ("posterior", "sample_stats", "trace", "profile", "convergence")
 DRAWN_GROUPS = ("posterior", "sample_stats")  # a row of a dataset for every draw
-EVENT_SUBSET, SUBSET_WEIGHTS = (
-    "event_subset",
-    "event_subset_weights",
-)  # constants: some events, for `dpmix gate`
+EVENT_SUBSET = "event_subset"  # the constant with some events, for `dpmix gate`
+SUBSET_WEIGHTS = "event_subset_weights"  # what each of them counts, in a run whose events have weights
 REFERENCES = "reference_events"  # the constant that a run has where mcmc.until is not null
 WEIGHTS = "sample_weights"  # the constant of a run whose events have weights: those of each sample
 MAX_POPULATIONS = 32  # interim populations whose proportions are monitored, the largest

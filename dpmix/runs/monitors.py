@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpmix.model.mixture import Array, Floats, Ints, Mixture, log_norms, whiteners_of
+from dpmix.model.mixture import Array, Floats, Ints, Mixture, mixture_from
 from dpmix.runs.layout import MAX_POPULATIONS, REFERENCES, quantities
 from dpmix.runs.reader import Run, open_run
 
@@ -135,8 +135,7 @@ def interim_populations(weights: Array, means: Array, covariances: Array) -> Int
     """
     held = np.flatnonzero(weights >= min(LEAST_WEIGHT, weights.max()))
     weights, means = weights[held], means[held]
-    whiteners = whiteners_of(covariances[held])
-    mixture = Mixture(np.log(weights), means, whiteners, log_norms(whiteners))
+    mixture = mixture_from(np.log(weights), means, covariances[held])
     groups = _numbered(_joined(mixture))
     sizes = np.bincount(groups, weights)
     place = np.argsort(np.argsort(-sizes, kind="stable"), kind="stable")

@@ -127,7 +127,7 @@ class Run:
     def detectors(self) -> list[str]:
         """D names of the channels in the first data file."""
         names = self._json("detectors")
-        if not isinstance(names, list) or len(names) != len(self.channels) or not _are_texts(names):
+        if not isinstance(names, list) or [type(name) for name in names] != [str] * len(self.channels):
             raise self._wrong("detectors")
         return names
 
@@ -397,7 +397,3 @@ class Run:
 
     def _wrong(self, name: str) -> DataError:
         return DataError(f"{self.path}: the attribute {name} is not as dpmix writes it")
-
-
-def _are_texts(values: list[Any]) -> bool:
-    return all(isinstance(value, str) for value in values)
