@@ -22,7 +22,7 @@ from typing import Any
 import end_to_end
 import numpy as np
 from plots import significant
-from record import ROOT, arguments, read_results, said, write_results
+from record import DPMIX, ROOT, arguments, read_results, said, write_results
 
 from dpmix.runs.reader import open_run
 
@@ -75,7 +75,7 @@ def measure(before: Path, rounds: int, *, quick: bool) -> dict[str, Any]:
     n_events, found = QUICK_EVENTS if quick else EVENTS, {}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "sample.fcs"
-        simulate = [*end_to_end.DPMIX, "simulate", file, "--events", str(n_events)]
+        simulate = [*DPMIX, "simulate", file, "--events", str(n_events)]
         subprocess.run(simulate, check=True)
         for method, name in (("bem", "Bayesian EM"), ("mcmc", "MCMC")):
             found[f"simulated, {name}"] = in_turns(file, method, before, rounds, settings)

@@ -40,8 +40,11 @@ from typing import Any
 
 import numpy as np
 from clusterings import METHODS, PEERS, Events, Ints, matches
-from labelled_runs import Gated, agreement, gated, rhat_shares
+from labelled_runs import Gated, agreement, gated, rand_indices, rhat_shares
 from record import FOLDER, write_results
+
+from dpmix.runs.layout import subset_rows
+from dpmix.runs.reader import open_run
 
 TOOLS = Path(__file__).resolve().parents[2] / "shared" / "tools"
 OLDER = ("flowsom_68983", "gvhd", "multicenter_cytof", "barcode", "pbmc_cytomem", "dlbcl", "hipc")
@@ -185,6 +188,39 @@ def measure_sets(name: str, doc: str | None, of_set: Callable[[Path, str], Row])
     for one in asked.sets.split(","):
         results[one] = of_set(asked.runs, one)
         write_results(name, results)
+
+
+def complete_runs(runs: Path, name: str, least: int = 1) -> Iterator[tuple[int, Ints, list[Path]]]:
+    """Number, gates and complete runs, by seed, of each sample of a set that has at least so many runs."""
+    n_samples = 0
+    for number, _, gates in samples(name):
+        paths = sorted(runs.glob(f"{name}_{number}_seed*/run.h5"))
+        paths = [path for path in paths if open_run(path).complete]
+        if len(paths) >= least:
+            n_samples += 1
+            yield number, gates, paths
+    if not n_samples:
+        raise SystemExit(
+            f"{runs}: {name} has no sample with {least} runs or more; make them with gating.py --only dpmix "
+            f"--runs {runs}"
+        )
+
+
+def mean_scores(gates: Ints, by_seed: Sequence[Ints]) -> dict[str, float]:
+    """Return mean scores over seeds; "between seeds" is the mean adjusted Rand index of each pair of them.
+
+    Parameters
+    ----------
+    gates : int64 [N]
+        Of all events of a sample.
+    by_seed : sequence of int64 [M]
+        Populations of the events that a run file keeps, for each seed.
+    """
+    kept = gates[subset_rows(len(gates), len(by_seed[0]))]
+    scores = [tools()[1].score(kept, own) for own in by_seed]
+    pairs = list(rand_indices(by_seed))
+    means = {key: float(np.mean([one[key] for one in scores])) for key in SCORES}
+    return means | {"between seeds": float(np.mean(pairs)) if pairs else np.nan}
 
 
 def only_peers(kept: Row) -> Row:

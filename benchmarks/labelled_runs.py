@@ -10,7 +10,6 @@ import csv
 import itertools
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -20,12 +19,12 @@ from typing import Any
 import numpy as np
 import yaml
 from clusterings import Events, Ints
+from record import DPMIX
 
 from dpmix.config.compare import RESUMABLE, differences
 from dpmix.config.load import parse_config
 from dpmix.runs.reader import open_run
 
-COMMAND = [sys.executable, "-c", "from dpmix.cli import main; main()"]
 SHARE = 0.002  # populations whose R-hat is counted are larger
 RHATS = (1.1, 1.05)
 MOST_RHAT = 99.0  # infinite if chains differ and do not move; JSON has no such number
@@ -87,7 +86,7 @@ def gated(events: Events, folder: Path, seed: int, options: Sequence[str] = ()) 
 
 
 def _command(*words: str | Path) -> None:
-    subprocess.run([*COMMAND, *words, "--quiet"], check=True)
+    subprocess.run([*DPMIX, *words, "--quiet"], check=True)
 
 
 def _is_complete(run: Path, text: str, options: Sequence[str]) -> bool:
@@ -148,7 +147,7 @@ def agreement(gatings: Sequence[Sequence[Ints]]) -> dict[str, Any]:
         "ari", the mean over samples of the mean adjusted Rand index of each pair of seeds; "least" of all
         pairs; "populations", their numbers by sample and seed; "spread", the largest difference of numbers.
     """
-    pairs = [list(_pairs(by_seed)) for by_seed in gatings]
+    pairs = [list(rand_indices(by_seed)) for by_seed in gatings]
     numbers = [[len(np.unique(one)) for one in by_seed] for by_seed in gatings]
     return {
         "seeds": len(gatings[0]),
@@ -159,7 +158,8 @@ def agreement(gatings: Sequence[Sequence[Ints]]) -> dict[str, Any]:
     }
 
 
-def _pairs(gatings: Sequence[Ints]) -> Iterator[float]:
+def rand_indices(gatings: Sequence[Ints]) -> Iterator[float]:
+    """Yield the adjusted Rand index of each pair of gatings of the same events."""
     from sklearn.metrics import adjusted_rand_score
 
     for one, other in itertools.combinations(gatings, 2):

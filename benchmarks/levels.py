@@ -15,23 +15,21 @@ the scores of every set and level.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from clusterings import Ints
-from gating import SCORES, SETS, measure_sets, samples, tools
+from gating import SCORES, SETS, complete_runs, mean_scores, measure_sets
 from record import read_results, said
-from sklearn.metrics import adjusted_rand_score
 
 from dpmix.engines.cpu import CpuEngine
 from dpmix.model.mixture import Floats
 from dpmix.populations.find import Populations, find_populations
 from dpmix.populations.tree import LEVEL
-from dpmix.runs.layout import EVENT_SUBSET, subset_rows
+from dpmix.runs.layout import EVENT_SUBSET
 from dpmix.runs.reader import open_run
 
 LEVELS = (2.1, 2.25, 2.4, LEVEL, 2.6, 2.75, 3.0)
@@ -54,43 +52,29 @@ def modes_of_events(found: Populations, events: Floats) -> Ints:
     return best
 
 
-def cuts(path: Path) -> tuple[dict[float, Ints], Ints]:
-    """Return the populations of the events that a run file keeps, by level, and the rows of these events."""
+def cuts(path: Path) -> dict[float, Ints]:
+    """Return the populations of the events that a run file keeps, by level."""
     run = open_run(path)
     events = np.ascontiguousarray(run.constants[EVENT_SUBSET])
     found = find_populations(run, lambda points: CpuEngine(points, threads=1))
     modes = modes_of_events(found, events)
     first = np.unique(found.tree.modes, return_index=True)[1]  # a component of each mode
-    rows = subset_rows(int(run.attributes["n_events"]), len(events))
-    return {level: found.tree.cut(level)[first][modes] for level in LEVELS}, rows
+    return {level: found.tree.cut(level)[first][modes] for level in LEVELS}
 
 
 def of_sample(paths: list[Path], gates: Ints) -> dict[float, Means]:
     """Return means of a sample over its seeds, by level."""
-    score = tools()[1].score
     by_seed = [cuts(path) for path in paths]
-    means = {}
-    for level in LEVELS:
-        labels = [by_level[level] for by_level, _ in by_seed]
-        scores = [score(gates[rows], own) for own, (_, rows) in zip(labels, by_seed, strict=True)]
-        pairs = [adjusted_rand_score(*pair) for pair in itertools.combinations(labels, 2)]
-        means[level] = {key: float(np.mean([one[key] for one in scores])) for key in SCORES}
-        means[level]["between seeds"] = float(np.mean(pairs)) if pairs else np.nan
-    return means
+    return {level: mean_scores(gates, [by_level[level] for by_level in by_seed]) for level in LEVELS}
 
 
 def of_set(runs: Path, name: str) -> dict[str, Any]:
     """Return means of a set over its samples, by level, and the number of runs."""
     found, n_runs = [], 0
-    for number, _, gates in samples(name):
-        paths = sorted(runs.glob(f"{name}_{number}_seed*/run.h5"))
-        paths = [path for path in paths if open_run(path).complete]
-        if paths:
-            found.append(of_sample(paths, gates))
-            n_runs += len(paths)
-            print(name, number, len(paths), "runs", found[-1][LEVEL], flush=True)
-    if not found:
-        raise SystemExit(f"{runs}: no runs of {name}; make them with gating.py --only dpmix --runs {runs}")
+    for number, gates, paths in complete_runs(runs, name):
+        found.append(of_sample(paths, gates))
+        n_runs += len(paths)
+        print(name, number, len(paths), "runs", found[-1][LEVEL], flush=True)
     keys = found[0][LEVEL]
     means = {
         str(level): {key: round(float(np.nanmean([one[level][key] for one in found])), 4) for key in keys}
@@ -99,19 +83,27 @@ def of_set(runs: Path, name: str) -> dict[str, Any]:
     return {"runs": n_runs, "levels": means}
 
 
-def overall(means: Means) -> float:
-    """Return the score by which a level is chosen."""
-    return float(np.mean([means[key] for key in SCORES]))
+def chosen(sets: Sequence[dict[str, Means]], default: float) -> str:
+    """Return the value with the best mean score on some sets; of equal ones, that nearest to the default.
+
+    Parameters
+    ----------
+    sets : sequence of dict of str to Means
+        Means of each set by value, such as a level.
+    default : float
+    """
+
+    def score(value: str) -> tuple[float, float]:
+        mean = np.mean([np.mean([means[value][key] for key in SCORES]) for means in sets])
+        return round(float(mean), 3), -abs(float(value) - default)
+
+    return max(sets[0], key=score)
 
 
-def chosen(results: dict[str, Any], names: list[str]) -> str:
-    """Return the level with the best mean score on some sets; of equal ones, that nearest to the default."""
-
-    def score(level: float) -> tuple[float, float]:
-        mean = np.mean([overall(results[name]["levels"][str(level)]) for name in names])
-        return round(float(mean), 3), -abs(level - LEVEL)
-
-    return str(max(LEVELS, key=score))
+def chosen_on_others(sets: dict[str, dict[str, Means]], name: str, default: float) -> str:
+    """Return the value that is `chosen` on all sets but one; on that one, if it is the only one."""
+    others = [means for other, means in sets.items() if other != name]
+    return chosen(others or [sets[name]], default)
 
 
 def _figures(means: Means) -> str:
@@ -124,10 +116,9 @@ def _rows(results: dict[str, Any]) -> Iterator[str]:
     yield "| set | runs | level from the other sets | scores at this level | at 2.5 | best level | scores |"
     yield "|---" * 7 + "|"
     kept: dict[str, list[Means]] = {"others": [], "default": [], "best": []}
-    for name in names:
-        levels = results[name]["levels"]
-        level = chosen(results, [other for other in names if other != name] or names)
-        best = chosen(results, [name])
+    sets = {name: results[name]["levels"] for name in names}
+    for name, levels in sets.items():
+        level, best = chosen_on_others(sets, name, LEVEL), chosen([levels], LEVEL)
         for key, at in (("others", level), ("default", str(LEVEL)), ("best", best)):
             kept[key].append(levels[at])
         cells = [str(results[name]["runs"]), level, _figures(levels[level]), _figures(levels[str(LEVEL)])]

@@ -12,7 +12,6 @@ populations that few draws support are not merged, and the events are those that
 
 from __future__ import annotations
 
-import itertools
 from collections import defaultdict
 from functools import lru_cache, partial
 from pathlib import Path
@@ -20,9 +19,8 @@ from typing import Any
 
 import numpy as np
 from clusterings import Ints
-from gating import SCORES, SETS, measure_sets, samples, tools
+from gating import SETS, complete_runs, mean_scores, measure_sets
 from record import read_results, said
-from sklearn.metrics import adjusted_rand_score
 from threadpoolctl import threadpool_limits
 
 from dpmix.engines.cpu import CpuEngine
@@ -32,7 +30,6 @@ from dpmix.populations.cut import CutRule
 from dpmix.populations.find import DRAWS
 from dpmix.populations.pooling import FIRST_GROUPS, mixture_of_draw, pooled_draws, spread
 from dpmix.populations.support import populations_of_modes
-from dpmix.runs.layout import subset_rows
 from dpmix.runs.reader import open_run
 
 COUNTS = (1, 5, 9, 15, 25)  # of mean densities
@@ -84,20 +81,13 @@ def of_run(path: Path) -> tuple[dict[str, Ints], bool]:
 
 def of_set(runs: Path, name: str) -> dict[str, Any]:
     """Return means of a set over its samples, by option, and the share of runs whose first groups agreed."""
-    score = tools()[1].score
     rows: dict[str, list[dict[str, float]]] = defaultdict(list)
     agreed: list[bool] = []
-    for number, _, gates in samples(name):
-        paths = sorted(runs.glob(f"{name}_{number}_seed*/run.h5"))
+    for number, gates, paths in complete_runs(runs, name, least=2):
         by_seed, alike = zip(*map(of_run, paths), strict=True)
         agreed += alike
         for option in OPTIONS:
-            labels = [found[option] for found in by_seed]
-            kept = gates[subset_rows(len(gates), len(labels[0]))]
-            scores = [score(kept, own) for own in labels]
-            pairs = [adjusted_rand_score(*pair) for pair in itertools.combinations(labels, 2)]
-            row = {key: float(np.mean([one[key] for one in scores])) for key in SCORES}
-            rows[option].append(row | {"between seeds": float(np.mean(pairs))})
+            rows[option].append(mean_scores(gates, [found[option] for found in by_seed]))
         print(name, number, len(paths), "runs", rows[DEFAULT][-1], flush=True)
     means = {
         option: {key: round(float(np.mean([row[key] for row in own])), 4) for key in own[0]}

@@ -14,7 +14,6 @@ is the one with the best scores on the other sets.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing, contextmanager
@@ -25,10 +24,9 @@ from unittest.mock import patch
 
 import numpy as np
 from clusterings import Ints
-from gating import OLDER, SCORES, SETS, measure_sets, samples, tools
-from levels import Means, overall
+from gating import OLDER, SCORES, SETS, complete_runs, mean_scores, measure_sets
+from levels import Means, chosen_on_others
 from record import read_results, said
-from sklearn.metrics import adjusted_rand_score
 from threadpoolctl import threadpool_limits
 
 from dpmix.engines.cpu import CpuEngine
@@ -36,8 +34,8 @@ from dpmix.populations import forest, tree
 from dpmix.populations.cut import CutRule
 from dpmix.populations.find import DRAWS
 from dpmix.populations.pooling import mixture_of_draw, pooled_draws, spread
+from dpmix.populations.predictive import classify_draws
 from dpmix.populations.support import merge_unsupported, populations_of_modes
-from dpmix.runs.layout import subset_rows
 from dpmix.runs.reader import open_run
 
 DEFAULT, AS_UNMEASURED = tree.CHANCE_MEASURED, tree.CHANCE
@@ -69,7 +67,7 @@ def of_run(path: Path) -> dict[float, Ints]:
     ready = [lambda mixture=mixture: mixture for mixture in mixtures]
     build = partial(forest.mean_tree, run, draws, ready, subset, make_engine)
     with closing(make_engine(subset[0])) as engine:
-        labels = np.array([forest._classified(engine, mixture) for mixture in mixtures])
+        labels, _ = classify_draws(engine, ready)
     populations = {}
     with (
         threadpool_limits(1, "blas"),
@@ -103,47 +101,25 @@ def of_sample(paths: list[Path], gates: Ints, pool: ProcessPoolExecutor) -> dict
     means = {}
     for value in VALUES:
         labels = [by_value[value] for by_value in by_seed]
-        kept = np.maximum(gates[subset_rows(len(gates), len(labels[0]))], 0)
-        scores = [tools()[1].score(kept, own) for own in labels]
-        pairs = [adjusted_rand_score(*pair) for pair in itertools.combinations(labels, 2)]
         numbers = [len(np.unique(own)) for own in labels]
-        means[value] = {key: float(np.mean([one[key] for one in scores])) for key in SCORES} | {
-            "between seeds": float(np.mean(pairs)) if pairs else np.nan,
-            "populations": float(np.mean(numbers)),
-            "spread": float(np.ptp(numbers)),
-        }
+        means[value] = mean_scores(gates, labels)
+        means[value] |= {"populations": float(np.mean(numbers)), "spread": float(np.ptp(numbers))}
     return means
 
 
 def of_set(pool: ProcessPoolExecutor, runs: Path, name: str) -> dict[str, Any]:
     """Return means of a set over its samples, by value (of spreads, the largest), and the number of runs."""
     found, n_runs = [], 0
-    for number, _, gates in samples(name):
-        paths = [
-            path for path in sorted(runs.glob(f"{name}_{number}_seed*/run.h5")) if open_run(path).complete
-        ]
-        if paths:
-            found.append(of_sample(paths, gates, pool))
-            n_runs += len(paths)
-            print(name, number, len(paths), "runs", found[-1][DEFAULT], flush=True)
-    if not found:
-        raise SystemExit(f"{runs}: no runs of {name}; make them with gating.py --only dpmix --runs {runs}")
+    for number, gates, paths in complete_runs(runs, name):
+        found.append(of_sample(paths, gates, pool))
+        n_runs += len(paths)
+        print(name, number, len(paths), "runs", found[-1][DEFAULT], flush=True)
     means = {}
     for value in VALUES:
         rows = [one[value] for one in found]
         own = {key: round(float(np.nanmean([row[key] for row in rows])), 4) for key in rows[0]}
         means[f"{value:g}"] = own | {"spread": max(row["spread"] for row in rows)}
     return {"runs": n_runs, "values": means}
-
-
-def chosen(results: dict[str, Any], names: list[str]) -> str:
-    """Return the value with the best mean score on some sets; of equal ones, that nearest to the default."""
-
-    def score(value: float) -> tuple[float, float]:
-        mean = np.mean([overall(results[name]["values"][f"{value:g}"]) for name in names])
-        return round(float(mean), 3), -abs(value - DEFAULT)
-
-    return f"{max(VALUES, key=score):g}"
 
 
 def _cell(means: Means) -> str:
@@ -155,9 +131,10 @@ def _rows(results: dict[str, Any]) -> Iterator[str]:
     names = [name for name in SETS if name in results]
     yield f"| set | runs | {' | '.join(f'{value:g}' for value in VALUES)} | value from the other sets |"
     yield "|---" * (len(VALUES) + 3) + "|"
-    for name in names:
-        cells = [_cell(results[name]["values"][f"{value:g}"]) for value in VALUES]
-        others = chosen(results, [other for other in names if other != name] or names)
+    sets = {name: results[name]["values"] for name in names}
+    for name, means_of_set in sets.items():
+        cells = [_cell(means_of_set[f"{value:g}"]) for value in VALUES]
+        others = chosen_on_others(sets, name, DEFAULT)
         yield f"| {name} | {results[name]['runs']} | {' | '.join(cells)} | {others} |"
     older = [name for name in names if name in OLDER]
     means = []
