@@ -31,7 +31,7 @@ help:
 	@echo "make warnings   compile the native code with g++ and clang++; a warning is an error"
 	@echo "make cross      compile the CPU engine for Windows and macOS; a warning is an error"
 	@echo "make bench      the tables of docs/benchmarks, half an hour on two cores; QUICK=1: a check of the scripts"
-	@echo "make guard      some times of this machine and version next to the committed ones, in a minute"
+	@echo "make guard      some times next to the committed ones, in a minute; fails where one has tripled"
 	@echo "make bench-cpu  speed of the CPU engine, next to sgemm and scikit-learn (12 minutes)"
 	@echo "make bench-drift  speed of the Gaussian processes of dpmix drift, next to NumPy and Numba; of recordings (15 minutes)"
 	@echo "make bench-gpu  tests, limits, kernels, sweeps of the CUDA engine on this machine's GPU (at most 45 minutes)"

@@ -1,10 +1,11 @@
-"""Report whether something has become slower: a few times next to the committed ones.
+"""Compare a few times with the committed ones, and fail where one is several times as long.
 
     python benchmarks/guard.py             prints times, committed times and their ratios, in a minute or two
     python benchmarks/guard.py --record    writes them to benchmarks/results/guard.json
 
 Each number is the shortest of a few. Machines differ, so the ratio is also given in units of the machine's
-matrix product (sgemm, cpu.py). The exit code is always 0: shared machines are too noisy for a limit.
+matrix product (sgemm, cpu.py). The exit code is 1 if both ratios of a time are above `LIMIT`, as where code
+lost its vectors. Smaller differences may be other work on a shared machine: a reader of the table judges.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import logging
 import tempfile
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import cpu
 import numpy as np
@@ -43,6 +45,7 @@ THREADS = min(2, usable_cores())
 ROUNDS = 5
 GATED = 20_000
 """Events of the run that is gated."""
+LIMIT = 3.0
 
 
 def passes(minima: cpu.Minima) -> None:
@@ -104,24 +107,31 @@ WHAT = {
 }
 
 
-def show(seconds: dict[str, float]) -> None:
-    """The table, and both machines."""
-    path = FOLDER / "guard.json"
-    committed = read_results("guard") if path.exists() else None
+def ratios(seconds: dict[str, float], before: dict[str, float]) -> dict[str, tuple[float, float]]:
+    """Return the ratio of each time to the committed one, in seconds and in units of sgemm."""
+    found = {name: seconds[name] / before[name] for name in WHAT if name in before}
+    return {name: (ratio, ratio / found["sgemm"]) for name, ratio in found.items()}
+
+
+def slow(found: dict[str, tuple[float, float]]) -> list[str]:
+    """Return what takes more than `LIMIT` times as long as before, by both ratios."""
+    return [WHAT[name] for name, both in found.items() if min(both) > LIMIT]
+
+
+def show(seconds: dict[str, float], committed: dict[str, Any] | None) -> list[str]:
+    """Print the table and both machines; return what is `slow`."""
     before = committed["results"]["seconds"] if committed else {}
+    found = ratios(seconds, before)
     table = Table("measured", "ms", "committed", "ratio", "ratio in units of sgemm")
     for name, what in WHAT.items():
-        cells = ["", "", ""]
-        if name in before:
-            ratio = seconds[name] / before[name]
-            speed = seconds["sgemm"] / before["sgemm"]
-            cells = [f"{1e3 * before[name]:.2f}", f"{ratio:.2f}", f"{ratio / speed:.2f}"]
+        cells = [f"{1e3 * before[name]:.2f}", *(f"{r:.2f}" for r in found[name])] if name in found else []
         table.add_row(what, f"{1e3 * seconds[name]:.2f}", *cells)
     console = Console(width=140)
     console.print(table)
     console.print(f"now: {in_words(machine())}")
     if committed:
         console.print(f"committed: {in_words(committed['machine'])}, {committed['date'][:10]}")
+    return slow(found)
 
 
 def main() -> None:
@@ -137,9 +147,11 @@ def main() -> None:
         parameters(minima)
         with tempfile.TemporaryDirectory() as folder:
             files(minima, Path(folder))
-    show(minima.seconds)
+    slower = show(minima.seconds, read_results("guard") if (FOLDER / "guard.json").exists() else None)
     if record:
         write_results("guard", {"seconds": minima.seconds})
+    elif slower:
+        raise SystemExit(f"more than {LIMIT:g} times as long as committed: {'; '.join(slower)}")
 
 
 if __name__ == "__main__":
