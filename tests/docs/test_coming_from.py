@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import os
 import re
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,6 +13,7 @@ import numpy as np
 import pytest
 from scipy import stats as st
 from sklearn.mixture import BayesianGaussianMixture
+from test_how_to import BASH, printed_by, with_options
 
 from dpmix.cli import main
 from dpmix.config.load import parse_config
@@ -40,13 +38,6 @@ SMALLER = {
 }
 
 
-def smaller(commands: str) -> str:
-    return "\n".join(
-        line + "".join(f" {options}" for begin, options in SMALLER.items() if line.startswith(begin))
-        for line in commands.splitlines()
-    )
-
-
 def names_of(head: str) -> set[str]:
     """Names in the first column of a table of docs/coming-from.md."""
     rows = COMING_FROM.partition(f"{head}\n")[2].partition("\n\n")[0].splitlines()[1:]
@@ -56,16 +47,11 @@ def names_of(head: str) -> set[str]:
 @pytest.mark.slow
 @PAGES
 def test_every_block_works(page: str, tmp_path: Path) -> None:
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     variables: dict[str, object] = {}
     left_out = []
     for language, text in re.findall(r"^```(sh|python)\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL):
         if language == "sh":
-            command = ["bash", "-euo", "pipefail", "-c", smaller(text)]
-            done = subprocess.run(
-                command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-            )
-            assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
+            printed_by([*BASH, with_options(text, SMALLER)], tmp_path)
             continue
         imported = re.findall(r"^(?:import|from) (\w+)", text, flags=re.MULTILINE)
         if absent := [peer for peer in PEERS if peer in imported and find_spec(peer) is None]:

@@ -81,6 +81,7 @@ QUICK = {
 }
 CHECKED = ("data", "model", "mcmc", "bem", "engine", "output")
 OTHER_PROGRAMS = {"cp", "df", "kill", "nvidia-smi", "scp"}
+BASH = [shutil.which("bash") or "bash", "-euo", "pipefail", "-c"]
 
 Block = tuple[str, str]
 
@@ -94,6 +95,31 @@ def lines_of(commands: str) -> list[str]:
     return commands.replace("\\\n", " ").splitlines()
 
 
+def with_options(commands: str, options: dict[str, str]) -> str:
+    """Return commands, each with the options of those that it begins like."""
+    return "\n".join(
+        line + "".join(f" {added}" for begin, added in options.items() if line.startswith(begin))
+        for line in commands.splitlines()
+    )
+
+
+def printed_by(command: list[str], folder: Path | None = None, given: str = "", **variables: str) -> str:
+    """Run a command that must succeed, where dpmix is found first; return all that it prints."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        input=given,
+        env=os.environ | {"PATH": path} | variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command[-1]}\n{done.stdout}"
+    return done.stdout
+
+
 def quick(text: str) -> str:
     for written, meant in QUICK.items():
         text = text.replace(written, meant)
@@ -105,6 +131,7 @@ class Follower:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.syspath_prepend(folder)
+        monkeypatch.setenv("CHECKOUT", str(ROOT))
         self.folder = folder
         self.names: dict[str, Any] = {"__name__": "page"}
         self.exported = ""  # lines of "sh checkout" that later ones need
@@ -144,7 +171,7 @@ class Follower:
             if arguments[:1] == ["dpmix"]:
                 printed += dpmix(arguments[1:], {0})
             else:
-                printed += self.process(["bash", "-euo", "pipefail", "-c", line + smaller(line)])
+                printed += printed_by([*BASH, line + smaller(line)])
         return printed
 
     def sh_refused(self, text: str) -> str:
@@ -160,14 +187,14 @@ class Follower:
     def r(self, text: str) -> str | None:
         if r_is_missing():  # which a test of its own tells
             return None
-        return self.process(["Rscript", "-e", text])
+        return printed_by(["Rscript", "-e", text])
 
     def sh_checkout(self, text: str) -> str:
         if not emulator.DRIVER.exists():
             pytest.skip("the emulated CUDA devices are not built: run `python tests/cuda_on_cpu/build.py`")
         if not self.exported:
             (self.folder / "build").symlink_to(emulator.FOLDER.parent)
-        printed = self.process(["bash", "-euo", "pipefail", "-c", self.exported + text])
+        printed = printed_by([*BASH, self.exported + text])
         self.exported += "".join(f"{line}\n" for line in text.splitlines() if line.startswith("export "))
         return printed
 
@@ -180,7 +207,7 @@ class Follower:
                 shutil.copytree(source, target, ignore=without)
             shutil.copytree(ROOT / "kernels", copy / "kernels", ignore=without)
             shutil.copy(_cpu.__file__, copy / "kernels")
-        return self.process(["git", "apply", "-"], text)
+        return printed_by(["git", "apply", "-"], given=text)
 
     def sh_patched(self, text: str) -> str:
         """By Python without its site module, which would find the editable installation first."""
@@ -193,22 +220,7 @@ class Follower:
         )
         program.chmod(0o755)
         within = "\n".join(f"PATH=$PWD/bin:$PATH; {line}{smaller(line)}" for line in lines_of(text))
-        return self.process(["bash", "-euo", "pipefail", "-c", within])
-
-    def process(self, command: list[str], given: str = "") -> str:
-        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-        environment = os.environ | {"PATH": path, "CHECKOUT": str(ROOT)}
-        done = subprocess.run(
-            command,
-            input=given,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, f"{command[-1]}\n{done.stdout}"
-        return done.stdout
+        return printed_by([*BASH, within])
 
 
 def dpmix(arguments: list[str], exit_codes: set[int]) -> str:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 import runpy
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from PIL import Image
-from test_how_to import ROOT, blocks, missing_lines
+from test_how_to import BASH, ROOT, blocks, missing_lines, printed_by
 
 pytestmark = pytest.mark.slow
 
@@ -25,22 +22,6 @@ SECTION = (
 SCRIPT = runpy.run_path(str(ROOT / "docs" / "page_pictures.py"))
 
 
-def run(folder: Path, command: str) -> str:
-    """Run a line of bash that must succeed; return what it prints."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", command],
-        cwd=folder,
-        env=os.environ | {"PATH": path},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder that the tutorial's second half leaves behind; said.txt has what the page said."""
@@ -48,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("needs chromium and chromedriver (Debian: chromium, chromium-driver)")
     folder = tmp_path_factory.mktemp("walk")
     (folder / "pictures").mkdir()
-    run(folder, "dpmix simulate sample.fcs")
+    printed_by([*BASH, "dpmix simulate sample.fcs"], folder)
     (folder / "said.txt").write_text(SCRIPT["follow"](folder, folder / "pictures"), encoding="utf-8")
     return folder
 
@@ -71,7 +52,7 @@ def test_the_names_are_those_of_the_tutorial() -> None:
 
 def test_the_commands_give_the_result_of_the_page(folder: Path) -> None:
     (commands,) = (text for kind, text in blocks(SECTION) if kind == "sh page")
-    printed = run(folder, commands)
+    printed = printed_by([*BASH, commands], folder)
     assert printed.endswith("written: again; open again/report.html in a browser\n")
     assert (folder / "study" / "run.decisions.json").exists()
 

@@ -4,11 +4,11 @@ import contextlib
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from test_how_to import BASH, printed_by, with_options
 
 pytestmark = pytest.mark.slow
 
@@ -31,41 +31,21 @@ def blocks(text: str) -> list[tuple[str, str]]:
     return re.findall(r"^```(sh|python|r)\n(.*?)^```$", walk, flags=re.MULTILINE | re.DOTALL)
 
 
-def smaller(commands: str) -> str:
-    return "\n".join(
-        line + "".join(f" {options}" for begin, options in SMALLER.items() if line.startswith(begin))
-        for line in commands.splitlines()
-    )
-
-
 @pytest.fixture(scope="module")
 def walked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder in which every block has been run."""
     folder = tmp_path_factory.mktemp("walk")
-    bash, r = shutil.which("bash"), shutil.which("Rscript")
-    path = {"sh": COMMANDS, "r": os.environ["PATH"]}
-    run = {
-        "sh": lambda text: [bash, "-euo", "pipefail", "-c", smaller(text)],
-        "r": lambda text: [r, "-e", text],
-    }
+    r = shutil.which("Rscript")
     for language, text in blocks(PAGE.read_text(encoding="utf-8")):
-        if language == "r" and r is None:
-            continue
         if language == "python":
             # Here, not in a process of its own: one that ends just after it has read Parquet is aborted by
             # Arrow now and then, once all is done (apache/arrow, issue 34314).
             with contextlib.chdir(folder):
                 exec(compile(text, str(PAGE), "exec"), {})
-            continue
-        done = subprocess.run(
-            run[language](text),
-            cwd=folder,
-            env={**os.environ, "PATH": path[language]},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
+        elif language == "sh":
+            printed_by([*BASH, with_options(text, SMALLER)], folder, PATH=COMMANDS)
+        elif r is not None:
+            printed_by([r, "-e", text], folder)
     return folder
 
 
@@ -75,14 +55,9 @@ def test_the_environment_of_the_walk_is_made(tmp_path: Path) -> None:
     root, user = re.findall(r"^```sh\n(.*?)^```$", install, flags=re.MULTILINE | re.DOTALL)
     assert root == "sudo apt-get install python3-venv python3-dev g++\n"
     assert user.endswith("\npip install .\n")
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", user.replace("pip install .", "command -v pip")],
-        env={**os.environ, "HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout == f"{tmp_path}/dpmix/bin/pip\n", done.stderr
+    command = [*BASH, user.replace("pip install .", "command -v pip")]
+    printed = printed_by(command, HOME=str(tmp_path), PATH=os.environ["PATH"])
+    assert printed == f"{tmp_path}/dpmix/bin/pip\n"
 
 
 def test_there_is_a_walk() -> None:
