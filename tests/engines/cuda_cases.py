@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import cache
 
 import numpy as np
+import pytest
 from cuda_on_cpu import emulator
 from engine_contract import (
     Floats,
@@ -15,6 +16,7 @@ from engine_contract import (
     weights_of,
 )
 
+from dpmix.engines.cpu import instruction_sets
 from dpmix.engines.cuda import CudaEngine
 from dpmix.kernels.layout import CHUNK
 from dpmix.model.mixture import Mixture, Stats
@@ -24,6 +26,9 @@ from dpmix.model.streams import Key
 
 Emulate = Callable[..., None]
 MIB = 1 << 20
+FMA = next((isa for isa in ("v4", "v3", "neon") if isa in instruction_sets()), None)
+"""Instruction set with the rounding of the devices; None where this processor has no such set."""
+needs_fma = pytest.mark.skipif(FMA is None, reason="this processor has no fused multiply-add")
 
 
 @cache

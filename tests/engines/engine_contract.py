@@ -115,10 +115,12 @@ def problem_with_far_events(dim: int, n_components: int, distance: float) -> tup
 
 
 def assert_same_stats(one: Stats, other: Stats) -> None:
-    """Check equality bit for bit."""
+    """Check equality bit for bit, also by sample where there are samples."""
     assert one.log_likelihood == other.log_likelihood
     for name in ("counts", "sums", "scatters", "centres"):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
+    for mine, theirs in zip(one.by_sample or (), other.by_sample or (), strict=True):
+        np.testing.assert_array_equal(mine, theirs, err_msg="by sample")
 
 
 def assert_near_stats(got: Stats, want: Stats, n_events: int) -> None:

@@ -26,7 +26,7 @@ from dpmix.engines.cpu import CpuEngine
 from dpmix.engines.cuda import CudaEngine
 from dpmix.engines.cuda_cohort import CudaCohortEngine
 from dpmix.kernels.layout import CHUNK
-from dpmix.model.mixture import Mixture, SampleTerms, Stats
+from dpmix.model.mixture import Mixture, SampleTerms
 from dpmix.model.split_merge import SplitAssignment
 from dpmix.model.streams import Key
 
@@ -171,8 +171,6 @@ def test_workers_with_gpus_give_the_bits_of_gpus_by_sample(
         assert engine.info["engine"] == "cuda"
         found = [engine.draw_labels(mixture, Key(3, 0, 0)), engine.labels(), engine.expect_labels(mixture)]
     assert_same(found, expected)
-    for stage in (0, 2):
-        assert all(map(np.array_equal, found[stage].by_sample, expected[stage].by_sample))
 
 
 COHORT_STARTS = np.array([0, 2 * CHUNK + 500, 2 * CHUNK + 500, 3 * CHUNK, N])  # the second has no events
@@ -215,7 +213,3 @@ def test_samples_are_bit_for_bit_those_of_one_process(tmp_path: Path) -> None:
             with pytest.raises(ValueError, match="need weights and shifts of 4 samples"):
                 engine.draw_labels(plain, Key(3, 0, 0))
         assert_same(found, expected)
-        for ours, theirs in zip(found, expected, strict=True):
-            if isinstance(ours, Stats):
-                assert ours.by_sample is not None
-                assert all(map(np.array_equal, ours.by_sample, theirs.by_sample))

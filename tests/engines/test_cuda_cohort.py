@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pytest
-from cuda_cases import MIB, SPLIT, BytesMoved, Emulate
+from cuda_cases import FMA, MIB, SPLIT, BytesMoved, Emulate, Results, assert_same_results, needs_fma
 from engine_contract import Floats, assert_near_stats, assert_same_stats, halves, problem, weights_of
 from reference import ReferenceEngine
 
@@ -19,7 +19,6 @@ from dpmix.engines import cohort_sums, exact
 from dpmix.engines.chunk_grid import ChunkGrid
 from dpmix.engines.cohort import CohortEngine, of_sample
 from dpmix.engines.cohort_sums import CohortSums
-from dpmix.engines.cpu import instruction_sets
 from dpmix.engines.cuda import CudaEngine
 from dpmix.engines.cuda_cohort import CudaCohortEngine
 from dpmix.engines.cuda_work import Pass
@@ -32,7 +31,6 @@ KEY = Key(3, 1, 2)
 N = 3 * CHUNK + 777
 STARTS = np.array([0, 700, 700, 701, 2 * CHUNK + 1000, N])  # of one, no, one, three and one chunks
 WEIGHTS = weights_of(N)
-FMA = next((isa for isa in ("v4", "v3", "neon") if isa in instruction_sets()), None)
 
 
 class Case(NamedTuple):
@@ -62,15 +60,6 @@ def small(dim: int, n_components: int) -> Case:
 
 def made(case: Case, **options: Any) -> CudaCohortEngine:
     return CudaCohortEngine(case.events, case.starts, **options)
-
-
-def assert_same_by_sample(one: Stats, other: Stats) -> None:
-    """Check equality bit for bit, also by sample."""
-    assert_same_stats(one, other)
-    assert one.by_sample is not None
-    assert other.by_sample is not None
-    np.testing.assert_array_equal(one.by_sample.counts, other.by_sample.counts)
-    np.testing.assert_array_equal(one.by_sample.sums, other.by_sample.sums)
 
 
 def assert_near_by_sample(got: Stats, want: Stats, n_events: int) -> None:
@@ -119,20 +108,20 @@ def assert_agrees_with_the_cpu(case: Case) -> None:
     other.close()
 
 
-@pytest.mark.skipif(FMA is None, reason="this processor has no fused multiply-add")
+@needs_fma
 @pytest.mark.usefixtures("cuda_devices")
 @pytest.mark.parametrize(("dim", "n_components"), [(1, 3), (5, 20), (14, 70), (17, 32), (33, 31)])
 def test_it_agrees_with_the_cpu_engine_label_by_label(dim: int, n_components: int) -> None:
     assert_agrees_with_the_cpu(small(dim, n_components))
 
 
-@pytest.mark.skipif(FMA is None, reason="this processor has no fused multiply-add")
+@needs_fma
 @pytest.mark.usefixtures("cuda_devices")
 def test_samples_of_several_chunks_agree_with_the_cpu_engine() -> None:
     assert_agrees_with_the_cpu(several_samples())
 
 
-@pytest.mark.skipif(FMA is None, reason="this processor has no fused multiply-add")
+@needs_fma
 @pytest.mark.usefixtures("cuda_devices")
 def test_far_events_agree_with_the_cpu_engine() -> None:
     """Every 60th event is far from the means of all samples, so each sample's mixture is sent in float64."""
@@ -220,7 +209,7 @@ def assert_drawn_as_on_the_cpu() -> None:
     engine.close()
 
 
-@pytest.mark.skipif(FMA is None, reason="this processor has no fused multiply-add")
+@needs_fma
 @pytest.mark.usefixtures("cuda_devices")
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_wrong_version_is_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,9 +221,6 @@ def test_a_wrong_version_is_found(mistake: str, monkeypatch: pytest.MonkeyPatch)
 
 
 # ---- Choices that do not change a bit
-
-
-Results = tuple[list[Stats], list[Any]]
 
 
 def results(engine: CudaCohortEngine, case: Case) -> Results:
@@ -258,13 +244,6 @@ def expected_results(weighted: bool = False) -> Results:
     found = results(engine, case)
     engine.close()
     return found
-
-
-def assert_same_results(got: Results, want: Results) -> None:
-    for one, other in zip(got[0], want[0], strict=True):
-        assert_same_by_sample(one, other)
-    for mine, theirs in zip(got[1], want[1], strict=True):
-        np.testing.assert_array_equal(mine, theirs)
 
 
 CHOICES = [
@@ -312,7 +291,7 @@ def test_pruned_and_dense_draws_are_the_same_bits(dim: int, n_components: int) -
     order = np.random.default_rng(0).permutation(n_components)
     for iteration, mixture in enumerate([case.mixture, replace(case.mixture, order=order), case.mixture]):
         key = KEY._replace(iteration=iteration)
-        assert_same_by_sample(pruned.draw_labels(mixture, key), dense.draw_labels(mixture, key))
+        assert_same_stats(pruned.draw_labels(mixture, key), dense.draw_labels(mixture, key))
         np.testing.assert_array_equal(pruned.labels(1), dense.labels(1))
         assert (sum(account.work for account in pruned._accounts) > 0) == (iteration == 1)  # the others dense
 
@@ -383,7 +362,7 @@ def test_parts_of_the_data_have_the_bits_of_the_whole(cut: int) -> None:
         expected = sums(whole)
         assert not expected.cut
         np.testing.assert_array_equal(found.total, expected.total)
-        assert_same_by_sample(cohort_sums.stats_of(found, mixture), cohort_sums.stats_of(expected, mixture))
+        assert_same_stats(cohort_sums.stats_of(found, mixture), cohort_sums.stats_of(expected, mixture))
     for chain in (0, 1):
         labels = np.concatenate([part.labels(chain) for part in parts])
         np.testing.assert_array_equal(labels, whole.labels(chain))

@@ -13,12 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cuda_cases import (
+    FMA,
     MIB,
     SPLIT,
     WEIGHTS,
     Emulate,
     assert_same_results,
     expected_results,
+    needs_fma,
     results,
     several_chunks,
 )
@@ -37,7 +39,7 @@ from reference import ReferenceEngine
 
 from dpmix.engines import cuda
 from dpmix.engines.base import Engine
-from dpmix.engines.cpu import CpuEngine, instruction_sets
+from dpmix.engines.cpu import CpuEngine
 from dpmix.engines.cuda import CudaEngine
 from dpmix.engines.shares import ChunkQueue, interleaved_shares
 from dpmix.errors import DpmixError
@@ -57,7 +59,6 @@ SHAPES = [
     (600, 33, 31),
     (500, 64, 33),
 ]
-FMA = next((isa for isa in ("v4", "v3", "neon") if isa in instruction_sets()), None)
 
 
 @pytest.mark.usefixtures("cuda_devices")
@@ -83,7 +84,7 @@ class TestCuda(PruningContract):
 # ---- Comparison with the CPU engine
 
 
-@pytest.mark.skipif(FMA is None, reason="this processor has no fused multiply-add")
+@needs_fma
 @pytest.mark.usefixtures("cuda_devices")
 @pytest.mark.parametrize(("n", "dim", "n_components"), [*SHAPES, (300, 2, 4096)])
 def test_it_agrees_with_the_cpu_engine_label_by_label(n: int, dim: int, n_components: int) -> None:
