@@ -18,7 +18,7 @@ from typing import Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from dpmix.model.mixture import LOG_2PI, Array, Mixture
+from dpmix.model.mixture import Array, Mixture, mixture_from
 
 Kind = Literal["sep", "mix", "dp", "ovl", "half"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -43,10 +43,7 @@ class Parameters:
 
     def mixture(self) -> Mixture:
         """The same as an engine takes it."""
-        whiteners = np.linalg.inv(np.linalg.cholesky(self.covariances))
-        log_dets = np.log(np.einsum("kii->ki", whiteners)).sum(axis=1)
-        log_norms = log_dets - 0.5 * self.means.shape[1] * LOG_2PI
-        return Mixture(np.log(self.weights), self.means, whiteners, log_norms)
+        return mixture_from(np.log(self.weights), self.means, self.covariances)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 // The part of a sweep between its sums and its new parameters: sums over the components for their
-// hyperparameters, normal inverse Wishart conditionals, and draws from them given random numbers. All arrays are float64; K components, D channels.
+// hyperparameters, normal inverse Wishart conditionals, and draws from them given random numbers. All arrays
+// are float64; K components, D channels.
 //
 // Every number is computed by the operations of dpmix/model/reference.py in their order, without fused
 // multiply-adds, so the bits are the same on every processor.

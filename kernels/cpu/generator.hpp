@@ -1,6 +1,6 @@
-// NumPy's generator of a sweep's normal, exponential and gamma numbers: Philox4x64-10 (Salmon et al. 2011) and the ziggurat method,
-// with NumPy's bits. It makes words in blocks and draws signs without a branch, which takes less than half
-// the time.
+// NumPy's generator of a sweep's normal, exponential and gamma numbers: Philox4x64-10 (Salmon et al. 2011) and
+// the ziggurat method, with NumPy's bits. It makes words in blocks and draws signs without a branch, which
+// takes less than half the time.
 //
 // A generator is also a bit generator of NumPy (`bitgen_t` of its C interface), so a numpy.random.Generator
 // can draw other variates from the same stream.

@@ -37,8 +37,8 @@ struct VecchiaInput {
 void nearest_predecessors(const double* times, const std::int64_t* order, std::size_t n, int m,
                           std::int32_t* neighbours);
 
-// Returns the sums, the same bits for any number of threads and, except on x86-64-v2, any instruction set. If the covariance of a point and its neighbours
-// is not positive definite to float64, log_det is NaN.
+// Returns the sums, the same bits for any number of threads and, except on x86-64-v2, any instruction set. If
+// the covariance of a point and its neighbours is not positive definite to float64, log_det is NaN.
 VecchiaSums vecchia(const Sweep& sweep, const VecchiaInput& input, int threads);
 
 }  // namespace dpmix
