@@ -150,9 +150,14 @@ class CudaPasses:
         self._names = {info.number: describe([info]) for info in infos}
         self._devices: dict[int, Device] = {}
         self._closing = weakref.finalize(self, close_devices, self._devices)
-        options: dict[str, Any] = {"chunks_in_flight": chunks_in_flight, "first_event": first_event}
-        options["by_sample"] = self._by_sample
-        self._open_devices(events, **options, weight_floor=weight_floor, weights=weights)
+        self._open_devices(
+            events,
+            chunks_in_flight=chunks_in_flight,
+            first_event=first_event,
+            by_sample=self._by_sample,
+            weight_floor=weight_floor,
+            weights=weights,
+        )
         self._work_done = dict.fromkeys(self._devices, (0, 0.0))  # chunks and seconds of each device
         self._shares = interleaved_shares(len(self._grid), dict.fromkeys(self._devices, 1.0))
         self._passes, self._next_rebalance = 0, FIRST_REBALANCE

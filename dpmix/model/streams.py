@@ -6,6 +6,7 @@ therefore draws the same numbers.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from enum import IntEnum
 from threading import Lock
@@ -137,6 +138,11 @@ def numpy_generator(native: _cpu.Generator) -> np.random.Generator:
     """Return NumPy's generator with the words of a native one, which takes less time to make than Philox."""
     bit_generator: Any = SimpleNamespace(capsule=native.capsule, lock=Lock(), owner=native)
     return np.random.Generator(bit_generator)
+
+
+def number_of(name: str) -> int:
+    """Return the number below 2**64 of a sample's name, for a stream that depends on no other sample."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
 
 
 class Key(NamedTuple):

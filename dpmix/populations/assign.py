@@ -5,7 +5,6 @@ T draws, S samples, N events, M events of a block, P populations.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 
@@ -14,7 +13,7 @@ import numpy as np
 from dpmix.engines.base import Engine
 from dpmix.kernels import _cpu
 from dpmix.model.mixture import Array, Floats, Ints
-from dpmix.model.streams import Step, Stream
+from dpmix.model.streams import Step, Stream, number_of
 from dpmix.populations import proportions
 from dpmix.populations.cohort import OwnTerms, terms_of_run
 from dpmix.populations.find import Populations
@@ -137,8 +136,7 @@ def representatives(
 
 def sample_stream(task: Task, sample: int) -> np.random.Generator:
     """Return random numbers that depend on the sample's name, and not on the other samples."""
-    name = hashlib.sha256(task.events.samples[sample].encode()).digest()[:8]
-    return Stream(task.config.seed, 2, int.from_bytes(name, "little")).step(Step.PROPORTIONS)
+    return Stream(task.config.seed, 2, number_of(task.events.samples[sample])).step(Step.PROPORTIONS)
 
 
 def add_medians(

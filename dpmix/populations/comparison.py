@@ -21,9 +21,7 @@ import numpy.typing as npt
 from dpmix.inputs.events import Events
 from dpmix.inputs.manual_gates import ManualGates
 from dpmix.model.mixture import Array, Ints
-from dpmix.populations.polygons import f_measure
-
-Flags = npt.NDArray[np.bool_]
+from dpmix.populations.polygons import Flags, f_measure
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ from threadpoolctl import threadpool_limits
 from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.populations.find import Populations
 from dpmix.populations.modes import MakeEngine
-from dpmix.populations.partitions import by_votes
 from dpmix.populations.pooling import mixture_of_draw, spread
 from dpmix.populations.predictive import classify
 from dpmix.runs.effective_size import MIN_DRAWS, r_hat_and_ess
@@ -103,11 +102,12 @@ def _by_chain(weights: Array, draws: Ints) -> Array:
 def _populations_of(found: Populations, labels: Ints, means: Array) -> Ints:
     """Return the population of each component of a draw, int64 [K], given the component of each point [M]."""
     cells = len(means) * found.n_populations
-    votes = np.bincount(labels * found.n_populations + found.of_points, minlength=cells)
-    return by_votes(
-        votes.reshape(len(means), -1),
-        lambda without: found.of_points[_nearest(found.points, np.asarray(means)[without])],
-    )
+    counts = np.bincount(labels * found.n_populations + found.of_points, minlength=cells)
+    votes = counts.reshape(len(means), -1)
+    populations: Ints = votes.argmax(axis=1)
+    without = np.flatnonzero(votes.sum(axis=1) == 0)
+    populations[without] = found.of_points[_nearest(found.points, np.asarray(means)[without])]
+    return populations
 
 
 def _nearest(points: Floats, places: Array) -> Ints:

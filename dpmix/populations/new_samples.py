@@ -19,7 +19,6 @@ T draws, K components, D channels.
 
 from __future__ import annotations
 
-import hashlib
 from contextlib import closing
 from dataclasses import replace
 
@@ -28,7 +27,7 @@ import numpy as np
 from dpmix.engines.base import Engine
 from dpmix.model.cohort import draw_weights
 from dpmix.model.mixture import Array, Floats, Mixture, Stats
-from dpmix.model.streams import Key, Step, Stream
+from dpmix.model.streams import Key, Step, Stream, number_of
 from dpmix.populations.cohort import OwnTerms
 from dpmix.populations.find import Populations
 from dpmix.populations.modes import MakeEngine
@@ -53,8 +52,7 @@ def fit_sample(found: Populations, make_engine: MakeEngine, values: Floats, name
     seed : int
     """
     rows = np.linspace(0, len(values) - 1, min(len(values), MOST_EVENTS)).astype(np.int64)
-    number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
-    rng = Stream(seed, 3, number).step(Step.SAMPLE_WEIGHTS)
+    rng = Stream(seed, 3, number_of(name)).step(Step.SAMPLE_WEIGHTS)
     run, n_draws = found.run, len(found.draws)
     own, spread = run.cohort, shift_spread(run)
     terms = OwnTerms(np.empty((n_draws, run.n_components)), np.zeros((n_draws, len(run.channels))))

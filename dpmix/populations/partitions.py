@@ -8,7 +8,6 @@ Adjusted Rand index: Hubert and Arabie (1985), J. Classification 2:193, equation
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import combinations
 
 import numpy as np
@@ -95,18 +94,3 @@ def _pairs(counts: npt.ArrayLike) -> float:
     """Return the number of pairs of events in the same cell."""
     n = np.asarray(counts, np.int64)
     return float((n * (n - 1)).sum()) / 2
-
-
-def by_votes(votes: Array | Ints, elsewhere: Callable[[Ints], Ints]) -> Ints:
-    """Return the population of each component by the votes of its points, int64 [K].
-
-    Parameters
-    ----------
-    votes : float64 or int64 [K, P]
-    elsewhere : callable
-        Returns the populations of components without votes, given their numbers.
-    """
-    populations: Ints = votes.argmax(axis=1)
-    without = np.flatnonzero(votes.sum(axis=1) == 0)
-    populations[without] = elsewhere(without)
-    return populations

@@ -109,7 +109,7 @@ def merge_unsupported(
     own : int64 [J]
         Population of each component of the mean density.
     shares : float64 [M, P]
-        Memberships of the points.
+        Memberships of the points; changed in place.
     trees, labels
         As in `support`.
     partitions : int64 [T, M]

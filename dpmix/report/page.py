@@ -69,7 +69,7 @@ def render(gating: Gating, run: Run, mixing: list[Mixing]) -> str:
     library = Resources(mode="inline", components=["bokeh"], log_level="warn")
     return templates.render(
         "page.html",
-        **_texts(gating, run, mixing),
+        **_texts(gating, run),
         bokeh="\n".join(library.js_raw),
         plots=script_json({name: json_item(plot) for name, plot in plots.items()}),
         data=script_json(page_data(gating)),
@@ -77,7 +77,7 @@ def render(gating: Gating, run: Run, mixing: list[Mixing]) -> str:
     )
 
 
-def _texts(gating: Gating, run: Run, mixing: list[Mixing]) -> dict[str, Any]:
+def _texts(gating: Gating, run: Run) -> dict[str, Any]:
     """Return everything that the template shows except the plots."""
     drawn = shown(gating)
     raster = len(gating.rasters.pairs) > 0

@@ -153,7 +153,7 @@ def last_sweep(run: Run) -> int:
 
 
 def _describe_moves(run: Run) -> Iterator[str]:
-    """Acceptance rates; nothing where the file has no counts of moves."""
+    """Describe acceptance rates; nothing where the file has no counts of moves."""
     rates = [
         f"{accepted:,} of {proposed:,} {'label swaps' if name == 'swaps' else name}"
         + (f" ({accepted / proposed:.1%})" if proposed else "")
@@ -164,7 +164,7 @@ def _describe_moves(run: Run) -> Iterator[str]:
 
 
 def _describe_hyperparameters(run: Run) -> Iterator[str]:
-    """Learned hyperparameters: means over the draws, or the values that Bayesian EM found."""
+    """Describe learned hyperparameters: means over the draws, or the values that Bayesian EM found."""
     mean, spread = ("mean ", True) if run.kind == "mcmc" else ("", False)
     for name, values in run.hyperparameters.items():
         if name in ("gamma", "nu"):

@@ -72,6 +72,11 @@ def run_mcmc(
     should_stop : callable
         Called after each sweep; when it returns True, the run saves its checkpoint and ends.
 
+    Returns
+    -------
+    Result
+        Not completed where `should_stop` ended the run.
+
     Raises
     ------
     ConfigError, DataError, DpmixError

@@ -93,7 +93,7 @@ def choose(kind: Kind, source: ConfigLike, settings: Sequence[str] = (), resume:
 
 
 def _config_of(source: Config | Mapping[str, Any], settings: Sequence[str]) -> Config:
-    """A config or its sections, with settings. They are read as YAML: errors have the same words."""
+    """Return the config of a source with settings, read as YAML so that errors have the same words."""
     if isinstance(source, Config):
         return parse_config(to_yaml(source), "config", settings) if settings else source
     return parse_config(flow(plain(source)), "config", settings)
@@ -124,14 +124,14 @@ def _resumed_in_place(kind: Kind, path: Path, settings: Sequence[str]) -> Chosen
 
 
 def _config_in(earlier: Run, settings: Sequence[str]) -> Config:
-    """The config in a run file, with settings; unless they name another output, it is that file."""
+    """Return the config in a run file, with settings; unless they name another output, it is that file."""
     # The settings may name another backend, to which keys of the earlier backend do not apply.
     own = [f"output.path={flow(str(earlier.path))}", *resets(settings)]
     return earlier.parsed_config([*own, *settings])
 
 
 def _resumed(kind: Kind, config: Config, base: Path, name: str, earlier: Run) -> Chosen:
-    """The run of a config, where it draws what the earlier run does."""
+    """Return the run of a config, which must draw what the earlier run does."""
     started = earlier.parsed_config()
     larger = kind == "mcmc" and config.mcmc.draws > earlier.draws
     allowed = RESUMABLE | ({"mcmc.draws"} if larger else set())
@@ -159,7 +159,7 @@ def lifts(config: Config, earlier: Run) -> bool:
 
 
 def _earlier(kind: Kind, path: Path) -> Run:
-    """The run to resume."""
+    """Return the run to resume: a file of the same kind of run."""
     if not path.exists():
         raise ConfigError([f"{path}: no such run file to resume; leave --resume out to start it"])
     earlier = open_run(path)
