@@ -10,8 +10,8 @@ import click
 
 from dpmix.errors import ConfigError, DataError
 from dpmix.system.console import quoted, unknown_characters
-from dpmix.system.files import write_text
-from dpmix.system.paths import from_home, relative, with_slashes
+from dpmix.system.files import check_outputs, write_text
+from dpmix.system.paths import encoding_of, from_home, relative, with_slashes
 
 from . import files as data_files
 
@@ -60,8 +60,8 @@ def command(files: tuple[str, ...], output: Path | None, compensation: str, over
         raise ConfigError(
             [f"{output}: is a folder; give the name of the config to write, for example {example}"]
         )
-    if output is not None and output.exists() and not overwrite:
-        raise ConfigError([f"{output}: exists already; --overwrite replaces it"])
+    if output is not None and output.exists():
+        _check_replaceable(output, files, overwrite)
     text, notes = write_config(files, Path() if output is None else output.parent, compensation)
     if output is None:
         if unknown := unknown_characters(text):
@@ -76,6 +76,21 @@ def command(files: tuple[str, ...], output: Path | None, compensation: str, over
         raise ConfigError([str(error)]) from None
     check = f"read the {len(notes)} notes at its top, check it" if len(notes) > 1 else "check it"
     click.echo(f"{output}: written; {check}, then run: dpmix mcmc {quoted(output)}", err=True)
+
+
+def _check_replaceable(output: Path, files: Sequence[str], overwrite: bool) -> None:
+    """Raise `ConfigError` for an existing file that must not be replaced: only a config may be, if asked."""
+    from dpmix.inputs.opening import FOLDER_SUFFIXES, find_places
+
+    if not overwrite:
+        raise ConfigError([f"{output}: exists already; --overwrite replaces it"])
+    check_outputs([output], overwrite, [path for path, _ in find_places(files)])
+    try:
+        is_text = "\0" not in output.read_text(encoding=encoding_of(output))
+    except (OSError, UnicodeError):
+        is_text = False
+    if not is_text or output.suffix.lower() in FOLDER_SUFFIXES:
+        raise ConfigError([f"{output}: exists already and is not a config; give another --output"])
 
 
 def write_config(files: Sequence[str], folder: Path, compensation: str) -> tuple[str, list[str]]:

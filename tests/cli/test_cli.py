@@ -455,6 +455,20 @@ def test_init_prints_without_output_and_never_overwrites_unasked(folder: Path) -
     assert load_config("in/run.yaml").data.channels == ["a", "b", "c"]
 
 
+@pytest.mark.parametrize("output", ["in/events.csv", "in/notes.txt", "other.fcs", "binary", "other.csv"])
+def test_init_replaces_nothing_but_a_config(folder: Path, output: str) -> None:
+    shutil.copy("in/events.csv", "in/notes.txt")
+    Path("other.fcs").write_text("FCS3.1")
+    Path("binary").write_bytes(b"\xff\0\x01")
+    Path("other.csv").write_text("a,b\n1,2\n")
+    before = Path(output).read_bytes()
+    data = "in/notes.txt" if output == "in/notes.txt" else "in/events.csv"
+    refused = dpmix("init", data, "--output", output, "--overwrite", code=2).stderr
+    assert refused.startswith(f"dpmix: {output}: ")
+    assert refused.endswith("; give another --output\n")
+    assert Path(output).read_bytes() == before
+
+
 def test_init_of_a_missing_file(folder: Path) -> None:
     assert "none.fcs" in dpmix("init", "none.fcs", code=2).stderr
     assert "cannot be written" in dpmix("init", "in/events.csv", "--output", "no/run.yaml", code=2).stderr
