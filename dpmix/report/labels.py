@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -114,9 +115,10 @@ def ticks(low: float, high: float) -> list[float]:
 
     A long axis has ticks at the powers of ten only, a short one at every digit.
     """
-    many = (1, 2, 5) if high < 1000.0 * low else (1,)
+    many = (1, 2, 5) if high < 1000.0 * float(low) else (1,)
     for digits in (many, range(1, 10)):
-        powers = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
+        last = min(int(np.ceil(np.log10(high))), sys.float_info.max_10_exp)
+        powers = range(int(np.floor(np.log10(low))), last + 1)
         found = [digit * 10.0**power for power in powers for digit in digits]
         found = [place for place in found if low <= place <= high]
         if len(found) > 1:

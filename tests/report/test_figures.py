@@ -132,10 +132,11 @@ def test_shares_have_few_digits(share: float, text: str) -> None:
         (1e-5, 0.5, [1e-5, 1e-4, 1e-3, 1e-2, 1e-1]),
         (0.22, 0.45, [0.3, 0.4]),
         (0.7, 1.0, [0.7, 0.8, 0.9, 1.0]),
+        (0.02, 1.6e308, [10.0**power for power in range(-1, 309)]),
     ],
 )
 def test_logarithmic_axes_have_ticks(low: float, high: float, places: list[float]) -> None:
-    assert labels.ticks(low, high) == pytest.approx(places)
+    assert labels.ticks(np.float64(low), np.float64(high)) == pytest.approx(places)
 
 
 def test_moments_are_those_of_a_sample_of_the_mixture() -> None:
