@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from dpmix.errors import ConfigError, DpmixError, printable
-from dpmix.system.console import keep_unknown_characters
+from dpmix.system.console import keep_unknown_characters, leave_stdout
 from dpmix.system.memory import address_limit
 
 from . import app, associate, bem, devices, drift, explore, gate, info, init, mcmc, predict, simulate
@@ -32,11 +32,10 @@ class Commands(click.Group):
                 click.echo(f"dpmix: {printable(line)}", err=True)
             ctx.exit(error.exit_code)
         except Exception as error:
-            if not _is_lack_of_memory(error):
+            line = _lack_of_memory(error) or _unusable_output(error)
+            if not line:
                 raise
-            reason = f": {printable(str(error))}" if str(error) else ""
-            remedy = "use fewer events (data.max_events), fewer channels, or fewer model.components"
-            click.echo(f"dpmix: not enough memory{reason}; {remedy}", err=True)
+            click.echo(f"dpmix: {printable(line)}", err=True)
             ctx.exit(DpmixError.exit_code)
         except KeyboardInterrupt:
             ctx.exit(128 + signal.SIGINT)
@@ -57,6 +56,27 @@ def _require_addresses() -> None:
             f"ulimit -v: {limit / 1e9:.2f} GB of address space; loading the libraries needs at least "
             f"{needed / 1e9:.2f} GB; raise it, or limit memory with a control group"
         )
+
+
+def _lack_of_memory(error: Exception) -> str:
+    """Return a line for the errors by which Python reports a lack of memory, "" for others."""
+    if not _is_lack_of_memory(error):
+        return ""
+    reason = f": {error}" if str(error) else ""
+    remedy = "use fewer events (data.max_events), fewer channels, or fewer model.components"
+    return f"not enough memory{reason}; {remedy}"
+
+
+def _unusable_output(error: Exception) -> str:
+    """Return a line if a file name is too long, or stdout goes to a full disk, "" for other errors."""
+    if not isinstance(error, OSError):
+        return ""
+    if error.errno == errno.ENAMETOOLONG:
+        return f"{error.filename}: the name is too long; give a shorter one"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT) and error.filename is None:
+        leave_stdout()
+        return f"standard output cannot be written: {error.strerror}; free some space"
+    return ""
 
 
 def _is_lack_of_memory(error: Exception) -> bool:

@@ -53,6 +53,13 @@ def leave_closed_terminal() -> None:
     os.close(nowhere)
 
 
+def leave_stdout() -> None:
+    """Write to nowhere what would go to stdout, which takes no more: Python writes the rest at its end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+
+
 @contextmanager
 def ignoring_closed_terminal() -> Iterator[None]:
     """Ignore the error of writing to a terminal that has been closed: SIGHUP, just after it, ends a run."""

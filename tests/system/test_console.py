@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from platforms import not_on
+from platforms import USES_LINUX, not_on
 from rich.console import Console
 from whole_runs import a_config, assert_draws_of, assert_identical, dpmix, write_events
 
@@ -132,6 +132,18 @@ def test_writing_to_a_terminal_just_closed_is_no_error() -> None:
     Closed.number = errno.ENOSPC
     with pytest.raises(OSError, match="of this test"):
         display.emit(record)
+
+
+@USES_LINUX
+def test_a_full_disk_under_stdout_is_a_line(tmp_path: Path) -> None:
+    write_events(tmp_path / "events.npy", 20)
+    with open("/dev/full", "w") as full:
+        command = dpmix("info", tmp_path / "events.npy")
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.stderr == (
+        "dpmix: standard output cannot be written: No space left on device; free some space\n"
+    )
+    assert done.returncode == 1
 
 
 @not_on("windows", because="Windows has no SIGHUP")
