@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from .finite import FiniteRange
+
 
 @click.command("associate")
 @click.argument("gated", type=click.Path(path_type=Path))
@@ -36,14 +38,14 @@ import click
 )
 @click.option(
     "--least-ratio",
-    type=click.FloatRange(min=1.0),
+    type=FiniteRange(min=1.0),
     default=1.1,
     show_default=True,
     help="Smallest ratio that counts as an effect.",
 )
 @click.option(
     "--false-share",
-    type=click.FloatRange(0.0, 1.0),
+    type=FiniteRange(0.0, 1.0),
     default=0.05,
     show_default=True,
     help="Accepted share of false discoveries among those found.",

@@ -7,6 +7,8 @@ from typing import Literal
 
 import click
 
+from .finite import FiniteRange
+
 
 @click.command("drift")
 @click.argument("files", nargs=-1, required=True)
@@ -26,14 +28,14 @@ import click
 )
 @click.option(
     "--limit",
-    type=click.FloatRange(0.01, 10.0),
+    type=FiniteRange(0.01, 10.0),
     default=0.2,
     show_default=True,
     help="Smallest range of drift that matters, in units of a channel's spread.",
 )
 @click.option(
     "--fail-above",
-    type=click.FloatRange(0.0, 1.0),
+    type=FiniteRange(0.0, 1.0),
     help="Exit with code 1 if the share of events in unsteady stretches of any file is above this, or if a "
     "file cannot be judged.",
 )

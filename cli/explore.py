@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from . import gating
+from .finite import FiniteRange
 
 
 @click.command("explore")
@@ -24,7 +25,7 @@ from . import gating
 )
 @click.option(
     "--further",
-    type=click.FloatRange(0.0, 1.0),
+    type=FiniteRange(0.0, 1.0),
     default=0.1,
     show_default=True,
     help="From 0, more of the same, to 1, look further.",

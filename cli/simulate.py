@@ -9,6 +9,8 @@ import click
 
 from dpmix.errors import ConfigError, DataError
 
+from .finite import FiniteRange
+
 if TYPE_CHECKING:
     from dpmix.inputs.simulate_faults import Fault
 
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--drift-size",
-    type=click.FloatRange(0.0, 5.0, min_open=True),
+    type=FiniteRange(0.0, 5.0, min_open=True),
     help="Size of a drift, step or bubble, as log gain.  [default: 0.5]",
 )
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Random seed.")
@@ -78,6 +80,8 @@ def command(
         raise click.UsageError("--drift-size is for --drift slow, step and bubble only")
     if kind == "cytometry" and (channels, components) != (None, None):
         raise click.UsageError("--channels and --components are for --kind model only")
+    if not output.name:
+        raise ConfigError([f"{output}: is a folder; give the name of a file to write, such as sample.fcs"])
     from dpmix.inputs import simulate
     from dpmix.inputs.simulate_faults import SIZE
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -46,13 +47,18 @@ def simulate(
     Raises
     ------
     ValueError
-        A number is below 1, or an argument does not belong to this kind.
+        A number is below 1 or not finite, or an argument is not of the stated type or does not belong to
+        this kind.
     """
     if kind == "cytometry":
         if (channels, components) != (None, None):
             raise ValueError('channels and components apply to kind="model" only')
+        if isinstance(drift, str):
+            raise ValueError(f'drift is "{drift}"; it must be a list, as ["{drift}"]')
         if unknown := set(drift) - set(FAULTS):
             raise ValueError(f"drift is {sorted(unknown)}; each must be one of {', '.join(FAULTS)}")
+        if not 0.0 < drift_size < math.inf:
+            raise ValueError(f"drift_size is {drift_size}; it must be a finite number above 0")
         return cytometry_like(n_events, seed, spill, drift, drift_size)
     if kind != "model":
         raise ValueError(f'kind is {kind!r}; it must be "cytometry" or "model"')

@@ -44,6 +44,8 @@ def test_simulate_makes_both_kinds() -> None:
         ({"kind": "model", "spill": False}, 'applies to kind="cytometry" only'),
         ({"kind": "model", "drift": ["slow"]}, 'drift applies to kind="cytometry" only'),
         ({"drift": ["fast"]}, r"drift is \['fast'\]; each must be one of slow, step, bubble, clog"),
+        ({"drift": "slow"}, r'drift is "slow"; it must be a list, as \["slow"\]'),
+        ({"drift": ["slow"], "drift_size": float("nan")}, "drift_size is nan; it must be a finite number"),
         ({"kind": "model", "channels": 0}, "must be at least 1"),
         ({"kind": "blood"}, 'must be "cytometry" or "model"'),
         ({"n_events": 0}, "need 1 or more"),

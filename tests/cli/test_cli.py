@@ -240,6 +240,24 @@ def test_wrong_usage_exits_with_2(folder: Path, arguments: list[str], expected: 
     assert expected in dpmix("mcmc", *arguments, code=2).stderr
 
 
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        (("drift", "in/events.csv"), "--limit"),
+        (("drift", "in/events.csv"), "--fail-above"),
+        (("simulate", "x.fcs", "--drift", "slow"), "--drift-size"),
+        (("explore", "run.h5"), "--further"),
+        (("associate", "gated", "--formula", "~ a", "--contrast", "a"), "--least-ratio"),
+        (("associate", "gated", "--formula", "~ a", "--contrast", "a"), "--false-share"),
+    ],
+)
+@pytest.mark.parametrize("number", ["nan", "inf"])
+def test_numbers_of_options_are_finite(
+    folder: Path, command: tuple[str, ...], option: str, number: str
+) -> None:
+    assert f"Invalid value for '{option}': {number} is not" in dpmix(*command, option, number, code=2).stderr
+
+
 # Sampling: output
 
 
@@ -589,6 +607,9 @@ def test_simulate_from_the_model(folder: Path) -> None:
     ("arguments", "code", "expected"),
     [
         (["x.xls"], 2, "it must be one of .fcs, .csv, .npy"),
+        ([""], 2, "dpmix: .: is a folder; give the name of a file to write"),
+        (["/"], 2, "dpmix: /: is a folder; give the name of a file to write"),
+        ([f"{'x' * 300}.fcs"], 1, f"dpmix: {'x' * 300}.fcs: the name is too long; give a shorter one"),
         (["no/x.fcs"], 1, "dpmix: no/x.fcs: cannot be written: No such file or directory"),
         (["x.csv", "--channels", "3"], 2, "--channels and --components are for --kind model only"),
         (["x.csv", "--kind", "model", "--no-spill"], 2, "--no-spill is for --kind cytometry only"),
