@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from dpmix.api.events import Folder, write_events
+from dpmix.api.events import Folder, events_file, require_unmasked, write_events
 from dpmix.api.parameters import Parameters, make_config
 from dpmix.api.sampling import sample, shown
 from dpmix.model.mixture import Array, Floats, Ints
@@ -113,9 +113,11 @@ def gate_anndata(
     codes, samples = _samples(adata, sample_key)
     home = Folder(folder)
     output = home.path / "gated"
-    files = [
-        write_events(home.path, values[codes == s], channels, stem) for s, stem in enumerate(_stems(samples))
-    ]
+    stems = _stems(samples)
+    if not resume:
+        names = ["run.h5", *(events_file(channels, stem) for stem in stems)]
+        home.require_absent(names, "; use another folder, or resume=True to continue the run in it")
+    files = [write_events(home.path, values[codes == s], channels, stem) for s, stem in enumerate(stems)]
     method = parameters.get("method", "mcmc")
     config = make_config(parameters, files, home.path / "run.h5")
     with shown(progress) as display:
@@ -153,6 +155,7 @@ def _events(adata: AnnData, layer: str | None, use_rep: str | None) -> tuple[Flo
         channels = [*map(str, adata.var_names)]
     if hasattr(table, "to_memory"):  # of an object in backed mode
         table = table.to_memory()
+    require_unmasked(table)
     dense = table.toarray() if hasattr(table, "toarray") else np.asarray(table)
     with np.errstate(over="ignore"):  # beyond float32: infinite, which the run refuses by channel
         return np.ascontiguousarray(dense, np.float32), channels

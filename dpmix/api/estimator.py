@@ -17,13 +17,13 @@ except ImportError as _error:
         f"dpmix.DPMixture needs scikit-learn ({_error}): pip install 'dpmix[sklearn]'"
     ) from None
 
-from dpmix.api.events import Folder, standardised, write_events
+from dpmix.api.events import Folder, events_file, require_unmasked, standardised, write_events
 from dpmix.api.parameters import make_config
 from dpmix.api.predictions import draw_events, engine_maker, predicted
 from dpmix.api.sampling import sample
 from dpmix.config.schema import Config
 from dpmix.config.write import to_yaml
-from dpmix.errors import ConfigError, EngineError, OutputError
+from dpmix.errors import EngineError, OutputError
 from dpmix.inputs.transforms import Scaling
 from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.populations.cut import require_cut
@@ -32,7 +32,7 @@ from dpmix.runs.reader import Run, open_run
 from dpmix.runs.resume import choose
 from dpmix.system.files import write_text
 
-RUN_FILE = "run.h5"
+RUN_FILE, CONFIG_FILE = "run.h5", "run.yaml"
 
 
 class DPMixture(DensityMixin, BaseEstimator):  # type: ignore[misc] # scikit-learn has no types
@@ -179,7 +179,7 @@ class DPMixture(DensityMixin, BaseEstimator):  # type: ignore[misc] # scikit-lea
         Raises
         ------
         ValueError
-            X is not a table of finite numbers.
+            X is not a table of finite numbers, or has masked values.
         ConfigError, DataError, EngineError, OutputError
             As `dpmix.run_mcmc` raises them.
         """
@@ -191,20 +191,25 @@ class DPMixture(DensityMixin, BaseEstimator):  # type: ignore[misc] # scikit-lea
         home = self._home if resume else Folder(self.folder)
         path = home.path / RUN_FILE
         own = hasattr(self, "run_") and self.run_.path == path
-        if path.exists() and not own:
-            raise ConfigError([f"folder: {path} exists already and is not of this estimator; use another"])
+        written = (RUN_FILE, CONFIG_FILE, events_file(names))
+        if not own:
+            home.require_absent(written, " and is not of this estimator; use another")
         stated = self.get_params(deep=False)
         if names is None and self.channels is None:
             stated["channels"] = ["*"]  # every column of an array, also one that a file would leave out
         if resume:
             stated["random_state"] = self.config_.seed
-        config = make_config(stated, [write_events(home.path, values, names)], path)
-        write_text(home.path / "run.yaml", to_yaml(config))
-        chosen = replace(choose(self.method, config, resume=resume), base=home.path)
+        config = make_config(stated, [events_file(names)], path)
         try:
+            write_events(home.path, values, names)
+            write_text(home.path / CONFIG_FILE, to_yaml(config))
+            chosen = replace(choose(self.method, config, resume=resume), base=home.path)
             run = sample(self.method, chosen, overwrite=own and not resume, progress=self.verbose > 0)
-        except (KeyboardInterrupt, EngineError, OutputError):
-            if path.exists():
+        except BaseException as error:
+            if not path.exists():  # no draws: a further fit may use the folder
+                for name in written:
+                    (home.path / name).unlink(missing_ok=True)
+            elif isinstance(error, KeyboardInterrupt | EngineError | OutputError):
                 self._keep(home, config, open_run(path))
             raise
         self._keep(home, config, run)
@@ -253,8 +258,8 @@ class DPMixture(DensityMixin, BaseEstimator):  # type: ignore[misc] # scikit-lea
             In the units of X; the columns that the run uses.
         populations : int64 [n_samples]
         """
-        if n_samples < 1:
-            raise ValueError(f"n_samples is {n_samples}; it must be at least 1")
+        if not isinstance(n_samples, int | np.integer) or n_samples < 1:
+            raise ValueError(f"n_samples is {n_samples!r}; it must be a whole number of at least 1")
         points, populations = draw_events(self._populations(), n_samples, self.config_.seed)
         return self._scaling.to_raw(points), populations
 
@@ -269,6 +274,7 @@ class DPMixture(DensityMixin, BaseEstimator):  # type: ignore[misc] # scikit-lea
         """The events, float32 [N, columns], and the names of the columns."""
         if hasattr(X, "obs") and hasattr(X, "to_df"):
             X = X.to_df()
+        require_unmasked(X)
         X = validate_data(
             self, X, reset=reset, dtype=[np.float32, np.float64], ensure_min_samples=2 if reset else 1
         )

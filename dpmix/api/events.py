@@ -6,13 +6,13 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import h5py
 import numpy as np
 
-from dpmix.errors import DataError, printable
+from dpmix.errors import ConfigError, DataError, printable
 from dpmix.inputs.transforms import Scaling
 from dpmix.model.mixture import Floats
 from dpmix.system.files import writing
@@ -37,10 +37,28 @@ class Folder:
                 self.path.mkdir(parents=True, exist_ok=True)
 
 
+    def require_absent(self, names: Iterable[str], remedy: str) -> None:
+        """Raise `ConfigError` if the folder has a file of such a name, which a run would replace."""
+        for name in names:
+            if (self.path / name).exists():
+                raise ConfigError([f"folder: {self.path / name} exists already{remedy}"])
+
+
 def _remove(path: Path, process: int) -> None:
     """Remove a temporary folder, in the process that made it and not in its forks."""
     if os.getpid() == process:
         shutil.rmtree(path, ignore_errors=True)
+
+
+def require_unmasked(table: object) -> None:
+    """Raise `ValueError` for a masked array with masked values: NumPy would use what lies under the mask."""
+    if np.ma.is_masked(table):
+        raise ValueError("X has masked values; remove these events, or fill the values in (X.filled)")
+
+
+def events_file(channels: Sequence[str] | None, stem: str = "events") -> str:
+    """Return the name of the file that `write_events` writes."""
+    return f"{stem}{'.npy' if channels is None else '.h5'}"
 
 
 def write_events(
@@ -62,7 +80,7 @@ def write_events(
     DataError
         The file cannot be written.
     """
-    path = folder / f"{stem}{'.npy' if channels is None else '.h5'}"
+    path = folder / events_file(channels, stem)
     with writing(path):
         path.unlink(missing_ok=True)  # another run may still have the old file open
         if channels is None:

@@ -81,7 +81,7 @@ def make_config(parameters: Mapping[str, Any], files: Sequence[str], output: Pat
     ConfigError
         A parameter is wrong. The error names its config key.
     """
-    settings = dict(parameters.get("settings") or {})
+    settings = _other_keys(parameters.get("settings"))
     named = {key: parameters.get(name) for name, key in CONFIG_KEYS.items()} | {
         "engine.threads": threads_of(parameters.get("n_jobs")),
         "seed": seed_of(parameters.get("random_state", 1)),
@@ -92,9 +92,20 @@ def make_config(parameters: Mapping[str, Any], files: Sequence[str], output: Pat
     values |= {CONFIG_KEYS[name]: None for name in NULLABLE if parameters.get(name, 0) is None}
     if parameters.get("until") == "default":
         del values["mcmc.until"]
+    if whole := [key for key in settings if any(own.startswith(f"{key}.") for own in named)]:
+        raise ConfigError(
+            [f"settings: {key} has keys set by parameters; give the others as {key}.KEY" for key in whole]
+        )
     if twice := [key for key in settings if key in named or any(key.startswith(f"{own}.") for own in values)]:
         raise ConfigError([f"settings: {key} is set by a parameter; use that one" for key in sorted(twice)])
     return choose("mcmc", nested({**values, **settings})).config
+
+
+def _other_keys(settings: object) -> dict[str, Any]:
+    """Return the parameter `settings` as a new dict; `ConfigError` if it is no mapping."""
+    if settings is not None and not isinstance(settings, Mapping):
+        raise ConfigError([f'settings is {settings!r}; it must be a mapping, as {{"mcmc.label_swaps": False}}'])
+    return {str(key): value for key, value in (settings or {}).items()}
 
 
 def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,4 +140,6 @@ def threads_of(n_jobs: int | None) -> int | None:
     """Return the number of threads: n_jobs, or of the processors all but -1 - n_jobs (None: all)."""
     if n_jobs is None or n_jobs == -1:
         return None
+    if not isinstance(n_jobs, int | np.integer):
+        return n_jobs  # the config says what is wrong
     return n_jobs if n_jobs >= 0 else max(usable_cores() + 1 + n_jobs, 1)

@@ -101,6 +101,14 @@ def test_samples_have_their_own_proportions(adata: anndata.AnnData, tmp_path: Pa
         dpmix.gate_anndata(adata, sample_key="sample", **SMALL)
 
 
+def test_a_folder_with_a_run_keeps_its_events(adata: anndata.AnnData, tmp_path: Path) -> None:
+    dpmix.gate_anndata(adata, folder=tmp_path, **SMALL)
+    before = (tmp_path / "events.h5").read_bytes()
+    with pytest.raises(dpmix.ConfigError, match="run.h5 exists already; use another folder, or resume=True"):
+        dpmix.gate_anndata(adata[:500].copy(), folder=tmp_path, **SMALL)
+    assert (tmp_path / "events.h5").read_bytes() == before
+
+
 def test_the_events_may_be_a_layer_or_a_representation(adata: anndata.AnnData) -> None:
     whole = dpmix.gate_anndata(adata, copy=True, **SMALL)
     assert whole is not None

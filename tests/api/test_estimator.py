@@ -139,6 +139,23 @@ def test_a_folder_keeps_the_run_for_the_command_line(tmp_path: Path) -> None:
     assert estimator.run_.path.read_bytes() != before
 
 
+@pytest.mark.parametrize("name", ["run.yaml", "events.npy", "run.h5"])
+def test_a_folder_keeps_its_other_files(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("not of an estimator")
+    with pytest.raises(dpmix.ConfigError, match=f"{name} exists already and is not of this estimator"):
+        dpmix.DPMixture(**SMALL, folder=tmp_path).fit(a_table())
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_text() == "not of an estimator"
+
+
+def test_a_folder_can_be_used_after_a_failure(tmp_path: Path) -> None:
+    table = a_table()
+    with pytest.raises(dpmix.DataError, match="constant in all 600 events: ch1"):
+        dpmix.DPMixture(**SMALL, folder=tmp_path).fit(table * [1.0, 0.0, 1.0])
+    assert not [*tmp_path.iterdir()]
+    assert dpmix.DPMixture(**SMALL, folder=tmp_path).fit(table).run_.complete
+
+
 @FORKS
 def test_a_temporary_folder_goes_with_the_estimator(tmp_path: Path) -> None:
     estimator = dpmix.DPMixture(**SMALL).fit(a_table())
@@ -370,6 +387,10 @@ def test_transforms_are_those_of_the_config() -> None:
             "config: model.prior.nux is not a key",
         ),
         ({"settings": {"mcmc.label_swap": True}}, dpmix.ConfigError, "did you mean mcmc.label_swaps"),
+        ({"settings": {"mcmc": {"label_swaps": False}}}, dpmix.ConfigError, "others as mcmc.KEY"),
+        ({"settings": {"model": {"samples": "pooled"}}}, dpmix.ConfigError, "others as model.KEY"),
+        ({"settings": ["mcmc.label_swaps=false"]}, dpmix.ConfigError, "; it must be a mapping, as {"),
+        ({"n_jobs": "all"}, dpmix.ConfigError, 'engine.threads is "all"; it must be an integer from 1'),
         ({"settings": {"seed": 3}}, dpmix.ConfigError, "settings: seed is set by a parameter"),
         ({"settings": {"model.components": 3}}, dpmix.ConfigError, "model.components is set by a parameter"),
         (
@@ -402,6 +423,21 @@ def test_problems_name_the_key(parameters: dict[str, Any], error: type[Exception
     with pytest.raises(error) as found:
         dpmix.DPMixture(**SMALL | parameters).fit(a_table())
     assert message in str(found.value)
+
+
+def test_masked_values_are_not_used(fitted: dpmix.DPMixture) -> None:
+    table = np.ma.masked_greater(a_table(), 8.0)
+    for use in (dpmix.DPMixture(**SMALL).fit, fitted.predict):
+        with pytest.raises(ValueError, match="X has masked values; remove these events, or fill the values"):
+            use(table)
+    unmasked = np.ma.masked_array(a_table(), mask=False)
+    np.testing.assert_array_equal(fitted.predict(unmasked), fitted.predict(a_table()))
+
+
+@pytest.mark.parametrize("number", [0, 1.5, "3"])
+def test_a_number_of_samples_is_whole(fitted: dpmix.DPMixture, number: Any) -> None:
+    with pytest.raises(ValueError, match="n_samples is .*; it must be a whole number of at least 1"):
+        fitted.sample(number)
 
 
 def test_a_wrong_cut_after_the_fit_is_an_error() -> None:
