@@ -148,6 +148,8 @@ def predict(
     attribute `fit` of the result says whether the files fit the run.
     """
     _require_lists(data=data, formats=formats, engine=engine)
+    if not data:
+        raise ConfigError(["data is empty; give the files to predict, or gate those of the run by dpmix.gate"])
     require_cut(n_draws, level, n_populations)
     folder = Path(output)
     by_hand = None if decisions is None else read_decisions(decisions)

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from dpmix.cli import main
 from dpmix.config.schema import Config
 from dpmix.engines.cpu import CpuEngine
+from dpmix.errors import ConfigError
 from dpmix.model.mixture import mixture_from
 from dpmix.populations import misfit, new_samples
 from dpmix.populations.find import Populations, find_populations
@@ -173,3 +174,9 @@ def test_intervals_cover_the_shifts_of_new_files(found: Populations) -> None:
         _, low, high = interval(own.shifts * sds)
         covered += ((low < truth) & (truth < high)).tolist()
     assert np.mean(covered) > 0.7
+
+
+def test_no_files_is_an_error(tmp_path: Path) -> None:
+    """Without this, the events of the run would be predicted."""
+    with pytest.raises(ConfigError, match="data is empty; give the files to predict"):
+        predict("run.h5", [], tmp_path / "out")
