@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from platforms import SIGTERM_KILLS
+from platforms import SIGTERM_KILLS, USES_LINUX
 from whole_runs import assert_identical
 
 from dpmix.cli import main
@@ -471,6 +471,16 @@ def test_init_prints_without_output_and_never_overwrites_unasked(folder: Path) -
     assert misplaced.stderr.startswith("dpmix: in: is a folder; give the name of the config to write")
     dpmix("init", "in/events.csv", "--output", "in/run.yaml", "--overwrite")
     assert load_config("in/run.yaml").data.channels == ["a", "b", "c"]
+
+
+@USES_LINUX
+def test_init_writes_no_name_that_is_not_in_utf_8(folder: Path) -> None:
+    name = os.fsdecode(b"a\xfc.npy")
+    np.save(name, np.arange(60.0).reshape(20, 3))
+    refused = dpmix("init", name, "--output", "run.yaml", code=2).stderr
+    assert refused.startswith("dpmix: a .npy: its name is not in UTF-8, which a config cannot hold; rename it")
+    assert not Path("run.yaml").exists()
+    dpmix("init", "a*.npy", "--output", "run.yaml")
 
 
 @pytest.mark.parametrize("output", ["in/events.csv", "in/notes.txt", "other.fcs", "binary", "other.csv"])
