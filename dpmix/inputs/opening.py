@@ -52,6 +52,7 @@ from dpmix.system.run_marker import is_run_file
 Place = tuple[Path, str]
 TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".tab")
 FOLDER_SUFFIXES = (".fcs", ".lmd", ".csv", ".tsv", ".npy", ".npz", ".h5", ".h5ad", ".hdf5", ".parquet")
+SPREADSHEETS = (".xls", ".xlsx", ".xlsm", ".xlsb", ".ods")
 NO_EVENTS = (".truth.npz", ".judged.csv", ".spillover.csv")
 """Ends of the names of files that dpmix writes next to data files."""
 SAMPLE_FILE = "file"
@@ -105,6 +106,8 @@ def find_places(files: Sequence[str | Path], base: Path = Path()) -> list[Place]
 
 def _match_files(name: str, base: Path) -> tuple[list[Path], str]:
     """Return the files that a name, a glob or a folder stands for, and what is wrong if there are none."""
+    if not name:  # from a variable of the shell that is not set; a path without a name is the folder itself
+        return [], "a name is empty; give a file, a glob or a folder"
     path = base / from_home(name)
     if path.is_dir():
         try:
@@ -201,8 +204,7 @@ def open_source(path: str | Path, part: str = "", storage: Storage | None = None
         if getattr(error, "errno", None) == errno.ENOMEM:
             size = f"{path.stat().st_size / 1e9:.1f} GB"
             raise DataError(f"{path}: needs {size} of address space, more than ulimit -v allows") from error
-        reason = getattr(error, "strerror", None) or _line(error)
-        raise DataError(f"{path}: cannot be read ({reason}); give {KNOWN}") from error
+        raise DataError(f"{path}: cannot be read ({_reason(error)}); {_remedy(error)}") from error
     if not source.details:
         raise DataError(
             f"{path}: has no channels; give a table with a row per event and a column per channel"
@@ -224,6 +226,8 @@ def _opener(path: Path, storage: Storage) -> Callable[[Path, str], Source]:
         raise DataError(f"{path}: is a folder; give a file, for example one of {path / '*.fcs'}")
     with path.open("rb") as file:
         start = file.read(8)
+    if path.suffix.lower() in SPREADSHEETS:
+        raise DataError(f"{path}: is a spreadsheet, which dpmix does not read; save it as CSV in UTF-8")
     if start.startswith(b"FCS"):
         return _fcs
     if start.startswith(b"\x93NUMPY"):
@@ -236,6 +240,8 @@ def _opener(path: Path, storage: Storage) -> Callable[[Path, str], Source]:
         return open_parquet
     if path.suffix.lower() in TEXT_SUFFIXES:
         return partial(open_text, storage=storage)
+    if not start:
+        raise DataError(f"{path}: is empty; {AGAIN}")
     suffix = path.suffix.lower().lstrip(".")
     claim = suffix.upper() if suffix in ("fcs", "lmd", "npy", "npz", "h5", "h5ad", "hdf5", "parquet") else ""
     if claim:
@@ -275,6 +281,26 @@ def _fcs_part(path: Path, part: str) -> tuple[int, Owner | None]:
 def _joined(name: str, part: str) -> str:
     """Return the name of a file with its part."""
     return f"{name}::{part}" if part else name
+
+
+def _reason(error: Exception) -> str:
+    """Return why a file cannot be read."""
+    if isinstance(error, UnicodeDecodeError):
+        return "not text in UTF-8"
+    if isinstance(error, UnicodeEncodeError):
+        return "its name is not in UTF-8"
+    return getattr(error, "strerror", None) or _line(error)
+
+
+def _remedy(error: Exception) -> str:
+    """Return what to do about a file that cannot be read."""
+    if isinstance(error, FileNotFoundError):
+        return "correct the path"
+    if isinstance(error, UnicodeDecodeError):
+        return "save it as CSV in UTF-8"
+    if isinstance(error, UnicodeEncodeError):
+        return "rename the file"
+    return f"{AGAIN}, as {KNOWN}"
 
 
 def _line(error: Exception) -> str:

@@ -35,7 +35,8 @@ def check_outputs(paths: Sequence[Path], overwrite: bool, inputs: Sequence[Path]
         A file cannot or must not be written; one line per problem.
     """
     problems = []
-    for folder in dict.fromkeys(nearest_existing(path.parent) for path in paths):
+    nearest = [nearest_existing(path.parent) for path in paths]  # of a missing folder an absolute path
+    for folder in {folder.absolute(): folder for folder in reversed(nearest)}.values():
         if not folder.is_dir():
             problems.append(f"{folder}: is a file, not a folder; give another --output")
         elif not os.access(folder, os.W_OK | os.X_OK):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy.typing as npt
 import pyarrow
 import pyarrow.parquet
 import pytest
+from platforms import USES_LINUX
 
 from dpmix.errors import ConfigError, DataError
 from dpmix.inputs.fcs_data import write_fcs
@@ -223,11 +225,14 @@ def test_all_wrong_names_are_reported_together(tmp_path: Path, values: Values) -
     ("name", "content", "message"),
     [
         ("a.fcs", b"oi21j08cn\n", "is named FCS, but its content is not FCS"),
-        ("a.xlsx", b"abcdefgh", "is not a data file that dpmix reads; give FCS"),
+        ("a.fcs", b"", "a.fcs: is empty; export or copy the file again"),
+        ("a.doc", b"abcdefgh", "is not a data file that dpmix reads; give FCS"),
+        ("a.xlsx", b"PK\x03\x04 a workbook", "is a spreadsheet, which dpmix does not read; save it as CSV"),
         ("a.npz", b"PK\x03\x04 broken", "cannot be read"),
         ("a.h5", b"\x89HDF\r\n\x1a\n broken", "cannot be read"),
         ("a.parquet", b"PAR1 broken", "cannot be read"),
-        ("a.npy", b"\x93NUMPY\x01\x00", "cannot be read"),
+        ("a.npy", b"\x93NUMPY\x01\x00", "cannot be read .*; export or copy the file again, as FCS"),
+        ("a.csv", "µ,b\n1,2\n".encode("latin-1"), r"\(not text in UTF-8\); save it as CSV in UTF-8"),
         ("a.csv", b"", "empty first line"),
         ("a.csv", b"a,b\nx,y\n", "no column of numbers"),
         ("a.csv", b"a,a\n1,2\n", "several channels are named a"),
@@ -243,6 +248,25 @@ def test_a_file_without_data_is_refused_in_one_line(
         open_source(tmp_path / name)
     assert "\n" not in str(caught.value)
     assert name in str(caught.value)
+
+
+def test_a_missing_file_needs_another_path(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"a.fcs: cannot be read \(No such file or directory\); correct the path"):
+        open_source(tmp_path / "a.fcs")
+
+
+def test_an_empty_name_is_not_the_folder(tmp_path: Path, values: Values) -> None:
+    np.save(tmp_path / "a.npy", values)
+    with pytest.raises(ConfigError, match="data.files: a name is empty; give a file, a glob or a folder"):
+        open_sources([""], tmp_path)
+
+
+@USES_LINUX
+def test_a_text_file_with_a_name_not_in_utf_8(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"a\xfc.csv")
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(DataError, match=r"cannot be read \(its name is not in UTF-8\); rename the file"):
+        open_source(path)
 
 
 def test_arrays_that_are_not_tables(tmp_path: Path) -> None:

@@ -363,3 +363,13 @@ def test_a_file_in_the_place_of_the_folder_is_refused_at_once(tmp_path: Path) ->
     (tmp_path / "run.yaml").touch()
     with pytest.raises(ConfigError, match=r"run\.yaml: is a file, not a folder"):
         check_outputs([tmp_path / "run.yaml" / "report.html", tmp_path / "run.yaml" / "tree.json"], True)
+
+
+def test_a_file_in_the_place_of_the_folder_is_named_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("out").touch()
+    with pytest.raises(ConfigError) as caught:
+        check_outputs([Path("out/report.html"), Path("out/figures/tree.png")], True)
+    assert caught.value.problems == ["out: is a file, not a folder; give another --output"]
