@@ -151,7 +151,7 @@ def _known(compensation: str) -> str:
 
 
 def _is_text(name: str) -> bool:
-    """Return False for the name of a file that is not in UTF-8: for Python it has halves of surrogate pairs."""
+    """Return False for a file name that is not in UTF-8: in Python it has halves of surrogate pairs."""
     return not any("\ud800" <= character <= "\udfff" for character in name)
 
 

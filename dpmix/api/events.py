@@ -36,7 +36,6 @@ class Folder:
             with writing(self.path):
                 self.path.mkdir(parents=True, exist_ok=True)
 
-
     def require_absent(self, names: Iterable[str], remedy: str) -> None:
         """Raise `ConfigError` if the folder has a file of such a name, which a run would replace."""
         for name in names:

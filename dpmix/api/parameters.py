@@ -104,7 +104,9 @@ def make_config(parameters: Mapping[str, Any], files: Sequence[str], output: Pat
 def _other_keys(settings: object) -> dict[str, Any]:
     """Return the parameter `settings` as a new dict; `ConfigError` if it is no mapping."""
     if settings is not None and not isinstance(settings, Mapping):
-        raise ConfigError([f'settings is {settings!r}; it must be a mapping, as {{"mcmc.label_swaps": False}}'])
+        raise ConfigError(
+            [f'settings is {settings!r}; it must be a mapping, as {{"mcmc.label_swaps": False}}']
+        )
     return {str(key): value for key, value in (settings or {}).items()}
 
 
@@ -136,10 +138,13 @@ def seed_of(random_state: int | np.random.RandomState | None) -> int:
     return int(generator.randint(2**31 - 1))
 
 
-def threads_of(n_jobs: int | None) -> int | None:
-    """Return the number of threads: n_jobs, or of the processors all but -1 - n_jobs (None: all)."""
+def threads_of(n_jobs: object) -> object:
+    """Return the number of threads: n_jobs, or of the processors all but -1 - n_jobs (None: all).
+
+    Anything but an integer is returned as it is: the config says what is wrong with it.
+    """
     if n_jobs is None or n_jobs == -1:
         return None
-    if not isinstance(n_jobs, int | np.integer):
-        return n_jobs  # the config says what is wrong
-    return n_jobs if n_jobs >= 0 else max(usable_cores() + 1 + n_jobs, 1)
+    if not isinstance(n_jobs, int | np.integer) or n_jobs >= 0:
+        return n_jobs
+    return max(usable_cores() + 1 + int(n_jobs), 1)

@@ -149,7 +149,7 @@ def predict(
     """
     _require_lists(data=data, formats=formats, engine=engine)
     if not data:
-        raise ConfigError(["data is empty; give the files to predict, or gate those of the run by dpmix.gate"])
+        raise ConfigError(["data is empty; give the files to predict; dpmix.gate gates those of the run"])
     require_cut(n_draws, level, n_populations)
     folder = Path(output)
     by_hand = None if decisions is None else read_decisions(decisions)

@@ -436,7 +436,7 @@ def test_masked_values_are_not_used(fitted: dpmix.DPMixture) -> None:
 
 @pytest.mark.parametrize("number", [0, 1.5, "3"])
 def test_a_number_of_samples_is_whole(fitted: dpmix.DPMixture, number: Any) -> None:
-    with pytest.raises(ValueError, match="n_samples is .*; it must be a whole number of at least 1"):
+    with pytest.raises(ValueError, match=r"n_samples is .*; it must be a whole number of at least 1"):
         fitted.sample(number)
 
 

@@ -478,7 +478,9 @@ def test_init_writes_no_name_that_is_not_in_utf_8(folder: Path) -> None:
     name = os.fsdecode(b"a\xfc.npy")
     np.save(name, np.arange(60.0).reshape(20, 3))
     refused = dpmix("init", name, "--output", "run.yaml", code=2).stderr
-    assert refused.startswith("dpmix: a .npy: its name is not in UTF-8, which a config cannot hold; rename it")
+    assert refused.startswith(
+        "dpmix: a .npy: its name is not in UTF-8, which a config cannot hold; rename it"
+    )
     assert not Path("run.yaml").exists()
     dpmix("init", "a*.npy", "--output", "run.yaml")
 

@@ -251,13 +251,15 @@ def test_a_file_without_data_is_refused_in_one_line(
 
 
 def test_a_missing_file_needs_another_path(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"a.fcs: cannot be read \(No such file or directory\); correct the path"):
+    with pytest.raises(
+        DataError, match=r"a.fcs: cannot be read \(No such file or directory\); correct the path"
+    ):
         open_source(tmp_path / "a.fcs")
 
 
 def test_an_empty_name_is_not_the_folder(tmp_path: Path, values: Values) -> None:
     np.save(tmp_path / "a.npy", values)
-    with pytest.raises(ConfigError, match="data.files: a name is empty; give a file, a glob or a folder"):
+    with pytest.raises(ConfigError, match=r"data\.files: a name is empty; give a file, a glob or a folder"):
         open_sources([""], tmp_path)
 
 
