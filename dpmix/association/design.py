@@ -354,9 +354,9 @@ def _parse(name: str, table: Table, used: Sequence[str]) -> tuple[str, tuple[Any
         raise ConfigError(
             [f'--contrast "{name}": {columns} have these values; write "{found[0][0]}: {name}"']
         )
-    raise ConfigError(
-        [f'--contrast "{name}": no such contrast in the formula; there are {_offered(table, used)}']
-    )
+    offered = _offered(table, used)
+    there = f"there are {offered}" if offered else "it has only random effects, which have no contrasts"
+    raise ConfigError([f'--contrast "{name}": no such contrast in the formula; {there}'])
 
 
 def _offered(table: Table, used: Sequence[str]) -> str:

@@ -56,6 +56,7 @@ def test_other_columns_take_the_values_of_the_samples() -> None:
         ("~ rare", "q - r", "rare q has one sample"),
         ("~ each", "a - b", "need at least 10 samples"),
         ("~ group", "treated-control", 'there are "treated - control"'),
+        ("~ (1 | donor)", "treated - control", "; it has only random effects, which have no contrasts"),
         ("~ group + again", "treated - control", 'write "group: treated - control"'),
         ("~ 0 + group", "treated - control", "found no intercept"),
         ("~ group + ", "treated - control", "write for example"),
