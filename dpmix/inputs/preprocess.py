@@ -257,10 +257,13 @@ def _channel_reports(
 
 
 def _rounded(gathered: Gathered, scaling: Scaling) -> list[str]:
-    """Warn of channels whose values, held as float32, are far from 0 and near each other."""
+    """Warn of channels whose values, held as float32, are far from 0 and near each other.
+
+    A single event, or a constant channel of a file that is not of the run, says nothing about rounding.
+    """
     lowest, highest = gathered.counts.lowest, gathered.counts.highest
     steps = np.spacing(np.maximum(-lowest, highest).astype(np.float32)).astype(np.float64)
-    few = highest - lowest < FEW_STEPS * steps
+    few = (highest > lowest) & (highest - lowest < FEW_STEPS * steps)
     return [
         f"{name}: its values, {low:.9g} to {high:.9g}, are rounded to steps of {step:.2g} (float32); "
         "subtract a constant from this channel in your file"

@@ -279,3 +279,10 @@ def test_a_missing_file(tmp_path: Path, run: Events) -> None:
 def test_real_samples_give_their_own_bits(shared_data: Path, files: list[str], mode: str) -> None:
     run = events_of(shared_data, *files, atoms=mode)
     assert like(run, shared_data, *files, atoms=mode).data_hash == run.data_hash
+
+
+@pytest.mark.parametrize("n_events", [1, 50])
+def test_equal_values_in_a_new_file_are_not_rounded(tmp_path: Path, n_events: int) -> None:
+    save(tmp_path, "a.npz", normal(), ["CD3", "CD4", "CD8"])
+    save(tmp_path, "b.npz", np.full((n_events, 3), 7.7, np.float32), ["CD3", "CD4", "CD8"])
+    assert not like(events_of(tmp_path, "a.npz"), tmp_path, "b.npz").report.warnings
