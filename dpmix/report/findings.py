@@ -63,7 +63,7 @@ def warnings(gating: Gating, run: Run) -> list[str]:
     """Return limitations that a reader must know before using the numbers, one line each."""
     lines = (
         *(f"{warning}." for warning in gating.warnings),
-        _unfinished(run),
+        _sentence(unfinished_warning(run)),
         _sentence(few_draws_warning(gating)),
         _sentence(disagreement_warning(gating)),
         _sentence(truncation_warning_of(run) if run.committed else None),
@@ -73,6 +73,13 @@ def warnings(gating: Gating, run: Run) -> list[str]:
         _sentence(poor_gates_warning(gating)),
     )
     return [line for line in lines if line]
+
+
+def unfinished_warning(run: Run) -> str | None:
+    """Warn of a run that is not complete; None for a complete one."""
+    if run.complete:
+        return None
+    return f"the run is not complete: {run.committed} of {run.draws} draws were available"
 
 
 def few_draws_warning(gating: Gating) -> str | None:
@@ -171,12 +178,6 @@ def count(number: int, noun: str) -> str:
 def numbers_of(populations: Ints, most: int = 20) -> str:
     """Return the numbers of populations, from 1, separated by commas."""
     return first_few([str(p + 1) for p in populations], most)
-
-
-def _unfinished(run: Run) -> str | None:
-    if run.complete:
-        return None
-    return f"The run is not complete: {run.committed} of {run.draws} draws were available."
 
 
 def _sentence(warning: str | None) -> str | None:

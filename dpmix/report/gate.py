@@ -29,8 +29,9 @@ from dpmix.report import event_files, figures, findings, fit, page, shifts, tabl
 from dpmix.report.additions import Additions
 from dpmix.runs.coarseness import choice_of
 from dpmix.runs.diagnostics import convergence, longer_run
-from dpmix.runs.reader import open_run
+from dpmix.runs.reader import Run, open_run
 from dpmix.system.background import importing, in_background
+from dpmix.system.console import quoted
 from dpmix.system.cores import usable_cores
 from dpmix.system.files import check_outputs
 
@@ -120,7 +121,7 @@ def gate(
         own = _own_terms(task, found)
         gating, population = _write_events(task, found, folder, formats, memberships, moved, own, explored)
     apart = findings.disagreement_warning(gating)
-    for warning in (findings.few_draws_warning(gating), apart):
+    for warning in (_unfinished(task.run), findings.few_draws_warning(gating), apart):
         if warning:
             log.warning("%s", warning)
     if apart and task.run.complete:
@@ -168,8 +169,8 @@ def predict(
     )
     gating = replace(gating, fit=measured)
     fit.write_fit(folder, gating, task.run)
-    few = findings.few_draws_warning(gating)
-    for warning in [*fit.warnings(gating), *([few] if few else [])]:
+    of_draws = _unfinished(task.run), findings.few_draws_warning(gating)
+    for warning in [*fit.warnings(gating), *filter(None, of_draws)]:
         log.warning("%s", warning)
     return gating
 
@@ -183,6 +184,13 @@ def _require_lists(**given: Sequence[str | Path]) -> None:
     ]
     if problems:
         raise ConfigError(problems)
+
+
+def _unfinished(run: Run) -> str | None:
+    """Warn of a run that is not complete, with the command to continue it; None for a complete one."""
+    warning = findings.unfinished_warning(run)
+    again = f"dpmix {run.kind} {quoted(run.path)} --resume continues a stopped run"
+    return f"{warning}; {again}" if warning else None
 
 
 def _own_terms(task: Task, found: Populations) -> list[OwnTerms] | None:

@@ -912,6 +912,21 @@ def test_options_of_gate(folder: Path, tmp_path: Path) -> None:
     assert warning.startswith("warning: the 90% intervals are from 4 draws")
 
 
+@pytest.mark.usefixtures("no_pictures")
+def test_a_run_that_is_not_complete_is_a_warning(folder: Path, tmp_path: Path) -> None:
+    run = tmp_path / "part.h5"
+    sweeps = iter([False] * 64)  # 60 of burn-in, and 4 draws
+    assert not run_mcmc(config(folder, str(run)), should_stop=lambda: next(sweeps, True)).completed
+    options = ["--draws", "4", "--backend", "cpu", "--quiet"]
+    for command in (["gate", run], ["predict", run, folder / "b.fcs"]):
+        said = dpmix(*command, "--output", tmp_path / str(command[0]), *options).stderr
+        line = next(line for line in said.splitlines() if "not complete" in line)
+        assert re.match(
+            r"warning: the run is not complete: [1-7] of 8 draws were available; dpmix mcmc ", line
+        )
+        assert line.endswith("part.h5 --resume continues a stopped run")
+
+
 def test_predict_says_how_much_is_implausible(folder: Path, tmp_path: Path) -> None:
     files = [folder / "b.fcs", folder / "a.fcs"]
     result = dpmix(
