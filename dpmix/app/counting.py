@@ -56,7 +56,7 @@ def counted(live: Live, decisions: Decisions, is_wanted: Callable[[], bool]) -> 
         counts[:, block.sample] += own
         if not is_wanted():
             return None
-    prior = prior_counts(run, found.draws, found.components)
+    prior = prior_counts(run, found.draws, found.components, found.divisions)
     drawn = proportions.posterior(counts, task.config.seed, prior)
     weights = None if events.weights is None else events.weights.values
     mean, low, high = interval(over_samples(drawn, np.diff(events.sample_starts), weights))

@@ -23,6 +23,7 @@ from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.populations import decide, find
 from dpmix.populations.decide import Decided
 from dpmix.populations.decisions import Action, Cut, Decisions, decisions_path, read_decisions
+from dpmix.populations.divisions import Division
 from dpmix.populations.find import (
     cast_votes,
     components_of,
@@ -194,7 +195,7 @@ def view(live: Live, decisions: Decisions) -> dict[str, Any]:
     """
     chosen = decide.decided(live.forest, decisions)
     with threadpool_limits(1, "blas"):
-        components, estimate, reference = _components(live, chosen)
+        components, divisions, estimate, reference = _components(live, chosen)
         population = population_of_events(live, chosen)
     supported = support(live.forest.trees, live.forest.labels, estimate, len(chosen.names))
     run, cut = live.task.run, decisions.actions[-1:]
@@ -205,27 +206,29 @@ def view(live: Live, decisions: Decisions) -> dict[str, Any]:
         "last": cut[0].do if cut else "",
         "why": chosen.why,
         "level": chosen.rule.level_in(live.forest.tree),
-        "populations": _populations(live, chosen, components, population, reference, supported),
+        "populations": _populations(live, chosen, components, divisions, population, reference, supported),
         "tree": _tree(live, chosen),
         "of_events": b64encode(population.astype("<u2").tobytes()).decode(),
         "command": f"dpmix gate {run.path.name} --output gated{by_hand}",
     }
 
 
-def _components(live: Live, chosen: Decided) -> tuple[Ints, Ints, int]:
-    """Return the populations of components, int64 [T, K], those of some events, and the reference draw."""
+def _components(live: Live, chosen: Decided) -> tuple[Ints, tuple[Division, ...], Ints, int]:
+    """Return the populations of components, int64 [T, K], and their divisions, the populations of the points,
+    and the reference draw."""
     own, shares = live.forest.shared_by(chosen.modes[live.forest.tree.modes])
     of_modes = np.eye(len(chosen.names))[chosen.modes]
-    components = components_of(live.forest, own, ((cast @ of_modes, near) for cast, near in live.votes))
     estimate = shares.argmax(axis=1)
+    votes = ((cast @ of_modes, near) for cast, near in live.votes)
+    components, divisions = components_of(live.forest, own, estimate, votes)
     drawn = live.forest.partitions(chosen.rule)
-    return components, estimate, reference_of(estimate, drawn)
+    return components, divisions, estimate, reference_of(estimate, drawn)
 
 
 def limits_of(live: Live, decisions: Decisions) -> Array:
     """Return the threshold between low and high events of each channel after decisions, float64 [D]."""
     with threadpool_limits(1, "blas"):
-        components, _, reference = _components(live, decide.decided(live.forest, decisions))
+        components, _, _, reference = _components(live, decide.decided(live.forest, decisions))
     return _limits(live, components, reference)
 
 
@@ -247,11 +250,17 @@ def most_probable(shares: Floats, chosen: Decided) -> Ints:
 
 
 def _populations(
-    live: Live, chosen: Decided, components: Ints, population: Ints, reference: int, supported: Array
+    live: Live,
+    chosen: Decided,
+    components: Ints,
+    divisions: tuple[Division, ...],
+    population: Ints,
+    reference: int,
+    supported: Array,
 ) -> list[dict[str, Any]]:
     """Return the table of populations."""
     forest, events, n_populations = live.forest, live.task.events, len(chosen.names)
-    weights = weights_of(forest.run, forest.draws, components, n_populations)
+    weights = weights_of(forest.run, forest.draws, components, divisions)
     mean, low, high = interval(weights)
     limits = _limits(live, components, reference)
     found = phenotypes_of(live.values, population, limits, events.channels, n_populations)

@@ -15,8 +15,10 @@ from scipy.special import fdtri
 from threadpoolctl import threadpool_limits
 
 from dpmix.model.mixture import Array, Floats, Ints
-from dpmix.populations.find import Populations
+from dpmix.populations.divisions import divide, guides_of, in_several
+from dpmix.populations.find import Populations, weights_of
 from dpmix.populations.modes import MakeEngine
+from dpmix.populations.partitions import contingency
 from dpmix.populations.pooling import mixture_of_draw, spread
 from dpmix.populations.predictive import classify
 from dpmix.runs.effective_size import MIN_DRAWS, r_hat_and_ess
@@ -35,19 +37,20 @@ def chain_weights(found: Populations, make_engine: MakeEngine) -> Array:
     `found` uses. R-hat and the effective sample size need more draws than a mean probability does.
 
     A component of a further draw belongs to the population of most points of `found` for which it is the most
-    probable one. A component without points gets the population of the point nearest to its mean.
+    probable one, or is divided between several. A component without points gets the population of the point
+    nearest to its mean.
     """
     run = found.run
     draws = spread(run, MONITORED)
     if len(draws) <= len(found.draws):
         return _by_chain(found.weights, found.draws)
-    weights = np.empty((len(draws), found.n_populations))
+    mixtures = [found.mixture(*found.draws[t]) for t in found.pooled]
+    guides = guides_of(make_engine, mixtures, found.components[found.pooled], found.n_populations)
     # One BLAS thread: the same bits for any number of cores.
-    with threadpool_limits(1, "blas"), closing(make_engine(found.points)) as engine:
-        for t, (chain, draw) in enumerate(draws):
-            labels, _ = classify(engine, mixture_of_draw(run, chain, draw))
-            own = _populations_of(found, labels.astype(np.int64), run.means[chain, draw])
-            weights[t] = np.bincount(own, run.weights[chain, draw], found.n_populations)
+    with threadpool_limits(1, "blas"):
+        populations, divided = _populations_of(found, make_engine, draws)
+        divisions = divide(run, draws, divided, guides, len(mixtures))
+    weights = weights_of(run, draws, populations, divisions)
     return _by_chain(weights, draws)
 
 
@@ -99,15 +102,21 @@ def _by_chain(weights: Array, draws: Ints) -> Array:
     return weights.reshape(len(np.unique(draws[:, 0])), -1, weights.shape[1])
 
 
-def _populations_of(found: Populations, labels: Ints, means: Array) -> Ints:
-    """Return the population of each component of a draw, int64 [K], given the component of each point [M]."""
-    cells = len(means) * found.n_populations
-    counts = np.bincount(labels * found.n_populations + found.of_points, minlength=cells)
-    votes = counts.reshape(len(means), -1)
-    populations: Ints = votes.argmax(axis=1)
-    without = np.flatnonzero(votes.sum(axis=1) == 0)
-    populations[without] = found.of_points[_nearest(found.points, np.asarray(means)[without])]
-    return populations
+def _populations_of(found: Populations, make_engine: MakeEngine, draws: Ints) -> tuple[Ints, list[Ints]]:
+    """Return the population of each component of some draws, int64 [S, K], and the components in several."""
+    run = found.run
+    populations = np.empty((len(draws), run.n_components), np.int64)
+    divided = []
+    with closing(make_engine(found.points)) as engine:
+        for own, (chain, draw) in zip(populations, draws, strict=True):
+            labels, _ = classify(engine, mixture_of_draw(run, chain, draw))
+            counts = contingency(labels, found.of_points, run.n_components, found.n_populations)
+            own[:] = counts.argmax(axis=1)
+            without = np.flatnonzero(counts.sum(axis=1) == 0)
+            means = np.asarray(run.means[chain, draw])[without]
+            own[without] = found.of_points[_nearest(found.points, means)]
+            divided.append(in_several(counts))
+    return populations, divided
 
 
 def _nearest(points: Floats, places: Array) -> Ints:

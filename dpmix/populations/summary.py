@@ -80,7 +80,7 @@ class Summary:
         """Return the gating, once all blocks are added."""
         run, scaling = found.run, task.events.scaling
         given = task.events.weights
-        prior = prior_counts(run, found.draws, found.components)
+        prior = prior_counts(run, found.draws, found.components, found.divisions)
         components = found.components[found.reference]
         weights, means, covariances = transformed_draw(run, scaling, *found.draws[found.reference])
         limits = phenotypes.thresholds(weights, means, covariances, components)

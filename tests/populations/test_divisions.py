@@ -1,0 +1,145 @@
+"""Components that lie in several populations are divided."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+from test_find import Normals, cpu, memberships, normals, write_run
+
+from dpmix.populations import divisions
+from dpmix.populations.cohort import OwnTerms
+from dpmix.populations.convergence import BAD_R_HAT, chain_weights, proportion_mixing
+from dpmix.populations.divisions import WHOLE, Division, divide, in_several
+from dpmix.populations.find import Populations, find_populations
+from dpmix.runs.reader import Run
+
+Array = np.ndarray
+
+BRIDGE = 0.2  # weight of the component in both populations
+N_DRAWS = 40
+
+
+def bridged(place: float, rng: np.random.Generator) -> Normals:
+    """Return a draw: two populations at 0 and 5, and a broad component between them, at a place near 2.5.
+
+    The weights of the populations below and above 2.5 do not depend on the place.
+    """
+    more = BRIDGE * (norm.cdf((2.5 - place) / 1.5) - 0.5)
+    mixture = normals(
+        (0.45 - more, (0.0, 0.0), 0.8), (0.35 + more, (5.0, 0.0), 0.8), (BRIDGE, (place, 0.0), 1.5)
+    )
+    concentration = 2_000 * mixture.weights
+    return Normals(rng.dirichlet(concentration), mixture.means, mixture.covariances).shuffled(rng)
+
+
+def run_of(path: Path) -> Run:
+    """Write a run of four chains: the bridge is nearer to one population in two, to the other in two."""
+    rng = np.random.default_rng(4)
+    places = (2.3, 2.35, 2.65, 2.7)
+    return write_run(path, [[bridged(place, rng) for _ in range(N_DRAWS)] for place in places])
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return run_of(tmp_path_factory.mktemp("bridged") / "run.h5")
+
+
+@pytest.fixture(scope="module")
+def found(run: Run) -> Populations:
+    return find_populations(run, cpu, n_draws=40)
+
+
+def worst(run: Run, n_draws: int) -> float:
+    """Return the largest R-hat of the proportions, with all draws in use or with further ones."""
+    return float(proportion_mixing(chain_weights(find_populations(run, cpu, n_draws=n_draws), cpu))[0].max())
+
+
+@pytest.mark.parametrize("n_draws", [40, 4 * N_DRAWS])
+def test_chains_with_other_arrangements_agree(
+    run: Run, n_draws: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert worst(run, n_draws) < BAD_R_HAT
+    monkeypatch.setattr(divisions, "WHOLE", 0.0)  # wrong: every component belongs to one population
+    assert worst(run, n_draws) > 1.5
+
+
+def test_weights_are_divided_as_the_points_are(found: Populations) -> None:
+    assert found.n_populations == 2
+    assert all(len(one.components) == 1 for one in found.divisions)
+    np.testing.assert_allclose(found.weights.sum(axis=1), 1.0, rtol=1e-12)
+    np.testing.assert_allclose(found.weights.mean(axis=0), [0.55, 0.45], atol=0.02)
+    assert found.weights.std(axis=0).max() < 0.02
+
+
+def test_an_event_of_a_divided_component_belongs_to_the_population_around_it(found: Populations) -> None:
+    events = np.array([[0.9, 0.0], [4.1, 0.0], [2.5, 0.0]], np.float32)
+    for t, (shares, _) in enumerate(memberships(found, events)):
+        np.testing.assert_allclose(shares.sum(axis=1), 1.0, rtol=1e-5)
+        assert min(shares[0, 0], shares[1, 1]) > 0.97, t
+    constant = 1.0 - 0.5 * 0.2  # of an event at 0.9 if half of the bridge counted for each population
+    assert constant < 0.97
+
+
+def test_the_means_over_the_draws_are_the_memberships_in_one_draw(found: Populations) -> None:
+    events = np.random.default_rng(1).normal(2.5, 2.0, (200, 2)).astype(np.float32)
+    engine = cpu(events)
+    for t, (shares, log_density) in enumerate(found.memberships(engine, 0, len(events))):
+        alone, of_draw = found.memberships_in(t, engine, 0, len(events))
+        np.testing.assert_allclose(alone, shares, atol=1e-6)
+        np.testing.assert_allclose(of_draw, log_density, rtol=1e-6)
+
+
+def test_a_sample_with_the_weights_of_the_run_has_its_memberships(found: Populations) -> None:
+    events = np.random.default_rng(2).normal(2.5, 2.0, (200, 2)).astype(np.float32)
+    logs = np.array([found.mixture(*draw).log_weights for draw in found.draws])
+    own = OwnTerms(logs, np.zeros((len(logs), 2)))
+    engine = cpu(events)
+    given = zip(found.memberships(engine, 0, 200, own), found.memberships(engine, 0, 200), strict=True)
+    for (shares, _), (of_run, _) in given:
+        np.testing.assert_allclose(shares, of_run, atol=1e-6)
+
+
+def test_which_components_are_divided() -> None:
+    counts = np.array([[99, 1], [97, 3], [0, 0], [30, 70]])
+    assert WHOLE - 0.01 == 0.97
+    np.testing.assert_array_equal(in_several(counts), [1, 3])
+
+
+def test_shares_are_means_over_the_component(run: Run) -> None:
+    """Of a density whose populations meet at 2.5, without overlap."""
+
+    def of_mean(points: Array) -> Array:
+        return np.eye(2)[(points[:, 0] > 2.5).astype(int)]
+
+    draws = np.array([(0, 0), (1, 3), (3, 5)])
+    bridges = [np.flatnonzero(run.covariances[*draw][:, 0, 0] > 1.0) for draw in draws]
+    given = [bridges[0], np.empty(0, np.int64), bridges[2]]
+    first, none, last = divide(run, draws, given, of_mean)
+    assert none.shares.shape == (0, 2)
+    for one, place in ((first, 2.3), (last, 2.7)):
+        (share,) = one.shares
+        np.testing.assert_allclose(share[0], norm.cdf((2.5 - place) / 1.5), atol=0.05)
+        assert share.sum() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("together", [1, 7])
+def test_components_evaluated_together_change_nothing(
+    found: Populations, together: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(divisions, "TOGETHER", together)
+    again = find_populations(found.run, cpu, n_draws=40)
+    np.testing.assert_array_equal(again.weights, found.weights)
+
+
+def test_sums_of_divided_and_whole_components() -> None:
+    division = Division(np.array([1, 3]), np.array([[0.9, 0.1], [0.25, 0.75]]))
+    sums = division.sums(np.array([0.4, 0.2, 0.1, 0.3]), np.array([0, 0, 1, 1]))
+    np.testing.assert_allclose(sums, [0.4 + 0.18 + 0.075, 0.1 + 0.02 + 0.225])
+
+
+def test_without_a_division_sums_are_those_of_whole_components() -> None:
+    none = Division(np.empty(0, np.int64), np.empty((0, 3)))
+    np.testing.assert_allclose(none.sums(np.array([0.5, 0.2, 0.3]), np.array([2, 0, 2])), [0.2, 0.0, 0.8])
