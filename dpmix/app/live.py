@@ -23,7 +23,6 @@ from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.populations import decide, find
 from dpmix.populations.decide import Decided
 from dpmix.populations.decisions import Action, Cut, Decisions, decisions_path, read_decisions
-from dpmix.populations.divisions import Division
 from dpmix.populations.find import (
     cast_votes,
     components_of,
@@ -195,7 +194,7 @@ def view(live: Live, decisions: Decisions) -> dict[str, Any]:
     """
     chosen = decide.decided(live.forest, decisions)
     with threadpool_limits(1, "blas"):
-        components, divisions, estimate, reference = _components(live, chosen)
+        components, weights, estimate, reference = _components(live, chosen)
         population = population_of_events(live, chosen)
     supported = support(live.forest.trees, live.forest.labels, estimate, len(chosen.names))
     run, cut = live.task.run, decisions.actions[-1:]
@@ -206,23 +205,23 @@ def view(live: Live, decisions: Decisions) -> dict[str, Any]:
         "last": cut[0].do if cut else "",
         "why": chosen.why,
         "level": chosen.rule.level_in(live.forest.tree),
-        "populations": _populations(live, chosen, components, divisions, population, reference, supported),
+        "populations": _populations(live, chosen, components, weights, population, reference, supported),
         "tree": _tree(live, chosen),
         "of_events": b64encode(population.astype("<u2").tobytes()).decode(),
         "command": f"dpmix gate {run.path.name} --output gated{by_hand}",
     }
 
 
-def _components(live: Live, chosen: Decided) -> tuple[Ints, tuple[Division, ...], Ints, int]:
-    """Return the populations of components, int64 [T, K], and their divisions, the populations of the points,
-    and the reference draw."""
+def _components(live: Live, chosen: Decided) -> tuple[Ints, Array, Ints, int]:
+    """Return the populations of components, int64 [T, K], the weights of populations, float64 [T, P], the
+    populations of some events, and the reference draw."""
     own, shares = live.forest.shared_by(chosen.modes[live.forest.tree.modes])
     of_modes = np.eye(len(chosen.names))[chosen.modes]
     estimate = shares.argmax(axis=1)
     votes = ((cast @ of_modes, near) for cast, near in live.votes)
     components, divisions = components_of(live.forest, own, estimate, votes)
-    drawn = live.forest.partitions(chosen.rule)
-    return components, divisions, estimate, reference_of(estimate, drawn)
+    weights = weights_of(live.forest.run, live.forest.draws, components, divisions)
+    return components, weights, estimate, reference_of(estimate, live.forest.partitions(chosen.rule))
 
 
 def limits_of(live: Live, decisions: Decisions) -> Array:
@@ -253,14 +252,13 @@ def _populations(
     live: Live,
     chosen: Decided,
     components: Ints,
-    divisions: tuple[Division, ...],
+    weights: Array,
     population: Ints,
     reference: int,
     supported: Array,
 ) -> list[dict[str, Any]]:
     """Return the table of populations."""
-    forest, events, n_populations = live.forest, live.task.events, len(chosen.names)
-    weights = weights_of(forest.run, forest.draws, components, divisions)
+    events, n_populations = live.task.events, len(chosen.names)
     mean, low, high = interval(weights)
     limits = _limits(live, components, reference)
     found = phenotypes_of(live.values, population, limits, events.channels, n_populations)

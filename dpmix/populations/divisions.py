@@ -1,11 +1,11 @@
 """Components that lie in several populations.
 
-Chains arrange their components differently. If a component lies in two populations and counts for one of
-them, the proportions of both depend on the arrangement, although the density hardly does: chains seem to
-disagree. So such a component is divided, by another draw: its events have their memberships in that draw. This
-is one of the draws of the mean density, whose components define the populations. They are of different chains,
-and each draw gets one of them at random. The border between two populations is then uncertain in every chain,
-and alike in all.
+Chains arrange their components differently. If a component lies in two populations and counts for one, the
+proportions of both depend on the arrangement, although the density hardly does: chains seem to disagree. So
+such a component is divided by another draw: its events have their memberships in that draw. This is one of
+the draws of the mean density, whose components define the populations. They are of different chains, and each
+draw gets one of them at random. The border between two populations is then uncertain in every chain, and
+alike in all.
 
 T draws, G draws of the mean density, K components, M points, D channels, P populations.
 """
@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpmix.engines.base import Engine
 from dpmix.model.mixture import Array, Floats, Ints, Mixture
 from dpmix.model.streams import Step, Stream
 from dpmix.populations.forest import memberships_by
@@ -28,7 +27,7 @@ from dpmix.runs.reader import Run
 WHOLE = 0.98
 """A component belongs to one population if this has at least this share of the component's points."""
 
-PAIRS = 64  # of opposite points that stand for a component
+PAIRS = 32  # of opposite points that stand for a component
 TOGETHER = 1_024  # components whose points are evaluated together
 
 Guides = Callable[[Floats], Floats]
@@ -122,7 +121,8 @@ def _shares(
         points = np.concatenate(held).astype(np.float32)
         memberships = guides(points.reshape(-1, points.shape[2])).astype(np.float64)
         n_guides, _, n_populations = memberships.shape
-        return memberships.reshape(n_guides, *points.shape[:2], n_populations).mean(axis=2)
+        sums = memberships.reshape(n_guides, *points.shape[:2], n_populations).sum(axis=2)
+        return sums / sums.sum(axis=2, keepdims=True)
 
     for (chain, draw), components in zip(draws, divided, strict=True):
         if len(components):
@@ -134,32 +134,26 @@ def _shares(
     yield averaged()
 
 
-def guide_memberships(
-    engine: Engine, mixtures: Sequence[Mixture], populations: Ints, n_populations: int, start: int, stop: int
-) -> Floats:
-    """Return memberships of events start..stop-1 in each draw of the mean density, float32 [G, M, P].
-
-    Parameters
-    ----------
-    engine : Engine
-    mixtures : sequence of Mixture
-    populations : int64 [G, K]
-        Population of each component.
-    n_populations, start, stop : int
-    """
-    drawn = zip(mixtures, populations, strict=True)
-    return np.stack([memberships_by(engine, one, own, n_populations, start, stop)[0] for one, own in drawn])
-
-
 def guides_of(
     make_engine: MakeEngine, mixtures: Sequence[Mixture], populations: Ints, n_populations: int
 ) -> Guides:
-    """Return `guide_memberships` as a function of points."""
+    """Return the draws of the mean density as `Guides`.
+
+    Parameters
+    ----------
+    make_engine : callable
+    mixtures : sequence of Mixture
+    populations : int64 [G, K]
+        Population of each component of each draw.
+    n_populations : int
+        P.
+    """
 
     def guides(points: Floats) -> Floats:
         if not len(points):
             return np.empty((len(mixtures), 0, n_populations), np.float32)
+        drawn = zip(mixtures, populations, strict=True)
         with closing(make_engine(points)) as engine:
-            return guide_memberships(engine, mixtures, populations, n_populations, 0, len(points))
+            return np.stack([memberships_by(engine, *one, n_populations, 0, len(points))[0] for one in drawn])
 
     return guides

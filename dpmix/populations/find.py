@@ -17,7 +17,7 @@ T draws, some of which are pooled; J pooled components, K components, P populati
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,7 +31,7 @@ from dpmix.populations.cohort import OwnTerms
 from dpmix.populations.cut import CutRule
 from dpmix.populations.decide import Decided
 from dpmix.populations.decisions import Decisions
-from dpmix.populations.divisions import Division, divide, guide_memberships, guides_of, in_several
+from dpmix.populations.divisions import Division, divide, guides_of, in_several
 from dpmix.populations.forest import Forest, grow, memberships_by
 from dpmix.populations.modes import MakeEngine, nearest_in
 from dpmix.populations.partitions import contingency
@@ -144,27 +144,37 @@ class Populations:
         return self._in_draw(t, engine, start, stop, own, self._guides([t], engine, start, stop, own))
 
     def _in_draw(
-        self, t: int, engine: Engine, start: int, stop: int, own: OwnTerms | None, guides: Floats | None
+        self,
+        t: int,
+        engine: Engine,
+        start: int,
+        stop: int,
+        own: OwnTerms | None,
+        guides: Mapping[int, Floats],
     ) -> tuple[Floats, Array]:
-        """Return memberships and log densities in draw t, given the memberships in the guides."""
-        divided, count = self.divisions[t].components, self.n_populations
-        if guides is None or not len(divided):
-            numbers = self.components[t]
-            return memberships_by(engine, self._mixture(t, own), numbers, count, start, stop)
-        numbers = self.components[t].copy()
-        numbers[divided] = count  # as if they were one more population
+        """Return memberships and log densities in draw t, given the result of `_guides`."""
+        components, _, guide = self.divisions[t]
+        if not len(components):
+            return self._whole(t, engine, start, stop, own)
+        numbers, count = self.components[t].copy(), self.n_populations
+        numbers[components] = count  # as if they were one more population
         shares, log_density = memberships_by(engine, self._mixture(t, own), numbers, count + 1, start, stop)
-        return shares[:, :count] + shares[:, count:] * guides[self.divisions[t].guide], log_density
+        return shares[:, :count] + shares[:, count:] * guides[guide], log_density
 
     def _guides(
         self, draws: Iterable[int], engine: Engine, start: int, stop: int, own: OwnTerms | None
-    ) -> Floats | None:
-        """Return memberships in the draws of the mean density, float32 [G, M, P]; None if none is needed."""
-        if not any(len(self.divisions[t].components) for t in draws):
-            return None
-        mixtures = [self._mixture(t, own) for t in self.pooled]
-        numbers, count = self.components[self.pooled], self.n_populations
-        return guide_memberships(engine, mixtures, numbers, count, start, stop)
+    ) -> dict[int, Floats]:
+        """Return memberships in the draws that divide components of some draws, float32 [M, P] each."""
+        divisions = [self.divisions[t] for t in draws]
+        needed = {one.guide for one in divisions if len(one.components)}
+        return {g: self._whole(int(self.pooled[g]), engine, start, stop, own)[0] for g in sorted(needed)}
+
+    def _whole(
+        self, t: int, engine: Engine, start: int, stop: int, own: OwnTerms | None
+    ) -> tuple[Floats, Array]:
+        """Return memberships and log densities in draw t as if it divided no component."""
+        numbers, count = self.components[t], self.n_populations
+        return memberships_by(engine, self._mixture(t, own), numbers, count, start, stop)
 
     def _mixture(self, t: int, own: OwnTerms | None) -> Mixture:
         """Return the mixture of draw t, of the run or of a sample."""

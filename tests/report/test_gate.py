@@ -147,17 +147,26 @@ def mean_of_draws(found: Populations, values: Array, ratios: Array) -> tuple[Arr
 
     `ratios` [T, P] are the weights of the populations in the sample divided by those in the run.
     """
-    total, log_densities = np.zeros((len(values), found.n_populations)), []
-    for (chain, draw), populations, ratio in zip(found.draws, found.components, ratios, strict=True):
-        mixture = (part[chain, draw] for part in (found.run.weights, found.run.means, found.run.covariances))
-        terms = np.transpose(
-            [multivariate_normal(m, c).logpdf(values) + np.log(w) for w, m, c in zip(*mixture, strict=True)]
+    terms = [
+        np.transpose(
+            [multivariate_normal(m, c).logpdf(values) + np.log(w) for w, m, c in zip(*own, strict=True)]
         )
-        log_densities.append(logsumexp(terms, axis=1))
-        terms += np.log(ratio.astype(float))[populations]
-        responsibilities = np.exp(terms - logsumexp(terms, axis=1)[:, None])
-        for k, p in enumerate(populations):
-            total[:, p] += responsibilities[:, k]
+        for own in (
+            [part[chain, draw] for part in (found.run.weights, found.run.means, found.run.covariances)]
+            for chain, draw in found.draws
+        )
+    ]
+    log_densities = logsumexp(terms, axis=2)
+    of_components = np.exp(np.array(terms) - log_densities[..., None])
+    unit = np.eye(found.n_populations)
+    whole = [own @ unit[numbers] for own, numbers in zip(of_components, found.components, strict=True)]
+    total = np.zeros((len(values), found.n_populations))
+    for t, (divided, _, guide) in enumerate(found.divisions):
+        of_divided = of_components[t][:, divided]
+        shares = whole[t] - of_divided @ unit[found.components[t][divided]]
+        shares += of_divided.sum(axis=1)[:, None] * whole[found.pooled[guide]]
+        shares *= ratios[t]
+        total += shares / shares.sum(axis=1)[:, None]
     n_draws = len(found.draws)
     return total / n_draws, logsumexp(log_densities, axis=0) - np.log(n_draws)
 
