@@ -17,10 +17,13 @@ from dpmix.populations.task import prepare
 
 
 class Found(NamedTuple):
-    """Ends of the intervals of the proportions of populations [P], and the population of each event [N]."""
+    """Proportions of populations with intervals, R-hat and ESS [P], and the population of each event [N]."""
 
+    mean: Array
     low: Array
     high: Array
+    r_hat: Array
+    ess: Array
     population: Ints
 
 
@@ -31,5 +34,5 @@ def gate_run(run: Path) -> Found:
     summary = Summary.empty(task.events, found)
     for block, counts in assign_events(task, found):
         summary.add(block, counts)
-    _, low, high = interval(summary.gating(task, found).overall)
-    return Found(low, high, summary.population.astype(np.int64))
+    gating = summary.gating(task, found)
+    return Found(*interval(gating.overall), gating.r_hat, gating.ess, summary.population.astype(np.int64))

@@ -71,7 +71,7 @@ def sample_of(kind: str, number: int) -> Sample:
     shares = 0.05 + (1.0 - 0.05 * count) * random.dirichlet(np.full(count, 2.0))
     centres = apart(random, int(count), dim, random.uniform(4.5, 7.0))
     shapes = [str(random.choice(SHAPES)) if kind == "mixed" else kind for _ in shares]
-    return _mixture(random, shares, centres, shapes, n)
+    return mixture(random, shares, centres, shapes, n)
 
 
 def rare_sample(number: int) -> Sample:
@@ -80,12 +80,13 @@ def rare_sample(number: int) -> Sample:
     shares = np.array([*MAIN, *RARE])
     shares[0] += 1.0 - shares.sum()
     centres = apart(random, len(shares), RARE_CHANNELS[number % len(RARE_CHANNELS)], 6.0)
-    return _mixture(random, shares, centres, ["skewed"] * len(shares), RARE_EVENTS)
+    return mixture(random, shares, centres, ["skewed"] * len(shares), RARE_EVENTS)
 
 
-def _mixture(
+def mixture(
     random: np.random.Generator, shares: Array, centres: Array, shapes: Sequence[str], n: int
 ) -> Sample:
+    """Simulate populations of these shapes around their centres, with random widths."""
     sizes = random.multinomial(n, shares)
     parts = [
         centre + random.uniform(0.7, 1.1) * _shaped(random, shape, size, centres.shape[1])
