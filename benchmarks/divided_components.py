@@ -47,7 +47,7 @@ CLOSE_SETTINGS = SETTINGS | {
     "model": {"components": 64},
     "mcmc": {"chains": 4, "burn_in": 200, "draws": 100},
 }
-CLOSE_SAMPLES = 12  # of each kind
+CLOSE_SAMPLES = 8  # of each kind
 
 Row = dict[str, float]
 

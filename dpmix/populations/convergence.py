@@ -8,14 +8,17 @@ C chains, S draws of each, K components, P populations, M points.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import partial
 
 import numpy as np
 from scipy.special import fdtri
 from threadpoolctl import threadpool_limits
 
-from dpmix.model.mixture import Array, Floats, Ints
-from dpmix.populations.divisions import divide, guides_of, in_several
+from dpmix.engines.base import Engine
+from dpmix.model.mixture import Array, Floats, Ints, Mixture
+from dpmix.populations.divisions import divide, in_several
 from dpmix.populations.find import Populations, weights_of
 from dpmix.populations.modes import MakeEngine
 from dpmix.populations.partitions import contingency
@@ -44,12 +47,13 @@ def chain_weights(found: Populations, make_engine: MakeEngine) -> Array:
     draws = spread(run, MONITORED)
     if len(draws) <= len(found.draws):
         return _by_chain(found.weights, found.draws)
-    mixtures = [found.mixture(*found.draws[t]) for t in found.pooled]
-    guides = guides_of(make_engine, mixtures, found.components[found.pooled], found.n_populations)
+    mixtures = [partial(mixture_of_draw, run, *draw) for draw in draws]
+    guides = [found.mixture(*found.draws[t]) for t in found.pooled]
+    numbers, count = found.components[found.pooled], found.n_populations
     # One BLAS thread: the same bits for any number of cores.
-    with threadpool_limits(1, "blas"):
-        populations, divided = _populations_of(found, make_engine, draws)
-        divisions = divide(run, draws, divided, guides, len(mixtures))
+    with threadpool_limits(1, "blas"), closing(make_engine(found.points)) as engine:
+        populations, divided = _populations_of(found, engine, draws, mixtures)
+        divisions = divide(engine, mixtures, divided, guides, numbers, count)
     weights = weights_of(run, draws, populations, divisions)
     return _by_chain(weights, draws)
 
@@ -102,20 +106,23 @@ def _by_chain(weights: Array, draws: Ints) -> Array:
     return weights.reshape(len(np.unique(draws[:, 0])), -1, weights.shape[1])
 
 
-def _populations_of(found: Populations, make_engine: MakeEngine, draws: Ints) -> tuple[Ints, list[Ints]]:
-    """Return the population of each component of some draws, int64 [S, K], and the components in several."""
+def _populations_of(
+    found: Populations, engine: Engine, draws: Ints, mixtures: Sequence[Callable[[], Mixture]]
+) -> tuple[Ints, list[Ints]]:
+    """Return the population of each component of some draws, int64 [S, K], and the components in several.
+
+    The engine holds the points of `found`.
+    """
     run = found.run
     populations = np.empty((len(draws), run.n_components), np.int64)
     divided = []
-    with closing(make_engine(found.points)) as engine:
-        for own, (chain, draw) in zip(populations, draws, strict=True):
-            labels, _ = classify(engine, mixture_of_draw(run, chain, draw))
-            counts = contingency(labels, found.of_points, run.n_components, found.n_populations)
-            own[:] = counts.argmax(axis=1)
-            without = np.flatnonzero(counts.sum(axis=1) == 0)
-            means = np.asarray(run.means[chain, draw])[without]
-            own[without] = found.of_points[_nearest(found.points, means)]
-            divided.append(in_several(counts))
+    for own, draw, mixture in zip(populations, draws, mixtures, strict=True):
+        labels, _ = classify(engine, mixture())
+        counts = contingency(labels, found.of_points, run.n_components, found.n_populations)
+        own[:] = counts.argmax(axis=1)
+        without = np.flatnonzero(counts.sum(axis=1) == 0)
+        own[without] = found.of_points[_nearest(found.points, np.asarray(run.means[tuple(draw)])[without])]
+        divided.append(in_several(counts))
     return populations, divided
 
 

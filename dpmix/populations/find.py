@@ -18,7 +18,9 @@ T draws, some of which are pooled; J pooled components, K components, P populati
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -31,7 +33,7 @@ from dpmix.populations.cohort import OwnTerms
 from dpmix.populations.cut import CutRule
 from dpmix.populations.decide import Decided
 from dpmix.populations.decisions import Decisions
-from dpmix.populations.divisions import Division, divide, guides_of, in_several
+from dpmix.populations.divisions import Division, divide, in_several
 from dpmix.populations.forest import Forest, grow, memberships_by
 from dpmix.populations.modes import MakeEngine, nearest_in
 from dpmix.populations.partitions import contingency
@@ -373,6 +375,8 @@ def components_of(
         divided = [np.empty(0, np.int64)]
     components = np.array(found, np.int64)
     components[forest.pooled] = own.reshape(len(forest.pooled), -1)
-    mixtures = [forest.mixture(*forest.draws[t]) for t in forest.pooled]
-    guides = guides_of(forest.make_engine, mixtures, components[forest.pooled], int(own.max()) + 1)
-    return components, divide(forest.run, forest.draws, divided, guides, len(mixtures))
+    mixtures = [partial(forest.mixture, *draw) for draw in forest.draws]
+    guides = [mixtures[t]() for t in forest.pooled]
+    numbers, count = components[forest.pooled], int(own.max()) + 1
+    with closing(forest.make_engine(forest.points)) as engine:
+        return components, divide(engine, mixtures, divided, guides, numbers, count)
