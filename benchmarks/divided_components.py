@@ -1,4 +1,4 @@
-"""What dividing components between populations does to R-hat and to intervals.
+"""Measure what dividing components between populations does to R-hat and to intervals.
 
     python benchmarks/gating.py --only dpmix --seeds 5 --runs RUNS   # makes the runs
     python benchmarks/divided_components.py RUNS                     # 20 minutes on two cores

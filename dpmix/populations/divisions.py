@@ -120,5 +120,6 @@ def _shares(engine: Engine, mixture: Mixture, components: Ints, memberships: Flo
     numbers[components] = 1
     inside = memberships_by(engine, mixture, numbers, 2, 0, engine.n_events)[0][:, 1]
     sums = inside.astype(np.float64) @ memberships
-    shares: Array = np.maximum(sums / sums.sum(), LEAST_SHARE)
-    return shares / shares.sum()
+    least = np.maximum(sums / sums.sum(), LEAST_SHARE)
+    shares: Array = least / least.sum()
+    return shares
