@@ -19,8 +19,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import tempfile
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -28,21 +26,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from gating import SETS, complete_runs
 from in_process import Found, gate_run
-from interval_coverage import KINDS, NORMAL_90, SETTINGS, SHAPES, Sample, matched_pairs, mixture
-from populations import apart
+from interval_coverage import KINDS, NORMAL_90, SETTINGS, Sample, matched_pairs, run_on, sample_of
 from record import FOLDER, QUICK_FOLDER, said, write_results
 from threadpoolctl import threadpool_limits
 
-from dpmix.config.load import parse_config
 from dpmix.populations import divisions
-from dpmix.runs.mcmc import run_mcmc
 
 WAYS = {"whole": 0.0, "divided": divisions.WHOLE}
 LEAST_SHARE = 0.002  # of the events, of populations whose R-hat counts
-APART = 2.8, 4.2
+APART, EVENTS = (2.8, 4.2), (5_000, 20_000)
 CLOSE_SETTINGS = SETTINGS | {
     "model": {"components": 64},
     "mcmc": {"chains": 4, "burn_in": 200, "draws": 100},
@@ -79,26 +73,11 @@ def convergence(found: Found) -> Row:
     return below | {"ess": float(np.nanmin(ess, initial=np.inf))}
 
 
-def close_sample(kind: str, number: int) -> Sample:
-    """Simulate three to five populations of one kind in 3 to 6 channels."""
-    random = np.random.default_rng(zlib.crc32(f"close-{kind}-{number}".encode()))
-    count, dim, n = random.integers(3, 6), int(random.integers(3, 7)), int(random.integers(5_000, 20_001))
-    shares = 0.05 + (1.0 - 0.05 * count) * random.dirichlet(np.full(count, 2.0))
-    centres = apart(random, int(count), dim, random.uniform(*APART))
-    shapes = [str(random.choice(SHAPES)) if kind == "mixed" else kind for _ in shares]
-    return mixture(random, shares, centres, shapes, n)
-
-
 def close_of(case: tuple[str, int]) -> dict[str, Row]:
     """Measure one simulated sample, by way."""
-    sample = close_sample(*case)
-    with threadpool_limits(1, "blas"), tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        np.save(folder / "events.npy", sample.events.astype(np.float32))
-        data = {"files": [str(folder / "events.npy")], "transform": {"default": {"method": "linear"}}}
-        text = yaml.safe_dump(CLOSE_SETTINGS | {"data": data, "output": {"path": str(folder / "run.h5")}})
-        run_mcmc(parse_config(text, "close"))
-        return {way: _covered(sample, found) for way, found in both_ways(folder / "run.h5").items()}
+    sample = sample_of(*case, events=EVENTS, distances=APART, study="close-")
+    with threadpool_limits(1, "blas"), run_on(sample, CLOSE_SETTINGS) as run:
+        return {way: _covered(sample, found) for way, found in both_ways(run).items()}
 
 
 def _covered(sample: Sample, found: Found) -> Row:

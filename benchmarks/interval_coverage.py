@@ -22,8 +22,9 @@ import argparse
 import json
 import tempfile
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -64,14 +65,32 @@ class Sample(NamedTuple):
 # -------------------------------------------------------------------------------------- samples
 
 
-def sample_of(kind: str, number: int) -> Sample:
-    """Simulate 2,000 to 5,000 events in 3 to 6 channels, populations at least 4.5 to 7 deviations apart."""
-    random = np.random.default_rng(zlib.crc32(f"{kind}-{number}".encode()))
-    count, dim, n = random.integers(3, 6), int(random.integers(3, 7)), int(random.integers(2_000, 5_001))
+def sample_of(
+    kind: str,
+    number: int,
+    *,
+    events: tuple[int, int] = (2_000, 5_000),
+    distances: tuple[float, float] = (4.5, 7.0),
+    study: str = "",
+) -> Sample:
+    """Simulate three to five populations in 3 to 6 channels.
+
+    Parameters
+    ----------
+    kind, number : str, int
+        One of `KINDS`, and the number of the sample, which give the random numbers.
+    events, distances : tuple of two numbers
+        Range of the number of events, and of the least distance of populations, in standard deviations.
+    study : str
+        Gives other samples of the same kind and number.
+    """
+    random = np.random.default_rng(zlib.crc32(f"{study}{kind}-{number}".encode()))
+    count, dim = random.integers(3, 6), int(random.integers(3, 7))
+    n = int(random.integers(events[0], events[1] + 1))
     shares = 0.05 + (1.0 - 0.05 * count) * random.dirichlet(np.full(count, 2.0))
-    centres = apart(random, int(count), dim, random.uniform(4.5, 7.0))
+    centres = apart(random, int(count), dim, random.uniform(*distances))
     shapes = [str(random.choice(SHAPES)) if kind == "mixed" else kind for _ in shares]
-    return mixture(random, shares, centres, shapes, n)
+    return _mixture(random, shares, centres, shapes, n)
 
 
 def rare_sample(number: int) -> Sample:
@@ -80,10 +99,10 @@ def rare_sample(number: int) -> Sample:
     shares = np.array([*MAIN, *RARE])
     shares[0] += 1.0 - shares.sum()
     centres = apart(random, len(shares), RARE_CHANNELS[number % len(RARE_CHANNELS)], 6.0)
-    return mixture(random, shares, centres, ["skewed"] * len(shares), RARE_EVENTS)
+    return _mixture(random, shares, centres, ["skewed"] * len(shares), RARE_EVENTS)
 
 
-def mixture(
+def _mixture(
     random: np.random.Generator, shares: Array, centres: Array, shapes: Sequence[str], n: int
 ) -> Sample:
     """Simulate populations of these shapes around their centres, with random widths."""
@@ -108,15 +127,22 @@ def _shaped(random: np.random.Generator, shape: Any, size: int, dim: int) -> Arr
 # ------------------------------------------------------------------------------------ measuring
 
 
-def gate(sample: Sample, settings: dict[str, Any], options: Sequence[str]) -> Found:
-    """Run MCMC on a sample and gate it."""
+@contextmanager
+def run_on(sample: Sample, settings: dict[str, Any], options: Sequence[str] = ()) -> Iterator[Path]:
+    """Run MCMC on a sample; the run file is there within the context."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         np.save(folder / "events.npy", sample.events.astype(np.float32))
         data = {"files": [str(folder / "events.npy")], "transform": {"default": {"method": "linear"}}}
         text = yaml.safe_dump(settings | {"data": data, "output": {"path": str(folder / "run.h5")}})
         run_mcmc(parse_config(text, "coverage", options))
-        return gate_run(folder / "run.h5")
+        yield folder / "run.h5"
+
+
+def gate(sample: Sample, settings: dict[str, Any], options: Sequence[str]) -> Found:
+    """Run MCMC on a sample and gate it."""
+    with run_on(sample, settings, options) as run:
+        return gate_run(run)
 
 
 def matched_pairs(labels: Ints, population: Ints) -> list[tuple[int, int]]:

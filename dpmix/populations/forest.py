@@ -135,7 +135,7 @@ class Forest:
 
     def memberships_in_modes(self, engine: Engine) -> Array:
         """Return memberships of an engine's events [M, D] in the modes of the tree, float64 [M, L]."""
-        return _in_modes(engine, [self.mixture(*self.draws[t]) for t in self.pooled], self.tree)
+        return _mean_memberships(engine, [self.mixture(*self.draws[t]) for t in self.pooled], self.tree)
 
 
 def grow(run: Run, make_engine: MakeEngine, draws: Ints, rule: CutRule) -> Forest:
@@ -157,7 +157,7 @@ def grow(run: Run, make_engine: MakeEngine, draws: Ints, rule: CutRule) -> Fores
             growing = list(growing)  # a device serves one engine at a time, and a single thread one task
         points = draw_points(*chosen.density, seed=int(run.attributes["seed"]))
         with closing(make_engine(points)) as engine:
-            shares = _in_modes(engine, [mixtures[t]() for t in chosen.pooled], chosen.tree)
+            shares = _mean_memberships(engine, [mixtures[t]() for t in chosen.pooled], chosen.tree)
             labels, log_density = classify_draws(engine, mixtures)
         trees = [one.tree for one in growing]
     finally:
@@ -257,7 +257,7 @@ def mean_tree(
     peaks = find_peaks(*density, int(run.attributes["n_events"]), make_engine, len(pooled))
     events, weights = subset
     with closing(make_engine(events)) as engine:
-        shares = _in_modes(engine, [mixtures[t]() for t in pooled], peaks)
+        shares = _mean_memberships(engine, [mixtures[t]() for t in pooled], peaks)
     own = shares.argmax(axis=1)
     return MeanTree(pooled, density, peaks.tree(Separation(peaks.moments, events, own, weights)), own)
 
@@ -274,30 +274,14 @@ def memberships_by(
     return (np.pad(shares, ((0, 0), (0, missing))) if missing else shares), log_density
 
 
-def _in_modes(engine: Engine, mixtures: Sequence[Mixture], density: Peaks | Tree) -> Array:
+def _mean_memberships(engine: Engine, mixtures: Sequence[Mixture], density: Peaks | Tree) -> Array:
     """Return memberships of all events in the modes of the mean density of some draws, float64 [M, L]."""
-    modes = density.modes.reshape(len(mixtures), -1)
-    return mean_memberships(engine, mixtures, modes, len(density.heights), 0, engine.n_events)
-
-
-def mean_memberships(
-    engine: Engine, mixtures: Sequence[Mixture], populations: Ints, n_populations: int, start: int, stop: int
-) -> Array:
-    """Return memberships of events start..stop-1 in the mean density of some draws, float64 [M, P].
-
-    Parameters
-    ----------
-    engine : Engine
-    mixtures : sequence of Mixture
-        Of the draws.
-    populations : int64 [draws, K]
-        Population of each component of each draw.
-    n_populations, start, stop : int
-    """
-    shares, highest = memberships_by(engine, mixtures[0], populations[0], n_populations, start, stop)
+    n_modes = len(density.heights)
+    populations = density.modes.reshape(len(mixtures), -1)
+    shares, highest = memberships_by(engine, mixtures[0], populations[0], n_modes, 0, engine.n_events)
     total = shares.astype(np.float64)
     for mixture, own in zip(mixtures[1:], populations[1:], strict=True):
-        shares, log_density = memberships_by(engine, mixture, own, n_populations, start, stop)
+        shares, log_density = memberships_by(engine, mixture, own, n_modes, 0, engine.n_events)
         higher = np.maximum(highest, log_density)
         total *= np.exp(highest - higher)[:, None]
         total += shares * np.exp(log_density - higher)[:, None]

@@ -44,19 +44,22 @@ def first_few(texts: Sequence[str], most: int = 3) -> str:
 
 def leave_closed_terminal() -> None:
     """Write to nowhere what would go to a terminal that has been closed, where writing is an error."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
     for descriptor in (1, 2):
         try:
             os.write(descriptor, b"")
         except OSError:
-            os.dup2(nowhere, descriptor)
-    os.close(nowhere)
+            _to_nowhere(descriptor)
 
 
 def leave_stdout() -> None:
     """Write to nowhere what would go to stdout, which takes no more: Python writes the rest at its end."""
+    _to_nowhere(1)
+
+
+def _to_nowhere(descriptor: int) -> None:
+    """Write to nowhere what would go to a descriptor."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
+    os.dup2(nowhere, descriptor)
     os.close(nowhere)
 
 
