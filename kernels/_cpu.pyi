@@ -79,6 +79,16 @@ def draw_parameters(
     Return the number of a component whose scale matrix is not positive definite, or -1.
     """
 
+def whiteners(
+    matrices: npt.NDArray[np.float64],  # [K, D, D]: the lower triangles are read
+    out: npt.NDArray[np.float64],  # [K, D, D], written
+    isa: str = "",  # the best one
+) -> int:
+    """Write the inverses of the lower Cholesky factors; see `dpmix.model.reference.whiteners`.
+
+    Return the number of a matrix that is not positive definite, or -1.
+    """
+
 def sum_components(
     held: npt.NDArray[np.int64],  # [J]: numbers of components
     means: npt.NDArray[np.float64],  # [K, D]

@@ -7,7 +7,8 @@ the number of events, which two short runs of different size give. A run of no m
 has needs only one short run, of its own size.
 
 The first sweeps of MCMC take longer than later ones, because all components are occupied. So the short runs
-continue from a run on fewer events, in which most components are empty by then.
+continue from a run on fewer events, in which most components are empty by then. Bayesian EM has two parts,
+the short steps of all starts, on fewer events, and the steps of the best start. Each part has short runs.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from dpmix.app import channels
 from dpmix.app.channels import Choice, Matrix
 from dpmix.app.running import duration
 from dpmix.config.engine import EngineConfig
-from dpmix.config.schema import BemConfig, Config, McmcConfig
+from dpmix.config.schema import BemConfig, Config, McmcConfig, ModelConfig
 from dpmix.errors import ConfigError
 from dpmix.kernels.layout import CHUNK
 from dpmix.model.mixture import Floats
-from dpmix.runs.bem import first_steps, run_bem
+from dpmix.runs.bem import run_bem
 from dpmix.runs.loop import SweepReport
 from dpmix.runs.mcmc import run_mcmc
 from dpmix.runs.reader import open_run
@@ -63,6 +64,15 @@ class Timed:
     engine: str
 
 
+@dataclass(frozen=True)
+class Part:
+    """A part of a run: the events of a sweep, and the least and the most sweeps (steps of Bayesian EM)."""
+
+    events: int
+    least: int
+    most: int
+
+
 def estimate(
     choice: Choice,
     data: Mapping[str, Any] | None,
@@ -88,15 +98,17 @@ def estimate(
     """
     began = time.perf_counter()
     values, n_events = _values(choice, data, matrix), sum(source.n_events for source in choice.sources)
+    threads, made = engine.threads or usable_cores(), parts(n_events, quick)
     with TemporaryDirectory(prefix="dpmix-estimate-") as name:
-        events = sizes(n_events, engine.threads or usable_cores())
-        timed = _timed(values, events, quick, engine, Path(name))
-    sweep, (least, most) = seconds_per_sweep(timed, n_events), numbers_of_sweeps(quick)
+        by_part = [_timed(values, sizes(part.events, threads), quick, engine, Path(name)) for part in made]
+    timed = [one for of_part in by_part for one in of_part]
+    sweeps = [seconds_per_sweep(own, part.events) for own, part in zip(by_part, made, strict=True)]
     starts = timed[0].start * (BemConfig().starts if quick else McmcConfig().chains)
-    seconds = [starts + sweep * number for number in (least, most)]
+    numbers = [[part.least for part in made], [part.most for part in made]]
+    seconds = [starts + float(np.dot(sweeps, of_parts)) for of_parts in numbers]
     return {
         "seconds": seconds,
-        "text": f"Estimated time: {_words(seconds, least, most, quick)}. "
+        "text": f"Estimated time: {_words(seconds, *map(sum, numbers), quick)}. "
         + f"{n_events:,} events in {values.shape[1]} channels; reading the files is not included. "
         + _method(timed, time.perf_counter() - began),
     }
@@ -113,7 +125,8 @@ def _words(seconds: list[float], least: int, most: int, quick: bool) -> str:
 def _method(timed: list[Timed], seconds: float) -> str:
     """Say in one sentence how the time was estimated."""
     runs = "a short run" if len(timed) == 1 else f"{len(timed)} short runs"
-    how_many = " and ".join(f"{one.events:,}" for one in timed)
+    numbers = [f"{one.events:,}" for one in timed]
+    how_many = " and ".join(filter(None, (", ".join(numbers[:-1]), numbers[-1])))
     on = f"{runs} on {how_many} events with the {timed[0].engine} engine"
     return f"Measured in {duration(seconds)} by {on}."
 
@@ -133,14 +146,17 @@ def seconds_per_sweep(timed: list[Timed], n_events: int) -> float:
     return last.sweep + slope * (n_events - last.events)
 
 
-def numbers_of_sweeps(quick: bool) -> tuple[int, int]:
-    """Return the least and the most sweeps of a run with the defaults, or steps of Bayesian EM."""
-    if quick:
-        settings = BemConfig()
-        first = first_steps(settings)
-        return 1, settings.starts * first + settings.max_steps - first
-    mcmc = McmcConfig()
-    return FIRST_END_OF_BURN_IN + FIRST_CHECK * mcmc.thin, mcmc.sweeps
+def parts(n_events: int, quick: bool) -> list[Part]:
+    """Return the parts of a run with the defaults."""
+    if not quick:
+        mcmc = McmcConfig()
+        return [Part(n_events, FIRST_END_OF_BURN_IN + FIRST_CHECK * mcmc.thin, mcmc.sweeps)]
+    settings = BemConfig()
+    short, first = settings.first_events(ModelConfig().components, n_events), settings.first_steps
+    of_starts, of_best = settings.starts * first, settings.max_steps - first
+    if short == n_events:
+        return [Part(n_events, 1, of_starts + of_best)]
+    return [Part(short, 1, of_starts), Part(n_events, 1, of_best)]
 
 
 def _values(choice: Choice, data: Mapping[str, Any] | None, matrix: Matrix | None) -> Floats:

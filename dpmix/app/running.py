@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dpmix.config.schema import UntilConfig
 from dpmix.model.mixture import Array
 from dpmix.report.traces import Trace, thinned
-from dpmix.runs.bem import first_steps
 from dpmix.runs.describe import POPULATION, last_sweep
 from dpmix.runs.effective_size import MIN_DRAWS, r_hat_and_ess
 from dpmix.runs.monitors import monitored
@@ -104,21 +103,29 @@ def _agreed(values: Array) -> tuple[list[float], float]:
     return shown.round(4).tolist(), float(least)
 
 
-def iterations(run: Run) -> tuple[int, int]:
-    """Return the sweeps of a chain, or the steps of all starts, that are made, and most that are left."""
-    made = np.maximum(run.sweeps_made, 0)
+class Left(NamedTuple):
+    """Most sweeps of a chain, or steps of all starts, that are left in a part of a run; its events."""
+
+    sweeps: int
+    events: int
+
+
+def iterations(run: Run) -> tuple[int, list[Left]]:
+    """Return the sweeps of a chain, or the steps of all starts, that are made, and what is left, by part."""
+    made, n_events = np.maximum(run.sweeps_made, 0), int(run.attributes["n_events"])
     if run.kind == "mcmc":
         done = int(made.min())
-        return done, 0 if run.complete else last_sweep(run) - done
+        return done, [Left(0 if run.complete else last_sweep(run) - done, n_events)]
     if run.complete:
-        return int(made.sum()), 0
+        return int(made.sum()), [Left(0, n_events)]
     settings = run.parsed_config().bem
-    first, begun = first_steps(settings), int((run.sweeps_made >= 0).sum())
-    of_starts = (settings.starts - begun) * first
+    first, begun = settings.first_steps, int((run.sweeps_made >= 0).sum())
     if made.max() > first:  # the best start continues
-        return int(made.sum()), settings.max_steps - int(made.max())
+        return int(made.sum()), [Left(settings.max_steps - int(made.max()), n_events)]
     latest = int(made[begun - 1]) if begun else first
-    return int(made.sum()), of_starts + first - latest + settings.max_steps - first
+    of_starts = (settings.starts - begun) * first + first - latest
+    short = Left(of_starts, settings.first_events(run.n_components, n_events))
+    return int(made.sum()), [short, Left(settings.max_steps - first, n_events)]
 
 
 class Pace:
@@ -156,14 +163,17 @@ class Pace:
 
 def time_left(run: Run, rate: float | None) -> str:
     """Return the time that a run still takes at a speed, in words; "" for one that has stopped or ended."""
-    left = iterations(run)[1]
+    parts = iterations(run)[1]
+    left, events = sum(part.sweeps for part in parts), parts[0].events
     if rate is None or not left:
         return ""
+    seconds = sum(part.sweeps * part.events / events for part in parts) / rate
     unit = "sweeps" if run.kind == "mcmc" else "steps"
     early = run.kind == "bem" or (run.is_monitored and not run.lifted)
     ends = "the run ends when its chains agree" if run.kind == "mcmc" else "starts end when they settle"
     most, why = ("at most ", f"; {ends}") if early else ("", "")
-    return f"Time left: {most}{duration(left / rate)} ({left:,} {unit} at {rate:.2g} per second{why})"
+    now = " now, with fewer events" if parts[-1].events > events else ""
+    return f"Time left: {most}{duration(seconds)} ({left:,} {unit} at {rate:.2g} per second{now}{why})"
 
 
 def duration(seconds: float) -> str:

@@ -258,6 +258,10 @@ class McmcConfig(Section):
         return self
 
 
+EVENTS_PER_COMPONENT = 20
+"""Least events of a subsample that initial states are made from."""
+
+
 class BemConfig(Section):
     """Bayesian EM (dpmix bem, and mcmc.init: bem)."""
 
@@ -276,6 +280,15 @@ class BemConfig(Section):
         ge=1,
         le=2**31,
         need="a number of steps of at least 1, or null",
+    )
+    short_events: int | None = key(
+        20_000,
+        "Events, drawn at random, that starts and their short steps are made on; 20 per component if that is "
+        "more. null: all events. With short_steps: null it is not used.",
+        "as good for choosing a start, and the time of short steps does not grow with the data",
+        ge=1_000,
+        le=2**31,
+        need="a number of events of at least 1,000, or null",
     )
     max_steps: int = key(
         500,
@@ -301,6 +314,19 @@ class BemConfig(Section):
         "remain, and a learned gamma, nu or phi adapts to them.",
         "the update of Suchard et al. 2010",
     )
+
+    @property
+    def first_steps(self) -> int:
+        """The most steps that every start makes; the best one then makes up to max_steps."""
+        if self.short_steps is None or self.starts == 1:
+            return self.max_steps
+        return min(self.short_steps, self.max_steps)
+
+    def first_events(self, n_components: int, n_events: int) -> int:
+        """Return the number of events of these first steps."""
+        if self.short_events is None or self.first_steps == self.max_steps:
+            return n_events
+        return min(n_events, max(self.short_events, EVENTS_PER_COMPONENT * n_components))
 
 
 class OutputConfig(Section):

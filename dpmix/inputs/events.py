@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from dpmix.inputs.atoms import Atom
 from dpmix.inputs.fcs import Spillover
 from dpmix.inputs.samples import Columns
 from dpmix.inputs.sources import Source
+from dpmix.inputs.storage import release_pages
 from dpmix.inputs.transforms import Scaling
 from dpmix.model.mixture import Floats, Ints
 from dpmix.model.sample_weights import SampleWeights
@@ -168,3 +169,20 @@ class Events:
             return self.rows[start:stop]
         first = self.sample_starts[sample]
         return np.arange(start - first, stop - first)
+
+    def subset(self, events: Ints) -> Events:
+        """Return some of the events, given their numbers in ascending order, int64 [M]; they are copied."""
+        starts = np.searchsorted(events, self.sample_starts)
+        values, weights = self.values[events], self.weights
+        release_pages(self.values, 0, len(self.values))
+        if self.rows is None:
+            rows = events - np.repeat(self.sample_starts[:-1], np.diff(starts))
+        else:
+            rows = self.rows[events]
+        return replace(
+            self,
+            values=values,
+            sample_starts=starts,
+            rows=rows,
+            weights=None if weights is None else SampleWeights(starts, weights.values),
+        )

@@ -37,6 +37,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from dpmix.kernels import _cpu
+
 Array = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
@@ -375,8 +377,18 @@ def mixture_from(log_weights: Array, means: Array, covariances: Array) -> Mixtur
 
 
 def whiteners_of(covariances: Array) -> Array:
-    """Return the lower triangular inverses of the lower Cholesky factors, float64 [K, D, D]."""
-    return np.tril(np.linalg.inv(np.linalg.cholesky(covariances)))
+    """Return the lower triangular inverses of the lower Cholesky factors, float64 [K, D, D].
+
+    Raises
+    ------
+    numpy.linalg.LinAlgError
+        A covariance is not positive definite to float64.
+    """
+    whiteners = np.empty(covariances.shape)
+    failed = _cpu.whiteners(covariances, whiteners)
+    if failed >= 0:
+        raise np.linalg.LinAlgError(f"the covariance of component {failed} is not positive definite")
+    return whiteners
 
 
 def log_norms(whiteners: Array) -> Array:

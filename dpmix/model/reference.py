@@ -40,6 +40,12 @@ def posterior(stats: Stats, hyper: Hyperparameters) -> tuple[Array, Array, Array
     return means, precisions, scales
 
 
+def whiteners(covariances: Array) -> Array:
+    """Return what `dpmix.model.mixture.whiteners_of` returns."""
+    unit = np.broadcast_to(np.eye(covariances.shape[1]), covariances.shape)
+    return divide_lower(unit, cholesky(covariances))
+
+
 def draw_parameters(conditional: Posterior, normals: Array, gammas: Array, noise: Array) -> Parameters:
     """Return the draw of `dpmix.model.normal_wishart.draw_parameters`, given its random numbers.
 

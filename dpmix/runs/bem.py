@@ -1,8 +1,9 @@
 """Run Bayesian EM from several starts, and keep one end.
 
 Each start makes some short steps; then the best one alone continues to its end (emEM: Biernacki, Celeux and
-Govaert 2003, Comput. Stat. Data Anal. 41:561). Without short steps, every start goes to its end, and the best
-end is kept.
+Govaert 2003, Comput. Stat. Data Anal. 41:561). Short steps are made on some of the events, the same for all
+starts, so that their log posteriors compare. Without short steps, every start goes to its end on all events,
+and the best end is kept.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -34,7 +36,7 @@ from dpmix.runs.loop import (
     result_of,
     start_state,
 )
-from dpmix.runs.session import Session, open_session
+from dpmix.runs.session import Session, on_fewer_events, open_session
 
 log = logging.getLogger("dpmix")
 
@@ -154,7 +156,7 @@ class _Visit:
 
     def limit(self, bem_config: BemConfig) -> int:
         """Return the most steps of this part of the path."""
-        return bem_config.max_steps if self.continues else first_steps(bem_config)
+        return bem_config.max_steps if self.continues else bem_config.first_steps
 
     @property
     def end(self) -> _End:
@@ -167,36 +169,76 @@ class _Visit:
 
 @dataclass(frozen=True)
 class _Resumed:
-    """Where a run resumes: number of its start (all of them if the best one continues), steps left, best."""
+    """Where a run begins or resumes.
 
-    first: int
-    steps: Iterator[_Step] | None = None
+    Attributes
+    ----------
+    first : int
+        Its start; the number of starts if the best one continues.
+    point : _Point or None
+        The next point of this start; None for its initial state.
+    passed : State or None
+        The state before that point.
+    best : _End or None
+        The best of the starts before; while the best start continues, that start.
+    """
+
+    first: int = 0
+    point: _Point | None = None
+    passed: State | None = None
     best: _End | None = None
 
-
-def first_steps(bem_config: BemConfig) -> int:
-    """Return the most steps that every start makes; the best one then makes up to bem.max_steps."""
-    if bem_config.short_steps is None or bem_config.starts == 1:
-        return bem_config.max_steps
-    return min(bem_config.short_steps, bem_config.max_steps)
+    def climb(self, session: Session, limit: int) -> Iterator[_Step]:
+        """Yield the steps from the point."""
+        assert self.point is not None
+        assert self.passed is not None
+        # The engine's order of the events, and so the last bits of its sums, come from the pass before.
+        with engine_pass(session):
+            session.engine.expect_labels(mixture_of(self.passed))
+        yield from climb(session, self.point, limit)
 
 
 def _visits(session: Session, resumed: _Resumed) -> Iterator[_Visit]:
     """Yield the steps of all starts, and then those of the best one, if it has not yet made all its steps."""
-    settings = session.config.bem
-    limit, best, steps = first_steps(settings), resumed.best, resumed.steps
-    for start in range(resumed.first, settings.starts):
-        for step in steps or climb(session, _Point(_start(session, start)), limit):
-            visit = _Visit(start, settings.starts, step, best, False)
-            yield visit
-        best, steps = visit.end, None
+    settings, best = session.config.bem, resumed.best
+    limit, n_events = settings.first_steps, session.engine.n_events
+    size = settings.first_events(session.config.model.components, n_events)
+    if resumed.first < settings.starts:
+        with on_fewer_events(session, size) as fewer:
+            for visit in _visits_of_starts(fewer, resumed, limit):
+                yield visit
+            best = visit.end
     if limit < settings.max_steps:
         assert best is not None
-        for step in steps or climb(session, best.point, settings.max_steps):
+        # The log posterior on fewer events says nothing of whether that on all events has settled.
+        point = best.point if size == n_events else replace(best.point, log_posterior=-np.inf)
+        continued = resumed.first == settings.starts
+        most = settings.max_steps
+        for step in resumed.climb(session, most) if continued else climb(session, point, most):
             yield _Visit(best.start, settings.starts, step, best, True)
 
 
-def _start(session: Session, start: int) -> State:
+def _visits_of_starts(session: Session, resumed: _Resumed, limit: int) -> Iterator[_Visit]:
+    """Yield the first steps of all starts. A thread makes the initial state of the next start meanwhile."""
+    starts, best = session.config.bem.starts, resumed.best
+    with ThreadPoolExecutor(1, "start") as thread:
+        following = None
+        for start in range(resumed.first, starts):
+            if start == resumed.first and resumed.point is not None:
+                steps = resumed.climb(session, limit)
+            else:
+                with session.profile.span("start"):
+                    state = following.result() if following else _initial_state(session, start)
+                steps = climb(session, _Point(state), limit)
+            if start + 1 < starts:
+                following = thread.submit(_initial_state, session, start + 1)
+            for step in steps:
+                visit = _Visit(start, starts, step, best, False)
+                yield visit
+            best = visit.end
+
+
+def _initial_state(session: Session, start: int) -> State:
     """Return the initial state of a start."""
     state = start_state(session, start)
     return cohort.with_factors(state, session.events, session.groups, session.prior, session.zeta)
@@ -231,7 +273,7 @@ def climb(session: Session, point: _Point, limit: int) -> Iterator[_Step]:
 
 def best_end(session: Session, should_stop: ShouldStop) -> State | None:
     """Return the end of the best start; None if asked to stop."""
-    for visit in _visits(session, _Resumed(0)):
+    for visit in _visits(session, _Resumed()):
         if should_stop():
             return None
         if visit.step.following is None:
@@ -263,7 +305,7 @@ def _resumed(session: Session, resume: bool) -> _Resumed:
     """
     checkpoint = load_checkpoint(session, resume)
     if checkpoint is None:
-        return _Resumed(0)
+        return _Resumed()
     (state, passed, best_state), first, extra = checkpoint
     cohort.check_fits(state, session.groups)
     settings, best = session.config.bem, None
@@ -274,12 +316,8 @@ def _resumed(session: Session, resume: bool) -> _Resumed:
         so_far = int(counts[0]) if counts else 0
         point = _Point(best_state, before, int(emptied), so_far)
         best = _End(int(start), point, Record(*values, (int(emptied),)))
-    # The engine's order of the events, and so the last bits of its sums, come from the pass before.
-    with engine_pass(session):
-        session.engine.expect_labels(mixture_of(passed))
     emptied, so_far = map(int, extra.get("emptied", np.zeros(2)))
     continues = first == settings.starts
     number = best.start if continues and best is not None else first
     log.info("resuming from step %d of start %d of %d", state.iteration, number + 1, settings.starts)
-    limit = settings.max_steps if continues else first_steps(settings)
-    return _Resumed(first, climb(session, _Point(state, float(extra["value"]), emptied, so_far), limit), best)
+    return _Resumed(first, _Point(state, float(extra["value"]), emptied, so_far), passed, best)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from dpmix.config.schema import BemConfig
 from dpmix.model.bem import has_settled
 from dpmix.model.coarsening import zeta_of
 from dpmix.model.prior import PHI_FLOOR
@@ -268,8 +269,12 @@ def _update(run: Run) -> str:
 def _describe_bem(run: Run) -> Iterator[str]:
     trace, made = run.trace, run.sweeps_made
     state = "complete" if run.complete else "not complete"
-    short = run.config["bem"]["short_steps"]
-    rest = f", {short} steps each; the best continues" if short is not None and len(made) > 1 else ""
+    settings, n_events = BemConfig(**run.config["bem"]), run.attributes["n_events"]
+    rest = ""
+    if settings.short_steps is not None and len(made) > 1:
+        size = settings.first_events(run.n_components, n_events)
+        on_some = f" on {size:,} of the events" if size < n_events else ""
+        rest = f", {settings.short_steps} steps each{on_some}; the best continues"
     yield f"progress: {state}; {int((made >= 0).sum())} of {len(made)} starts run{rest}"
     if (made > 0).any():
         yield _speed(run)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from dpmix.config.schema import EVENTS_PER_COMPONENT
 from dpmix.errors import DataError
 from dpmix.inputs.transforms import Scaling
 from dpmix.model import bem, stick_breaking
@@ -20,11 +21,18 @@ if TYPE_CHECKING:
 
 
 LLOYD_ITERATIONS = 5
+SUBSAMPLE = 20_000  # events, or more where there are many components
 
 
 def subsample_size(n_events: int, n_components: int) -> int:
     """Return how many events an initial state is made from: enough for all components, and fast."""
-    return min(n_events, max(20_000, 20 * n_components))
+    return min(n_events, max(SUBSAMPLE, EVENTS_PER_COMPONENT * n_components))
+
+
+def subsample(n_events: int, size: int, stream: Stream) -> npt.NDArray[np.int64]:
+    """Return the numbers of events drawn at random without replacement, in ascending order, int64 [size]."""
+    rng = stream.step(Step.SUBSAMPLE)
+    return np.sort(rng.choice(n_events, size=size, replace=False, shuffle=False))
 
 
 def alpha_start(prior: Prior) -> float:

@@ -17,7 +17,7 @@ from dpmix.inputs.storage import release_pages
 from dpmix.model import cohort, cohort_bem, gibbs
 from dpmix.model.mixture import State, Stats, occupied
 from dpmix.model.prior import log_prior
-from dpmix.model.streams import Step, Stream
+from dpmix.model.streams import Stream
 from dpmix.runs import initialise
 from dpmix.runs.checkpoint import Checkpoint
 from dpmix.runs.describe import describe_run
@@ -148,10 +148,11 @@ def record_of(
     """Return the record of a state from the statistics of the pass that computed its log likelihood.
 
     The log posterior is that of the coarsened posterior if the config asks for it. In Bayesian EM of the
-    hierarchical model it is a lower bound (`dpmix.model.cohort_bem`).
+    hierarchical model it is a lower bound (`dpmix.model.cohort_bem`). In a session on fewer events, both are
+    estimates of those of all events.
     """
     return Record(
-        log_likelihood=stats.log_likelihood,
+        log_likelihood=session.stands_for * stats.log_likelihood,
         log_posterior=session.zeta * stats.log_likelihood + _log_prior(session, state),
         occupied=occupied(stats.counts),
         alpha=state.alpha,
@@ -203,21 +204,17 @@ def start_state(session: Session, chain: int, method: str = "kmeans") -> State:
     """
     config, prior = session.config, session.prior
     stream, count = Stream(config.seed, chain, 0), config.model.components
+    if method == "prior":
+        alpha = None if "alpha" in prior.learned else initialise.alpha_start(prior)
+        return gibbs.draw_prior(prior, count, alpha, stream)
+    values, given = session.events.values, session.events.weights
+    rows = initialise.subsample(len(values), initialise.subsample_size(len(values), count), stream)
+    subsample = values[rows]
+    release_pages(values, 0, len(values))
+    weights = None if given is None else given.of_events(rows)
+    start = initialise.from_kmeans if method == "kmeans" else initialise.from_random_events
     try:
-        with session.profile.span("start"):
-            if method == "prior":
-                alpha = None if "alpha" in prior.learned else initialise.alpha_start(prior)
-                return gibbs.draw_prior(prior, count, alpha, stream)
-            values = session.events.values
-            size = initialise.subsample_size(len(values), count)
-            rng = stream.step(Step.SUBSAMPLE)
-            rows = np.sort(rng.choice(len(values), size=size, replace=False, shuffle=False))
-            subsample = values[rows]
-            release_pages(values, 0, len(values))
-            given = session.events.weights
-            weights = None if given is None else given.of_events(rows)
-            start = initialise.from_kmeans if method == "kmeans" else initialise.from_random_events
-            return start(subsample, len(values), count, prior, stream, weights)
+        return start(subsample, len(values), count, prior, stream, weights)
     except np.linalg.LinAlgError as error:
         raise initialise.collinear("start", chain + 1) from error
 

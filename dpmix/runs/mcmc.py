@@ -310,7 +310,8 @@ def _new_chains(session: Session, should_stop: ShouldStop) -> list[_Chain]:
         state = initialise.from_bem(end, session.engine.n_events, session.prior)
         return [_Chain(state) for _ in numbers]
     if session.origin is None:
-        states = [start_state(session, number, method) for number in numbers]
+        with session.profile.span("start"):
+            states = [start_state(session, number, method) for number in numbers]
     else:
         origin, count = open_run(session.origin), session.config.model.components
         given = count, session.events, session.prior

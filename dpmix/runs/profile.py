@@ -36,6 +36,7 @@ class Profile:
         self._earlier = earlier or {}
         self._clock = clock
         self._measured = dict.fromkeys(("passes", "parameters", "start", "writing", "other"), 0.0)
+        self._closed = {"kernels": 0.0, "copies": 0.0}  # of engines that are closed
         self._lock = Lock()
         self._since = clock()
         self._passing = False
@@ -59,6 +60,11 @@ class Profile:
         finally:
             self._turn(passing=False)
 
+    def add_engine(self, seconds: Mapping[str, float]) -> None:
+        """Add `Engine.seconds` of an engine that is closed before the run ends."""
+        for name in self._closed:
+            self._closed[name] += seconds.get(name, 0.0)
+
     def seconds(self, engine: Mapping[str, float]) -> dict[str, float]:
         """Return the seconds of each span so far.
 
@@ -70,8 +76,8 @@ class Profile:
         self._turn()
         measured = dict(self._measured)
         passes = measured.pop("passes")
-        kernels = min(engine["kernels"], passes)
-        copies = min(engine.get("copies", 0.0), passes - kernels)
+        kernels = min(self._closed["kernels"] + engine["kernels"], passes)
+        copies = min(self._closed["copies"] + engine.get("copies", 0.0), passes - kernels)
         spent = {"kernels": kernels, "copies": copies, "passes": passes - kernels - copies, **measured}
         return {name: self._earlier.get(name, 0.0) + spent[name] for name in SPANS}
 

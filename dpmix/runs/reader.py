@@ -106,13 +106,16 @@ class Run:
 
         Files without the group ``convergence`` come from runs without mcmc.until, or from before it existed.
         Files whose config has no model.coarseness are from before it existed, and of the exact posterior; in
-        those without bem.short_steps every start of Bayesian EM goes to its end.
+        those without bem.short_steps every start of Bayesian EM goes to its end, and in those without
+        bem.short_events it makes its short steps on all events.
         """
         without = ["mcmc.until=null"] if self.kind == "mcmc" and not self.is_monitored else []
         if not re.search(r"^ +coarseness:", self.config_text, re.MULTILINE):
             without.append("model.coarseness=null")
         if self.kind == "bem" and not re.search(r"\bshort_steps:", self.config_text):
             without.append("bem.short_steps=null")
+        if not re.search(r"\bshort_events:", self.config_text):
+            without.append("bem.short_events=null")
         return parse_config(self.config_text, str(self.path), [*without, *overrides])
 
     @property

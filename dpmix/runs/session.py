@@ -27,6 +27,7 @@ from dpmix.model.coarsening import zeta_of
 from dpmix.model.mixture import HYPERPARAMETERS, Ints
 from dpmix.model.normal_wishart import ARITHMETIC
 from dpmix.model.prior import Prior
+from dpmix.model.streams import Stream
 from dpmix.runs import coarseness, cohort, initialise
 from dpmix.runs.describe import describe_engine
 from dpmix.runs.layout import COUNTS, EVENT_SUBSET, REFERENCES, SUBSET_WEIGHTS, WEIGHTS, Layout, subset_rows
@@ -62,11 +63,13 @@ class Session:
     profile: Profile
     coarseness: float | None
     groups: Ints | None
+    stands_for: float = 1.0
 
     @property
     def zeta(self) -> float:
         """The power of the likelihood: an event of weight 1 counts so much."""
-        return zeta_of(self.coarseness, len(self.events.values))
+        n_events = round(self.stands_for * len(self.events.values))
+        return self.stands_for * zeta_of(self.coarseness, n_events)
 
     @property
     def least(self) -> float:
@@ -117,7 +120,7 @@ def open_session(kind: str, config: Config, base: Path, resume: bool, overwrite:
         if origin is not None and not resume:  # an origin that does not fit must fail before a file is made
             initialise.from_run(open_run(origin), 0, config.model.components, events, prior)
         require_memory(kind, config, events, choice.backend)
-        engine = stack.enter_context(_engine(config, choice.backend, events, storage))
+        engine = stack.enter_context(_engine(config, choice.backend, events, storage.scratch(events.values)))
         attributes = {**engine.info, "chosen": choice.why}
         if kind == "mcmc":
             attributes["parameters"] = ARITHMETIC
@@ -134,6 +137,29 @@ def open_session(kind: str, config: Config, base: Path, resume: bool, overwrite:
             if kind == "mcmc":
                 writer = _extended(stack, writer, config, earlier)
         yield Session(config, origin, events, engine, prior, writer, profile, coarse.coarseness, groups)
+
+
+@contextmanager
+def on_fewer_events(session: Session, size: int) -> Iterator[Session]:
+    """Yield a session on events drawn at random, which together count as much as all events do.
+
+    The session itself where `size` is the number of its events. Otherwise the events have an engine of their
+    own, with the backend of the run; in place of a cluster, for which they are too few, that of the CPU.
+    """
+    events = session.events
+    if size == len(events.values):
+        yield session
+        return
+    fewer = events.subset(initialise.subsample(len(events.values), size, Stream(session.config.seed, 0, 0)))
+    backend = session.engine.info["backend"]
+    backend = "cpu" if backend == "cluster" else str(backend)
+    with _engine(session.config, backend, fewer, None) as engine:
+        try:
+            yield replace(
+                session, events=fewer, engine=engine, stands_for=len(events.values) / len(fewer.values)
+            )
+        finally:
+            session.profile.add_engine(engine.seconds)
 
 
 def _storage(kind: str, config: Config, backend: str, replaces: bool) -> Storage:
@@ -158,13 +184,12 @@ def _events(config: Config, base: Path, storage: Storage, earlier: Run | None) -
 
 
 @contextmanager
-def _engine(config: Config, backend: str, events: Events, storage: Storage) -> Iterator[Engine]:
+def _engine(config: Config, backend: str, events: Events, scratch: Path | None) -> Iterator[Engine]:
     """Make the engine, with one thread for batched linear algebra.
 
     The matrices are small. With one thread the results do not depend on the number of cores, and no idle pool
     of spinning threads slows the threads of the engine.
     """
-    scratch = storage.scratch(events.values)
     starts = None if config.model.samples == "pooled" else events.sample_starts
     with (
         closing(

@@ -66,6 +66,18 @@ int draw_parameters(const Sweep& sweep, const DrawInput& input, int threads, con
     return failed == input.n_components ? -1 : failed.load();
 }
 
+int whiteners_of(const Sweep& sweep, int n_matrices, int dim, const double* matrices, double* whiteners) {
+    const std::size_t size = static_cast<std::size_t>(dim) * static_cast<std::size_t>(dim);
+    std::vector<Lanes> scratch(static_cast<std::size_t>(3 * triangle(0, dim)));
+    for (int first = 0; first < n_matrices; first += GROUP) {
+        const std::size_t at = static_cast<std::size_t>(first) * size;
+        const int count = std::min(GROUP, n_matrices - first);
+        const int failed = sweep.whiten_group(matrices + at, count, dim, scratch.data(), whiteners + at);
+        if (failed >= 0) return first + failed;
+    }
+    return -1;
+}
+
 double sum_components(const Sweep& sweep, const ComponentsInput& input, double* precision, double* shift) {
     const std::size_t dim = static_cast<std::size_t>(input.dim), size = dim * (dim + 1) / 2;
     std::vector<Lanes> precisions(size), shifts(dim), scratch(size + 2 * dim);

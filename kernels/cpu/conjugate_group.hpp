@@ -157,6 +157,25 @@ int draw_group(const DrawInput& in, int first, Lanes* scratch, const Drawn& out)
     return -1;
 }
 
+int whiten_group(const double* matrices, int count, int dim, Lanes* scratch, double* out) {
+    const int size = triangle(0, dim);
+    Lanes *factors = scratch, *unit = factors + size, *whiteners = unit + size;
+    for (int l = 0; l < GROUP; l++) {
+        const double* row = matrices + (l < count ? l : count - 1) * dim * dim;
+        for (int i = 0; i < dim; i++, row += dim) {
+            for (int j = 0; j <= i; j++) {
+                triangle_row(factors, i)[j].of[l] = row[j];
+                triangle_row(unit, i)[j].of[l] = i == j ? 1.0 : 0.0;
+            }
+        }
+    }
+    const int failed = factorise_group(factors, dim);
+    if (failed >= 0) return failed;
+    divide_lower(unit, factors, dim, whiteners);
+    store_whiteners(whiteners, dim, count, out);
+    return -1;
+}
+
 // Lanes beyond the last component hold zeros, which add nothing.
 void load_sums(const ComponentsInput& in, int first, Lanes* whiteners, Lanes* away) {
     const std::size_t dim = static_cast<std::size_t>(in.dim);

@@ -40,6 +40,13 @@ int draw(In2 means, In1 precisions, In3 scales, In3 normals, In2 gammas, In2 noi
                            threads, {new_means.data(), covariances.data(), whiteners.data()});
 }
 
+int whiteners(In3 matrices, Out3 out, const std::string& isa) {
+    const Sweep& sweep = sweep_named(isa);
+    const nb::gil_scoped_release released;
+    return whiteners_of(sweep, static_cast<int>(matrices.shape(0)), static_cast<int>(matrices.shape(1)),
+                        matrices.data(), out.data());
+}
+
 double sums(Ints held, In2 means, In3 whiteners, In1 m, Out2 precision, Out1 shift, const std::string& isa) {
     const Sweep& sweep = sweep_named(isa);
     const nb::gil_scoped_release released;
@@ -130,6 +137,7 @@ void bind_model(nb::module_& module) {
     module.def("draw_parameters", &draw, "means"_a, "precisions"_a, "scales"_a, "normals"_a, "gammas"_a,
                "noise"_a, "order"_a, "threads"_a, "new_means"_a.noconvert(), "covariances"_a.noconvert(),
                "whiteners"_a.noconvert(), "isa"_a = "");
+    module.def("whiteners", &whiteners, "matrices"_a, "out"_a.noconvert(), "isa"_a = "");
     module.def("sum_components", &sums, "held"_a, "means"_a, "whiteners"_a, "m"_a, "precision"_a.noconvert(),
                "shift"_a.noconvert(), "isa"_a = "");
     module.def("log_det", &log_det_of, "matrix"_a);

@@ -53,20 +53,9 @@ void log_densities(const Mixture& mixture, const float* events, int count, float
 }  // namespace
 
 extern const Sweep DPMIX_JOIN(sweep_, DPMIX_SET);
-const Sweep DPMIX_JOIN(sweep_, DPMIX_SET) = {DPMIX_QUOTE(DPMIX_SET),
-                                             TILE,
-                                             draw_piece,
-                                             expect_piece,
-                                             memberships_piece,
-                                             divide_piece,
-                                             component_moments,
-                                             add_numbers,
-                                             log_densities,
-                                             vecchia_piece,
-                                             update_posterior,
-                                             draw_group,
-                                             sum_group,
-                                             prepare_clearances,
-                                             clearances};
+const Sweep DPMIX_JOIN(sweep_, DPMIX_SET) = {
+    DPMIX_QUOTE(DPMIX_SET), TILE,        draw_piece,         expect_piece,  memberships_piece, divide_piece,
+    component_moments,      add_numbers, log_densities,      vecchia_piece, update_posterior,  draw_group,
+    whiten_group,           sum_group,   prepare_clearances, clearances};
 
 }  // namespace dpmix

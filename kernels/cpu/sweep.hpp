@@ -205,6 +205,10 @@ struct Sweep {
     // the first one whose scale matrix is not positive definite to float64, or -1.
     int (*draw_group)(const DrawInput&, int first, Lanes* scratch, const Drawn&);
 
+    // Writes the whiteners of `count` matrices, given scratch for three triangles. Returns the first one that is
+    // not positive definite to float64, or -1.
+    int (*whiten_group)(const double* matrices, int count, int dim, Lanes* scratch, double* whiteners);
+
     // Adds a group of components to the sums, given scratch for a triangle and two rows.
     void (*sum_group)(const ComponentsInput&, int first, Lanes* scratch, const LaneSums&);
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpmix.app import running
-from dpmix.app.running import Known, Pace, agreement, duration, iterations, time_left, trace
+from dpmix.app.running import Known, Left, Pace, agreement, duration, iterations, time_left, trace
 from dpmix.app.workspace import Workspace
 from dpmix.config.schema import Config
 from dpmix.runs.bem import run_bem
@@ -30,7 +30,7 @@ def _made(study: Path, name: str, stop_at: int) -> Run:
         "data": {"files": [str(study / "blood.fcs")], "channels": ["CD3", "CD4", "CD8"]},
         "model": {"components": 12},
         "mcmc": {"chains": 2, "burn_in": 24, "draws": 36},
-        "bem": {"starts": 3, "short_steps": 4, "max_steps": 30},
+        "bem": {"starts": 3, "short_steps": 4, "short_events": 1_000, "max_steps": 30},
         "engine": {"backend": "cpu", "threads": 1},
         "output": {"path": str(study / name)},
     }
@@ -91,12 +91,12 @@ def test_too_few_draws_have_no_agreement(study: Path) -> None:
 
 
 def test_the_time_left_of_mcmc(stopped: Run, study: Path) -> None:
-    assert iterations(stopped) == (42, 18)
+    assert iterations(stopped) == (42, [Left(18, 2_500)])
     expected = "Time left: at most 9 s (18 sweeps at 2 per second; the run ends when its chains agree)"
     assert time_left(stopped, 2.0) == expected
     assert time_left(stopped, None) == ""
     whole = open_run(study / "run.h5")
-    assert iterations(whole)[1] == 0
+    assert iterations(whole)[1] == [Left(0, 2_500)]
     assert time_left(whole, 2.0) == ""
 
 
@@ -114,14 +114,16 @@ def test_the_time_left_of_bayesian_em(stopped: Run, study: Path) -> None:
         )
         return open_run(study / "em.h5")
 
-    assert iterations(at(0, 1)) == (1, 3 + 2 * 4 + 26)
-    assert iterations(at(1, 2)) == (6, 2 + 4 + 26)
+    assert iterations(at(0, 1)) == (1, [Left(3 + 2 * 4, 1_000), Left(26, 2_500)])
+    assert iterations(at(1, 2)) == (6, [Left(2 + 4, 1_000), Left(26, 2_500)])
     assert trace(open_run(study / "em.h5"))["burn_in"] is None
     assert agreement(open_run(study / "em.h5"), {}) is None
     continues = at(3, 0)
     assert continues.complete
-    assert iterations(continues)[1] == 0
-    assert time_left(at(1, 2), 4.0).startswith("Time left: at most 8 s (32 steps at 4 per second; starts")
+    assert iterations(continues)[1] == [Left(0, 2_500)]
+    # 6 steps on 1,000 events and 26 on 2,500, which take as long as 65 on 1,000
+    expected = "Time left: at most 18 s (32 steps at 4 per second now, with fewer events; starts"
+    assert time_left(at(1, 2), 4.0).startswith(expected)
 
 
 def test_pace_is_the_speed_of_the_last_minute() -> None:

@@ -71,6 +71,24 @@ def test_weights_are_of_the_events_in_use(folder: Path) -> None:
     np.testing.assert_allclose(totals, 30.0, rtol=1e-6)
 
 
+@pytest.mark.parametrize("most", ["null", "60"])
+def test_some_of_the_events_keep_their_samples_weights_and_rows(folder: Path, most: str) -> None:
+    events = prepared(folder, f"data: {{files: [a.npy, b.npy], weights: equal, max_events: {most}}}")
+    first_of_b = events.sample_starts[1]
+    numbers = np.array([0, 3, first_of_b - 1, first_of_b, first_of_b + 2])
+    some = events.subset(numbers)
+    np.testing.assert_array_equal(some.values, events.values[numbers])
+    np.testing.assert_array_equal(some.sample_starts, [0, 3, 5])
+    assert some.weights is not None
+    assert events.weights is not None
+    np.testing.assert_array_equal(some.weights.each(), events.weights.each()[numbers])
+    for sample, (start, stop) in enumerate([(0, 3), (3, 5)]):
+        in_data = [events.rows_in_file(sample, n, n + 1)[0] for n in numbers[start:stop]]
+        np.testing.assert_array_equal(some.rows_in_file(sample, start, stop), in_data)
+    without_b = events.subset(numbers[:2])
+    np.testing.assert_array_equal(without_b.sample_starts, [0, 2, 2])
+
+
 @pytest.mark.parametrize(
     ("weights", "table", "message"),
     [

@@ -13,7 +13,16 @@ import pytest
 
 from dpmix.kernels import _cpu
 from dpmix.model import gibbs, normal_wishart, reference
-from dpmix.model.mixture import HYPERPARAMETERS, Array, Ints, Parameters, State, Stats, no_events
+from dpmix.model.mixture import (
+    HYPERPARAMETERS,
+    Array,
+    Ints,
+    Parameters,
+    State,
+    Stats,
+    no_events,
+    whiteners_of,
+)
 from dpmix.model.normal_wishart import Posterior
 from dpmix.model.prior import Prior
 from dpmix.model.streams import FastGenerator, Step, Stream
@@ -103,6 +112,28 @@ def test_sweeps_have_the_bits_of_the_numpy_form(case: tuple[int, int, bool, floa
         assert all(np.array_equal(a, b) for a, b in zip(parts(native), parts(plain), strict=True))
         assert info[1:] == wanted[1:]
         assert np.array_equal(info.order, wanted.order)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("isa", _cpu.isas())
+@pytest.mark.parametrize(("n_components", "dim"), [(1, 1), (21, 5), (16, 64)])
+def test_whiteners_have_the_bits_of_the_numpy_form(isa: str, n_components: int, dim: int) -> None:
+    roots = np.random.default_rng(4).normal(size=(n_components, dim, dim + 3))
+    covariances = roots @ roots.transpose(0, 2, 1)
+    found = np.empty_like(covariances)
+    assert _cpu.whiteners(covariances, found, isa) == -1
+    np.testing.assert_array_equal(found, reference.whiteners(covariances))
+    np.testing.assert_allclose(
+        found @ covariances @ found.transpose(0, 2, 1), np.broadcast_to(np.eye(dim), found.shape), atol=1e-8
+    )
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, np.nan])
+def test_a_covariance_that_is_not_positive_definite_is_refused(bad: float) -> None:
+    covariances = np.broadcast_to(np.eye(3), (12, 3, 3)).copy()
+    covariances[9, 1, 1] = bad
+    with pytest.raises(np.linalg.LinAlgError, match="the covariance of component 9 is not positive definite"):
+        whiteners_of(covariances)
+    assert whiteners_of(covariances[:0]).shape == (0, 3, 3)
 
 
 @pytest.mark.parametrize("isa", _cpu.isas())

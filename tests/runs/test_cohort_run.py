@@ -122,8 +122,10 @@ def test_one_sample_is_refused(folder: Path) -> None:
         run_mcmc(a_run(folder, "refused.h5", "none", data={"files": [str(folder / "s0.csv")]}))
 
 
-def test_bayesian_em_finds_proportions_and_shifts(folder: Path) -> None:
-    run = open_run(run_bem(a_run(folder, "bem.h5", bem=BEM)).path, transformed=True)
+@pytest.mark.parametrize("short_events", [None, 1_000])
+def test_bayesian_em_finds_proportions_and_shifts(folder: Path, short_events: int | None) -> None:
+    bem = BEM | {"short_events": short_events}
+    run = open_run(run_bem(a_run(folder, f"bem_{short_events}.h5", bem=bem)).path, transformed=True)
     own = run.cohort
     np.testing.assert_allclose(own["shifts"][0, 0], SHIFTS, atol=0.12)
     np.testing.assert_allclose(own["shifts"].sum(axis=2), 0.0, atol=1e-9)
@@ -133,12 +135,16 @@ def test_bayesian_em_finds_proportions_and_shifts(folder: Path) -> None:
         np.testing.assert_allclose(share, SHARES[:, p], atol=0.05)
 
 
-def test_a_resumed_run_of_bayesian_em_and_other_threads_take_the_same_path(folder: Path) -> None:
-    whole = run_bem(a_run(folder, "bem_whole.h5", bem=BEM, engine={"threads": 1})).path
-    config = a_run(folder, "bem_stopped.h5", bem=BEM, engine={"threads": 2})
+@pytest.mark.parametrize("short_events", [None, 1_000])
+def test_a_resumed_run_of_bayesian_em_and_other_threads_take_the_same_path(
+    folder: Path, short_events: int | None, tmp_path: Path
+) -> None:
+    bem = BEM | {"short_events": short_events}
+    whole = run_bem(a_run(folder, str(tmp_path / "whole.h5"), bem=bem, engine={"threads": 1})).path
+    config = a_run(folder, str(tmp_path / "stopped.h5"), bem=bem, engine={"threads": 2})
     assert not run_bem(config, should_stop=StopAfter(9)).completed
     assert run_bem(config, resume=True).completed
-    assert_identical(whole, folder / "bem_stopped.h5")
+    assert_identical(whole, tmp_path / "stopped.h5")
 
 
 RUNS = {"mcmc": run_mcmc, "bem": run_bem}

@@ -21,7 +21,7 @@ from dpmix.engines.cpu import CpuEngine
 from dpmix.errors import ConfigError, DataError, DpmixError, EngineError
 from dpmix.inputs import preprocess
 from dpmix.model.bem import has_settled
-from dpmix.model.mixture import Mixture, Stats
+from dpmix.model.mixture import Mixture, Stats, mixture_from
 from dpmix.model.streams import Key
 from dpmix.runs import initialise, session, writer
 from dpmix.runs.bem import run_bem
@@ -29,6 +29,7 @@ from dpmix.runs.describe import describe_run
 from dpmix.runs.layout import Record
 from dpmix.runs.loop import Result
 from dpmix.runs.mcmc import run_mcmc
+from dpmix.runs.monitors import log_density
 from dpmix.runs.profile import SPANS
 from dpmix.runs.writer import RunWriter
 
@@ -203,6 +204,39 @@ def test_only_the_best_start_continues_after_the_short_steps(tmp_path: Path) -> 
     assert "3 of 3 starts run, 5 steps each; the best continues" in lines
     assert f"  start {best + 1}: 12 steps" in lines
     assert lines.count("(kept)") == 1
+
+
+def test_short_steps_are_made_on_some_of_the_events(tmp_path: Path) -> None:
+    write_events(tmp_path / "events.npy", 3_000)
+    settings = BEM | {"short_events": 1_000}
+    config = a_config(tmp_path, "run.h5", bem=settings, model={"components": 12, "coarseness": 500.0})
+    with session.open_session("bem", config, tmp_path, False, False) as whole:
+        values = np.array(whole.events.values)
+        with session.on_fewer_events(whole, 1_000) as fewer:
+            assert fewer.engine.n_events == 1_000
+            assert 1_000 * fewer.zeta == pytest.approx(3_000 * whole.zeta)
+    run = open_run(run_bem(config, overwrite=True).path)
+    best = int(run.sweeps_made.argmax())
+    draw = mixture_from(np.log(run.weights[0, 0]), run.means[0, 0], run.covariances[0, 0])
+    # The best start ends on all events. Its short steps have the log likelihood of some, times 3.
+    likelihood = run.trace["log_likelihood"]
+    assert likelihood[best, 12] == pytest.approx(log_density(draw, values).sum(), rel=1e-6)
+    assert likelihood[:, 4] == pytest.approx(likelihood[best, 5], rel=0.2)
+    given = config.model.model_dump()
+    on_all = open_run(run_bem(a_config(tmp_path, "all.h5", bem=BEM, model=given)).path)
+    assert (likelihood[:, 4] != on_all.trace["log_likelihood"][:, 4]).all()
+
+
+def test_the_best_short_start_goes_on_where_it_had_settled_on_fewer_events(tmp_path: Path) -> None:
+    write_events(tmp_path / "events.npy", 3_000)
+    settings = {"starts": 2, "short_steps": 100, "max_steps": 150, "short_events": 1_000}
+    run = open_run(run_bem(a_config(tmp_path, "run.h5", bem=settings)).path)
+    short, best = sorted(run.sweeps_made)
+    assert short < 100
+    assert best > short
+    path = run.trace["log_posterior"][run.sweeps_made.argmax()]
+    ends = path[np.isfinite(path)]
+    assert has_settled(ends[-2], ends[-1], 1e-6, 3_000.0)
 
 
 def test_a_log_posterior_near_0_settles_by_the_number_of_events() -> None:
