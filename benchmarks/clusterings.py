@@ -110,7 +110,11 @@ METHODS = {
     "exact": Method(
         "dpmix, exact posterior", "none (`model.coarseness: null`)", None, "dpmix", ("model.coarseness=null",)
     ),
+    "finer": Method(
+        "dpmix, n_c 10,000", "none (`model.coarseness: 10000`)", None, "dpmix", ("model.coarseness=10000",)
+    ),
 }
+OF_DPMIX = tuple(name for name, method in METHODS.items() if method.cluster is None)
 PEERS = tuple(name for name, method in METHODS.items() if method.cluster is not None)
 
 SIMILAR = 0.5  # least Jaccard similarity of a match

@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from clusterings import METHODS, PEERS, Events, Ints, matches
+from clusterings import METHODS, OF_DPMIX, PEERS, Events, Ints, matches
 from labelled_runs import Gated, agreement, gated, rand_indices, rhat_shares
 from record import FOLDER, write_results
 
@@ -282,7 +282,7 @@ def agreement_table(kept: Row, scores: Scores) -> str:
         "R-hat below 1.1 | below 1.05 | rare gates found |",
         "|---" * 8 + "|",
     ]
-    for method, name in product(("dpmix", "exact"), SETS):
+    for method, name in product(OF_DPMIX, SETS):
         if (row := scores.get(method, {}).get(name)) is None:
             continue
         cells = ["", ""]

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
+from threading import current_thread, main_thread
 from typing import Any
 
 START = "start of the command"
@@ -48,8 +49,8 @@ marks: list[tuple[str, float, float]] = [(START, time.monotonic(), 0.0)]
 
 
 def begin(stage: str) -> None:
-    """From now on it is this stage."""
-    if marks[-1][0] != stage:
+    """From now on it is this stage; what other threads begin beside it does not count."""
+    if marks[-1][0] != stage and current_thread() is main_thread():
         marks.append((stage, time.monotonic(), time.process_time() + sum(os.times()[2:4])))
 
 

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import click
 
+from .values import GivenPath
+
 
 @click.command("app")
-@click.argument("folder", type=click.Path(path_type=Path), default=Path())
+@click.argument("folder", type=GivenPath(path_type=Path), default=Path())
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=0, help="Port to listen on.  [default: any free one]"
 )

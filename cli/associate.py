@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from .finite import FiniteRange
+from .values import FiniteRange, GivenPath
 
 
 @click.command("associate")
-@click.argument("gated", type=click.Path(path_type=Path))
+@click.argument("gated", type=GivenPath(path_type=Path))
 @click.option("--formula", required=True, help="Columns of the table, for example '~ group + (1 | donor)'.")
 @click.option(
     "--contrast",
@@ -21,10 +21,10 @@ from .finite import FiniteRange
     help="Two values of a column, for example 'treated - control'; or a column of numbers; repeatable.",
 )
 @click.option(
-    "--design", type=click.Path(path_type=Path), help="Table of samples.  [default: the one of the run]"
+    "--design", type=GivenPath(path_type=Path), help="Table of samples.  [default: the one of the run]"
 )
 @click.option(
-    "--output", type=click.Path(path_type=Path), help="Folder to write to.  [default: GATED/associate]"
+    "--output", type=GivenPath(path_type=Path), help="Folder to write to.  [default: GATED/associate]"
 )
 @click.option("--variability", help="Also columns of the differences between samples, for example '~ group'.")
 @click.option("--expression", is_flag=True, help="Also compare the medians of all channels.")

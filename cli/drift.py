@@ -7,14 +7,14 @@ from typing import Literal
 
 import click
 
-from .finite import FiniteRange
+from .values import FiniteRange, GivenPath
 
 
 @click.command("drift")
 @click.argument("files", nargs=-1, required=True)
 @click.option(
     "--output",
-    type=click.Path(path_type=Path),
+    type=GivenPath(path_type=Path),
     default=Path("drift"),
     show_default=True,
     help="Folder to write to.",
@@ -41,7 +41,7 @@ from .finite import FiniteRange
 )
 @click.option(
     "--gated",
-    type=click.Path(path_type=Path),
+    type=GivenPath(path_type=Path),
     help="Folder of dpmix gate, for --population; its events.parquet is read.",
 )
 @click.option(

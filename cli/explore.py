@@ -8,17 +8,17 @@ from typing import Any
 import click
 
 from . import gating
-from .finite import FiniteRange
+from .values import FiniteRange, GivenPath
 
 
 @click.command("explore")
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=GivenPath(path_type=Path))
 @click.option(
     "--judged", multiple=True, help="CSV file or glob with judgements; repeatable. Default: none yet."
 )
 @click.option(
     "--output",
-    type=click.Path(path_type=Path),
+    type=GivenPath(path_type=Path),
     default=Path("explored"),
     show_default=True,
     help="Folder to write to.",

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from . import gating
+from .values import GivenPath
 
 if TYPE_CHECKING:
     from dpmix.populations.result import Gating
 
 
 @click.command("gate")
-@click.argument("run", type=click.Path(path_type=Path))
-@click.option("--output", type=click.Path(path_type=Path), required=True, help="Folder to write to.")
+@click.argument("run", type=GivenPath(path_type=Path))
+@click.option("--output", type=GivenPath(path_type=Path), required=True, help="Folder to write to.")
 @click.option(
     "--data", multiple=True, help="File, glob or folder to gate instead of the data of the run; repeatable."
 )
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--compare",
-    type=click.Path(path_type=Path),
+    type=GivenPath(path_type=Path),
     help="Also score the populations against the gates of a FlowJo workspace or a GatingML 2.0 file "
     "(needs 'dpmix[flowjo]').",
 )

@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from .values import GivenPath
+
 Command = Callable[..., None]
 
 FORMATS = ("parquet", "csv", "h5ad", "fcs")
@@ -37,7 +39,7 @@ POPULATIONS = (
     ),
     click.option(
         "--decisions",
-        type=click.Path(path_type=Path),
+        type=GivenPath(path_type=Path),
         help="File of decisions made by hand: cut, merges, splits, names and colours of populations. "
         "It replaces --level, --populations and --draws.",
     ),
@@ -52,7 +54,7 @@ POPULATIONS = (
         "--memory-limit", help="Memory for the events, for example 16GB (config key engine.memory_limit)."
     ),
     click.option(
-        "--scratch", type=click.Path(), help="Folder for temporary files (config key engine.scratch)."
+        "--scratch", type=GivenPath(), help="Folder for temporary files (config key engine.scratch)."
     ),
 )
 QUIET = click.option("--quiet", is_flag=True, help="Show warnings and errors only.")

@@ -7,10 +7,11 @@ from pathlib import Path
 import click
 
 from . import files
+from .values import GivenPath
 
 
 @click.command("info")
-@click.argument("file", type=click.Path())
+@click.argument("file", type=GivenPath())
 def command(file: str) -> None:
     """Describe FILE: a data file of any supported kind, or a run file.
 

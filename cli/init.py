@@ -14,6 +14,7 @@ from dpmix.system.files import check_outputs, write_text
 from dpmix.system.paths import encoding_of, from_home, relative, with_slashes
 
 from . import files as data_files
+from .values import GivenPath
 
 if TYPE_CHECKING:
     from dpmix.config.schema import Config
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @click.option(
     "--output",
-    type=click.Path(path_type=Path),
+    type=GivenPath(path_type=Path),
     help="Config file to write; without it, the config is printed.",
 )
 @click.option(

@@ -7,12 +7,13 @@ from pathlib import Path
 import click
 
 from . import gating
+from .values import GivenPath
 
 
 @click.command("predict")
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=GivenPath(path_type=Path))
 @click.argument("files", nargs=-1, required=True, metavar="FILES...")
-@click.option("--output", type=click.Path(path_type=Path), required=True, help="Folder to write to.")
+@click.option("--output", type=GivenPath(path_type=Path), required=True, help="Folder to write to.")
 @gating.options
 def command(run: Path, files: tuple[str, ...], output: Path, quiet: bool, **options: object) -> None:
     """Assign the events of FILES to the populations of RUN.

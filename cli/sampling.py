@@ -11,6 +11,8 @@ import click
 from dpmix.errors import EngineError, OutputError
 from dpmix.system.console import quoted
 
+from .values import GivenPath
+
 if TYPE_CHECKING:
     from dpmix.runs.loop import Result
     from dpmix.runs.reader import Run
@@ -24,8 +26,8 @@ def options(command: Command) -> Command:
     """Add the argument and options of a command that runs the sampler or Bayesian EM."""
     for decorate in reversed(
         (
-            click.argument("config", type=click.Path(path_type=Path)),
-            click.option("--output", type=click.Path(), help="Run file to write (config key output.path)."),
+            click.argument("config", type=GivenPath(path_type=Path)),
+            click.option("--output", type=GivenPath(), help="Run file to write (config key output.path)."),
             click.option(
                 "--resume",
                 is_flag=True,

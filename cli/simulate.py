@@ -9,14 +9,14 @@ import click
 
 from dpmix.errors import ConfigError, DataError
 
-from .finite import FiniteRange
+from .values import FiniteRange, GivenPath
 
 if TYPE_CHECKING:
     from dpmix.inputs.simulate_faults import Fault
 
 
 @click.command("simulate")
-@click.argument("output", type=click.Path(path_type=Path))
+@click.argument("output", type=GivenPath(path_type=Path))
 @click.option(
     "--kind",
     type=click.Choice(["cytometry", "model"]),

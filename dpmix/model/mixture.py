@@ -164,17 +164,6 @@ class Stats:
     log_likelihood: float
     by_sample: SampleStats | None = None
 
-    def __add__(self, other: Stats) -> Stats:
-        if not np.array_equal(self.centres, other.centres):
-            raise ValueError("statistics about different centres cannot be added")
-        return Stats(
-            self.counts + other.counts,
-            self.sums + other.sums,
-            self.scatters + other.scatters,
-            self.centres,
-            self.log_likelihood + other.log_likelihood,
-        )
-
 
 class Sticks(NamedTuple):
     """The stick proportions and their complements, as logs.

@@ -55,7 +55,7 @@ def require_cut(n_draws: object, level: object, n_populations: object) -> None:
     """
     problems = []
     for name, value in (("n_draws", n_draws), ("n_populations", n_populations)):
-        is_count = isinstance(value, int | np.integer) and value >= 1
+        is_count = isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= 1
         if not is_count and (value is not None or name == "n_draws"):
             problems.append(f"{name} is {value!r}; it must be a whole number of at least 1")
     is_height = isinstance(level, int | float | np.number) and 0.0 <= level < np.inf

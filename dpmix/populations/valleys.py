@@ -136,9 +136,9 @@ def _concave_majorant(values: Array) -> Array:
 
 def _histogram(positions: Array, weights: Array) -> Array:
     """Return the weights in bins from one gap before the first mean to one after the second."""
-    bins = np.floor((positions + 1.0) * BINS).astype(np.int64)
-    inside = (bins >= 0) & (bins < 3 * BINS)
-    return np.bincount(bins[inside], weights[inside], 3 * BINS).astype(np.float64)
+    bins = np.clip(np.floor((positions + 1.0) * BINS), -1.0, 3 * BINS).astype(np.int64)
+    counts: Array = np.bincount(bins + 1, weights, 3 * BINS + 2)[1:-1]
+    return counts
 
 
 def distance_of(depth: float) -> float:

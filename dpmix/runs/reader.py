@@ -114,7 +114,8 @@ class Run:
             without.append("model.coarseness=null")
         if self.kind == "bem" and not re.search(r"\bshort_steps:", self.config_text):
             without.append("bem.short_steps=null")
-        if not re.search(r"\bshort_events:", self.config_text):
+        uses_bem = self.kind == "bem" or re.search(r"^ +init: bem\b", self.config_text, re.MULTILINE)
+        if uses_bem and not re.search(r"\bshort_events:", self.config_text):
             without.append("bem.short_events=null")
         return parse_config(self.config_text, str(self.path), [*without, *overrides])
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import click
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
@@ -22,6 +23,7 @@ from platforms import SIGTERM_KILLS, USES_LINUX
 from whole_runs import assert_identical
 
 from dpmix.cli import main
+from dpmix.cli.values import GivenPath
 from dpmix.config.load import load_config
 from dpmix.config.schema import Config
 from dpmix.engines import cuda
@@ -256,6 +258,20 @@ def test_numbers_of_options_are_finite(
     folder: Path, command: tuple[str, ...], option: str, number: str
 ) -> None:
     assert f"Invalid value for '{option}': {number} is not" in dpmix(*command, option, number, code=2).stderr
+
+
+def test_a_path_may_not_be_empty(folder: Path) -> None:
+    """An unset variable of a shell must not stand for the current folder."""
+    paths = [
+        param.type
+        for command in main.commands.values()
+        for param in command.params
+        if isinstance(param.type, click.Path)
+    ]
+    assert len(paths) > 10
+    assert all(isinstance(one, GivenPath) for one in paths)
+    message = "Invalid value for '--output': it is empty; give a file or folder."
+    assert message in dpmix("gate", "run.h5", "--output", "", code=2).stderr
 
 
 # Sampling: output
@@ -619,7 +635,7 @@ def test_simulate_from_the_model(folder: Path) -> None:
     ("arguments", "code", "expected"),
     [
         (["x.xls"], 2, "it must be one of .fcs, .csv, .npy"),
-        ([""], 2, "dpmix: .: is a folder; give the name of a file to write"),
+        (["."], 2, "dpmix: .: is a folder; give the name of a file to write"),
         (["/"], 2, "dpmix: /: is a folder; give the name of a file to write"),
         ([f"{'x' * 300}.fcs"], 1, f"dpmix: {'x' * 300}.fcs: the name is too long; give a shorter one"),
         (["no/x.fcs"], 1, "dpmix: no/x.fcs: cannot be written: No such file or directory"),

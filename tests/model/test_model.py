@@ -7,7 +7,7 @@ import pytest
 from scipy import stats as st
 
 from dpmix.model import gibbs
-from dpmix.model.mixture import Stats, live_log1m_sticks, log_weights, mixture_of, no_events
+from dpmix.model.mixture import live_log1m_sticks, log_weights, mixture_of
 from dpmix.model.prior import Prior, log_prior
 from dpmix.model.streams import Step, Stream
 
@@ -53,14 +53,6 @@ def test_a_stick_at_one_ends_the_sum_over_sticks() -> None:
     with np.errstate(divide="ignore"):
         log1m_sticks = np.log1p(-np.array([0.5, 1.0, 0.3]))
     assert live_log1m_sticks(log1m_sticks).tolist() == [np.log(0.5)]
-
-
-def test_statistics_add_only_about_the_same_centre() -> None:
-    one = no_events(2, 3)
-    assert (one + one).counts.tolist() == [0.0, 0.0]
-    other = Stats(one.counts, one.sums, one.scatters, one.centres + 1, 0.0)
-    with pytest.raises(ValueError, match="centres"):
-        one + other
 
 
 def test_streams_depend_on_their_key_alone() -> None:

@@ -544,6 +544,7 @@ def test_existing_files_are_replaced_only_with_overwrite(folder: Path, tmp_path:
     [
         ({"n_draws": 0}, "n_draws is 0; it must be a whole number of at least 1"),
         ({"n_draws": 2.5}, r"n_draws is 2\.5"),
+        ({"n_draws": True}, "n_draws is True"),
         ({"level": -1.0}, r"level is -1\.0; it must be a number of standard deviations, 0 or more"),
         ({"level": float("nan")}, "level is nan"),
         ({"level": float("inf")}, "level is inf"),

@@ -1,4 +1,4 @@
-"""Numbers of options: ranges without NaN and infinity."""
+"""Values of options and arguments: numbers without NaN and infinity, paths that are not empty."""
 
 from __future__ import annotations
 
@@ -17,3 +17,13 @@ class FiniteRange(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number.", param, ctx)
         return number
+
+
+class GivenPath(click.Path):
+    """A path that is not empty. For click, an empty one, as of an unset variable, is the current folder."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path, or fail."""
+        if value == "":
+            self.fail("it is empty; give a file or folder.", param, ctx)
+        return super().convert(value, param, ctx)
