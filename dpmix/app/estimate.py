@@ -104,11 +104,11 @@ def estimate(
     timed = [one for of_part in by_part for one in of_part]
     sweeps = [seconds_per_sweep(own, part.events) for own, part in zip(by_part, made, strict=True)]
     starts = timed[0].start * (BemConfig().starts if quick else McmcConfig().chains)
-    numbers = [[part.least for part in made], [part.most for part in made]]
-    seconds = [starts + float(np.dot(sweeps, of_parts)) for of_parts in numbers]
+    least, most = [part.least for part in made], [part.most for part in made]
+    seconds = [starts + float(np.dot(sweeps, numbers)) for numbers in (least, most)]
     return {
         "seconds": seconds,
-        "text": f"Estimated time: {_words(seconds, *map(sum, numbers), quick)}. "
+        "text": f"Estimated time: {_words(seconds, sum(least), sum(most), quick)}. "
         + f"{n_events:,} events in {values.shape[1]} channels; reading the files is not included. "
         + _method(timed, time.perf_counter() - began),
     }

@@ -137,8 +137,7 @@ def _concave_majorant(values: Array) -> Array:
 def _histogram(positions: Array, weights: Array) -> Array:
     """Return the weights in bins from one gap before the first mean to one after the second."""
     bins = np.clip(np.floor((positions + 1.0) * BINS), -1.0, 3 * BINS).astype(np.int64)
-    counts: Array = np.bincount(bins + 1, weights, 3 * BINS + 2)[1:-1]
-    return counts
+    return np.bincount(bins + 1, weights, 3 * BINS + 2)[1:-1].astype(np.float64)
 
 
 def distance_of(depth: float) -> float:

@@ -71,11 +71,12 @@ def test_a_resumed_run_and_other_threads_give_the_same_draws(folder: Path) -> No
 def test_a_cluster_gives_the_draws_and_the_climb_of_one_process(folder: Path) -> None:
     from cluster_cases import threads  # Dask is slow to import
 
-    one, climbed = run_mcmc(a_run(folder, "one.h5")).path, run_bem(a_run(folder, "climbed.h5", bem=BEM)).path
+    bem = BEM | {"short_events": 1_000}
+    one, climbed = run_mcmc(a_run(folder, "one.h5")).path, run_bem(a_run(folder, "climbed.h5", bem=bem)).path
     with threads(1, 1) as local:
         engine = {"backend": "cluster", "scheduler": local.scheduler_address}
         assert_identical(one, run_mcmc(a_run(folder, "many.h5", engine=engine)).path)
-        assert_identical(climbed, run_bem(a_run(folder, "parts.h5", bem=BEM, engine=engine)).path)
+        assert_identical(climbed, run_bem(a_run(folder, "parts.h5", bem=bem, engine=engine)).path)
 
 
 def test_without_shifts_and_with_coarseness_and_weights(folder: Path) -> None:
@@ -148,7 +149,7 @@ def test_a_resumed_run_of_bayesian_em_and_other_threads_take_the_same_path(
 
 
 RUNS = {"mcmc": run_mcmc, "bem": run_bem}
-SHORT = BEM | {"short_steps": 2, "max_steps": 5, "tolerance": 1e-13}
+SHORT = BEM | {"short_steps": 2, "short_events": 1_000, "max_steps": 5, "tolerance": 1e-13}
 
 
 def on_cuda(folder: Path, output: str, *devices: int) -> Config:
