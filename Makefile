@@ -54,8 +54,9 @@ demo: $(VENV)/installed
 	$(BIN)/dpmix mcmc configs/demo.yaml --overwrite
 	$(BIN)/dpmix gate demo/run.h5 --output demo/gated --overwrite
 
-# One process per test file, on up to four cores.
-PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+# One process per test file, at most four at a time: one more than cores, since some tests wait for other processes.
+WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(4, 1 + (os.cpu_count() or 1)))")
+PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
 # PLATFORM=macos or windows: Python behaves as there, where dpmix could notice (tests/other_system).
 test: $(EMULATOR)
 	$(if $(PLATFORM),DPMIX_TEST_PLATFORM=$(PLATFORM) PYTHONPATH=tests/other_system) $(PYTEST) -m "not slow" $(TESTS)

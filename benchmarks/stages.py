@@ -49,7 +49,7 @@ marks: list[tuple[str, float, float]] = [(START, time.monotonic(), 0.0)]
 
 
 def begin(stage: str) -> None:
-    """From now on it is this stage; what other threads begin beside it does not count."""
+    """From now on it is this stage, where the main thread begins it."""
     if marks[-1][0] != stage and current_thread() is main_thread():
         marks.append((stage, time.monotonic(), time.process_time() + sum(os.times()[2:4])))
 
