@@ -164,6 +164,23 @@ class Stats:
     log_likelihood: float
     by_sample: SampleStats | None = None
 
+    def __add__(self, other: Stats) -> Stats:
+        """Return the statistics of both sets of events, about the same centres, as an engine adds chunks."""
+        if not np.array_equal(self.centres, other.centres):
+            raise ValueError("statistics about different centres cannot be added")
+        by_sample = None
+        if self.by_sample is not None and other.by_sample is not None:
+            pairs = zip(self.by_sample, other.by_sample, strict=True)
+            by_sample = SampleStats(*(own + theirs for own, theirs in pairs))
+        return Stats(
+            self.counts + other.counts,
+            self.sums + other.sums,
+            self.scatters + other.scatters,
+            self.centres,
+            self.log_likelihood + other.log_likelihood,
+            by_sample,
+        )
+
 
 class Sticks(NamedTuple):
     """The stick proportions and their complements, as logs.

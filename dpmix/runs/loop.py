@@ -204,16 +204,16 @@ def start_state(session: Session, chain: int, method: str = "kmeans") -> State:
     """
     config, prior = session.config, session.prior
     stream, count = Stream(config.seed, chain, 0), config.model.components
-    if method == "prior":
-        alpha = None if "alpha" in prior.learned else initialise.alpha_start(prior)
-        return gibbs.draw_prior(prior, count, alpha, stream)
-    values, given = session.events.values, session.events.weights
-    rows = initialise.subsample(len(values), initialise.subsample_size(len(values), count), stream)
-    subsample = values[rows]
-    release_pages(values, 0, len(values))
-    weights = None if given is None else given.of_events(rows)
-    start = initialise.from_kmeans if method == "kmeans" else initialise.from_random_events
     try:
+        if method == "prior":
+            alpha = None if "alpha" in prior.learned else initialise.alpha_start(prior)
+            return gibbs.draw_prior(prior, count, alpha, stream)
+        values, given = session.events.values, session.events.weights
+        rows = initialise.subsample(len(values), initialise.subsample_size(len(values), count), stream)
+        subsample = values[rows]
+        release_pages(values, 0, len(values))
+        weights = None if given is None else given.of_events(rows)
+        start = initialise.from_kmeans if method == "kmeans" else initialise.from_random_events
         return start(subsample, len(values), count, prior, stream, weights)
     except np.linalg.LinAlgError as error:
         raise initialise.collinear("start", chain + 1) from error

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats as st
 
 from dpmix.model import gibbs
-from dpmix.model.mixture import live_log1m_sticks, log_weights, mixture_of
+from dpmix.model.mixture import SampleStats, live_log1m_sticks, log_weights, mixture_of, no_events
 from dpmix.model.prior import Prior, log_prior
 from dpmix.model.streams import Step, Stream
 
@@ -53,6 +55,18 @@ def test_a_stick_at_one_ends_the_sum_over_sticks() -> None:
     with np.errstate(divide="ignore"):
         log1m_sticks = np.log1p(-np.array([0.5, 1.0, 0.3]))
     assert live_log1m_sticks(log1m_sticks).tolist() == [np.log(0.5)]
+
+
+def test_statistics_add_only_about_the_same_centre() -> None:
+    one = replace(no_events(2, 3), by_sample=SampleStats(np.ones((4, 2)), np.ones((4, 2, 3))))
+    both = one + one
+    assert both.counts.tolist() == [0.0, 0.0]
+    assert both.by_sample is not None
+    assert (both.by_sample.counts == 2.0).all()
+    assert (both.by_sample.sums == 2.0).all()
+    other = replace(one, centres=one.centres + 1)
+    with pytest.raises(ValueError, match="centres"):
+        one + other
 
 
 def test_streams_depend_on_their_key_alone() -> None:
