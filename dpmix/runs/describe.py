@@ -311,10 +311,18 @@ def _ran_out(run: Run, start: int) -> bool:
 
 
 def _speed(run: Run) -> str:
-    """Describe the median time of a sweep or step, which ignores pauses."""
-    seconds = float(np.nanmedian(run.trace["seconds"]))
+    """Describe the median time of a sweep or step, which ignores pauses; of steps on all events, if any."""
+    trace, n_events = run.trace["seconds"], run.attributes["n_events"]
+    if run.kind == "bem":
+        settings = BemConfig(**run.config["bem"])
+        later = trace[:, settings.first_steps + 1 :]
+        if np.isfinite(later).any():
+            trace = later
+        else:
+            n_events = settings.first_events(run.n_components, n_events)
+    seconds = float(np.nanmedian(trace))
     unit = "sweep" if run.kind == "mcmc" else "step"
     if not seconds > 0.0:  # the file is damaged, but its draws may be readable
         return f"speed: {seconds:.3g} s per {unit}"
-    rate = run.attributes["n_events"] * run.n_components / seconds
+    rate = n_events * run.n_components / seconds
     return f"speed: {seconds:.3g} s per {unit}, {rate / 1e6:,.0f} million events x components per second"

@@ -222,6 +222,11 @@ def test_short_steps_are_made_on_some_of_the_events(tmp_path: Path) -> None:
     likelihood = run.trace["log_likelihood"]
     assert likelihood[best, 12] == pytest.approx(log_density(draw, values).sum(), rel=1e-6)
     assert likelihood[:, 4] == pytest.approx(likelihood[best, 5], rel=0.2)
+    lines = "\n".join(describe_run(run))
+    assert "3 of 3 starts run, 5 steps each on 1,000 of the events; the best continues" in lines
+    seconds = np.nanmedian(run.trace["seconds"][:, 6:])
+    rate = f"{3_000 * 12 / seconds / 1e6:,.0f} million events x components per second"
+    assert f"speed: {seconds:.3g} s per step, {rate}" in lines
     given = config.model.model_dump()
     on_all = open_run(run_bem(a_config(tmp_path, "all.h5", bem=BEM, model=given)).path)
     assert (likelihood[:, 4] != on_all.trace["log_likelihood"][:, 4]).all()
