@@ -1,4 +1,4 @@
-"""Draws, sums over components and label swaps in NumPy: what native code computes, bit for bit.
+"""Draws, sums over components, whiteners and label swaps in NumPy: what native code computes, bit for bit.
 
 A sweep runs the native form of these functions (conjugate.cpp, dense.cpp, sticks.cpp and swaps.cpp in
 kernels/cpu), because a GPU waits for this part. tests/model/test_native_draws.py compares the two forms.

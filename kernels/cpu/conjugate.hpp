@@ -48,7 +48,7 @@ struct Drawn {
 // to float64, the one with the lowest number of those found, or -1.
 int draw_parameters(const Sweep& sweep, const DrawInput& input, int threads, const Drawn& out);
 
-// Writes the inverses of the lower Cholesky factors of matrices [K][D][D], of which the lower triangles are
+// Writes the inverses of the lower Cholesky factors of matrices [K][D][D], whose lower triangles are
 // read. Returns the first matrix that is not positive definite to float64, or -1.
 int whiteners_of(const Sweep& sweep, int n_matrices, int dim, const double* matrices, double* whiteners);
 
