@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpmix.engines.base import Engine
-from dpmix.model.mixture import Array, Floats, Ints, Mixture, log_norms
+from dpmix.model.mixture import Array, Floats, Ints, Mixture, mixture_from
 
 MakeEngine = Callable[[Floats], Engine]
 """Return an engine that holds some events, float32 [M, D]."""
@@ -64,9 +64,9 @@ class Density:
     def __init__(self, weights: Array, means: Array, covariances: Array, make_engine: MakeEngine) -> None:
         self.weights, self.means, self.covariances = weights, means, covariances
         self.precisions = np.linalg.inv(covariances)
-        self.whiteners = np.linalg.inv(np.linalg.cholesky(covariances))
         self._make_engine = make_engine
-        self._mixture = Mixture(np.log(weights), means, np.tril(self.whiteners), log_norms(self.whiteners))
+        self._mixture = mixture_from(np.log(weights), means, covariances)
+        self.whiteners = self._mixture.whiteners
 
     def log_density(self, points: Array) -> Array:
         """Return the log density at points [M, D], float64 [M], with the float32 accuracy of the engine."""
@@ -78,7 +78,7 @@ class Density:
 
     def log_terms(self, points: Array) -> Array:
         """Return log w_j N(x | mu_j, Sigma_j) at points [M, D], float64 [M, K]."""
-        return _log_terms(self._mixture, self.whiteners, points)
+        return _log_terms(self._mixture, points)
 
 
 def nearest_components(weights: Array, means: Array, covariances: Array, points: Array) -> Ints:
@@ -95,23 +95,22 @@ def nearest_components(weights: Array, means: Array, covariances: Array, points:
 
 def nearest_in(weights: Array, means: Array, covariances: Array) -> Callable[[Array], Ints]:
     """Return `nearest_components` as a function of the points, for many calls with the same components."""
-    whiteners = np.linalg.inv(np.linalg.cholesky(covariances))
-    mixture = Mixture(np.log(weights), means, np.tril(whiteners), log_norms(whiteners))
+    mixture = mixture_from(np.log(weights), means, covariances)
     step = max(BLOCK // len(weights), 1)
 
     def nearest(points: Array) -> Ints:
         starts = range(0, max(len(points), 1), step)
-        blocks = [_log_terms(mixture, whiteners, points[at : at + step]) for at in starts]
+        blocks = [_log_terms(mixture, points[at : at + step]) for at in starts]
         return np.concatenate([block.argmax(axis=1) for block in blocks])
 
     return nearest
 
 
-def _log_terms(mixture: Mixture, whiteners: Array, points: Array) -> Array:
+def _log_terms(mixture: Mixture, points: Array) -> Array:
     """Return log w_j N(x | mu_j, Sigma_j), float64 [M, K], with one matrix product for all components."""
     n_channels = mixture.means.shape[1]
-    offsets = np.einsum("kij,kj->ki", whiteners, mixture.means)
-    stacked = whiteners.reshape(-1, n_channels).T
+    offsets = np.einsum("kij,kj->ki", mixture.whiteners, mixture.means)
+    stacked = mixture.whiteners.reshape(-1, n_channels).T
     whitened = (points @ stacked).reshape(len(points), *mixture.means.shape) - offsets
     log_peaks = mixture.log_weights + mixture.log_norms
     terms: Array = log_peaks - 0.5 * np.einsum("nkd,nkd->nk", whitened, whitened)
