@@ -189,7 +189,12 @@ def test_a_killed_server_loses_nothing_and_another_tab_is_told(study: Path, serv
 def test_a_server_that_is_asked_to_end_stops_its_commands(study: Path, tmp_path: Path, name: str) -> None:
     """As with Ctrl-C: the run stops with its draws, and what waits does not start."""
     (tmp_path / "blood.fcs").write_bytes((study / "blood.fcs").read_bytes())
-    one, number = start(tmp_path), signal.Signals[name]
+    number = signal.Signals[name]
+    ours = signal.signal(number, signal.SIG_DFL)  # under nohup the server would ignore SIGHUP, too
+    try:
+        one = start(tmp_path)
+    finally:
+        signal.signal(number, ours)
     for run in ("first", "second"):
         status, text, _ = one.ask("POST", "do/fit", {"files": ["blood.fcs"], "name": run})
         assert status == 200, text
