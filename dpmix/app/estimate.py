@@ -35,6 +35,7 @@ from dpmix.runs.loop import SweepReport
 from dpmix.runs.mcmc import run_mcmc
 from dpmix.runs.reader import open_run
 from dpmix.runs.until import FIRST_CHECK, FIRST_END_OF_BURN_IN
+from dpmix.system.console import listed
 from dpmix.system.cores import usable_cores
 
 WARM_UP, WARM_UP_EVENTS = 60, 20_000  # sweeps, and most events, of the run that timed runs of MCMC continue
@@ -125,9 +126,8 @@ def _words(seconds: list[float], least: int, most: int, quick: bool) -> str:
 def _method(timed: list[Timed], seconds: float) -> str:
     """Say in one sentence how the time was estimated."""
     runs = "a short run" if len(timed) == 1 else f"{len(timed)} short runs"
-    numbers = [f"{one.events:,}" for one in timed]
-    how_many = " and ".join(filter(None, (", ".join(numbers[:-1]), numbers[-1])))
-    on = f"{runs} on {how_many} events with the {timed[0].engine} engine"
+    numbers = listed([f"{one.events:,}" for one in timed])
+    on = f"{runs} on {numbers} events with the {timed[0].engine} engine"
     return f"Measured in {duration(seconds)} by {on}."
 
 

@@ -201,20 +201,19 @@ class _Resumed:
 def _visits(session: Session, resumed: _Resumed) -> Iterator[_Visit]:
     """Yield the steps of all starts, and then those of the best one, if it has not yet made all its steps."""
     settings, best = session.config.bem, resumed.best
-    limit, n_events = settings.first_steps, session.engine.n_events
+    limit, most, n_events = settings.first_steps, settings.max_steps, session.engine.n_events
     size = settings.first_events(session.config.model.components, n_events)
     if resumed.first < settings.starts:
         with on_fewer_events(session, size) as fewer:
             for visit in _visits_of_starts(fewer, resumed, limit):
                 yield visit
             best = visit.end
-    if limit < settings.max_steps:
+    if limit < most:
         assert best is not None
         # The log posterior on fewer events says nothing of whether that on all events has settled.
         point = best.point if size == n_events else replace(best.point, log_posterior=-np.inf)
-        continued = resumed.first == settings.starts
-        most = settings.max_steps
-        for step in resumed.climb(session, most) if continued else climb(session, point, most):
+        continues = resumed.first == settings.starts
+        for step in resumed.climb(session, most) if continues else climb(session, point, most):
             yield _Visit(best.start, settings.starts, step, best, True)
 
 

@@ -266,10 +266,14 @@ def _update(run: Run) -> str:
     return str(run.config["bem"]["update"])
 
 
+def _bem_settings(run: Run) -> BemConfig:
+    return BemConfig(**run.config["bem"])
+
+
 def _describe_bem(run: Run) -> Iterator[str]:
     trace, made = run.trace, run.sweeps_made
     state = "complete" if run.complete else "not complete"
-    settings, n_events = BemConfig(**run.config["bem"]), run.attributes["n_events"]
+    settings, n_events = _bem_settings(run), run.attributes["n_events"]
     rest = ""
     if settings.short_steps is not None and len(made) > 1:
         size = settings.first_events(run.n_components, n_events)
@@ -314,7 +318,7 @@ def _speed(run: Run) -> str:
     """Describe the median time of a sweep or step, which ignores pauses; of steps on all events, if any."""
     trace, n_events = run.trace["seconds"], run.attributes["n_events"]
     if run.kind == "bem":
-        settings = BemConfig(**run.config["bem"])
+        settings = _bem_settings(run)
         later = trace[:, settings.first_steps + 1 :]
         if np.isfinite(later).any():
             trace = later

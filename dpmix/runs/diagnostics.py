@@ -17,7 +17,7 @@ from dpmix.runs.layout import REFERENCES
 from dpmix.runs.monitors import monitored
 from dpmix.runs.reader import Run
 from dpmix.runs.until import negligible_errors
-from dpmix.system.console import quoted
+from dpmix.system.console import listed, quoted
 
 # The last weight is all the mass after the other sticks, which a longer mixture would divide further. More
 # than one event in a thousand may be a population that a reader looks for.
@@ -176,11 +176,10 @@ def straggler_warning(log_likelihood: Array, zeta: float = 1.0) -> str | None:
     low = np.flatnonzero(gaps > max(FAR_BELOW, FAR_BELOW_SDS * float(counted.std(axis=1).mean())))
     if not len(low):
         return None
-    numbers = [str(chain + 1) for chain in low]
-    listed = " and ".join(filter(None, (", ".join(numbers[:-1]), numbers[-1])))
+    numbers = listed([str(chain + 1) for chain in low])
     least, most = (f"{gaps[low].min():,.0f}", f"{gaps[low].max():,.0f}")
     nats = least if least == most else f"{least} to {most}"
-    which = f"chain {listed} sits" if len(low) == 1 else f"chains {listed} sit"
+    which = f"chain {numbers} sits" if len(low) == 1 else f"chains {numbers} sit"
     what = "log likelihood" if zeta == 1.0 else "coarsened log likelihood"
     return (
         f"{which} {nats} nats below chain {int(gaps.argmin()) + 1} in {what}, in a worse place; "

@@ -13,7 +13,6 @@ from typing import Self
 import numpy as np
 
 from dpmix.errors import DataError, DpmixError, EngineError
-from dpmix.inputs.storage import release_pages
 from dpmix.model import cohort, cohort_bem, gibbs
 from dpmix.model.mixture import State, Stats, occupied
 from dpmix.model.prior import log_prior
@@ -208,13 +207,12 @@ def start_state(session: Session, chain: int, method: str = "kmeans") -> State:
         if method == "prior":
             alpha = None if "alpha" in prior.learned else initialise.alpha_start(prior)
             return gibbs.draw_prior(prior, count, alpha, stream)
-        values, given = session.events.values, session.events.weights
-        rows = initialise.subsample(len(values), initialise.subsample_size(len(values), count), stream)
-        subsample = values[rows]
-        release_pages(values, 0, len(values))
-        weights = None if given is None else given.of_events(rows)
+        n_events = len(session.events.values)
+        size = initialise.subsample_size(n_events, count)
+        fewer = session.events.subset(initialise.subsample(n_events, size, stream))
+        weights = None if fewer.weights is None else fewer.weights.each()
         start = initialise.from_kmeans if method == "kmeans" else initialise.from_random_events
-        return start(subsample, len(values), count, prior, stream, weights)
+        return start(fewer.values, n_events, count, prior, stream, weights)
     except np.linalg.LinAlgError as error:
         raise initialise.collinear("start", chain + 1) from error
 

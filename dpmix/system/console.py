@@ -42,6 +42,11 @@ def first_few(texts: Sequence[str], most: int = 3) -> str:
     return ", ".join(texts[:most]) + more
 
 
+def listed(texts: Sequence[str]) -> str:
+    """Return texts in one line, as "a, b and c"."""
+    return " and ".join(filter(None, (", ".join(texts[:-1]), texts[-1])))
+
+
 def leave_closed_terminal() -> None:
     """Write to nowhere what would go to a terminal that has been closed, where writing is an error."""
     for descriptor in (1, 2):
