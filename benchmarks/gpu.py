@@ -1,23 +1,24 @@
-"""Test and measure the CUDA engine on a GPU, in stages of minutes: one JSON and one page.
+"""Test and measure the CUDA engine on a GPU in nine minutes, the most valuable facts first.
 
-    make bench-gpu                          in a checkout, on a machine with a GPU and a network
-    make gpu-kit                            a folder for a machine without a network; there:
-    python3 gpu-kit/run.py                  all stages, at most 45 minutes
-    python3 gpu-kit/run.py --within 540     the stages that fit into 9 minutes; call it again for the others
-    python3 gpu-kit/run.py --stage limits   one stage, again if it was done before
+    make bench-gpu                                       in a checkout, on a machine with a GPU and a network
+    make gpu-kit                                         a folder for a machine without a network; there:
+    python3 gpu-kit/run.py --within 560 --output FOLDER  all that fits into 560 seconds
+    python3 gpu-kit/run.py --stage right headline        some stages only
 
-Each stage is a process with a time limit. A stage that fails, or passes its limit, is reported, keeps what
-it measured, and the next stage runs. Results go to one JSON file, from which a later call continues, and
-to a page next to it; the output of the stages goes to a folder of logs. The Python that runs this file
-runs the stages. It needs NumPy; a kit brings all other packages and installs them into its folder `site`.
+Each stage is a process with a time of its own: it starts no further row when this time is over, and it is
+stopped when twice this time is over. A stage that fails is reported, and the next one starts. Every row is
+in FOLDER/gpu.json as soon as it is measured, and the tables of all rows are in FOLDER/gpu.md after each
+stage; the output of the stages is in FOLDER/log.txt. If this process is killed, its stage ends, too.
 
-With --rehearsal, the stages run with tiny sizes, which checks them on emulated devices
-(tests/cuda_on_cpu).
+The Python that runs this file runs the stages. A kit brings the packages that a machine with PyTorch, SciPy,
+h5py and pytest lacks, and unpacks them next to this folder. With --rehearsal, the stages run with tiny sizes,
+which checks them on emulated devices (tests/cuda_on_cpu).
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -25,66 +26,90 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from gpu_record import Record, read, write
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent  # the checkout, or the kit
 TOOLKIT = Path("/usr/local/cuda/bin")  # where nvcc is if it is not on PATH
 PYTHON = (3, 12)  # of the wheels in a kit
-INSTALL_SECONDS = 60  # about
-SKIPPED = 3  # exit code of a stage that cannot run here; its results have the reason
+SKIPPED = 3  # exit code of a stage that cannot run here; the reason is its last line
+SHORTEST = 4  # seconds; with less time left, no stage starts
+UNHURRIED = 4  # without --within, stages have so many times their seconds
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A script of this folder, its time limit in seconds, and what it does."""
+    """A script of this folder with its options, its time in seconds, and what it does."""
 
     name: str
     script: str
-    limit: int
+    seconds: int
     what: str
+    options: tuple[str, ...] = ()
 
 
 STAGES = (
-    Stage("build", "gpu_build.py", 150, "compiles the kernels for all numbers of channels used below"),
-    Stage("tests", "gpu_tests.py", 400, "runs the tests of the CUDA engine"),
-    Stage("sanitizer", "gpu_sanitizer.py", 240, "runs compute-sanitizer: memcheck, racecheck, initcheck"),
-    Stage("limits", "gpu_limits.py", 60, "measures bandwidth, arithmetic, shared and uniform loads, clocks"),
-    Stage("kernels", "gpu_kernels.py", 300, "times every kernel alone, next to its floor"),
-    Stage("counters", "gpu_counters.py", 240, "reads hardware counters of every kernel with ncu"),
-    Stage("variants", "cuda_variants.py", 240, "times variants of draw_labels and shapes of its blocks"),
-    Stage("sweeps", "gpu_sweeps.py", 480, "times whole sweeps and steps of Bayesian EM"),
-    Stage("peers", "gpu_peers.py", 180, "times scikit-learn and an EM in PyTorch on the same GPU"),
-)
+    Stage("build", "gpu_build.py", 10, "compiles the kernels that are not compiled yet, D = 14 first"),
+    Stage("right", "gpu_right.py", 15, "compares labels, sums and memberships with the CPU engine"),
+    Stage(
+        "headline", "gpu_sweeps.py", 25, "times passes and sweeps, pruned and dense",
+        ("--events", "1_000_000", "100_000", "--chains", "1", "4", "--dense"),
+    ),
+    Stage("limits", "gpu_limits.py", 8, "measures bandwidth, arithmetic, shared and uniform loads, clocks"),
+    Stage("peers", "gpu_peers.py", 30, "times an EM in PyTorch and scikit-learn on the same GPU"),
+    Stage(
+        "kernels", "gpu_kernels.py", 35, "times every kernel alone, D = 14",
+        ("--channels", "14", "--kinds", "mix", "ovl", "dp"),
+    ),
+    Stage("sanitizer", "gpu_sanitizer.py", 75, "runs compute-sanitizer: memcheck, racecheck, synccheck"),
+    Stage("counters", "gpu_counters.py", 45, "reads hardware counters of every kernel with ncu"),
+    Stage(
+        "channels", "gpu_kernels.py", 45, "times the kernels for other numbers of channels",
+        ("--channels", "30", "64", "8", "--kinds", "mix"),
+    ),
+    Stage(
+        "sweeps", "gpu_sweeps.py", 35, "times sweeps of 1 to 8 chains",
+        ("--events", "10_000", "10_000_000", "--chains", "1", "2", "4", "8"),
+    ),
+    Stage("tests", "gpu_tests.py", 100, "runs the tests of the CUDA engine, its contract first"),
+    Stage("variants", "cuda_variants.py", 40, "times variants of draw_labels and shapes of its blocks"),
+    Stage(
+        "large", "gpu_sweeps.py", 45, "times passes and sweeps of 100,000,000 events",
+        ("--events", "100_000_000", "--chains", "1", "2"),
+    ),
+    Stage("initcheck", "gpu_sanitizer.py", 30, "runs compute-sanitizer: initcheck", ("--tools", "initcheck")),
+)  # fmt: skip
 
 
 def main() -> int:
     """Run stages and write the JSON and the page; 1 if a stage failed."""
-    arguments = parsed()
-    began = time.monotonic()
+    arguments, began = parsed(), time.monotonic()
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    log = arguments.output / "log.txt"
+    log.unlink(missing_ok=True)
+    results = arguments.output / "gpu.json"
     environment = prepared()
-    record = read(arguments.results)
-    about = described(environment, arguments)
-    if problem := differs(record.get("about"), about):
-        print(f"gpu: {arguments.results}: {problem}", file=sys.stderr)
-        return 2
-    record |= {"about": about, "command": shown(arguments), "date": now()}
-    wanted = arguments.stage or [stage.name for stage in STAGES if not done(record, stage.name)]
-    ok, left = True, []
-    for stage in (stage for stage in STAGES if stage.name in wanted):
-        if time.monotonic() - began + stage.limit > arguments.within:
-            left.append(stage.name)
+    record: Record = {"stages": {}, "command": shown(), "date": now()}
+    record["about"] = described(environment, rehearsal=arguments.rehearsal)
+    write(results, record)
+    ok, left_out = True, []
+    for stage in (stage for stage in STAGES if stage.name in (arguments.stage or names())):
+        left = arguments.within - (time.monotonic() - began)
+        if left < SHORTEST:
+            left_out.append(stage.name)
             continue
-        record["stages"][stage.name] = result = run(stage, environment, arguments)
-        ok &= result["status"] in ("done", "skipped")
-        write(arguments.results, record)
-    write(arguments.results, record)
-    page(arguments.results, environment)
-    if left:
-        print(f"gpu: {', '.join(left)}: no time left (--within {arguments.within:.0f}); call again for them")
+        ok &= run(stage, environment, arguments, left, log) in ("done", "skipped")
+        subprocess.run([sys.executable, str(HERE / "gpu_page.py"), str(results)], env=environment)
+    print((arguments.output / "gpu.md").read_text())
+    if left_out:
+        print(f"gpu: no time left for {', '.join(left_out)}")
+    print(f"gpu: {time.monotonic() - began:.0f} s; results in {results}", flush=True)
     return 0 if ok else 1
 
 
@@ -92,97 +117,96 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    names = [stage.name for stage in STAGES]
-    parser.add_argument(
-        "--stage", nargs="+", choices=names, help="these stages, also if they were done before"
-    )
+    parser.add_argument("--stage", nargs="+", choices=names(), help="these stages only")
     parser.add_argument(
         "--within", type=float, default=float("inf"), metavar="SECONDS",
-        help="start no stage whose limit exceeds the time that is left",
+        help=f"end after this time; without it, every stage has {UNHURRIED} times its own time",
     )  # fmt: skip
     parser.add_argument(
-        "--results", type=Path, metavar="FILE", default=ROOT / "build" / "gpu" / "gpu.json",
-        help="JSON to write, and to continue from if it exists",
+        "--output", type=Path, metavar="FOLDER", default=ROOT / "build" / "gpu",
+        help="folder for gpu.json, gpu.md and log.txt, which are replaced (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument("--rehearsal", action="store_true", help="tiny sizes; the times mean nothing then")
     return parser.parse_args()
 
 
+def names() -> list[str]:
+    return [stage.name for stage in STAGES]
+
+
 def prepared() -> dict[str, str]:
-    """Return the environment of the stages; in a kit, install its packages first, without an index."""
-    wheels, site = sorted((ROOT / "wheels").glob("*.whl")), ROOT / "site"
-    paths = [str(HERE)]
-    if wheels:
+    """Return the environment of the stages; in a kit, unpack its packages and compiled kernels first."""
+    paths, caches = [str(HERE)], {}
+    if (ROOT / "wheels").is_dir():
         if sys.version_info[:2] != PYTHON:
-            sys.exit(
-                f"gpu: this is Python {sys.version.split()[0]}; the kit needs {'.'.join(map(str, PYTHON))}"
-            )
-        if not (site / "complete").exists():
-            install(wheels, site)
-        paths.append(str(site))
-    search = os.environ["PATH"].split(os.pathsep)
+            needed = ".".join(map(str, PYTHON))
+            sys.exit(f"gpu: this is Python {sys.version.split()[0]}; the kit needs {needed}")
+        unpack(ROOT / "site", *(ROOT / "wheels").glob("*.whl"))
+        unpack(ROOT / "cache", *ROOT.glob("cache.zip"))
+        paths.append(str(ROOT / "site"))
+        caches = {"XDG_CACHE_HOME": str(ROOT / "cache")}
+    if os.environ.get("PYTHONPATH"):
+        paths.append(os.environ["PYTHONPATH"])
+    path = os.environ["PATH"]
     if shutil.which("nvcc") is None:
-        search.append(str(TOOLKIT))
-    caches = {"XDG_CACHE_HOME": str(ROOT / "cache")} if wheels else {}
-    earlier = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
-    return {
-        **os.environ,
-        **caches,
-        "PATH": os.pathsep.join(search),
-        "PYTHONPATH": os.pathsep.join(paths + earlier),
-        "PYTHONUNBUFFERED": "1",
-    }
+        path += os.pathsep + str(TOOLKIT)
+    added = {"PATH": path, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
+    return {**os.environ, **caches, **added}
 
 
-def install(wheels: list[Path], site: Path) -> None:
-    """Install the packages of a kit in a folder; end the program if that fails."""
-    shutil.rmtree(site, ignore_errors=True)
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    command += ["--no-index", "--no-deps", "--no-compile", "--target", str(site), *map(str, wheels)]
-    if subprocess.run(command).returncode != 0:
-        sys.exit(f"gpu: pip cannot install the packages in {site}; see the error above")
-    (site / "complete").touch()
+def unpack(folder: Path, *archives: Path) -> None:
+    """Unpack wheels, or the cache, once; a wheel is an archive of what belongs in a folder of packages."""
+    if not folder.exists():
+        unfinished = folder.with_suffix(".new")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        for archive in archives:
+            with zipfile.ZipFile(archive) as packed:
+                packed.extractall(unfinished)
+        unfinished.replace(folder)
 
 
-def described(environment: dict[str, str], arguments: argparse.Namespace) -> dict[str, Any]:
+def described(environment: dict[str, str], *, rehearsal: bool) -> dict[str, Any]:
     """Return the device, its driver and the versions; end the program if there is no device."""
     command = [sys.executable, str(HERE / "gpu_device.py")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(f"gpu: {last_line(done.stderr) or 'the device cannot be described'}")
     about: dict[str, Any] = json.loads(done.stdout)
-    return about | {"rehearsal": arguments.rehearsal}
+    print(f"gpu: {about['device']}, driver {about['driver']}, nvcc {about['nvcc']}", flush=True)
+    return about | {"rehearsal": rehearsal}
 
 
-def differs(before: dict[str, Any] | None, now: dict[str, Any]) -> str:
-    """Return why results may not be continued, or ""."""
-    for key in ("device", "rehearsal", "versions"):
-        if before is not None and before[key] != now[key]:
-            return f"has results with {key} {before[key]}, and now it is {now[key]}; use --results OTHER"
-    return ""
-
-
-def run(stage: Stage, environment: dict[str, str], arguments: argparse.Namespace) -> dict[str, Any]:
-    """Run a stage; return its status, the reason if it is not done, its seconds and its results."""
-    folder = arguments.results.parent
-    output, log = folder / f"{stage.name}.part", folder / "logs" / f"{stage.name}.txt"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    output.unlink(missing_ok=True)
-    command = [sys.executable, str(HERE / stage.script), "--output", str(output)]
+def run(
+    stage: Stage, environment: dict[str, str], arguments: argparse.Namespace, left: float, log: Path
+) -> str:
+    """Run a stage in the time that is left, add its status to the record, and return it."""
+    pace = 1 if arguments.within < float("inf") else UNHURRIED
+    seconds, limit = min(pace * stage.seconds, left - 1), min(2 * pace * stage.seconds, left - 0.5)
+    results = arguments.output / "gpu.json"
+    command = [sys.executable, str(HERE / stage.script), *stage.options]
+    command += ["--output", str(results), "--name", stage.name, "--seconds", str(seconds)]
     command += ["--rehearsal"] if arguments.rehearsal else []
-    print(f"gpu: {stage.name}: {stage.what}, at most {stage.limit} s", flush=True)
+    print(f"gpu: {stage.name}: {stage.what}, {seconds:.0f} s", flush=True)
     began = time.monotonic()
-    with log.open("w") as lines:
-        code = finish(command, environment, stage.limit, lines)
-    results = json.loads(output.read_text()) if output.exists() else None
-    output.unlink(missing_ok=True)
-    status = {0: "done", SKIPPED: "skipped", None: "timed out"}.get(code, "failed")
-    reason = {"done": "", "timed out": f"stopped after {stage.limit} s"}.get(status)
+    note(results, stage.name, {"status": "started", "reason": "the run was stopped", "results": {}})
+    with log.open("a") as lines:
+        lines.write(f"\n==== {stage.name}: {' '.join(command)}\n")
+        lines.flush()
+        code = finish(command, environment, limit, lines)
+    status = {0: "done", SKIPPED: "skipped", None: "stopped"}.get(code, "failed")
+    reason = {"done": "", "stopped": f"stopped after {limit:.0f} s"}.get(status)
     reason = last_line(log.read_text()) if reason is None else reason
-    seconds = round(time.monotonic() - began, 1)
-    print(f"gpu: {stage.name}: {status} in {seconds:.0f} s{reason and ': ' + reason}", flush=True)
-    made = {"status": status, "reason": reason, "seconds": seconds, "limit": stage.limit, "date": now()}
-    return made | {"results": results}
+    took = round(time.monotonic() - began, 1)
+    print(f"gpu: {stage.name}: {status} in {took:.0f} s{reason and ': ' + reason}", flush=True)
+    note(results, stage.name, {"status": status, "reason": reason, "seconds": took, "limit": round(limit)})
+    return status
+
+
+def note(results: Path, name: str, of_stage: dict[str, Any]) -> None:
+    """Add to what the record says of a stage."""
+    record = read(results)
+    record["stages"][name] = record["stages"].get(name, {}) | of_stage
+    write(results, record)
 
 
 def finish(command: list[str], environment: dict[str, str], limit: float, lines: Any) -> int | None:
@@ -195,36 +219,9 @@ def finish(command: list[str], environment: dict[str, str], limit: float, lines:
     except subprocess.TimeoutExpired:
         return None
     finally:
-        if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):  # all have ended
             os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-
-def page(results: Path, environment: dict[str, str]) -> None:
-    """Write the page next to the JSON."""
-    command = [sys.executable, str(HERE / "gpu_page.py"), str(results)]
-    if subprocess.run(command, env=environment).returncode == 0:
-        print(f"gpu: results in {results} and {results.with_suffix('.md')}")
-
-
-def read(path: Path) -> dict[str, Any]:
-    """Return earlier results, or empty ones."""
-    if path.exists():
-        record: dict[str, Any] = json.loads(path.read_text())
-        return record
-    return {"stages": {}}
-
-
-def write(path: Path, record: dict[str, Any]) -> None:
-    """Replace the JSON file at once."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".new")
-    unfinished.write_text(json.dumps(record, indent=1) + "\n")
-    unfinished.replace(path)
-
-
-def done(record: dict[str, Any], name: str) -> bool:
-    return record["stages"].get(name, {}).get("status") in ("done", "skipped")
+        process.wait()
 
 
 def last_line(text: str) -> str:
@@ -232,8 +229,9 @@ def last_line(text: str) -> str:
     return lines[-1][:300] if lines else ""
 
 
-def shown(arguments: argparse.Namespace) -> str:
-    return "python benchmarks/gpu.py" + (" --rehearsal" if arguments.rehearsal else "")
+def shown() -> str:
+    """Return the command as a reader would repeat it."""
+    return " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
 
 
 def now() -> str:

@@ -31,7 +31,7 @@ USED = re.compile(r"Compiling entry function '(\w+)'.*?Used (\d+) registers", re
 
 def measured(record: gpu_page.Record, kernel: str) -> str:
     """Return the line of a card with the time of a kernel."""
-    for row in gpu_page.results(record, "kernels").get("kernels", []):
+    for row in gpu_page.timed_kernels(record):
         if (row["kernel"], row["n_channels"], row["kind"]) == (kernel, N_CHANNELS, KIND):
             floor = gpu_page.floor_of(record, row)
             share = f", {floor.milliseconds / row['milliseconds']:.0%} of the floor" if floor else ""

@@ -1,9 +1,10 @@
 """Read hardware counters of every kernel with Nsight Compute (ncu), where it is installed.
 
-    python benchmarks/gpu_counters.py --output PATH     a stage of gpu.py
+    A stage of gpu.py.
 
-A kernel's limiting unit is the one that is busiest, in percent of its peak. ncu runs each kernel a few
-times and does not set the clocks.
+A kernel's limiting unit is the one that is busiest, in percent of its peak. The reasons for stalls say for
+how many cycles a warp waits between two instructions. ncu runs each kernel a few times and does not set the
+clocks.
 """
 
 from __future__ import annotations
@@ -15,31 +16,19 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from gpu_device import Output, arguments, shapes
+from gpu_metrics import BUSY, METRICS
+from gpu_output import Output, parser
 
 SKIPPED = 3
-BUSY = {  # unit: metric, percent of the peak
-    "float32": "sm__inst_executed_pipe_fma.avg.pct_of_peak_sustained_active",
-    "float64": "sm__inst_executed_pipe_fp64.avg.pct_of_peak_sustained_active",
-    "exponential": "sm__inst_executed_pipe_xu.avg.pct_of_peak_sustained_active",
-    "shared": "l1tex__data_pipe_lsu_wavefronts.avg.pct_of_peak_sustained_elapsed",
-    "L2": "lts__t_sectors.avg.pct_of_peak_sustained_elapsed",
-    "memory": "dram__throughput.avg.pct_of_peak_sustained_elapsed",
-    "issue": "sm__inst_issued.avg.pct_of_peak_sustained_active",
-}
-OTHER = {
-    "nanoseconds": "gpu__time_duration.sum",
-    "registers": "launch__registers_per_thread",
-    "occupancy": "sm__warps_active.avg.pct_of_peak_sustained_active",
-    "spilled": "smsp__inst_executed_op_local.sum",
-}
+SHAPES = ((262_144, 14, 256, "mix"), (262_144, 14, 256, "ovl"), (131_072, 30, 256, "mix"))
+TINY = ((600, 2, 20, "mix"),)
 
 
 def known(ncu: str) -> list[str]:
     """Return the metrics that ncu knows on this device; an unknown one would end it."""
     done = subprocess.run([ncu, "--query-metrics"], capture_output=True, text=True)
     names = {line.split()[0] for line in done.stdout.splitlines() if line.strip()}
-    wanted = (BUSY | OTHER).values()
+    wanted = METRICS.values()
     there = [name for name in wanted if name.split(".")[0] in names or name.startswith("launch__")]
     return there if done.returncode == 0 and names else list(wanted)
 
@@ -50,7 +39,7 @@ def rows(lines: Iterable[str]) -> list[dict[str, float | str]]:
     Metrics that ncu does not know on a device are missing.
     """
     table = csv.DictReader(line for line in lines if line.startswith('"'))
-    names = {metric: name for name, metric in (BUSY | OTHER).items()}
+    names = {metric: name for name, metric in METRICS.items()}
     launches: dict[str, dict[str, float | str]] = {}
     for line in table:
         launch = launches.setdefault(line["ID"], {"kernel": line["Kernel Name"].split("(")[0]})
@@ -68,43 +57,28 @@ def limiter(row: dict[str, float | str]) -> str:
 
 
 def main() -> None:
-    asked = arguments(__doc__)
-    output = Output(asked.output)
+    asked = parser(__doc__).parse_args()
+    output = Output(asked)
     ncu = shutil.which("ncu")
     if ncu is None:
         print("ncu is not here")
         sys.exit(SKIPPED)
-    metrics = ",".join(known(ncu))
-    profile = [
-        ncu,
-        "--csv",
-        "--metrics",
-        metrics,
-        "--clock-control",
-        "none",
-        "--kernel-name-base",
-        "function",
-    ]
+    profile = [ncu, "--csv", "--metrics", ",".join(known(ncu)), "--clock-control", "none"]
+    profile += ["--kernel-name-base", "function", sys.executable]
     failed = []
-    for n_events, dim, n_components, kind in chosen(shapes(asked.rehearsal)):
-        program = [str(Path(__file__).with_name("gpu_passes.py")), str(n_events), str(dim), str(n_components)]
-        done = subprocess.run([*profile, sys.executable, *program, kind], capture_output=True, text=True)
+    for *sizes, kind in output.while_time_is_left(TINY if asked.rehearsal else SHAPES):
+        program = [str(Path(__file__).with_name("gpu_passes.py")), *map(str, sizes), kind]
+        done = subprocess.run([*profile, *program], capture_output=True, text=True)
         print(done.stderr, flush=True)
         found = rows(done.stdout.splitlines())
         for row in found:
-            output.append("launches", {"kind": kind, "n_channels": dim, **row, "limiter": limiter(row)})
+            shape = {"kind": kind, "n_events": sizes[0], "n_channels": sizes[1]}
+            output.append("launches", {**shape, **row, "limiter": limiter(row)})
         if done.returncode != 0 or not found:
             print(done.stdout[-2000:])
-            failed.append(f"{kind}, D = {dim}")
+            failed.append(f"{kind}, D = {sizes[1]}")
     if failed:
         sys.exit(f"ncu failed for {'; '.join(failed)}")
-
-
-def chosen(samples: list[tuple[int, int, int, str]]) -> list[tuple[int, int, int, str]]:
-    """Return `mix` for all numbers of channels and all kinds for one, first that of the kernels' cards."""
-    main = 14 if any(dim == 14 for _, dim, *_ in samples) else samples[0][1]
-    some = [sample for sample in samples if sample[3] == "mix" or sample[1] == main]
-    return sorted(some, key=lambda sample: (sample[3] != "mix", sample[1] != main))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Time every kernel of the CUDA engine alone, as the engine launches it.
 
-    python benchmarks/gpu_kernels.py --output PATH     a stage of gpu.py
+    Stages of gpu.py.
 
 For samples of N = 1,000,000 events and K = 256 components (mixtures.py), the engine draws labels, takes an
 E step, divides components in pairs and computes memberships. Each launch is timed by CUDA events, while
@@ -18,14 +18,17 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import product
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from gpu_device import Output, arguments, context, shapes
+from gpu_code import cubin
+from gpu_device import TINY_CHANNELS, context
 from gpu_floors import SCREEN, Shape
-from gpu_limits import compiled, milliseconds
-from mixtures import Kind, Parameters, Sample, sample
+from gpu_limits import SOURCE, milliseconds
+from gpu_output import Output, parser
+from mixtures import KINDS, Kind, Parameters, Sample, sample
 
 from dpmix.drift.likelihood import make_points
 from dpmix.engines.cuda import CudaEngine
@@ -74,7 +77,7 @@ class Stopwatch:
 
         if kernels not in self._busy:
             major, minor = driver.Context.get_device().compute_capability()
-            module = driver.module_from_buffer(compiled("gpu_limits", f"sm_{major}{minor}"))
+            module = driver.module_from_buffer(cubin(SOURCE, f"sm_{major}{minor}", {}))
             room = driver.mem_alloc(4 * THREADS), driver.mem_alloc(8)
             self._busy[kernels] = module.get_function("multiply_add"), *room
         busy, out, cycles = self._busy[kernels]
@@ -94,7 +97,6 @@ def time_engine(data: Sample, watch: Stopwatch, times: int, *, pruning: bool) ->
     split = split_of(n_components)
     halves = halved(data.now, split)
     populations = np.arange(n_components) % min(POPULATIONS, n_components)
-    n_chunks = -(-len(data.events) // CHUNK)
     passes: list[Callable[[CudaEngine, int], object]] = [
         lambda engine, i: engine.draw_labels(now, Key(1, 0, i)),  # pruned: last labels of an E step
         lambda engine, i: engine.divide(split, halves, Key(1, 0, i)),
@@ -102,7 +104,7 @@ def time_engine(data: Sample, watch: Stopwatch, times: int, *, pruning: bool) ->
         lambda engine, _: engine.memberships(now, populations, 0, len(data.events)),
     ]
     found: dict[str, list[float]] = defaultdict(list)
-    engine = CudaEngine(data.events, devices=[0], chunks_in_flight=n_chunks, pruning=pruning)
+    engine = CudaEngine(data.events, devices=[0], pruning=pruning)
     try:
         engine.draw_labels(data.before.mixture(), Key(1, 0, 0))
         for i in range(times + 1):
@@ -117,8 +119,8 @@ def time_engine(data: Sample, watch: Stopwatch, times: int, *, pruning: bool) ->
     return {name: float(np.median(each)) for name, each in found.items()}
 
 
-def time_samples(data: Sample, watch: Stopwatch, times: int) -> dict[str, float]:
-    """Return median milliseconds of the kernel that the hierarchical model adds to a draw."""
+def time_samples(data: Sample, watch: Stopwatch, times: int) -> float:
+    """Return median milliseconds of copy_rows, which the hierarchical model adds to a draw."""
     now, n_events = data.now.mixture(), len(data.events)
     starts = np.linspace(0, n_events, SAMPLES + 1).astype(np.int64)
     alike = np.tile(now.log_weights, (SAMPLES, 1)), np.zeros((SAMPLES, data.events.shape[1]))
@@ -131,7 +133,7 @@ def time_samples(data: Sample, watch: Stopwatch, times: int) -> dict[str, float]
             found.append(watch.milliseconds["copy_rows"])
     finally:
         engine.close()
-    return {"copy_rows": float(np.median(found[1:]))}
+    return float(np.median(found[1:]))
 
 
 def split_of(n_components: int) -> SplitAssignment:
@@ -282,30 +284,42 @@ def time_posterior(driver: Any, data: Sample, launches: int) -> dict[str, float]
 
 
 def main() -> None:
-    asked = arguments(__doc__)
-    output, times = Output(asked.output), 1 if asked.rehearsal else 7
-    n_times = 30 if asked.rehearsal else CHUNK
-    for n_events, dim, n_components, kind in shapes(asked.rehearsal):
+    options = parser(__doc__)
+    options.add_argument("--channels", type=int, nargs="+", required=True)
+    options.add_argument("--kinds", nargs="+", choices=KINDS, required=True, help="of mixtures.py")
+    asked = options.parse_args()
+    output = Output(asked)
+    n_events, n_components, times = (600, 20, 1) if asked.rehearsal else (1_000_000, 256, 5)
+    channels = TINY_CHANNELS[:1] if asked.rehearsal else asked.channels
+    for dim, kind in output.while_time_is_left(product(channels, asked.kinds)):
         data = sample(n_events, dim, n_components, kind)
         shape = shape_of(data, split_of(n_components))
         watch = Stopwatch()
         with watch.installed():
-            found = time_engine(data, watch, times, pruning=False)
-            found |= time_engine(data, watch, times, pruning=True)
-            found |= time_samples(data, watch, times)
-        for name, time in found.items():
-            append(output, name, kind, shape, time)
+            for pruning in (True, False):  # the dense draw is draw_labels, the pruned one draw_sorted
+                for name, time in time_engine(data, watch, times, pruning=pruning).items():
+                    if pruning or name == "draw_labels":
+                        append(output, name, kind, shape, time)
         if kind == "mix":
-            with context() as driver:
-                paper = time_paper(driver, data, times)
-                local = time_local(driver, n_times, dim, times)
-                other = time_vecchia(driver, n_events, dim, times) | time_posterior(driver, data, times)
-            for name, time in paper.items():
-                append(output, name, kind, shape._replace(n_events=min(n_events, CHUNK)), time)
-            for name, time in local.items():
-                append(output, name, kind, shape._replace(n_events=n_times), time)
-            for name, time in other.items():
-                append(output, name, kind, shape, time)
+            time_others(output, data, shape, watch, times, tiny=asked.rehearsal)
+
+
+def time_others(
+    output: Output, data: Sample, shape: Shape, watch: Stopwatch, times: int, *, tiny: bool
+) -> None:
+    """Time the kernels of the hierarchical model, of the paper, of `dpmix drift` and of `dpmix explore`."""
+    dim, n_times = shape.n_channels, 30 if tiny else CHUNK
+    with watch.installed():
+        append(output, "copy_rows", "mix", shape, time_samples(data, watch, times))
+    with context() as driver:
+        for name, time in time_paper(driver, data, times).items():
+            append(output, name, "mix", shape._replace(n_events=min(shape.n_events, CHUNK)), time)
+        for name, time in time_posterior(driver, data, times).items():
+            append(output, name, "mix", shape, time)
+        for name, time in time_vecchia(driver, shape.n_events, dim, times).items():
+            append(output, name, "mix", shape, time)
+        for name, time in time_local(driver, n_times, dim, times).items():
+            append(output, name, "mix", shape._replace(n_events=n_times), time)
 
 
 def append(output: Output, name: str, kind: Kind, shape: Shape, time: float) -> None:

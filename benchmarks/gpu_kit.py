@@ -2,33 +2,46 @@
 
     make gpu-kit                                             builds build/gpu-kit, in some minutes
     python benchmarks/gpu_kit.py --python PROGRAM            with another Python 3.12
-    python benchmarks/gpu_kit.py --architectures sm_90       with kernels that are compiled already
+    python benchmarks/gpu_kit.py --architectures sm_80 sm_90 with kernels compiled for other devices
     make gpu-rehearsal                                       builds it and runs it on an emulated device
 
-The folder has wheels of dpmix, of PyCUDA and of what they need, the tests of the CUDA engine, and the
-scripts of gpu.py, which `run.py` starts. The GPU machine needs Linux with glibc 2.34, Python 3.12 with pip
-and NumPy, a driver, and the CUDA toolkit 13 with nvcc. PyCUDA is built against the headers and the
-driver's interface that the emulation of CUDA uses (tests/cuda_on_cpu/build.py); it works on real devices.
+The folder has wheels of dpmix, of PyCUDA and of what else the machine lacks, compiled kernels, the tests of
+the CUDA engine, and the scripts of gpu.py, which `run.py` starts. The GPU machine needs Linux with glibc
+2.34, a driver, the CUDA toolkit 13 with nvcc, and Python 3.12 with NumPy, SciPy, h5py, PyYAML, rich, click,
+psutil, threadpoolctl, pytest and pytest-xdist. PyCUDA is built against the headers and the driver's
+interface that the emulation of CUDA uses (tests/cuda_on_cpu/build.py); it works on real devices.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import re
 import shutil
 import subprocess
 import sys
-import tomllib
+import tempfile
+import zipfile
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import gpu_code
+
+from dpmix.system.cores import usable_cores
 
 ROOT = Path(__file__).resolve().parent.parent
 EMULATION = ROOT / "tests" / "cuda_on_cpu"
-LIMIT = 64 << 20  # bytes
-ON_THE_MACHINE = ("numpy",)
-UNUSED = ("pyarrow", "matplotlib", "bokeh", "jinja2")  # of dpmix; no stage imports them
-OF_PYCUDA = ("pytools", "siphash24", "platformdirs", "mako")
-OF_TESTS = ("pytest",)
+LIMIT = 40 << 20  # bytes of the kit and the project's files together
+BROUGHT = (  # without what the machine has
+    "pydantic", "flowio", "flowutils", "h5netcdf", "pytools", "mako",
+    "pydantic-core", "annotated-types", "typing-inspection", "platformdirs", "siphash24",
+)  # fmt: skip
+ON_THE_MACHINE = (
+    "numpy", "scipy", "h5py", "pyyaml", "rich", "click", "psutil", "threadpoolctl", "pytest", "pytest-xdist",
+    "hypothesis", "packaging", "typing-extensions", "markupsafe",
+)  # fmt: skip
+CHANNELS = (5, 8, 14, 30, 64)  # of compiled kernels
+TINY_CHANNELS = (2,)
 SCRIPTS = ("gpu*.py", "gpu*.cu", "cuda_variants.py", "mixtures.py", "torch_em.py")
 TESTS = ("conftest.py", "cuda_on_cpu/*.py", "engines/*.py", "runs/whole_runs.py")
 RUN = """\"\"\"Test and measure dpmix on this machine's GPU: see `python3 run.py --help`.\"\"\"
@@ -62,29 +75,43 @@ def find_python(wanted: str | None) -> str | None:
     return None
 
 
-def requirements() -> list[str]:
-    """Return what the wheels must provide, except dpmix and PyCUDA."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    named = [line for line in project["dependencies"] if name_of(line) not in (*ON_THE_MACHINE, *UNUSED)]
-    return [*named, *OF_PYCUDA, *OF_TESTS]
-
-
-def name_of(requirement: str) -> str:
-    found = re.match(r"[\w.-]+", requirement)
-    return found.group().lower() if found else ""
-
-
 def collect_wheels(python: Path, folder: Path, *, quick: bool) -> None:
     """Download and build wheels for Python 3.12; quick: dpmix for one instruction set."""
     folder.mkdir()
     pip = [python, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    run("packages from the index", *pip, "wheel", "--wheel-dir", folder, *requirements())
-    for name in ON_THE_MACHINE:
-        for wheel in folder.glob(f"{name}-*.whl"):
-            wheel.unlink()
+    with tempfile.TemporaryDirectory() as all_wheels:
+        run("packages from the index", *pip, "wheel", "--wheel-dir", all_wheels, *BROUGHT[:6])
+        for wheel in Path(all_wheels).glob("*.whl"):
+            if wheel.name.split("-")[0].lower().replace("_", "-") in BROUGHT:
+                shutil.move(wheel, folder)
     run("PyCUDA, from source the first time", python, EMULATION / "build.py", "--wheel", folder)
     sets = ["-C", "cmake.define.DPMIX_SETS=v3"] if quick else []
     run("dpmix", *pip, "wheel", "--no-deps", *sets, "--wheel-dir", folder, ROOT)
+
+
+def compile_kernels(folder: Path, architectures: list[str], channels: tuple[int, ...], path: str) -> None:
+    """Compile kernels into cache.zip, which gpu.py unpacks, and those of the variants into `cubins`."""
+    with tempfile.TemporaryDirectory() as cache:
+        command = [Path(sys.executable).with_name("dpmix"), "devices", "--build"]
+        command += ["--architectures", ",".join(architectures), "--channels", ",".join(map(str, channels))]
+        run(f"kernels for {', '.join(architectures)}", *command, XDG_CACHE_HOME=cache, PATH=path)
+        with zipfile.ZipFile(folder / "cache.zip", "w", zipfile.ZIP_DEFLATED) as packed:
+            for made in sorted(Path(cache).rglob("*.cubin")):
+                packed.write(made, made.relative_to(cache))
+
+
+def compile_variants(folder: Path, architectures: list[str]) -> None:
+    """Compile what gpu_limits.py and cuda_variants.py need."""
+    folder.mkdir()
+    wanted = [(*source, architecture) for source in gpu_code.sources() for architecture in architectures]
+
+    def one(source: Path, defines: dict[str, int], architecture: str) -> None:
+        code = gpu_code.compiled(source, architecture, defines)
+        (folder / gpu_code.file_name(source, architecture, defines)).write_bytes(code)
+
+    print(f"gpu-kit: {len(wanted)} variants", flush=True)
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        list(pool.map(lambda each: one(*each), wanted))
 
 
 def copy(folder: Path) -> None:
@@ -99,21 +126,46 @@ def copy(folder: Path) -> None:
     (folder / "run.py").write_text(RUN)
 
 
+def emulated_path() -> str:
+    """Return PATH with the emulated nvcc first."""
+    return f"{ROOT / 'build' / 'cuda_on_cpu' / 'bin'}{os.pathsep}{os.environ['PATH']}"
+
+
 def rehearse(python: str, folder: Path) -> None:
-    """Run all stages by a Python that has NumPy alone, on an emulated device."""
+    """Run all stages on an emulated device, by a Python that has what the machine has."""
     machine, emulated = ROOT / "build" / "gpu-kit-machine", ROOT / "build" / "cuda_on_cpu"
     if not (machine / "complete").exists():
-        run("an environment with NumPy alone", python, "-m", "venv", "--clear", machine)
-        run("NumPy", machine / "bin" / "python", "-m", "pip", "install", "--quiet", *ON_THE_MACHINE)
+        run("an environment like that of the machine", python, "-m", "venv", "--clear", machine)
+        install = [
+            machine / "bin" / "python",
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+        ]
+        run("its packages", *install, *ON_THE_MACHINE)
         (machine / "complete").touch()
-    path = f"{emulated / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    emulation = {"LD_LIBRARY_PATH": str(emulated), "PATH": path, "DPMIX_EMULATED_DEVICES": "1"}
-    program = [machine / "bin" / "python", folder / "run.py", "--rehearsal"]
+    emulation = {"LD_LIBRARY_PATH": str(emulated), "PATH": emulated_path(), "DPMIX_EMULATED_DEVICES": "1"}
+    program = [machine / "bin" / "python", folder / "run.py", "--rehearsal", "--within", "560"]
     run("all stages on an emulated device", *program, PIP_NO_INDEX="1", **emulation)
 
 
-def size(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.glob("**/*") if path.is_file())
+def size_of(paths: Iterable[Path]) -> int:
+    return sum(path.stat().st_size for path in paths if path.is_file())
+
+
+def report_sizes(folder: Path) -> None:
+    """Print the size of each part of the kit and of the project's files; end the program above the limit."""
+    for part in sorted(folder.iterdir()):
+        size = size_of([part, *part.rglob("*")])
+        print(f"gpu-kit: {part.name}: {size / 2**20:.1f} MiB")
+    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    project = size_of(ROOT / name for name in tracked.stdout.split("\0") if name)
+    total = size_of(folder.rglob("*")) + project
+    print(f"gpu-kit: {folder}: {total / 2**20:.1f} MiB with the {project / 2**20:.1f} MiB of the project")
+    if total > LIMIT:
+        sys.exit(f"gpu-kit: larger than {LIMIT >> 20} MiB")
 
 
 def main() -> None:
@@ -122,7 +174,9 @@ def main() -> None:
     )
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "gpu-kit")
     parser.add_argument("--python", metavar="PROGRAM", help="a Python 3.12; default: python3.12")
-    parser.add_argument("--architectures", default="", help="compile kernels for these, such as sm_90")
+    parser.add_argument(
+        "--architectures", nargs="+", default=["sm_90"], help="of the devices (default: sm_90)"
+    )
     parser.add_argument(
         "--rehearse", action="store_true", help="run it on an emulated device, with tiny sizes"
     )
@@ -141,17 +195,16 @@ def main() -> None:
         run("an environment of Python 3.12", chosen, "-m", "venv", environment)
     collect_wheels(environment / "bin" / "python", asked.output / "wheels", quick=asked.rehearse)
     copy(asked.output)
-    if asked.architectures:
-        build = [Path(sys.executable).with_name("dpmix"), "devices", "--build", "--architectures"]
-        channels = ["--channels", "1,2,3,5,8,14,16,17,30,33,64"]
-        cache = {"XDG_CACHE_HOME": str(asked.output.resolve() / "cache")}
-        run("kernels", *build, asked.architectures, *channels, **cache)
-    total = size(asked.output)
-    print(f"gpu-kit: {asked.output}: {total / 2**20:.1f} MiB; there: python3 run.py")
-    if total > LIMIT:
-        sys.exit(f"gpu-kit: larger than {LIMIT >> 20} MiB")
+    if asked.rehearse:  # the variants are compiled on the machine, as where a kit was built without nvcc
+        compile_kernels(asked.output, ["sm_90"], TINY_CHANNELS, emulated_path())
+    else:
+        compile_kernels(asked.output, asked.architectures, CHANNELS, os.environ["PATH"])
+        compile_variants(asked.output / "cubins", asked.architectures)
+    report_sizes(asked.output)
     if asked.rehearse:
         rehearse(chosen, asked.output)
+    else:
+        print("gpu-kit: there: python3 gpu-kit/run.py --within 560 --output FOLDER")
 
 
 if __name__ == "__main__":

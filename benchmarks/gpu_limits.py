@@ -1,6 +1,6 @@
 """Measure the limits of a device: copy bandwidth, arithmetic, loads, clocks under load.
 
-    python benchmarks/gpu_limits.py --output PATH     a stage of gpu.py
+    A stage of gpu.py.
 
 The floors of kernels follow from these rates (gpu_floors.py). Times are medians over launches, by CUDA
 events. A load is one of 16 bytes by one warp, all threads from the same address, as kernels read
@@ -9,18 +9,16 @@ components.
 
 from __future__ import annotations
 
-import subprocess
-import tempfile
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gpu_device import Output, arguments, context, nominal_rate, smi
+from gpu_code import cubin
+from gpu_device import context, nominal_rate, smi
+from gpu_output import Output, parser
 
-from dpmix.kernels.build import OPTIONS, find_nvcc
-
+SOURCE = Path(__file__).with_name("gpu_limits.cu")
 THREADS = 256
 PER_ROUND = {
     "multiply_add": 16 * 8,
@@ -30,17 +28,6 @@ PER_ROUND = {
     "load_uniform": 16,
 }
 CLOCKS = "clocks.sm,clocks.mem,power.draw,temperature.gpu"
-
-
-@cache
-def compiled(name: str, architecture: str) -> bytes:
-    """Compile a .cu file of this folder."""
-    with tempfile.TemporaryDirectory() as folder:
-        output = Path(folder) / "made.cubin"
-        source = Path(__file__).with_name(f"{name}.cu")
-        command = [str(find_nvcc()), "--cubin", *OPTIONS, f"-arch={architecture}", str(source)]
-        subprocess.run([*command, "-o", str(output)], check=True)
-        return output.read_bytes()
 
 
 def milliseconds(driver: Any, launch: Callable[[], object], launches: int) -> float:
@@ -59,7 +46,7 @@ def milliseconds(driver: Any, launch: Callable[[], object], launches: int) -> fl
 def measure(driver: Any, output: Output, rehearsal: bool) -> None:
     device = driver.Context.get_device()
     major, minor = device.compute_capability()
-    module = driver.module_from_buffer(compiled("gpu_limits", f"sm_{major}{minor}"))
+    module = driver.module_from_buffer(cubin(SOURCE, f"sm_{major}{minor}", {}))
     launches, rounds, n_quads = (1, 2, 1 << 10) if rehearsal else (20, 2000, 1 << 26)
     resident = 1 if rehearsal else device.max_threads_per_multiprocessor // THREADS
     grid = (resident * device.multiprocessor_count, 1)
@@ -81,7 +68,7 @@ def measure(driver: Any, output: Output, rehearsal: bool) -> None:
         "load_shared": (source, n_rounds, out),
         "load_uniform": (source, n_rounds, out),
     }
-    for name, inputs in runs.items():
+    for name, inputs in output.while_time_is_left(runs.items()):
         function = module.get_function(name)
         time = milliseconds(driver, lambda f=function, i=inputs: f(*i, **shape), launches)
         lanes = 32 if name.startswith("load") else 1
@@ -92,7 +79,7 @@ def measure(driver: Any, output: Output, rehearsal: bool) -> None:
             # All blocks are resident at once, so a block's cycles are those of the launch.
             output.add("clock_hz", float(np.median(taken)) / time * 1e3 or None)
             output.add("share_of_nominal", output.results["multiply_add_per_second"] / nominal_rate())
-            for _ in range(1 if rehearsal else 1500):  # seconds of load, in which nvidia-smi reads
+            for _ in range(1 if rehearsal else 700):  # seconds of load, in which nvidia-smi reads
                 function(*inputs, **shape)
             said = smi(CLOCKS)
             output.add(
@@ -102,9 +89,10 @@ def measure(driver: Any, output: Output, rehearsal: bool) -> None:
 
 
 def main() -> None:
-    asked = arguments(__doc__)
+    asked = parser(__doc__).parse_args()
+    output = Output(asked)
     with context() as driver:
-        measure(driver, Output(asked.output), asked.rehearsal)
+        measure(driver, output, asked.rehearsal)
 
 
 if __name__ == "__main__":

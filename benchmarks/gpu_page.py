@@ -7,22 +7,21 @@ A table without results says why: a stage that failed, or "Not measured yet."
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from gpu_floors import UNITS, Floor, Shape, floor
+from gpu_metrics import BUSY, STALLS
+from gpu_record import Record, read
 
 COMMITTED = Path(__file__).parent / "results" / "gpu.json"
 NOT_MEASURED = "Not measured yet.\n"
-Record = dict[str, Any]
 
 
 def committed() -> Record:
     """Return the committed results; empty ones if there are none."""
-    return json.loads(COMMITTED.read_text()) if COMMITTED.exists() else {"stages": {}}
+    return read(COMMITTED) if COMMITTED.exists() else {"stages": {}}
 
 
 def unmeasured(record: Record, stage: str) -> str:
@@ -34,6 +33,11 @@ def unmeasured(record: Record, stage: str) -> str:
 def results(record: Record, stage: str) -> Record:
     """Return the results of a stage, also of one that did not finish."""
     return record["stages"].get(stage, {}).get("results") or {}
+
+
+def rows_of(record: Record, key: str) -> list[Record]:
+    """Return the rows under a key of all stages."""
+    return [row for stage in record["stages"].values() for row in (stage.get("results") or {}).get(key, [])]
 
 
 def rates(record: Record) -> dict[str, float]:
@@ -57,20 +61,37 @@ def about(record: Record) -> str:
 
 def stages(record: Record) -> str:
     """Return the status of all stages."""
-    rows = [
-        (name, stage["status"], f"{stage['seconds']:.0f}", stage["limit"], stage["reason"].replace("|", "/"))
-        for name, stage in record["stages"].items()
-    ]
-    return table(("stage", "status", "seconds", "limit", ""), rows) or NOT_MEASURED
+    rows = []
+    for name, stage in record["stages"].items():
+        left_out = (stage.get("results") or {}).get("left_out")
+        notes = [stage.get("reason", "").replace("|", "/"), f"left out: {left_out}" if left_out else ""]
+        seconds = f"{stage['seconds']:.0f}" if "seconds" in stage else ""
+        rows.append((name, stage["status"], seconds, "; ".join(filter(None, notes))))
+    return table(("stage", "status", "seconds", ""), rows) or NOT_MEASURED
 
 
-def tests(record: Record) -> str:
+def checks(record: Record) -> str:
+    """Return differences from the CPU engine, and results of tests and of compute-sanitizer."""
     rows: list[tuple[object, ...]] = []
-    if found := results(record, "tests"):
-        rows.append(("tests", f"{found['passed']} passed, {len(found['failed'])} failed", found["skipped"]))
-    for tool, one in results(record, "sanitizer").items():
-        rows.append((tool, one["summary"], ""))
-    return table(("check", "result", "skipped"), rows) or unmeasured(record, "tests")
+    for row in rows_of(record, "checks"):
+        if "labels_differing" in row:
+            labels = (
+                f"{row['labels_differing']} of {row['n_events']:,} labels differ; "
+                if "draw" in row["what"]
+                else ""
+            )
+            said = (
+                f"{labels}sums by {row['sums']:.1e}, log likelihood by {row['log_likelihood']:.1e}, relative"
+            )
+        else:
+            said = f"memberships by {row['memberships']:.1e}, log densities by {row['log_densities']:.1e}"
+        rows.append((f"{row['what']}, next to the CPU engine", said))
+    if found := results(record, "tests").get("tests"):
+        counts = f"{found['passed']} passed, {len(found['failed'])} failed, {found['skipped']} skipped"
+        rows.append(("tests", counts))
+    for stage in ("sanitizer", "initcheck"):
+        rows += [(tool, one["summary"]) for tool, one in results(record, stage).items()]
+    return table(("check", "result"), rows) or unmeasured(record, "right")
 
 
 def limits(record: Record) -> str:
@@ -95,7 +116,7 @@ def limits(record: Record) -> str:
 def kernels(record: Record) -> str:
     """Return a row for each kernel and sample: milliseconds, floor, share of the floor, limiting unit."""
     rows = []
-    for row in results(record, "kernels").get("kernels", []):
+    for row in timed_kernels(record):
         found = floor_of(record, row)
         share = f"{found.milliseconds / row['milliseconds']:.0%}" if found else ""
         least = f"{found.milliseconds:.3f}" if found else ""
@@ -106,10 +127,35 @@ def kernels(record: Record) -> str:
     return table(header, rows) or unmeasured(record, "kernels")
 
 
+def timed_kernels(record: Record) -> list[Record]:
+    """Return a row for each kernel, number of channels and sample."""
+    return [row for row in rows_of(record, "kernels") if "milliseconds" in row]
+
+
 def floor_of(record: Record, row: Record) -> Floor | None:
     """Return the floor of a row of the stage kernels; None without a model or without limits."""
     shape = Shape(**{name: row[name] for name in Shape._fields})
     return floor(row["kernel"], shape, rates(record))
+
+
+def counters(record: Record) -> str:
+    """Return the busiest units and the longest stalls of each kernel: of its longest launch."""
+    longest: dict[tuple[object, ...], Record] = {}
+    for launch in results(record, "counters").get("launches", []):
+        key = launch["kernel"], launch["n_channels"], launch["kind"]
+        if launch.get("nanoseconds", 0) >= longest.get(key, launch).get("nanoseconds", 0):
+            longest[key] = launch
+    rows = []
+    for key, launch in longest.items():
+        units = [f"{launch[unit]:.0f}" if unit in launch else "" for unit in BUSY]
+        stalls = sorted(((launch[name], name) for name in STALLS if name in launch), reverse=True)[:3]
+        waits = ", ".join(f"{name} {cycles:.1f}" for cycles, name in stalls)
+        own = [
+            f"{launch[name]:.0f}" if name in launch else "" for name in ("registers", "occupancy", "spilled")
+        ]
+        rows.append((*key, f"{launch.get('nanoseconds', 0) / 1e6:.3f}", *units, *own, waits))
+    header = ("kernel", "D", "sample", "ms", *BUSY, "registers", "occupancy", "local", "stalls, cycles")
+    return table(header, rows) or unmeasured(record, "counters")
 
 
 def limiting_unit(record: Record, row: Record) -> str:
@@ -132,15 +178,16 @@ def variants(record: Record) -> str:
 
 
 def sweeps(record: Record) -> str:
-    """Return milliseconds by N, a column for each pass, step and number of chains."""
-    times = results(record, "sweeps").get("times", [])
-    names: dict[str, dict[int, float]] = {}
-    for row in times:
-        chains = "" if row["what"] != "sweep" else f", {row['chains']} chains".replace("1 chains", "1 chain")
-        names.setdefault(row["what"] + chains, {})[row["n_events"]] = row["seconds"]
-    sizes = sorted({row["n_events"] for row in times})
-    rows = [(f"{n:,}", *(milliseconds(column.get(n)) for column in names.values())) for n in sizes]
-    return table(("N", *names), rows) or unmeasured(record, "sweeps")
+    """Return milliseconds by N: passes and their parts, steps, and sweeps of one of several chains."""
+    rows = []
+    for row in rows_of(record, "times"):
+        chains = f"{row['chains']}" if row["what"] == "sweep" else ""
+        how = "pruned" if row["pruning"] else "dense"
+        what = f"{row['what']}, {how}" if "draw" in row["what"] or row["what"] == "sweep" else row["what"]
+        parts = milliseconds(row.get("kernels")), milliseconds(row.get("copies"))
+        rows.append((f"{row['n_events']:,}", what, chains, milliseconds(row["seconds"]), *parts))
+    header = ("N", "what", "chains", "ms", "kernels run", "only copies run")
+    return table(header, rows) or unmeasured(record, "headline")
 
 
 def peers(record: Record) -> str:
@@ -167,11 +214,12 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 SECTIONS: dict[str, Callable[[Record], str]] = {
     "Device": about,
     "Stages": stages,
-    "Tests": tests,
+    "Checks": checks,
     "Limits of the device": limits,
     "Kernels": kernels,
+    "Counters": counters,
     "Variants": variants,
-    "Sweeps and steps, ms": sweeps,
+    "Passes, sweeps and steps": sweeps,
     "Other tools": peers,
 }
 
@@ -185,4 +233,4 @@ def page(record: Record) -> str:
 
 if __name__ == "__main__":
     path = Path(sys.argv[1])
-    path.with_suffix(".md").write_text(page(json.loads(path.read_text())))
+    path.with_suffix(".md").write_text(page(read(path)))

@@ -1,6 +1,6 @@
 """Time EM for Gaussian mixtures by other tools on the same GPU.
 
-    python benchmarks/gpu_peers.py --output PATH     a stage of gpu.py
+    A stage of gpu.py.
 
 Contenders: scikit-learn's GaussianMixture on PyTorch arrays (its array interface), and EM in PyTorch
 (torch_em.py). Both estimate full covariances in float32, from the same start, in D = 14 channels with K =
@@ -15,10 +15,10 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
-from itertools import islice
+from itertools import islice, product
 
 import numpy as np
-from gpu_device import Output, arguments
+from gpu_output import Output, parser
 from gpu_sweeps import Chains, median
 from mixtures import Sample, sample
 
@@ -84,7 +84,7 @@ def dpmix(data: Sample) -> float:
 
 
 def main() -> None:
-    asked = arguments(__doc__)
+    asked = parser(__doc__).parse_args()
     if SWITCH not in os.environ:
         os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | {SWITCH: "1"})
     try:
@@ -95,21 +95,24 @@ def main() -> None:
     if not torch.cuda.is_available():
         print("PyTorch finds no CUDA device")
         sys.exit(SKIPPED)
-    output = Output(asked.output)
-    failed = []
-    for n_events in (2000,) if asked.rehearsal else (100_000, 1_000_000):
-        data = sample(n_events, 14, 256, "mix")
+    output, failed = Output(asked), []
+    output.add("versions", {"torch": torch.__version__, "cuda": torch.version.cuda})
+    sizes = (2000,) if asked.rehearsal else (1_000_000, 100_000)
+    samples = {n_events: sample(n_events, 14, 256, "mix") for n_events in sizes}
+    contenders: dict[str, Callable[[Sample], float]] = {
+        "dpmix, Bayesian EM": dpmix,
+        "PyTorch, EM": lambda data: per_step(pytorch, data),
+        "scikit-learn, GaussianMixture": lambda data: per_step(scikit_learn, data),
+    }
+    for (name, time_step), n_events in output.while_time_is_left(product(contenders.items(), sizes)):
+        try:
+            seconds = time_step(samples[n_events])
+        except Exception as error:  # one contender's failure must not hide the other's time
+            print(f"{name}: {error!r}")
+            failed.append(name)
+            continue
         shape = {"n_events": n_events, "n_channels": 14, "n_components": 256}
-        output.append("steps", {"what": "dpmix, Bayesian EM", **shape, "seconds": dpmix(data)})
-        contenders = {"scikit-learn, GaussianMixture": scikit_learn, "PyTorch, EM": pytorch}
-        for name, fit in contenders.items():
-            try:
-                seconds = per_step(fit, data)
-            except Exception as error:  # one contender's failure must not hide the other's time
-                print(f"{name}: {error!r}")
-                failed.append(name)
-                continue
-            output.append("steps", {"what": name, **shape, "seconds": seconds})
+        output.append("steps", {"what": name, **shape, "seconds": seconds})
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")
 

@@ -1,51 +1,59 @@
-"""Run the tests of the CUDA engine on the device.
+"""Run the tests of the CUDA engine on the device, several at a time.
 
-    python benchmarks/gpu_tests.py --output PATH     a stage of gpu.py
+    A stage of gpu.py.
 
-These are the tests of `make test-gpu` that need no emulated device. A test that fails does not stop the
-others.
+These are the tests of `make test-gpu` that need no emulated device, the contract of the engine first. A
+test that fails does not stop the others, and what is known when the time is over is kept.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
-import tempfile
-import xml.etree.ElementTree as ET
+from collections import Counter
 from pathlib import Path
 
-from gpu_device import Output, arguments
+from gpu_output import Output, parser
 
 ROOT = Path(__file__).resolve().parent.parent
 OF_THE_EMULATION = ("compile", "emulator", "sanitizers")
+FIRST = ("test_cuda_engine.py", "test_cuda_pruned.py", "test_cuda_passes.py", "test_cuda_cohort.py")
 FEW = "what_was_compiled or it_says_what_it_runs_on or events_are_padded or closed_engine"
+ENDED = re.compile(r"(PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS) (\S*::.*)")
+PROCESSES = 6
 
 
 def main() -> None:
-    asked = arguments(__doc__)
-    output = Output(asked.output)
-    files = [
-        str(path)
-        for path in sorted(ROOT.glob("tests/engines/test_cuda_*.py"))
+    asked = parser(__doc__).parse_args()
+    output, counts, failed = Output(asked), Counter[str](), list[str]()
+    paths = [
+        path
+        for path in ROOT.glob("tests/engines/test_cuda_*.py")
         if path.stem.removeprefix("test_cuda_") not in OF_THE_EMULATION
     ]
+    paths.sort(key=lambda path: (FIRST.index(path.name) if path.name in FIRST else len(FIRST), path.name))
     few = ["-k", FEW] if asked.rehearsal else []
-    with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
-        environment = os.environ | {"DPMIX_TEST_GPU": "1"}
-        subprocess.run([*command, "-m", "not slow", *few, *files], cwd=ROOT, env=environment)
-        if not report.exists():
-            sys.exit("pytest wrote no report")
-        cases = list(ET.parse(report).getroot().iter("testcase"))
-    bad = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
-    skipped = [case for case in cases if case.find("skipped") is not None]
-    output.add("passed", len(cases) - len(bad) - len(skipped))
-    output.add("skipped", len(skipped))
-    output.add("failed", [f"{case.get('classname')}::{case.get('name')}" for case in bad])
-    if bad or not cases:
-        sys.exit(f"{len(bad)} of {len(cases)} tests failed")
+    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-m", "not slow", *few]
+    command += ["--numprocesses", str(PROCESSES), "--dist", "load", *map(str, paths)]
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=os.environ | {"DPMIX_TEST_GPU": "1"}, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        print(line, end="", flush=True)
+        if found := ENDED.search(line):
+            counts[found.group(1)] += 1
+            if found.group(1) in ("FAILED", "ERROR") and found.group(2) not in failed:
+                failed.append(found.group(2).strip())
+            output.add("tests", {"passed": counts["PASSED"], "skipped": counts["SKIPPED"], "failed": failed})
+        if not output.left():
+            process.kill()
+    if process.wait() < 0:
+        output.add("left_out", "the tests that had not ended")
+    if failed or not counts["PASSED"]:
+        sys.exit(f"{len(failed)} of {sum(counts.values())} tests failed")
 
 
 if __name__ == "__main__":

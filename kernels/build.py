@@ -200,7 +200,7 @@ def _options(n_channels: int, architecture: str) -> list[str]:
 
 
 def _path(name: str, n_channels: int, architecture: str, nvcc: Path) -> Path:
-    compiler = _digest(_version(nvcc))[:8]
+    compiler = release(nvcc) or _digest(_version(nvcc))[:8]  # builds of one release make the same code
     return cache_folder() / f"{_stem(name, n_channels, architecture)}-{compiler}.cubin"
 
 

@@ -29,6 +29,12 @@
 // Source    Suchard et al. (2010), Appendix A, step 1.
 #include "draw.cuh"
 
+#ifdef MIN_BLOCKS  // only in benchmarks/cuda_variants.py
+#define BOUNDS THREADS, MIN_BLOCKS
+#else
+#define BOUNDS THREADS
+#endif
+
 // The label among the components [first, end), whose rows these are, or -1; before: the sum of the weights
 // before `first`.
 __device__ __forceinline__ int pick(const float (&x)[1][N_CHANNELS], const float4* rows, int first, int end,
@@ -42,7 +48,7 @@ __device__ __forceinline__ int pick(const float (&x)[1][N_CHANNELS], const float
     return search.label;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(BOUNDS)
     draw_labels(const float* __restrict__ events, const float* __restrict__ components,
                 const double* __restrict__ exact, const unsigned* __restrict__ chunks,
                 const float* __restrict__ weights, unsigned long long n_events,

@@ -13,6 +13,17 @@ from dpmix.kernels.layout import CHUNK, EXTRAS, PARTS, SECTIONS, Layout
 from dpmix.model.mixture import Array, Floats
 
 
+def cleared(size: int) -> Any:
+    """Allocate bytes, a multiple of 4, and clear them.
+
+    Results of whole chunks are copied to the host, also of the last chunk, of which kernels write the events that
+    exist.
+    """
+    memory = driver.mem_alloc(size)
+    driver.memset_d32(memory, 0, size // 4)
+    return memory
+
+
 class SortedEvents:
     """The order of a batch's events by label (sort_labels.cu), and the moments of extra runs."""
 
@@ -110,11 +121,11 @@ class Lane:
         self.events = driver.mem_alloc(staged * CHUNK * layout.padded_dim * 4)
         self.numbers = driver.mem_alloc(staged * 4)
         self.weights = driver.mem_alloc(staged * CHUNK * 4) if weighted else None
-        self.labels = driver.mem_alloc(slots * CHUNK * 2)
+        self.labels = cleared(slots * CHUNK * 2)
         # Normalisers of an E step, log densities of memberships, new labels of a division, or the log
         # likelihood of each event in a pruned draw.
-        self.normalisers = driver.mem_alloc(slots * CHUNK * 8)
-        self.memberships = driver.mem_alloc(n_memberships * 4) if n_memberships else None
+        self.normalisers = cleared(slots * CHUNK * 8)
+        self.memberships = cleared(n_memberships * 4) if n_memberships else None
         self.moments = driver.mem_alloc(n_moments * 8)
         self.sorted = SortedEvents(layout, slots, n_components)
         self.sums = driver.mem_alloc(n_sums * 8)  # of log densities or log probabilities, by part

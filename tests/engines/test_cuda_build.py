@@ -101,6 +101,15 @@ def test_kernels_are_compiled_anew_where_anything_changes(compiler: Path) -> Non
     assert runs(compiler) == len(changes) + 3
 
 
+def test_another_build_of_a_release_uses_what_is_there(compiler: Path) -> None:
+    for number, (release, build_number) in enumerate([("13.0", 88), ("13.0", 90), ("13.1", 10)]):
+        said = f"Cuda compilation tools, release {release}, V{release}.{build_number}\n"
+        compiler.with_name("nvcc.version").write_text(said)
+        build._version.cache_clear()
+        build.cubin("some", 14, "sm_90")
+        assert runs(compiler) == (1, 1, 2)[number]
+
+
 @pytest.mark.parametrize("entry", [b"", b"short", b"x" * 500])
 def test_a_corrupt_entry_is_made_anew(compiler: Path, entry: bytes) -> None:
     code = build.cubin("some", 14, "sm_90")
