@@ -34,7 +34,7 @@ help:
 	@echo "make guard      some times next to the committed ones, in a minute; fails where one has tripled"
 	@echo "make bench-cpu  speed of the CPU engine, next to sgemm and scikit-learn (12 minutes)"
 	@echo "make bench-drift  speed of the Gaussian processes of dpmix drift, next to NumPy and Numba; of recordings (15 minutes)"
-	@echo "make bench-gpu  tests, limits, kernels, sweeps of the CUDA engine on this machine's GPU (at most 45 minutes)"
+	@echo "make bench-gpu  tests, limits, kernels, sweeps of the CUDA engine on this machine's GPU"
 	@echo "make gpu-kit    a folder that does this on a GPU machine without a network; KIT_PYTHON: a Python 3.12"
 	@echo "make gpu-rehearsal  gpu-kit, and its run on an emulated GPU"
 	@echo "make clean      remove everything that the others made"

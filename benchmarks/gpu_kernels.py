@@ -298,7 +298,7 @@ def main() -> None:
         with watch.installed():
             for pruning in (True, False):  # the dense draw is draw_labels, the pruned one draw_sorted
                 for name, time in time_engine(data, watch, times, pruning=pruning).items():
-                    if pruning or name == "draw_labels":
+                    if pruning != (name == "draw_labels"):
                         append(output, name, kind, shape, time)
         if kind == "mix":
             time_others(output, data, shape, watch, times, tiny=asked.rehearsal)

@@ -27,9 +27,11 @@ from pathlib import Path
 
 import gpu_code
 
+from dpmix.kernels import build
 from dpmix.system.cores import usable_cores
 
 ROOT = Path(__file__).resolve().parent.parent
+CACHE = ROOT / "build" / "gpu-kit-cache"
 EMULATION = ROOT / "tests" / "cuda_on_cpu"
 LIMIT = 40 << 20  # bytes of the kit and the project's files together
 BROUGHT = (  # without what the machine has
@@ -89,15 +91,15 @@ def collect_wheels(python: Path, folder: Path, *, quick: bool) -> None:
     run("dpmix", *pip, "wheel", "--no-deps", *sets, "--wheel-dir", folder, ROOT)
 
 
-def compile_kernels(folder: Path, architectures: list[str], channels: tuple[int, ...], path: str) -> None:
-    """Compile kernels into cache.zip, which gpu.py unpacks, and those of the variants into `cubins`."""
-    with tempfile.TemporaryDirectory() as cache:
-        command = [Path(sys.executable).with_name("dpmix"), "devices", "--build"]
-        command += ["--architectures", ",".join(architectures), "--channels", ",".join(map(str, channels))]
-        run(f"kernels for {', '.join(architectures)}", *command, XDG_CACHE_HOME=cache, PATH=path)
-        with zipfile.ZipFile(folder / "cache.zip", "w", zipfile.ZIP_DEFLATED) as packed:
-            for made in sorted(Path(cache).rglob("*.cubin")):
-                packed.write(made, made.relative_to(cache))
+def compile_kernels(folder: Path, architectures: list[str], channels: tuple[int, ...]) -> None:
+    """Compile the kernels that CACHE lacks, and pack all of them into cache.zip, which gpu.py unpacks."""
+    os.environ["XDG_CACHE_HOME"] = str(CACHE)
+    print(
+        f"gpu-kit: kernels for {', '.join(architectures)} and D = {', '.join(map(str, channels))}", flush=True
+    )
+    with zipfile.ZipFile(folder / "cache.zip", "w", zipfile.ZIP_DEFLATED) as packed:
+        for made in build.build(channels, architectures):
+            packed.write(made, made.relative_to(CACHE))
 
 
 def compile_variants(folder: Path, architectures: list[str]) -> None:
@@ -106,8 +108,10 @@ def compile_variants(folder: Path, architectures: list[str]) -> None:
     wanted = [(*source, architecture) for source in gpu_code.sources() for architecture in architectures]
 
     def one(source: Path, defines: dict[str, int], architecture: str) -> None:
-        code = gpu_code.compiled(source, architecture, defines)
-        (folder / gpu_code.file_name(source, architecture, defines)).write_bytes(code)
+        kept = CACHE / gpu_code.file_name(source, architecture, defines)
+        if not kept.exists():
+            kept.write_bytes(gpu_code.compiled(source, architecture, defines))
+        shutil.copy(kept, folder)
 
     print(f"gpu-kit: {len(wanted)} variants", flush=True)
     with ThreadPoolExecutor(usable_cores()) as pool:
@@ -146,7 +150,7 @@ def rehearse(python: str, folder: Path) -> None:
         ]
         run("its packages", *install, *ON_THE_MACHINE)
         (machine / "complete").touch()
-    emulation = {"LD_LIBRARY_PATH": str(emulated), "PATH": emulated_path(), "DPMIX_EMULATED_DEVICES": "1"}
+    emulation = {"LD_LIBRARY_PATH": str(emulated), "DPMIX_EMULATED_DEVICES": "1"}
     program = [machine / "bin" / "python", folder / "run.py", "--rehearsal", "--within", "560"]
     run("all stages on an emulated device", *program, PIP_NO_INDEX="1", **emulation)
 
@@ -196,9 +200,10 @@ def main() -> None:
     collect_wheels(environment / "bin" / "python", asked.output / "wheels", quick=asked.rehearse)
     copy(asked.output)
     if asked.rehearse:  # the variants are compiled on the machine, as where a kit was built without nvcc
-        compile_kernels(asked.output, ["sm_90"], TINY_CHANNELS, emulated_path())
+        os.environ["PATH"] = emulated_path()
+        compile_kernels(asked.output, ["sm_90"], TINY_CHANNELS)
     else:
-        compile_kernels(asked.output, asked.architectures, CHANNELS, os.environ["PATH"])
+        compile_kernels(asked.output, asked.architectures, CHANNELS)
         compile_variants(asked.output / "cubins", asked.architectures)
     report_sizes(asked.output)
     if asked.rehearse:

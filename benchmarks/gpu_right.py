@@ -70,8 +70,8 @@ def main() -> None:
 
 
 def relative(want: np.ndarray, got: np.ndarray) -> float:
-    """Return the largest difference, relative to the largest value."""
-    return float(np.abs(want - got).max() / np.abs(want).max())
+    """Return the largest difference, relative to the largest value; absolute if all values are 0."""
+    return float(np.abs(want - got).max() / (np.abs(want).max() or 1.0))
 
 
 if __name__ == "__main__":
