@@ -91,6 +91,9 @@ class Device(DeviceThread):
         take, deliver : callable
         """
         self._memory.make_room(list(share), len(work.components), work.n_populations)
+        for labels in (work.labels, work.labels_to_send):
+            if labels is not None:
+                self._memory.lock_labels(labels)
         for name in work.kernels:
             self._kernels.function(name)
         running = DevicePass(

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import pycuda.driver as driver
 
+from dpmix.engines import cuda_page_lock
 from dpmix.engines.chunk_grid import ChunkGrid
 from dpmix.engines.cuda_device_lane import HeldMixture, Lane, SortedEvents, n_log_sums, n_sums_of_chunk
-from dpmix.engines.cuda_work import DeviceFailed
+from dpmix.engines.cuda_work import DeviceFailed, HostLabels, Labels
 from dpmix.kernels.layout import CHUNK, MAX_COMPONENTS, Layout
 from dpmix.model.mixture import Floats
 from dpmix.model.sample_weights import SampleWeights
@@ -87,14 +88,16 @@ class DeviceMemory:
         self._slots: dict[int, int] = {}  # number of each resident chunk in the share
         self._offsets = np.zeros(1, np.int64)  # resident events before each of these chunks, and all
         self._capacity = 0, 0  # components and populations that fit
+        self._locked: dict[int, Labels] = {}  # page-locked labels by address
         self.lanes: list[Lane] = []
         self.mixtures: list[HeldMixture] = []
         self.origin, self.mixture_sent, self.added = (driver.Event() for _ in range(3))
         self.drop()
 
     def drop(self) -> None:
-        """Release the events, the lanes and the mixture."""
+        """Release the events, the labels, the lanes and the mixture."""
         self._drop_events()
+        self._unlock_labels()
         self._drop_lanes()
 
     def make_room(self, share: list[int], n_components: int, n_populations: int) -> None:
@@ -111,6 +114,7 @@ class DeviceMemory:
         if share != self._share:
             self._share = share
             self._drop_events()
+            self._unlock_labels()
         self._allocate_lanes(*room)
         if not self.lanes and self._slots:
             self._warn("is short of memory: events pass through it in every sweep")
@@ -121,6 +125,22 @@ class DeviceMemory:
             raise DeviceFailed(f"out of memory: not one chunk with {room[0]} components{populations} fits")
         if share and not self._slots:
             self._hold_events()
+
+    def lock_labels(self, labels: HostLabels) -> None:
+        """Page-lock the labels of the share, so that copies of them do not wait for each other.
+
+        The memory stays locked, and alive, until the share changes or the device is closed.
+        """
+        for _, rows in labels.parts(self._share) if self._share else ():
+            if rows.ctypes.data not in self._locked:
+                self._locked[rows.ctypes.data] = rows
+                if error := cuda_page_lock.lock(rows):
+                    self._warn("cannot page-lock labels (error %d): copies of them take longer", error)
+
+    def _unlock_labels(self) -> None:
+        for rows in self._locked.values():
+            cuda_page_lock.unlock(rows)
+        self._locked = {}
 
     @property
     def holds_events(self) -> bool:

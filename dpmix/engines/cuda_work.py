@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ class HostLabels:
     Attributes
     ----------
     rows : uint16 [chunks, CHUNK]
+        At the start of a page, and a chunk is whole pages, so that devices can page-lock the chunks of their
+        shares.
     """
 
     def __init__(self, shares: Mapping[int, Sequence[int]], earlier: HostLabels | None = None) -> None:
@@ -46,7 +49,7 @@ class HostLabels:
         # In another order, a chunk's new labels would replace another's labels before these are read.
         again = earlier is not None and np.array_equal(self._row_of, earlier._row_of)
         self.rows: Labels
-        self.rows = earlier.rows if earlier and again else np.empty((len(order), CHUNK), np.uint16)
+        self.rows = earlier.rows if earlier and again else whole_pages(len(order))
 
     def by_event(self, sizes: Ints) -> Labels:
         """Return the labels in the order of the events, uint16 [N], given the number of events by chunk."""
@@ -58,6 +61,12 @@ class HostLabels:
         ends = np.flatnonzero(np.diff(rows) != 1) + 1
         for start, end in zip([0, *ends], [*ends, len(rows)], strict=True):
             yield int(start), self.rows[rows[start] : rows[start] + end - start]
+
+
+def whole_pages(n_chunks: int) -> Labels:
+    """Return labels of chunks that start at a page, uint16 [n_chunks, CHUNK]; pages come into being at first use."""
+    pages = mmap.mmap(-1, n_chunks * CHUNK * 2)
+    return np.frombuffer(pages, np.uint16).reshape(n_chunks, CHUNK)
 
 
 class DeviceFailed(Exception):

@@ -88,6 +88,7 @@ struct Context {
     Stream standard{this, true, {}};
     std::set<Stream*> streams{&standard};
     std::map<const char*, size_t> memory, locked;  // allocations on the device; page-locked ones on the host
+    std::map<const char*, size_t> registered;      // memory of the program that was page-locked
 
     explicit Context(int number) : device(number) {}
 };
@@ -313,7 +314,7 @@ CUresult foreign() {
 
 bool page_locked(const void* address, size_t bytes) {
     for (const Context* context : contexts)
-        if (inside(context->locked, address, bytes)) return true;
+        if (inside(context->locked, address, bytes) || inside(context->registered, address, bytes)) return true;
     return false;
 }
 
@@ -587,6 +588,20 @@ CUresult cuMemFreeHost(void* address) {
         const CUresult error = finish(context);
         release(found->first, found->second);
         context.locked.erase(found);
+        return error;
+    });
+}
+CUresult cuMemHostRegister(void* address, size_t bytes, unsigned) {
+    return on_device(__func__, [&](Context& context) {
+        if (page_locked(address, bytes)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+        context.registered[(const char*)address] = bytes;
+        return CUDA_SUCCESS;
+    });
+}
+CUresult cuMemHostUnregister(void* address) {
+    return on_device(__func__, [&](Context& context) {
+        const CUresult error = finish(context);
+        if (!context.registered.erase((const char*)address)) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
         return error;
     });
 }
