@@ -18,29 +18,24 @@ CUBINS = HERE.parent / "cubins"
 PAPER = "mvn_log_density", "sample_indicators"
 
 VARIANTS: dict[int, list[dict[str, int]]] = {
-    30: [{}, {"MIN_BLOCKS": 3}, {"MIN_BLOCKS": 4}, {"EVENTS_PER_THREAD": 1}, {"CACHED": 4}, {"THREADS": 256}],
-    64: [{}, {"ROWS_FROM_GLOBAL": 1}, {"MIN_BLOCKS": 3}, {"MIN_BLOCKS": 4}, {"THREADS": 256}],
+    30: [{}, {"MIN_BLOCKS": 2}, {"MIN_BLOCKS": 4}, {"EVENTS_PER_THREAD": 1}],
+    64: [{}, {"MIN_BLOCKS": 2}, {"THREADS": 256, "MIN_BLOCKS": 1}],
     14: [
         {},
+        {"MIN_BLOCKS": 3},
         {"EVENTS_PER_THREAD": 1},
-        {"EVENTS_PER_THREAD": 2},
-        {"MIN_BLOCKS": 4},
-        {"THREADS": 64},
-        {"THREADS": 256},
+        {"EVENTS_PER_THREAD": 2, "MIN_BLOCKS": 6},
+        {"THREADS": 64, "MIN_BLOCKS": 6},
+        {"THREADS": 256, "MIN_BLOCKS": 1},
         {"CACHED": 8},
-        {"CACHED": 32},
         {"TILES": 8},
         {"TILES": 32},
-        {"PICK_FROM_SHARED": 1},
-        {"ROWS_FROM_GLOBAL": 1},
     ],
-    8: [{}, {"EVENTS_PER_THREAD": 2}, {"MIN_BLOCKS": 4}, {"CACHED": 32}, {"THREADS": 256}],
+    8: [{}, {"MIN_BLOCKS": 4}, {"EVENTS_PER_THREAD": 2}, {"EVENTS_PER_THREAD": 2, "MIN_BLOCKS": 8}],
 }
 """Constants that draw_labels.cu is compiled with, by number of channels; without any, it is as installed.
 
 MIN_BLOCKS: blocks that fit on a multiprocessor at the same time, at the price of registers.
-PICK_FROM_SHARED: the second level of the draw reads rows from shared memory, as the first does; its tiles,
-of a 16th of K, must fit in CACHED rows. ROWS_FROM_GLOBAL: both levels read rows from global memory.
 """
 
 

@@ -29,10 +29,10 @@
 // Source    Suchard et al. (2010), Appendix A, step 1.
 #include "draw.cuh"
 
-#ifdef MIN_BLOCKS  // only in benchmarks/cuda_variants.py
-#define BOUNDS THREADS, MIN_BLOCKS
-#else
-#define BOUNDS THREADS
+// Blocks for which a multiprocessor has registers. On an H200, 4 in place of 3 saved 7% at D = 14, and 3 in place
+// of 2 saved 11% at D = 30 and 14% at D = 64; at D = 8, 4 in place of 5 cost 15%.
+#ifndef MIN_BLOCKS  // -D sets it only in benchmarks/cuda_variants.py
+#define MIN_BLOCKS (PADDED_DIM <= 4 ? 7 : PADDED_DIM <= 8 ? 5 : PADDED_DIM <= 16 ? 4 : 3)
 #endif
 
 // The label among the components [first, end), whose rows these are, or -1; before: the sum of the weights
@@ -48,7 +48,7 @@ __device__ __forceinline__ int pick(const float (&x)[1][N_CHANNELS], const float
     return search.label;
 }
 
-extern "C" __global__ void __launch_bounds__(BOUNDS)
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     draw_labels(const float* __restrict__ events, const float* __restrict__ components,
                 const double* __restrict__ exact, const unsigned* __restrict__ chunks,
                 const float* __restrict__ weights, unsigned long long n_events,
@@ -123,13 +123,6 @@ extern "C" __global__ void __launch_bounds__(BOUNDS)
     for (int t = 0, group = 0; t < n_tiles; t++) {
         const int end = min((t + 1) * tile_size, n_components);
         const float4* tile_rows = rows + (size_t)t * tile_size * PACK_QUADS;
-#ifdef PICK_FROM_SHARED   // only in benchmarks/cuda_variants.py, for tiles of at most CACHED components
-        __syncthreads();  // the rows before are no longer in use
-        for (int q = threadIdx.x; q < (end - t * tile_size) * PACK_QUADS; q += THREADS)
-            cache[q] = __ldg(tile_rows + q);
-        tile_rows = cache;
-        __syncthreads();
-#endif
         for (int start = starts[t]; start < starts[t + 1]; start += 32, group++) {
             if (group % WARPS != warp) continue;
             const int at = order[min(start + lane, starts[t + 1] - 1)];

@@ -143,14 +143,6 @@ template <int E, class Body>
 __device__ __forceinline__ void for_each_component(const float (&x)[E][N_CHANNELS], const float* components,
                                                    int n_components, float4* cache, Body body) {
     const float4* rows = reinterpret_cast<const float4*>(components);
-#ifdef ROWS_FROM_GLOBAL  // only in benchmarks/cuda_variants.py
-    for (int j = 0; j < n_components; j++) {
-        float l[E];
-        log_densities(x, rows + (size_t)j * PACK_QUADS, l);
-        body(j, l);
-    }
-    return;
-#endif
     for (int first = 0; first < n_components; first += CACHED) {
         const int count = min(CACHED, n_components - first);
         __syncthreads();  // the rows before are no longer in use

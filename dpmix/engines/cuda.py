@@ -250,7 +250,7 @@ class CudaPasses:
         last = None
         if key is not None and before is not None and before.n_components == len(components):
             last = self._pruning.last_labels(chain, mixture, before.labels)
-        sums = self._sum_up(Pass(components, samples, key, labels, last=last), cohort_sums.empty(mixture, 1))
+        sums = self._sum_up(Pass(components, samples, key, labels, last=last))
         if last:
             self._pruning.note(chain, len(components), self._accounts)
         self._labelled[chain] = Labelled(labels, len(components))
@@ -265,19 +265,19 @@ class CudaPasses:
             raise ValueError(f"split: chain {key.chain} has no labels of {len(split.pairs)} components")
         table = np.stack([split.pairs, split.sides.astype(np.int32)])
         work = Pass(components, samples, key, division=Division(table, split.word, labelled.labels))
-        return self._sum_up(work, cohort_sums.empty(mixture, len(components) // 2))
+        return self._sum_up(work)
 
-    def _sum_up(self, work: Pass, sums: CohortSums) -> CohortSums:
-        """Do a pass over all chunks and return its sums, those of each device added to `sums`."""
-        self._run(work, None, range(len(self._grid)), sums)
-        return sums
+    def _sum_up(self, work: Pass) -> CohortSums:
+        """Do a pass over all chunks and return its sums."""
+        first, *others = self._run(work, None, range(len(self._grid)))
+        for sums in others:
+            cohort_sums.add(first, sums)
+        return first
 
-    def _run(
-        self, work: Pass, deliver: Deliver | None, chunks: range, sums: CohortSums | None = None
-    ) -> None:
+    def _run(self, work: Pass, deliver: Deliver | None, chunks: range) -> list[CohortSums]:
         """Do the chunks of a pass; if devices fail, on those that are left.
 
-        Memberships are delivered by chunk; other sums of a device are added to `sums`.
+        Returns the sums of each device. Memberships have none; they are delivered by chunk.
         """
         self._usable()
         shares = self._shares
@@ -286,10 +286,11 @@ class CudaPasses:
             self._grid.samples,
         )
         self._accounts = []
+        sums: list[CohortSums] = []
 
         def done(number: int, account: Account) -> None:
-            if sums is not None and account.sums is not None:
-                cohort_sums.add(sums, account.sums)
+            if account.sums is not None:
+                sums.append(account.sums)
             self._note(number, replace(account, sums=None))
 
         serve_all(
@@ -303,6 +304,7 @@ class CudaPasses:
         if self._passes == self._next_rebalance:
             self._next_rebalance *= 2
             self._rebalance()
+        return sums
 
     def _check_open(self) -> None:
         if not self._closing.alive:

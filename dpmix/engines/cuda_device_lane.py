@@ -16,8 +16,7 @@ from dpmix.model.mixture import Array, Floats
 def cleared(size: int) -> Any:
     """Allocate bytes, a multiple of 4, and clear them.
 
-    Results of whole chunks are copied to the host, also of the last chunk, of which kernels write the events that
-    exist.
+    Whole chunks of results are copied to the host. Of the last chunk, kernels write the events that exist.
     """
     memory = driver.mem_alloc(size)
     driver.memset_d32(memory, 0, size // 4)

@@ -64,7 +64,7 @@ class HostLabels:
 
 
 def whole_pages(n_chunks: int) -> Labels:
-    """Return labels of chunks that start at a page, uint16 [n_chunks, CHUNK]; pages come into being at first use."""
+    """Return labels of chunks that start at a page, uint16 [n_chunks, CHUNK]."""
     pages = mmap.mmap(-1, n_chunks * CHUNK * 2)
     return np.frombuffer(pages, np.uint16).reshape(n_chunks, CHUNK)
 

@@ -7,6 +7,7 @@ followed by the log likelihood or, for a division into P pairs, the log probabil
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import cache
 
 from dpmix.engines import exact
 from dpmix.engines.checks import rounded
@@ -51,6 +52,10 @@ class SummingEngine(ABC):
         return division_of(exact.values(self.divide_sums(split, mixture, key)), mixture)
 
 
+layout_of = cache(Layout)
+"""The layout of a number of channels, with its places computed once."""
+
+
 def zeros(mixture: Mixture, n_logs: int = 1) -> Array:
     """Return the initial state of the sums of a pass, float64 [4, K * N_MOMENTS + n_logs]."""
     n_components, dim = mixture.means.shape
@@ -71,5 +76,5 @@ def division_of(values: Array, mixture: Mixture) -> tuple[Stats, Array]:
 def moments_of(moments: Array, mixture: Mixture, log_likelihood: float) -> Stats:
     """Return the statistics of moments, float64 [K * N_MOMENTS]."""
     n_components, dim = mixture.means.shape
-    counts, sums, scatters = Layout(dim).unpack_moments(moments.reshape(n_components, -1))
+    counts, sums, scatters = layout_of(dim).unpack_moments(moments.reshape(n_components, -1))
     return Stats(counts, sums, scatters, rounded(mixture.means), log_likelihood)

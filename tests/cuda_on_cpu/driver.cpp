@@ -314,7 +314,8 @@ CUresult foreign() {
 
 bool page_locked(const void* address, size_t bytes) {
     for (const Context* context : contexts)
-        if (inside(context->locked, address, bytes) || inside(context->registered, address, bytes)) return true;
+        if (inside(context->locked, address, bytes) || inside(context->registered, address, bytes))
+            return true;
     return false;
 }
 
