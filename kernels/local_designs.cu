@@ -22,7 +22,7 @@
 // Registers the candidate that is taken and the next of the nearest points: the same in all threads.
 // Budget    grow_designs, D = 14: registers 62, stack 128, shared 10,472 bytes; spills 4 bytes.
 //           registers by architecture: sm_75 62, sm_80 40, sm_90 40, sm_120 40.
-// Measured  grow_designs: not measured.
+// Measured  grow_designs, NVIDIA H200: 4.317 ms for 65,536 events, 4% of the floor; limited by float64 (model).
 // Limits    D 1 to 64; size 1 to D and to n; n and P below 2^31.
 // Equals    grow of kernels/cpu/local.cpp, but for gains that rounding puts on different sides of MORE.
 // Source    Gramacy and Apley (2015), Local Gaussian process approximation for large computer experiments, J. Comput.

