@@ -32,8 +32,8 @@ sums do not either."""
 LEAST_POINTS, MOST_NEIGHBOURS = 65_536, 32
 """`vecchia_threads` takes at least so many points, which occupy a device, and at most so many neighbours,
 because the local memory of a thread grows with their square. So many neighbours also occupy the warp that a
-point has in `vecchia_batches`. For 10^6 points on an H200, threads are faster up to 14 neighbours, batches and
-threads equal at 30, and blocks slowest for any number; the limits for fewer points are not measured."""
+point has in `vecchia_batches`. For 10^6 points on an H200, threads are faster up to 14 neighbours, batches as
+fast at 30 and faster at 64, and blocks slowest. The limits for fewer points are not measured."""
 
 WARP = 32
 

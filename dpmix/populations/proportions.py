@@ -129,7 +129,7 @@ def posterior(counts: Ints, seed: int, prior: Array | None = None) -> Array:
 
     The posterior is a Dirichlet distribution with the counts plus a prior of one event in total, spread
     evenly (Perks 1947). It describes other cells of the same kind, so few events give wide intervals, also
-    for rare populations.
+    for rare populations. A single draw has no interval: its proportions are the means of this distribution.
 
     Parameters
     ----------
@@ -141,7 +141,8 @@ def posterior(counts: Ints, seed: int, prior: Array | None = None) -> Array:
     """
     random = Stream(seed, 1, 0).step(Step.PROPORTIONS)
     given = 1.0 / counts.shape[2] if prior is None else np.maximum(prior, LEAST_RATIO)[:, None]
-    return _dirichlet(counts.astype(np.float64) + given, random)
+    shapes: Array = counts.astype(np.float64) + given
+    return _dirichlet(shapes, random) if len(counts) > 1 else shapes / shapes.sum(axis=-1, keepdims=True)
 
 
 def _dirichlet(shapes: Array, random: np.random.Generator) -> Array:

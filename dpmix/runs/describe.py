@@ -230,6 +230,8 @@ def _advise(run: Run, rows: list[Mixing]) -> Iterator[str]:
         first, *others = _remedy(run, poor)
         yield f"  Not enough for {len(poor)} of {len(deciding)} quantities: {first}"
         yield from (f"  {line}" for line in others)
+    elif all(row.is_negligible for row in deciding):
+        yield f"  R-hat compared nothing: the errors of all {len(deciding)} quantities are negligible."
     else:
         yield f"  Enough for all {len(deciding)} quantities."
     if chains == 1:

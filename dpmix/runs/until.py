@@ -252,11 +252,16 @@ def stop_reason(run: Run) -> str | None:
     r_hat, ess, _ = (numbers[counts] for numbers in found)
     if run.stopped is not None:
         monitored = int((~np.isnan(found.ess)).sum())
+        after = f"stopped after {run.committed} of at most {run.draws} draws"
+        if not len(names):
+            return (
+                f"{after}: the errors of all {monitored} monitored quantities are negligible, so R-hat "
+                "compared nothing"
+            )
         negligible = " or a negligible error" if len(names) < monitored else ""
         return (
-            f"stopped after {run.committed} of at most {run.draws} draws: "
-            f"R-hat {r_hat.max(initial=1.0):.3g}, ESS {ess.min(initial=np.inf):.0f}{negligible} "
-            f"in all {monitored} monitored quantities"
+            f"{after}: R-hat {r_hat.max():.3g}, ESS {ess.min():.0f}{negligible} in all {monitored} monitored "
+            "quantities"
         )
     if (r_hat >= until["rhat"]).any():
         worst = f"{names[r_hat.argmax()]} has R-hat {r_hat.max():.3g} ({until['rhat']:g} asked)"

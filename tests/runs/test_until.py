@@ -231,6 +231,20 @@ def test_a_run_whose_chains_agree_ends_early(folder: Path, tmp_path: Path, more:
     assert f"in all {1 + 24 + 2} monitored quantities" in text
 
 
+@pytest.mark.usefixtures("often")
+def test_a_run_in_which_nothing_was_compared_says_so(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_mcmc(config_of(folder, tmp_path / "run.h5"))
+    run = open_run(tmp_path / "run.h5")
+    all_negligible = np.full(run.agreement[0].shape, np.inf)
+    monkeypatch.setattr(until, "negligible_errors", lambda *_: all_negligible)
+    reason = until.stop_reason(run)
+    assert reason is not None
+    assert "R-hat compared nothing" in reason
+    assert "inf" not in reason
+
+
 def test_most_components_of_a_start_empty_before_the_first_draw(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
