@@ -61,6 +61,11 @@ class Division(NamedTuple):
         return np.bincount(populations, whole, len(self.shares)) + divided * self.shares
 
 
+def whole_of(division: Division) -> Division:
+    """Return the division in which every component is whole."""
+    return division._replace(components=np.zeros(0, np.int64))
+
+
 def in_several(counts: Ints) -> Ints:
     """Return the components that lie in several populations, ascending.
 

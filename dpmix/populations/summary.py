@@ -115,7 +115,7 @@ class Summary:
             proportions=proportions.posterior(self.counts, task.config.seed, prior),
             r_hat=r_hat,
             ess=ess,
-            n_monitored=monitored.shape[1],
+            n_monitored=monitored.divided.shape[1],
             certainty=np.divide(self.certainty, sizes, out=np.full(len(sizes), np.nan), where=sizes > 0),
             n_implausible=self.n_implausible,
             quantiles=quantiles,

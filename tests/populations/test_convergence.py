@@ -12,7 +12,15 @@ import pytest
 from test_find import POPULATIONS, Normals, cpu, normals, truth, write_run
 
 from dpmix.engines.cpu import CpuEngine
-from dpmix.populations.convergence import BAD_R_HAT, chain_weights, proportion_mixing, r_hat_limit
+from dpmix.populations.convergence import (
+    BAD_R_HAT,
+    ChainWeights,
+    chain_weights,
+    limited_by_guides,
+    mixing,
+    proportion_mixing,
+    r_hat_limit,
+)
 from dpmix.populations.find import Populations, find_populations
 
 Array = np.ndarray
@@ -66,27 +74,30 @@ def check(mixing: Mixing, weights: Array) -> None:
 
 def pooled(weights: Array) -> tuple[Array, Array]:
     """Compute as if all draws were of one chain: wrong."""
-    return proportion_mixing(weights.swapaxes(0, 1).reshape(1, -1, weights.shape[2]))
+    return mixing(weights.swapaxes(0, 1).reshape(1, -1, weights.shape[2]))
 
 
 def test_more_draws_than_memberships_use(apart: Populations) -> None:
-    weights = chain_weights(apart, cpu)
+    monitored = chain_weights(apart, cpu)
     assert apart.weights.shape == (8, 3)
-    np.testing.assert_allclose(weights, wanted(apart), atol=1e-6)
-    np.testing.assert_array_equal(weights, chain_weights(apart, lambda points: CpuEngine(points, threads=3)))
+    np.testing.assert_allclose(monitored.divided, wanted(apart), atol=1e-6)
+    np.testing.assert_array_equal(monitored.divided, monitored.whole)
+    again = chain_weights(apart, lambda points: CpuEngine(points, threads=3))
+    for one, other in zip(monitored, again, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_values_are_those_of_arviz(apart: Populations) -> None:
-    weights = chain_weights(apart, cpu)
-    check(proportion_mixing, weights)
+    weights = chain_weights(apart, cpu).divided
+    check(mixing, weights)
     with pytest.raises(AssertionError):
         check(pooled, weights)
     rng = np.random.default_rng(8)
     walks = np.cumsum(rng.normal(size=(3, 41, 2)), axis=1)  # an odd number of draws
-    check(proportion_mixing, walks)
+    check(mixing, walks)
     halves = walks[:1, :40].reshape(2, 20, 2)  # one chain: its halves stand for two in R-hat
-    np.testing.assert_array_equal(proportion_mixing(walks[:1])[0], proportion_mixing(halves)[0])
-    assert (proportion_mixing(walks[:1])[1] < 15).all()
+    np.testing.assert_array_equal(mixing(walks[:1])[0], mixing(halves)[0])
+    assert (mixing(walks[:1])[1] < 15).all()
 
 
 def test_a_chain_in_another_place_is_seen(apart: Populations, tmp_path: Path) -> None:
@@ -95,7 +106,7 @@ def test_a_chain_in_another_place_is_seen(apart: Populations, tmp_path: Path) ->
     assert r_hat[0] < limit < 1.2 < min(r_hat[1], r_hat[2])
     assert ess[0] > 150
     assert max(ess[1], ess[2]) < 20
-    assert max(pooled(chain_weights(apart, cpu))[0]) < limit  # the wrong computation sees nothing
+    assert max(pooled(chain_weights(apart, cpu).divided)[0]) < limit  # the wrong computation sees nothing
     same = make(tmp_path / "same.h5", (0.0, 0.0, 0.0, 0.0))
     r_hat, ess = proportion_mixing(chain_weights(same, cpu))
     assert max(r_hat) < limit
@@ -104,23 +115,48 @@ def test_a_chain_in_another_place_is_seen(apart: Populations, tmp_path: Path) ->
 
 def test_all_draws_used_are_all_draws_monitored(tmp_path: Path) -> None:
     found = make(tmp_path / "run.h5", (0.0, 0.0), n_draws=10, used=20)
-    weights = chain_weights(found, cpu)
+    weights = chain_weights(found, cpu).divided
     np.testing.assert_array_equal(weights, found.weights.reshape(2, 10, 3))
-    check(proportion_mixing, weights)
+    check(mixing, weights)
 
 
 def test_what_has_no_value(tmp_path: Path) -> None:
     found = make(tmp_path / "few.h5", (0.0, 0.0), n_draws=7)
     assert np.isnan(proportion_mixing(chain_weights(found, cpu))).all()
     run = write_run(tmp_path / "bem.h5", [[POPULATIONS]], kind="bem")
-    weights = chain_weights(find_populations(run, cpu), cpu)
-    assert weights.shape == (1, 1, 3)
-    assert np.isnan(proportion_mixing(weights)).all()
+    monitored = chain_weights(find_populations(run, cpu), cpu)
+    assert monitored.divided.shape == (1, 1, 3)
+    assert np.isnan(proportion_mixing(monitored)).all()
     whole = np.random.default_rng(1).dirichlet(np.ones(9), (4, 50)).sum(axis=2, keepdims=True)
     assert np.ptp(whole) > 0  # rounding
-    assert np.isnan(proportion_mixing(whole)).all()
+    assert np.isnan(mixing(whole)).all()
     never = np.repeat([[[0.2]], [[0.3]]], 20, axis=1)
-    assert np.isposinf(proportion_mixing(never)[0]).all()
+    assert np.isposinf(mixing(never)[0]).all()
+
+
+def test_chains_that_only_divisions_reconcile_disagree() -> None:
+    rng = np.random.default_rng(5)
+    divided = rng.normal(0.3, 0.01, (4, 100, 1))
+    whole = divided + np.array([0.0, 0.0, 0.0, 0.05])[:, None, None]  # one chain has another border
+    guides = rng.integers(4, size=(4, 100))
+    assert mixing(divided)[0] < 1.05  # the wrong computation sees nothing
+    r_hat, ess = proportion_mixing(ChainWeights(divided, whole, guides))
+    assert r_hat > 1.2
+    assert ess < 20
+
+
+def test_guides_that_carry_the_variance_limit_the_effective_sample_size() -> None:
+    rng = np.random.default_rng(6)
+    guides = rng.integers(4, size=(4, 100))
+    alone = rng.normal(size=(4, 100, 1))
+    ess = mixing(alone)[1]
+    assert ess > 250
+    assert limited_by_guides(ess, alone, guides) > 100  # the guides differ by chance alone
+    carried = np.array([0.0, 0.0, 0.5, 0.55])[guides][..., None] + 0.001 * alone
+    assert mixing(carried)[1] > 250  # the wrong computation
+    assert 3.9 < limited_by_guides(ess, carried, guides) < 4.5
+    same = np.full((4, 100), -1)
+    np.testing.assert_array_equal(limited_by_guides(ess, carried, same), ess)
 
 
 @pytest.mark.parametrize(("n_chains", "n_draws"), [(4, 25), (1, 100)])
@@ -129,7 +165,7 @@ def test_independent_draws_seldom_exceed_the_limit(n_chains: int, n_draws: int) 
     rng, n_populations, repeats = np.random.default_rng(5), 14, 60
     limit = r_hat_limit(n_chains, n_draws, n_populations)
     draws = rng.normal(size=(n_chains, n_draws, repeats * n_populations))
-    most = proportion_mixing(draws)[0].reshape(repeats, n_populations).max(axis=1)
+    most = mixing(draws)[0].reshape(repeats, n_populations).max(axis=1)
     assert (most > limit).mean() < 0.2  # 5% of one value; rank-normalised, 5% to 11%
     assert (most > BAD_R_HAT).mean() > 0.25
 

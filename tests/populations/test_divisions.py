@@ -10,9 +10,8 @@ from scipy.special import logsumexp
 from scipy.stats import norm
 from test_find import Normals, cpu, memberships, normals, terms_of, write_run
 
-from dpmix.populations import divisions
 from dpmix.populations.cohort import OwnTerms
-from dpmix.populations.convergence import chain_weights, proportion_mixing
+from dpmix.populations.convergence import chain_weights, mixing, proportion_mixing
 from dpmix.populations.divisions import WHOLE, Division, divide, in_several
 from dpmix.populations.find import Populations, find_populations
 from dpmix.runs.reader import Run
@@ -53,18 +52,11 @@ def found(run: Run) -> Populations:
     return find_populations(run, cpu, n_draws=40)
 
 
-def worst(run: Run, n_draws: int) -> float:
-    """Return the largest R-hat of the proportions, with all draws in use or with further ones."""
-    return float(proportion_mixing(chain_weights(find_populations(run, cpu, n_draws=n_draws), cpu))[0].max())
-
-
 @pytest.mark.parametrize("n_draws", [40, 4 * N_DRAWS])
-def test_chains_with_other_arrangements_agree(
-    run: Run, n_draws: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert worst(run, n_draws) < 1.07
-    monkeypatch.setattr(divisions, "WHOLE", 0.0)  # wrong: every component belongs to one population
-    assert worst(run, n_draws) > 1.3
+def test_divided_weights_agree_and_chains_with_other_arrangements_are_seen(run: Run, n_draws: int) -> None:
+    monitored = chain_weights(find_populations(run, cpu, n_draws=n_draws), cpu)
+    assert mixing(monitored.divided)[0].max() < 1.07
+    assert proportion_mixing(monitored)[0].max() > 1.3
 
 
 def test_the_bridge_is_divided_in_every_draw_by_draws_of_all_chains(found: Populations) -> None:

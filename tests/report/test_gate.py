@@ -874,7 +874,11 @@ def test_gate_says_whether_chains_agree(
     assert "disagree" not in result.stderr
     assert "not computed" not in result.stdout
     with monkeypatch.context() as patch:
-        patch.setattr(summary, "chain_weights", lambda *given: convergence.chain_weights(*given)[:, :7])
+
+        def of_seven_draws(*given: Any) -> convergence.ChainWeights:
+            return convergence.ChainWeights(*(each[:, :7] for each in convergence.chain_weights(*given)))
+
+        patch.setattr(summary, "chain_weights", of_seven_draws)
         *_, note, _, _ = dpmix(*given, tmp_path / "few").stdout.splitlines()
     assert note == "R-hat and ESS: not computed with fewer than 8 draws of each chain"
     monkeypatch.setattr(convergence, "r_hat_and_ess", lambda values: (3.0, 2.0))
