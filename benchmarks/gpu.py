@@ -40,7 +40,7 @@ TOOLKIT = Path("/usr/local/cuda/bin")  # where nvcc is if it is not on PATH
 PYTHON = (3, 12)  # of the wheels in a kit
 SKIPPED = 3  # exit code of a stage that cannot run here; the reason is its last line
 SHORTEST = 4  # seconds; with less time left, no stage starts
-UNHURRIED = 4  # without --within, stages have so many times their seconds
+UNHURRIED = 4  # without --within, and on an emulated device, stages have so many times their seconds
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ def run(
     stage: Stage, environment: dict[str, str], arguments: argparse.Namespace, left: float, log: Path
 ) -> str:
     """Run a stage in the time that is left, add its status to the record, and return it."""
-    pace = 1 if arguments.within < float("inf") else UNHURRIED
+    pace = UNHURRIED if arguments.rehearsal or arguments.within == float("inf") else 1
     seconds, limit = min(pace * stage.seconds, left - 1), min(2 * pace * stage.seconds, left - 0.5)
     results = arguments.output / "gpu.json"
     command = [sys.executable, str(HERE / stage.script), *stage.options]

@@ -290,7 +290,7 @@ def main() -> None:
     asked = options.parse_args()
     output = Output(asked)
     n_events, n_components, times = (600, 20, 1) if asked.rehearsal else (1_000_000, 256, 5)
-    channels = TINY_CHANNELS[:1] if asked.rehearsal else asked.channels
+    channels = TINY_CHANNELS if asked.rehearsal else asked.channels
     for dim, kind in output.while_time_is_left(product(channels, asked.kinds)):
         data = sample(n_events, dim, n_components, kind)
         shape = shape_of(data, split_of(n_components))

@@ -23,6 +23,7 @@ from dpmix.system.files import HDF5_BYTES, replacing, writing
 
 FILE = "samples.nc"
 MEDIAN_DRAWS = 20  # at most, of which medians are kept: they hardly differ between draws
+DRAWS = "chain", "draw_of_chain"  # coordinates of the draws
 COLUMN = "column "  # before the name of a column of the table of samples
 
 
@@ -45,6 +46,8 @@ class SampleDraws:
         populations of the mixture.
     explored_medians : float32 [S, D], optional
         Their medians; NaN where there are none.
+    draws : int64 [T, 2], optional
+        Chain and number of each draw in the run file; None in files of older versions.
     """
 
     counts: Ints
@@ -56,6 +59,7 @@ class SampleDraws:
     names: tuple[str, ...] = ()
     explored: Ints | None = None
     explored_medians: Floats | None = None
+    draws: Ints | None = None
 
     def write(self, path: Path) -> None:
         """Write an HDF5 file in the layout of netCDF-4; an existing file is replaced.
@@ -75,6 +79,9 @@ class SampleDraws:
             file.create_variable("counts", ("draw", "sample", "population"), data=self.counts, **packed)
             dims = ("median_draw", "sample", "population", "channel")
             file.create_variable("medians", dims, data=self.medians, **packed)
+            if self.draws is not None:
+                for name, numbers in zip(DRAWS, self.draws.T, strict=True):
+                    file.create_variable(name, ("draw",), data=numbers)
             if self.explored is not None:
                 file.create_variable("explored", ("sample",), data=self.explored)
                 file.create_variable("explored_medians", ("sample", "channel"), data=self.explored_medians)
@@ -121,6 +128,7 @@ class SampleDraws:
                     channels=text("channel"),
                     columns=columns,
                     names=text("name") if "name" in file else (),
+                    draws=np.stack([file[name] for name in DRAWS], axis=1) if DRAWS[0] in file else None,
                     explored=file["explored"][:] if "explored" in file else None,
                     explored_medians=file["explored_medians"][:] if "explored" in file else None,
                 )

@@ -185,7 +185,8 @@ def write_model(path: Path, study: Study) -> None:
         coords=_coordinates(study),
         dims=dims | {"column_unit": ["column"]},
     )
-    data.posterior["phenotype"] = ("population", list(study.draws.phenotypes))
+    # A coordinate: ArviZ summarises every variable, and text has no mean.
+    data.posterior = data.posterior.assign_coords(phenotype=("population", list(study.draws.phenotypes)))
     data.posterior.attrs.update(
         formula=study.design.formula, contrasts=[c.name for c in study.design.contrasts]
     )

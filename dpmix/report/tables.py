@@ -83,6 +83,7 @@ def write_sample_draws(directory: Path, gating: Gating) -> None:
         names=gating.names,
         channels=gating.channels,
         columns=gating.sample_columns,
+        draws=gating.draws,
         explored=None if gating.exploration is None else gating.exploration.sizes,
         explored_medians=None if gating.exploration is None else gating.exploration.medians[:-1],
     )

@@ -198,6 +198,7 @@ def test_the_posterior_has_names_for_arviz(tmp_path: Path, monkeypatch: pytest.M
     assert found.expression_beta.sel(response="6 CD2", column="age").shape == (2, 7)
     assert read.constant_data.column_unit.sel(column="group[treated]") == 1.0
     assert list(arviz.summary(read, var_names=["beta"]).index[:1]) == ["beta[group[treated], 1]"]
+    assert set(arviz.summary(read)["mean"].index.str.split("[").str[0]) == set(found.data_vars)
     monkeypatch.setattr("dpmix.report.associate.HDF5_BYTES", 2**60)  # more than any disk has
     with pytest.raises(DataError, match=r"full\.nc: cannot be written: "):
         write_model(tmp_path / "full.nc", study)
