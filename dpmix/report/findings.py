@@ -17,6 +17,8 @@ from dpmix.system.console import first_few
 
 LEAST_SHARE = 0.002  # of the events; smaller populations give no warning by their R-hat
 LOW_ESS = 100  # effective sample size below which the ends of an interval are rough
+NEARLY_ALL = 0.95  # share of the events in one population that a sample of several markers rarely has
+SEVERAL_CHANNELS = 4
 MANY_IMPLAUSIBLE = 0.05  # share of implausible events above which a sample is reported
 
 
@@ -66,6 +68,7 @@ def warnings(gating: Gating, run: Run) -> list[str]:
         _sentence(unfinished_warning(run)),
         _sentence(few_draws_warning(gating)),
         _sentence(disagreement_warning(gating)),
+        _sentence(one_population_warning(gating)),
         _sentence(truncation_warning_of(run) if run.committed else None),
         _low_support(gating),
         _empty(gating),
@@ -111,6 +114,19 @@ def disagreement_warning(gating: Gating) -> str | None:
         f"(R-hat above {r_hat_bound(gating):.2f}; the highest, {gating.r_hat[worst]:.2f}, "
         f"for population {worst + 1}): their intervals are not reliable; "
         "raise mcmc.burn_in and mcmc.draws"
+    )
+
+
+def one_population_warning(gating: Gating) -> str | None:
+    """Warn where one population has nearly all events of several channels; None where it has not."""
+    size, n_channels = shares(gating), len(gating.channels)
+    largest = int(np.argmax(size))
+    if n_channels < SEVERAL_CHANNELS or size[largest] <= NEARLY_ALL:
+        return None
+    return (
+        f"population {largest + 1} has {percent(size[largest])} of the events in {n_channels} channels: if "
+        "there are several cell types, look at the transform of each channel (dpmix info), use the channels "
+        "that tell them apart (data.channels), and give the error of a measurement (data.resolution)"
     )
 
 

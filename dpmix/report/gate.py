@@ -121,7 +121,8 @@ def gate(
         own = _own_terms(task, found)
         gating, population = _write_events(task, found, folder, formats, memberships, moved, own, explored)
     apart = findings.disagreement_warning(gating)
-    for warning in (_unfinished(task.run), findings.few_draws_warning(gating), apart):
+    one = findings.one_population_warning(gating)
+    for warning in (_unfinished(task.run), findings.few_draws_warning(gating), apart, one):
         if warning:
             log.warning("%s", warning)
     if apart and task.run.complete:

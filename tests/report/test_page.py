@@ -636,3 +636,13 @@ def test_a_browser_without_decompression_shows_a_message(tmp_path: Path, browser
     browser.driver.get(old.as_uri())
     WebDriverWait(browser.driver, 30).until(lambda d: browser.failed)
     assert "figures" in browser.failed
+
+
+def test_nearly_all_events_in_one_population_are_a_warning() -> None:
+    gating = make_gating(2, 4)
+    nearly = np.broadcast_to([0.97, 0.03], (40, 1, 2))
+    warning = findings.one_population_warning(replace(gating, proportions=nearly))
+    assert warning is not None
+    assert warning.startswith("population 1 has 97.00% of the events in 4 channels: ")
+    assert findings.one_population_warning(gating) is None
+    assert findings.one_population_warning(replace(make_gating(2, 3), proportions=nearly)) is None
