@@ -643,6 +643,6 @@ def test_nearly_all_events_in_one_population_are_a_warning() -> None:
     nearly = np.broadcast_to([0.97, 0.03], (40, 1, 2))
     warning = findings.one_population_warning(replace(gating, proportions=nearly))
     assert warning is not None
-    assert warning.startswith("population 1 has 97.00% of the events in 4 channels: ")
+    assert warning.startswith("population 1 has 97.0% of the events in 4 channels: ")
     assert findings.one_population_warning(gating) is None
     assert findings.one_population_warning(replace(make_gating(2, 3), proportions=nearly)) is None
