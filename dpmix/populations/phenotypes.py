@@ -27,6 +27,7 @@ transformed scale.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -124,7 +125,7 @@ def phenotypes(
     A marker is + if at least three quarters of the events are above the threshold, - if at least three
     quarters are below, and +/- (dim or mixed) otherwise. Channels without a threshold are omitted; a
     population without events has an empty phenotype. Commas separate the markers if the name of one
-    contains a space.
+    contains a space. Populations with the same markers, or none, are told apart (`told_apart`).
 
     Parameters
     ----------
@@ -137,10 +138,46 @@ def phenotypes(
     low, high, limits = (np.asarray(a, np.float64) for a in (lower, upper, thresholds))
     signs = np.select([np.isnan(low + high + limits), low > limits, high < limits], ["", "+", "-"], "+/-")
     between = ", " if any(" " in name for name in channels) else " "
-    return tuple(
+    alike = [
         between.join(f"{name}{sign}" for name, sign in zip(channels, row, strict=True) if sign)
         for row in signs
-    )
+    ]
+    return told_apart(alike, low, high, channels)
+
+
+def told_apart(names: Sequence[str], lower: Array, upper: Array, channels: Sequence[str]) -> tuple[str, ...]:
+    """Return names of which no two are the same, for example "CD3+ CD4+ (TNFa higher)".
+
+    The marker added is the one in which a population differs most from the most similar one of the same name,
+    in units of their interquartile ranges. A number is added where that does not suffice. A population without
+    a name is compared with all others.
+
+    Parameters
+    ----------
+    names : sequence of str
+        P names.
+    lower, upper : float64 [P, D]
+        Quartiles of the events of each population; NaN for one without events, whose name stays.
+    channels : sequence of str
+    """
+    there = np.flatnonzero(~np.isnan(lower).any(axis=1))
+    middle, width = (lower + upper) / 2.0, np.maximum(upper - lower, np.finfo(np.float64).tiny)
+    made = list(names)
+    for p in there:
+        others = [q for q in there if q != p and (names[q] == names[p] or not names[p])]
+        if not others:
+            continue
+        gaps = (middle[p] - middle[others]) / (width[p] + width[others])
+        nearest = gaps[np.abs(gaps).max(axis=1).argmin()]
+        d = int(np.abs(nearest).argmax())
+        added = f"({channels[d]} {'higher' if nearest[d] > 0 else 'lower'})"
+        made[p] = f"{names[p]} {added}".strip()
+    seen: Counter[str] = Counter()
+    for p in there:
+        seen[made[p]] += 1
+        if seen[made[p]] > 1:
+            made[p] = f"{made[p]} {seen[made[p]]}"
+    return tuple(made)
 
 
 def _channel(members: Array, means: Array, sds: Array) -> _Channel:

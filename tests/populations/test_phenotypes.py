@@ -168,7 +168,7 @@ def test_signs_are_of_three_quarters_of_the_events() -> None:
     low, high = [[2.1, 0.0, 1.0, 5.0], [0.0, 2.0, 2.0, 5.0]], [[3.0, 1.9, 3.0, 6.0], [1.0, 3.0, 2.0, 6.0]]
     names = ["CD3", "CD4", "CD45RA", "CD8"]
     assert words(low, high, [2, 2, 2, np.nan], names) == ("CD3+ CD4- CD45RA+/-", "CD3- CD4+/- CD45RA+/-")
-    assert words(low, high, [np.nan] * 4, names) == ("", "")
+    assert words(low, high, [np.nan] * 4, names) == ("(CD3 higher)", "(CD3 lower)")
 
 
 def test_a_population_without_events_has_no_signs() -> None:
@@ -210,3 +210,18 @@ def test_the_gates_of_the_mouse_sample_have_their_phenotypes(shared_data: Path, 
     low, high = (np.array([np.quantile(x[gates == g], q, axis=0) for g in MOUSE]) for q in (0.25, 0.75))
     read = dict(zip(MOUSE, words(low, high, found, names), strict=True))
     assert {gate: text.removesuffix(" CD45+") for gate, text in read.items()} == MOUSE
+
+
+def test_no_two_populations_have_the_same_name() -> None:
+    lower = np.array([[5.0, 0.0, 2.0], [5.0, 0.1, 4.0], [5.0, 0.0, 2.1], [0.0, 0.0, 2.0], [np.nan] * 3])
+    names = words(lower, lower + 1.0, [3.0, np.nan, np.nan], ("CD3", "CD4", "TNFa"))
+    assert names[1] == "CD3+ (TNFa higher)"
+    assert names[0] == "CD3+ (TNFa lower)"
+    assert names[2:] == ("CD3+ (TNFa higher) 2", "CD3-", "")
+    assert len(set(names)) == 5
+
+
+def test_a_population_without_a_threshold_has_a_name() -> None:
+    lower = np.array([[1.0, 0.0], [2.0, 0.0]])
+    assert words(lower, lower + 1.0, [np.nan, np.nan], ("CD3", "CD4")) == ("(CD3 lower)", "(CD3 higher)")
+    assert words(lower[:1], lower[:1] + 1.0, [np.nan, np.nan], ("CD3", "CD4")) == ("",)
