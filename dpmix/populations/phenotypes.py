@@ -149,8 +149,8 @@ def told_apart(names: Sequence[str], lower: Array, upper: Array, channels: Seque
     """Return names of which no two are the same, for example "CD3+ CD4+ (TNFa higher)".
 
     The marker added is the one in which a population differs most from the most similar one of the same name,
-    in units of their interquartile ranges. A number is added where that does not suffice. A population without
-    a name is compared with all others.
+    in units of their interquartile ranges. A number is added where that does not suffice. A population
+    without a name is compared with all others.
 
     Parameters
     ----------
