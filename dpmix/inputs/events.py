@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -43,6 +44,8 @@ class ChannelReport:
         Events with a raw value below 0.
     beyond_top : int
         Events with a raw value above the top t of a logicle scale, where the transform continues.
+    resolution : float
+        Standard deviation of one measurement, on the transformed scale; 0 where events are points.
     """
 
     channel: str
@@ -56,6 +59,7 @@ class ChannelReport:
     maximum: float
     negative: int
     beyond_top: int
+    resolution: float
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,8 @@ class Report:
         if beyond:
             lines.append(f"events above the top (t) of the logicle scale (kept): {', '.join(beyond)}")
         lines += self._atom_lines()
+        if line := resolution_line({channel.channel: channel.resolution for channel in self.channels}):
+            lines.append(line)
         return lines
 
     def _atom_lines(self) -> list[str]:
@@ -114,6 +120,24 @@ class Report:
             f"atoms (many events at one value), {treatment}: {'; '.join(found)}"
             for treatment, found in by_treatment.items()
         ]
+
+
+def resolution_line(resolution: Mapping[str, float]) -> str:
+    """Return the resolution of channels in one line, "" if it is 0 in all.
+
+    Parameters
+    ----------
+    resolution : mapping of str to float
+        By the name of the channel, on the transformed scale.
+    """
+    by_value: dict[str, list[str]] = {}
+    for name, value in resolution.items():
+        if value > 0.0:
+            by_value.setdefault(f"{value:.3g}", []).append(name)
+    if not by_value:
+        return ""
+    found = "; ".join(f"{value}: {', '.join(names)}" for value, names in by_value.items())
+    return f"resolution (standard deviation of one measurement, transformed scale): {found}"
 
 
 @dataclass(frozen=True)

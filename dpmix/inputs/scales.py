@@ -16,6 +16,7 @@ from dpmix.inputs.channels import display_names
 from dpmix.inputs.file_plans import FilePlan, file_names
 from dpmix.inputs.fitting import Seen, make_transforms, transform_settings
 from dpmix.inputs.gather import Gathered
+from dpmix.inputs.resolution import resolution_of
 from dpmix.inputs.transforming import (
     TransformSummary,
     require_finite,
@@ -107,13 +108,15 @@ class FittedScale:
         if earlier is None:
             seen = Seen(atoms.evenly_spaced(values), gathered.counts.highest)
             transforms = make_transforms(self._transforms, plans, seen, self._settings.linearize)
+            require_positive(transforms, gathered.counts.not_positive, names)
+            resolution = resolution_of(self._settings.resolution, plans, transforms, seen.raw)
         else:
-            transforms = earlier.transforms
-        require_positive(transforms, gathered.counts.not_positive, names)
+            transforms, resolution = earlier.transforms, earlier.resolution
+            require_positive(transforms, gathered.counts.not_positive, names)
         apply = [transform.apply for transform in transforms]
         found = atoms.find(values, self._settings.atoms, apply)
         zeros, ones = np.zeros(len(names)), np.ones(len(names))
-        scaling = Scaling(names, transforms, zeros, ones, found)
+        scaling = Scaling(names, transforms, zeros, ones, found, resolution=resolution)
         return (scaling if earlier is None else replace(scaling, seed=earlier.seed, gain=earlier.gain)), found
 
     def after_transform(
@@ -125,7 +128,9 @@ class FittedScale:
         if not self._settings.standardize:
             return scaling
         means = summary.totals / len(values)
-        return replace(scaling, means=means, sds=standard_deviations(values, means, progress))
+        sds = standard_deviations(values, means, progress)
+        resolution = tuple(np.minimum(scaling.resolution, sds).tolist()) if scaling.resolution else ()
+        return replace(scaling, means=means, sds=sds, resolution=resolution)
 
 
 class RecordedScale:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from dpmix.config.schema import BemConfig
+from dpmix.inputs.events import resolution_line
 from dpmix.model.bem import has_settled
 from dpmix.model.coarsening import zeta_of
 from dpmix.model.prior import PHI_FLOOR
@@ -77,6 +78,8 @@ def _describe_setting(run: Run) -> Iterator[str]:
         weights = run.constants[WEIGHTS]
         yield f"weights: an event counts {weights.min():.3g} to {weights.max():.3g}, by sample (data.weights)"
     yield f"channels ({len(run.channels)}): {', '.join(run.channels)}"
+    if line := resolution_line(dict(zip(run.channels, run.scaling.get("resolution", ()), strict=False))):
+        yield line
     yield f"model: at most {run.n_components} components; {_posterior(run)}; seed {run.attributes['seed']}"
     if (choice := coarseness.choice_of(run)).is_chosen:
         yield f"coarseness: {coarseness.describe(choice)}"

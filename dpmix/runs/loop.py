@@ -211,8 +211,10 @@ def start_state(session: Session, chain: int, method: str = "kmeans") -> State:
         size = initialise.subsample_size(n_events, count)
         fewer = session.events.subset(initialise.subsample(n_events, size, stream))
         weights = None if fewer.weights is None else fewer.weights.each()
-        start = initialise.from_kmeans if method == "kmeans" else initialise.from_random_events
-        return start(fewer.values, n_events, count, prior, stream, weights)
+        given = fewer.values, n_events, count, prior, stream, weights
+        if method == "random":
+            return initialise.from_random_events(*given)
+        return initialise.from_kmeans(*given, session.resolution)
     except np.linalg.LinAlgError as error:
         raise initialise.collinear("start", chain + 1) from error
 

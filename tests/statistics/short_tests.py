@@ -8,7 +8,7 @@ import cohort_cases
 import numpy as np
 import test_gibbs
 from comparisons import calibration, family_wise, joint_distribution
-from exact_cases import exact_posterior, split_merge_alone
+from exact_cases import RESOLUTION, exact_posterior, split_merge_alone
 from test_conditionals import DISTANCES, label_frequencies, swap_moves
 from whole_chain import FIXED, LEARNED, Sampler, Schedule, cpu_engine
 
@@ -44,6 +44,8 @@ SHORT: Mapping[str, Callable[[], dict[str, float]]] = {
     "joint, learned": lambda: joint_distribution(LEARNED, 150, 6, PLAIN),
     "exact": lambda: exact_posterior(1.0, 2000, PLAIN, batches=40),
     "split-merge": lambda: split_merge_alone(1000),
+    "clouds": lambda: exact_posterior(1.0, 2000, PLAIN._replace(resolution=RESOLUTION), batches=40),
+    "clouds, split-merge": lambda: split_merge_alone(1000, resolution=RESOLUTION),
     "samples, tables": lambda: cohort_cases.table_counts(2000),
     "samples, shifts": lambda: cohort_cases.shift_and_tau_draws(3000),
     "samples, exact": lambda: cohort_cases.exact_posterior(1200),

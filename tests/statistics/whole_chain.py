@@ -21,6 +21,7 @@ from dpmix.engines.cpu import CpuEngine
 from dpmix.model import gibbs, split_merge
 from dpmix.model.mixture import HYPERPARAMETERS, Array, Floats, Ints, State, mixture_of
 from dpmix.model.prior import PHI_FLOOR, Prior
+from dpmix.model.resolution import of_clouds
 from dpmix.model.streams import Key, Stream
 
 MakeEngine = Callable[[Floats], Engine]
@@ -146,12 +147,13 @@ def cpu_engine(events: Floats) -> Engine:
 
 
 class Sampler(NamedTuple):
-    """The moves that a run may leave out, its engine, and what an event counts."""
+    """The moves that a run may leave out, its engine, what an event counts, and its error in each channel."""
 
     label_swaps: bool = True
     split_merge: bool = True
     make_engine: MakeEngine = cpu_engine
     zeta: float = 1.0
+    resolution: tuple[float, ...] | None = None
 
 
 WHOLE = Sampler()
@@ -166,7 +168,9 @@ def one_sweep(
     """
     iteration = state.iteration + 1
     key = Key(seed, chain, iteration)
-    stats = engine.draw_labels(mixture_of(state), key)
+    resolution = None if sampler.resolution is None else np.array(sampler.resolution)
+    stats = engine.draw_labels(of_clouds(mixture_of(state), resolution), key)
+    regroup = split_merge.round_of(engine.divide, key, sampler.zeta, resolution=resolution)
     labels = engine.labels(chain)
     following, _ = gibbs.sweep(
         state,
@@ -174,8 +178,9 @@ def one_sweep(
         prior,
         Stream(*key),
         label_swaps=sampler.label_swaps,
-        regroup=split_merge.round_of(engine.divide, key, sampler.zeta) if sampler.split_merge else None,
+        regroup=regroup if sampler.split_merge else None,
         zeta=sampler.zeta,
+        resolution=resolution,
     )
     return following, labels
 
