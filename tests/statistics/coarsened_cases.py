@@ -53,6 +53,7 @@ from whole_chain import (
     Schedule,
     Trace,
     cpu_engine,
+    gammas,
     posterior_draws,
     stack,
 )
@@ -108,7 +109,7 @@ def independent(
     later = counts[:, ::-1].cumsum(axis=1)[:, ::-1] - counts
     sticks = rng.beta(1.0 + ZETA * counts[:, :-1], alpha[:, None] + ZETA * later[:, :-1])
     sticks = np.minimum(sticks, 1.0 - 2.0**-53)  # some round to 1
-    gamma = 1.0 / st.gamma(0.5, scale=2.0 / prior.gamma).rvs(count, random_state=rng)
+    gamma = gammas(prior, count, rng)
     m = st.multivariate_normal(prior.m, prior.gamma * prior.phi).rvs(count, random_state=rng)
     covariances = np.empty((count, k, dim, dim))
     for held in range(n + 1):

@@ -40,6 +40,8 @@ CHEAPEST = {
     "clouds: split-merge proposes points": "clouds, split-merge",
     "m: gamma forgotten": "joint, learned",
     "gamma: a rate for a scale": "joint, learned",
+    "gamma: its lower bound forgotten": "gamma",
+    "gamma: draws below the bound are put at it": "gamma",
     "nu: nu + 2 for nu + D + 1": "joint, learned",
     "Phi: nu + 2 for nu + D + 1": "joint, learned",
     "sums over components about 0 instead of m": "joint, learned",

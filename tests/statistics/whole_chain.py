@@ -99,7 +99,7 @@ def from_prior(case: Case, count: int, rng: np.random.Generator) -> Trace:
     m, gamma = np.tile(prior.m, (count, 1)), np.full(count, prior.gamma)
     nu, phi = np.full(count, prior.nu), np.tile(prior.phi, (count, 1, 1))
     if "gamma" in learned:
-        gamma = 1.0 / st.gamma(0.5, scale=2.0 / prior.gamma).rvs(count, random_state=rng)
+        gamma = gammas(prior, count, rng)
     if "m" in learned:
         m = st.multivariate_normal(prior.m, prior.gamma * prior.phi).rvs(count, random_state=rng)
     if "nu" in learned:
@@ -127,6 +127,12 @@ def from_prior(case: Case, count: int, rng: np.random.Generator) -> Trace:
     means = m[:, None] + np.sqrt(gamma)[:, None, None] * shifts
     labels, events = simulate(log_weights, means, covariances, case.n_events, rng)
     return Trace(m, gamma, nu, phi, alpha, log_weights, means, covariances, labels, events)
+
+
+def gammas(prior: Prior, count: int, rng: np.random.Generator) -> Array:
+    """Return draws of gamma from its prior, by the inverse of its distribution function below the bound."""
+    inverse, most = st.gamma(0.5, scale=2.0 / prior.gamma), 2.0 / prior.gamma
+    return np.asarray(1.0 / inverse.ppf(inverse.cdf(most) * rng.random(count)))
 
 
 def simulate(

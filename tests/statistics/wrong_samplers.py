@@ -279,6 +279,16 @@ def _(right, components, prior):
     return shape, 1.0 / scale
 
 
+@instead_of(hyperparameters, "gamma_below", "gamma: its lower bound forgotten")
+def _(right, most, shape, rng):
+    return right(np.inf, shape, rng)
+
+
+@instead_of(hyperparameters, "gamma_below", "gamma: draws below the bound are put at it")
+def _(right, most, shape, rng):
+    return min(right(np.inf, shape, rng), most)
+
+
 @instead_of(hyperparameters, "nu_conditional", "nu: nu + 2 for nu + D + 1")
 def _(right, components, phi, prior):
     dim, nu = len(phi), prior.nu_grid
