@@ -25,8 +25,13 @@ from dpmix.inputs.transforming import (
 )
 from dpmix.inputs.transforms import Scaling
 from dpmix.kernels.layout import MAX_CHANNELS
-from dpmix.model.mixture import Floats
+from dpmix.model.mixture import Array, Floats
 from dpmix.system.progress import ProgressLog
+
+CENTRAL = 0.001, 0.999  # quantiles between which nearly all events lie
+FAR, RESOLVABLE = 20.0, 0.01  # standard deviations of a channel
+"""Extremes this far apart show distant events; nearly all others within so little cannot be told apart: a
+learned phi keeps components wider than 0.0055 (`dpmix.model.prior`)."""
 
 Atoms = tuple[tuple[Atom, ...], ...]
 
@@ -129,6 +134,7 @@ class FittedScale:
             return scaling
         means = summary.totals / len(values)
         sds = standard_deviations(values, means, progress)
+        _require_resolvable(atoms.evenly_spaced(values), sds, summary, scaling.channels)
         resolution = tuple(np.minimum(scaling.resolution, sds).tolist()) if scaling.resolution else ()
         return replace(scaling, means=means, sds=sds, resolution=resolution)
 
@@ -161,6 +167,38 @@ class RecordedScale:
     ) -> Scaling:
         """Return the scaling of the run unchanged."""
         return scaling
+
+
+def _require_resolvable(some: Floats, sds: Array, summary: TransformSummary, names: Sequence[str]) -> None:
+    """Raise `DataError` where a few distant events make the standard deviation of a channel.
+
+    In its units all other events would then be the same. The run would end in an error about covariances, or
+    its figures would have no width.
+
+    Parameters
+    ----------
+    some : float32 [M, D]
+        Some of the transformed events.
+    sds : float64 [D]
+        Standard deviations of all events.
+    summary : TransformSummary
+    names : sequence of str
+        D channels.
+    """
+    bad = []
+    for j in np.flatnonzero(summary.highest - summary.lowest > FAR * sds):
+        low, high = np.quantile(some[:, j].astype(np.float64), CENTRAL)
+        if 0.0 < high - low < RESOLVABLE * sds[j]:
+            bad.append(
+                f"{names[j]} (99.8% from {low:.3g} to {high:.3g}, all from {summary.lowest[j]:.3g} to "
+                f"{summary.highest[j]:.3g})"
+            )
+    if bad:
+        raise DataError(
+            f"a few events lie so far away that the others cannot be told apart: {', '.join(bad)}; remove "
+            "these events from the file, take another data.transform, or exclude the channel (list the "
+            "others in data.channels)"
+        )
 
 
 def _require_variation(summary: TransformSummary, names: Sequence[str], n_events: int) -> None:
