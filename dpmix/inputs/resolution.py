@@ -4,10 +4,10 @@ The sampler takes every event for a small cloud of this width (`dpmix.model.reso
 what is known of the instrument:
 
 - **Mass cytometry** counts ions. A count c has the variance of a Poisson variable, c, and that of the
-  background and of the randomisation of counts: sqrt(c + 1.5^2). Carried through arcsinh(x / 5) this is 0.30
-  at 0 ions, 0.38 at 3, 0.31 at 10, 0.19 at 30 and 0.10 at 100. A channel has one number: that of a count of
-  0, half the distance of -1.5 and 1.5 counts after the transform. Nearly all events of a channel lie where it
-  holds; among brighter ones, valleys between populations are wider than it.
+  background and of the randomisation of counts: sqrt(c + 1.5^2). Carried through arcsinh(x / 5) this is 0.29
+  at 0 ions, 0.38 at 3, 0.33 at 10, 0.19 at 30 and 0.10 at 100. A channel has one number: half the distance of
+  -1.5 and 1.5 counts after the transform, 0.30. It is that of 0 to some 15 ions, where counts are coarse;
+  among brighter events, valleys between populations are wider than it.
 - **Coarse values** (integers of few levels, rounded decimals): the standard deviation of a uniform variable
   over the usual step, step / sqrt(12). Only where most events share their value with another and the step is
   above 5% of the standard deviation of the channel: finer steps are narrower than any component.

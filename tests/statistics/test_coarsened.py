@@ -28,7 +28,7 @@ from dpmix.model.prior import Prior
 @pytest.mark.slow
 @pytest.mark.parametrize(("case", "label_swaps"), [(JOINT, True), (JOINT, False), (ONE, False)])
 def test_the_joint_distribution_given_labels_is_kept(case: Case, label_swaps: bool) -> None:
-    p_values = joint_distribution(case, 120, 25, label_swaps=label_swaps)
+    p_values = joint_distribution(case, 240, 25, label_swaps=label_swaps)
     assert family_wise(p_values) > FAMILY, worst(p_values)
 
 
