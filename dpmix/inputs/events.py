@@ -17,6 +17,8 @@ from dpmix.inputs.transforms import Scaling
 from dpmix.model.mixture import Floats, Ints
 from dpmix.model.sample_weights import SampleWeights
 
+RESOLUTION = "resolution (standard deviation of one measurement, transformed scale)"
+
 TREATMENTS: dict[atoms.Treatment, str] = {
     "kept": "unchanged (data.atoms: dither or tail spreads them)",
     "dithered": f"dithered by {atoms.DITHER:g} standard deviations",
@@ -104,8 +106,8 @@ class Report:
         if beyond:
             lines.append(f"events above the top (t) of the logicle scale (kept): {', '.join(beyond)}")
         lines += self._atom_lines()
-        if line := resolution_line({channel.channel: channel.resolution for channel in self.channels}):
-            lines.append(line)
+        if text := describe_resolution({own.channel: own.resolution for own in self.channels}):
+            lines.append(f"{RESOLUTION}: {text}")
         return lines
 
     def _atom_lines(self) -> list[str]:
@@ -122,8 +124,8 @@ class Report:
         ]
 
 
-def resolution_line(resolution: Mapping[str, float]) -> str:
-    """Return the resolution of channels in one line, "" if it is 0 in all.
+def describe_resolution(resolution: Mapping[str, float]) -> str:
+    """Return the resolution of channels in words, "" if it is 0 in all.
 
     Parameters
     ----------
@@ -134,10 +136,7 @@ def resolution_line(resolution: Mapping[str, float]) -> str:
     for name, value in resolution.items():
         if value > 0.0:
             by_value.setdefault(f"{value:.3g}", []).append(name)
-    if not by_value:
-        return ""
-    found = "; ".join(f"{value}: {', '.join(names)}" for value, names in by_value.items())
-    return f"resolution (standard deviation of one measurement, transformed scale): {found}"
+    return "; ".join(f"{value}: {', '.join(names)}" for value, names in by_value.items())
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ def test_the_config_has_the_last_word(tmp_path: Path) -> None:
     assert mixed == (0.1, 0.0, 0.1, 0.1)
     rest = events_of(tmp_path, "mass.fcs", resolution={"Nd142Di": 0.5}).scaling.resolution
     assert rest == pytest.approx([np.arcsinh(0.3), 0.5, np.arcsinh(0.3), np.arcsinh(0.3)])
-    with pytest.raises(ConfigError, match="data.resolution: CD5 matches no channel of mass.fcs"):
+    with pytest.raises(ConfigError, match=r"data\.resolution: CD5 matches no channel of mass.fcs"):
         events_of(tmp_path, "mass.fcs", resolution={"CD5": 0.1})
 
 
