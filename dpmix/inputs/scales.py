@@ -30,7 +30,7 @@ from dpmix.system.progress import ProgressLog
 
 CENTRAL = 0.001, 0.999  # quantiles between which nearly all events lie
 FAR, RESOLVABLE = 20.0, 0.01  # standard deviations of a channel
-"""Extremes this far apart show distant events; nearly all others within so little cannot be told apart: a
+"""Extremes this far apart show distant events; nearly all others within so little cannot be distinguished: a
 learned phi keeps components wider than 0.0055 (`dpmix.model.prior`)."""
 
 Atoms = tuple[tuple[Atom, ...], ...]
@@ -195,7 +195,7 @@ def _require_resolvable(some: Floats, sds: Array, summary: TransformSummary, nam
             )
     if bad:
         raise DataError(
-            f"a few events lie so far away that the others cannot be told apart: {', '.join(bad)}; remove "
+            f"a few events lie so far away that the others cannot be distinguished: {', '.join(bad)}; remove "
             "these events from the file, take another data.transform, or exclude the channel (list the "
             "others in data.channels)"
         )
