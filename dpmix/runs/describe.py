@@ -90,8 +90,10 @@ def _describe_setting(run: Run) -> Iterator[str]:
 
 def resolution_text(run: Run) -> str:
     """Return the resolution of the channels of a run in words, "" if it is 0 in all."""
-    recorded = Scaling.from_attributes(run.scaling).resolution or (0.0,) * len(run.channels)
-    return describe_resolution(dict(zip(run.channels, recorded, strict=True)))
+    if "resolution" not in run.scaling:  # versions that knew none
+        return ""
+    resolution = Scaling.from_attributes(run.scaling).resolution
+    return describe_resolution(dict(zip(run.channels, resolution, strict=True)))
 
 
 def _posterior(run: Run) -> str:
