@@ -186,7 +186,7 @@ def _require_resolvable(some: Floats, sds: Array, summary: TransformSummary, nam
         D channels.
     """
     bad = []
-    for j in np.flatnonzero(summary.highest - summary.lowest > FAR * sds):
+    for j in np.flatnonzero(summary.highest - summary.lowest > FAR * sds).tolist():
         low, high = np.quantile(some[:, j].astype(np.float64), CENTRAL)
         if 0.0 < high - low < RESOLVABLE * sds[j]:
             bad.append(

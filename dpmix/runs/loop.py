@@ -14,8 +14,9 @@ import numpy as np
 
 from dpmix.errors import DataError, DpmixError, EngineError
 from dpmix.model import cohort, cohort_bem, gibbs
-from dpmix.model.mixture import State, Stats, occupied
+from dpmix.model.mixture import Ints, Mixture, State, Stats, mixture_of, occupied
 from dpmix.model.prior import log_prior
+from dpmix.model.resolution import of_clouds
 from dpmix.model.streams import Stream
 from dpmix.runs import initialise
 from dpmix.runs.checkpoint import Checkpoint
@@ -127,6 +128,11 @@ class Checkpoints:
         if error is not None and not isinstance(error, DataError):
             with suppress(DataError):  # the first error is the one to report
                 self.save()
+
+
+def mixture_for_pass(session: Session, state: State, order: Ints | None = None) -> Mixture:
+    """Return the mixture of a state, of events that are clouds if they are; `order` as in `Mixture`."""
+    return of_clouds(mixture_of(state, order), session.resolution)
 
 
 @contextmanager

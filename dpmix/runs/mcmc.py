@@ -31,6 +31,7 @@ from dpmix.runs.loop import (
     SweepReport,
     engine_pass,
     load_checkpoint,
+    mixture_for_pass,
     record_of,
     report_of,
     result_of,
@@ -177,7 +178,7 @@ class _Passes:
 
     def _draw_labels(self, number: int, chain: _Chain) -> tuple[Stats, float]:
         started = time.perf_counter()
-        mixture = self._session.mixture(chain.state, chain.order)
+        mixture = mixture_for_pass(self._session, chain.state, chain.order)
         key = Key(self._session.config.seed, number, chain.state.iteration + 1)
         with engine_pass(self._session):
             stats = self._session.engine.draw_labels(mixture, key)

@@ -24,10 +24,9 @@ from dpmix.inputs.events import Events
 from dpmix.inputs.storage import Storage, is_in_file
 from dpmix.inputs.transforms import Scaling
 from dpmix.model.coarsening import zeta_of
-from dpmix.model.mixture import HYPERPARAMETERS, Array, Ints, Mixture, State, mixture_of
+from dpmix.model.mixture import HYPERPARAMETERS, Array, Ints
 from dpmix.model.normal_wishart import ARITHMETIC
 from dpmix.model.prior import Prior
-from dpmix.model.resolution import of_clouds
 from dpmix.model.streams import Stream
 from dpmix.runs import coarseness, cohort, initialise
 from dpmix.runs.describe import describe_engine
@@ -82,10 +81,6 @@ class Session:
     def resolution(self) -> Array | None:
         """Standard deviation of one measurement on the scale of the sampler, float64 [D]; None: all are 0."""
         return self.events.scaling.standardised_resolution
-
-    def mixture(self, state: State, order: Ints | None = None) -> Mixture:
-        """Return the mixture of a state, as a pass over the events requires it; `order` as in `Mixture`."""
-        return of_clouds(mixture_of(state, order), self.resolution)
 
     def write_profile(self) -> None:
         """Write the time of the run so far, by activity."""
