@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
 from dpmix.config.section import Section, key
 
 DEFAULT = "default"
 TRANSFORM_OF = {"cofactor": "arcsinh", "t": "logicle", "w": "logicle", "m": "logicle", "a": "logicle"}
+
+Resolution = Annotated[float, Field(ge=0.0, le=1e9)]
 
 
 class TransformConfig(Section):
@@ -178,6 +180,19 @@ class DataConfig(Section):
         "data files are not changed.",
         "a learned prior (model.learn) needs it, because many events at one value pull phi to zero; "
         "a tail continues a population beyond a limit, as if nothing had been cut off",
+    )
+    resolution: Literal["auto"] | Resolution | dict[str, Resolution] = key(
+        "auto",
+        "Standard deviation of one measurement, on the transformed scale, before standardisation: events "
+        "that differ by less are the same to the model. One number for all channels, or a mapping of "
+        "channels, by name or glob, to numbers; the others are auto. auto: for mass cytometry the error of a "
+        "count of few ions, 1.5 counts, for example 0.3 on arcsinh(x / 5); for a channel whose values are so "
+        "coarse that a step is above 5% of its standard deviation, the step / sqrt(12); 0 otherwise. 0: "
+        "events are points. At most the standard deviation of the channel is used. See "
+        "docs/explanation/model.md.",
+        "without it, components describe the grain of ion counts (zero, one, two) instead of populations",
+        need="auto, a number of at least 0, or a mapping of channel names or globs to such numbers, for "
+        "example {CD3: 0.3}",
     )
     margin_events: Literal["report", "drop"] = key(
         "report",

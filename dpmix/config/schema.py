@@ -138,8 +138,9 @@ class ModelConfig(Section):
         "Hyperparameters drawn together with the mixture: any of alpha, m, gamma, nu, phi. [] keeps alpha at "
         "its prior mean, alpha_shape / alpha_rate. Their priors, with m0, gamma0, nu0, phi0 the values in "
         "model.prior: m is normal with mean m0 and covariance gamma0 phi0; 1 / gamma is gamma with shape 1/2 "
-        "and mean 1 / gamma0; nu is one of nu0 2^(k/8), k = -48 to 48; phi is Wishart with D + 2 degrees of "
-        "freedom and mean phi0, restricted to phi - phi0 / 10,000 positive definite.",
+        "and mean 1 / gamma0, restricted to gamma of at least gamma0 / 2; nu is one of nu0 2^(k/8), k = "
+        "-48 to 48; phi is Wishart with D + 2 degrees of freedom and mean phi0, restricted to "
+        "phi - phi0 / 10,000 positive definite.",
         "the data determine how many components are used (alpha), their widths (phi), how similar these are "
         "(nu), and how far apart the components lie (gamma); m is not learned because standardised channels "
         "have mean 0",

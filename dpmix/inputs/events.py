@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,6 +16,8 @@ from dpmix.inputs.storage import release_pages
 from dpmix.inputs.transforms import Scaling
 from dpmix.model.mixture import Floats, Ints
 from dpmix.model.sample_weights import SampleWeights
+
+RESOLUTION = "resolution (standard deviation of one measurement, transformed scale)"
 
 TREATMENTS: dict[atoms.Treatment, str] = {
     "kept": "unchanged (data.atoms: dither or tail spreads them)",
@@ -43,6 +46,8 @@ class ChannelReport:
         Events with a raw value below 0.
     beyond_top : int
         Events with a raw value above the top t of a logicle scale, where the transform continues.
+    resolution : float
+        Standard deviation of one measurement, on the transformed scale; 0 where events are points.
     """
 
     channel: str
@@ -56,6 +61,7 @@ class ChannelReport:
     maximum: float
     negative: int
     beyond_top: int
+    resolution: float
 
 
 @dataclass(frozen=True)
@@ -100,6 +106,8 @@ class Report:
         if beyond:
             lines.append(f"events above the top (t) of the logicle scale (kept): {', '.join(beyond)}")
         lines += self._atom_lines()
+        if text := describe_resolution({own.channel: own.resolution for own in self.channels}):
+            lines.append(f"{RESOLUTION}: {text}")
         return lines
 
     def _atom_lines(self) -> list[str]:
@@ -114,6 +122,21 @@ class Report:
             f"atoms (many events at one value), {treatment}: {'; '.join(found)}"
             for treatment, found in by_treatment.items()
         ]
+
+
+def describe_resolution(resolution: Mapping[str, float]) -> str:
+    """Return the resolution of channels in words, "" if it is 0 in all.
+
+    Parameters
+    ----------
+    resolution : mapping of str to float
+        By the name of the channel, on the transformed scale.
+    """
+    by_value: dict[str, list[str]] = {}
+    for name, value in resolution.items():
+        if value > 0.0:
+            by_value.setdefault(f"{value:.3g}", []).append(name)
+    return "; ".join(f"{value}: {', '.join(names)}" for value, names in by_value.items())
 
 
 @dataclass(frozen=True)

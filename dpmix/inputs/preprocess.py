@@ -251,6 +251,7 @@ def _channel_reports(
             maximum=float(counts.highest[j]),
             negative=int(counts.negative[j]),
             beyond_top=int(above_top[j]),
+            resolution=scaling.resolution[j] if scaling.resolution else 0.0,
         )
         for j, name in enumerate(scaling.channels)
     )

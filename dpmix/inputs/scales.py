@@ -16,6 +16,7 @@ from dpmix.inputs.channels import display_names
 from dpmix.inputs.file_plans import FilePlan, file_names
 from dpmix.inputs.fitting import Seen, make_transforms, transform_settings
 from dpmix.inputs.gather import Gathered
+from dpmix.inputs.resolution import resolution_of
 from dpmix.inputs.transforming import (
     TransformSummary,
     require_finite,
@@ -24,8 +25,13 @@ from dpmix.inputs.transforming import (
 )
 from dpmix.inputs.transforms import Scaling
 from dpmix.kernels.layout import MAX_CHANNELS
-from dpmix.model.mixture import Floats
+from dpmix.model.mixture import Array, Floats
 from dpmix.system.progress import ProgressLog
+
+CENTRAL = 0.001, 0.999  # quantiles between which nearly all events lie
+FAR, RESOLVABLE = 20.0, 0.01  # standard deviations of a channel
+"""Extremes this far apart show distant events; nearly all others within so little cannot be distinguished: a
+learned phi keeps components wider than 0.0055 (`dpmix.model.prior`)."""
 
 Atoms = tuple[tuple[Atom, ...], ...]
 
@@ -107,13 +113,15 @@ class FittedScale:
         if earlier is None:
             seen = Seen(atoms.evenly_spaced(values), gathered.counts.highest)
             transforms = make_transforms(self._transforms, plans, seen, self._settings.linearize)
+            require_positive(transforms, gathered.counts.not_positive, names)
+            resolution = resolution_of(self._settings.resolution, plans, transforms, seen.raw)
         else:
-            transforms = earlier.transforms
-        require_positive(transforms, gathered.counts.not_positive, names)
+            transforms, resolution = earlier.transforms, earlier.resolution
+            require_positive(transforms, gathered.counts.not_positive, names)
         apply = [transform.apply for transform in transforms]
         found = atoms.find(values, self._settings.atoms, apply)
         zeros, ones = np.zeros(len(names)), np.ones(len(names))
-        scaling = Scaling(names, transforms, zeros, ones, found)
+        scaling = Scaling(names, transforms, zeros, ones, found, resolution=resolution)
         return (scaling if earlier is None else replace(scaling, seed=earlier.seed, gain=earlier.gain)), found
 
     def after_transform(
@@ -125,7 +133,10 @@ class FittedScale:
         if not self._settings.standardize:
             return scaling
         means = summary.totals / len(values)
-        return replace(scaling, means=means, sds=standard_deviations(values, means, progress))
+        sds = standard_deviations(values, means, progress)
+        _require_resolvable(atoms.evenly_spaced(values), sds, summary, scaling.channels)
+        resolution = tuple(np.minimum(scaling.resolution, sds).tolist()) if scaling.resolution else ()
+        return replace(scaling, means=means, sds=sds, resolution=resolution)
 
 
 class RecordedScale:
@@ -156,6 +167,38 @@ class RecordedScale:
     ) -> Scaling:
         """Return the scaling of the run unchanged."""
         return scaling
+
+
+def _require_resolvable(some: Floats, sds: Array, summary: TransformSummary, names: Sequence[str]) -> None:
+    """Raise `DataError` where a few distant events make the standard deviation of a channel.
+
+    In its units all other events would then be the same. The run would end in an error about covariances, or
+    its figures would have no width.
+
+    Parameters
+    ----------
+    some : float32 [M, D]
+        Some of the transformed events.
+    sds : float64 [D]
+        Standard deviations of all events.
+    summary : TransformSummary
+    names : sequence of str
+        D channels.
+    """
+    bad = []
+    for j in np.flatnonzero(summary.highest - summary.lowest > FAR * sds).tolist():
+        low, high = np.quantile(some[:, j].astype(np.float64), CENTRAL)
+        if 0.0 < high - low < RESOLVABLE * sds[j]:
+            bad.append(
+                f"{names[j]} (99.8% from {low:.3g} to {high:.3g}, all from {summary.lowest[j]:.3g} to "
+                f"{summary.highest[j]:.3g})"
+            )
+    if bad:
+        raise DataError(
+            f"a few events lie so far away that the others cannot be distinguished: {', '.join(bad)}; remove "
+            "these events from the file, take another data.transform, or exclude the channel (list the "
+            "others in data.channels)"
+        )
 
 
 def _require_variation(summary: TransformSummary, names: Sequence[str], n_events: int) -> None:

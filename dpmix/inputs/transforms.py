@@ -138,6 +138,9 @@ class Scaling:
     gain : bool
         Raw values were divided by the gain of their amplifiers ($PnG); False in run files of versions that
         did not.
+    resolution : tuple of float
+        D standard deviations of one measurement, on the transformed scale; empty in run files of versions
+        that knew no resolution, which stands for 0 in all channels.
     """
 
     channels: tuple[str, ...]
@@ -147,6 +150,12 @@ class Scaling:
     atoms: tuple[tuple[Atom, ...], ...] = ()
     seed: int | None = None
     gain: bool = True
+    resolution: tuple[float, ...] = ()
+
+    @property
+    def standardised_resolution(self) -> Array | None:
+        """The resolution on the standardised scale, float64 [D]; None if it is 0 in all channels."""
+        return np.array(self.resolution) / self.sds if any(self.resolution) else None
 
     def noise_keys(self, sample: str, digests: Sequence[bytes]) -> tuple[int, ...]:
         """Return the keys of the noise of the D channels in a sample.
@@ -207,6 +216,7 @@ class Scaling:
             "atoms": [[asdict(atom) for atom in atoms] for atoms in self.atoms],
             **({} if self.seed is None else {"seed": self.seed}),
             **({"gain": True} if self.gain else {}),
+            **({"resolution": list(self.resolution)} if self.resolution else {}),
         }
 
     @classmethod
@@ -236,17 +246,22 @@ class Scaling:
             atoms=tuple(tuple(Atom(**atom) for atom in atoms) for atoms in attributes["atoms"]),
             seed=attributes.get("seed"),
             gain=bool(attributes.get("gain", False)),
+            resolution=tuple(map(float, attributes.get("resolution", ()))),
         )
         dim = len(scaling.channels)
         lengths = {dim, len(scaling.transforms), scaling.means.size, scaling.sds.size}
         if scaling.atoms:
             lengths.add(len(scaling.atoms))
+        if scaling.resolution:
+            lengths.add(len(scaling.resolution))
         if lengths != {dim} or scaling.means.ndim != 1 or scaling.sds.ndim != 1:
             raise ValueError("its parts have different lengths")
         if not (
             np.isfinite(scaling.means).all() and (scaling.sds > 0).all() and (scaling.sds < np.inf).all()
         ):
             raise ValueError("means or standard deviations are not valid")
+        if not all(0.0 <= value < np.inf for value in scaling.resolution):
+            raise ValueError("a resolution is not a number of at least 0")
         if not all(isinstance(name, str) for name in scaling.channels) or (
             scaling.seed is not None and (type(scaling.seed) is not int or not 0 <= scaling.seed < 2**64)
         ):

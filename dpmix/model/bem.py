@@ -32,6 +32,7 @@ from dpmix.model.mixture import (
 )
 from dpmix.model.normal_wishart import Posterior, mean_covariances, posterior
 from dpmix.model.prior import Prior
+from dpmix.model.resolution import blurred
 from dpmix.model.stick_breaking import modal_sticks
 
 Update = Literal["mean", "mode"]
@@ -55,7 +56,13 @@ class Info(NamedTuple):
 
 
 def step(
-    state: State, stats: Stats, prior: Prior, update: Update = "mean", *, zeta: float = 1.0
+    state: State,
+    stats: Stats,
+    prior: Prior,
+    update: Update = "mean",
+    *,
+    zeta: float = 1.0,
+    resolution: Array | None = None,
 ) -> tuple[State, Info]:
     """Make one step of Bayesian EM. Components may become empty; this is how the method reduces K.
 
@@ -81,6 +88,9 @@ def step(
         "mean" or "mode".
     zeta : float
         What an event counts, above 0 and at most 1; see `dpmix.model.coarsening`.
+    resolution : float64 [D], optional
+        Standard deviation of one measurement; see `dpmix.model.resolution`. The responsibilities must be
+        those of `dpmix.model.resolution.of_clouds`.
 
     Returns
     -------
@@ -92,7 +102,7 @@ def step(
     numpy.linalg.LinAlgError
         The scatter of a component is not positive definite to float64 (collinear channels).
     """
-    stats, own = coarsened(stats, zeta), state.cohort
+    stats, own = blurred(coarsened(stats, zeta), resolution), state.cohort
     if own is not None:
         stats = cohort_bem.with_spread(stats, own)
     hyper = _move_hyperparameters(state, stats, prior, update)

@@ -19,8 +19,9 @@ from typing import NamedTuple
 from dpmix.model import cohort, hyperparameters, normal_wishart, stick_breaking
 from dpmix.model.coarsening import coarsened
 from dpmix.model.label_swaps import Swaps, swap_labels
-from dpmix.model.mixture import Hyperparameters, Ints, Parameters, State, Stats, no_events
+from dpmix.model.mixture import Array, Hyperparameters, Ints, Parameters, State, Stats, no_events
 from dpmix.model.prior import Prior
+from dpmix.model.resolution import blurred
 from dpmix.model.split_merge import Moves, Regroup
 from dpmix.model.streams import Step, Stream
 
@@ -68,6 +69,7 @@ def sweep(
     label_swaps: bool = True,
     regroup: Regroup | None = None,
     zeta: float = 1.0,
+    resolution: Array | None = None,
     threads: int = 1,
 ) -> tuple[State, Info]:
     """Make one Gibbs sweep, except for the labels (step 1), given the statistics of the labelled events.
@@ -81,9 +83,12 @@ def sweep(
         numbers is that of the state returned.
     label_swaps, regroup : bool, callable
         Make the label-swap moves (step 7); a round of split-merge moves (step 3), from
-        `dpmix.model.split_merge.round_of` with the same `zeta`, or None.
+        `dpmix.model.split_merge.round_of` with the same `zeta` and `resolution`, or None.
     zeta : float
         What an event counts, above 0 and at most 1; see `dpmix.model.coarsening`.
+    resolution : float64 [D], optional
+        Standard deviation of one measurement; see `dpmix.model.resolution`. The labels must be those of
+        `dpmix.model.resolution.of_clouds`.
     threads : int
         Threads that draw parameters; the draws do not depend on it.
 
@@ -96,7 +101,7 @@ def sweep(
     numpy.linalg.LinAlgError
         The scatter of a component is not positive definite to float64 (collinear channels).
     """
-    stats = coarsened(stats, zeta)
+    stats = blurred(coarsened(stats, zeta), resolution)
     of_parameters = stream.fast_step(Step.PARAMETERS)
     if threads > 1 and stats.scatters.size >= MANY_NORMALS:
         of_parameters.start_normals(stats.scatters.shape)  # they depend on nothing

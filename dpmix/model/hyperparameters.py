@@ -108,7 +108,7 @@ def draw(
     m, gamma, nu, phi = hyper.m, hyper.gamma, hyper.nu, hyper.phi
     if "gamma" in prior.learned:
         shape, scale = gamma_conditional(components, prior)
-        gamma = scale / float(rng.standard_gamma(shape))
+        gamma = scale / gamma_below(scale / prior.gamma_least, shape, rng)
     if "m" in prior.learned:
         m = m + draw_normal(*m_conditional(components, m, gamma, prior), rng)
     if "nu" in prior.learned:
@@ -135,7 +135,7 @@ def modes(components: Components, hyper: Hyperparameters, prior: Prior) -> Hyper
     m, gamma, nu, phi = hyper.m, hyper.gamma, hyper.nu, hyper.phi
     if "gamma" in prior.learned:
         shape, scale = gamma_conditional(components, prior)
-        gamma = scale / (shape + 1.0)
+        gamma = max(scale / (shape + 1.0), prior.gamma_least)
     if "m" in prior.learned:
         linear, precision = m_conditional(components, m, gamma, prior)
         m = m + np.linalg.solve(precision, linear)
@@ -147,7 +147,10 @@ def modes(components: Components, hyper: Hyperparameters, prior: Prior) -> Hyper
 
 
 def gamma_conditional(components: Components, prior: Prior) -> tuple[float, float]:
-    """Return shape and scale of the inverse gamma conditional: 1 / gamma ~ Gamma(shape, rate=scale)."""
+    """Return shape and scale of the inverse gamma conditional: 1 / gamma ~ Gamma(shape, rate=scale).
+
+    It is restricted to gamma of at least `Prior.gamma_least`.
+    """
     n_numbers = components.n_components * len(prior.m)
     return GAMMA_SHAPE + 0.5 * n_numbers, GAMMA_SHAPE * prior.gamma + 0.5 * components.spread
 
@@ -307,6 +310,24 @@ def wishart_mode(wishart: Wishart) -> Array:
     axes = root @ vectors  # in which `least` is the identity and the scale matrix diagonal
     mode: Array = (axes * np.maximum(1.0, (wishart.dof - len(root) - 1.0) / values)) @ axes.T
     return mode
+
+
+def gamma_below(most: float, shape: float, rng: np.random.Generator) -> float:
+    """Draw a Gamma(shape, 1) variate that is at most `most`, by rejection.
+
+    Well below the mean, with x = most (1 - y), the log density in y lies below its tangent at 0: the proposal
+    of y is exponential.
+    """
+    if most > shape - np.sqrt(shape):
+        while (value := float(rng.standard_gamma(shape))) > most:
+            pass
+        return value
+    rate = shape - 1.0 - most
+    while True:
+        share = float(rng.standard_exponential()) / rate
+        # The log of the ratio of tangent to density.
+        if share < 1.0 and rng.standard_exponential() >= -(shape - 1.0) * (np.log1p(-share) + share):
+            return most * (1.0 - share)
 
 
 def gamma_above(least: float, shape: float, rng: np.random.Generator) -> float:

@@ -20,6 +20,10 @@ Each of m, gamma, nu and Phi that is learned varies about its configured value, 
     Phi     ~ Wishart(D + 2, Phi0 / (D + 2))    mean Phi0; D + 2 is the smallest whole number of degrees of
                                                 freedom at which the inverse has a mean, too
 
+gamma is restricted to values of at least gamma0 / 2. The reason is a prior that collapses: components that
+are all copies of one large population are evidence for a gamma near 0, which then keeps every component near
+m, also where 100 events lie six standard deviations away.
+
 Phi is restricted to matrices for which Phi - Phi0 / 10,000 is positive definite; that is, to standard
 deviations above 1/100 of those of Phi0. The reason is events piled at one value of a channel: they make the
 posterior of an unrestricted Phi unbounded, and would draw its variance in that channel to 0 under any Wishart

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from scipy.special import gammaln, multigammaln
+from scipy.special import gammainc, gammaln, multigammaln
 
 from dpmix.model.mixture import HYPERPARAMETERS, LOG_2PI, Array, Hyperparameters, State, live_log1m_sticks
 
 GAMMA_SHAPE = 0.5
+GAMMA_FLOOR = 0.5  # of its configured value
 NU_STEPS = 2.0 ** (np.arange(-48, 49) / 8.0)
 PHI_EXTRA_DOF = 2
 PHI_FLOOR = 1e-4
@@ -55,6 +56,11 @@ class Prior(Hyperparameters):
     def learns_hyperparameters(self) -> bool:
         """True if m, gamma, nu or phi is learned."""
         return not self.learned.isdisjoint(HYPERPARAMETERS)
+
+    @property
+    def gamma_least(self) -> float:
+        """The lower bound of a learned gamma."""
+        return GAMMA_FLOOR * self.gamma
 
     @property
     def nu_grid(self) -> Array:
@@ -127,10 +133,11 @@ def log_hyperprior(hyper: Hyperparameters, prior: Prior) -> float:
     if "m" in prior.learned:
         away = np.square(np.linalg.solve(root, hyper.m - prior.m)).sum()
         density -= 0.5 * (dim * (LOG_2PI + np.log(prior.gamma)) + log_det + away / prior.gamma)
-    if "gamma" in prior.learned:  # inverse gamma
+    if "gamma" in prior.learned:  # inverse gamma, above its lower bound
         scale = GAMMA_SHAPE * prior.gamma
         density += GAMMA_SHAPE * np.log(scale) - gammaln(GAMMA_SHAPE)
         density -= (GAMMA_SHAPE + 1.0) * np.log(hyper.gamma) + scale / hyper.gamma
+        density -= np.log(gammainc(GAMMA_SHAPE, scale / prior.gamma_least))
     if "nu" in prior.learned:
         density -= np.log(len(prior.nu_grid))
     if "phi" in prior.learned:

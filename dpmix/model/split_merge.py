@@ -46,6 +46,7 @@ from scipy.special import gammaln
 from dpmix.model import normal_wishart
 from dpmix.model.coarsening import coarsened
 from dpmix.model.mixture import Array, Hyperparameters, Ints, Mixture, Stats, mixture_from, no_events
+from dpmix.model.resolution import blurred
 from dpmix.model.streams import Key, Step, Stream
 
 LOG_2 = float(np.log(2.0))
@@ -140,6 +141,7 @@ def round_of(
     key: Key,
     zeta: float = 1.0,
     least: float | None = None,
+    resolution: Array | None = None,
 ) -> Regroup:
     """Return a round for one sweep of one chain, with the random numbers of that sweep.
 
@@ -153,6 +155,8 @@ def round_of(
         What an event of weight 1 counts, as in `dpmix.model.gibbs.sweep`.
     least : float, optional
         What the event with the smallest weight counts; default: `zeta`.
+    resolution : float64 [D], optional
+        As in `dpmix.model.gibbs.sweep`.
 
     Returns
     -------
@@ -163,7 +167,7 @@ def round_of(
 
     def divide_for_key(split: SplitAssignment, mixture: Mixture) -> tuple[Stats, Array]:
         stats, log_probabilities = divide(split, mixture, key)
-        return coarsened(stats, zeta), zeta * log_probabilities
+        return blurred(coarsened(stats, zeta), resolution), zeta * log_probabilities
 
     smallest = zeta if least is None else least
     return lambda stats, hyper, alpha: regroup(stats, hyper, alpha, divide_for_key, rng, smallest)

@@ -24,6 +24,7 @@ NO_VALLEY, MEASURABLE = 2.0, 4.0  # distances of two equal normals: no valley up
 VALLEY = 1.14  # a valley as deep as that of two normals at 1.14 times a distance allows this distance
 FAR = 6.0  # distance of means from which on the valley is not measured
 BANDWIDTH = 0.72  # of the kernel, times sd n^(-1/5): four fifths of Silverman (1986, eq. 3.31), for two peaks
+QUARTILES = 1.349  # distance of the quartiles of a normal distribution, in standard deviations
 BINS = 100  # of the histogram, between the means of two populations
 LEAST_DENSITY = 1e-9  # events per bin
 
@@ -110,13 +111,28 @@ def valley_depth(first: Array, second: Array, weights: Array, other_weights: Arr
     shares, sizes, counts = [], [], np.zeros(3 * BINS)
     for positions, own in ((first, weights), (second, other_weights)):
         at = (positions - means[0]) / (means[1] - means[0])
-        shares.append(0.5 * own @ np.square(at - 0.5) / own.sum())
+        shares.append(0.5 * (0.25 + _variance(at, own)))  # about the middle between the means
         sizes.append(own.sum() ** 2 / (own @ own))  # effective number of events
         counts += _histogram(at, own)
     width = BANDWIDTH * np.sqrt(sum(shares)) * (4.0 / sum(1.0 / size for size in sizes)) ** -0.2
     density = gaussian_filter1d(counts, max(width * BINS, 1.0), mode="constant")[BINS : 2 * BINS]
     log_density = np.log(np.maximum(density, LEAST_DENSITY))
     return float((_concave_majorant(log_density) - log_density).max())
+
+
+def _variance(positions: Array, weights: Array) -> float:
+    """Return a variance that single distant events do not change: the smaller of two estimates.
+
+    One is the usual one, the other is that of a normal distribution with the same quartiles (Silverman 1986,
+    section 3.4.2). A single event at 1,000 standard deviations would otherwise make the kernel as wide as the
+    distance between two populations.
+    """
+    total = weights.sum()
+    variance = weights @ np.square(positions - weights @ positions / total) / total
+    order = np.argsort(positions)
+    reached = np.cumsum(weights[order])
+    first, third = positions[order[np.searchsorted(reached, (0.25 * total, 0.75 * total))]]
+    return float(min(variance, ((third - first) / QUARTILES) ** 2))
 
 
 def _concave_majorant(values: Array) -> Array:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dpmix.inputs.events import RESOLUTION
 from dpmix.populations.explored import NAME, explored_of, extended
 from dpmix.populations.result import Gating, interval
 from dpmix.populations.support import MAJORITY
@@ -42,7 +43,7 @@ from dpmix.report.pairs import MOST_ELLIPSES
 from dpmix.report.palette import colour_of, ink
 from dpmix.report.traces import burn_in
 from dpmix.runs.coarseness import choice_of
-from dpmix.runs.describe import describe_engine
+from dpmix.runs.describe import describe_engine, resolution_text
 from dpmix.runs.diagnostics import Mixing
 from dpmix.runs.reader import Run
 from dpmix.system.files import write_text
@@ -239,6 +240,7 @@ def _samples(gating: Gating) -> list[dict[str, str]]:
 def _facts(gating: Gating, run: Run) -> list[tuple[str, str]]:
     """Return names and values of the table about the run."""
     method = "Gibbs sampling of the posterior" if run.kind == "mcmc" else "Bayesian EM"
+    text = resolution_text(run)
     return [
         ("Run file", gating.run),
         ("Started", str(run.attributes["created"])),
@@ -250,6 +252,7 @@ def _facts(gating: Gating, run: Run) -> list[tuple[str, str]]:
         ("Engine", describe_engine(run.engine)),
         ("Software", ", ".join(f"{name} {number}" for name, number in run.versions.items())),
         ("Channels", ", ".join(gating.channels)),
+        *([(RESOLUTION.capitalize(), text)] if text else []),
     ]
 
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from dpmix.config.schema import BemConfig, Config
 from dpmix.model import bem
-from dpmix.model.mixture import State, mixture_of
+from dpmix.model.mixture import State
 from dpmix.runs import cohort, initialise
 from dpmix.runs.checkpoint import Checkpoint
 from dpmix.runs.layout import Record
@@ -31,6 +31,7 @@ from dpmix.runs.loop import (
     ShouldStop,
     engine_pass,
     load_checkpoint,
+    mixture_for_pass,
     record_of,
     report_of,
     result_of,
@@ -194,7 +195,7 @@ class _Resumed:
         assert self.passed is not None
         # The engine's order of the events, and so the last bits of its sums, come from the pass before.
         with engine_pass(session):
-            session.engine.expect_labels(mixture_of(self.passed))
+            session.engine.expect_labels(mixture_for_pass(session, self.passed))
         yield from climb(session, self.point, limit)
 
 
@@ -249,7 +250,7 @@ def climb(session: Session, point: _Point, limit: int) -> Iterator[_Step]:
     events = session.zeta * session.engine.n_events
     while True:
         state, started = point.state, time.perf_counter()
-        mixture = mixture_of(state)
+        mixture = mixture_for_pass(session, state)
         with engine_pass(session):
             stats = session.engine.expect_labels(mixture)
         with session.profile.span("parameters"):
@@ -261,7 +262,14 @@ def climb(session: Session, point: _Point, limit: int) -> Iterator[_Step]:
             return
         try:
             with session.profile.span("parameters"):
-                next_state, info = bem.step(state, stats, session.prior, config.bem.update, zeta=session.zeta)
+                next_state, info = bem.step(
+                    state,
+                    stats,
+                    session.prior,
+                    config.bem.update,
+                    zeta=session.zeta,
+                    resolution=session.resolution,
+                )
         except np.linalg.LinAlgError as error:
             raise initialise.collinear("step", state.iteration + 1) from error
         emptied = int(info.emptied)

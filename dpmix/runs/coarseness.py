@@ -33,6 +33,7 @@ from dpmix.model import bem
 from dpmix.model.coarsening import zeta_of
 from dpmix.model.mixture import Array, Floats, Ints, State, mixture_of, occupied
 from dpmix.model.prior import Prior, log_prior
+from dpmix.model.resolution import of_clouds
 from dpmix.model.sample_weights import SampleWeights, sample_weights
 from dpmix.model.streams import Step, Stream
 from dpmix.runs import initialise
@@ -123,7 +124,13 @@ class Choice:
         return {name: (("coarseness",), array) for name, array in zip(CONSTANTS, arrays, strict=True)}
 
 
-def choose(config: Config, events: Floats, weights: SampleWeights | None, prior: Prior) -> Choice:
+def choose(
+    config: Config,
+    events: Floats,
+    weights: SampleWeights | None,
+    prior: Prior,
+    resolution: Array | None = None,
+) -> Choice:
     """Return the coarseness of a new run: as the config says, or chosen from the events; log a choice.
 
     The seed and the events determine the choice, whatever the threads and the backend.
@@ -136,6 +143,8 @@ def choose(config: Config, events: Floats, weights: SampleWeights | None, prior:
     weights : SampleWeights or None
         Their weights; None: 1.
     prior : Prior
+    resolution : float64 [D], optional
+        Standard deviation of one measurement; see `dpmix.model.resolution`.
 
     Raises
     ------
@@ -149,7 +158,7 @@ def choose(config: Config, events: Floats, weights: SampleWeights | None, prior:
         choice = Choice(FEW_EVENTS_DEFAULT, True)
     else:
         log.info("choosing the coarseness from fits to some of the events")
-        curve = measure(config, events, weights, prior)
+        curve = measure(config, events, weights, prior, resolution)
         choice = Choice(float(curve.grid[curve.chosen]), True, curve)
     log.info("coarseness: %s", describe(choice))
     return choice
@@ -195,7 +204,13 @@ def describe(choice: Choice) -> str:
     )
 
 
-def measure(config: Config, events: Floats, weights: SampleWeights | None, prior: Prior) -> Curve:
+def measure(
+    config: Config,
+    events: Floats,
+    weights: SampleWeights | None,
+    prior: Prior,
+    resolution: Array | None = None,
+) -> Curve:
     """Fit to one half of a subsample for each n_c, and return fit and complexity; see `choose`."""
     fitted, held = _halves(events, weights, config.seed)
     n_components = min(config.model.components, MOST_COMPONENTS)
@@ -204,11 +219,11 @@ def measure(config: Config, events: Floats, weights: SampleWeights | None, prior
     tried = {n_c: count / n for n_c, count in precisions.items() if count <= n}
     each, stream = fitted.of_each_event, Stream(config.seed, 0, 0)
     try:
-        start = initialise.from_kmeans(fitted.events, n, n_components, prior, stream, each)
-        ends = [_climb(fitted, start, prior, weight) for weight in tried.values()]
+        start = initialise.from_kmeans(fitted.events, n, n_components, prior, stream, each, resolution)
+        ends = [_climb(fitted, start, prior, weight, resolution) for weight in tried.values()]
     except np.linalg.LinAlgError as error:
         raise initialise.collinear("model.coarseness: auto: fit", 1) from error
-    densities = np.array([_log_densities(held, state) for state, _ in ends])
+    densities = np.array([_log_densities(held, state, resolution) for state, _ in ends])
     counted = np.ones(len(held.events)) if held.of_each_event is None else held.of_each_event.astype(float)
     shares = counted / counted.sum()
     means = densities @ shares
@@ -246,25 +261,28 @@ def _halves(events: Floats, weights: SampleWeights | None, seed: int) -> tuple[H
     return halves
 
 
-def _climb(half: Half, state: State, prior: Prior, zeta: float) -> tuple[State, int]:
+def _climb(
+    half: Half, state: State, prior: Prior, zeta: float, resolution: Array | None
+) -> tuple[State, int]:
     """Return the end of Bayesian EM in which an event counts `zeta`, and how many components are occupied."""
     before = -np.inf
     with closing(CpuEngine(half.events, threads=1, weights=half.weights)) as engine:
         for _ in range(MOST_STEPS):
-            stats = engine.expect_labels(mixture_of(state))
+            stats = engine.expect_labels(of_clouds(mixture_of(state), resolution))
             reached = zeta * stats.log_likelihood + log_prior(state, prior)
             if abs(reached - before) <= TOLERANCE * abs(reached):
                 break
             before = reached
-            state, _ = bem.step(state, stats, prior, zeta=zeta)
+            state, _ = bem.step(state, stats, prior, zeta=zeta, resolution=resolution)
     return state, occupied(stats.counts)
 
 
-def _log_densities(half: Half, state: State) -> Array:
-    """Return the log density of the mixture at each event, float64 [n]."""
+def _log_densities(half: Half, state: State, resolution: Array | None) -> Array:
+    """Return the log density of the mixture at each event, which may be a cloud, float64 [n]."""
     together = np.zeros(state.n_components, np.int64)
+    mixture = of_clouds(mixture_of(state), resolution)
     with closing(CpuEngine(half.events, threads=1)) as engine:
-        return engine.memberships(mixture_of(state), together, 0, engine.n_events)[1]
+        return engine.memberships(mixture, together, 0, engine.n_events)[1]
 
 
 def _scaled(values: Array | Ints) -> Array:

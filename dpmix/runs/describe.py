@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from dpmix.config.schema import BemConfig
+from dpmix.inputs.events import RESOLUTION, describe_resolution
+from dpmix.inputs.transforms import Scaling
 from dpmix.model.bem import has_settled
 from dpmix.model.coarsening import zeta_of
 from dpmix.model.prior import PHI_FLOOR
@@ -77,11 +79,21 @@ def _describe_setting(run: Run) -> Iterator[str]:
         weights = run.constants[WEIGHTS]
         yield f"weights: an event counts {weights.min():.3g} to {weights.max():.3g}, by sample (data.weights)"
     yield f"channels ({len(run.channels)}): {', '.join(run.channels)}"
+    if text := resolution_text(run):
+        yield f"{RESOLUTION}: {text}"
     yield f"model: at most {run.n_components} components; {_posterior(run)}; seed {run.attributes['seed']}"
     if (choice := coarseness.choice_of(run)).is_chosen:
         yield f"coarseness: {coarseness.describe(choice)}"
     yield f"engine: {describe_engine(run.engine)}"
     yield f"versions: {versions}"
+
+
+def resolution_text(run: Run) -> str:
+    """Return the resolution of the channels of a run in words, "" if it is 0 in all."""
+    if "resolution" not in run.scaling:  # versions that knew none
+        return ""
+    resolution = Scaling.from_attributes(run.scaling).resolution
+    return describe_resolution(dict(zip(run.channels, resolution, strict=True)))
 
 
 def _posterior(run: Run) -> str:

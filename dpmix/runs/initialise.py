@@ -13,6 +13,7 @@ from dpmix.inputs.transforms import Scaling
 from dpmix.model import bem, stick_breaking
 from dpmix.model.mixture import Array, Floats, State, no_events, whiteners_of
 from dpmix.model.prior import Prior
+from dpmix.model.resolution import blurred
 from dpmix.model.streams import Step, Stream
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ def from_kmeans(
     prior: Prior,
     stream: Stream,
     weights: Floats | None = None,
+    resolution: Array | None = None,
 ) -> State:
     """Return the Bayesian EM update of a k-means partition, largest component first.
 
@@ -63,6 +65,8 @@ def from_kmeans(
     stream : Stream
     weights : float32 [M], optional
         Weights of these events; default: 1.
+    resolution : float64 [D], optional
+        Standard deviation of one measurement; see `dpmix.model.resolution`.
 
     Returns
     -------
@@ -82,7 +86,8 @@ def from_kmeans(
     order = np.argsort(-np.bincount(nearest, weights, minlength=n_components), kind="stable")
     place = np.empty_like(order)
     place[order] = np.arange(n_components)
-    return _from_partition(points, weights, place[nearest], centres[order], n_events, prior, stream.iteration)
+    labels, given = place[nearest], (n_events, prior, resolution, stream.iteration)
+    return _from_partition(points, weights, labels, centres[order], *given)
 
 
 def from_random_events(
@@ -287,6 +292,7 @@ def _from_partition(
     centres: Array,
     n_events: int,
     prior: Prior,
+    resolution: Array | None,
     iteration: int,
 ) -> State:
     """Return posterior means given a hard partition of a subsample, with counts scaled to n_events.
@@ -304,7 +310,7 @@ def _from_partition(
         stats.sums[j] = scale * weighted.sum(axis=0)
         stats.scatters[j] = scale * (weighted.T @ away)
     stats.centres[:] = centres
-    parameters = bem.expected_parameters(stats, prior)
+    parameters = bem.expected_parameters(blurred(stats, resolution), prior)
     alpha = alpha_start(prior)
     sticks = stick_breaking.mean_sticks(stats.counts, alpha)
     return State(iteration, alpha, *sticks, *parameters, prior.centre)

@@ -14,8 +14,9 @@ import numpy as np
 
 from dpmix.errors import DataError, DpmixError, EngineError
 from dpmix.model import cohort, cohort_bem, gibbs
-from dpmix.model.mixture import State, Stats, occupied
+from dpmix.model.mixture import Ints, Mixture, State, Stats, mixture_of, occupied
 from dpmix.model.prior import log_prior
+from dpmix.model.resolution import of_clouds
 from dpmix.model.streams import Stream
 from dpmix.runs import initialise
 from dpmix.runs.checkpoint import Checkpoint
@@ -129,6 +130,11 @@ class Checkpoints:
                 self.save()
 
 
+def mixture_for_pass(session: Session, state: State, order: Ints | None = None) -> Mixture:
+    """Return the mixture of a state, of events that are clouds if they are; `order` as in `Mixture`."""
+    return of_clouds(mixture_of(state, order), session.resolution)
+
+
 @contextmanager
 def engine_pass(session: Session) -> Iterator[None]:
     """Time the pass of the engine made inside, and raise `EngineError` where it fails."""
@@ -211,8 +217,10 @@ def start_state(session: Session, chain: int, method: str = "kmeans") -> State:
         size = initialise.subsample_size(n_events, count)
         fewer = session.events.subset(initialise.subsample(n_events, size, stream))
         weights = None if fewer.weights is None else fewer.weights.each()
-        start = initialise.from_kmeans if method == "kmeans" else initialise.from_random_events
-        return start(fewer.values, n_events, count, prior, stream, weights)
+        given = fewer.values, n_events, count, prior, stream, weights
+        if method == "random":
+            return initialise.from_random_events(*given)
+        return initialise.from_kmeans(*given, session.resolution)
     except np.linalg.LinAlgError as error:
         raise initialise.collinear("start", chain + 1) from error
 

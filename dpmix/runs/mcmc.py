@@ -16,7 +16,7 @@ import numpy as np
 from dpmix.config.schema import Config
 from dpmix.errors import DataError
 from dpmix.model import gibbs, split_merge
-from dpmix.model.mixture import Array, Ints, Mixture, State, Stats, mixture_of
+from dpmix.model.mixture import Array, Ints, Mixture, State, Stats
 from dpmix.model.split_merge import SplitAssignment
 from dpmix.model.streams import Key, Stream
 from dpmix.runs import cohort, initialise
@@ -31,6 +31,7 @@ from dpmix.runs.loop import (
     SweepReport,
     engine_pass,
     load_checkpoint,
+    mixture_for_pass,
     record_of,
     report_of,
     result_of,
@@ -177,7 +178,7 @@ class _Passes:
 
     def _draw_labels(self, number: int, chain: _Chain) -> tuple[Stats, float]:
         started = time.perf_counter()
-        mixture = mixture_of(chain.state, chain.order)
+        mixture = mixture_for_pass(self._session, chain.state, chain.order)
         key = Key(self._session.config.seed, number, chain.state.iteration + 1)
         with engine_pass(self._session):
             stats = self._session.engine.draw_labels(mixture, key)
@@ -237,6 +238,7 @@ def _advance(session: Session, passes: _Passes, number: int, chain: _Chain, stat
                 label_swaps=mcmc.label_swaps,
                 regroup=_round(session, passes, key) if split_merge_due else None,
                 zeta=session.zeta,
+                resolution=session.resolution,
                 threads=session.config.engine.threads or usable_cores(),
             )
     except np.linalg.LinAlgError as error:
@@ -247,7 +249,7 @@ def _advance(session: Session, passes: _Passes, number: int, chain: _Chain, stat
 
 def _round(session: Session, passes: _Passes, key: Key) -> split_merge.Regroup:
     """Return a round of split-merge moves for one sweep of one chain."""
-    return split_merge.round_of(passes.divide, key, session.zeta, session.least)
+    return split_merge.round_of(passes.divide, key, session.zeta, session.least, session.resolution)
 
 
 def _write(session: Session, plan: Plan, chains: list[_Chain], records: list[Record]) -> bool:

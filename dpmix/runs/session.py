@@ -24,7 +24,7 @@ from dpmix.inputs.events import Events
 from dpmix.inputs.storage import Storage, is_in_file
 from dpmix.inputs.transforms import Scaling
 from dpmix.model.coarsening import zeta_of
-from dpmix.model.mixture import HYPERPARAMETERS, Ints
+from dpmix.model.mixture import HYPERPARAMETERS, Array, Ints
 from dpmix.model.normal_wishart import ARITHMETIC
 from dpmix.model.prior import Prior
 from dpmix.model.streams import Stream
@@ -76,6 +76,11 @@ class Session:
         """The least that an event counts: zeta times the smallest weight."""
         weights = self.events.weights
         return self.zeta if weights is None else self.zeta * weights.smallest
+
+    @property
+    def resolution(self) -> Array | None:
+        """Standard deviation of one measurement on the scale of the sampler, float64 [D]; None: all are 0."""
+        return self.events.scaling.standardised_resolution
 
     def write_profile(self) -> None:
         """Write the time of the run so far, by activity."""
@@ -207,7 +212,8 @@ def _coarseness(
     if earlier is not None:
         return coarseness.choice_of(earlier)
     with profile.span("start"):
-        return coarseness.choose(config, events.values, events.weights, prior)
+        resolution = events.scaling.standardised_resolution
+        return coarseness.choose(config, events.values, events.weights, prior, resolution)
 
 
 def _extended(stack: ExitStack, writer: RunWriter, config: Config, earlier: Run) -> RunWriter:

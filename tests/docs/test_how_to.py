@@ -52,6 +52,7 @@ PAGES = [
     "python",
     "read-draws",
     "compare-samples",
+    "mass-cytometry",
     "flowjo",
     "resume",
     "large-data",

@@ -626,3 +626,22 @@ def test_compensation_of_the_mouse_sample_is_that_of_its_gating(shared_data: Pat
     theirs = flow.as_array(preprocess=False)[:, columns] @ np.linalg.inv(matrix)
     want = theirs[:, [names.index("PE-Texas Red-A"), names.index("APC-Cy7-A")]]
     np.testing.assert_allclose(mine, want, rtol=1e-5, atol=0.01)
+
+
+@pytest.mark.parametrize("far", [1e30, 1e6])
+def test_a_few_events_that_hide_all_others_are_refused(tmp_path: Path, far: float) -> None:
+    values = np.concatenate([normal(5_000), [[far, 50.0, 50.0]]])
+    np.save(tmp_path / "far.npy", values.astype(np.float32))
+    with pytest.raises(
+        DataError, match=r"cannot be distinguished: ch0 \(99\.8% from .*; remove these events"
+    ):
+        events_of(tmp_path, "far.npy")
+    assert len(events_of(tmp_path, "far.npy", channels=["ch1", "ch2"]).values) == 5_001
+
+
+def test_distant_events_that_hide_nothing_and_channels_of_zeros_are_accepted(tmp_path: Path) -> None:
+    values = np.concatenate([normal(5_000), [[1e4, 50.0, 50.0]]])
+    values[:, 2] = 0.0
+    values[::2_000, 2] = 1e6  # 3 events
+    np.save(tmp_path / "far.npy", values.astype(np.float32))
+    assert len(events_of(tmp_path, "far.npy", atoms="report").values) == 5_001

@@ -76,7 +76,7 @@ def cdf_on_a_grid(values: Array, log_density: Array) -> tuple[Array, Array]:
 
 @pytest.mark.slow
 def test_gamma_has_its_conditional() -> None:
-    grid = np.geomspace(0.3, 100.0, 4000)
+    grid = np.geomspace(PRIOR.gamma_least, 100.0, 4000)
     log_density = np.array([log_joint(replace(HYPER, gamma=value)) for value in grid])
     values, cumulative = cdf_on_a_grid(grid, log_density)
     gammas = drawn("gamma", 4000)
@@ -87,7 +87,22 @@ def test_gamma_has_its_conditional() -> None:
         for m, c in zip(state.means, state.covariances, strict=True)
     )
     exact = st.gamma(0.5 + 0.5 * 7 * 3, scale=1 / (0.5 * PRIOR.gamma + 0.5 * spread))
-    assert st.kstest(1 / gammas, exact.cdf).pvalue > SMALL
+    assert st.kstest(1 / gammas, lambda x: exact.cdf(x) / exact.cdf(1.0)).pvalue > SMALL
+    assert gammas.min() >= 1.0
+
+
+@pytest.mark.parametrize("centre", [0.2, 1.0, 5.0])
+def test_gamma_of_components_that_are_copies_stays_above_its_bound(centre: float) -> None:
+    """The unrestricted conditional lies below the bound: the draws are close to it, and no draw is at it."""
+    prior = replace(learning("gamma"), gamma=centre)
+    components = hyperparameters.Components(20, np.eye(3), np.zeros(3), 2.0 * centre, 0.0)
+    shape, scale = hyperparameters.gamma_conditional(components, prior)
+    exact, bound = st.gamma(shape, scale=1.0 / scale), 2.0 / centre
+    rng, hyper = np.random.default_rng(8), replace(HYPER, gamma=centre)
+    draws = [hyperparameters.draw(components, hyper, prior, rng).gamma for _ in range(2000)]
+    log_bound = exact.logcdf(bound)
+    assert st.kstest(1 / np.array(draws), lambda x: np.exp(exact.logcdf(x) - log_bound)).pvalue > SMALL
+    assert hyperparameters.modes(components, hyper, prior).gamma == 0.5 * centre
 
 
 def test_m_has_its_conditional() -> None:
@@ -248,6 +263,15 @@ def test_a_gamma_variate_above_a_bound(least: float, shape: float) -> None:
     assert st.kstest(draws, lambda x: 1.0 - gamma.sf(x) / gamma.sf(least)).pvalue > SMALL
 
 
+@pytest.mark.parametrize(("most", "shape"), [(2.5, 0.5), (0.5, 1.0), (0.6, 2.0), (3.0, 4.0), (20.0, 300.0)])
+def test_a_gamma_variate_below_a_bound(most: float, shape: float) -> None:
+    rng = np.random.default_rng(3)
+    draws = [hyperparameters.gamma_below(most, shape, rng) for _ in range(3000)]
+    gamma = st.gamma(shape)
+    bound = gamma.logcdf(most)
+    assert st.kstest(draws, lambda x: np.exp(gamma.logcdf(x) - bound)).pvalue > SMALL
+
+
 @pytest.mark.parametrize("least", [1e-6, 0.5, 20.0])
 def test_the_mode_of_a_restricted_wishart(least: float) -> None:
     wishart = restricted(least)
@@ -275,7 +299,8 @@ def test_the_mode_of_a_restricted_wishart(least: float) -> None:
 def test_the_hyperprior_is_the_sum_of_its_densities() -> None:
     parts = {
         "m": st.multivariate_normal(PRIOR.m, PRIOR.gamma * PRIOR.phi).logpdf(HYPER.m),
-        "gamma": st.invgamma(0.5, scale=0.5 * PRIOR.gamma).logpdf(HYPER.gamma),
+        "gamma": st.invgamma(0.5, scale=0.5 * PRIOR.gamma).logpdf(HYPER.gamma)
+        - st.invgamma(0.5, scale=0.5 * PRIOR.gamma).logsf(0.5 * PRIOR.gamma),
         "nu": -np.log(97),
         "phi": st.wishart(5, PRIOR.phi / 5).logpdf(HYPER.phi),
     }
@@ -294,7 +319,9 @@ def test_draws_from_the_prior_have_its_moments() -> None:
     covariance = PRIOR.gamma * PRIOR.phi
     assert np.abs(z_scores(m, PRIOR.m, np.diag(covariance))).max() < 4.5
     gammas = st.invgamma(0.5, scale=0.5 * PRIOR.gamma)
-    assert st.kstest([draw.gamma for draw in draws], gammas.cdf).pvalue > SMALL
+    above = gammas.sf(0.5 * PRIOR.gamma)
+    found = [draw.gamma for draw in draws]
+    assert st.kstest(found, lambda x: 1.0 - gammas.sf(x) / above).pvalue > SMALL
     steps = np.array([np.flatnonzero(PRIOR.nu_grid == draw.nu)[0] for draw in draws])
     assert st.chisquare(np.bincount(steps, minlength=97)).pvalue > SMALL
     phi = np.array([draw.phi for draw in draws])

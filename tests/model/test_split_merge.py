@@ -148,7 +148,7 @@ def test_a_round_is_due_when_the_config_says(tmp_path: Path, monkeypatch: pytest
     write_events(tmp_path / "events.npy", 300)
     due: list[tuple[int, int]] = []
 
-    def round_of(divide: object, key: Key, zeta: float, least: float) -> split_merge.Regroup:
+    def round_of(divide: object, key: Key, *_: object) -> split_merge.Regroup:
         due.append((key.chain, key.iteration))
         return lambda stats, hyper, alpha: (stats, split_merge.Moves())
 

@@ -148,3 +148,26 @@ def test_heavy_tails_are_not_a_population() -> None:
 def test_equal_positions_have_no_valley() -> None:
     same, ones = np.zeros(50), np.ones(50)
     assert valley_depth(same, same, ones, ones) == 0.0
+
+
+@pytest.mark.parametrize("far", [1e3, 1e6])
+def test_one_distant_event_hides_no_valley(far: float) -> None:
+    random = np.random.default_rng(11)
+    first, second = random.normal(size=10_000), random.normal(6.0, size=10_000)
+    ones = np.ones(10_000)
+    alone = valley_depth(first, second, ones, ones)
+    with_stray = valley_depth(first, np.append(second, far), ones, np.ones(10_001))
+    assert distance_of(alone) == 4.0
+    assert distance_of(with_stray) == 4.0
+
+
+def test_the_kernel_has_the_width_of_weighted_events() -> None:
+    """Events with weight 2 count as two events."""
+    random = np.random.default_rng(12)
+    first, second = random.normal(size=2_000), random.normal(3.0, size=2_000)
+    twice, half = np.full(2_000, 2.0), np.arange(2_000) % 2.0
+    once = valley_depth(first, second, np.ones(2_000), np.ones(2_000))
+    assert valley_depth(first, second, twice, twice) == pytest.approx(once, rel=1e-12)
+    kept = half > 0
+    fewer = valley_depth(first[kept], second[kept], np.ones(1_000), np.ones(1_000))
+    assert valley_depth(first, second, half, half) == pytest.approx(fewer, rel=1e-12)

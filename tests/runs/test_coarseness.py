@@ -72,7 +72,7 @@ def test_an_event_of_the_half_counts_what_the_precision_of_all_events_needs(
     """Of 3,000 events 1,500 are fitted, each as one of n_c N / (n_c + N) events, and no n_c above N."""
     real, seen = bem.step, set()
 
-    def step(*arguments: Any, zeta: float) -> Any:
+    def step(*arguments: Any, zeta: float, resolution: None) -> Any:
         seen.add((round(zeta * 1_500, 6), round(arguments[1].counts.sum(), 3)))
         return real(*arguments, zeta=zeta)
 
@@ -113,7 +113,7 @@ def test_events_count_as_their_weights(tmp_path: Path, monkeypatch: pytest.Monke
     """In the fit and in its judgement; weights of 1 change nothing."""
     real, seen = bem.step, []
 
-    def step(*arguments: Any, zeta: float) -> Any:
+    def step(*arguments: Any, zeta: float, resolution: None) -> Any:
         seen.append(arguments[1].counts.sum())
         return real(*arguments, zeta=zeta)
 

@@ -12,6 +12,9 @@ draws after the labels is a draw from its conditional. In it
   and mu | Sigma ~ N(m, gamma Sigma); its events are N(mu, Sigma / zeta); m and gamma keep their priors;
 - counts and alpha are weighted by E|Sigma|^(n (1 - zeta) / 2) and by the sticks' Beta functions of zeta n.
 
+Where events are clouds (`dpmix.model.resolution`), each has a further factor exp(-zeta tr(Sigma_z^-1 R) / 2).
+Then Sigma ~ IW(nu + D + 1 - n (1 - zeta), nu Phi + zeta n R), and the moment has this factor, too.
+
 The labels of a run are drawn otherwise, with the full likelihood. The two agree where labels carry no
 uncertainty: with one component (`joint_distribution` then draws them with the engine), and with components
 that do not overlap (`separated`).
@@ -35,18 +38,31 @@ from unittest import mock
 
 import numpy as np
 from comparisons import same_distribution
-from exact_cases import EVENTS, beyond_chance, log_label_prior
+from exact_cases import EVENTS, RESOLUTION, beyond_chance, log_label_prior
 from exact_cases import PRIOR as SMALL_PRIOR
 from quantities import INVARIANT, OF_EVENTS, OF_PLACES, quantities
 from reference import ReferenceEngine
 from scipy import stats as st
 from scipy.special import betaln, gammaln, logsumexp, multigammaln
-from whole_chain import PHI, Array, Case, Ints, Sampler, Schedule, Trace, cpu_engine, posterior_draws, stack
+from whole_chain import (
+    PHI,
+    Array,
+    Case,
+    Ints,
+    Sampler,
+    Schedule,
+    Trace,
+    cpu_engine,
+    gammas,
+    posterior_draws,
+    stack,
+)
 
 from dpmix.model import gibbs, label_swaps, normal_wishart, split_merge
 from dpmix.model.coarsening import coarsened
 from dpmix.model.mixture import State, Stats, mixture_of, whiteners_of
 from dpmix.model.prior import Prior
+from dpmix.model.resolution import blurred, of_clouds, penalties
 from dpmix.model.streams import Key, Stream
 
 ZETA = 0.4
@@ -57,23 +73,34 @@ LEARNED = frozenset({"alpha", "m", "gamma"})
 JOINT = Case(Prior(np.array([0.5, -0.5]), 2.0, 8.0, PHI[:2, :2], 2.0, 1.0, LEARNED), 3, 6)
 ONE = replace(JOINT, n_components=1)
 ALPHAS = 2000  # equally probable values of alpha
+Clouds = tuple[float, ...] | None
 
 
-def log_moment(counts: Ints, prior: Prior) -> Array:
-    """Return log E|Sigma|^(n (1 - zeta) / 2) under the prior, of each count n."""
+def spread_of(resolution: Clouds, dim: int = 2) -> Array:
+    """Return R, float64 [D, D]; 0 where events are points."""
+    return np.diag(np.square(np.zeros(dim) if resolution is None else np.array(resolution)))
+
+
+def log_moment(counts: Ints, prior: Prior, resolution: Clouds = None) -> Array:
+    """Return log E|Sigma|^(n (1 - zeta) / 2) exp(-zeta n tr(Sigma^-1 R) / 2) under the prior, of each n."""
     dim = len(prior.m)
     dof, power = prior.nu + dim + 1, counts * (1.0 - ZETA)
-    log_det = np.linalg.slogdet(prior.nu * prior.phi)[1]
+    scale, added = prior.nu * prior.phi, ZETA * counts[..., None, None] * spread_of(resolution, dim)
     gammas = [multigammaln(0.5 * (dof - p), dim) for p in power.ravel()] - multigammaln(0.5 * dof, dim)
-    return np.asarray(gammas).reshape(power.shape) + 0.5 * power * (log_det - dim * np.log(2.0))
+    moments = np.asarray(gammas).reshape(power.shape) - 0.5 * power * dim * np.log(2.0)
+    moments += 0.5 * dof * np.linalg.slogdet(scale)[1]
+    return np.asarray(moments - 0.5 * (dof - power) * np.linalg.slogdet(scale + added)[1])
 
 
-def independent(case: Case, count: int, rng: np.random.Generator) -> tuple[Trace, Array]:
+def independent(
+    case: Case, count: int, rng: np.random.Generator, resolution: Clouds = None
+) -> tuple[Trace, Array]:
     """Return independent draws of the joint distribution by SciPy, and their sticks [T, K - 1]."""
     prior, n, k, dim = case.prior, case.n_events, case.n_components, len(case.prior.m)
     of_counts = np.array([c for c in product(range(n + 1), repeat=k) if sum(c) == n])
     alphas = st.gamma(prior.alpha_shape, scale=1.0 / prior.alpha_rate).ppf((np.arange(ALPHAS) + 0.5) / ALPHAS)
-    log_table = log_label_prior(ZETA * of_counts, alphas) + log_moment(of_counts, prior).sum(axis=1)
+    moments = log_moment(of_counts, prior, resolution).sum(axis=1)
+    log_table = log_label_prior(ZETA * of_counts, alphas) + moments
     log_table += gammaln(n + 1.0) - gammaln(of_counts + 1.0).sum(axis=1)
     table = np.exp(log_table - logsumexp(log_table))
     g, row = np.unravel_index(rng.choice(table.size, size=count, p=table.ravel()), table.shape)
@@ -82,11 +109,12 @@ def independent(case: Case, count: int, rng: np.random.Generator) -> tuple[Trace
     later = counts[:, ::-1].cumsum(axis=1)[:, ::-1] - counts
     sticks = rng.beta(1.0 + ZETA * counts[:, :-1], alpha[:, None] + ZETA * later[:, :-1])
     sticks = np.minimum(sticks, 1.0 - 2.0**-53)  # some round to 1
-    gamma = 1.0 / st.gamma(0.5, scale=2.0 / prior.gamma).rvs(count, random_state=rng)
+    gamma = gammas(prior, count, rng)
     m = st.multivariate_normal(prior.m, prior.gamma * prior.phi).rvs(count, random_state=rng)
     covariances = np.empty((count, k, dim, dim))
     for held in range(n + 1):
-        law = st.invwishart(prior.nu + dim + 1 - held * (1.0 - ZETA), prior.nu * prior.phi)
+        scale = prior.nu * prior.phi + ZETA * held * spread_of(resolution, dim)
+        law = st.invwishart(prior.nu + dim + 1 - held * (1.0 - ZETA), scale)
         chosen = counts == held
         covariances[chosen] = law.rvs(max(chosen.sum(), 2), random_state=rng)[: chosen.sum()]
     noise = np.linalg.cholesky(covariances) @ rng.standard_normal((count, k, dim, 1))
@@ -117,11 +145,12 @@ def _state(trace: Trace, sticks: Array, t: int, case: Case) -> State:
     return State(0, float(trace.alpha[t]), *of_sticks, *parameters, hyper)
 
 
-def _labelled(state: State, labels: Ints, events: Array, key: Key) -> Stats:
+def _labelled(state: State, labels: Ints, events: Array, key: Key, resolution: Array | None) -> Stats:
     """Return the statistics of the labels; of one component, those that the engine draws."""
     k = state.n_components
     if k == 1:
-        return cpu_engine(events.astype(np.float32)).draw_labels(mixture_of(state), key)
+        mixture = of_clouds(mixture_of(state), resolution)
+        return cpu_engine(events.astype(np.float32)).draw_labels(mixture, key)
     drawn = (labels[:, None] == np.arange(k)).astype(float)
     away = events[:, None] - state.means
     sums = np.einsum("nk,nki->ki", drawn, away)
@@ -130,7 +159,13 @@ def _labelled(state: State, labels: Ints, events: Array, key: Key) -> Stats:
 
 
 def joint_distribution(
-    case: Case, chains: int, sweeps: int, *, label_swaps: bool = True, seed: int = 1
+    case: Case,
+    chains: int,
+    sweeps: int,
+    *,
+    label_swaps: bool = True,
+    seed: int = 1,
+    resolution: Clouds = None,
 ) -> dict[str, float]:
     """Return p-values of the joint-distribution test (Geweke 2004) of a sweep given labels.
 
@@ -138,20 +173,29 @@ def joint_distribution(
     NumPy, and a sweep.
     """
     rng = np.random.default_rng([seed, 7])
-    first, sticks = independent(case, chains, rng)
-    compared, _ = independent(case, 20_000, rng)
+    first, sticks = independent(case, chains, rng, resolution)
+    compared, _ = independent(case, 20_000, rng, resolution)
+    spread = None if resolution is None else np.array(resolution)
     before, after = [], []
     for chain in range(chains):
         following = _state(first, sticks, chain, case)
         for sweep in range(1, sweeps + 1):
             state, key = following, Key(seed, chain, sweep)
             logs = ZETA * state.log_weights + 0.5 * (1.0 - ZETA) * np.linalg.slogdet(state.covariances)[1]
+            if spread is not None:
+                logs -= ZETA * penalties(state.whiteners, spread)
             p = np.exp(logs - logsumexp(logs))
             labels = rng.choice(case.n_components, size=case.n_events, p=p)
             events = _events(labels[None], state.means[None], state.covariances[None], rng)[0]
-            stats = _labelled(state, labels, events, key)
+            stats = _labelled(state, labels, events, key, spread)
             following, _ = gibbs.sweep(
-                state, stats, case.prior, Stream(*key), label_swaps=label_swaps, zeta=ZETA
+                state,
+                stats,
+                case.prior,
+                Stream(*key),
+                label_swaps=label_swaps,
+                zeta=ZETA,
+                resolution=spread,
             )
             before.append((state, labels, events))
             after.append((following, labels, events))
@@ -185,24 +229,27 @@ def two_groups() -> tuple[Array, Array]:
     return events[:12] + np.array([40.0, 0.0]), events[12:] - np.array([40.0, 0.0])
 
 
-def power_conditional(events: Array, prior: Prior, zeta: float) -> tuple[Array, float, float, Array]:
+def power_conditional(
+    events: Array, prior: Prior, zeta: float, resolution: Clouds = None
+) -> tuple[Array, float, float, Array]:
     """Return mean, precision, degrees of freedom and scale of the power posterior of one component."""
     dim, n = len(prior.m), zeta * len(events)
     average = events.mean(axis=0)
     away, offset = events - average, average - prior.m
     kappa = 1.0 / prior.gamma + n
     scale = prior.nu * prior.phi + zeta * away.T @ away + n / (kappa * prior.gamma) * np.outer(offset, offset)
+    scale += n * spread_of(resolution, dim)
     return (prior.m / prior.gamma + n * average) / kappa, kappa, prior.nu + dim + 1 + n, scale
 
 
-def separated(sweeps: int, seed: int = 1) -> dict[str, float]:
+def separated(sweeps: int, seed: int = 1, resolution: Clouds = None) -> dict[str, float]:
     """Return p-values of a chain on two groups: mean and variance of one, its weight, its place."""
     here, there = two_groups()
     events = np.concatenate((here, there)).astype(np.float32)
-    sampler = Sampler(zeta=ZETA)
+    sampler = Sampler(zeta=ZETA, resolution=resolution)
     trace = posterior_draws(APART, events, 0, Schedule(20, sweeps, 1), sampler, seed, alpha=ALPHA)
     rows, place = np.arange(sweeps), trace.means[:, :, 0].argmax(axis=1)
-    mean, kappa, dof, scale = power_conditional(here, APART.prior, ZETA)
+    mean, kappa, dof, scale = power_conditional(here, APART.prior, ZETA, resolution)
     free = dof - 1.0
     of_mean = st.t(free, mean[0], np.sqrt(scale[0, 0] / (kappa * free)))
     of_variance = st.invgamma(0.5 * free, scale=0.5 * scale[0, 0])
@@ -224,12 +271,12 @@ def separated(sweeps: int, seed: int = 1) -> dict[str, float]:
 # ---- Split-merge moves with a fixed launch
 
 
-def log_power_marginal(events: Array, prior: Prior, zeta: float) -> float:
+def log_power_marginal(events: Array, prior: Prior, zeta: float, resolution: Clouds = None) -> float:
     """Return the log of the prior's mean of the likelihood of one component's events to the power zeta."""
     if len(events) == 0:
         return 0.0
     dim, n = len(prior.m), zeta * len(events)
-    _, kappa, dof, scale = power_conditional(events, prior, zeta)
+    _, kappa, dof, scale = power_conditional(events, prior, zeta, resolution)
     before, dof_before = prior.nu * prior.phi, prior.nu + dim + 1
     return float(
         multigammaln(0.5 * dof, dim)
@@ -294,8 +341,8 @@ class _FixedLaunch:
 class Rounds:
     """Rounds of split-merge moves on a few events in two components, with the launch fixed."""
 
-    def __init__(self, n_events: int = 5, seed: int = 1) -> None:
-        self.events, self.seed = EVENTS[:n_events], seed
+    def __init__(self, n_events: int = 5, seed: int = 1, resolution: Clouds = None) -> None:
+        self.events, self.seed, self.resolution = EVENTS[:n_events], seed, resolution
         self.engine, self.mixtures = ReferenceEngine(self.events), []
         self.labels = np.array([z for z in product(range(2), repeat=n_events) if sum(z) < n_events])
         held = (self.labels[..., None] == np.arange(2)).astype(float)
@@ -324,8 +371,9 @@ class Rounds:
                 return _FixedLaunch(self.rng)
 
         with mock.patch.object(split_merge, "Stream", Fixed):
-            regroup = split_merge.round_of(self._divide, key, ZETA)
-        after, _ = regroup(coarsened(stats, ZETA), SMALL_PRIOR.centre, ALPHA)
+            spread = None if self.resolution is None else np.array(self.resolution)
+            regroup = split_merge.round_of(self._divide, key, ZETA, resolution=spread)
+        after, _ = regroup(blurred(coarsened(stats, ZETA), spread), SMALL_PRIOR.centre, ALPHA)
         there = after.sums + after.counts[:, None] * after.centres
         gaps = np.abs(ZETA * self.sums - there).sum(axis=(1, 2))
         gaps += np.abs(ZETA * self.counts - after.counts).sum(axis=1)
@@ -340,14 +388,17 @@ class Rounds:
         q = np.prod(sides[np.arange(len(self.events)), self.labels], axis=1)
         x = self.events.astype(float)
         logs = log_label_prior(ZETA * self.counts, np.array([ALPHA]))[0]
-        logs += [sum(log_power_marginal(x[z == k], SMALL_PRIOR, ZETA) for k in range(2)) for z in self.labels]
+        logs += [
+            sum(log_power_marginal(x[z == k], SMALL_PRIOR, ZETA, self.resolution) for k in range(2))
+            for z in self.labels
+        ]
         q[0] = 1.0
         return Star(self.labels, np.exp(logs - logsumexp(logs)), q)
 
 
-def split_merge_rounds(count: int, seed: int = 1) -> dict[str, float]:
+def split_merge_rounds(count: int, seed: int = 1, resolution: Clouds = None) -> dict[str, float]:
     """Return p-values of the divisions reached from the joined events, and of the merges."""
-    rounds = Rounds(seed=seed)
+    rounds = Rounds(seed=seed, resolution=resolution)
     star = rounds.star()
     exact = star.transitions
     reached = np.bincount([rounds.go(0, i) for i in range(count)], minlength=len(exact))
@@ -372,6 +423,9 @@ SHORT: dict[str, Callable[[], dict[str, float]]] = {
     "joint": lambda: joint_distribution(JOINT, 60, 12),
     "separated": lambda: separated(1500),
     "split-merge": lambda: split_merge_rounds(600),
+    "joint, clouds": lambda: joint_distribution(JOINT, 60, 12, resolution=RESOLUTION),
+    "separated, clouds": lambda: separated(1500, resolution=RESOLUTION),
+    "split-merge, clouds": lambda: split_merge_rounds(600, resolution=RESOLUTION),
 }
 WRONG: dict[str, tuple[str, Callable[[], AbstractContextManager[object]]]] = {}
 
@@ -429,4 +483,35 @@ def _(right: Any, stats: Stats, hyper: Any) -> Any:
 
 @slip("split-merge", split_merge, "coarsened", "split-merge: proposed sides count in full")
 def _(right: Any, stats: Stats, zeta: float) -> Any:
+    return stats
+
+
+# ---- Wrong samplers: events that are clouds
+
+
+@slip("joint, clouds", gibbs, "blurred", "clouds: the resolution is not coarsened")
+def _(right: Any, stats: Stats, resolution: Any) -> Any:
+    full = replace(stats, counts=stats.counts / ZETA)
+    return replace(stats, scatters=right(full, resolution).scatters)
+
+
+@slip("separated, clouds", gibbs, "blurred", "clouds: the resolution is coarsened twice")
+def _(right: Any, stats: Stats, resolution: Any) -> Any:
+    fewer = replace(stats, counts=stats.counts * ZETA)
+    return replace(stats, scatters=right(fewer, resolution).scatters)
+
+
+@slip(
+    "split-merge, clouds",
+    split_merge,
+    "blurred",
+    "clouds: split-merge with a resolution that is not coarsened",
+)
+def _(right: Any, stats: Stats, resolution: Any) -> Any:
+    full = replace(stats, counts=stats.counts / ZETA)
+    return replace(stats, scatters=right(full, resolution).scatters)
+
+
+@slip("split-merge, clouds", split_merge, "blurred", "clouds: split-merge without the resolution")
+def _(right: Any, stats: Stats, resolution: Any) -> Any:
     return stats

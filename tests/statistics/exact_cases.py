@@ -19,16 +19,22 @@ from whole_chain import WHOLE, Array, Case, Ints, Sampler, Schedule, posterior_d
 from dpmix.model import split_merge
 from dpmix.model.mixture import Stats
 from dpmix.model.prior import Prior
+from dpmix.model.resolution import blurred
 from dpmix.model.streams import Key
 
 PRIOR = Prior(np.array([0.2, -0.1]), 3.0, 2.0, np.array([[0.8, 0.2], [0.2, 0.5]]), 2.0, 1.5)
 EVENTS = np.array([[0.0, 0.1], [0.4, -0.3], [1.9, 1.2], [2.2, 0.6], [-1.6, 0.9], [0.9, 0.5]], np.float32)
+RESOLUTION = (0.9, 0.5)
+"""Of clouds: as wide as the prior's components, so that every place where it counts matters."""
 POINTS = np.array([[0.2, 0.0], [2.0, 1.0], [-1.0, -1.0]])
 LEAST_CELL = 0.02  # all values that are less probable form one cell
 
 
-def log_marginal(events: Array, prior: Prior) -> float:
+def log_marginal(events: Array, prior: Prior, resolution: tuple[float, ...] | None = None) -> float:
     """Return the log density of the events of one component, with its parameters integrated out.
+
+    With a resolution, each event contributes E log N(x + e | mu, Sigma), e normal with these standard
+    deviations: its variance is added to the scatter once for each event.
 
     Gelman et al. (2013), Bayesian Data Analysis, 3rd edition, section 3.6.
     """
@@ -41,6 +47,7 @@ def log_marginal(events: Array, prior: Prior) -> float:
     away = events - average
     offset = average - prior.m
     after = scale + away.T @ away + kappa * count / (kappa + count) * np.outer(offset, offset)
+    after += count * np.diag(np.square(resolution or np.zeros(dim)))
     return float(
         multigammaln(0.5 * (dof + count), dim)
         - multigammaln(0.5 * dof, dim)
@@ -50,7 +57,9 @@ def log_marginal(events: Array, prior: Prior) -> float:
     )
 
 
-def log_predictive(point: Array, events: Array, prior: Prior) -> float:
+def log_predictive(
+    point: Array, events: Array, prior: Prior, resolution: tuple[float, ...] | None = None
+) -> float:
     """Return the log density of one more event of a component with these events: a Student t."""
     count, dim = events.shape
     kappa, dof = 1.0 / prior.gamma + count, prior.nu + dim + 1 + count
@@ -60,6 +69,7 @@ def log_predictive(point: Array, events: Array, prior: Prior) -> float:
         away, offset = events - average, average - prior.m
         pull = count / (1.0 + prior.gamma * count)
         scale = scale + away.T @ away + pull * np.outer(offset, offset)
+        scale += count * np.diag(np.square(resolution or np.zeros(dim)))
         mean = (prior.m / prior.gamma + count * average) / kappa
     df = dof - dim + 1
     return float(st.multivariate_t(mean, scale * (kappa + 1) / (kappa * df), df=df).logpdf(point))
@@ -98,6 +108,8 @@ def occupation(labels: Ints) -> Ints:
 class Exact:
     """The exact posterior of the first events, for a fixed alpha or a prior of G equally probable values.
 
+    With a resolution, the events are clouds (`dpmix.model.resolution`).
+
     Attributes
     ----------
     labels : int [Z, N]
@@ -109,7 +121,13 @@ class Exact:
         Posterior mean of the mixture's density.
     """
 
-    def __init__(self, alpha: float | None, n_components: int = 3, n_events: int = len(EVENTS)) -> None:
+    def __init__(
+        self,
+        alpha: float | None,
+        n_components: int = 3,
+        n_events: int = len(EVENTS),
+        resolution: tuple[float, ...] | None = None,
+    ) -> None:
         self.labels = np.array(list(product(range(n_components), repeat=n_events)))
         held = self.labels[..., None] == np.arange(n_components)
         counts = held.sum(axis=1).astype(float)
@@ -120,7 +138,8 @@ class Exact:
         @cache
         def of_subset(members: tuple[bool, ...]) -> tuple[float, list[float]]:
             own = events[list(members)]
-            return log_marginal(own, PRIOR), [np.exp(log_predictive(x, own, PRIOR)) for x in POINTS]
+            predictive = [np.exp(log_predictive(x, own, PRIOR, resolution)) for x in POINTS]
+            return log_marginal(own, PRIOR, resolution), predictive
 
         blocks = [[of_subset(tuple(held[z, :, j])) for j in range(n_components)] for z in range(len(held))]
         likelihood = np.array([sum(block[0] for block in row) for row in blocks])
@@ -160,7 +179,7 @@ def exact_posterior(
     alpha: float | None, sweeps: int, sampler: Sampler = WHOLE, *, batches: int = 40, seed: int = 1
 ) -> dict[str, float]:
     """Return p-values of a chain under the exact posterior; `alpha` None means learned."""
-    exact = exact_case(alpha)
+    exact = exact_case(alpha, resolution=sampler.resolution)
     learned = frozenset({"alpha"} if alpha is None else ())
     case = Case(replace(PRIOR, learned=learned), 3, len(EVENTS))
     trace = posterior_draws(case, EVENTS, 0, Schedule(50, sweeps, 1), sampler, seed, alpha=alpha)
@@ -182,13 +201,16 @@ def exact_posterior(
     return p_values
 
 
-def split_merge_alone(count: int, seed: int = 1) -> dict[str, float]:
+def split_merge_alone(
+    count: int, seed: int = 1, resolution: tuple[float, ...] | None = None
+) -> dict[str, float]:
     """Return p-values of labels drawn from their posterior and moved by one round each: four events, K = 2.
 
     The statistics after the round show the new labels. Expected and observed labels are compared by
     chi-square.
     """
-    exact, events = exact_case(1.0, 2, 4), EVENTS[:4]
+    exact, events = exact_case(1.0, 2, 4, resolution), EVENTS[:4]
+    spread = None if resolution is None else np.array(resolution)
     engine, rng = ReferenceEngine(events), np.random.default_rng([seed, 5])
     held = (exact.labels[..., None] == np.arange(2)).astype(float)
     x = events.astype(float)
@@ -199,13 +221,8 @@ def split_merge_alone(count: int, seed: int = 1) -> dict[str, float]:
         engine._labels[0] = exact.labels[z].astype(np.int32)
         before = Stats(counts[z], sums[z], scatters[z], np.zeros((2, 2)), 0.0)
         key = Key(seed, 0, iteration)
-        after, _ = split_merge.regroup(
-            before,
-            PRIOR.centre,
-            1.0,
-            lambda split, mixture, key=key: engine.divide(split, mixture, key),
-            rng,
-        )
+        regroup = split_merge.round_of(engine.divide, key, resolution=spread)
+        after, _ = regroup(blurred(before, spread), PRIOR.centre, 1.0)
         there = after.sums + after.counts[:, None] * after.centres
         gaps = np.abs(sums - there).sum(axis=(1, 2)) + np.abs(counts - after.counts).sum(axis=1)
         assert gaps.min() < 1e-5

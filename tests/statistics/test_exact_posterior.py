@@ -8,6 +8,7 @@ from comparisons import FAMILY, family_wise, worst
 from exact_cases import (
     EVENTS,
     PRIOR,
+    RESOLUTION,
     Exact,
     beyond_chance,
     exact_posterior,
@@ -32,8 +33,17 @@ def test_a_chain_has_the_exact_posterior(alpha: float | None, sampler: Sampler) 
 
 
 @pytest.mark.slow
-def test_split_merge_moves_alone_keep_the_exact_posterior() -> None:
-    p_values = split_merge_alone(2000)
+@pytest.mark.parametrize("moves", [True, False])
+@pytest.mark.parametrize("alpha", [1.0, None])
+def test_a_chain_on_clouds_has_the_exact_posterior(alpha: float | None, moves: bool) -> None:
+    p_values = exact_posterior(alpha, 4000, Sampler(moves, moves, resolution=RESOLUTION))
+    assert family_wise(p_values) > FAMILY, worst(p_values)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("resolution", [None, RESOLUTION])
+def test_split_merge_moves_alone_keep_the_exact_posterior(resolution: tuple[float, ...] | None) -> None:
+    p_values = split_merge_alone(2000, resolution=resolution)
     assert family_wise(p_values) > FAMILY, worst(p_values)
 
 

@@ -21,6 +21,7 @@ from dpmix.engines.cpu import CpuEngine
 from dpmix.model import gibbs, split_merge
 from dpmix.model.mixture import HYPERPARAMETERS, Array, Floats, Ints, State, mixture_of
 from dpmix.model.prior import PHI_FLOOR, Prior
+from dpmix.model.resolution import of_clouds
 from dpmix.model.streams import Key, Stream
 
 MakeEngine = Callable[[Floats], Engine]
@@ -98,7 +99,7 @@ def from_prior(case: Case, count: int, rng: np.random.Generator) -> Trace:
     m, gamma = np.tile(prior.m, (count, 1)), np.full(count, prior.gamma)
     nu, phi = np.full(count, prior.nu), np.tile(prior.phi, (count, 1, 1))
     if "gamma" in learned:
-        gamma = 1.0 / st.gamma(0.5, scale=2.0 / prior.gamma).rvs(count, random_state=rng)
+        gamma = gammas(prior, count, rng)
     if "m" in learned:
         m = st.multivariate_normal(prior.m, prior.gamma * prior.phi).rvs(count, random_state=rng)
     if "nu" in learned:
@@ -128,6 +129,12 @@ def from_prior(case: Case, count: int, rng: np.random.Generator) -> Trace:
     return Trace(m, gamma, nu, phi, alpha, log_weights, means, covariances, labels, events)
 
 
+def gammas(prior: Prior, count: int, rng: np.random.Generator) -> Array:
+    """Return draws of gamma from its prior, by the inverse of its distribution function below the bound."""
+    inverse, most = st.gamma(0.5, scale=2.0 / prior.gamma), 2.0 / prior.gamma
+    return np.asarray(1.0 / inverse.ppf(inverse.cdf(most) * rng.random(count)))
+
+
 def simulate(
     log_weights: Array, means: Array, covariances: Array, n_events: int, rng: np.random.Generator
 ) -> tuple[Ints, Array]:
@@ -146,12 +153,13 @@ def cpu_engine(events: Floats) -> Engine:
 
 
 class Sampler(NamedTuple):
-    """The moves that a run may leave out, its engine, and what an event counts."""
+    """The moves that a run may leave out, its engine, what an event counts, and its error in each channel."""
 
     label_swaps: bool = True
     split_merge: bool = True
     make_engine: MakeEngine = cpu_engine
     zeta: float = 1.0
+    resolution: tuple[float, ...] | None = None
 
 
 WHOLE = Sampler()
@@ -166,7 +174,9 @@ def one_sweep(
     """
     iteration = state.iteration + 1
     key = Key(seed, chain, iteration)
-    stats = engine.draw_labels(mixture_of(state), key)
+    resolution = None if sampler.resolution is None else np.array(sampler.resolution)
+    stats = engine.draw_labels(of_clouds(mixture_of(state), resolution), key)
+    regroup = split_merge.round_of(engine.divide, key, sampler.zeta, resolution=resolution)
     labels = engine.labels(chain)
     following, _ = gibbs.sweep(
         state,
@@ -174,8 +184,9 @@ def one_sweep(
         prior,
         Stream(*key),
         label_swaps=sampler.label_swaps,
-        regroup=split_merge.round_of(engine.divide, key, sampler.zeta) if sampler.split_merge else None,
+        regroup=regroup if sampler.split_merge else None,
         zeta=sampler.zeta,
+        resolution=resolution,
     )
     return following, labels
 

@@ -12,6 +12,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import whole_chain
 from scipy.special import multigammaln
 
 from dpmix.engines.cpu import CpuEngine
@@ -233,6 +234,37 @@ def _halved() -> Iterator[None]:
 WRONG["split-merge: the two ways to merge taken for one"] = _halved
 
 
+# Events that are clouds (dpmix.model.resolution)
+
+
+@instead_of(gibbs, "blurred", "clouds: the resolution missing in the scatters")
+def _(right, stats, resolution):
+    return stats
+
+
+@instead_of(gibbs, "blurred", "clouds: a standard deviation for a variance")
+def _(right, stats, resolution):
+    return right(stats, None if resolution is None else np.sqrt(resolution))
+
+
+@instead_of(gibbs, "blurred", "clouds: the resolution added once, not for each event")
+def _(right, stats, resolution):
+    if resolution is None:
+        return stats
+    held = replace(stats, counts=np.minimum(stats.counts, 1.0))
+    return replace(stats, scatters=right(held, resolution).scatters)
+
+
+@instead_of(whole_chain, "of_clouds", "clouds: labels as if the events were points")
+def _(right, mixture, resolution):
+    return mixture
+
+
+@instead_of(split_merge, "blurred", "clouds: split-merge proposes points")
+def _(right, stats, resolution):
+    return stats
+
+
 # Hyperparameters
 
 
@@ -245,6 +277,16 @@ def _(right, components, m, gamma, prior):
 def _(right, components, prior):
     shape, scale = right(components, prior)
     return shape, 1.0 / scale
+
+
+@instead_of(hyperparameters, "gamma_below", "gamma: its lower bound forgotten")
+def _(right, most, shape, rng):
+    return right(np.inf, shape, rng)
+
+
+@instead_of(hyperparameters, "gamma_below", "gamma: draws below the bound are put at it")
+def _(right, most, shape, rng):
+    return min(right(np.inf, shape, rng), most)
 
 
 @instead_of(hyperparameters, "nu_conditional", "nu: nu + 2 for nu + D + 1")
