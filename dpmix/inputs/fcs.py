@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -38,7 +38,7 @@ from dpmix.inputs.fcs_place import place_events, stated_places
 from dpmix.inputs.fcs_text import (
     AGAIN,
     HEADER_BYTES,
-    data_set_offsets,
+    find_data_sets,
     quoted,
     read_text,
     segment_of,
@@ -158,14 +158,14 @@ class Header:
     row: np.dtype[np.void] = field(repr=False)
 
 
-def read_header(path: str | Path, data_set: int = 1, choice: Owner | None = None) -> Header:
+def read_header(path: str | Path, data_set: int | None = None, choice: Owner | None = None) -> Header:
     """Read the metadata of a data set of an FCS file.
 
     Parameters
     ----------
     path : str or Path
-    data_set : int
-        Number of the data set in the file, from 1.
+    data_set : int, optional
+        Number of the data set in the file, from 1; default: the first.
     choice : "HEADER" or "TEXT", optional
         Whose place of the events is used where the two differ and nothing in the file shows which is right;
         default: neither, and the file is refused.
@@ -178,19 +178,23 @@ def read_header(path: str | Path, data_set: int = 1, choice: Owner | None = None
     path = Path(path)
     try:
         with path.open("rb") as file:
-            offsets = data_set_offsets(file, path)
-            if not 1 <= data_set <= len(offsets):
-                raise DataError(f"{path}: found {len(offsets)} data sets, need one of them, got {data_set}")
+            offsets, linked = find_data_sets(file, path)
+            number = 1 if data_set is None else data_set
+            if not 1 <= number <= len(offsets):
+                raise DataError(f"{path}: found {len(offsets)} data sets, need one of them, got {number}")
+            parts = [f"{path.name}::{k}" for k in range(1, len(offsets) + 1) if k != number]
+            names = ", ".join(parts[:3]) + (", ..." if len(parts) > 3 else "")
             try:
-                return _read_data_set(file, path, data_set, offsets, choice)
+                header = _read_data_set(file, path, number, offsets, choice)
             except DataError as error:
-                others = [f"{path}::{k}" for k in range(1, len(offsets) + 1) if k != data_set]
-                if not others:
+                if not parts:
                     raise
-                more = ", ..." if len(others) > 3 else ""
-                raise DataError(
-                    f"{error}; or use another data set of the file: {', '.join(others[:3])}{more}"
-                ) from error
+                raise DataError(f"{error}; or use another data set of the file: {names}") from error
+            if linked or data_set is not None:
+                return header
+            found = f"{len(offsets)} data sets follow each other in the file, which $NEXTDATA does not say"
+            warning = f"{found}; only the first is read; add the others by name: {names}"
+            return replace(header, warnings=(*header.warnings, warning))
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}, need a readable FCS file") from error
 

@@ -266,8 +266,8 @@ def _fcs(path: Path, part: str) -> Source:
     )
 
 
-def _fcs_part(path: Path, part: str) -> tuple[int, Owner | None]:
-    """Return what a part names: a data set, by default the first, and who places its events."""
+def _fcs_part(path: Path, part: str) -> tuple[int | None, Owner | None]:
+    """Return what a part names: a data set, None for the first, and who places its events."""
     found = PART_OF_FCS.fullmatch(part)
     if found is None:
         need = (
@@ -275,7 +275,7 @@ def _fcs_part(path: Path, part: str) -> tuple[int, Owner | None]:
         )
         raise ConfigError([f"data.files: {path}::{part}: {need} about the place of the events"])
     owner: dict[str | None, Owner] = {"header": "HEADER", "text": "TEXT"}
-    return int(found["data_set"] or 1), owner.get(found["owner"])
+    return int(found["data_set"]) if found["data_set"] else None, owner.get(found["owner"])
 
 
 def _joined(name: str, part: str) -> str:

@@ -119,6 +119,15 @@ def three_bytes(events: np.ndarray) -> bytes:
     return b"".join(int(value).to_bytes(3, "little") for value in events.flat)
 
 
+def with_supplement(more: bytes, place: Places = right) -> bytes:
+    """Return a file with a supplemental TEXT behind DATA; its last primary keyword is $P4S."""
+    keywords = {"BEGINSTEXT": "0" * 12, "ENDSTEXT": "0" * 12, "P4S": "CD8"}
+    file = floats(NO_TIME, changes=keywords)
+    for key, value in zip(("$BEGINSTEXT", "$ENDSTEXT"), place(len(file), len(file + more) - 1), strict=True):
+        file = file.replace(f"{key}/{'0' * 12}".encode(), f"{key}/{value:012d}".encode())
+    return file + more
+
+
 def data_sets(*files: bytes) -> bytes:
     """Return a file of several data sets, each of which states $NEXTDATA as a number of twelve digits."""
     parts = [file.replace(b"$NEXTDATA/%012d" % 0, b"$NEXTDATA/%012d" % len(file), 1) for file in files[:-1]]
@@ -127,6 +136,9 @@ def data_sets(*files: bytes) -> bytes:
 
 SHUFFLED = RANDOM.permutation(FLOATS)
 SHUFFLED_FILE = fcs_bytes(keywords_of(SHUFFLED, NAMES), SHUFFLED.tobytes())
+WITHOUT_DOLLAR = fcs_bytes(
+    {key.removeprefix("$"): value for key, value in keywords_of(FLOATS, NAMES).items()}, FLOATS.tobytes()
+)
 LINK = {"NEXTDATA": "0" * 12}
 BITS_10 = {f"P{n}B": 10 for n in range(1, 5)}
 
@@ -194,7 +206,23 @@ CASES = [
     Case("`$TOT` is not a number", floats(changes={"TOT": "many"})),
     Case("no `$TOT` (FCS 2.0)", floats(changes={"TOT": None}, version="FCS2.0"), FLOATS),
     Case("DATA includes the checksum", floats(header=longer(8), text=longer(8), tail=TAIL), FLOATS),
+    Case(
+        "DATA ends where it starts, by HEADER and TEXT (iQue)",
+        floats(header=lambda a, b: (a, a), text=lambda a, b: (a, a)),
+        FLOATS,
+    ),
+    Case(
+        "DATA ends where it starts, and other bytes follow it",
+        floats(header=lambda a, b: (a, a), text=lambda a, b: (a, a), tail=b"x" * 64),
+    ),
     # keywords
+    Case(
+        "keywords without `$` next to those with it",
+        fcs_bytes(keywords_of(FLOATS, NAMES) | {"MODE": "Sheath", "TOT": 12, "P9N": "x"}, FLOATS.tobytes()),
+        FLOATS,
+    ),
+    Case("no keyword has its `$`", WITHOUT_DOLLAR, FLOATS),
+    Case("supplemental TEXT starts without a delimiter (S3)", with_supplement(b"SORTSTATS/Left 12/"), FLOATS),
     Case("blanks before a keyword (Partec, CyFlow)", floats(blanks={"$DATATYPE": 100}), FLOATS),
     Case("empty values", floats(changes={"SRC": "", "P2S": ""}), FLOATS),
     Case("`$PnN` is blank", floats(["FSC-A", " ", "CD4", "Time"]), FLOATS),
@@ -215,6 +243,8 @@ CASES = [
     # several data sets
     Case("two data sets", data_sets(floats(changes=LINK), words()), FLOATS),
     Case("two data sets, the first a histogram", data_sets(floats(changes=LINK | {"MODE": "U"}), words())),
+    Case("whole files one after another, `$NEXTDATA` 0 (Muse)", floats() + words() + floats(), FLOATS),
+    Case("the third of them, named `a.fcs::3`", words() + b"00000000" + words() + floats(), FLOATS, part="3"),
     Case("more than 256 data sets", data_sets(*[floats(changes=LINK)] * 258)),
 ]  # fmt: skip
 

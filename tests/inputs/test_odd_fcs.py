@@ -58,6 +58,65 @@ def test_the_page_lists_all_odd_files() -> None:
     assert page == odd_files.page(), "run: python tests/inputs/odd_files.py"
 
 
+def read_of(folder: Path, file: bytes) -> Header:
+    (folder / "a.fcs").write_bytes(file)
+    return read_header(folder / "a.fcs")
+
+
+@pytest.mark.parametrize("more", [b"SORTSTATS/Left/", b"/SORTSTATS/Left/", b"\n/SORTSTATS/Left/"])
+def test_a_supplement_never_joins_the_last_value_of_text(tmp_path: Path, more: bytes) -> None:
+    header = read_of(tmp_path, odd_files.with_supplement(more))
+    assert header.channels[3].marker == "CD8"
+    assert header.keywords["sortstats"] == "Left"
+
+
+def test_keywords_without_a_dollar_replace_none_of_the_standard(tmp_path: Path) -> None:
+    others = {"MODE": "Sheath", "TOT": 12, "PAR": 9, "P1R": 7, "P9N": "x", "P2S": "Lamp", "FIL": "other"}
+    text = keywords_of(FLOATS, NAMES, P2S="CD3", FIL="a.fcs")
+    for keywords in (text | others, others | text):
+        header = read_of(tmp_path, fcs_bytes(keywords, FLOATS.tobytes()))
+        assert (header.n_events, header.channels[0].range, header.channels[1].marker) == (40, 1024, "CD3")
+        assert header.keywords["fil"] == "a.fcs"
+        copy = Copy(header, tmp_path / "b.fcs", [Added("dpmix_population", "population", 9)])
+        copy.close()
+        again = read_header(tmp_path / "b.fcs")
+        assert len(again.channels) == 5, "a copy changes $PAR, not PAR"
+        assert (b"PAR", b"9") in again.text
+
+
+# ------------------------------------------------------------------------------- several data sets
+
+
+@pytest.mark.parametrize("between", [b"", b"00000000", bytes(6), b"  12abcdEF\0"])
+@pytest.mark.parametrize("late", [0, 1])
+def test_whole_files_one_after_another_are_data_sets(tmp_path: Path, between: bytes, late: int) -> None:
+    parts = [odd_files.floats(text=odd_files.longer(late)), odd_files.words(), odd_files.floats()]
+    (tmp_path / "a.fcs").write_bytes(between.join(parts))
+    source = open_source(tmp_path / "a.fcs")
+    assert source.warnings == (
+        "3 data sets follow each other in the file, which $NEXTDATA does not say; only the first is read; add "
+        "the others by name: a.fcs::2, a.fcs::3",
+    )
+    for number, values in enumerate((FLOATS, WORDS, FLOATS), start=1):
+        part = open_source(tmp_path / "a.fcs", str(number))
+        np.testing.assert_array_equal(part.read(0, 40), values.astype(np.float32))
+        assert part.warnings == (), "who names a part knows of the others"
+
+
+def test_next_data_that_counts_from_the_start_of_the_file(tmp_path: Path) -> None:
+    one = odd_files.floats(changes=odd_files.LINK)
+    linked = [one.replace(b"$NEXTDATA/%012d" % 0, b"$NEXTDATA/%012d" % (len(one) * k)) for k in (1, 2)]
+    (tmp_path / "a.fcs").write_bytes(b"".join([*linked, odd_files.words()]))
+    np.testing.assert_array_equal(open_source(tmp_path / "a.fcs", "3").read(0, 40), WORDS)
+
+
+def test_a_broken_file_behind_a_data_set_is_refused_only_if_it_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.fcs").write_bytes(odd_files.floats() + odd_files.floats()[:100])
+    assert "2 data sets" in open_source(tmp_path / "a.fcs").warnings[0]
+    with pytest.raises(DataError, match="TEXT has bytes 58 to"):
+        open_source(tmp_path / "a.fcs", "2")
+
+
 # ------------------------------------------------------------------------------ any offsets and $TOT
 
 ANY_FILE = settings(
