@@ -13,13 +13,13 @@ import numpy.typing as npt
 from dpmix.errors import DataError
 from dpmix.inputs.fcs import Header
 from dpmix.inputs.fcs_text import AGAIN
-from dpmix.inputs.fcs_values import range_mask, unpacked
+from dpmix.inputs.fcs_values import unpacked
 
 
 def read_events(
     header: Header, start: int = 0, stop: int | None = None, columns: Sequence[int] | None = None
 ) -> npt.NDArray[np.float32]:
-    """Read a range of events as stored. Integers are masked to $PnR, as the standard demands.
+    """Read a range of events as stored. Integers are masked as `Header.masks` says.
 
     Parameters
     ----------
@@ -46,9 +46,7 @@ def read_events(
     events = np.empty((len(rows), len(wanted)), np.float32)
     with np.errstate(over="ignore"):
         for k, column in enumerate(wanted):
-            channel = header.channels[column]
-            mask = range_mask(channel.range) if channel.integer else None
-            events[:, k] = unpacked(rows[f"c{column}"], header.byte_order, mask)
+            events[:, k] = unpacked(rows[f"c{column}"], header.byte_order, header.masks[column])
     return events
 
 

@@ -15,11 +15,9 @@ MOST_TEXT = 16 * 2**20  # bytes; every keyword of them takes about fifty more in
 MOST_CHANNELS = 4096
 MOST_DATA_SETS = 256
 MOST_BETWEEN = 2**16  # bytes between two data sets that $NEXTDATA does not link
-# Behind the last byte of a data set, which may be stated one too early or too late: padding, a checksum, HEADER.
-NEXT_HEADER = re.compile(
-    rb"[\s\S]{0,2}[ \t\r\n\0]*([0-9A-Fa-f]{8})?[ \t\r\n\0]*(?=FCS[23]\.\d {4}[ \d]{16})"
-)
-NEEDS_DOLLAR = re.compile(r"mode|p\d+n")  # names that mean something else without $, in a file that has $PAR
+# Behind the last byte of a data set, which may be stated one too early or late: padding, a checksum, HEADER.
+NEXT_HEADER = re.compile(rb"[\s\S]{0,2}[ \t\r\n\0]*([0-9A-Fa-f]{8})?[ \t\r\n\0]*(?=FCS[23]\.\d {4}[ \d]{16})")
+NEEDS_DOLLAR = re.compile(r"mode|p\d+n")  # without $ something else, in a file that has $PAR
 AGAIN = "export or copy the file again"
 
 Pairs = tuple[tuple[bytes, bytes], ...]
@@ -68,8 +66,8 @@ def find_data_sets(file: BinaryIO, path: Path) -> DataSets:
     """Find the data sets of a file.
 
     $NEXTDATA counts from the start of its own data set. Some programs write whole files one after another,
-    with a $NEXTDATA of 0 or one that counts from the start of the file: then a data set is found by its HEADER
-    behind the last segment of the one before.
+    with a $NEXTDATA of 0 or one that counts from the start of the file: then a data set is found by its
+    HEADER behind the last segment of the one before.
 
     Raises
     ------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +12,9 @@ from flowutils.compensate import compensate
 
 from dpmix.config.data import DataConfig
 from dpmix.errors import ConfigError
-from dpmix.inputs.compensation import Compensation, match_matrix, own_matrix, read_matrix
-from dpmix.inputs.fcs import Channel, Spillover
+from dpmix.inputs.compensation import Compensation, match_matrix, not_applied, own_matrix, read_matrix
+from dpmix.inputs.fcs_channels import Channel
+from dpmix.inputs.fcs_spillover import Spillover
 from dpmix.inputs.sources import Source
 from dpmix.model.mixture import Array, Floats, Ints
 
@@ -146,7 +147,10 @@ def plan_files(
     for source, numbers in zip(sources, chosen, strict=True):
         spillover, note = from_csv, ""
         if settings.compensation == "auto":
-            spillover, note = own_matrix(source, any_has_matrix)
+            spillover, note, is_warning = own_matrix(source, any_has_matrix)
+            note = "" if is_warning else note
+        if not in_csv and (warning := not_applied(source)):
+            source = replace(source, warnings=(*source.warnings, *warning))
         plan = _plan(source, numbers, spillover, settings.linearize, gain)
         notes += [f"{source.name}: {text}" for text in (note, *_amplifier_notes(plan)) if text]
         plans.append(plan)

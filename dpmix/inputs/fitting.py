@@ -10,7 +10,7 @@ from dpmix.errors import ConfigError
 from dpmix.inputs import mass
 from dpmix.inputs.channel_names import is_coarse, why_not_measured
 from dpmix.inputs.channels import match_all
-from dpmix.inputs.fcs import Channel
+from dpmix.inputs.fcs_channels import Channel
 from dpmix.inputs.file_plans import FilePlan
 from dpmix.inputs.logicle import fit_logicle
 from dpmix.inputs.sources import Kind, Source
@@ -38,7 +38,12 @@ class Seen:
 
 
 def kind_of(source: Source, raw: Array | Floats) -> Kind:
-    """Return the kind of the instrument: by the file, or by events [M, D] where the file does not show it."""
+    """Return the kind of the instrument: by the file, or by events [M, D] where the file does not show it.
+
+    None for values that are transformed already, which need no other scale.
+    """
+    if source.transformed:
+        return None
     unknown = source.kind is None or (source.header is not None and not source.header.instrument)
     return "mass" if unknown and mass.are_counts(raw) else source.kind
 

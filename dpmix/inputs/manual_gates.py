@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmix.errors import ConfigError, DataError
-from dpmix.inputs.fcs import Spillover
+from dpmix.inputs.fcs_spillover import Spillover
 from dpmix.inputs.fcs_text import AGAIN
 from dpmix.inputs.sources import Source
 from dpmix.inputs.transforms import Transform

@@ -35,10 +35,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from dpmix.config.yaml_text import BACKSLASHES
 from dpmix.errors import ConfigError, DataError, DpmixError, printable
 from dpmix.inputs import fcs
 from dpmix.inputs.array_files import open_hdf5, open_npy, open_npz
+from dpmix.inputs.channel_names import why_not_measured
 from dpmix.inputs.fcs_data import read_events
 from dpmix.inputs.fcs_evidence import Owner
 from dpmix.inputs.fcs_text import AGAIN
@@ -46,6 +49,7 @@ from dpmix.inputs.mass import named_by_isotopes
 from dpmix.inputs.sources import Source, file_stamp
 from dpmix.inputs.storage import Storage
 from dpmix.inputs.table_files import first_rows, open_parquet, open_text
+from dpmix.inputs.transformed import why_transformed
 from dpmix.system.paths import below_common_folder, file_id, from_home, in_order
 from dpmix.system.run_marker import is_run_file
 
@@ -58,6 +62,7 @@ NO_EVENTS = (".truth.npz", ".judged.csv", ".spillover.csv")
 SAMPLE_FILE = "file"
 """Column of a table of samples with the names of the data files."""
 PART_OF_FCS = re.compile(r"(?P<data_set>[0-9]{0,9})(?:(?:^|::)(?P<owner>header|text))?")
+SEEN, STRETCHES = 512, 4  # events in a stretch, and stretches, that show whether values are transformed
 KNOWN = "FCS, CSV, TSV, NPY, NPZ, HDF5, h5ad or Parquet"
 
 
@@ -252,6 +257,8 @@ def _opener(path: Path, storage: Storage) -> Callable[[Path, str], Source]:
 def _fcs(path: Path, part: str) -> Source:
     """Open a data set of an FCS file, by default the first."""
     header = fcs.read_header(path, *_fcs_part(path, part))
+    transformed = _why_transformed(header)
+    then = "they are not compensated, and not transformed unless data.transform says so"
     return Source(
         name=path.name,
         details=header.channels,
@@ -260,10 +267,26 @@ def _fcs(path: Path, part: str) -> Source:
         spillover=header.spillover,
         spillover_problem=header.spillover_problem,
         kind=header.kind,
+        transformed=transformed,
         notes=header.notes,
-        warnings=header.warnings,
+        warnings=(
+            *header.warnings,
+            *([f"values are transformed already ({transformed}); {then}"] * bool(transformed)),
+        ),
         header=header,
     )
+
+
+def _why_transformed(header: fcs.Header) -> str:
+    """Return what shows that the values of an FCS file are transformed, by some of its events."""
+    if header.kind == "mass":
+        return ""
+    named = {*header.spillover.detectors} if header.spillover else set()
+    light = [k for k, channel in enumerate(header.channels) if channel.detector in named]
+    light = light or [k for k, channel in enumerate(header.channels) if not why_not_measured(channel)]
+    starts = np.linspace(0, max(header.n_events - SEEN, 0), STRETCHES).astype(int).tolist()
+    parts = [read_events(header, start, start + SEEN, light) for start in sorted({*starts})]
+    return why_transformed(header.keywords, header.channels, light, np.concatenate(parts))
 
 
 def _fcs_part(path: Path, part: str) -> tuple[int | None, Owner | None]:

@@ -29,7 +29,7 @@ from dpmix.config.data import DataConfig
 from dpmix.inputs.channels import Panel, same_channels
 from dpmix.inputs.default_channels import choose_channels
 from dpmix.inputs.events import ChannelReport, Events, Report
-from dpmix.inputs.fcs import Channel
+from dpmix.inputs.fcs_channels import Channel
 from dpmix.inputs.file_plans import FilePlan, plan_files
 from dpmix.inputs.gather import Gathered, Subset, gather
 from dpmix.inputs.marker_names import rename_markers, warn_of_other_markers

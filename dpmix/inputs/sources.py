@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from dpmix.errors import ConfigError, DataError
 from dpmix.inputs import fcs
-from dpmix.inputs.fcs import Channel, Spillover
+from dpmix.inputs.fcs_channels import Channel
+from dpmix.inputs.fcs_spillover import Spillover
 from dpmix.inputs.fcs_text import AGAIN
 from dpmix.system import memory
 
@@ -43,6 +44,9 @@ class Source:
         Workspace that has the matrix, "" for the file itself.
     kind : "fluorescence", "mass" or None
         Kind of the instrument, None where the file does not show it.
+    transformed : str
+        What shows that another program has transformed the values already, "" where nothing does. They are
+        neither compensated nor transformed again.
     notes : tuple of str
         Oddities of the file, for the report.
     warnings : tuple of str
@@ -63,6 +67,7 @@ class Source:
     spillover_problem: str = ""
     spillover_from: str = ""
     kind: Kind = None
+    transformed: str = ""
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     header: fcs.Header | None = None

@@ -180,10 +180,10 @@ def _require_use(sources: Sequence[Source], taken: Sequence[int], reasons: Seque
 def _own_compensation(sources: Sequence[Source]) -> tuple[str, list[str]]:
     """Return data.compensation for files by their own matrices, with the reason where it is none."""
     has_matrix = [source for source in sources if source.spillover is not None]
-    found = [(source, *own_matrix(source, False)) for source in sources]
-    if not has_matrix or any(spillover for _, spillover, _ in found):
+    found = [(source, own_matrix(source, False)) for source in sources]
+    if not has_matrix or any(own.spillover for _, own in found):
         return "auto", []
-    return "none", [f"{source.name}: {note}" for source, _, note in found if note]
+    return "none", [f"{source.name}: {own.note}" for source, own in found if own.note and not own.warning]
 
 
 def _mass_notes(source: Source, raw: Array) -> list[str]:
@@ -203,7 +203,7 @@ def _suggestions(
     found = []
     for k, (channel, why) in enumerate(zip(source.details, reasons, strict=True)):
         transform = transforms.get(k)
-        usual = fitting_method(channel, source.kind, linearize=True)
+        usual = fitting_method(channel, None if source.transformed else source.kind, linearize=True)
         method = transform.method if transform else "auto" if usual == "logicle" else usual
         found.append(Suggestion(channel.detector, channel.marker, why, transform, method))
     return found

@@ -30,7 +30,8 @@ import numpy as np
 
 from dpmix.errors import ConfigError
 from dpmix.inputs.events import Events
-from dpmix.inputs.fcs import Channel, Spillover
+from dpmix.inputs.fcs_channels import Channel
+from dpmix.inputs.fcs_spillover import Spillover
 from dpmix.inputs.file_plans import has_gain
 from dpmix.inputs.sources import Source
 from dpmix.inputs.transforms import Transform

@@ -158,7 +158,7 @@ def partial_matrix(path: Path, rng: np.random.Generator) -> None:
         light(rng, 2).astype(np.float32),
         ["PE-A", "APC-A"],
         None,
-        {"$SPILLOVER": "3,PE-A,APC-A,X-A,1,0,0,0,1,0,0,0,1"},
+        {"$SPILLOVER": "3,PE-A,APC-A,X-A,1,0.1,0,0,1,0,0,0,1"},
     )
 
 

@@ -9,15 +9,17 @@ import flowio
 import numpy as np
 import numpy.typing as npt
 import pytest
+from click.testing import CliRunner
 from test_fcs import channel_keywords, make_fcs
 
+from dpmix.cli import main
 from dpmix.config.data import DataConfig
 from dpmix.errors import DataError
 from dpmix.inputs import default_channels, mass
 from dpmix.inputs.channel_names import measurement, why_left_out
 from dpmix.inputs.default_channels import MOST_EVENTS, choose_channels, some_rows
 from dpmix.inputs.events import Events
-from dpmix.inputs.fcs import Channel
+from dpmix.inputs.fcs_channels import Channel
 from dpmix.inputs.fcs_data import write_fcs
 from dpmix.inputs.opening import open_source
 from dpmix.inputs.preprocess import Recorded, prepare
@@ -181,7 +183,7 @@ def test_too_few_events(tmp_path: Path) -> None:
     ("spillover", "why"),
     [
         ("2,PE-A,APC-A,1,0,0,1", "is the identity matrix"),
-        ("2,FL1,FL2,1,0.1,0,1", "names no channel of the file (FL1, FL2)"),
+        ("2,FL1,FL2,1,0,0,1", "is the identity matrix"),
     ],
 )
 def test_a_matrix_that_does_nothing(tmp_path: Path, spillover: str, why: str) -> None:
@@ -193,9 +195,23 @@ def test_a_matrix_that_does_nothing(tmp_path: Path, spillover: str, why: str) ->
     assert any(why in note for note in events_of(path).report.notes)
 
 
+def test_a_matrix_that_is_not_applied_is_a_warning(tmp_path: Path) -> None:
+    """In a run too, whose config says none because init found that the matrix names no channel."""
+    path = tmp_path / "a.fcs"
+    write_fcs(path, flow(dim=2), ["PE-A", "APC-A"], keywords={"$SPILLOVER": "2,FL1,FL2,1,0.1,0,1"})
+    assert settings_of(path).compensation == "none"
+    why = "the spillover matrix names no channel of the file (FL1, FL2); give its names to data.compensation"
+    for compensation in ("auto", "none"):
+        (warning,) = events_of(path, compensation=compensation).report.warnings
+        assert warning.startswith(f"a.fcs: not compensated: {why}")
+    (tmp_path / "m.csv").write_text("PE-A,APC-A\n1,0.1\n0,1\n")
+    assert events_of(path, compensation="m.csv").report.warnings == ()
+    assert f"warning: not compensated: {why}" in CliRunner().invoke(main, ["info", str(path)]).output
+
+
 def test_a_matrix_with_some_unknown_names(tmp_path: Path) -> None:
     path = tmp_path / "a.fcs"
-    write_fcs(path, flow(dim=2), ["PE-A", "APC-A"], keywords={"$SPILLOVER": "3,PE-A,X,Y,1,0,0,0,1,0,0,0,1"})
+    write_fcs(path, flow(dim=2), ["PE-A", "APC-A"], keywords={"$SPILLOVER": "3,PE-A,X,Y,1,0.1,0,0,1,0,0,0,1"})
     with pytest.raises(DataError, match="the spillover matrix names X, Y, which is not a channel"):
         settings_of(path)
     assert suggest([open_source(path)], "none").compensation == "none"

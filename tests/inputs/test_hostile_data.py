@@ -185,7 +185,7 @@ def test_a_logicle_scale_that_values_are_far_beyond(folder: Path) -> None:
     ("spillover", "message"),
     [
         ("2,CD3,CD4,1,1,1,1", "the spillover matrix cannot be inverted; set data.compensation to none"),
-        ("2,CD3,CD5,1,0,0,1", "the spillover matrix names CD5, which is not a channel of the file"),
+        ("2,CD3,CD5,1,0.1,0,1", "the spillover matrix names CD5, which is not a channel of the file"),
         ("2,CD3,CD3,1,0,0,1", "not a square matrix"),
         ("3,CD3,CD4,1,0,0,1", "not a square matrix"),
         ("2,CD3,CD4,1,nan,0,1", "not a square matrix"),

@@ -23,7 +23,7 @@ from dpmix.inputs.atoms import Atom
 from dpmix.inputs.channel_names import why_left_out
 from dpmix.inputs.channels import match
 from dpmix.inputs.events import Events
-from dpmix.inputs.fcs import Channel
+from dpmix.inputs.fcs_channels import Channel
 from dpmix.inputs.fcs_data import write_fcs
 from dpmix.inputs.opening import open_source
 from dpmix.inputs.preprocess import prepare
@@ -242,7 +242,7 @@ def test_compensated_values_are_not_compensated_again(
 @pytest.mark.parametrize(
     ("spill", "message"),
     [
-        ("2,A,Z,1,0,0,1", "names Z, which is not a channel of the file; set data.compensation to none"),
+        ("2,A,Z,1,0.1,0,1", "names Z, which is not a channel of the file; set data.compensation to none"),
         ("2,A,B,1,1,1,1", "cannot be inverted"),
         ("2,A,B,1,0", "is not a square matrix"),
     ],
@@ -454,6 +454,70 @@ def test_margin_events_are_dropped_when_asked(tmp_path: Path) -> None:
     np.testing.assert_array_equal(events.sample_starts, [0, len(kept)])
     assert (events.report.n_read, events.report.n_dropped) == (2000, 70)
     assert (events.report.channels[0].high, events.report.channels[1].low) == (40, 30)
+
+
+def test_a_range_that_values_exceed_is_no_margin(tmp_path: Path) -> None:
+    """Some programs write one $PnR for all channels, here far below the values of two of them."""
+    values = np.random.default_rng(9).gamma(0.5, 4000, (2000, 3)).astype(np.float32)
+    values[:, 2] = np.minimum(values[:, 2] / 8, 1000)
+    write_fcs(tmp_path / "a.fcs", values, ["A", "B", "C"], keywords={f"$P{k}R": "1024" for k in (1, 2, 3)})
+    events = events_of(tmp_path, "a.fcs", margin_events="drop", transform=LINEAR)
+    n_clipped = int((values[:, 2] == 1000).sum())
+    assert n_clipped > 10
+    assert [channel.high for channel in events.report.channels] == [0, 0, n_clipped]
+    assert events.report.n_dropped == n_clipped
+
+
+def test_saturated_events_a_little_above_the_range_are_margin_events(tmp_path: Path) -> None:
+    values = np.random.default_rng(9).integers(0, 4_000, (2000, 2)).astype("<u4")
+    values[:90, 1] = 2**24 + 400_000 + np.arange(90)
+    keywords = channel_keywords([32, 32], [str(2**24)] * 2, n_events=2000)
+    make_fcs(tmp_path / "a.fcs", values.tobytes(), keywords)
+    report = events_of(tmp_path, "a.fcs", transform=LINEAR).report
+    assert report.channels[1].high == 90
+    assert report.channels[1].maximum == np.float32(2**24 + 400_089)
+    assert "FL2: 90 of 2000 values read are above $P2R (16777216)" in report.warnings[0]
+
+
+TRANSFORMED = "2,A,B,1,0.35,0.12,1"
+
+
+@pytest.mark.parametrize("noted", [False, True])
+def test_values_that_are_transformed_already_stay_as_they_are(tmp_path: Path, noted: bool) -> None:
+    """A file that R wrote after compensate() and transform(), with the matrix and $PnR of the instrument."""
+    values = np.random.default_rng(9).normal([0.4, 2.9, 3.1], 0.3, (900, 3)).astype(np.float32)
+    keywords = {"$SPILLOVER": TRANSFORMED, "$CYT": "LSRII"}
+    keywords |= {"transformation": "custom", "flowCore_$P1Rmax": "4.5"} if noted else {}
+    values *= 900 if noted else 1  # biexponential of flowCore: 0 to 4,096
+    write_fcs(tmp_path / "a.fcs", values, ["A", "B", "FSC-A"], keywords=keywords)
+    events = events_of(tmp_path, "a.fcs", standardize=False)
+    np.testing.assert_array_equal(events.values, values[:, :2])
+    assert {transform.method for transform in events.scaling.transforms} == {"linear"}
+    (warning,) = events.report.warnings
+    assert warning.startswith("a.fcs: values are transformed already (")
+    assert suggest([open_source(tmp_path / "a.fcs")]).compensation == "none"
+
+
+@pytest.mark.parametrize(
+    ("scale", "keywords"),
+    [
+        (
+            300.0,
+            {"transformation": "applied", "flowCore_$P1Rmax": "262143"},
+        ),  # read.FCS notes this of raw values
+        (300.0, {"transformation": "custom", "flowCore_$P1Rmax": "200000"}),
+        (0.3, {"$P1R": "1000", "$P2R": "1000"}),  # dim events of a range of 1,000
+        (300.0, {}),
+    ],
+)
+def test_values_that_are_not_transformed_are_compensated(
+    tmp_path: Path, scale: float, keywords: dict[str, str]
+) -> None:
+    values = np.random.default_rng(9).gamma(0.7, 60 * scale, (900, 3)).astype(np.float32)
+    write_fcs(tmp_path / "a.fcs", values, ["A", "B", "C"], keywords={"$SPILLOVER": TRANSFORMED} | keywords)
+    events = events_of(tmp_path, "a.fcs")
+    assert events.spillovers[0] is not None
+    assert events.report.warnings == ()
 
 
 def test_zero_is_not_a_margin_of_a_mass_cytometer(tmp_path: Path) -> None:
