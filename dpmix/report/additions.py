@@ -128,7 +128,12 @@ class Additions:
             samples = gated_samples(task.events, self.manual)
             compared = compare(str(self.manual.path), samples, population, gating.n_populations)
             tables.write_comparison(folder / COMPARISON, compared, gating.phenotypes)
-            gating = replace(gating, comparison=compared)
+            left_out = [
+                f"{source.name}: gates of {self.manual.path} that cannot be read are left out: {unread}"
+                for source in task.events.sources
+                if (unread := self.manual.unread(source))
+            ]
+            gating = replace(gating, comparison=compared, warnings=(*gating.warnings, *left_out))
         if gating.exploration:
             tables.write_explored(folder / EXPLORED, gating)
         if self.with_map:
