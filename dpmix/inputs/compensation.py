@@ -13,8 +13,8 @@ import numpy as np
 from dpmix.errors import ConfigError, DataError
 from dpmix.inputs.fcs_spillover import Spillover, is_identity
 from dpmix.inputs.sources import Source
+from dpmix.inputs.text_format import read_cells
 from dpmix.model.mixture import Array
-from dpmix.system.paths import encoding_of
 
 WORST_CONDITION = 1e8  # largest condition number of a spillover matrix
 REMEDY = "set data.compensation to none, or to a CSV file with another matrix (dpmix init: --compensation)"
@@ -124,9 +124,7 @@ def read_matrix(path: Path) -> Spillover:
         The file cannot be read, or is not such a matrix.
     """
     try:
-        with path.open(encoding=encoding_of(path), newline="") as file:
-            cells = [[cell.strip() for cell in line] for line in csv.reader(file)]
-        head, *rows = [line for line in cells if any(line)] or [[]]
+        head, *rows = [line for line in read_cells(path, numbers=True) if any(line)] or [[]]
         names = [name for name in head if name]
         matrix = np.array([[float(cell) for cell in row[len(row) - len(names) :]] for row in rows])
     except OSError as error:

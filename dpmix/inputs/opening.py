@@ -48,7 +48,8 @@ from dpmix.inputs.fcs_text import AGAIN
 from dpmix.inputs.mass import named_by_isotopes
 from dpmix.inputs.sources import Source, file_stamp
 from dpmix.inputs.storage import Storage
-from dpmix.inputs.table_files import first_rows, open_parquet, open_text
+from dpmix.inputs.table_files import open_parquet, open_text
+from dpmix.inputs.text_format import text_format
 from dpmix.inputs.transformed import why_transformed
 from dpmix.system.paths import below_common_folder, file_id, from_home, in_order
 from dpmix.system.run_marker import is_run_file
@@ -61,6 +62,8 @@ NO_EVENTS = (".truth.npz", ".judged.csv", ".spillover.csv")
 """Ends of the names of files that dpmix writes next to data files."""
 SAMPLE_FILE = "file"
 """Column of a table of samples with the names of the data files."""
+OTHER_NAMES = ("file", "filename", "fcs", "fcsfile", "fcsfilename", "datafile")
+"""Names that other programs give it (CATALYST: file_name), without case and what separates words."""
 PART_OF_FCS = re.compile(r"(?P<data_set>[0-9]{0,9})(?:(?:^|::)(?P<owner>header|text))?")
 SEEN, STRETCHES = 512, 4  # events in a stretch, and stretches, that show whether values are transformed
 KNOWN = "FCS, CSV, TSV, NPY, NPZ, HDF5, h5ad or Parquet"
@@ -177,15 +180,26 @@ def may_have_events(path: Path) -> bool:
 
 
 def is_table_of_samples(path: Path) -> bool:
-    """Return True for a text file whose column `file` has the name of a data file in the first row."""
+    """Return True for a text file with a column of names of data files (`file_column`).
+
+    A column of events with the name of their file has it several times, except in a column `file`.
+    """
     if path.suffix.lower() not in TEXT_SUFFIXES:
         return False
     try:
-        head, row = first_rows(path)
+        text = text_format(path)
     except (OSError, ValueError, DataError, csv.Error):
         return False
-    cell = dict(zip(head, row, strict=False)).get(SAMPLE_FILE, "")
-    return Path(cell.partition("::")[0]).suffix.lower() in FOLDER_SUFFIXES
+    column = file_column(text.head)
+    cells = [row[text.head.index(column)] for row in text.start if len(row) == len(text.head) and column]
+    is_file = [Path(cell.partition("::")[0]).suffix.lower() in FOLDER_SUFFIXES for cell in cells]
+    return bool(is_file) and is_file[0] and (column == SAMPLE_FILE or len({*cells}) == len(cells))
+
+
+def file_column(head: Sequence[str]) -> str:
+    """Return the column of a table of samples that has the names of the data files, "" for none."""
+    others = [name for name in head if re.sub(r"[\W_]+", "", name).casefold() in OTHER_NAMES]
+    return SAMPLE_FILE if SAMPLE_FILE in head else others[0] if len(others) == 1 else ""
 
 
 def open_source(path: str | Path, part: str = "", storage: Storage | None = None) -> Source:

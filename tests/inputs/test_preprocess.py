@@ -195,8 +195,9 @@ def test_compensation_by_the_file_needs_channels_that_are_not_taken(
 
 
 @pytest.mark.parametrize("rows_named", [False, True])
+@pytest.mark.parametrize("comma", [False, True])
 def test_compensation_from_csv(
-    tmp_path: Path, true_values: npt.NDArray[np.float64], rows_named: bool
+    tmp_path: Path, true_values: npt.NDArray[np.float64], rows_named: bool, comma: bool
 ) -> None:
     write_spilled(tmp_path / "a.fcs", true_values, ["A", "B", "C"], spill="1,A,1")
     order = [2, 0, 1]  # another order than in the file
@@ -204,7 +205,10 @@ def test_compensation_from_csv(
     lines = [lines[0][1:] if rows_named else lines[0]]  # the corner is blank
     for i in order:
         lines.append(",".join((["ABC"[i]] if rows_named else []) + [str(MATRIX[i, k]) for k in order]))
-    (tmp_path / "matrix.csv").write_text("\n".join(lines) + "\n")
+    text = "\n".join(lines) + "\n"
+    if comma:  # as Excel writes it where commas are decimal
+        text = text.replace(",", ";").replace(".", ",")
+    (tmp_path / "matrix.csv").write_text(text)
     events = events_of(tmp_path, "a.fcs", compensation="matrix.csv", standardize=False, transform=LINEAR)
     np.testing.assert_allclose(events.values, true_values, rtol=1e-4, atol=1e-2)
 
