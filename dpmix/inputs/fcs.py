@@ -45,6 +45,7 @@ from dpmix.inputs.fcs_text import (
     whole_number,
 )
 from dpmix.inputs.fcs_values import Order, range_mask, stored_type
+from dpmix.inputs.mass import named_by_isotopes
 
 MASS_INSTRUMENT = re.compile(r"cytof|helios|dvs|xt ?mass|mass cyto", re.IGNORECASE)
 MASS_DETECTOR = re.compile(r"^\(?[A-Z][a-z]?\d{2,3}\)?D[id]$|\(([A-Z][a-z]?\d{2,3})\)D[id]$")
@@ -184,7 +185,11 @@ def _read_data_set(
     notes = [f"data set {data_set} of {len(offsets)} in the file"] if len(offsets) > 1 else []
     own = find_matrix(keywords, channels)
     instrument = keywords.get("cyt", "").strip()
-    mass = MASS_INSTRUMENT.search(instrument) or any(MASS_DETECTOR.search(c.detector) for c in channels)
+    mass = (
+        MASS_INSTRUMENT.search(instrument)
+        or any(MASS_DETECTOR.search(channel.detector) for channel in channels)
+        or named_by_isotopes(channels)
+    )
     return Header(
         path=path,
         version=text.header[:6].decode(),

@@ -12,6 +12,7 @@ from flowutils.compensate import compensate
 
 from dpmix.config.data import DataConfig
 from dpmix.errors import ConfigError
+from dpmix.inputs.channel_names import why_not_measured
 from dpmix.inputs.compensation import Compensation, match_matrix, not_applied, own_matrix, read_matrix
 from dpmix.inputs.fcs_channels import Channel
 from dpmix.inputs.fcs_spillover import Spillover
@@ -104,7 +105,7 @@ def has_gain(channel: Channel) -> bool:
     apply to a logarithmic amplifier, nor to time, which has $TIMESTEP. FlowIO divides, too; flowCore does if
     asked for linearize-with-PnG-scaling.
     """
-    is_time = channel.detector.casefold().startswith("time")
+    is_time = why_not_measured(channel) == "time"
     return channel.log is None and not is_time and 0 < channel.gain < math.inf and channel.gain != 1
 
 

@@ -18,9 +18,11 @@ from dpmix.errors import DataError
 from dpmix.inputs import default_channels, mass
 from dpmix.inputs.channel_names import measurement, why_left_out
 from dpmix.inputs.default_channels import MOST_EVENTS, choose_channels, some_rows
+from dpmix.inputs.event_times import time_channel
 from dpmix.inputs.events import Events
 from dpmix.inputs.fcs_channels import Channel
 from dpmix.inputs.fcs_data import write_fcs
+from dpmix.inputs.file_plans import has_gain
 from dpmix.inputs.opening import open_source
 from dpmix.inputs.preprocess import Recorded, prepare
 from dpmix.inputs.sources import Source
@@ -103,6 +105,134 @@ def test_the_measurement_with_the_resolution_is_used() -> None:
     assert why_left_out([height, area], "fluorescence") == ["", "pulse area of the same detector as FL2-H"]
     fine = Channel("FL2-A", range=262_144.0, integer=True)
     assert why_left_out([height, fine], "fluorescence") == ["pulse height of the same detector as FL2-A", ""]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Original_ID",
+        "remove_from_all",
+        "remove_from_FR",
+        "QCvector",
+        "QC_flag",
+        "GoodVsBad",
+        "Fluidic_Outlier",
+        "tSNE1",
+        "t-SNE_2",
+        "bh-SNE1",
+        "viSNE_X",
+        "UMAP_1",
+        "UMAP2",
+        "UMAP-X",
+        "PHATE1",
+        "FlowSOM",
+        "FlowSOM_metacluster",
+        "FlowSOM.clusters",
+        "Phenograph",
+        "Rphenograph",
+        "Phenograph_clusters",
+        "metaclustering",
+        "Metacluster_ID",
+        "meta_cluster",
+        "SOMcluster",
+        "X-shift",
+        "leiden",
+        "louvain_0.5",
+        "Gate_source",
+        "gate",
+        "SORT",
+        "EventNum",
+        "absoluteEventNumber",
+        "event_number",
+        "cell_id",
+        "FileNo",
+        "file_id",
+        "sample_id",
+        "Donor",
+        "cell_type",
+        "PeacoQC",
+        "Sort Classifier",
+        "Sort Result Bits",
+        "ROI Bits 1-16",
+        "Drop Phase",
+    ],
+)
+def test_columns_that_other_programs_add_are_no_markers(name: str) -> None:
+    named = [Channel("PE-A", "CD3"), Channel("APC-A", "CD4"), Channel(name, range=262_144.0)]
+    assert [bool(why) for why in why_left_out(named, "fluorescence")] == [False, False, True]
+    if name[:4] not in ("SORT", "Sort", "ROI ", "Drop"):
+        assert why_left_out([Channel("P12", name)], None)[0], "by its marker, too"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "CD3",
+        "SORT1",
+        "PCA-1",
+        "PC5",
+        "PC7",
+        "QC1",
+        "TIM3",
+        "Timer-Blue-A",
+        "Timer-Red",
+        "TIMD4",
+        "Gata3",
+        "GATA-3",
+        "FLOT1",
+        "Label-free",
+        "CellTrace",
+        "CellMask",
+        "Phospho-S6",
+        "Mapk",
+        "Clusterin",
+        "Sample-Tag",
+        "BATF",
+        "IndividualDye",
+        "DC-SIGN",
+        "KLRG1",
+        "Event-Dye",
+        "SNEP",
+        "UMAPK",
+    ],
+)
+def test_markers_whose_names_are_similar_stay(name: str) -> None:
+    assert why_left_out([Channel(name, range=262_144.0)], "fluorescence") == [""]
+    assert why_left_out([Channel("PE-A", name)], "fluorescence") == [""]
+
+
+def test_a_timer_is_no_clock(tmp_path: Path) -> None:
+    values = np.column_stack((flow(400, 2), np.arange(400)))
+    write_fcs(tmp_path / "a.fcs", values, ["Timer-Blue-A", "Timer-Red-A", "Time"], keywords={"$P1G": "2.0"})
+    source = open_source(tmp_path / "a.fcs")
+    assert source.warnings == (), "a reporter that does not ascend shows no reordered events"
+    assert time_channel(source) == 2
+    assert events_of(tmp_path / "a.fcs").detectors == ("Timer-Blue-A", "Timer-Red-A")
+    assert has_gain(source.details[0])
+    write_fcs(tmp_path / "b.fcs", values[:, :2], ["Timer-Blue-A", "Timer-Red-A"])
+    assert time_channel(open_source(tmp_path / "b.fcs")) is None
+
+
+DUAL = ["Time", "Ir(190.960)-Dual", "Cd(109.903)-Dual", "Cd(110.904)-Dual", "Nd(141.907)-Dual", "Cd(110,111)"]
+STAINS = ["", "191-DNA", "110-CD3", "111-CD3", "142-CD19", "110_111-CD3"]
+
+
+def test_the_first_mass_cytometers(tmp_path: Path) -> None:
+    """Detectors are named by their mass, without $CYT; a sum of isotopes stands next to them."""
+    counts = np.random.default_rng(3).poisson(30, (400, 6)).astype(np.float32)
+    write_fcs(tmp_path / "a.fcs", counts, DUAL, STAINS)
+    source = open_source(tmp_path / "a.fcs")
+    assert source.kind == "mass"
+    assert reasons(tmp_path / "a.fcs") == dict.fromkeys(DUAL, "") | {
+        "Time": "time",
+        "Ir(190.960)-Dual": "DNA",
+        "Cd(109.903)-Dual": "part of the sum Cd(110,111)",
+        "Cd(110.904)-Dual": "part of the sum Cd(110,111)",
+    }
+    assert {str(one) for one in events_of(tmp_path / "a.fcs").scaling.transforms} == {"arcsinh cofactor=5"}
+    assert [mass.target(channel) for channel in source.details[1:]] == ["DNA", "CD3", "CD3", "CD19", "CD3"]
+    assert mass.isotopes("Cd(110,111)") == ["Cd110", "Cd111"]
+    assert mass.isotope("Nd(141.907)-Dual") == "Nd142"
 
 
 def test_words_in_a_table_are_variables() -> None:
