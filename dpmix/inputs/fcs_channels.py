@@ -56,7 +56,7 @@ def read_channel(keywords: Mapping[str, str], n: int, integer: bool, path: Path)
     name = keywords.get(f"p{n}n")
     if name is None:  # for example $P01N
         raise DataError(f"{path}: $P{n}N, the name of channel {n}, is missing; {AGAIN}")
-    limit = _number(keywords.get(f"p{n}r", ""))
+    limit = number_of(keywords.get(f"p{n}r", ""))
     if limit is None and integer:
         found = quoted(keywords[f"p{n}r"]) if f"p{n}r" in keywords else "missing"
         raise DataError(f"{path}: $P{n}R is {found}, need the range of the values; {AGAIN}")
@@ -76,23 +76,26 @@ def read_channel(keywords: Mapping[str, str], n: int, integer: bool, path: Path)
     )
 
 
-def _number(text: str) -> float | None:
-    """Return a number, None where the text is none."""
+def number_of(text: str) -> float | None:
+    """Return a number, which may have a decimal comma; None where the text is none."""
     try:
-        return float(text)
+        return float(text.replace(",", "."))
     except ValueError:
         return None
 
 
 def _gain(keywords: Mapping[str, str], n: int) -> float | None:
     """Return $PnG, 1 where it is missing, None where it is not a number."""
-    gain = _number(keywords.get(f"p{n}g", "").strip() or "1")
+    gain = number_of(keywords.get(f"p{n}g", "").strip() or "1")
     return None if gain is None or not math.isfinite(gain) else gain
 
 
 def _log_scale(keywords: Mapping[str, str], n: int) -> tuple[float, float] | None:
     """Return decades and offset of $PnE, (0, 0) for a linear channel, None where it cannot be read."""
-    found = [_number(part) for part in (keywords.get(f"p{n}e", "").strip() or "0,0").split(",")]
+    parts = (keywords.get(f"p{n}e", "").strip() or "0,0").split(",")
+    if len(parts) == 4:  # decimal commas, as of 4,0,0,0
+        parts = [",".join(parts[:2]), ",".join(parts[2:])]
+    found = [number_of(part) for part in parts]
     decades, offset = found if len(found) == 2 else (None, None)
     if decades is None or offset is None or not (0 <= decades <= 20 and 0 <= offset < math.inf):
         return None
@@ -105,7 +108,7 @@ def channel_notes(keywords: Mapping[str, str], channels: Sequence[Channel]) -> l
     odd = [n for n in numbers if _gain(keywords, n) is None]
     floats = [n for n, channel in enumerate(channels, start=1) if not channel.integer]
     unnamed = [n for n in numbers if not keywords[f"p{n}n"].strip()]
-    ranges = [n for n in numbers if _number(keywords.get(f"p{n}r", "")) is None]
+    ranges = [n for n in numbers if number_of(keywords.get(f"p{n}r", "")) is None]
     notes = [f'$P{n}N is blank; the channel is named "{channels[n - 1].detector}"' for n in unnamed]
     if any(_log_scale(keywords, n) != (0, 0) for n in floats):
         notes.append("$PnE ignored for floating point channels: the standard defines them as linear")

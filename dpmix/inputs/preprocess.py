@@ -209,6 +209,7 @@ def _prepare(
     detectors = tuple(plans[0].source.details[k].detector for k in plans[0].chosen)
     n_dropped = gathered.n_read - len(gathered.values)
     warnings = [f"{source.name}: {text}" for source in sources for text in source.warnings]
+    warnings += _without_events(sources, np.diff(gathered.sample_starts).tolist())
     channels = _channel_reports(gathered, detectors, scaling, atoms, summary.above_top)
     return Events(
         values=storage.seal(gathered.values),
@@ -254,6 +255,15 @@ def _channel_reports(
         )
         for j, name in enumerate(scaling.channels)
     )
+
+
+def _without_events(sources: Sequence[Source], used: Sequence[int]) -> list[str]:
+    """Warn of files of which no event is used."""
+    return [
+        f"{source.name}: {'no event remains' if source.n_events else 'has no event'}; it has no proportions"
+        for source, n_events in zip(sources, used, strict=True)
+        if not n_events
+    ]
 
 
 def _rounded(gathered: Gathered, scaling: Scaling) -> list[str]:

@@ -115,6 +115,7 @@ def suggest(
         [TransformConfig()] * len(taken), plans, Seen(raw, raw.max(0)), settings.linearize
     )
     notes += _mass_notes(first, raw)
+    notes += [f"{source.name}: has no event" for source in sources if not source.n_events]
     if over_time:
         shown = display_names(first.details)
         names = [shown[k] for k in taken]

@@ -151,6 +151,7 @@ WITHOUT_DOLLAR = fcs_bytes(
     {key.removeprefix("$"): value for key, value in keywords_of(FLOATS, NAMES).items()}, FLOATS.tobytes()
 )
 LINK = {"NEXTDATA": "0" * 12}
+COMMAS = {"P2E": "0,0,0,0", "P3G": "2,5", "P4R": "1024,0"}
 BITS_10 = {f"P{n}B": 10 for n in range(1, 5)}
 
 
@@ -244,6 +245,7 @@ CASES = [
     Case("`$PnN` is blank", floats(["FSC-A", " ", "CD4", "Time"]), FLOATS),
     Case("`$PnN` occurs twice", floats(["FSC-A", "CD4", "CD4", "Time"])),
     Case("`$PnG` is not a number", floats(changes={"P2G": "NA"}), FLOATS),
+    Case("`$PnE`, `$PnG`, `$PnR` with decimal commas", words(changes=COMMAS), WORDS),
     Case("`$PnE` is wrong, for integers", words(changes={"P2E": "NA"})),
     Case("`$PnE` is wrong, for floating point numbers", floats(changes={"P2E": "NA"}), FLOATS),
     Case("`$PnR` is not a number, for integers", words(changes={"P2R": "NA"})),

@@ -84,6 +84,15 @@ def test_keywords_without_a_dollar_replace_none_of_the_standard(tmp_path: Path) 
         assert (b"PAR", b"9") in again.text
 
 
+def test_numbers_with_decimal_commas(tmp_path: Path) -> None:
+    changes = {"P2E": "4,0,1,0", "P3G": "2,5", "P4R": "1024,0", "TIMESTEP": "0,01"}
+    header = read_of(tmp_path, odd_files.words(changes=changes))
+    assert header.channels[1].log == (4.0, 1.0)
+    assert header.channels[2].gain == 2.5
+    assert header.channels[3].range == 1024
+    assert header.notes == ()
+
+
 # ------------------------------------------------------------------------------- false places and ranges
 
 
