@@ -23,6 +23,9 @@ from dpmix.inputs.sources import (
 from dpmix.system.extras import require_extra
 from dpmix.system.run_marker import is_run_file
 
+DETECTORS = ("channel", "detector", "PnN", "pnn", "name")
+"""Columns of AnnData's `var` with the detectors, where the index repeats a name."""
+
 
 def open_npy(path: Path, part: str) -> Source:
     """Open an NPY file."""
@@ -131,12 +134,32 @@ def _anndata(path: Path, part: str) -> Source:
             _require_memory_of_parts(path, group)
         values, var = read_elem(stored), read_elem(file["var"])
     values = values.toarray() if hasattr(values, "toarray") else np.asarray(values)
-    source = source_of_array(path, values, [str(name) for name in var.index])
-    if "marker" not in var:
-        return source
-    markers = ["" if m is None or m != m else str(m) for m in var["marker"]]
+    detectors, markers = variable_names(var)
+    source = source_of_array(path, values, detectors)
     details = [replace(d, marker=m) for d, m in zip(source.details, markers, strict=True)]
     return replace(source, details=tuple(details))
+
+
+def variable_names(var: Any) -> tuple[list[str], list[str]]:
+    """Return the detectors and markers of the variables of an AnnData object, "" for no marker.
+
+    The index has the detectors, unless it repeats a name: readfcs and pytometry put markers there, and the
+    detectors in a column `channel`.
+
+    Parameters
+    ----------
+    var : pandas.DataFrame
+        With a row per variable.
+    """
+    index = [str(name) for name in var.index]
+    detectors = index
+    if len({*index}) < len(index):
+        columns = [[str(name) for name in var[column]] for column in DETECTORS if column in var]
+        detectors = next((names for names in columns if len({*names}) == len(names)), index)
+    if "marker" in var:
+        return detectors, ["" if name is None or name != name else str(name) for name in var["marker"]]
+    shown = zip(index, detectors, strict=True)
+    return detectors, ["" if name == detector else name for name, detector in shown]
 
 
 def _require_memory_of_parts(path: Path, item: Any) -> None:

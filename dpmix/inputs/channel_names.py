@@ -91,7 +91,7 @@ ISOTOPES = (  # of a mass cytometer, where no antibody is named, except for DNA
 )
 
 COMPENSATED = re.compile(
-    r"^<(?P<a>.+)>$|^Comp-(?P<b>.+)$|^(?P<c>.+?)[-_ ](?:compensated|comp)$", re.IGNORECASE
+    r"^<(?P<a>.+)>$|^(?:FJ)?Comp-(?P<b>.+)$|^(?P<c>.+?)[-_ ](?:compensated|comp)$", re.IGNORECASE
 )
 KINDS = "area|height|width|peak|integral|int|tof|lin|linear|log|[ahw]|[ahw](?:lin|log)|(?:lin|log)[ahw]"
 APART = re.compile(rf"[-_ .]+(?P<word>{KINDS})$", re.IGNORECASE)
@@ -122,6 +122,12 @@ class Measurement(NamedTuple):
     compensated: bool
 
 
+def uncompensated_name(detector: str) -> str:
+    """Return the name of a detector without what shows that its values are compensated."""
+    inner = COMPENSATED.match(detector)
+    return next(filter(None, inner.groups())) if inner else detector
+
+
 def measurement(detector: str, others: Sequence[str] = (), of_instrument: bool = True) -> Measurement:
     """Return what a detector name says about its measurement.
 
@@ -134,17 +140,17 @@ def measurement(detector: str, others: Sequence[str] = (), of_instrument: bool =
     of_instrument : bool
         The name comes from an instrument, not from a table.
     """
-    inner = COMPENSATED.match(detector)
-    stem = next(filter(None, inner.groups())) if inner else detector
+    stem = uncompensated_name(detector)
+    is_compensated = stem != detector
     quantity, scale = "", ""
     while match := (APART if of_instrument else TABLE).search(stem):
         stem, quantity, scale = _read(stem, match, quantity, scale)
-    if of_instrument and stem == detector and (match := JOINED.search(stem)):
+    if of_instrument and not is_compensated and stem == detector and (match := JOINED.search(stem)):
         short = stem[: match.start()].casefold()
         relatives = [name.casefold() for name in others if name != detector]
         if any(name == short or JOINED.sub("", name) == short for name in relatives):
             stem, quantity, scale = _read(stem, match, quantity, scale)
-    return Measurement(stem.casefold(), quantity, scale, inner is not None)
+    return Measurement(stem.casefold(), quantity, scale, is_compensated)
 
 
 def _read(stem: str, match: re.Match[str], quantity: str, scale: str) -> tuple[str, str, str]:

@@ -11,12 +11,14 @@ from typing import NamedTuple
 import numpy as np
 
 from dpmix.errors import ConfigError, DataError
+from dpmix.inputs.channel_names import uncompensated_name
 from dpmix.inputs.fcs_spillover import Spillover, is_identity
 from dpmix.inputs.sources import Source
 from dpmix.inputs.text_format import read_cells
 from dpmix.model.mixture import Array
 
 WORST_CONDITION = 1e8  # largest condition number of a spillover matrix
+AGAIN = "not compensated again: channel names show compensated values (as {})"
 REMEDY = "set data.compensation to none, or to a CSV file with another matrix (dpmix init: --compensation)"
 
 
@@ -75,21 +77,16 @@ def own_matrix(source: Source, expected: bool) -> OwnMatrix:
         return OwnMatrix(None, "not compensated: its values are transformed already")
     if source.spillover_problem:
         raise DataError(f"{source.name}: {source.spillover_problem}; {REMEDY}")
+    named = [name for name in source.channels if uncompensated_name(name) != name]
+    if source.spillover is None and named:
+        return OwnMatrix(None, AGAIN.format(named[0]))
     if source.spillover is None:
         expected = expected or source.kind == "fluorescence"
         return OwnMatrix(None, "not compensated: the file holds no spillover matrix" if expected else "")
     detectors, names = source.spillover.detectors, source.channels
-    applied = [
-        shown
-        for name in detectors
-        if name not in names
-        for shown in (f"<{name}>", f"Comp-{name}", f"FJComp-{name}")
-        if shown in names
-    ]
+    applied = [shown for shown in named if uncompensated_name(shown) in {*detectors} - {*names}]
     if applied:
-        return OwnMatrix(
-            None, f"not compensated again: channel names show compensated values (as {applied[0]})"
-        )
+        return OwnMatrix(None, AGAIN.format(applied[0]))
     if is_identity(source.spillover):
         return OwnMatrix(None, "not compensated: the spillover matrix of the file is the identity matrix")
     if not any(_named(name, source) for name in detectors):

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from flowutils.compensate import get_spill
 
+from dpmix.inputs.channel_names import uncompensated_name
 from dpmix.inputs.fcs_channels import Channel
 
 KEYWORDS = {
@@ -90,7 +91,7 @@ def is_identity(spillover: Spillover) -> bool:
 def names_channels(spillover: Spillover, channels: Sequence[Channel]) -> bool:
     """Return True if each name of a matrix is that of a channel, which may be named as compensated."""
     names = {name for channel in channels for name in (channel.detector, channel.marker)}
-    return all({name, f"<{name}>", f"Comp-{name}", f"FJComp-{name}"} & names for name in spillover.detectors)
+    return {*spillover.detectors} <= names | {uncompensated_name(channel.detector) for channel in channels}
 
 
 def _read(value: str, shown: str, channels: Sequence[Channel]) -> tuple[Spillover, list[str]]:

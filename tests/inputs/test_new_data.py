@@ -18,7 +18,9 @@ from dpmix.config.data import DataConfig
 from dpmix.errors import ConfigError, DataError
 from dpmix.inputs.events import Events
 from dpmix.inputs.fcs_data import write_fcs
+from dpmix.inputs.opening import open_sources
 from dpmix.inputs.preprocess import Recorded, prepare, prepare_like
+from dpmix.inputs.suggest import suggest
 from dpmix.inputs.transforms import Scaling
 
 MODES = ("report", "dither", "tail")
@@ -193,6 +195,39 @@ def test_each_file_is_compensated_by_its_own_matrix(tmp_path: Path) -> None:
     raw = like(run, tmp_path, "a.fcs", compensation="none")
     np.testing.assert_allclose(
         run.scaling.to_transformed(raw.values), true_values @ MATRIX, rtol=1e-4, atol=1e-2
+    )
+
+
+@pytest.mark.parametrize("first", ["raw", "done"])
+@pytest.mark.parametrize("prefix", ["FJComp-", "Comp-"])
+def test_files_before_and_after_compensation_have_the_same_channels(
+    tmp_path: Path, first: str, prefix: str
+) -> None:
+    """FlowJo exports compensated values under another name and without the matrix."""
+    true_values = random(4).gamma(2.0, 500.0, (400, 3)).astype(np.float32)
+    write_spilled(tmp_path / "raw.fcs", true_values, ["A", "B", "C"])
+    write_fcs(tmp_path / "done.fcs", true_values, [f"{prefix}{name}" for name in "ABC"])
+    second = "done" if first == "raw" else "raw"
+    files = [f"{first}.fcs", f"{second}.fcs"]
+    both = prepare(DataConfig(files=files, transform=LINEAR, standardize=False), tmp_path, 1)
+    np.testing.assert_allclose(both.values[:400], both.values[400:], rtol=1e-3, atol=0.1)
+    assert both.report.warnings == ()
+    assert suggest(open_sources(files, tmp_path)).compensation == "auto"
+    run = events_of(tmp_path, f"{first}.fcs", transform=LINEAR)
+    np.testing.assert_allclose(like(run, tmp_path, f"{second}.fcs").values, run.values, atol=1e-3)
+    write_fcs(tmp_path / "raw.fcs", true_values, ["A", "B", "C"])
+    with pytest.raises(DataError, match="is not the same: only one of them is compensated"):
+        prepare(DataConfig(files=files), tmp_path, 1)
+
+
+def test_a_marker_that_is_compensated_in_one_file_only_is_a_warning(tmp_path: Path) -> None:
+    true_values = random(4).gamma(2.0, 500.0, (400, 2)).astype(np.float32)
+    write_fcs(tmp_path / "a.fcs", true_values, ["<A>", "<B>"], ["CD3", "CD4"])
+    write_fcs(tmp_path / "b.fcs", true_values, ["A", "B"], ["CD3", "CD4"])
+    (warning,) = prepare(DataConfig(files=["a.fcs", "b.fcs"]), tmp_path, 1).report.warnings
+    assert warning == (
+        "b.fcs: only one of A here and <A> in a.fcs is compensated (and so for 1 other channels); check "
+        "data.compensation"
     )
 
 

@@ -102,6 +102,25 @@ def test_anndata_has_markers(tmp_path: Path, values: Values, sparse: bool) -> No
     np.testing.assert_array_equal(source.read(3, 9), values[3:9])
 
 
+@pytest.mark.parametrize("column", ["channel", "PnN"])
+@pytest.mark.parametrize("marker", [False, True])
+def test_anndata_whose_index_repeats_markers(
+    tmp_path: Path, values: Values, column: str, marker: bool
+) -> None:
+    """As readfcs and pytometry write it."""
+    anndata, pd = pytest.importorskip("anndata"), pytest.importorskip("pandas")
+    names = ["CD3", "-", "-"]
+    var = pd.DataFrame({column: ["PE-A", "APC-A", "FITC-A"]}, index=names)
+    var = var.assign(marker=["CD3", "", ""]) if marker else var
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        anndata.AnnData(values, var=var).write_h5ad(tmp_path / "a.h5ad")
+    source = open_source(tmp_path / "a.h5ad")
+    assert source.channels == ("PE-A", "APC-A", "FITC-A")
+    assert [channel.marker for channel in source.details] == (["CD3", "", ""] if marker else names)
+    np.testing.assert_array_equal(source.read(3, 9), values[3:9])
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64", ">f4", "int16", "uint8"])
 def test_npy_of_any_number_type(tmp_path: Path, values: Values, dtype: str) -> None:
     stored = np.abs(values).astype(dtype)
