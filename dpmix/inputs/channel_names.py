@@ -203,6 +203,9 @@ def why_left_out(details: Sequence[Channel], kind: str | None) -> list[str]:
     """
     reasons = [why_no_marker(channel, kind) for channel in details]
     _spread_stains(details, reasons, kind is not None)
+    if not any(not why for why in reasons):
+        for k in _all_there_is(details, reasons):
+            reasons[k] = ""
     candidates = [k for k, why in enumerate(reasons) if not why]
     for k, why in why_repeated(details, candidates, kind is not None).items():
         reasons[k] = why
@@ -215,6 +218,20 @@ def why_left_out(details: Sequence[Channel], kind: str | None) -> list[str]:
             if k not in named and not reasons[k]:
                 reasons[k] = "isotope without an antibody"
     return reasons
+
+
+def _all_there_is(details: Sequence[Channel], reasons: Sequence[str]) -> list[int]:
+    """Return the channels to use where none measures a marker: the stains, such as DNA, or else the scatter.
+
+    A series of measurements of the size of genomes has scatter, propidium iodide and time.
+    """
+    stained = [k for k, channel in enumerate(details) if not why_not_measured(channel)]
+    return stained or [k for k, why in enumerate(reasons) if why == "scatter"]
+
+
+def is_marker(channel: Channel, kind: str | None) -> bool:
+    """Return False for a channel that is used only where no other one is: a stain, or scatter."""
+    return not why_no_marker(channel, kind)
 
 
 def _spread_stains(details: Sequence[Channel], reasons: list[str], of_instrument: bool) -> None:

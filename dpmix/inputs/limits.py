@@ -18,6 +18,7 @@ from dpmix.system.progress import ProgressLog
 
 FLOAT_LIMIT = 1.0 - 2.0**-18  # of $PnR: 262143 of 262144, where instruments with float values saturate
 FALSE_TIMES, FALSE_SHARE = 2.0, 0.25  # values so far above $PnR, or so many, show that it is no limit
+MOST_NOT_FINITE = 0.01  # of the events of a file may be left out, because a value of them is not finite
 PILE_SHARE, PILE_EVENTS = 0.001, 10  # an extreme value is a limit if at least so many events have it
 
 
@@ -33,11 +34,14 @@ class Scan:
         -inf and inf where a channel has no limit.
     digests : tuple of bytes
         D digests of the values of each channel in all rows, 16 bytes each.
+    not_finite : str
+        Which channels have values that are not finite, in so few events that these are left out; "" for none.
     """
 
     low: Array
     high: Array
     digests: tuple[bytes, ...]
+    not_finite: str = ""
 
 
 class _Extreme:
@@ -86,20 +90,22 @@ class _NotFinite:
         found = (self._first < 0) & ~finite.all(0)
         self._first = np.where(found, start + finite.argmin(0), self._first)
 
-    def require_none(self, plan: FilePlan) -> None:
-        """Raise `DataError` with the channels, counts and rows if there are such values."""
+    def require_few(self, plan: FilePlan) -> str:
+        """Return the channels, counts and rows of such values; raise `DataError` if they are many."""
         found = zip(plan.columns, self._not_numbers, self._infinite, self._first, strict=True)
         bad = [
             f"{plan.source.channels[k]} ({n_nan} NaN, {n_inf} infinite, first in event {first})"
             for k, n_nan, n_inf, first in found
             if first >= 0
         ]
-        if bad:
+        text = f"values that are not finite in {', '.join(bad)}, counting events from 0" if bad else ""
+        most = max(self._not_numbers + self._infinite, default=0)
+        if most > MOST_NOT_FINITE * plan.source.n_events:
             raise DataError(
-                f"{plan.source.name}: values that are not finite in {', '.join(bad)}, counting events from 0"
-                "; remove these events from the file, or exclude the channel "
+                f"{plan.source.name}: {text}; remove these events from the file, or exclude the channel "
                 "(list the others in data.channels)"
             )
+        return text
 
 
 class _Digests:
@@ -124,7 +130,7 @@ def scan_file(plan: FilePlan, progress: ProgressLog) -> Scan:
     Raises
     ------
     DataError
-        The file has values that are not finite.
+        More than `MOST_NOT_FINITE` of the events have a value that is not finite in one channel.
     """
     n_columns = len(plan.columns)
     lowest, highest = _Extreme(n_columns, np.minimum, np.inf), _Extreme(n_columns, np.maximum, -np.inf)
@@ -136,7 +142,7 @@ def scan_file(plan: FilePlan, progress: ProgressLog) -> Scan:
         highest.add(block)
         above.add(block)
         contents.add(block)
-    not_finite.require_none(plan)
+    few = not_finite.require_few(plan)
     places = plan.places(plan.chosen)
     low = [
         _bottom(plan.source, k, lowest.values[c], int(lowest.counts[c]))
@@ -153,7 +159,7 @@ def scan_file(plan: FilePlan, progress: ProgressLog) -> Scan:
         for k, c in zip(plan.chosen, places, strict=True)
     ]
     digests = contents.digests()
-    return Scan(np.array(low), np.array(high), tuple(digests[c] for c in places))
+    return Scan(np.array(low), np.array(high), tuple(digests[c] for c in places), few)
 
 
 def _pile(source: Source) -> float:

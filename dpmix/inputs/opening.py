@@ -41,7 +41,7 @@ from dpmix.config.yaml_text import BACKSLASHES
 from dpmix.errors import ConfigError, DataError, DpmixError, printable
 from dpmix.inputs import fcs
 from dpmix.inputs.array_files import open_hdf5, open_npy, open_npz
-from dpmix.inputs.channel_names import why_not_measured
+from dpmix.inputs.channel_names import measurement, why_not_measured
 from dpmix.inputs.fcs_data import read_events
 from dpmix.inputs.fcs_evidence import Owner
 from dpmix.inputs.fcs_text import AGAIN
@@ -65,6 +65,7 @@ SAMPLE_FILE = "file"
 OTHER_NAMES = ("file", "filename", "fcs", "fcsfile", "fcsfilename", "datafile")
 """Names that other programs give it (CATALYST: file_name), without case and what separates words."""
 PART_OF_FCS = re.compile(r"(?P<data_set>[0-9]{0,9})(?:(?:^|::)(?P<owner>header|text))?")
+SPECTRAL = 30  # detectors without markers, at least, of a spectral cytometer
 SEEN, STRETCHES = 512, 4  # events in a stretch, and stretches, that show whether values are transformed
 KNOWN = "FCS, CSV, TSV, NPY, NPZ, HDF5, h5ad or Parquet"
 
@@ -285,10 +286,22 @@ def _fcs(path: Path, part: str) -> Source:
         notes=header.notes,
         warnings=(
             *header.warnings,
+            *_raw_spectral(header),
             *([f"values are transformed already ({transformed}); {then}"] * bool(transformed)),
         ),
         header=header,
     )
+
+
+def _raw_spectral(header: fcs.Header) -> list[str]:
+    """Return a warning for a file of a spectral cytometer that is not unmixed: many detectors, no marker."""
+    light = [channel for channel in header.channels if not why_not_measured(channel)]
+    stems = {measurement(channel.detector).stem for channel in light}
+    named = any(channel.marker and channel.marker != channel.detector for channel in light)
+    if header.kind == "mass" or named or header.spillover or len(stems) < SPECTRAL:
+        return []
+    found = f"{len(stems)} detectors without a marker or matrix look like those of a spectral cytometer"
+    return [f"{found}, which are not unmixed; unmix the file first, in the software of the instrument"]
 
 
 def _why_transformed(header: fcs.Header) -> str:

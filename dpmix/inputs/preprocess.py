@@ -209,6 +209,11 @@ def _prepare(
     detectors = tuple(plans[0].source.details[k].detector for k in plans[0].chosen)
     n_dropped = gathered.n_read - len(gathered.values)
     warnings = [f"{source.name}: {text}" for source in sources for text in source.warnings]
+    warnings += [
+        f"{source.name}: {n} of {source.n_events} events are left out: {where}"
+        for source, (n, where) in zip(sources, gathered.left_out, strict=True)
+        if n
+    ]
     warnings += _without_events(sources, np.diff(gathered.sample_starts).tolist())
     channels = _channel_reports(gathered, detectors, scaling, atoms, summary.above_top)
     return Events(

@@ -260,9 +260,53 @@ def test_constant_empty_and_duplicate_channels(tmp_path: Path) -> None:
     assert events_of(path).detectors == ("A", "D"), "a run and init have the same rules"
     values[7, 3] = np.nan
     write_fcs(path, values, ["A", "B", "C", "D", "E"])
-    assert reasons(path)["D"] == "not finite: 1 of 400 values read"
-    with pytest.raises(DataError, match=r"not finite in D \(1 NaN"):  # a run does not drop a marker for that
+    assert reasons(path)["D"] == "", "one event does not decide about a marker"
+    events = events_of(path)
+    assert events.detectors == ("A", "D")
+    assert events.rows is not None
+    np.testing.assert_array_equal(events.rows, np.delete(np.arange(400), 7))
+    (warning,) = events.report.warnings
+    where = "values that are not finite in D (1 NaN, 0 infinite, first in event 7), counting events from 0"
+    assert warning == f"a.fcs: 1 of 400 events are left out: {where}"
+    assert (events.report.n_read, events.report.n_dropped) == (399, 0)
+    values[:9, 3] = np.inf
+    write_fcs(path, values, ["A", "B", "C", "D", "E"])
+    assert reasons(path)["D"] == "not finite: 9 of 400 values read"
+    with pytest.raises(DataError, match=r"not finite in D \(0 NaN, 9 inf"):  # nor are many events left out
         events_of(path)
+
+
+def test_where_no_channel_measures_a_marker_what_there_is_is_used(tmp_path: Path) -> None:
+    values = np.column_stack((flow(400, 3), np.arange(400)))
+    for names, used in (
+        (["SSC-A", "PI-A", "PI-W", "Time"], "PI-A"),
+        (["SSC-A", "FL2-A", "FL2-H", "Time"], "FL2-A"),
+        (["FSC-A", "SSC-A", "SSC-W", "Time"], "FSC-A, SSC-A"),
+    ):
+        stained = ["", "DNA PI" if names[1] == "FL2-A" else "", "", ""]
+        write_fcs(tmp_path / "a.fcs", values, names, stained)
+        events = events_of(tmp_path / "a.fcs")
+        assert ", ".join(events.detectors) == used
+        note = f"a.fcs: no channel measures a marker by its name; used are {used}"
+        assert note in events.report.notes
+        assert note in settings_of(tmp_path / "a.fcs").notes
+
+
+def test_a_raw_spectral_file_says_so(tmp_path: Path) -> None:
+    values = np.abs(flow(400, 31)) + 30
+    names = [f"V{k}-A" for k in range(1, 32)]
+    write_fcs(tmp_path / "a.fcs", values, names)
+    (warning,) = open_source(tmp_path / "a.fcs").warnings
+    assert warning.startswith(
+        "31 detectors without a marker or matrix look like those of a spectral cytometer"
+    )
+    for found in (
+        {"channels": names, "markers": ["CD3", *[""] * 30]},
+        {"channels": names, "keywords": {"$SPILLOVER": "2,V1-A,V2-A,1,0.1,0,1"}},
+        {"channels": [f"{name[:-2]}-{pulse}" for name in names[:10] for pulse in "AHW"] + ["X"]},
+    ):
+        write_fcs(tmp_path / "a.fcs", values, **found)
+        assert open_source(tmp_path / "a.fcs").warnings == ()
 
 
 def test_a_bounded_number_of_events_is_read() -> None:
@@ -498,9 +542,15 @@ def test_values_on_a_transformed_scale_are_not_transformed_again() -> None:
 def test_a_channel_that_compensation_needs_is_not_finite(tmp_path: Path) -> None:
     path = tmp_path / "a.fcs"
     values = flow(dim=3)
-    values[5, 2] = np.nan
+    values[5:15, 2] = np.nan
     matrix = {"$SPILLOVER": "3,PE-A,APC-A,FITC-A,1,0.1,0.1,0,1,0,0.1,0,1"}
     write_fcs(path, values, ["PE-A", "APC-A", "FITC-A"], keywords=matrix)
     with pytest.raises(DataError, match="not finite after compensation"):
         settings_of(path)
     assert suggest([open_source(path)], "none").channels[2].why.startswith("not finite")
+    values[6:15, 2] = 100
+    write_fcs(path, values, ["PE-A", "APC-A", "FITC-A"], keywords=matrix)
+    settings = settings_of(path)
+    assert [channel.why for channel in settings.channels] == [""] * 3
+    assert "1 of 400 events read have values that are not finite; a run leaves them out" in settings.notes[-1]
+    assert len(events_of(path, channels=["PE-A"]).values) == 399, "compensation needs the others"

@@ -277,7 +277,14 @@ def test_values_that_are_not_finite(tmp_path: Path, run: Events) -> None:
     values = normal()
     values[17, 1] = np.nan
     write_new(tmp_path, values)
-    with pytest.raises(DataError, match=r"new.npz: values that are not finite in CD4 \(1 NaN, 0 infinite"):
+    got = like(run, tmp_path, "new.npz")
+    assert got.rows is not None
+    assert 17 not in got.rows
+    assert len(got.values) == len(values) - 1
+    assert "new.npz: 1 of " in got.report.warnings[0]
+    values[:100, 1] = np.nan
+    write_new(tmp_path, values)
+    with pytest.raises(DataError, match=r"new.npz: values that are not finite in CD4 \(100 NaN, 0 infinite"):
         like(run, tmp_path, "new.npz")
 
 

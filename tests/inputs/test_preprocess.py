@@ -614,14 +614,14 @@ def test_the_size_of_a_block_changes_nothing(tmp_path: Path, monkeypatch: pytest
 def test_values_that_are_not_finite(tmp_path: Path) -> None:
     values = normal()
     values[17, 1] = np.nan
-    values[20:22, 1] = np.inf
+    values[20:24, 1] = np.inf
     values[5, 2] = -np.inf
     save(tmp_path, "a.npz", values, ["CD3", "CD4", "CD8"])
     with pytest.raises(DataError) as caught:
         events_of(tmp_path, "a.npz")
     message = str(caught.value)
     assert "a.npz" in message
-    assert "CD4 (1 NaN, 2 infinite, first in event 17), CD8 (0 NaN, 1 infinite, first in event 5)" in message
+    assert "CD4 (1 NaN, 4 infinite, first in event 17), CD8 (0 NaN, 1 infinite, first in event 5)" in message
     assert "data.channels" in message
     assert events_of(tmp_path, "a.npz", channels=["CD3"]).values.shape == (300, 1)
 

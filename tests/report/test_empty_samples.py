@@ -6,11 +6,13 @@ import csv
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 from click.testing import CliRunner, Result
 
 from dpmix.cli import main
 from dpmix.inputs.fcs_data import write_fcs
+from dpmix.inputs.opening import open_source
 
 SHORT = """\
 mcmc: {burn_in: 3, draws: 20, chains: 1, until: null, split_merge: 0}
@@ -97,6 +99,29 @@ def test_all_events_of_a_file_may_be_margin_events(folder: Path, tmp_path: Path)
     assert warning in dpmix("mcmc", tmp_path / "run.yaml", "--quiet").output
     assert warning in dpmix("gate", tmp_path / "run.h5", "--output", tmp_path / "g", "--quiet").output
     assert set(proportions(tmp_path / "g")["flat.fcs"]) == {""}
+
+
+def test_an_event_that_is_left_out_has_no_population(folder: Path, tmp_path: Path) -> None:
+    """A value that is not finite in one event: the others keep their rows, and its copy its value."""
+    path = tmp_path / "nan.fcs"
+    values = np.random.default_rng(2).normal(300, 90, (200, 2)).astype(np.float32)
+    values[17, 1] = np.nan
+    write_fcs(path, values, ["CD3", "CD4"])
+    data = (
+        f"data: {{files: [{path}], transform: {{default: {{method: linear}}}}}}\nmodel: {{components: 4}}\n"
+    )
+    (tmp_path / "run.yaml").write_text(f"{data}{SHORT}output: {{path: {tmp_path / 'run.h5'}}}\n")
+    warning = "warning: nan.fcs: 1 of 200 events are left out: values that are not finite in CD4 (1 NaN, "
+    assert warning in dpmix("mcmc", tmp_path / "run.yaml", "--quiet").output
+    formats = ("--format", "fcs", "--format", "parquet")
+    assert (
+        warning in dpmix("gate", tmp_path / "run.h5", "--output", tmp_path / "g", "--quiet", *formats).output
+    )
+    rows = pyarrow.parquet.read_table(tmp_path / "g" / "events.parquet")["event"].to_numpy()
+    np.testing.assert_array_equal(rows, np.delete(np.arange(200), 17))
+    copy = open_source(tmp_path / "g" / "nan.gated.fcs")
+    np.testing.assert_array_equal(copy.read(0, 200, [0, 1]), values)
+    assert copy.read(0, 200, [2])[17, 0] == 0
 
 
 def test_a_comparison_of_groups_says_to_leave_it_out(folder: Path, tmp_path: Path) -> None:
