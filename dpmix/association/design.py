@@ -232,7 +232,8 @@ def _matrices(option: str, formula: str, table: Table, samples: Sequence[str]) -
             )
         elif empty := [s for s, cell in zip(samples, table[name], strict=True) if cell == ""]:
             problems.append(
-                f"column {name} is empty for {', '.join(empty[:3])} (NA counts as empty); fill it, or leave the column out"
+                f"column {name} is empty for {', '.join(empty[:3])} (NA counts as empty); fill it, or leave "
+                "the column out"
             )
         elif comma := _decimal_comma(table[name]):
             problems.append(

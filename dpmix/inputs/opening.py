@@ -278,7 +278,7 @@ def _fcs(path: Path, part: str) -> Source:
         name=path.name,
         details=header.channels,
         n_events=header.n_events,
-        fetch=lambda start, stop, columns: read_events(header, start, stop, columns),
+        fetch=lambda start, stop, columns: read_events(header, start, stop, columns, exact=True),
         spillover=header.spillover,
         spillover_problem=header.spillover_problem,
         kind=header.kind,

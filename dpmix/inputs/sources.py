@@ -98,6 +98,15 @@ class Source:
         DataError
             The file cannot be read, or a column does not hold numbers.
         """
+        # A float64 beyond float32 becomes infinite; infinite values raise an error later.
+        with np.errstate(over="ignore"):
+            return np.ascontiguousarray(self.read_exact(start, stop, columns), dtype=np.float32)
+
+    def read_exact(self, start: int, stop: int, columns: Sequence[int] | None = None) -> npt.NDArray[Any]:
+        """Read events as `read` does, [stop - start, columns] of a type that holds all digits of the file.
+
+        A text file has float32.
+        """
         wanted = range(len(self.details)) if columns is None else columns
         words = [self.details[k].detector for k in wanted if not self.details[k].numeric]
         if words:
@@ -105,9 +114,7 @@ class Source:
             found = f"no numbers in {', '.join(words)}{why}"
             raise DataError(f"{self.name}: {found}; list the channels to use in data.channels")
         try:
-            # A float64 beyond float32 becomes infinite; infinite values raise an error later.
-            with np.errstate(over="ignore"):
-                return np.ascontiguousarray(self.fetch(start, stop, wanted), dtype=np.float32)
+            return np.asarray(self.fetch(start, stop, wanted))
         except (OSError, ValueError) as error:
             # For example a file truncated after its header, or a broken compressed block.
             raise DataError(

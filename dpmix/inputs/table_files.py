@@ -166,12 +166,12 @@ class _ParquetRows:
         self.details = tuple(Channel(field.name, numeric=_is_number(field.type)) for field in fields)
         sizes = [self._metadata.row_group(g).num_rows for g in range(self._metadata.num_row_groups)]
         self._edges = np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
-        self._latest: tuple[object, npt.NDArray[np.float32]] | None = None
+        self._latest: tuple[object, npt.NDArray[Any]] | None = None
 
     def __len__(self) -> int:
         return int(self._edges[-1])
 
-    def fetch(self, start: int, stop: int, columns: Sequence[int]) -> npt.NDArray[np.float32]:
+    def fetch(self, start: int, stop: int, columns: Sequence[int]) -> npt.NDArray[Any]:
         """Return rows [start, stop) of some columns."""
         if stop <= start:
             return np.empty((0, len(columns)), np.float32)
@@ -182,7 +182,7 @@ class _ParquetRows:
             parts.append(self._group(g, tuple(columns))[max(start - edge, 0) : stop - edge])
         return np.concatenate(parts)
 
-    def _group(self, g: int, columns: tuple[int, ...]) -> npt.NDArray[np.float32]:
+    def _group(self, g: int, columns: tuple[int, ...]) -> npt.NDArray[Any]:
         """Return some columns of row group g."""
         import pyarrow.parquet
 
@@ -193,7 +193,7 @@ class _ParquetRows:
             names = [self.details[c].detector for c in columns]
             with pyarrow.parquet.ParquetFile(self._path, metadata=self._metadata) as file:
                 table = file.read_row_group(g, columns=names)
-            values = np.column_stack([table.column(n).to_numpy().astype(np.float32) for n in names])
+            values = np.column_stack([table.column(n).to_numpy() for n in names])
             self._latest = (g, columns), values
         return self._latest[1]
 

@@ -7,8 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import numpy.typing as npt
+import pyarrow
+import pyarrow.parquet
 import pytest
 from flowutils.transforms import logicle
 from test_fcs import channel_keywords, make_fcs
@@ -16,9 +19,10 @@ from test_preprocess import LINEAR, MATRIX, events_of, normal, save, write_spill
 
 from dpmix.config.data import DataConfig
 from dpmix.errors import ConfigError, DataError
+from dpmix.inputs.event_times import read_times, times_of
 from dpmix.inputs.events import Events
 from dpmix.inputs.fcs_data import write_fcs
-from dpmix.inputs.opening import open_sources
+from dpmix.inputs.opening import open_source, open_sources
 from dpmix.inputs.preprocess import Recorded, prepare, prepare_like
 from dpmix.inputs.suggest import suggest
 from dpmix.inputs.transforms import Scaling
@@ -229,6 +233,32 @@ def test_a_marker_that_is_compensated_in_one_file_only_is_a_warning(tmp_path: Pa
         "b.fcs: only one of A here and <A> in a.fcs is compensated (and so for 1 other channels); check "
         "data.compensation"
     )
+
+
+@pytest.mark.parametrize("kind", ["fcs", "parquet", "npy", "h5"])
+def test_seconds_since_1970_are_times(tmp_path: Path, kind: str) -> None:
+    """In float32 they would be the same for 128 seconds."""
+    path, times = tmp_path / f"a.{kind}", 1.7e9 + np.arange(300) / 10
+    values = np.column_stack((random().normal(300, 60, (300, 2)), times))
+    names = ["CD3", "CD4", "Time"]
+    if kind == "fcs":
+        keywords = channel_keywords([64] * 3, ["262144"] * 3, "D", n_events=300)
+        keywords |= {f"$P{n}N": name for n, name in enumerate(names, start=1)}
+        make_fcs(path, values.astype("<f8").tobytes(), keywords)
+    elif kind == "parquet":
+        columns = {name: values[:, k] for k, name in enumerate(names)}
+        pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    elif kind == "npy":
+        np.save(path, values)
+    else:
+        with h5py.File(path, "w") as file:
+            file["events"] = values
+            file["events"].attrs["channels"] = names
+    source = open_source(path)
+    np.testing.assert_array_equal(read_times(source, 2), times)
+    assert source.read(0, 300).dtype == np.float32
+    if kind != "npy":
+        np.testing.assert_array_equal(times_of(source), times)
 
 
 def test_atoms_are_those_of_the_run_counted_here(tmp_path: Path) -> None:
