@@ -11,6 +11,7 @@ import numpy.typing as npt
 from dpmix.inputs.blocks import blocks
 from dpmix.inputs.file_plans import FilePlan, file_names
 from dpmix.inputs.limits import scan_file
+from dpmix.inputs.outliers import Outlier, outliers
 from dpmix.inputs.storage import Storage, release_pages
 from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.system.progress import ProgressLog
@@ -86,6 +87,8 @@ class Gathered:
         For each file, D digests of its channels.
     left_out : tuple of (int, str)
         For each file, the events that are left out because a value is not finite, and where such values are.
+    outliers : tuple of Outlier
+        Values so far from all others of a channel that they hide them.
     """
 
     values: Floats
@@ -95,6 +98,7 @@ class Gathered:
     counts: ChannelCounts
     digests: tuple[tuple[bytes, ...], ...]
     left_out: tuple[tuple[int, str], ...]
+    outliers: tuple[Outlier, ...]
 
 
 def _named(plans: Sequence[FilePlan], progress: ProgressLog) -> Iterator[FilePlan]:
@@ -153,7 +157,8 @@ def gather(plans: Sequence[FilePlan], subset: Subset, storage: Storage, progress
     rows = None if rows is None else rows[:filled].copy()
     digests = tuple(scan.digests for scan in scans)
     n_read = subset.n_events - sum(n for n, _ in left_out)
-    return Gathered(values[:filled], rows, np.array(starts), n_read, counts, digests, tuple(left_out))
+    values, far = values[:filled], tuple(outliers(values[:filled], counts.lowest, counts.highest))
+    return Gathered(values, rows, np.array(starts), n_read, counts, digests, tuple(left_out), far)
 
 
 def select_rows(sizes: Sequence[int], n_events: int, seed: int) -> Iterator[Ints | None]:

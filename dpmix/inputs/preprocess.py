@@ -34,6 +34,7 @@ from dpmix.inputs.file_plans import FilePlan, plan_files
 from dpmix.inputs.gather import Gathered, Subset, gather
 from dpmix.inputs.marker_names import rename_markers, warn_of_other_markers
 from dpmix.inputs.opening import open_sources
+from dpmix.inputs.outliers import Outlier
 from dpmix.inputs.parent_gate import ParentGate, gate_sources
 from dpmix.inputs.samples import advise_leaving_out, open_samples
 from dpmix.inputs.scales import Atoms, FittedScale, RecordedScale, Scale
@@ -214,6 +215,7 @@ def _prepare(
         for source, (n, where) in zip(sources, gathered.left_out, strict=True)
         if n
     ]
+    warnings += _of_outliers(gathered.outliers, scaling.channels)
     warnings += _without_events(sources, np.diff(gathered.sample_starts).tolist())
     channels = _channel_reports(gathered, detectors, scaling, atoms, summary.above_top)
     return Events(
@@ -260,6 +262,15 @@ def _channel_reports(
         )
         for j, name in enumerate(scaling.channels)
     )
+
+
+def _of_outliers(found: Sequence[Outlier], names: Sequence[str]) -> list[str]:
+    """Warn of values so far from all others that a model cannot tell these apart."""
+    return [
+        f"{names[one.channel]}: {one.n_events} values are up to {one.value:.6g}, and all others are "
+        f"{one.lowest:.4g} to {one.highest:.4g}; correct or remove these events in the file"
+        for one in found
+    ]
 
 
 def _without_events(sources: Sequence[Source], used: Sequence[int]) -> list[str]:

@@ -16,6 +16,7 @@ from dpmix.inputs.channels import display_names
 from dpmix.inputs.file_plans import FilePlan, file_names
 from dpmix.inputs.fitting import Seen, make_transforms, transform_settings
 from dpmix.inputs.gather import Gathered
+from dpmix.inputs.outliers import usual_highest
 from dpmix.inputs.transforming import (
     TransformSummary,
     require_finite,
@@ -105,7 +106,8 @@ class FittedScale:
             )
         earlier = self._earlier
         if earlier is None:
-            seen = Seen(atoms.evenly_spaced(values), gathered.counts.highest)
+            highest = usual_highest(gathered.counts.highest, gathered.outliers)
+            seen = Seen(atoms.evenly_spaced(values), highest)
             transforms = make_transforms(self._transforms, plans, seen, self._settings.linearize)
         else:
             transforms = earlier.transforms

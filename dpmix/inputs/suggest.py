@@ -25,6 +25,7 @@ from dpmix.inputs.file_plans import FilePlan, plan_files
 from dpmix.inputs.fitting import Seen, fitting_method, kind_of, make_transforms
 from dpmix.inputs.limits import MOST_NOT_FINITE
 from dpmix.inputs.marker_names import Spelling, absences, spellings
+from dpmix.inputs.outliers import outliers, usual_highest
 from dpmix.inputs.sources import Source
 from dpmix.inputs.transforms import Transform
 from dpmix.kernels.layout import MAX_CHANNELS
@@ -120,8 +121,10 @@ def suggest(
     parts = _read_raw(plans, rows)
     raw = np.concatenate(parts)
     raw = raw[np.isfinite(raw).all(1)]
+    far = outliers(raw.astype(np.float32), raw.min(0), raw.max(0))
+    highest = usual_highest(raw.max(0), far)
     transforms = make_transforms(
-        [TransformConfig()] * len(taken), plans, Seen(raw, raw.max(0)), settings.linearize
+        [TransformConfig()] * len(taken), plans, Seen(raw, highest), settings.linearize
     )
     notes += _mass_notes(first, raw)
     notes += [

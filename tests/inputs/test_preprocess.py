@@ -102,7 +102,11 @@ def test_names_that_are_listed_twice_are_refused(tmp_path: Path) -> None:
 
 def test_only_scatter(tmp_path: Path) -> None:
     save(tmp_path, "a.npz", normal(), ["FSC-A", "SSC.H", "Time"])
-    with pytest.raises(DataError, match=r"no channel is used by default: FSC-A, SSC.H \(scatter\); Time"):
+    assert events_of(tmp_path, "a.npz").detectors == ("FSC-A", "SSC.H")
+    save(tmp_path, "a.npz", normal()[:, :2], ["Event #", "Time"])
+    with pytest.raises(
+        DataError, match=r"no channel is used by default: Event # \(event .*\); Time \(time\)"
+    ):
         events_of(tmp_path, "a.npz")
 
 
@@ -522,6 +526,31 @@ def test_values_that_are_not_transformed_are_compensated(
     events = events_of(tmp_path, "a.fcs")
     assert events.spillovers[0] is not None
     assert events.report.warnings == ()
+
+
+@pytest.mark.parametrize("method", ["logicle", "linear"])
+@pytest.mark.parametrize("factor", [1e6, -1e6])
+def test_one_value_far_from_all_others_is_named(tmp_path: Path, method: str, factor: float) -> None:
+    values = np.random.default_rng(9).normal(300, 60, (2000, 2)).astype(np.float32)
+    scale = {} if method == "logicle" else {"transform": LINEAR}
+    write_fcs(tmp_path / "a.fcs", values, ["A", "B"])
+    usual = events_of(tmp_path, "a.fcs", **scale)
+    assert usual.report.warnings == ()
+    values[7, 1] *= factor
+    write_fcs(tmp_path / "a.fcs", values, ["A", "B"])
+    events = events_of(tmp_path, "a.fcs", **scale)
+    (warning,) = events.report.warnings
+    assert warning.startswith(f"B: 1 values are up to {float(values[7, 1]):.6g}, and all others are ")
+    assert warning.endswith("; correct or remove these events in the file")
+    if factor > 0:
+        assert events.scaling.transforms == usual.scaling.transforms, "one value sets no scale"
+
+
+def test_rare_bright_cells_are_no_outliers(tmp_path: Path) -> None:
+    values = np.random.default_rng(9).normal(0, 40, (20_000, 2)).astype(np.float32)
+    values[:5, 1] = [2e4, 5e4, 9e4, 1e5, 2e5]
+    write_fcs(tmp_path / "a.fcs", values, ["A", "B"])
+    assert events_of(tmp_path, "a.fcs").report.warnings == ()
 
 
 def test_zero_is_not_a_margin_of_a_mass_cytometer(tmp_path: Path) -> None:
