@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from dpmix.config.data import DataConfig
 from dpmix.inputs.channels import Panel, same_channels
@@ -48,6 +47,7 @@ from dpmix.model.mixture import Ints
 from dpmix.model.sample_weights import sample_weights
 from dpmix.system.console import first_few
 from dpmix.system.progress import ProgressLog
+from dpmix.system.threads import one_thread
 
 MOST_NAMED = 3
 """Files that a warning names one by one; more share a line."""
@@ -198,7 +198,7 @@ def _prepare(
     sources = [plan.source for plan in plans]
     progress = ProgressLog("preparing the events", 2 * total + scale.passes * subset.n_events)
     samples = tuple(plan.source.name for plan in plans)
-    with threadpool_limits(1, "blas"):  # the same bits for any number of threads
+    with one_thread():  # the same bits for any number of threads
         gathered = gather(plans, subset, storage, progress)
         scaling, atoms = scale.before_transform(plans, gathered)
         summary = transform_events(gathered, scaling, samples, progress)
