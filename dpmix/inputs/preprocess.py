@@ -215,6 +215,7 @@ def _prepare(
         for source, (n, where) in zip(sources, gathered.left_out, strict=True)
         if n
     ]
+    warnings += scale.warnings
     warnings += _of_outliers(gathered.outliers, scaling.channels)
     warnings += _without_events(sources, np.diff(gathered.sample_starts).tolist())
     channels = _channel_reports(gathered, detectors, scaling, atoms, summary.above_top)
@@ -233,7 +234,7 @@ def _prepare(
             gathered.n_read,
             n_dropped,
             channels,
-            _shared([*gate.notes, *notes], sources),
+            _shared([*gate.notes, *notes, *scale.notes], sources),
             (*_shared(warnings, sources), *_rounded(gathered, scaling)),
         ),
         data_hash=data_hash,

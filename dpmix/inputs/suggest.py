@@ -22,7 +22,7 @@ from dpmix.inputs.default_channels import (
 )
 from dpmix.inputs.event_times import first_look
 from dpmix.inputs.file_plans import FilePlan, plan_files
-from dpmix.inputs.fitting import Seen, fitting_method, kind_of, make_transforms
+from dpmix.inputs.fitting import Seen, fitting_method, kind_of, make_transforms, transform_notes
 from dpmix.inputs.limits import MOST_NOT_FINITE
 from dpmix.inputs.marker_names import Spelling, absences, spellings
 from dpmix.inputs.outliers import outliers, usual_highest
@@ -127,6 +127,7 @@ def suggest(
         [TransformConfig()] * len(taken), plans, Seen(raw, highest), settings.linearize
     )
     notes += _mass_notes(first, raw)
+    notes += transform_notes(transforms, [TransformConfig()] * len(taken), plans, Seen(raw, highest))[0]
     notes += [
         f"{source.name}: {n} of {len(part)} events read have values that are not finite; "
         "a run leaves them out"

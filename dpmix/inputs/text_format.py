@@ -20,6 +20,7 @@ LONGEST_LINE = 2**20  # characters of a line of a text file
 FIRST_LINES = 20  # lines that show the format
 SEPARATOR = re.compile(r'"?sep=(?P<mark>[,;\t| ])"?\s*', re.IGNORECASE)
 WITH_COMMA = re.compile(r"[+-]?[0-9]+(,[0-9]+)?([eE][+-]?[0-9]+)?")
+LEAST_NUMBERS = 0.5  # of the cells, where another delimiter than the most frequent one is right
 MISSING = ("", "na", "nan", "null", "n/a")  # cells that show nothing
 ROW_NAMES = "row names"
 
@@ -72,8 +73,9 @@ def _format_of(lines: Sequence[str]) -> TextFormat:
     body = [*lines[1:], ""] if marked else lines
     usual = max(",\t;", key=body[0].count)
     candidates = [marked["mark"]] if marked else [usual, *(mark for mark in ",\t; " if mark != usual)]
-    found = [_read(body, mark, int(bool(marked))) for mark in candidates]
-    return max(found, key=_share_of_numbers)  # the first of equals
+    first, *others = [_read(body, mark, int(bool(marked))) for mark in candidates]
+    least = max(_share_of_numbers(first), LEAST_NUMBERS)
+    return max([first, *(one for one in others if _share_of_numbers(one) > least)], key=_share_of_numbers)
 
 
 def read_cells(path: Path, numbers: bool = False) -> list[list[str]]:

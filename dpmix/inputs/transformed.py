@@ -1,7 +1,12 @@
-"""Recognise FCS files whose values another program has compensated and transformed already.
+"""Recognise raw light, and values that another program has compensated and transformed already.
 
-R and other programs write such files with the spillover matrix and the range of the instrument still in their
-keywords. Two things show it:
+**Tables and AnnData** do not say what they hold. Raw light has a narrow bulk of dim events near zero, and
+bright events hundreds of times as far; on any scale made for looking at it, dim and bright events are equally
+wide. So light has channels in which the distance from the lower quartile to the brightest events is many
+times that to the dimmest, and values beyond those of 12 bits, in which scales are often stored.
+
+**FCS files** hold light unless something shows the contrary. R and other programs write transformed values
+with the spillover matrix and the range of the instrument still in their keywords. Two things show it:
 
 - flowCore notes its `transform()`: keyword `transformation` is custom, and `flowCore_$PnRmax` is far below
   $PnR;
@@ -14,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from dpmix.inputs.fcs_channels import Channel
 from dpmix.model.mixture import Array, Floats
@@ -21,6 +27,33 @@ from dpmix.model.mixture import Array, Floats
 MOST = 15.0  # an arcsinh with a cofactor of 1 has 13.2 at 262,144
 FAR = 100.0  # the range of an instrument is so many times that of transformed values, at least
 FEWEST = 20  # events; fewer show nothing
+TOP = 5000.0  # scales are stored up to 4,095
+LONG, SHARE = (
+    15.0,
+    0.25,
+)  # upper part of a channel of light, in lower parts, and share of channels that have it
+ENOUGH = 100  # events whose quantiles show light
+
+
+def are_light(raw: Array | Floats) -> bool:
+    """Return True if events look like raw light.
+
+    Parameters
+    ----------
+    raw : float32 or float64 [M, D]
+        Some of the events, of channels that may measure light.
+    """
+    if len(raw) < ENOUGH or not raw.shape[1] or not np.isfinite(raw).all():
+        return False
+    found = long_tailed(raw)
+    return bool(np.quantile(raw, 0.999, axis=0).max() >= TOP and found.sum() >= max(1.0, SHARE * len(found)))
+
+
+def long_tailed(raw: Array | Floats) -> npt.NDArray[np.bool_]:
+    """Return the channels in which bright events lie far beyond the bulk of dim ones, bool [D]."""
+    low, quarter, high = np.quantile(raw, [0.01, 0.25, 0.999], axis=0).astype(float)
+    found: npt.NDArray[np.bool_] = (high - quarter > LONG * (quarter - low)) & (high >= TOP)
+    return found
 
 
 def why_transformed(

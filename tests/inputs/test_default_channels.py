@@ -8,6 +8,8 @@ from typing import Any
 import flowio
 import numpy as np
 import numpy.typing as npt
+import pyarrow
+import pyarrow.parquet
 import pytest
 from click.testing import CliRunner
 from test_fcs import channel_keywords, make_fcs
@@ -27,6 +29,8 @@ from dpmix.inputs.opening import open_source
 from dpmix.inputs.preprocess import Recorded, prepare
 from dpmix.inputs.sources import Source
 from dpmix.inputs.suggest import Settings, suggest
+from dpmix.inputs.transformed import are_light
+from dpmix.inputs.transforms import Transform
 
 RNG = np.random.default_rng(1)
 LINEAR = {"default": {"method": "linear"}}
@@ -531,6 +535,73 @@ def test_mass_cytometry_is_recognised_by_its_zeros(shared_data: Path, file: str,
     assert used == ({"arcsinh cofactor=5"} if is_mass else {"linear"})
     assert any("taken for mass cytometry" in note for note in settings.notes) == is_mass
     assert any("randomised" in note for note in settings.notes) == (file == "pbmc_cytomem.npz")
+
+
+def light_events(n: int = 1_000, dim: int = 4) -> npt.NDArray[np.float32]:
+    """Return raw light of two populations, each bright in half of the channels."""
+    rng = np.random.default_rng(8)
+    bright = (np.arange(dim)[None, :] % 2) == rng.integers(0, 2, n)[:, None]
+    signal = np.where(bright, 4_000 * np.exp(rng.normal(0, 0.5, (n, dim))), 0)
+    return (signal + rng.normal(0, 60, (n, dim))).astype(np.float32)
+
+
+MARKERS = ["CD3", "CD4", "CD8", "CD19"]
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "h5ad", "npz"])
+def test_raw_light_in_a_table_is_scaled_as_in_an_fcs_file(tmp_path: Path, kind: str) -> None:
+    values, path = light_events(), tmp_path / f"a.{kind}"
+    if kind == "csv":
+        np.savetxt(path, values, fmt="%.9g", delimiter=",", header=",".join(MARKERS), comments="")
+    elif kind == "parquet":
+        columns = {name: values[:, k] for k, name in enumerate(MARKERS)}
+        pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    elif kind == "npz":
+        np.savez(path, events=values, channels=MARKERS)
+    else:
+        anndata, pandas = pytest.importorskip("anndata"), pytest.importorskip("pandas")
+        anndata.AnnData(values, var=pandas.DataFrame(index=MARKERS)).write_h5ad(path)
+    events = events_of(path)
+    write_fcs(tmp_path / "b.fcs", values, MARKERS)
+    of_fcs = events_of(tmp_path / "b.fcs").scaling.transforms
+    assert [one.method for one in events.scaling.transforms] == [one.method for one in of_fcs]
+    note = f"a.{kind}: values look like raw fluorescence, so method auto is logicle, fitted to them"
+    assert note in events.report.notes
+    assert note in settings_of(path).notes
+    assert {s.method for s in settings_of(path).channels} == {"logicle"}
+
+
+def test_scales_for_looking_at_are_not_taken_for_light() -> None:
+    light = light_events().astype(float)
+    logicle = Transform("logicle", t=262144.0, w=0.6).apply(light)
+    for scaled in (
+        np.arcsinh(light / 150),
+        logicle,
+        4095 * logicle,
+        100_000 * logicle,
+        np.log10(light - light.min() + 1),
+    ):
+        assert not are_light(scaled)
+    assert not are_light(RNG.normal(50_000, 20_000, (500, 3)))
+    assert not are_light(light[:50])
+    assert are_light(light)
+
+
+def test_a_transform_that_does_not_fit_is_a_warning(tmp_path: Path) -> None:
+    write_fcs(tmp_path / "a.fcs", light_events(), MARKERS)
+    path = tmp_path / "a.fcs"
+    (linear,) = events_of(path, transform=LINEAR).report.warnings
+    assert linear.startswith(
+        "the scale linear hides the dim events of CD3, CD4, CD8, CD19, whose values look "
+    )
+    narrow = events_of(path, transform={"default": {"method": "arcsinh", "cofactor": 5}}).report.warnings
+    assert [line.partition(":")[0] for line in narrow] == MARKERS
+    assert "arcsinh with cofactor 5 splits the noise about zero" in narrow[0]
+    for method in ({"method": "arcsinh", "cofactor": 150}, {"method": "logicle"}, {"method": "auto"}):
+        assert events_of(path, transform={"default": method}).report.warnings == ()
+    counts = cytof_events()
+    write_fcs(path, counts, [f"M{k}" for k in range(counts.shape[1])])
+    assert events_of(path).report.warnings == ()
 
 
 def test_values_on_a_transformed_scale_are_not_transformed_again() -> None:

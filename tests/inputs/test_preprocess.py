@@ -318,6 +318,7 @@ def test_each_method_has_its_formula(tmp_path: Path) -> None:
         "b": {"method": "arcsinh", "cofactor": 20.0},
         "c*": {"method": "log"},
         "c2": {"method": "arcsinh"},  # a full name has precedence over a glob in any order
+        "d": {"method": "linear"},
     }
     events = events_of(tmp_path, "a.npz", standardize=False, transform=transform)
     x = raw.astype(np.float64)
