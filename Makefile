@@ -23,7 +23,7 @@ help:
 	@echo "make lint       ruff, mypy, clang-format, wrong words, and tables in pages that differ from the results"
 	@echo "make docs       the documentation as a site in build/docs; a warning or broken link is an error"
 	@echo "make pictures   the tutorial's pictures of the page of dpmix app; needs Chromium and chromedriver"
-	@echo "make fuzz       fuzz FCS files, configs and run files, FUZZ_SECONDS each (1200)"
+	@echo "make fuzz       fuzz FCS files, configs, tables, workspaces and run files, FUZZ_SECONDS each (1200)"
 	@echo "make sanitize   the tests of the CPU engine under address, undefined behaviour and thread sanitizers"
 	@echo "make faults     60 kills, power cuts, full disks, too little memory: the table of docs/explanation/validation.md"
 	@echo "make sbc        simulation-based calibration of the sampler, at length (10 minutes on an idle core)"
@@ -77,7 +77,7 @@ $(VENV)/atheris: $(VENV)/installed
 	touch $@
 
 fuzz: $(VENV)/atheris
-	for target in fcs config run_file; do \
+	for target in fcs config text workspace run_file; do \
 	    mkdir -p build/fuzz/$$target && $(BIN)/python fuzz/fuzz.py $$target build/fuzz/$$target \
 	        -max_total_time=$(FUZZ_SECONDS) -artifact_prefix=build/fuzz/$$target- || exit 1; \
 	done

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 def describe(source: Source) -> list[str]:
     """Return lines that describe a data file."""
+    from dpmix.inputs.compensation import not_applied
+
     kind, header = "a table of numbers", source.header
     if header is not None:
         instrument = f" ({header.instrument})" if header.instrument else ""
@@ -25,7 +27,8 @@ def describe(source: Source) -> list[str]:
         lines.append(f"it has a spillover matrix for {', '.join(source.spillover.detectors)}")
     elif source.kind is not None:
         lines.append("it has no spillover matrix")
-    return [*lines, *(f"warning: {text}" for text in source.warnings), *source.notes]
+    warnings = [*source.warnings, *not_applied(source)]
+    return [*lines, *(f"warning: {text}" for text in warnings), *source.notes]
 
 
 def parameters(suggestion: Suggestion) -> dict[str, float]:

@@ -196,10 +196,16 @@ def _about(files: Sequence[str], sources: Sequence[Source]) -> list[str]:
     """Return lines that describe the files; short ones if some of the files are globs or folders."""
     from importlib.metadata import version
 
+    from dpmix.inputs.compensation import not_applied
+
     lines = [f"A config of dpmix {version('dpmix')}, written by dpmix init."]
     if len(sources) != len(files):
         lines += [f"{source.name}: {source.n_events:,} events" for source in sources]
-        return lines + [f"warning: {source.name}: {text}" for source in sources for text in source.warnings]
+        return lines + [
+            f"warning: {source.name}: {text}"
+            for source in sources
+            for text in (*source.warnings, *not_applied(source))
+        ]
     return [*lines, *(line for source in sources for line in data_files.describe(source))]
 
 

@@ -23,8 +23,11 @@ from dpmix.config.load import parse_config
 from dpmix.config.write import to_yaml
 from dpmix.errors import ConfigError, DpmixError
 from dpmix.inputs import fcs, fcs_data, transforms
+from dpmix.inputs.compensation import read_matrix
 from dpmix.inputs.fitting import make_transform
-from dpmix.inputs.opening import open_source
+from dpmix.inputs.manual_gates import ManualGates
+from dpmix.inputs.opening import is_table_of_samples, open_source
+from dpmix.inputs.samples import open_samples
 from dpmix.inputs.suggest import describe_only
 from dpmix.inputs.transforms import Scaling
 from dpmix.model.mixture import Hyperparameters, State
@@ -120,6 +123,42 @@ def fuzz_config(data: bytes) -> None:
                 transform = make_transform(settings, method, "x", None, 1024.0)
                 there = transform.apply(np.array([-1e30, -1.0, 0.0, 1.0, 1e30]))
                 transform.invert(np.clip(there, -10, 10))
+
+
+# ------------------------------------------------------------------------------------ tables of text
+
+
+def fuzz_text(data: bytes) -> None:
+    """Read a text file as events, as a table of samples, and as a spillover matrix."""
+    path = _folder() / "fuzzed.csv"
+    path.write_bytes(data)
+    with refusals():
+        source = open_source(path)
+        events = source.read(0, source.n_events, [k for k, one in enumerate(source.details) if one.numeric])
+        assert events.dtype == np.float32
+        describe_only(source)
+    is_table_of_samples(path)
+    with refusals():
+        open_samples([], path.name, path.parent)
+    with refusals():
+        assert len({*read_matrix(path).detectors}) == len(read_matrix(path).matrix)
+
+
+# ------------------------------------------------------------------------------------------ workspaces
+
+
+def fuzz_workspace(data: bytes) -> None:
+    """Read a workspace or a GatingML file, and apply its gates to a file of 40 events."""
+    path, cells = _folder() / "fuzzed.wsp", _folder() / "a.fcs"
+    path.write_bytes(data)
+    if not cells.exists():
+        values = np.random.default_rng(1).normal(300, 60, (40, 2)).astype(np.float32)
+        fcs_data.write_fcs(cells, values, ["CD3", "CD4"])
+    with refusals():
+        gates, source = ManualGates(path, "fuzzed"), open_source(cells)
+        gates.unread(source)
+        assert all(inside.shape == (40,) for inside in gates.members(source).values())
+        gates.transforms(source)
 
 
 # ------------------------------------------------------------------------------------------- run file
@@ -349,5 +388,7 @@ def _folder() -> Path:
 TARGETS: dict[str, Callable[[bytes], None]] = {
     "fcs": fuzz_fcs,
     "config": fuzz_config,
+    "text": fuzz_text,
+    "workspace": fuzz_workspace,
     "run_file": fuzz_run_file,
 }

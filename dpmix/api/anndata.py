@@ -14,6 +14,7 @@ import numpy as np
 from dpmix.api.events import Folder, events_file, require_unmasked, write_events
 from dpmix.api.parameters import Parameters, make_config
 from dpmix.api.sampling import sample, shown
+from dpmix.inputs.array_files import variable_names
 from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.populations.cut import require_cut
 from dpmix.populations.result import Gating, interval
@@ -46,7 +47,8 @@ def gate_anndata(
     """Find the cell populations in an AnnData object.
 
     One call makes a run (`dpmix mcmc` or `dpmix bem`) and assigns each event to a population (`dpmix
-    predict`). Values are taken as they are unless ``transforms`` names a transform.
+    predict`). Values that look like raw fluorescence or ion counts are transformed as those of a file (method
+    auto of data.transform), which the log says; others are taken as they are.
 
     Parameters
     ----------
@@ -152,7 +154,7 @@ def _events(adata: AnnData, layer: str | None, use_rep: str | None) -> tuple[Flo
         channels = [*map(str, table.columns)] if hasattr(table, "columns") else None
     else:
         table = adata.X if layer is None else adata.layers[layer]
-        channels = [*map(str, adata.var_names)]
+        channels, _ = variable_names(adata.var)
     if hasattr(table, "to_memory"):  # of an object in backed mode
         table = table.to_memory()
     require_unmasked(table)

@@ -66,7 +66,8 @@ class DPMixture(DensityMixin, BaseEstimator):  # type: ignore[misc] # scikit-lea
         Key data.channels: names of columns to use, globs allowed. Default: of an array, all; otherwise
         those that a run takes by default.
     transforms : mapping, optional
-        Key data.transform. (scikit-learn takes an object with an attribute transform for a transformer.)
+        Key data.transform; default: linear. (scikit-learn takes an object with an attribute transform for a
+        transformer.)
     standardize, atoms
         Keys of data.
     n_populations, level : int, float, optional
@@ -199,6 +200,8 @@ class DPMixture(DensityMixin, BaseEstimator):  # type: ignore[misc] # scikit-lea
             stated["channels"] = ["*"]  # every column of an array, also one that a file would leave out
         if resume:
             stated["random_state"] = self.config_.seed
+        if stated.get("transforms") is None:  # X is whatever a caller has, not light by its look
+            stated["transforms"] = {"default": {"method": "linear"}}
         config = make_config(stated, [events_file(names)], path)
         try:
             write_events(home.path, values, names)

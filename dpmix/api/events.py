@@ -77,9 +77,16 @@ def write_events(
     Raises
     ------
     DataError
-        The file cannot be written.
+        A value is not finite, or the file cannot be written.
     """
     path = folder / events_file(channels, stem)
+    finite = np.isfinite(values)
+    if not finite.all():  # a run would leave these events out, and the results here are for all rows
+        column = int(np.argmin(finite.all(axis=0)))
+        name, row = channels[column] if channels else f"ch{column}", int(np.argmin(finite[:, column]))
+        count = int((~finite[:, column]).sum())
+        found = f"{count} values that are not finite in {name}, the first in row {row}"
+        raise DataError(f"{found}; remove these rows, or fill the values in")
     with writing(path):
         path.unlink(missing_ok=True)  # another run may still have the old file open
         if channels is None:

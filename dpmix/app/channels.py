@@ -24,7 +24,7 @@ from dpmix.errors import ConfigError
 from dpmix.inputs.channels import display_names, same_channels
 from dpmix.inputs.compensation import own_matrix
 from dpmix.inputs.default_channels import Rows, some_rows
-from dpmix.inputs.fcs import Spillover
+from dpmix.inputs.fcs_spillover import Spillover
 from dpmix.inputs.file_plans import FilePlan, plan_files
 from dpmix.inputs.fitting import Seen, make_transforms
 from dpmix.inputs.marker_names import absences
@@ -114,7 +114,7 @@ def open_choice(files: Sequence[str], base: Path) -> Choice:
 
 def _editable(source: Source, settings: Settings) -> Spillover | None:
     """Return the matrix that can be edited."""
-    own, _ = own_matrix(source, False)
+    own = own_matrix(source, False).spillover
     if own is not None or source.kind != "fluorescence":
         return own
     taken = tuple(channel.detector for channel in settings.channels if channel.taken)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dpmix.errors import DpmixError
+from dpmix.inputs.compensation import not_applied
 from dpmix.inputs.event_times import read_times, time_channel, time_problem
 from dpmix.inputs.opening import FOLDER_SUFFIXES, may_have_events, open_source
 from dpmix.inputs.sources import Source
@@ -68,7 +69,7 @@ def _row(folder: Path, path: Path) -> dict[str, Any]:
         return row | {"events": None, "channels": None, "remarks": ["large table, not opened here"]}
     try:
         source = open_source(str(path), "", Storage.temporary())
-        remarks = [*source.warnings, *source.notes]
+        remarks = [*source.warnings, *not_applied(source), *source.notes]
         if source.spillover_problem:
             remarks.append(f"its spillover matrix cannot be read: {source.spillover_problem}")
         rate, problem = event_rate(source)

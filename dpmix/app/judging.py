@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from dpmix.app.files import JUDGED
 from dpmix.app.live import Live, limits_of, most_probable, population_of_events
@@ -45,6 +44,7 @@ from dpmix.report.explore import numbers
 from dpmix.report.labels import percent
 from dpmix.report.palette import colour, ink
 from dpmix.system.files import csv_text, write_text, writing
+from dpmix.system.threads import one_thread
 
 Word = Literal["wanted", "part", "unwanted"]
 
@@ -323,7 +323,7 @@ def profiles(live: Live, decisions: Decisions, rows: Sequence[int]) -> dict[str,
         return {"events": [], "ranges": {}}
     chosen = decide.decided(live.forest, decisions)
     taken = np.ascontiguousarray(events.values[np.asarray(rows, np.int64)])
-    with threadpool_limits(1, "blas"), closing(live.task.make_engine(taken)) as engine:
+    with one_thread(), closing(live.task.make_engine(taken)) as engine:
         shares = live.forest.memberships_in_modes(engine).astype(np.float32)
     population = most_probable(shares, chosen).tolist()
     values = events.scaling.to_transformed(taken).astype(float).round(5).tolist()

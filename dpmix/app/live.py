@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from dpmix.errors import ConfigError
 from dpmix.model.mixture import Array, Floats, Ints
@@ -42,6 +41,7 @@ from dpmix.report.dendrogram import dendrogram
 from dpmix.report.labels import percent, ticks
 from dpmix.report.palette import colour, ink
 from dpmix.runs.layout import subset_rows
+from dpmix.system.threads import one_thread
 
 EVENTS = 50_000
 """Most events of the densities, evenly spaced over all events."""
@@ -95,7 +95,7 @@ def open_live(run_file: Path) -> Live:
     forest = forest_of(task.run, task.make_engine, n_draws)
     rows = evenly_spaced(len(task.events.values), EVENTS)
     values = np.ascontiguousarray(task.events.values[rows])
-    with threadpool_limits(1, "blas"), closing(task.make_engine(values)) as engine:
+    with one_thread(), closing(task.make_engine(values)) as engine:
         shares = forest.memberships_in_modes(engine).astype(np.float32)
         votes = list(cast_votes(forest, forest.shares))
     shown = task.events.scaling.to_transformed(values).astype(np.float32)
@@ -193,7 +193,7 @@ def view(live: Live, decisions: Decisions) -> dict[str, Any]:
         The decisions were made for another tree.
     """
     chosen = decide.decided(live.forest, decisions)
-    with threadpool_limits(1, "blas"):
+    with one_thread():
         components, weights, estimate, reference = _components(live, chosen)
         population = population_of_events(live, chosen)
     supported = support(live.forest.trees, live.forest.labels, estimate, len(chosen.names))
@@ -226,7 +226,7 @@ def _components(live: Live, chosen: Decided) -> tuple[Ints, Array, Ints, int]:
 
 def limits_of(live: Live, decisions: Decisions) -> Array:
     """Return the threshold between low and high events of each channel after decisions, float64 [D]."""
-    with threadpool_limits(1, "blas"):
+    with one_thread():
         components, _, _, reference = _components(live, decide.decided(live.forest, decisions))
     return _limits(live, components, reference)
 

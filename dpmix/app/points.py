@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from threadpoolctl import threadpool_limits
 
 from dpmix.app.live import Live, evenly_spaced, most_probable
 from dpmix.errors import ConfigError
 from dpmix.model.mixture import Floats, Ints
 from dpmix.populations.decide import Decided
+from dpmix.system.threads import one_thread
 
 EVENTS = 1_000_000
 """Most events that are drawn as points, evenly spaced over all events."""
@@ -59,7 +59,7 @@ def open_points(live: Live) -> Points:
     modes, undecided, shares = np.zeros(len(rows), np.uint16), [], []
     for start in range(0, len(rows), BLOCK):
         values = np.ascontiguousarray(events[rows[start : start + BLOCK]])
-        with threadpool_limits(1, "blas"), closing(live.task.make_engine(values)) as engine:
+        with one_thread(), closing(live.task.make_engine(values)) as engine:
             own = live.forest.memberships_in_modes(engine).astype(np.float32)
         modes[start : start + BLOCK] = own.argmax(axis=1)
         is_open = own.max(axis=1) <= DECIDED

@@ -28,6 +28,8 @@ NEED = f"need a CSV file with a row per sample and a column {NAME}"
 LEAST_FREE = 2  # samples more than coefficients
 MISSING = ("", "na", "n/a", "#n/a", "nan", "inf", "-inf")
 """Cells of a column of numbers that are not numbers, in small letters."""
+NOT_KNOWN = ("", "na", "n/a", "#n/a", "nan")
+"""Cells of a column of texts that are missing, as R and spreadsheets write them, in small letters."""
 WITH_COMMA = re.compile(r"[-+]?[0-9]+(,[0-9]+)?")
 
 Table = Mapping[str, Sequence[Any]]
@@ -191,12 +193,12 @@ def _nearest(name: str, names: Sequence[str]) -> str:
 
 
 def _numbers(cells: Sequence[str]) -> list[Any]:
-    """Return the cells as numbers if all that are not missing are numbers; a missing one is ""."""
+    """Return the cells as numbers if all that are there are numbers, else texts; "" for missing ones."""
     known = ["" if cell.casefold() in MISSING else cell for cell in cells]
     try:
         return [float(cell) if cell else "" for cell in known]
     except ValueError:
-        return list(cells)
+        return ["" if cell.casefold() in NOT_KNOWN else cell for cell in cells]
 
 
 def _decimal_comma(cells: Sequence[Any]) -> str:
@@ -230,7 +232,8 @@ def _matrices(option: str, formula: str, table: Table, samples: Sequence[str]) -
             )
         elif empty := [s for s, cell in zip(samples, table[name], strict=True) if cell == ""]:
             problems.append(
-                f"column {name} is empty for {', '.join(empty[:3])}; fill it, or leave the column out"
+                f"column {name} is empty for {', '.join(empty[:3])} (NA counts as empty); fill it, or leave "
+                "the column out"
             )
         elif comma := _decimal_comma(table[name]):
             problems.append(

@@ -21,7 +21,11 @@ from dpmix.inputs.sources import (
     source_of_array,
 )
 from dpmix.system.extras import require_extra
+from dpmix.system.hdf5_links import lies_elsewhere
 from dpmix.system.run_marker import is_run_file
+
+DETECTORS = ("channel", "detector", "PnN", "pnn", "name")
+"""Columns of AnnData's `var` with the detectors, where the index repeats a name."""
 
 
 def open_npy(path: Path, part: str) -> Source:
@@ -97,10 +101,12 @@ def open_hdf5(path: Path, part: str) -> Source:
         if name not in tables:
             found = f"its 2-D data sets of numbers are {', '.join(tables)}" if tables else "it has none"
             raise ConfigError([f"data.files: {path}: no data set {part} of events: {found}"])
+        _require_own(path, file, name)
         data = file[name]
         require_columns(path, data.shape[1])
         require_memory(path, data.chunks or (1,), data.dtype)
         names = data.attrs.get("channels")
+        _require_own(path, data.parent, "channels")
         in_group = data.parent.get("channels")
         if names is None and isinstance(in_group, h5py.Dataset):
             require_columns(path, in_group.size)
@@ -123,6 +129,11 @@ def _anndata(path: Path, part: str) -> Source:
     with h5py.File(path, "r") as file:
         if "X" not in file:
             raise DataError(f"{path}: found no X, need the events in X")
+        for name in ("X", "var"):
+            _require_own(path, file, name)
+            group = file.get(name)
+            for inside in group if isinstance(group, h5py.Group) else ():
+                _require_own(path, group, inside)
         stored = file["X"]
         shape = stored.shape if isinstance(stored, h5py.Dataset) else stored.attrs["shape"]
         require_columns(path, int(shape[1]))
@@ -131,12 +142,38 @@ def _anndata(path: Path, part: str) -> Source:
             _require_memory_of_parts(path, group)
         values, var = read_elem(stored), read_elem(file["var"])
     values = values.toarray() if hasattr(values, "toarray") else np.asarray(values)
-    source = source_of_array(path, values, [str(name) for name in var.index])
-    if "marker" not in var:
-        return source
-    markers = ["" if m is None or m != m else str(m) for m in var["marker"]]
+    detectors, markers = variable_names(var)
+    source = source_of_array(path, values, detectors)
     details = [replace(d, marker=m) for d, m in zip(source.details, markers, strict=True)]
     return replace(source, details=tuple(details))
+
+
+def variable_names(var: Any) -> tuple[list[str], list[str]]:
+    """Return the detectors and markers of the variables of an AnnData object, "" for no marker.
+
+    The index has the detectors, unless it repeats a name: readfcs and pytometry put markers there, and the
+    detectors in a column `channel`.
+
+    Parameters
+    ----------
+    var : pandas.DataFrame
+        With a row per variable.
+    """
+    index = [str(name) for name in var.index]
+    detectors = index
+    if len({*index}) < len(index):
+        columns = [[str(name) for name in var[column]] for column in DETECTORS if column in var]
+        detectors = next((names for names in columns if len({*names}) == len(names)), index)
+    if "marker" in var:
+        return detectors, ["" if name is None or name != name else str(name) for name in var["marker"]]
+    shown = zip(index, detectors, strict=True)
+    return detectors, ["" if name == detector else name for name, detector in shown]
+
+
+def _require_own(path: Path, group: Any, name: str) -> None:
+    """Raise `DataError` for a name in an HDF5 group that leads into another file."""
+    if lies_elsewhere(group, name):
+        raise DataError(f"{path}: {name} lies in another file, which is not opened; give one complete file")
 
 
 def _require_memory_of_parts(path: Path, item: Any) -> None:

@@ -3,9 +3,9 @@
 Three rules leave channels out of the default config, each with a reason:
 
 1. the name of the detector says that it measures no marker: scatter, time, pulse width, counters
-   (`NOT_MARKERS`);
+   (`NOT_MARKERS`), or that another program added the column: maps, clusters, quality control (`ADDED`);
 2. the stain is not a marker: viability, DNA, beads, barcodes (`STAINS`); of a mass cytometer also isotopes
-   without an antibody;
+   without an antibody, and isotopes next to a sum of them;
 3. the detector is measured several times (`why_repeated`): area, height, width, peak, linear and logarithmic.
    One measurement is used: area where it has the resolution.
 """
@@ -17,23 +17,58 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from dpmix.inputs import mass
-from dpmix.inputs.fcs import Channel
+from dpmix.inputs.fcs_channels import Channel
 
 NARROW = 4096.0  # linear integers below it have too few levels for a logarithmic scale
 
 # Channels that measure no marker of a cell, by the detector names that instruments give.
 NOT_MARKERS = (
     ("scatter", r"(?<![A-Za-z])(FSC|SSC)|^(FS|SS)\d*($|[ _.-])|(forward|side) ?scatter"),
-    ("time", r"^(computed[ _.-]?)?time"),
+    ("time", r"^(computed[ _.-]?)?time(?!r)"),  # Timer-Blue and Timer-Red are a protein
     ("pulse or event length", r"^(event|cell)[ _.-]?length|^width$|^(trigger )?pulse[ _.-]?width|^TPW"),
     ("mass cytometer's pulse", r"^(offset|residual|cent(er|re)|amplitude)$"),
     ("beads or debarcoding", r"^(bead_?dist.*|bc_separation_dist|mahalanobis_dist)$"),
     ("event header", r"^HDR-"),
-    ("event or file number", r"^event$|^EV$|^(event|row|file)[ _.-]?(#|no|num|number|count|id|index)$"),
+    ("event or file number", r"^event$|^EV$"),
     ("not used by the instrument", r"^unused"),
     ("result of an earlier gating", r"^dpmix_"),
-    ("label", r"^(label|population|cluster|sample|individual|batch)s?([ _.-]?(id|no|num|number|name))?$"),
-    ("column without a name", r"^column \d+$|^Unnamed: \d+$|^__index_level_\d+__$"),
+    ("sorting", r"^(sort (result|enable)|ROI|classifier) bits|^sort([ _.-]?classifier)?$|^drop phase$"),
+    ("column without a name", r"^column \d+$|^Unnamed: \d+$|^__index_level_\d+__$|^row names$"),
+)
+
+# Columns that other programs add to a file, by the name of the detector or of the marker.
+NUMBER = r"[ _.-]?(#|no|nr|num|number|count|id|index)"
+ADDED = (
+    (
+        "event or file number",
+        rf"^((absolute|original|orig)?[ _.-]?(event|row|cell)|file|original|object){NUMBER}$",
+    ),
+    (
+        "label",
+        rf"^(label|population|cluster|sample|individual|batch|donor|patient|condition|group|plate|well|tube)s?"
+        rf"({NUMBER}|[ _.-]?name)?$|^cell[ _.-]?(type|label|class)s?$|^(file|sample)[ _.-]?name$",
+    ),
+    (
+        "quality control by another program",
+        r"^remove_from_|^QC($|[ _.-]|vector|flag|pass|score|good|bad)|^good[ _.-]?vs[ _.-]?bad$|"
+        r"^(is[ _.-])?outlier$|^(fluidic|flow|margin|density)[ _.-]?outliers?$|"
+        r"^(flowAI|flowClean|flowCut|flowQ|PeacoQC)",
+    ),
+    (
+        "map by another program",
+        r"^(t-?SNE|bh-?t?-?SNE|opt-?SNE|vi-?SNE|fit-?SNE|h-?SNE|UMAP|densMAP|PHATE|Tri-?Map|PaCMAP|EmbedSOM|"
+        r"isomap|PCA(?=_))[ _.-]*(dim(ension)?)?[ _.-]*([0-9]{0,2}|[xyz])$",
+    ),
+    (
+        "clusters by another program",
+        r"^(flow[ _.-]?SOM|r?phenograph|x-?shift|clusterX|densVM|SPADE|leiden|louvain|k-?means|PARC|DEPECHE|"
+        r"immunoclust|flow[ _.-]?means|citrus)($|[ _.-]|[0-9]|cluster|clust)|"
+        rf"^(meta|sub|super|som|node|flow)[ _.-]?cluster(s|ing|ings)?({NUMBER}|[0-9]+)?$",
+    ),
+    (
+        "gate by another program",
+        r"^(gate|manual[ _.-]?gat(e|ing)|in[ _.-]?gate)s?([ _.-]?(source|name|label|id|no|num|number))?$",
+    ),
 )
 
 VIABILITY = "viability stain"
@@ -56,7 +91,7 @@ ISOTOPES = (  # of a mass cytometer, where no antibody is named, except for DNA
 )
 
 COMPENSATED = re.compile(
-    r"^<(?P<a>.+)>$|^Comp-(?P<b>.+)$|^(?P<c>.+?)[-_ ](?:compensated|comp)$", re.IGNORECASE
+    r"^<(?P<a>.+)>$|^(?:FJ)?Comp-(?P<b>.+)$|^(?P<c>.+?)[-_ ](?:compensated|comp)$", re.IGNORECASE
 )
 KINDS = "area|height|width|peak|integral|int|tof|lin|linear|log|[ahw]|[ahw](?:lin|log)|(?:lin|log)[ahw]"
 APART = re.compile(rf"[-_ .]+(?P<word>{KINDS})$", re.IGNORECASE)
@@ -87,6 +122,12 @@ class Measurement(NamedTuple):
     compensated: bool
 
 
+def uncompensated_name(detector: str) -> str:
+    """Return the name of a detector without what shows that its values are compensated."""
+    inner = COMPENSATED.match(detector)
+    return next(filter(None, inner.groups())) if inner else detector
+
+
 def measurement(detector: str, others: Sequence[str] = (), of_instrument: bool = True) -> Measurement:
     """Return what a detector name says about its measurement.
 
@@ -99,17 +140,17 @@ def measurement(detector: str, others: Sequence[str] = (), of_instrument: bool =
     of_instrument : bool
         The name comes from an instrument, not from a table.
     """
-    inner = COMPENSATED.match(detector)
-    stem = next(filter(None, inner.groups())) if inner else detector
+    stem = uncompensated_name(detector)
+    is_compensated = stem != detector
     quantity, scale = "", ""
     while match := (APART if of_instrument else TABLE).search(stem):
         stem, quantity, scale = _read(stem, match, quantity, scale)
-    if of_instrument and stem == detector and (match := JOINED.search(stem)):
+    if of_instrument and not is_compensated and stem == detector and (match := JOINED.search(stem)):
         short = stem[: match.start()].casefold()
         relatives = [name.casefold() for name in others if name != detector]
         if any(name == short or JOINED.sub("", name) == short for name in relatives):
             stem, quantity, scale = _read(stem, match, quantity, scale)
-    return Measurement(stem.casefold(), quantity, scale, inner is not None)
+    return Measurement(stem.casefold(), quantity, scale, is_compensated)
 
 
 def _read(stem: str, match: re.Match[str], quantity: str, scale: str) -> tuple[str, str, str]:
@@ -127,8 +168,14 @@ def _read(stem: str, match: re.Match[str], quantity: str, scale: str) -> tuple[s
 
 
 def why_not_measured(channel: Channel) -> str:
-    """Return why a detector measures no stain (see `NOT_MARKERS`), "" if it may measure one."""
-    return next((why for why, names in NOT_MARKERS if re.search(names, channel.detector, re.IGNORECASE)), "")
+    """Return why a channel measures no stain (see `NOT_MARKERS` and `ADDED`), "" if it may measure one."""
+    for why, names in NOT_MARKERS:
+        if re.search(names, channel.detector, re.IGNORECASE):
+            return why
+    for why, names in ADDED:
+        if any(re.search(names, name, re.IGNORECASE) for name in (channel.detector, channel.marker)):
+            return why
+    return ""
 
 
 def why_no_marker(channel: Channel, kind: str | None) -> str:
@@ -156,15 +203,35 @@ def why_left_out(details: Sequence[Channel], kind: str | None) -> list[str]:
     """
     reasons = [why_no_marker(channel, kind) for channel in details]
     _spread_stains(details, reasons, kind is not None)
+    if not any(not why for why in reasons):
+        for k in _all_there_is(details, reasons):
+            reasons[k] = ""
     candidates = [k for k, why in enumerate(reasons) if not why]
     for k, why in why_repeated(details, candidates, kind is not None).items():
         reasons[k] = why
     if kind == "mass":
+        for k, whole in mass.parts_of_sums([channel.detector for channel in details]).items():
+            if not reasons[whole]:
+                reasons[k] = reasons[k] or f"part of the sum {details[whole].detector}"
         named = [k for k in candidates if mass.target(details[k])]
         for k in candidates if len(named) >= mass.FEWEST else ():
             if k not in named and not reasons[k]:
                 reasons[k] = "isotope without an antibody"
     return reasons
+
+
+def _all_there_is(details: Sequence[Channel], reasons: Sequence[str]) -> list[int]:
+    """Return the channels to use where none measures a marker: the stains, such as DNA, or else the scatter.
+
+    A series of measurements of the size of genomes has scatter, propidium iodide and time.
+    """
+    stained = [k for k, channel in enumerate(details) if not why_not_measured(channel)]
+    return stained or [k for k, why in enumerate(reasons) if why == "scatter"]
+
+
+def is_marker(channel: Channel, kind: str | None) -> bool:
+    """Return False for a channel that is used only where no other one is: a stain, or scatter."""
+    return not why_no_marker(channel, kind)
 
 
 def _spread_stains(details: Sequence[Channel], reasons: list[str], of_instrument: bool) -> None:

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dpmix.errors import ConfigError, DataError
-from dpmix.inputs.fcs import Channel
+from dpmix.inputs.channel_names import uncompensated_name
+from dpmix.inputs.fcs_channels import Channel
 from dpmix.inputs.sources import Source
 
 
@@ -124,8 +125,12 @@ def same_channels(first: Source | Panel, chosen: Sequence[int], other: Source) -
     for k in chosen:
         wanted, candidates = first.details[k], numbers_of(first, k, other)
         if not candidates:
+            bare = uncompensated_name(wanted.detector)
+            raw = [c.detector for c in other.details if uncompensated_name(c.detector) == bare]
+            why = f" ({raw[0]} is not the same: only one of them is compensated)" if raw else ""
             raise DataError(
                 f"{other.name}: has no channel {wanted.detector} {wanted.marker}".rstrip()
+                + why
                 + f", which {first.name} has; give files with the same channels, or change data.channels"
             )
         same = other.details[candidates[0]]
@@ -147,7 +152,8 @@ def numbers_of(first: Source | Panel, k: int, other: Source) -> list[int]:
     """Return the channels of a file that may be channel k of another one (or of a run); the first is used.
 
     Channels are compared by marker if it names one channel in each file, else by detector. Where neither
-    occurs, a name without a marker is compared with a marker: a table has names of one kind only.
+    occurs, a name without a marker is compared with a marker: a table has names of one kind only. At last, a
+    detector named as compensated (FJComp-PE-A) is that of a file whose matrix compensates it (PE-A).
     """
     wanted, details = first.details[k], other.details
     found = [j for j, c in enumerate(details) if wanted.marker and c.marker == wanted.marker]
@@ -155,7 +161,21 @@ def numbers_of(first: Source | Panel, k: int, other: Source) -> list[int]:
     if len(found) != 1 or not alone:
         found = [j for j, c in enumerate(details) if c.detector == wanted.detector]
     name = wanted.marker or wanted.detector
-    return found or [j for j, c in enumerate(details) if (c.marker or c.detector) == name]
+    found = found or [j for j, c in enumerate(details) if (c.marker or c.detector) == name]
+    return found or [
+        j
+        for j, c in enumerate(details)
+        if uncompensated_name(c.detector) == uncompensated_name(wanted.detector)
+        and _is_compensated(first, wanted.detector)
+        and _is_compensated(other, c.detector)
+    ]
+
+
+def _is_compensated(owner: Source | Panel, detector: str) -> bool:
+    """Return True for a detector that is compensated by its name, by the matrix of its file, or in a run."""
+    if isinstance(owner, Panel) or uncompensated_name(detector) != detector:
+        return True
+    return owner.spillover is not None and detector in owner.spillover.detectors
 
 
 def display_names(channels: Sequence[Channel]) -> tuple[str, ...]:

@@ -6,16 +6,19 @@ import csv
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from dpmix.errors import ConfigError, DataError
-from dpmix.inputs.fcs import Spillover
+from dpmix.inputs.channel_names import uncompensated_name
+from dpmix.inputs.fcs_spillover import Spillover, is_identity
 from dpmix.inputs.sources import Source
+from dpmix.inputs.text_format import read_cells
 from dpmix.model.mixture import Array
-from dpmix.system.paths import encoding_of
 
 WORST_CONDITION = 1e8  # largest condition number of a spillover matrix
+AGAIN = "not compensated again: channel names show compensated values (as {})"
 REMEDY = "set data.compensation to none, or to a CSV file with another matrix (dpmix init: --compensation)"
 
 
@@ -35,8 +38,27 @@ class Compensation:
     matrix: Array = field(default_factory=lambda: np.eye(0))
 
 
-def own_matrix(source: Source, expected: bool) -> tuple[Spillover | None, str]:
-    """Return the spillover matrix that a file holds, and a note for the report.
+class OwnMatrix(NamedTuple):
+    """The spillover matrix that a file holds.
+
+    Attributes
+    ----------
+    spillover : Spillover or None
+        None where the file holds no matrix, or one that does not apply: its channels are compensated
+        already, it names no channel of the file, or it is the identity matrix.
+    note : str
+        For the report, "" where there is nothing to note.
+    warning : bool
+        The note is a warning: the file holds a matrix, and nothing shows that its values need none.
+    """
+
+    spillover: Spillover | None
+    note: str = ""
+    warning: bool = False
+
+
+def own_matrix(source: Source, expected: bool) -> OwnMatrix:
+    """Return the spillover matrix that a file holds.
 
     Channels may be compensated already. Their names show it: FACSDiva writes <PE-A>, FlowJo Comp-PE-A.
 
@@ -46,39 +68,44 @@ def own_matrix(source: Source, expected: bool) -> tuple[Spillover | None, str]:
     expected : bool
         Another file of the run holds a matrix, so the report notes a missing one.
 
-    Returns
-    -------
-    spillover : Spillover or None
-        None where the file holds no matrix, or one that does not apply: its channels are compensated
-        already, it names no channel of the file, or it is the identity matrix.
-    note : str
-        Empty where there is nothing to note.
-
     Raises
     ------
     DataError
         The file's matrix cannot be read.
     """
+    if source.transformed:  # a warning of the file says so
+        return OwnMatrix(None, "not compensated: its values are transformed already")
     if source.spillover_problem:
         raise DataError(f"{source.name}: {source.spillover_problem}; {REMEDY}")
+    named = [name for name in source.channels if uncompensated_name(name) != name]
+    if source.spillover is None and named:
+        return OwnMatrix(None, AGAIN.format(named[0]))
     if source.spillover is None:
         expected = expected or source.kind == "fluorescence"
-        return None, "not compensated: the file holds no spillover matrix" if expected else ""
+        return OwnMatrix(None, "not compensated: the file holds no spillover matrix" if expected else "")
     detectors, names = source.spillover.detectors, source.channels
-    applied = [d for d in detectors if d not in names and {f"<{d}>", f"Comp-{d}"} & {*names}]
+    applied = [shown for shown in named if uncompensated_name(shown) in {*detectors} - {*names}]
     if applied:
-        return None, f"not compensated again: channel names show compensated values (as <{applied[0]}>)"
-    known = [bool(_named(name, source)) for name in detectors]
-    if not any(known):
-        return None, f"not compensated: the spillover matrix names no channel of the file ({_few(detectors)})"
-    if all(known) and np.array_equal(source.spillover.matrix, np.eye(len(detectors))):
-        return None, "not compensated: the spillover matrix of the file is the identity matrix"
+        return OwnMatrix(None, AGAIN.format(applied[0]))
+    if is_identity(source.spillover):
+        return OwnMatrix(None, "not compensated: the spillover matrix of the file is the identity matrix")
+    if not any(_named(name, source) for name in detectors):
+        note = f"not compensated: the spillover matrix names no channel of the file ({_few(detectors)})"
+        return OwnMatrix(None, note, warning=True)
     whose = (
         f"the matrix of {source.spillover_from}"
         if source.spillover_from
         else "the file's own spillover matrix"
     )
-    return source.spillover, f"compensated with {whose} ({len(detectors)} channels)"
+    return OwnMatrix(source.spillover, f"compensated with {whose} ({len(detectors)} channels)")
+
+
+def not_applied(source: Source) -> list[str]:
+    """Return the warning that the matrix of a file is not applied, [] where it is, or is not needed."""
+    if source.spillover_problem:
+        return []
+    own = own_matrix(source, False)
+    return [f"{own.note}; give its names to data.compensation in a CSV file"] if own.warning else []
 
 
 def read_matrix(path: Path) -> Spillover:
@@ -94,9 +121,7 @@ def read_matrix(path: Path) -> Spillover:
         The file cannot be read, or is not such a matrix.
     """
     try:
-        with path.open(encoding=encoding_of(path), newline="") as file:
-            cells = [[cell.strip() for cell in line] for line in csv.reader(file)]
-        head, *rows = [line for line in cells if any(line)] or [[]]
+        head, *rows = [line for line in read_cells(path, numbers=True) if any(line)] or [[]]
         names = [name for name in head if name]
         matrix = np.array([[float(cell) for cell in row[len(row) - len(names) :]] for row in rows])
     except OSError as error:

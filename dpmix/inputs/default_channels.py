@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from dpmix.errors import DataError
-from dpmix.inputs.channel_names import why_left_out
+from dpmix.inputs.channel_names import is_marker, why_left_out
 from dpmix.inputs.channels import match_all, refuse_twice, same_channels
+from dpmix.inputs.limits import MOST_NOT_FINITE
 from dpmix.inputs.sources import Source
 from dpmix.kernels.layout import MAX_CHANNELS
 from dpmix.model.mixture import Floats
@@ -64,6 +65,7 @@ def choose_channels(
         own = list(dict.fromkeys(k for numbers in found.values() for k in numbers))
     else:
         own, left_out = _default(sources)
+        notes += filter(None, [note_of_stains(first, own)])
         if left_out:
             notes.append(f"{first.name}: not used unless listed in data.channels: {left_out}")
     chosen: list[Sequence[int]] = [own]
@@ -173,6 +175,14 @@ def some_rows(sources: Sequence[Source]) -> list[list[Rows]]:
     return rows
 
 
+def note_of_stains(source: Source, chosen: Sequence[int]) -> str:
+    """Return the note that only channels without a marker are used, "" where others are."""
+    if not chosen or any(is_marker(source.details[k], source.kind) for k in chosen):
+        return ""
+    names = ", ".join(source.channels[k] for k in chosen)
+    return f"{source.name}: no channel measures a marker by its name; used are {names}"
+
+
 def _judged(source: Source, chosen: Sequence[int], events: Floats) -> dict[int, str]:
     """Return the channels to leave out by their values, each with the reason.
 
@@ -191,10 +201,10 @@ def _judged(source: Source, chosen: Sequence[int], events: Floats) -> dict[int, 
         bad = int((~np.isfinite(column)).sum())
         if np.isnan(column).all():
             reasons[k] = f"empty: no number {seen}"
-        elif bad:
+        elif bad > MOST_NOT_FINITE * len(events):
             reasons[k] = f"{NOT_FINITE}: {bad} of {len(events)} values read"
-        elif column.min() == column.max():
-            reasons[k] = f"constant: {column[0]:g} {seen}"
+        elif np.nanmin(column) == np.nanmax(column):
+            reasons[k] = f"constant: {np.nanmin(column):g} {seen}"
         elif (original := kept.setdefault(_digest(column), k)) != k:
             reasons[k] = f"copy of {source.channels[original]} {seen}"
     return reasons

@@ -58,10 +58,13 @@ def time_channel(source: Source) -> int | None:
 
 
 def read_times(source: Source, channel: int) -> Array:
-    """Return a channel of all events, float64 [N], reading them piece by piece."""
+    """Return a channel of all events, float64 [N], reading them piece by piece.
+
+    Seconds since 1970 need float64: float32 has steps of 128 there.
+    """
     times = np.empty(source.n_events)
     for start, stop in _stretches(source.n_events):
-        times[start:stop] = source.read(start, stop, [channel])[:, 0]
+        times[start:stop] = source.read_exact(start, stop, [channel])[:, 0]
     return times
 
 
@@ -105,8 +108,8 @@ def first_look(source: Source, rows: Sequence[Rows], names: Sequence[str], value
     channel = time_channel(source)
     if channel is None or len(values) < PARTS * BLOCK:
         return ""
-    times = np.concatenate([source.read(start, stop, [channel])[:, 0] for start, stop in rows])
-    if problem := time_problem(times.astype(np.float64)):
+    times = np.concatenate([source.read_exact(start, stop, [channel])[:, 0] for start, stop in rows])
+    if problem := time_problem(times):
         part = "" if len(values) == source.n_events else " (counted among the events read)"
         return f"{source.name}: {source.channels[channel]} {problem}{part}"
     found = summarise(values, times, np.linspace(0, len(values), PARTS + 1).astype(np.int64))

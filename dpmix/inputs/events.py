@@ -9,7 +9,7 @@ import numpy as np
 
 from dpmix.inputs import atoms
 from dpmix.inputs.atoms import Atom
-from dpmix.inputs.fcs import Spillover
+from dpmix.inputs.fcs_spillover import Spillover
 from dpmix.inputs.samples import Columns
 from dpmix.inputs.sources import Source
 from dpmix.inputs.storage import release_pages

@@ -21,73 +21,34 @@ Standards: FCS 2.0, Cytometry 11:323 (1990); 3.0, 28:118 (1997); 3.1, 77A:97 (20
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-import flowutils.compensate
 import numpy as np
-import numpy.typing as npt
 
 from dpmix.errors import DataError
+from dpmix.inputs.fcs_channels import Channel, channel_notes, read_channel
 from dpmix.inputs.fcs_evidence import CLOCK, Clock, DataSet, Owner
 from dpmix.inputs.fcs_place import place_events, stated_places
+from dpmix.inputs.fcs_sample import integer_masks, require_measurements
+from dpmix.inputs.fcs_spillover import Spillover, find_matrix
 from dpmix.inputs.fcs_text import (
     AGAIN,
     HEADER_BYTES,
-    data_set_offsets,
+    find_data_sets,
     quoted,
     read_text,
     segment_of,
     whole_number,
 )
 from dpmix.inputs.fcs_values import Order, range_mask, stored_type
+from dpmix.inputs.mass import named_by_isotopes
 
-SPILLOVER_KEYWORDS = ("spillover", "spill", "comp")
 MASS_INSTRUMENT = re.compile(r"cytof|helios|dvs|xt ?mass|mass cyto", re.IGNORECASE)
 MASS_DETECTOR = re.compile(r"^\(?[A-Z][a-z]?\d{2,3}\)?D[id]$|\(([A-Z][a-z]?\d{2,3})\)D[id]$")
-
-
-@dataclass(frozen=True)
-class Channel:
-    """Metadata of one channel of a data file.
-
-    Attributes
-    ----------
-    detector : str
-        Name in the file ($PnN, or the header of a column).
-    marker : str
-        Stained marker ($PnS), "" where the file names none.
-    range : float or None
-        Upper bound of the values ($PnR), None where the file has none.
-    log : (float, float) or None
-        Decades d and offset f of a logarithmic amplifier ($PnE): the linear value is f 10^(d x / range).
-    gain : float
-        Amplifier gain ($PnG); stored values are not divided by it.
-    integer : bool
-        Values are stored as integers.
-    numeric : bool
-        Values are numbers.
-    """
-
-    detector: str
-    marker: str = ""
-    range: float | None = None
-    log: tuple[float, float] | None = None
-    gain: float = 1.0
-    integer: bool = False
-    numeric: bool = True
-
-
-@dataclass(frozen=True)
-class Spillover:
-    """Spillover between C detectors: stored = true @ matrix, with matrix float64 [C, C], row i for dye i."""
-
-    detectors: tuple[str, ...]
-    matrix: npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -133,6 +94,8 @@ class Header:
         First byte of ANALYSIS in the file and its length in bytes, (0, 0) where it has none.
     row : numpy dtype
         One event as stored, with fields c0, c1, ...
+    masks : tuple of int or None
+        Bits of each channel that belong to its values; None for all.
     """
 
     path: Path
@@ -156,16 +119,17 @@ class Header:
     place_is_chosen: bool = field(repr=False)
     analysis: tuple[int, int] = field(repr=False)
     row: np.dtype[np.void] = field(repr=False)
+    masks: tuple[int | None, ...] = field(repr=False)
 
 
-def read_header(path: str | Path, data_set: int = 1, choice: Owner | None = None) -> Header:
+def read_header(path: str | Path, data_set: int | None = None, choice: Owner | None = None) -> Header:
     """Read the metadata of a data set of an FCS file.
 
     Parameters
     ----------
     path : str or Path
-    data_set : int
-        Number of the data set in the file, from 1.
+    data_set : int, optional
+        Number of the data set in the file, from 1; default: the first.
     choice : "HEADER" or "TEXT", optional
         Whose place of the events is used where the two differ and nothing in the file shows which is right;
         default: neither, and the file is refused.
@@ -178,19 +142,23 @@ def read_header(path: str | Path, data_set: int = 1, choice: Owner | None = None
     path = Path(path)
     try:
         with path.open("rb") as file:
-            offsets = data_set_offsets(file, path)
-            if not 1 <= data_set <= len(offsets):
-                raise DataError(f"{path}: found {len(offsets)} data sets, need one of them, got {data_set}")
+            offsets, linked = find_data_sets(file, path)
+            number = 1 if data_set is None else data_set
+            if not 1 <= number <= len(offsets):
+                raise DataError(f"{path}: found {len(offsets)} data sets, need one of them, got {number}")
+            parts = [f"{path.name}::{k}" for k in range(1, len(offsets) + 1) if k != number]
+            names = ", ".join(parts[:3]) + (", ..." if len(parts) > 3 else "")
             try:
-                return _read_data_set(file, path, data_set, offsets, choice)
+                header = _read_data_set(file, path, number, offsets, choice)
             except DataError as error:
-                others = [f"{path}::{k}" for k in range(1, len(offsets) + 1) if k != data_set]
-                if not others:
+                if not parts:
                     raise
-                more = ", ..." if len(others) > 3 else ""
-                raise DataError(
-                    f"{error}; or use another data set of the file: {', '.join(others[:3])}{more}"
-                ) from error
+                raise DataError(f"{error}; or use another data set of the file: {names}") from error
+            if linked or data_set is not None:
+                return header
+            found = f"{len(offsets)} data sets follow each other in the file, which $NEXTDATA does not say"
+            warning = f"{found}; only the first is read; add the others by name: {names}"
+            return replace(header, warnings=(*header.warnings, warning))
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}, need a readable FCS file") from error
 
@@ -207,27 +175,42 @@ def _read_data_set(
         raise DataError(f"{path}: $MODE is {mode}, a histogram; need list mode (L), one row per event")
     order = _byte_order(keywords, path)
     types, warnings = _channel_types(data, order)
-    channels = tuple(_channel(keywords, n, kind.kind in "uV", path) for n, kind in enumerate(types, start=1))
+    channels = tuple(
+        read_channel(keywords, n, kind.kind in "uV", path) for n, kind in enumerate(types, start=1)
+    )
     row = np.dtype([(f"c{k}", kind) for k, kind in enumerate(types)])
     found = place_events(data, row, _clocks(channels, order), choice)
+    doubts = require_measurements(data, found.first, found.n_events, row)
+    bits = integer_masks(data, found.first, found.n_events, row, channels, order)
     notes = [f"data set {data_set} of {len(offsets)} in the file"] if len(offsets) > 1 else []
-    spillover, problem = _spillover(keywords)
+    own = find_matrix(keywords, channels)
     instrument = keywords.get("cyt", "").strip()
-    mass = MASS_INSTRUMENT.search(instrument) or any(MASS_DETECTOR.search(c.detector) for c in channels)
+    mass = (
+        MASS_INSTRUMENT.search(instrument)
+        or any(MASS_DETECTOR.search(channel.detector) for channel in channels)
+        or named_by_isotopes(channels)
+    )
     return Header(
         path=path,
         version=text.header[:6].decode(),
         datatype=keywords["datatype"].strip().upper(),
         n_events=found.n_events,
         channels=channels,
-        spillover=spillover,
-        spillover_problem=problem,
+        spillover=own.spillover,
+        spillover_problem=own.problem,
         instrument=instrument,
         kind="mass" if mass else "fluorescence",
         data_set=data_set,
         n_data_sets=len(offsets),
-        notes=(*notes, *_keyword_notes(keywords, channels)),
-        warnings=(*warnings, *found.warnings, *_copied_warning(keywords)),
+        notes=(*notes, *channel_notes(keywords, channels), *bits.notes, *own.notes),
+        warnings=(
+            *warnings,
+            *found.warnings,
+            *doubts,
+            *bits.warnings,
+            *own.warnings,
+            *_copied_warning(keywords),
+        ),
         keywords=keywords,
         text=text.pairs,
         byte_order=order,
@@ -236,6 +219,7 @@ def _read_data_set(
         place_is_chosen=found.is_chosen,
         analysis=_place_analysis(data),
         row=row,
+        masks=bits.masks,
     )
 
 
@@ -292,69 +276,6 @@ def _fitting_words(data: DataSet, known: Sequence[int], odd: Sequence[int]) -> l
     return [word for word, size in sizes.items() if any(data.fits(place, size) for place in places)]
 
 
-def _channel(keywords: Mapping[str, str], n: int, integer: bool, path: Path) -> Channel:
-    """Return the metadata of channel n. $PnE applies to integers only, as in the standard."""
-    name = keywords.get(f"p{n}n")
-    if name is None:  # for example $P01N
-        raise DataError(f"{path}: $P{n}N, the name of channel {n}, is missing; {AGAIN}")
-    limit = _number(keywords.get(f"p{n}r", ""))
-    if limit is None:
-        found = quoted(keywords[f"p{n}r"]) if f"p{n}r" in keywords else "missing"
-        raise DataError(f"{path}: $P{n}R is {found}, need the range of the values; {AGAIN}")
-    known = math.isfinite(limit) and limit > 0
-    scale = _log_scale(keywords, n)
-    if scale is None and integer:
-        found = quoted(keywords[f"p{n}e"])
-        raise DataError(f"{path}: $P{n}E is {found}, need decades (0 to 20) and an offset; {AGAIN}")
-    decades, offset = scale or (0.0, 0.0)
-    return Channel(
-        detector=name.strip() or f"channel {n}",
-        marker=keywords.get(f"p{n}s", "").strip(),
-        range=limit if known else None,
-        log=(decades, offset or 1.0) if integer and known and decades > 0 else None,
-        gain=1.0 if (gain := _gain(keywords, n)) is None else gain,
-        integer=integer,
-    )
-
-
-def _number(text: str) -> float | None:
-    """Return a number, None where the text is none."""
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
-def _gain(keywords: Mapping[str, str], n: int) -> float | None:
-    """Return $PnG, 1 where it is missing, None where it is not a number."""
-    gain = _number(keywords.get(f"p{n}g", "").strip() or "1")
-    return None if gain is None or not math.isfinite(gain) else gain
-
-
-def _log_scale(keywords: Mapping[str, str], n: int) -> tuple[float, float] | None:
-    """Return decades and offset of $PnE, (0, 0) for a linear channel, None where it cannot be read."""
-    found = [_number(part) for part in (keywords.get(f"p{n}e", "").strip() or "0,0").split(",")]
-    decades, offset = found if len(found) == 2 else (None, None)
-    if decades is None or offset is None or not (0 <= decades <= 20 and 0 <= offset < math.inf):
-        return None
-    return decades, offset
-
-
-def _keyword_notes(keywords: Mapping[str, str], channels: Sequence[Channel]) -> list[str]:
-    """Return notes on keywords of channels that are wrong, or that dpmix does not use."""
-    numbers = range(1, len(channels) + 1)
-    odd = [n for n in numbers if _gain(keywords, n) is None]
-    floats = [n for n, channel in enumerate(channels, start=1) if not channel.integer]
-    unnamed = [n for n in numbers if not keywords[f"p{n}n"].strip()]
-    notes = [f'$P{n}N is blank; the channel is named "{channels[n - 1].detector}"' for n in unnamed]
-    if any(_log_scale(keywords, n) != (0, 0) for n in floats):
-        notes.append("$PnE ignored for floating point channels: the standard defines them as linear")
-    if odd:
-        listed = ", ".join(f"$P{n}G" for n in odd[:8]) + (", ..." if len(odd) > 8 else "")
-        notes.append(f"{listed}: {quoted(keywords[f'p{odd[0]}g'])} is not a number; the gain is taken as 1")
-    return notes
-
-
 def _copied_warning(keywords: Mapping[str, str]) -> list[str]:
     """Return the warning that `dpmix gate --format fcs` copied from the original of this file."""
     found = keywords.get("dpmix_warning", "").strip()
@@ -378,17 +299,3 @@ def _place_analysis(data: DataSet) -> tuple[int, int]:
         if HEADER_BYTES <= first < last < data.size:
             return data.offset + first, last - first + 1
     return 0, 0
-
-
-def _spillover(keywords: Mapping[str, str]) -> tuple[Spillover | None, str]:
-    """Return the file's spillover matrix, or why it cannot be read."""
-    name = next((key for key in SPILLOVER_KEYWORDS if keywords.get(key, "").strip()), None)
-    if name is None:
-        return None, ""
-    try:
-        matrix, detectors = flowutils.compensate.get_spill(keywords[name])
-        if len(set(detectors)) < len(detectors) or not np.isfinite(matrix).all():
-            raise ValueError("names or values are not usable")
-    except (ValueError, IndexError) as error:
-        return None, f"${name.upper()} is not a square matrix with channel names ({error})"
-    return (Spillover(tuple(detectors), matrix), "") if detectors else (None, "")

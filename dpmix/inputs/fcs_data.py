@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import flowio
 import numpy as np
@@ -13,13 +14,17 @@ import numpy.typing as npt
 from dpmix.errors import DataError
 from dpmix.inputs.fcs import Header
 from dpmix.inputs.fcs_text import AGAIN
-from dpmix.inputs.fcs_values import range_mask, unpacked
+from dpmix.inputs.fcs_values import unpacked
 
 
 def read_events(
-    header: Header, start: int = 0, stop: int | None = None, columns: Sequence[int] | None = None
-) -> npt.NDArray[np.float32]:
-    """Read a range of events as stored. Integers are masked to $PnR, as the standard demands.
+    header: Header,
+    start: int = 0,
+    stop: int | None = None,
+    columns: Sequence[int] | None = None,
+    exact: bool = False,
+) -> npt.NDArray[Any]:
+    """Read a range of events as stored. Integers are masked as `Header.masks` says.
 
     Parameters
     ----------
@@ -28,11 +33,13 @@ def read_events(
         Rows [start, stop) of the data set; stop None for the last.
     columns : sequence of int, optional
         Numbers of the channels, from 0, in the order of the result; default: all.
+    exact : bool
+        Return float64 where a column has integers of more than 24 bits or float64.
 
     Returns
     -------
-    float32 [stop - start, len(columns)]
-        Integers up to 2^24 are exact. Larger integers and float64 are rounded to float32, and are infinite
+    float32 or float64 [stop - start, len(columns)]
+        In float32, integers up to 2^24 are exact. Larger integers and float64 are rounded, and are infinite
         beyond its range.
 
     Raises
@@ -43,13 +50,17 @@ def read_events(
     stop = header.n_events if stop is None else min(stop, header.n_events)
     rows = read_rows(header, start, max(start, stop)).view(header.row)[:, 0]
     wanted = range(len(header.channels)) if columns is None else columns
-    events = np.empty((len(rows), len(wanted)), np.float32)
+    wide = exact and any(_is_wide(header.row[f"c{column}"]) for column in wanted)
+    events = np.empty((len(rows), len(wanted)), np.float64 if wide else np.float32)
     with np.errstate(over="ignore"):
         for k, column in enumerate(wanted):
-            channel = header.channels[column]
-            mask = range_mask(channel.range) if channel.integer else None
-            events[:, k] = unpacked(rows[f"c{column}"], header.byte_order, mask)
+            events[:, k] = unpacked(rows[f"c{column}"], header.byte_order, header.masks[column])
     return events
+
+
+def _is_wide(kind: np.dtype[Any]) -> bool:
+    """Return True for stored values that float32 does not hold."""
+    return kind.itemsize > 4 or (kind.kind == "u" and kind.itemsize == 4)
 
 
 def read_rows(header: Header, start: int, stop: int) -> npt.NDArray[np.uint8]:

@@ -25,7 +25,7 @@ from dpmix.inputs.fcs_text import AGAIN, PADDING, Text, quoted, segment_of, whol
 from dpmix.inputs.fcs_values import Order, unpacked
 
 CLOCK = re.compile(
-    r"^time|^HDR-T$|^(event|row)[ _.-]?(#|no|num|number|count|id|index)$", re.IGNORECASE
+    r"^time(?!r)|^HDR-T$|^(event|row)[ _.-]?(#|no|num|number|count|id|index)$", re.IGNORECASE
 )  # names of channels that ascend from event to event
 SAMPLED, FEW = 4096, 256  # events of a channel that are read to see whether it ascends
 LEAST_STEPS = 8  # changes from one of these events to the next, below which nothing can be said

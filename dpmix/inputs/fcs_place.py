@@ -30,6 +30,10 @@ from dpmix.inputs.fcs_evidence import (
 from dpmix.inputs.fcs_text import AGAIN, HEADER_BYTES, Text, quoted, whole_number
 
 FILLS = "the events fill the file between TEXT and its end there"
+TOO_SHORT = (
+    "HEADER and TEXT place the events in bytes {} to {}, which is too short; they are read as $TOT says, "
+    "because they then fill the file"
+)
 REORDERED = "the values of {} do not ascend: the events are in another order, or elsewhere in the file"
 
 
@@ -121,7 +125,11 @@ def place_events(
     why, is_chosen = "", False
     if not standing:
         place = _only_place(data, problems, agree, row.itemsize)
-        warnings += _spare(data, [place], row.itemsize)
+        if place.size < data.count(place, row.itemsize) * row.itemsize:
+            warnings.append(TOO_SHORT.format(place.first, place.last))
+            warnings += _clock_warning(data, place, row, clocks)
+        else:
+            warnings += _spare(data, [place], row.itemsize)
     elif agree:
         place = standing[0]
         warnings += _clock_warning(data, place, row, clocks)
@@ -239,27 +247,31 @@ def _clock_warning(data: DataSet, place: Place, row: np.dtype[np.void], clocks: 
 def _only_place(data: DataSet, problems: dict[Place, str], agree: bool, row_bytes: int) -> Place:
     """Return the place that HEADER and TEXT agree on, where its length does not fit $TOT.
 
+    It may be too short only if the events of $TOT fill the file from there: then its last byte is false.
+
     Raises
     ------
     DataError
-        None exists, they disagree, or it has no room for all events.
+        None exists, they disagree, or the file has no room for all events there.
     """
     where = data.path
     if not problems:
         raise DataError(f"{where}: neither HEADER nor TEXT has the place of the events; {AGAIN}")
-    possible = [place for place, problem in problems.items() if "overlaps" not in problem and place.size > 0]
+    possible = [place for place, problem in problems.items() if "overlaps" not in problem and place.size >= 0]
     lasts = [place.last for place in problems]
     if not possible or not agree or max(lasts) - min(lasts) > 1:  # ends are often one byte too large
         found = "; ".join(f"{_shown(place)}, which {problem}" for place, problem in problems.items())
         raise DataError(f"{where}: the place of the events is wrong: {found}; {AGAIN}")
     place = possible[0]
     n_events = data.count(place, row_bytes)
+    is_there = place.first + n_events * row_bytes <= data.size
+    if is_there and (place.size >= n_events * row_bytes or fills_file(data, place, row_bytes, [])):
+        return place
     there = max(min(data.size - place.first, place.size), 0) // row_bytes
-    if there < n_events:
-        raise DataError(
-            f"{where}: truncated or corrupt: found {there} of the {n_events} events of $TOT; {AGAIN}"
-        )
-    return place
+    found = f"found {there} of the {n_events} events of $TOT"
+    if is_there:
+        found += f" in bytes {place.first} to {place.last}, and the bytes after these may be something else"
+    raise DataError(f"{where}: truncated or corrupt: {found}; {AGAIN}")
 
 
 def _spare(data: DataSet, places: Sequence[Place], row_bytes: int) -> list[str]:

@@ -14,6 +14,10 @@ PADDING = b" \t\r\n\0"  # around keywords, and after the last value of TEXT
 MOST_TEXT = 16 * 2**20  # bytes; every keyword of them takes about fifty more in memory
 MOST_CHANNELS = 4096
 MOST_DATA_SETS = 256
+MOST_BETWEEN = 2**16  # bytes between two data sets that $NEXTDATA does not link
+# Behind the last byte of a data set, which may be stated one too early or late: padding, a checksum, HEADER.
+NEXT_HEADER = re.compile(rb"[\s\S]{0,2}[ \t\r\n\0]*([0-9A-Fa-f]{8})?[ \t\r\n\0]*(?=FCS[23]\.\d {4}[ \d]{16})")
+NEEDS_DOLLAR = re.compile(r"mode|p\d+n")  # without $ something else, in a file that has $PAR
 AGAIN = "export or copy the file again"
 
 Pairs = tuple[tuple[bytes, bytes], ...]
@@ -43,20 +47,63 @@ class Text(NamedTuple):
     end: int
 
 
-def data_set_offsets(file: BinaryIO, path: Path) -> list[int]:
-    """Return the offset of each data set; $NEXTDATA counts from the start of its own data set."""
-    offsets = [0]
-    while True:
-        keywords = read_text(file, path, offsets[-1]).keywords
-        step = whole_number(keywords.get("nextdata", ""), 0)
+class DataSets(NamedTuple):
+    """The data sets of a file.
+
+    Attributes
+    ----------
+    offsets : list of int
+        Of each data set in the file.
+    linked : bool
+        $NEXTDATA names all of them, as the standard demands.
+    """
+
+    offsets: list[int]
+    linked: bool
+
+
+def find_data_sets(file: BinaryIO, path: Path) -> DataSets:
+    """Find the data sets of a file.
+
+    $NEXTDATA counts from the start of its own data set. Some programs write whole files one after another,
+    with a $NEXTDATA of 0 or one that counts from the start of the file: then a data set is found by its
+    HEADER behind the last segment of the one before.
+
+    Raises
+    ------
+    DataError
+        The first data set, or one that $NEXTDATA names, is not FCS, or there are too many.
+    """
+    offsets, linked = [0], True
+    while len(offsets) <= MOST_DATA_SETS:
+        try:
+            text = read_text(file, path, offsets[-1])
+        except DataError:
+            if linked:
+                raise
+            return DataSets(offsets, linked)  # what follows looks like a data set, and may be broken
+        step = whole_number(text.keywords.get("nextdata", ""), 0)
         file.seek(offsets[-1] + max(step, 0))
         if step <= 0 or file.read(3) != b"FCS":  # nonsense in the last data set of many files
-            return offsets
+            step = _next_header(file, offsets[-1], text)
+            if not step:
+                return DataSets(offsets, linked)
+            linked = False
         offsets.append(offsets[-1] + step)
-        if len(offsets) > MOST_DATA_SETS:
-            raise DataError(
-                f"{path}: has more than {MOST_DATA_SETS} data sets, the most that dpmix reads; split the file"
-            )
+    raise DataError(
+        f"{path}: has more than {MOST_DATA_SETS} data sets, the most that dpmix reads; split the file"
+    )
+
+
+def _next_header(file: BinaryIO, offset: int, text: Text) -> int:
+    """Return where another HEADER follows the segments of a data set, counted from its start; 0 for none."""
+    ends = [text.end, *(last for _, last in text.segments)]
+    ends += [whole_number(text.header[at : at + 8], 0) for at in (34, 50)]
+    ends += [segment_of(text.keywords, name)[1] for name in ("data", "analysis")]
+    last = max(ends)
+    file.seek(offset + last)
+    match = NEXT_HEADER.match(file.read(MOST_BETWEEN))
+    return last + match.end() if match else 0
 
 
 def read_text(file: BinaryIO, path: Path, offset: int) -> Text:
@@ -82,7 +129,9 @@ def read_text(file: BinaryIO, path: Path, offset: int) -> Text:
     extra = segment_of(keywords, "stext")
     if not HEADER_BYTES <= extra[0] < extra[1] or extra == (first, last):
         return Text(header, keywords, pairs, ((first, last),), end)
-    keywords, pairs = _parsed(_trimmed(text) + _segment(file, path, offset, *extra), path)
+    more = _segment(file, path, offset, *extra).lstrip(PADDING.replace(text[:1], b""))
+    start = b"" if more.startswith(text[:1]) else text[:1]  # some writers omit the first delimiter
+    keywords, pairs = _parsed(_trimmed(text) + start + more, path)
     return Text(header, keywords, pairs, ((first, last), extra), end)
 
 
@@ -170,12 +219,20 @@ def _split_empty(text: bytes) -> list[bytes]:
 
 
 def _decoded(pairs: Pairs) -> dict[str, str]:
-    """Return values by keyword, in lower case and without $; UTF-8, or else Latin-1."""
+    """Return values by keyword, in lower case and without $; UTF-8, or else Latin-1.
+
+    Keywords without $ belong to the maker of the instrument, who may give them any name: they never replace
+    those of the standard.
+    """
     try:
         texts = [(key.decode(), value.decode()) for key, value in pairs]
     except UnicodeDecodeError:
         texts = [(key.decode("latin-1"), value.decode("latin-1")) for key, value in pairs]
-    return {key.removeprefix("$").lower(): printable(value) for key, value in texts}
+    standard = {key[1:].lower(): printable(value) for key, value in texts if key.startswith("$")}
+    others = {key.lower(): printable(value) for key, value in texts if not key.startswith("$")}
+    if "par" in standard:  # else all keywords of the file lack their $
+        others = {key: value for key, value in others.items() if not NEEDS_DOLLAR.fullmatch(key)}
+    return others | standard
 
 
 def _problem(keywords: Mapping[str, str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +12,10 @@ from flowutils.compensate import compensate
 
 from dpmix.config.data import DataConfig
 from dpmix.errors import ConfigError
-from dpmix.inputs.compensation import Compensation, match_matrix, own_matrix, read_matrix
-from dpmix.inputs.fcs import Channel, Spillover
+from dpmix.inputs.channel_names import uncompensated_name, why_not_measured
+from dpmix.inputs.compensation import Compensation, match_matrix, not_applied, own_matrix, read_matrix
+from dpmix.inputs.fcs_channels import Channel
+from dpmix.inputs.fcs_spillover import Spillover
 from dpmix.inputs.sources import Source
 from dpmix.model.mixture import Array, Floats, Ints
 
@@ -103,7 +105,7 @@ def has_gain(channel: Channel) -> bool:
     apply to a logarithmic amplifier, nor to time, which has $TIMESTEP. FlowIO divides, too; flowCore does if
     asked for linearize-with-PnG-scaling.
     """
-    is_time = channel.detector.casefold().startswith("time")
+    is_time = why_not_measured(channel) == "time"
     return channel.log is None and not is_time and 0 < channel.gain < math.inf and channel.gain != 1
 
 
@@ -146,11 +148,34 @@ def plan_files(
     for source, numbers in zip(sources, chosen, strict=True):
         spillover, note = from_csv, ""
         if settings.compensation == "auto":
-            spillover, note = own_matrix(source, any_has_matrix)
+            spillover, note, is_warning = own_matrix(source, any_has_matrix)
+            note = "" if is_warning else note
+        if not in_csv and (warning := not_applied(source)):
+            source = replace(source, warnings=(*source.warnings, *warning))
         plan = _plan(source, numbers, spillover, settings.linearize, gain)
         notes += [f"{source.name}: {text}" for text in (note, *_amplifier_notes(plan)) if text]
         plans.append(plan)
-    return plans, notes
+    return [_with_warning(plans[0], plan) for plan in plans], notes
+
+
+def _with_warning(first: FilePlan, plan: FilePlan) -> FilePlan:
+    """Return a plan with a warning where a channel is compensated in one of the first file and this one only.
+
+    The names show it: a channel named as compensated needs no matrix.
+    """
+    odd = []
+    for k, j in zip(first.chosen, plan.chosen, strict=True):
+        here, there = first.source.channels[k], plan.source.channels[j]
+        marked = uncompensated_name(here) != here, uncompensated_name(there) != there
+        raw = (marked == (True, False) and j not in plan.compensation.channels) or (
+            marked == (False, True) and k not in first.compensation.channels
+        )
+        odd += [f"{there} here and {here} in {first.source.name}"] if raw else []
+    if not odd:
+        return plan
+    others = f" (and so for {len(odd) - 1} other channels)" if len(odd) > 1 else ""
+    text = f"only one of {odd[0]} is compensated{others}; check data.compensation"
+    return replace(plan, source=replace(plan.source, warnings=(*plan.source.warnings, text)))
 
 
 def _amplifier_notes(plan: FilePlan) -> list[str]:

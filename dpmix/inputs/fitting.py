@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from dpmix.config.data import DEFAULT, TransformConfig
 from dpmix.errors import ConfigError
 from dpmix.inputs import mass
 from dpmix.inputs.channel_names import is_coarse, why_not_measured
 from dpmix.inputs.channels import match_all
-from dpmix.inputs.fcs import Channel
+from dpmix.inputs.fcs_channels import Channel
 from dpmix.inputs.file_plans import FilePlan
-from dpmix.inputs.logicle import fit_logicle
+from dpmix.inputs.logicle import fit_logicle, reference
 from dpmix.inputs.sources import Kind, Source
+from dpmix.inputs.transformed import are_light, long_tailed
 from dpmix.inputs.transforms import Transform
 from dpmix.model.mixture import Array, Floats
 
 FLUORESCENCE_COFACTOR = 150.0
 MASS_COFACTOR = 5.0
+WIDE_NOISE = 6.0  # cofactors of an arcsinh: wider noise about zero falls into two lobes
 
 
 @dataclass(frozen=True)
@@ -38,9 +42,16 @@ class Seen:
 
 
 def kind_of(source: Source, raw: Array | Floats) -> Kind:
-    """Return the kind of the instrument: by the file, or by events [M, D] where the file does not show it."""
+    """Return the kind of the instrument: by the file, or by events [M, D] where the file does not show it.
+
+    None for values that are transformed already, which need no other scale.
+    """
+    if source.transformed:
+        return None
     unknown = source.kind is None or (source.header is not None and not source.header.instrument)
-    return "mass" if unknown and mass.are_counts(raw) else source.kind
+    if unknown and mass.are_counts(raw):
+        return "mass"
+    return "fluorescence" if source.kind is None and are_light(raw) else source.kind
 
 
 def fitting_method(channel: Channel, kind: Kind, linearize: bool) -> str:
@@ -114,6 +125,48 @@ def make_transforms(
             name = channels[j].detector
             made.append(make_transform(asked, method, name, kind, highest[j] if top is None else top))
     return tuple(made)
+
+
+def transform_notes(
+    transforms: Sequence[Transform], asked: Sequence[TransformConfig], plans: Sequence[FilePlan], seen: Seen
+) -> tuple[list[str], list[str]]:
+    """Return notes on what the values showed, and warnings of transforms that do not fit them.
+
+    Parameters
+    ----------
+    transforms : sequence of Transform
+        Of the D channels.
+    asked : sequence of TransformConfig
+        As the config has them.
+    plans : sequence of FilePlan
+    seen : Seen
+    """
+    first = plans[0]
+    names = [first.source.channels[k] for k in first.chosen]
+    measure = [not why_not_measured(first.source.details[k]) for k in first.chosen]
+    notes, warnings = [], []
+    by_values = first.source.kind is None and any(one.method == "auto" for one in asked)
+    if by_values and kind_of(first.source, seen.raw) == "fluorescence":
+        found = "values look like raw fluorescence, so method auto is logicle, fitted to them"
+        notes.append(f"{first.source.name}: {found}")
+    if len(seen.raw) and np.isfinite(seen.raw).all() and are_light(seen.raw):
+        tails = long_tailed(seen.raw)
+        odd = [
+            name
+            for name, one, is_long, ok in zip(names, transforms, tails, measure, strict=True)
+            if one.method == "linear" and is_long and ok
+        ]
+        if odd:
+            text = f"the scale linear hides the dim events of {', '.join(odd)}, whose values look like raw"
+            warnings.append(f"{text} fluorescence; set data.transform to logicle or auto for them")
+    for j, one in enumerate(transforms):
+        noise = reference(seen.raw[:, j].astype(float)) if one.method == "arcsinh" and measure[j] else 0.0
+        if noise > WIDE_NOISE * one.cofactor and (seen.raw[:, j] < 0).any():
+            text = f"{names[j]}: arcsinh with cofactor {one.cofactor:g} splits the noise about zero, which"
+            warnings.append(
+                f"{text} reaches to {-noise:.3g}, into two lobes; use logicle, or a cofactor near {noise:.2g}"
+            )
+    return notes, warnings
 
 
 def make_transform(asked: TransformConfig, method: str, name: str, kind: Kind, top: float) -> Transform:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from dpmix.inputs.blocks import blocks
 from dpmix.inputs.file_plans import FilePlan, file_names
 from dpmix.inputs.limits import scan_file
+from dpmix.inputs.outliers import Outlier, outliers
 from dpmix.inputs.storage import Storage, release_pages
 from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.system.progress import ProgressLog
@@ -80,10 +81,14 @@ class Gathered:
     sample_starts : int64 [S + 1]
         Events sample_starts[s] to sample_starts[s + 1] belong to file s.
     n_read : int
-        Events drawn from the files, margin events included.
+        Events drawn from the files, margin events included, those that are left out not.
     counts : ChannelCounts
     digests : tuple of tuples of bytes
         For each file, D digests of its channels.
+    left_out : tuple of (int, str)
+        For each file, the events that are left out because a value is not finite, and where such values are.
+    outliers : tuple of Outlier
+        Values so far from all others of a channel that they hide them.
     """
 
     values: Floats
@@ -92,6 +97,8 @@ class Gathered:
     n_read: int
     counts: ChannelCounts
     digests: tuple[tuple[bytes, ...], ...]
+    left_out: tuple[tuple[int, str], ...]
+    outliers: tuple[Outlier, ...]
 
 
 def _named(plans: Sequence[FilePlan], progress: ProgressLog) -> Iterator[FilePlan]:
@@ -108,17 +115,19 @@ def gather(plans: Sequence[FilePlan], subset: Subset, storage: Storage, progress
     Raises
     ------
     DataError
-        A file cannot be read, changes while it is read, or has values that are not finite.
+        A file cannot be read, changes while it is read, or has many values that are not finite.
     """
     sizes, n_channels = [plan.source.n_events for plan in plans], len(plans[0].chosen)
     values = storage.hold(subset.n_events, n_channels, file_names(plans))
     scans = [scan_file(plan, progress) for plan in _named(plans, progress)]
-    all_rows = subset.n_events == sum(sizes) and not subset.drop_margins
+    all_finite = not any(scan.not_finite for scan in scans)
+    all_rows = subset.n_events == sum(sizes) and not subset.drop_margins and all_finite
     rows = None if all_rows else np.empty(subset.n_events, np.int64)
     counts = ChannelCounts(n_channels)
-    starts, filled = [0], 0
+    starts, filled, left_out = [0], 0, []
     selection = select_rows(sizes, subset.n_events, subset.seed)
     for plan, own in zip(_named(plans, progress), scans, strict=True):
+        n_left_out = 0
         for start, stop in blocks(plan.source.n_events, progress):
             picked = next(selection)
             if picked is not None and len(picked) == 0:
@@ -127,8 +136,13 @@ def gather(plans: Sequence[FilePlan], subset: Subset, storage: Storage, progress
             numbers = np.arange(start, stop) if picked is None else start + picked
             at_low, at_high = stored <= own.low, stored >= own.high
             counts.add_margins(at_low, at_high)
+            inside = np.ones(len(raw), bool)
+            if own.not_finite:
+                inside &= np.isfinite(raw).all(1)
+                n_left_out += len(raw) - int(inside.sum())
             if subset.drop_margins:
-                inside = ~(at_low | at_high).any(1)
+                inside &= ~(at_low | at_high).any(1)
+            if not inside.all():
                 raw, numbers = raw[inside], numbers[inside]
             counts.add_values(raw)
             end = filled + len(raw)
@@ -138,10 +152,13 @@ def gather(plans: Sequence[FilePlan], subset: Subset, storage: Storage, progress
             release_pages(values, filled, end)
             filled = end
         starts.append(filled)
+        left_out.append((n_left_out, own.not_finite))
         plan.source.require_unchanged()
     rows = None if rows is None else rows[:filled].copy()
     digests = tuple(scan.digests for scan in scans)
-    return Gathered(values[:filled], rows, np.array(starts), subset.n_events, counts, digests)
+    n_read = subset.n_events - sum(n for n, _ in left_out)
+    values, far = values[:filled], tuple(outliers(values[:filled], counts.lowest, counts.highest))
+    return Gathered(values, rows, np.array(starts), n_read, counts, digests, tuple(left_out), far)
 
 
 def select_rows(sizes: Sequence[int], n_events: int, seed: int) -> Iterator[Ints | None]:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
 
 from dpmix.errors import DataError
 from dpmix.inputs.blocks import blocks
+from dpmix.inputs.fcs_channels import Channel
 from dpmix.inputs.file_plans import FilePlan
 from dpmix.inputs.sources import Source
 from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.system.progress import ProgressLog
 
 FLOAT_LIMIT = 1.0 - 2.0**-18  # of $PnR: 262143 of 262144, where instruments with float values saturate
+FALSE_TIMES, FALSE_SHARE = 2.0, 0.25  # values so far above $PnR, or so many, show that it is no limit
+MOST_NOT_FINITE = 0.01  # of the events of a file may be left out, because a value of them is not finite
 PILE_SHARE, PILE_EVENTS = 0.001, 10  # an extreme value is a limit if at least so many events have it
 
 
@@ -30,11 +34,14 @@ class Scan:
         -inf and inf where a channel has no limit.
     digests : tuple of bytes
         D digests of the values of each channel in all rows, 16 bytes each.
+    not_finite : str
+        Which channels have values that are not finite, in so few events that these are left out; "" for none.
     """
 
     low: Array
     high: Array
     digests: tuple[bytes, ...]
+    not_finite: str = ""
 
 
 class _Extreme:
@@ -55,6 +62,19 @@ class _Extreme:
         self.values = both
 
 
+class _Above:
+    """The number of events above the range of each column read so far."""
+
+    def __init__(self, plan: FilePlan) -> None:
+        ranges = [plan.source.details[k].range for k in plan.columns]
+        self._ranges = np.array([np.inf if limit is None else limit for limit in ranges])
+        self.counts = np.zeros(len(ranges), np.int64)
+
+    def add(self, block: Floats) -> None:
+        """Take in a block of events, float32 [M, columns]."""
+        self.counts += (block > self._ranges).sum(0)
+
+
 class _NotFinite:
     """Counts of NaN and infinite values in each column read so far, and the first row with one."""
 
@@ -70,20 +90,22 @@ class _NotFinite:
         found = (self._first < 0) & ~finite.all(0)
         self._first = np.where(found, start + finite.argmin(0), self._first)
 
-    def require_none(self, plan: FilePlan) -> None:
-        """Raise `DataError` with the channels, counts and rows if there are such values."""
+    def require_few(self, plan: FilePlan) -> str:
+        """Return the channels, counts and rows of such values; raise `DataError` if they are many."""
         found = zip(plan.columns, self._not_numbers, self._infinite, self._first, strict=True)
         bad = [
             f"{plan.source.channels[k]} ({n_nan} NaN, {n_inf} infinite, first in event {first})"
             for k, n_nan, n_inf, first in found
             if first >= 0
         ]
-        if bad:
+        text = f"values that are not finite in {', '.join(bad)}, counting events from 0" if bad else ""
+        most = max(self._not_numbers + self._infinite, default=0)
+        if most > MOST_NOT_FINITE * plan.source.n_events:
             raise DataError(
-                f"{plan.source.name}: values that are not finite in {', '.join(bad)}, counting events from 0"
-                "; remove these events from the file, or exclude the channel "
+                f"{plan.source.name}: {text}; remove these events from the file, or exclude the channel "
                 "(list the others in data.channels)"
             )
+        return text
 
 
 class _Digests:
@@ -108,29 +130,36 @@ def scan_file(plan: FilePlan, progress: ProgressLog) -> Scan:
     Raises
     ------
     DataError
-        The file has values that are not finite.
+        More than `MOST_NOT_FINITE` of the events have a value that is not finite in one channel.
     """
     n_columns = len(plan.columns)
     lowest, highest = _Extreme(n_columns, np.minimum, np.inf), _Extreme(n_columns, np.maximum, -np.inf)
-    not_finite, contents = _NotFinite(n_columns), _Digests(n_columns)
+    not_finite, contents, above = _NotFinite(n_columns), _Digests(n_columns), _Above(plan)
     for start, stop in blocks(plan.source.n_events, progress):
         block = plan.source.read(start, stop, plan.columns)
         not_finite.add(block, start)
         lowest.add(block)
         highest.add(block)
+        above.add(block)
         contents.add(block)
-    not_finite.require_none(plan)
+    few = not_finite.require_few(plan)
     places = plan.places(plan.chosen)
     low = [
         _bottom(plan.source, k, lowest.values[c], int(lowest.counts[c]))
         for k, c in zip(plan.chosen, places, strict=True)
     ]
+    shares = above.counts / max(plan.source.n_events, 1)
+    false = {
+        plan.source.details[k].range
+        for k, c in zip(plan.chosen, places, strict=True)
+        if _is_false(plan.source.details[k], highest.values[c], shares[c])
+    }
     high = [
-        _top(plan.source, k, lowest.values[c], highest.values[c], int(highest.counts[c]))
+        _top(plan.source, k, lowest.values[c], highest.values[c], int(highest.counts[c]), false)
         for k, c in zip(plan.chosen, places, strict=True)
     ]
     digests = contents.digests()
-    return Scan(np.array(low), np.array(high), tuple(digests[c] for c in places))
+    return Scan(np.array(low), np.array(high), tuple(digests[c] for c in places), few)
 
 
 def _pile(source: Source) -> float:
@@ -151,14 +180,30 @@ def _bottom(source: Source, k: int, lowest: float, at_lowest: int) -> float:
     return lowest if at_lowest >= _pile(source) else -np.inf
 
 
-def _top(source: Source, k: int, lowest: float, highest: float, at_highest: int) -> float:
+def _is_false(channel: Channel, highest: float, share_above: float) -> bool:
+    """Return True if values show that $PnR is not the end of the scale, for example 1024 written for all.
+
+    Saturated events of some instruments lie a little above it.
+    """
+    limit = channel.range
+    return limit is not None and (highest > FALSE_TIMES * limit or share_above > FALSE_SHARE)
+
+
+def _top(
+    source: Source,
+    k: int,
+    lowest: float,
+    highest: float,
+    at_highest: int,
+    false: Collection[float | None],
+) -> float:
     """Return the upper limit of channel k as stored, inf where nothing indicates one.
 
     It is the end of the range that the file declares ($PnR) if values reach it, else the largest value if
-    many events have it.
+    many events have it. A range that is `false` for one channel is so for all that have it.
     """
     channel, declared = source.details[k], np.inf
-    if channel.range is not None:
+    if channel.range is not None and channel.range not in false:
         declared = channel.range - 1 if channel.integer else channel.range * FLOAT_LIMIT
     if highest >= declared:
         return declared

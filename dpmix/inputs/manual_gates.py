@@ -1,8 +1,9 @@
 """Gates that a person has drawn: FlowJo workspaces (.wsp) and GatingML 2.0 files, read by FlowKit.
 
 A gate has the name of its path, for example "Live/CD3+". A workspace has the gates, the compensation and the
-transforms of each sample; a sample is found by the name of its file, or by $FIL. The gates of a GatingML file
-apply to every sample.
+transforms of each sample; a sample is found by the name of its file, or by $FIL, and by its folder where
+several have this name. The gates of a GatingML file apply to every sample. Gates that FlowKit cannot read are
+left out (`dpmix.inputs.gate_files`).
 
 FlowKit applies the gates: it undoes $PnE, divides by $PnG, compensates and transforms as the workspace says.
 FlowKit does not read spectral matrices other than by ordinary least squares, FlowJo's transforms other than
@@ -16,9 +17,10 @@ of the scale.
 
 from __future__ import annotations
 
+import logging
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +28,14 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmix.errors import ConfigError, DataError
-from dpmix.inputs.fcs import Spillover
+from dpmix.inputs import gate_files
+from dpmix.inputs.fcs_spillover import Spillover
 from dpmix.inputs.fcs_text import AGAIN
 from dpmix.inputs.sources import Source
 from dpmix.inputs.transforms import Transform
 from dpmix.system.extras import require_extra
+
+log = logging.getLogger(__name__)
 
 Flags = npt.NDArray[np.bool_]
 
@@ -60,17 +65,16 @@ class ManualGates:
     def __init__(self, path: Path, where: str) -> None:
         need(where)
         self.path, self._where = path, where
-        import flowkit
-
+        self._read: dict[int, tuple[Path, gate_files.Gates]] = {}
         try:
-            with path.open("rb") as file:
-                self._is_workspace = b"<Workspace" in file.read(65_536)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                if self._is_workspace:
-                    self._workspace: Any = flowkit.Workspace(str(path), load_missing_file_data=True)
-                else:
-                    self._strategy: Any = flowkit.parse_gating_xml(str(path))
+            root = gate_files.parse(path)
+            self._is_workspace = gate_files.is_workspace(root)
+            self._root = root
+            if self._is_workspace:
+                self._samples = gate_files.samples_of(root)
+            else:
+                self._gates = gate_files.read_gatingml(root)
+                _warn(where, path, self._gates)
         except OSError as error:
             raise ConfigError([f"{where}: {path}: cannot be read ({error.strerror})"]) from None
         except Exception as error:  # FlowKit and its parser raise errors of many kinds
@@ -78,8 +82,14 @@ class ManualGates:
             raise ConfigError([f"{where}: {path}: {_line(error)}; {need_file}"]) from None
 
     def require(self, source: Source) -> None:
-        """Raise `DataError` if the file has no gates for a sample."""
-        self._strategy_of(source)
+        """Raise `DataError` if the file has no gates for a sample, or none that can be read."""
+        strategy, unread = self._gates_of(source)
+        if unread and not strategy.get_gate_ids():
+            raise DataError(f"{source.name}: no gate of {self.path} can be read: {_listed(unread)}")
+
+    def unread(self, source: Source) -> str:
+        """Return the gates of a sample that cannot be read, each with the reason, "" for none."""
+        return _listed(self._gates_of(source).unread)
 
     def members(self, source: Source) -> dict[str, Flags]:
         """Return the events inside each gate of a sample, bool [N], by the name of the gate.
@@ -91,7 +101,6 @@ class ManualGates:
         """
         import flowkit
 
-        strategy = self._strategy_of(source)
         header = source.header
         if header is None or header.data_set > 1:
             found = "is not an FCS file" if header is None else "is not the first data set of its file"
@@ -99,12 +108,14 @@ class ManualGates:
         if header.version == "FCS2.0" and header.place_by == "TEXT":
             found = "the place of its events by HEADER is wrong, and FlowKit takes that of every FCS 2.0 file"
             raise DataError(f"{source.name}: {found}; {AGAIN}")
+        self.require(source)
+        strategy = self._gates_of(source).strategy
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 sample = flowkit.Sample(
                     str(source.path),
-                    sample_id=self._sample_of(source) if self._is_workspace else source.name,
+                    sample_id=source.name,
                     ignore_offset_error=True,
                     ignore_offset_discrepancy=True,
                     use_header_offsets=header.place_by == "HEADER",
@@ -137,6 +148,10 @@ class ManualGates:
         same = [gate for gate in members if gate == name]
         found = same or [gate for gate in members if gate.endswith(f"/{name}")]
         if len(found) != 1:
+            unread = self._gates_of(source).unread
+            if not found and (of := _unread_gate(unread, name)):
+                problem = f"{name}: cannot be read in {source.name}: {of} is {unread[of]}"
+                raise ConfigError([f"{self._where}: {problem}; choose another gate"])
             which = f"several gates have this name: {', '.join(found)}" if found else "no gate has this name"
             known = "" if found else f"; {self.path} has {', '.join(members) or 'no gates'}"
             raise ConfigError([f"{self._where}: {name}: {which} in {source.name}{known}"])
@@ -144,7 +159,7 @@ class ManualGates:
 
     def spillover(self, source: Source) -> Spillover | None:
         """Return the matrix of a sample; None where the file has none, or refers to that of the sample."""
-        strategy = self._strategy_of(source)
+        strategy = self._gates_of(source).strategy
         names = [name for name in strategy.comp_matrices if name not in UNCOMPENSATED]
         if not names:
             return None
@@ -163,7 +178,7 @@ class ManualGates:
         ConfigError
             A transform is not one of logicle, biex, ArcSinh, log and linear, or a channel has several.
         """
-        strategy = self._strategy_of(source)
+        strategy = self._gates_of(source).strategy
         if self._is_workspace:
             used = {(name, name) for name in strategy.transformations}
         else:
@@ -203,21 +218,45 @@ class ManualGates:
         problem = f"{self.path}: has a {kind} for {name}, which dpmix does not have"
         raise ConfigError([f"{self._where}: {problem}; give a transform in data.transform"])
 
-    def _strategy_of(self, source: Source) -> Any:
-        """Return the gates of a sample as FlowKit has them."""
+    def _gates_of(self, source: Source) -> gate_files.Gates:
+        """Return the gates of a sample; `DataError` says why there are none."""
         if not self._is_workspace:
-            return self._strategy
-        return self._workspace.get_gating_strategy(self._sample_of(source))
+            return self._gates
+        sample = gate_files.find_sample(self._samples, source, self.path)
+        number = self._samples.index(sample)
+        owner, gates = self._read.get(number, (source.path, None))
+        if owner != source.path:
+            both = f"for {owner} and {source.path}; give one of these files"
+            raise DataError(f"{source.name}: {self.path} has one sample named {sample.name}, {both}")
+        if gates is not None:
+            return gates
+        try:
+            gates = gate_files.read_sample(self._root, sample, source)
+        except Exception as error:  # FlowKit raises errors of many kinds
+            found = f"FlowKit cannot read its gates in {self.path} ({_line(error)})"
+            raise DataError(f"{source.name}: {found}") from None
+        self._read[number] = source.path, gates
+        _warn(source.name, self.path, gates)
+        return gates
 
-    def _sample_of(self, source: Source) -> str:
-        """Return the name of a sample in the workspace."""
-        samples: Sequence[str] = self._workspace.get_sample_ids(loaded_only=False)
-        own = [source.path.name, source.header.keywords.get("fil", "") if source.header else ""]
-        for name in own:
-            if name in samples:
-                return name
-        known = ", ".join(samples) or "no samples"
-        raise DataError(f"{source.name}: {self.path} has no sample of this name; it has {known}")
+
+def _warn(name: str, path: Path, gates: gate_files.Gates) -> None:
+    """Log the gates that cannot be read."""
+    if gates.unread:
+        log.warning("%s: gates of %s that cannot be read are left out: %s", name, path, _listed(gates.unread))
+
+
+def _listed(unread: Mapping[str, str]) -> str:
+    """Return gates that cannot be read, each with the reason."""
+    return ", ".join(f"{name} ({why})" for name, why in unread.items())
+
+
+def _unread_gate(unread: Mapping[str, str], name: str) -> str:
+    """Return the gate that cannot be read, and is or holds the one with a name; "" for none."""
+    return next(
+        (path for path in unread if path == name or path.endswith(f"/{name}") or name.startswith(f"{path}/")),
+        "",
+    )
 
 
 def _detector(source: Source, name: str) -> str:

@@ -2,7 +2,8 @@
 
 Mass cytometers count ions. Most events have none of a given isotope, so a channel has very many zeros, few
 values between 0 and 5 ions, and a long tail. Instruments and converters name a channel by its isotope:
-Ce140Di, (Ce140)Di, CD3(Er170)Dd, 170Er_CD3.
+Ce140Di, (Ce140)Di, CD3(Er170)Dd, 170Er_CD3; the first instruments by its mass: Nd(141.907)-Dual. Sums of
+isotopes are named Cd(110,111,112,114).
 
 **Randomised counts.** The software of CyTOF 1 to Helios can store an integer count x as x - u, with u uniform
 between 0 and 1, so that an event without ions is between -1 and 0. dpmix keeps these values as the file has
@@ -12,18 +13,22 @@ them: the noise is far narrower than the linear range of arcsinh(x / 5). It adds
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Sequence
 
 import numpy as np
 
-from dpmix.inputs.fcs import Channel
+from dpmix.inputs.fcs_channels import Channel
 from dpmix.model.mixture import Array, Floats
 
 ELEMENTS = "Ag|Ar|Ba|Bi|Cd|Ce|Cs|Dy|Er|Eu|Gd|Ho|I|In|Ir|La|Lu|Nd|Os|Pb|Pd|Pr|Pt|Rh|Sm|Sn|Tb|Te|Tl|Tm|Xe|Y|Yb"
 ISOTOPE = re.compile(
     rf"\(?(?<![A-Za-z0-9])(?:(?P<mass>\d{{2,3}})(?P<element>{ELEMENTS})|"
-    rf"(?P<element2>{ELEMENTS})(?P<mass2>\d{{2,3}}))\)?(?:D[id])?(?![A-Za-z0-9])"
+    rf"(?P<element2>{ELEMENTS})(?P<mass2>\d{{2,3}})|"
+    rf"(?P<element3>{ELEMENTS})\((?P<mass3>\d{{2,3}}(?:\.\d+)?(?:, ?\d{{2,3}})*)\))"
+    r"\)?(?:D[id]|-Dual)?(?![A-Za-z0-9])"
 )
+MASS_NUMBERS = re.compile(r"^\d{2,3}(?:[_,-]\d{2,3})*[-_ ](?=[A-Za-z])")  # of a marker: 142-CD19, 110_114-CD3
 LIGHTEST, HEAVIEST = 75, 209  # mass numbers that the instruments detect
 FEWEST = 3  # channels named by isotopes that show a mass cytometer
 
@@ -34,19 +39,35 @@ SMALL_COUNT = 5.0
 
 
 def isotope(name: str) -> str:
-    """Return the isotope in a name, for example "Ir191", "" where it has none."""
+    """Return the isotope in a name, for example "Ir191", "" where it has none; "Cd110,111" of a sum."""
+    found = isotopes(name)
+    return ",".join([found[0], *(one.lstrip(string.ascii_letters) for one in found[1:])]) if found else ""
+
+
+def isotopes(name: str) -> list[str]:
+    """Return the isotopes in the name of a channel; several of a sum."""
     for match in ISOTOPE.finditer(name):
         found = match.groupdict()
-        mass = found["mass"] or found["mass2"]
-        if LIGHTEST <= int(mass) <= HEAVIEST:
-            return f"{found['element'] or found['element2']}{mass}"
-    return ""
+        element = found["element"] or found["element2"] or found["element3"]
+        masses = [round(float(m)) for m in (found["mass"] or found["mass2"] or found["mass3"]).split(",")]
+        if all(LIGHTEST <= mass <= HEAVIEST for mass in masses):
+            return [f"{element}{mass}" for mass in masses]
+    return []
+
+
+def parts_of_sums(names: Sequence[str]) -> dict[int, int]:
+    """Return for each channel of one isotope the number of the channel that has a sum with it, if any."""
+    found = [isotopes(name) for name in names]
+    sums = [k for k, own in enumerate(found) if len(own) > 1]
+    return {
+        k: whole for whole in sums for k, own in enumerate(found) if len(own) == 1 and own[0] in found[whole]
+    }
 
 
 def target(channel: Channel) -> str:
     """Return the name of a channel without its isotope: the antibody, "" where none is named."""
     for name in (channel.marker, channel.detector):
-        rest = ISOTOPE.sub(" ", name).strip(" _-()")
+        rest = MASS_NUMBERS.sub("", ISOTOPE.sub(" ", name).strip(" _-()"))
         if rest:
             return rest
     return ""

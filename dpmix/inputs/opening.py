@@ -35,17 +35,22 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from dpmix.config.yaml_text import BACKSLASHES
 from dpmix.errors import ConfigError, DataError, DpmixError, printable
 from dpmix.inputs import fcs
 from dpmix.inputs.array_files import open_hdf5, open_npy, open_npz
+from dpmix.inputs.channel_names import measurement, why_not_measured
 from dpmix.inputs.fcs_data import read_events
 from dpmix.inputs.fcs_evidence import Owner
 from dpmix.inputs.fcs_text import AGAIN
 from dpmix.inputs.mass import named_by_isotopes
 from dpmix.inputs.sources import Source, file_stamp
 from dpmix.inputs.storage import Storage
-from dpmix.inputs.table_files import first_rows, open_parquet, open_text
+from dpmix.inputs.table_files import open_parquet, open_text
+from dpmix.inputs.text_format import text_format
+from dpmix.inputs.transformed import why_transformed
 from dpmix.system.paths import below_common_folder, file_id, from_home, in_order
 from dpmix.system.run_marker import is_run_file
 
@@ -57,7 +62,11 @@ NO_EVENTS = (".truth.npz", ".judged.csv", ".spillover.csv")
 """Ends of the names of files that dpmix writes next to data files."""
 SAMPLE_FILE = "file"
 """Column of a table of samples with the names of the data files."""
+OTHER_NAMES = ("file", "filename", "fcs", "fcsfile", "fcsfilename", "datafile")
+"""Names that other programs give it (CATALYST: file_name), without case and what separates words."""
 PART_OF_FCS = re.compile(r"(?P<data_set>[0-9]{0,9})(?:(?:^|::)(?P<owner>header|text))?")
+SPECTRAL = 30  # detectors without markers, at least, of a spectral cytometer
+SEEN, STRETCHES = 512, 4  # events in a stretch, and stretches, that show whether values are transformed
 KNOWN = "FCS, CSV, TSV, NPY, NPZ, HDF5, h5ad or Parquet"
 
 
@@ -172,15 +181,26 @@ def may_have_events(path: Path) -> bool:
 
 
 def is_table_of_samples(path: Path) -> bool:
-    """Return True for a text file whose column `file` has the name of a data file in the first row."""
+    """Return True for a text file with a column of names of data files (`file_column`).
+
+    A column of events with the name of their file has it several times, except in a column `file`.
+    """
     if path.suffix.lower() not in TEXT_SUFFIXES:
         return False
     try:
-        head, row = first_rows(path)
+        text = text_format(path)
     except (OSError, ValueError, DataError, csv.Error):
         return False
-    cell = dict(zip(head, row, strict=False)).get(SAMPLE_FILE, "")
-    return Path(cell.partition("::")[0]).suffix.lower() in FOLDER_SUFFIXES
+    column = file_column(text.head)
+    cells = [row[text.head.index(column)] for row in text.start if len(row) == len(text.head) and column]
+    is_file = [Path(cell.partition("::")[0]).suffix.lower() in FOLDER_SUFFIXES for cell in cells]
+    return bool(is_file) and is_file[0] and (column == SAMPLE_FILE or len({*cells}) == len(cells))
+
+
+def file_column(head: Sequence[str]) -> str:
+    """Return the column of a table of samples that has the names of the data files, "" for none."""
+    others = [name for name in head if re.sub(r"[\W_]+", "", name).casefold() in OTHER_NAMES]
+    return SAMPLE_FILE if SAMPLE_FILE in head else others[0] if len(others) == 1 else ""
 
 
 def open_source(path: str | Path, part: str = "", storage: Storage | None = None) -> Source:
@@ -252,22 +272,52 @@ def _opener(path: Path, storage: Storage) -> Callable[[Path, str], Source]:
 def _fcs(path: Path, part: str) -> Source:
     """Open a data set of an FCS file, by default the first."""
     header = fcs.read_header(path, *_fcs_part(path, part))
+    transformed = _why_transformed(header)
+    then = "they are not compensated, and not transformed unless data.transform says so"
     return Source(
         name=path.name,
         details=header.channels,
         n_events=header.n_events,
-        fetch=lambda start, stop, columns: read_events(header, start, stop, columns),
+        fetch=lambda start, stop, columns: read_events(header, start, stop, columns, exact=True),
         spillover=header.spillover,
         spillover_problem=header.spillover_problem,
         kind=header.kind,
+        transformed=transformed,
         notes=header.notes,
-        warnings=header.warnings,
+        warnings=(
+            *header.warnings,
+            *_raw_spectral(header),
+            *([f"values are transformed already ({transformed}); {then}"] * bool(transformed)),
+        ),
         header=header,
     )
 
 
-def _fcs_part(path: Path, part: str) -> tuple[int, Owner | None]:
-    """Return what a part names: a data set, by default the first, and who places its events."""
+def _raw_spectral(header: fcs.Header) -> list[str]:
+    """Return a warning for a file of a spectral cytometer that is not unmixed: many detectors, no marker."""
+    light = [channel for channel in header.channels if not why_not_measured(channel)]
+    stems = {measurement(channel.detector).stem for channel in light}
+    named = any(channel.marker and channel.marker != channel.detector for channel in light)
+    if header.kind == "mass" or named or header.spillover or len(stems) < SPECTRAL:
+        return []
+    found = f"{len(stems)} detectors without a marker or matrix look like those of a spectral cytometer"
+    return [f"{found}, which are not unmixed; unmix the file first, in the software of the instrument"]
+
+
+def _why_transformed(header: fcs.Header) -> str:
+    """Return what shows that the values of an FCS file are transformed, by some of its events."""
+    if header.kind == "mass":
+        return ""
+    named = {*header.spillover.detectors} if header.spillover else set()
+    light = [k for k, channel in enumerate(header.channels) if channel.detector in named]
+    light = light or [k for k, channel in enumerate(header.channels) if not why_not_measured(channel)]
+    starts = np.linspace(0, max(header.n_events - SEEN, 0), STRETCHES).astype(int).tolist()
+    parts = [read_events(header, start, start + SEEN, light) for start in sorted({*starts})]
+    return why_transformed(header.keywords, header.channels, light, np.concatenate(parts))
+
+
+def _fcs_part(path: Path, part: str) -> tuple[int | None, Owner | None]:
+    """Return what a part names: a data set, None for the first, and who places its events."""
     found = PART_OF_FCS.fullmatch(part)
     if found is None:
         need = (
@@ -275,7 +325,7 @@ def _fcs_part(path: Path, part: str) -> tuple[int, Owner | None]:
         )
         raise ConfigError([f"data.files: {path}::{part}: {need} about the place of the events"])
     owner: dict[str | None, Owner] = {"header": "HEADER", "text": "TEXT"}
-    return int(found["data_set"] or 1), owner.get(found["owner"])
+    return int(found["data_set"]) if found["data_set"] else None, owner.get(found["owner"])
 
 
 def _joined(name: str, part: str) -> str:

@@ -23,17 +23,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from dpmix.config.data import DataConfig
 from dpmix.inputs.channels import Panel, same_channels
 from dpmix.inputs.default_channels import choose_channels
 from dpmix.inputs.events import ChannelReport, Events, Report
-from dpmix.inputs.fcs import Channel
+from dpmix.inputs.fcs_channels import Channel
 from dpmix.inputs.file_plans import FilePlan, plan_files
 from dpmix.inputs.gather import Gathered, Subset, gather
 from dpmix.inputs.marker_names import rename_markers, warn_of_other_markers
 from dpmix.inputs.opening import open_sources
+from dpmix.inputs.outliers import Outlier
 from dpmix.inputs.parent_gate import ParentGate, gate_sources
 from dpmix.inputs.samples import advise_leaving_out, open_samples
 from dpmix.inputs.scales import Atoms, FittedScale, RecordedScale, Scale
@@ -47,6 +47,7 @@ from dpmix.model.mixture import Ints
 from dpmix.model.sample_weights import sample_weights
 from dpmix.system.console import first_few
 from dpmix.system.progress import ProgressLog
+from dpmix.system.threads import one_thread
 
 MOST_NAMED = 3
 """Files that a warning names one by one; more share a line."""
@@ -197,7 +198,7 @@ def _prepare(
     sources = [plan.source for plan in plans]
     progress = ProgressLog("preparing the events", 2 * total + scale.passes * subset.n_events)
     samples = tuple(plan.source.name for plan in plans)
-    with threadpool_limits(1, "blas"):  # the same bits for any number of threads
+    with one_thread():  # the same bits for any number of threads
         gathered = gather(plans, subset, storage, progress)
         scaling, atoms = scale.before_transform(plans, gathered)
         summary = transform_events(gathered, scaling, samples, progress)
@@ -209,6 +210,14 @@ def _prepare(
     detectors = tuple(plans[0].source.details[k].detector for k in plans[0].chosen)
     n_dropped = gathered.n_read - len(gathered.values)
     warnings = [f"{source.name}: {text}" for source in sources for text in source.warnings]
+    warnings += [
+        f"{source.name}: {n} of {source.n_events} events are left out: {where}"
+        for source, (n, where) in zip(sources, gathered.left_out, strict=True)
+        if n
+    ]
+    warnings += scale.warnings
+    warnings += _of_outliers(gathered.outliers, scaling.channels)
+    warnings += _without_events(sources, np.diff(gathered.sample_starts).tolist())
     channels = _channel_reports(gathered, detectors, scaling, atoms, summary.above_top)
     return Events(
         values=storage.seal(gathered.values),
@@ -225,7 +234,7 @@ def _prepare(
             gathered.n_read,
             n_dropped,
             channels,
-            _shared([*gate.notes, *notes], sources),
+            _shared([*gate.notes, *notes, *scale.notes], sources),
             (*_shared(warnings, sources), *_rounded(gathered, scaling)),
         ),
         data_hash=data_hash,
@@ -255,6 +264,24 @@ def _channel_reports(
         )
         for j, name in enumerate(scaling.channels)
     )
+
+
+def _of_outliers(found: Sequence[Outlier], names: Sequence[str]) -> list[str]:
+    """Warn of values so far from all others that a model cannot tell these apart."""
+    return [
+        f"{names[one.channel]}: {one.n_events} values are up to {one.value:.6g}, and all others are "
+        f"{one.lowest:.4g} to {one.highest:.4g}; correct or remove these events in the file"
+        for one in found
+    ]
+
+
+def _without_events(sources: Sequence[Source], used: Sequence[int]) -> list[str]:
+    """Warn of files of which no event is used."""
+    return [
+        f"{source.name}: {'no event remains' if source.n_events else 'has no event'}; it has no proportions"
+        for source, n_events in zip(sources, used, strict=True)
+        if not n_events
+    ]
 
 
 def _rounded(gathered: Gathered, scaling: Scaling) -> list[str]:

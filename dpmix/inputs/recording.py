@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from threadpoolctl import threadpool_limits
 
 from dpmix.config.data import DataConfig
 from dpmix.drift.device import Device
@@ -27,6 +26,7 @@ from dpmix.model.mixture import Array
 from dpmix.system.console import first_few
 from dpmix.system.cores import usable_cores
 from dpmix.system.progress import ProgressLog
+from dpmix.system.threads import one_thread
 
 RATE = "event rate"
 RATE_LIMIT = 0.4
@@ -140,7 +140,7 @@ def study(
     ]  # fmt: skip
     if by == "time":
         tasks.append(partial(judge_rate, times, device, local))
-    with threadpool_limits(1, "blas"), ThreadPoolExecutor(threads or usable_cores()) as pool:
+    with one_thread(), ThreadPoolExecutor(threads or usable_cores()) as pool:
         channels = list(pool.map(lambda task: task(), tasks))
     rate = channels[-1] if by == "time" else None
     is_unsteady, shares = _unsteady_events(channels[: len(usable)], blocks, rate, times)

@@ -12,10 +12,11 @@ from pathlib import Path
 
 from dpmix.config.yaml_text import flow
 from dpmix.errors import ConfigError, DataError, printable
-from dpmix.inputs.opening import SAMPLE_FILE, Place, find_places, named_twice, open_places
+from dpmix.inputs.opening import SAMPLE_FILE, Place, file_column, find_places, named_twice, open_places
 from dpmix.inputs.sources import Source
 from dpmix.inputs.storage import Storage
-from dpmix.system.paths import encoding_of, from_home, with_slashes
+from dpmix.inputs.text_format import read_cells
+from dpmix.system.paths import from_home, with_slashes
 
 FILE, NAME = SAMPLE_FILE, "sample"
 # Columns that the tables of a gating add to those of the samples.
@@ -39,8 +40,9 @@ def open_samples(
     files : sequence of str or Path
         Names, globs or folders, see `dpmix.inputs.opening.find_places`.
     table : str or None
-        A CSV file, used instead of `files`. Its column `file` has the file of each sample, relative to the
-        folder of the table (a part of the file follows `::`). A column `sample` has the names to show. All
+        A CSV file, used instead of `files`. Its column `file` (or file_name, see
+        `dpmix.inputs.opening.file_column`) has the file of each sample, relative to the folder of the table
+        (a part of the file follows `::`). A column `sample` has the names to show. All
         other columns are kept.
     base : Path
         Folder that names are relative to.
@@ -141,12 +143,12 @@ def read_table(key: str, path: Path, column: str, need: str) -> tuple[list[str],
     path : Path
         A CSV file, with commas, semicolons or tabs.
     column : str
-        A column that it must have.
+        A column that it must have. `file` may have another name (`dpmix.inputs.opening.file_column`).
 
     Returns
     -------
     head : list of str
-        The first line: different names of columns.
+        Different names of columns, with `file` for the column of data files.
     rows : list of list of str
         At least one, each with as many cells.
 
@@ -156,16 +158,13 @@ def read_table(key: str, path: Path, column: str, need: str) -> tuple[list[str],
         The table cannot be read, or is not as described here.
     """
     try:
-        with path.open(encoding=encoding_of(path), newline="") as file:
-            delimiter = max(",\t;", key=file.readline().count)
-            file.seek(0)
-            lines = [
-                [printable(cell.strip()) for cell in line] for line in csv.reader(file, delimiter=delimiter)
-            ]
+        lines = [[printable(cell) for cell in line] for line in read_cells(path)]
     except (OSError, ValueError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or "not text in UTF-8"
         raise ConfigError([f"{key}: {path}: cannot be read ({reason}), {need}"]) from None
     head, *rows = [line for line in lines if any(line)] or [[]]
+    if column == FILE and (named := file_column(head)):
+        head = [FILE if name == named else name for name in head]
     problem = ""
     if column not in head:
         problem = f"found the columns {', '.join(head)}, {need}" if head else f"is empty, {need}"

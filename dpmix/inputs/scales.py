@@ -14,8 +14,9 @@ from dpmix.inputs import atoms
 from dpmix.inputs.atoms import Atom
 from dpmix.inputs.channels import display_names
 from dpmix.inputs.file_plans import FilePlan, file_names
-from dpmix.inputs.fitting import Seen, make_transforms, transform_settings
+from dpmix.inputs.fitting import Seen, make_transforms, transform_notes, transform_settings
 from dpmix.inputs.gather import Gathered
+from dpmix.inputs.outliers import usual_highest
 from dpmix.inputs.resolution import resolution_of
 from dpmix.inputs.transforming import (
     TransformSummary,
@@ -23,7 +24,7 @@ from dpmix.inputs.transforming import (
     require_positive,
     standard_deviations,
 )
-from dpmix.inputs.transforms import Scaling
+from dpmix.inputs.transforms import Scaling, Transform
 from dpmix.kernels.layout import MAX_CHANNELS
 from dpmix.model.mixture import Array, Floats
 from dpmix.system.progress import ProgressLog
@@ -45,6 +46,14 @@ class Scale(Protocol):
     @property
     def passes(self) -> int:
         """Return the number of passes over the gathered events, for the progress."""
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Return notes on the transforms, once they are made."""
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """Return warnings of transforms that do not fit the values, once they are made."""
 
     def before_transform(self, plans: Sequence[FilePlan], gathered: Gathered) -> tuple[Scaling, Atoms]:
         """Return the scaling with its transforms and atoms, and the atoms of these events for the report.
@@ -91,6 +100,8 @@ class FittedScale:
     def __init__(self, settings: DataConfig, plans: Sequence[FilePlan], earlier: Scaling | None) -> None:
         first = plans[0]
         self._settings, self._earlier = settings, earlier
+        self.notes: Sequence[str] = ()
+        self.warnings: Sequence[str] = ()
         self._names = display_names([first.source.details[k] for k in first.chosen])
         if len(self._names) > MAX_CHANNELS:
             raise DataError(
@@ -111,12 +122,15 @@ class FittedScale:
             )
         earlier = self._earlier
         if earlier is None:
-            seen = Seen(atoms.evenly_spaced(values), gathered.counts.highest)
+            highest = usual_highest(gathered.counts.highest, gathered.outliers)
+            seen = Seen(atoms.evenly_spaced(values), highest)
             transforms = make_transforms(self._transforms, plans, seen, self._settings.linearize)
             require_positive(transforms, gathered.counts.not_positive, names)
             resolution = resolution_of(self._settings.resolution, plans, transforms, seen.raw)
+            self.notes, self.warnings = transform_notes(transforms, self._transforms, plans, seen)
         else:
             transforms, resolution = earlier.transforms, earlier.resolution
+            self.warnings = _misfits(transforms, plans, values)
             require_positive(transforms, gathered.counts.not_positive, names)
         apply = [transform.apply for transform in transforms]
         found = atoms.find(values, self._settings.atoms, apply)
@@ -151,12 +165,15 @@ class RecordedScale:
 
     def __init__(self, scaling: Scaling) -> None:
         self._scaling = scaling
+        self.notes: Sequence[str] = ()
+        self.warnings: Sequence[str] = ()
 
     def before_transform(self, plans: Sequence[FilePlan], gathered: Gathered) -> tuple[Scaling, Atoms]:
         """Count these events at the atoms of the run."""
         if len(gathered.values) == 0:
             raise DataError(f"{file_names(plans)}: found no events, need at least one")
         scaling = self._scaling
+        self.warnings = _misfits(scaling.transforms, plans, gathered.values)
         require_positive(scaling.transforms, gathered.counts.not_positive, scaling.channels)
         recorded = scaling.atoms or ((),) * len(scaling.channels)
         counted = atoms.count(recorded, gathered.values)
@@ -199,6 +216,12 @@ def _require_resolvable(some: Floats, sds: Array, summary: TransformSummary, nam
             "these events from the file, take another data.transform, or exclude the channel (list the "
             "others in data.channels)"
         )
+
+
+def _misfits(transforms: Sequence[Transform], plans: Sequence[FilePlan], raw: Floats) -> Sequence[str]:
+    """Return warnings of recorded transforms that do not fit raw values, float32 [N, D]."""
+    seen = Seen(atoms.evenly_spaced(raw), np.zeros(len(transforms)))
+    return transform_notes(transforms, [], plans, seen)[1]
 
 
 def _require_variation(summary: TransformSummary, names: Sequence[str], n_events: int) -> None:

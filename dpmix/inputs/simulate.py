@@ -16,8 +16,8 @@ import numpy.typing as npt
 from scipy.stats import invwishart
 
 from dpmix.errors import ConfigError
-from dpmix.inputs.fcs import Spillover
 from dpmix.inputs.fcs_data import write_fcs
+from dpmix.inputs.fcs_spillover import Spillover
 from dpmix.inputs.simulate_faults import SIZE, Course, Fault, draw_course
 from dpmix.model.mixture import Array, Floats
 from dpmix.model.prior import Prior

@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from dpmix.errors import ConfigError, DataError
 from dpmix.inputs import fcs
-from dpmix.inputs.fcs import Channel, Spillover
+from dpmix.inputs.fcs_channels import Channel
+from dpmix.inputs.fcs_spillover import Spillover
 from dpmix.inputs.fcs_text import AGAIN
 from dpmix.system import memory
 
@@ -43,6 +44,9 @@ class Source:
         Workspace that has the matrix, "" for the file itself.
     kind : "fluorescence", "mass" or None
         Kind of the instrument, None where the file does not show it.
+    transformed : str
+        What shows that another program has transformed the values already, "" where nothing does. They are
+        neither compensated nor transformed again.
     notes : tuple of str
         Oddities of the file, for the report.
     warnings : tuple of str
@@ -63,6 +67,7 @@ class Source:
     spillover_problem: str = ""
     spillover_from: str = ""
     kind: Kind = None
+    transformed: str = ""
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     header: fcs.Header | None = None
@@ -93,6 +98,15 @@ class Source:
         DataError
             The file cannot be read, or a column does not hold numbers.
         """
+        # A float64 beyond float32 becomes infinite; infinite values raise an error later.
+        with np.errstate(over="ignore"):
+            return np.ascontiguousarray(self.read_exact(start, stop, columns), dtype=np.float32)
+
+    def read_exact(self, start: int, stop: int, columns: Sequence[int] | None = None) -> npt.NDArray[Any]:
+        """Read events as `read` does, [stop - start, columns] of a type that holds all digits of the file.
+
+        A text file has float32.
+        """
         wanted = range(len(self.details)) if columns is None else columns
         words = [self.details[k].detector for k in wanted if not self.details[k].numeric]
         if words:
@@ -100,9 +114,7 @@ class Source:
             found = f"no numbers in {', '.join(words)}{why}"
             raise DataError(f"{self.name}: {found}; list the channels to use in data.channels")
         try:
-            # A float64 beyond float32 becomes infinite; infinite values raise an error later.
-            with np.errstate(over="ignore"):
-                return np.ascontiguousarray(self.fetch(start, stop, wanted), dtype=np.float32)
+            return np.asarray(self.fetch(start, stop, wanted))
         except (OSError, ValueError) as error:
             # For example a file truncated after its header, or a broken compressed block.
             raise DataError(

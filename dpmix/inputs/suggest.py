@@ -13,11 +13,19 @@ from dpmix.errors import DataError
 from dpmix.inputs import mass
 from dpmix.inputs.channels import display_names, same_channels
 from dpmix.inputs.compensation import own_matrix
-from dpmix.inputs.default_channels import Rows, describe_reasons, reasons_to_leave_out, some_rows
+from dpmix.inputs.default_channels import (
+    Rows,
+    describe_reasons,
+    note_of_stains,
+    reasons_to_leave_out,
+    some_rows,
+)
 from dpmix.inputs.event_times import first_look
 from dpmix.inputs.file_plans import FilePlan, plan_files
-from dpmix.inputs.fitting import Seen, fitting_method, kind_of, make_transforms
+from dpmix.inputs.fitting import Seen, fitting_method, kind_of, make_transforms, transform_notes
+from dpmix.inputs.limits import MOST_NOT_FINITE
 from dpmix.inputs.marker_names import Spelling, absences, spellings
+from dpmix.inputs.outliers import outliers, usual_highest
 from dpmix.inputs.sources import Source
 from dpmix.inputs.transforms import Transform
 from dpmix.kernels.layout import MAX_CHANNELS
@@ -98,6 +106,7 @@ def suggest(
     reasons = reasons_to_leave_out(sources, absent)
     taken = [k for k, why in enumerate(reasons) if not why]
     _require_use(sources, taken, reasons)
+    notes += filter(None, [note_of_stains(first, taken)])
     chosen = [taken]
     for source in sources[1:]:
         numbers, differences = same_channels(first, taken, source)
@@ -111,14 +120,27 @@ def suggest(
     rows = some_rows(sources)
     parts = _read_raw(plans, rows)
     raw = np.concatenate(parts)
+    raw = raw[np.isfinite(raw).all(1)]
+    far = outliers(raw.astype(np.float32), raw.min(0), raw.max(0))
+    highest = usual_highest(raw.max(0), far)
     transforms = make_transforms(
-        [TransformConfig()] * len(taken), plans, Seen(raw, raw.max(0)), settings.linearize
+        [TransformConfig()] * len(taken), plans, Seen(raw, highest), settings.linearize
     )
     notes += _mass_notes(first, raw)
+    notes += transform_notes(transforms, [TransformConfig()] * len(taken), plans, Seen(raw, highest))[0]
+    notes += [
+        f"{source.name}: {n} of {len(part)} events read have values that are not finite; "
+        "a run leaves them out"
+        for source, part in zip(sources, parts, strict=True)
+        if (n := int((~np.isfinite(part)).any(1).sum()))
+    ]
+    notes += [f"{source.name}: has no event" for source in sources if not source.n_events]
     if over_time:
         shown = display_names(first.details)
         names = [shown[k] for k in taken]
         for source, own, part in zip(sources, rows, parts, strict=True):
+            if not np.isfinite(part).all():  # the first look needs all events of its stretches
+                continue
             values = np.column_stack([one.apply(part[:, j]) for j, one in enumerate(transforms)])
             notes += filter(None, [first_look(source, own, names, values)])
     return Settings(
@@ -136,7 +158,7 @@ def _read_raw(plans: Sequence[FilePlan], rows: Sequence[Sequence[Rows]]) -> list
         for plan, own in zip(plans, rows, strict=True)
     ]
     for plan, part in zip(plans, parts, strict=True):
-        if not np.isfinite(part).all():
+        if (~np.isfinite(part)).any(1).sum() > MOST_NOT_FINITE * len(part):
             raise DataError(
                 f"{plan.source.name}: values that are not finite after compensation, which needs a channel "
                 "with such values; remove these events, or give --compensation none"
@@ -180,10 +202,10 @@ def _require_use(sources: Sequence[Source], taken: Sequence[int], reasons: Seque
 def _own_compensation(sources: Sequence[Source]) -> tuple[str, list[str]]:
     """Return data.compensation for files by their own matrices, with the reason where it is none."""
     has_matrix = [source for source in sources if source.spillover is not None]
-    found = [(source, *own_matrix(source, False)) for source in sources]
-    if not has_matrix or any(spillover for _, spillover, _ in found):
+    found = [(source, own_matrix(source, False)) for source in sources]
+    if not has_matrix or any(own.spillover for _, own in found):
         return "auto", []
-    return "none", [f"{source.name}: {note}" for source, _, note in found if note]
+    return "none", [f"{source.name}: {own.note}" for source, own in found if own.note and not own.warning]
 
 
 def _mass_notes(source: Source, raw: Array) -> list[str]:
@@ -203,7 +225,7 @@ def _suggestions(
     found = []
     for k, (channel, why) in enumerate(zip(source.details, reasons, strict=True)):
         transform = transforms.get(k)
-        usual = fitting_method(channel, source.kind, linearize=True)
+        usual = fitting_method(channel, None if source.transformed else source.kind, linearize=True)
         method = transform.method if transform else "auto" if usual == "logicle" else usual
         found.append(Suggestion(channel.detector, channel.marker, why, transform, method))
     return found

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,83 +14,81 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmix.errors import DataError
-from dpmix.inputs.fcs import Channel
+from dpmix.inputs.fcs_channels import Channel
 from dpmix.inputs.fcs_text import quoted
 from dpmix.inputs.sources import Source, named_channels, refuse_part, require_columns, require_memory
 from dpmix.inputs.storage import Storage
+from dpmix.inputs.text_format import TextFormat, is_number, text_format
 from dpmix.system.paths import encoding_of
 from dpmix.system.progress import ProgressLog
 
-LONGEST_LINE = 2**20  # characters of the first line of a text file
+DATA_FILE = re.compile(r"\.(fcs|lmd|h5ad|npy|npz|parquet)(::\w*)?$", re.IGNORECASE)  # a table names samples
 TEXT_BLOCK = 2**20  # bytes of a text file that are parsed together
 
 
 def open_text(path: Path, part: str, storage: Storage) -> Source:
-    """Open a CSV or TSV file; its first line shows the delimiter and whether it has a header."""
+    """Open a CSV or TSV file; its first lines show its format (`dpmix.inputs.text_format`)."""
     import pyarrow
 
     refuse_part(path, part)
-    cells, delimiter = _first_line(path)
+    text = text_format(path)
     try:
-        return _read_text(path, cells, delimiter, storage)
+        return _read_text(path, text, storage)
     except pyarrow.ArrowInvalid as error:
-        if problem := _uneven_row(path, cells, delimiter):
+        if problem := _uneven_row(path, text):
             raise DataError(f"{path}: {problem}") from error
         raise
 
 
-def _uneven_row(path: Path, cells: Sequence[str], delimiter: str) -> str:
+def _uneven_row(path: Path, text: TextFormat) -> str:
     """Return what is wrong with the first row that has another number of cells than the first line, or ""."""
     with path.open(encoding=encoding_of(path), newline="") as file:
-        rows = (row for row in csv.reader(file, delimiter=delimiter) if row)
-        for number, row in enumerate(rows, start=0 if _has_header(cells) else 1):
-            if len(row) != len(cells):
-                found = (
-                    f"row {number}: the number of cells is {len(row)}, need {len(cells)} as in the first line"
-                )
-                return f"{found}; correct this row"
+        rows = (row for row in csv.reader(file, delimiter=text.delimiter) if row)
+        for number, row in enumerate(rows, start=1 - text.n_skipped):
+            if number > 0 and len(row) != len(text.head):
+                found = f"row {number}: the number of cells is {len(row)}, need {len(text.head)}"
+                return f"{found} as in the first line; correct this row"
     return ""
 
 
-def _has_header(cells: Sequence[str]) -> bool:
-    """Return whether the first line of a text file is not a row of numbers."""
-    return not all(_is_float(cell) for cell in cells)
-
-
-def _read_text(path: Path, cells: Sequence[str], delimiter: str, storage: Storage) -> Source:
-    """Read the columns of numbers of a text file whose first line has these cells."""
+def _read_text(path: Path, text: TextFormat, storage: Storage) -> Source:
+    """Read the columns of numbers of a text file."""
     import pyarrow
     import pyarrow.csv
 
-    header = _has_header(cells)
-    names = [cell or f"column {k + 1}" for k, cell in enumerate(cells)] if header else None
-    keys = [str(k) for k in range(len(cells))]
+    names = [cell or f"column {k + 1}" for k, cell in enumerate(text.head)] if text.has_header else None
+    keys = [str(k) for k in range(len(text.head))]
     encoding = encoding_of(path).removesuffix("-sig")  # the reader of UTF-8 skips a byte order mark itself
     reading = pyarrow.csv.ReadOptions(
-        block_size=TEXT_BLOCK, column_names=keys, skip_rows=int(header), encoding=encoding
+        block_size=TEXT_BLOCK, column_names=keys, skip_rows=text.n_skipped, encoding=encoding
     )
-    parsing = pyarrow.csv.ParseOptions(delimiter=delimiter)
+    parsing = pyarrow.csv.ParseOptions(delimiter=text.delimiter)
+    convert = partial(pyarrow.csv.ConvertOptions, decimal_point=text.decimal)
 
-    with pyarrow.csv.open_csv(path, reading, parsing) as first:
+    with pyarrow.csv.open_csv(path, reading, parsing, convert()) as first:
         types = {key: first.schema.field(key).type for key in keys}
         start = next(iter(first), None)  # None for a table without rows
     numeric = [key for key, type_ in types.items() if _is_number(type_) or pyarrow.types.is_null(type_)]
     if not numeric:
-        raise DataError(
-            f"{path}: found no column of numbers (with decimal points), need a row per event; if the table "
-            "has no events, give the data files in place of their folder"
+        columns = [k for k, cell in enumerate(text.start[0] if text.start else []) if DATA_FILE.search(cell)]
+        if columns and text.has_header:
+            found = f"names data files in its column {text.head[columns[0]]}"
+            raise DataError(
+                f"{path}: {found}, and a table of samples needs a column file; rename this column"
+            )
+        need = (
+            "need a row per event; if the table has no events, give the data files in place of their folder"
         )
+        raise DataError(f"{path}: found no column of numbers, {need}")
     details = tuple(
         replace(channel, numeric=key in numeric)
         for channel, key in zip(named_channels(path, names, len(keys)), keys, strict=True)
     )
     table = storage.table(len(numeric))
-    convert = pyarrow.csv.ConvertOptions(
-        column_types=dict.fromkeys(numeric, pyarrow.float32()), include_columns=numeric
-    )
+    as_numbers = convert(column_types=dict.fromkeys(numeric, pyarrow.float32()), include_columns=numeric)
     progress = ProgressLog(f"reading {path.name}", path.stat().st_size)
     try:
-        with pyarrow.csv.open_csv(path, reading, parsing, convert) as batches:
+        with pyarrow.csv.open_csv(path, reading, parsing, as_numbers) as batches:
             for batch in batches:
                 table.append(np.column_stack([c.to_numpy(zero_copy_only=False) for c in batch.columns]))
                 progress.add(TEXT_BLOCK)
@@ -97,7 +97,7 @@ def _read_text(path: Path, cells: Sequence[str], delimiter: str, storage: Storag
             column_types=dict.fromkeys(numeric, pyarrow.string()), include_columns=numeric
         )
         with pyarrow.csv.open_csv(path, reading, parsing, as_text) as batches:
-            problem = _first_text(batches, [details[int(key)].detector for key in numeric])
+            problem = _first_text(batches, [details[int(key)].detector for key in numeric], text.decimal)
         raise DataError(f"{path}: {problem or error}; correct the file") from error
     place = {int(key): k for k, key in enumerate(numeric)}
     return Source(
@@ -105,16 +105,17 @@ def _read_text(path: Path, cells: Sequence[str], delimiter: str, storage: Storag
         details,
         len(table),
         lambda start, stop, columns: table.read(start, stop)[:, [place[c] for c in columns]],
-        warnings=() if start is None else _mixed_columns(start, details),
+        notes=("decimal commas, read as decimal points",) if text.decimal == "," else (),
+        warnings=() if start is None else _mixed_columns(start, details, text.decimal),
     )
 
 
-def _mixed_columns(start: Any, details: Sequence[Channel]) -> tuple[str, ...]:
+def _mixed_columns(start: Any, details: Sequence[Channel], decimal: str) -> tuple[str, ...]:
     """Return a warning for each column of an Arrow batch, the start of a table, with texts among numbers."""
     warnings = []
     for k in [k for k, channel in enumerate(details) if not channel.numeric]:
         cells = start.column(k).cast("string").to_pylist()
-        texts = _texts(cells)
+        texts = _texts(cells, decimal)
         if len(cells) > 2 * len(texts):
             row, cell = texts[0]
             found = f"row {row + 1} is {quoted(cell)}, which is not a number"
@@ -124,14 +125,14 @@ def _mixed_columns(start: Any, details: Sequence[Channel]) -> tuple[str, ...]:
     return tuple(warnings)
 
 
-def _first_text(batches: Iterable[Any], names: Sequence[str]) -> str:
+def _first_text(batches: Iterable[Any], names: Sequence[str], decimal: str) -> str:
     """Return the first cell of Arrow batches of texts, a column for each name, that is not a number."""
     before = 0
     for batch in batches:
         found = [
             (row, name, cell)
             for name, column in zip(names, batch.columns, strict=True)
-            for row, cell in _texts(column.to_pylist())[:1]
+            for row, cell in _texts(column.to_pylist(), decimal)[:1]
         ]
         if found:
             row, name, cell = min(found)
@@ -140,7 +141,7 @@ def _first_text(batches: Iterable[Any], names: Sequence[str]) -> str:
     return ""
 
 
-def _texts(cells: Sequence[str | None]) -> list[tuple[int, str]]:
+def _texts(cells: Sequence[str | None], decimal: str) -> list[tuple[int, str]]:
     """Return rows and cells that are neither numbers nor missing values."""
     import pyarrow.csv
 
@@ -148,32 +149,8 @@ def _texts(cells: Sequence[str | None]) -> list[tuple[int, str]]:
     return [
         (row, cell)
         for row, cell in enumerate(cells)
-        if cell is not None and cell not in missing and not _is_float(cell)
+        if cell is not None and cell not in missing and not is_number(cell, decimal)
     ]
-
-
-def first_rows(path: Path) -> tuple[list[str], list[str]]:
-    """Return the cells of the first line of a text file, and those of the second, [] if it is missing."""
-    cells, delimiter = _first_line(path)
-    with path.open(encoding=encoding_of(path), newline="") as file:
-        rows = csv.reader(file, delimiter=delimiter)
-        next(rows)
-        return cells, [cell.strip() for cell in next(rows, [])]
-
-
-def _first_line(path: Path) -> tuple[list[str], str]:
-    """Return the cells of the first line of a text file, and its delimiter."""
-    with path.open(encoding=encoding_of(path), newline="") as file:
-        line = file.readline(LONGEST_LINE)
-        if len(line) == LONGEST_LINE:
-            raise DataError(
-                f"{path}: its first line has at least {LONGEST_LINE} characters, need a row per event"
-            )
-        if not line.strip():
-            raise DataError(f"{path}: found an empty first line, need a header or numbers")
-        delimiter = max(",\t;", key=line.count)
-        file.seek(0)
-        return [cell.strip() for cell in next(csv.reader(file, delimiter=delimiter))], delimiter
 
 
 class _ParquetRows:
@@ -189,12 +166,12 @@ class _ParquetRows:
         self.details = tuple(Channel(field.name, numeric=_is_number(field.type)) for field in fields)
         sizes = [self._metadata.row_group(g).num_rows for g in range(self._metadata.num_row_groups)]
         self._edges = np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
-        self._latest: tuple[object, npt.NDArray[np.float32]] | None = None
+        self._latest: tuple[object, npt.NDArray[Any]] | None = None
 
     def __len__(self) -> int:
         return int(self._edges[-1])
 
-    def fetch(self, start: int, stop: int, columns: Sequence[int]) -> npt.NDArray[np.float32]:
+    def fetch(self, start: int, stop: int, columns: Sequence[int]) -> npt.NDArray[Any]:
         """Return rows [start, stop) of some columns."""
         if stop <= start:
             return np.empty((0, len(columns)), np.float32)
@@ -205,7 +182,7 @@ class _ParquetRows:
             parts.append(self._group(g, tuple(columns))[max(start - edge, 0) : stop - edge])
         return np.concatenate(parts)
 
-    def _group(self, g: int, columns: tuple[int, ...]) -> npt.NDArray[np.float32]:
+    def _group(self, g: int, columns: tuple[int, ...]) -> npt.NDArray[Any]:
         """Return some columns of row group g."""
         import pyarrow.parquet
 
@@ -216,7 +193,7 @@ class _ParquetRows:
             names = [self.details[c].detector for c in columns]
             with pyarrow.parquet.ParquetFile(self._path, metadata=self._metadata) as file:
                 table = file.read_row_group(g, columns=names)
-            values = np.column_stack([table.column(n).to_numpy().astype(np.float32) for n in names])
+            values = np.column_stack([table.column(n).to_numpy() for n in names])
             self._latest = (g, columns), values
         return self._latest[1]
 
@@ -233,12 +210,3 @@ def _is_number(arrow_type: Any) -> bool:
     import pyarrow.types
 
     return bool(pyarrow.types.is_integer(arrow_type) or pyarrow.types.is_floating(arrow_type))
-
-
-def _is_float(cell: str) -> bool:
-    """Return True for the text of a number."""
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True

@@ -25,6 +25,7 @@ from dpmix.runs.layout import coordinate, write_coordinates
 from dpmix.runs.reader import Run
 from dpmix.runs.run_file import Slot, read_contents
 from dpmix.system.files import HDF5_BYTES, replacing, writing
+from dpmix.system.paths import as_text
 
 PER_COMPONENT = ("weights", "means", "covariances")
 HELD_BYTES = 2**24  # of draws that are written together
@@ -133,8 +134,8 @@ def write_aligned(path: str | Path, run: Run, draws: npt.ArrayLike, order: npt.A
 def _attributes(run: Run) -> dict[str, str]:
     """Return the attributes of the file. It has no run_id, which identifies run files."""
     return {
-        "title": f"aligned draws of {run.path.name}",
-        "source": str(run.path.resolve()),
+        "title": f"aligned draws of {as_text(run.path.name)}",
+        "source": as_text(run.path.resolve()),
         "source_run_id": str(run.attributes["run_id"]),
         "data_hash": str(run.attributes["data_hash"]),
         "scale": "transformed" if run.transformed else "standardised",

@@ -53,6 +53,8 @@ def assign_events(
     with closing(task.make_engine(events.values)) as engine:
         for sample, first in enumerate(events.sample_starts[:-1]):
             end = int(events.sample_starts[sample + 1])
+            if end == first:  # a file without events, or one whose events are all margin events
+                continue
             own = None if own_terms is None else own_terms[sample]
             if found.run.cohort and not task.data:
                 own = terms_of_run(found.run, found.draws, sample)

@@ -20,7 +20,6 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.special import fdtri
-from threadpoolctl import threadpool_limits
 
 from dpmix.engines.base import Engine
 from dpmix.model.mixture import Array, Floats, Ints, Mixture
@@ -32,6 +31,7 @@ from dpmix.populations.pooling import mixture_of_draw, spread
 from dpmix.populations.predictive import classify
 from dpmix.runs.effective_size import MIN_DRAWS, r_hat_and_ess
 from dpmix.runs.reader import Run
+from dpmix.system.threads import one_thread
 
 # With 25 draws of each of 4 chains, R-hat of 8% of independent quantities is above 1.05; with 100, of none.
 MONITORED = 400
@@ -74,7 +74,7 @@ def chain_weights(found: Populations, make_engine: MakeEngine) -> ChainWeights:
     guides = [found.mixture(*found.draws[t]) for t in found.pooled]
     numbers, count = found.components[found.pooled], found.n_populations
     # One BLAS thread: the same bits for any number of cores.
-    with threadpool_limits(1, "blas"), closing(make_engine(found.points)) as engine:
+    with one_thread(), closing(make_engine(found.points)) as engine:
         populations, divided = _populations_of(found, engine, draws, mixtures)
         divisions = divide(engine, mixtures, divided, guides, numbers, count)
     return _by_chain(run, draws, populations, divisions)

@@ -135,7 +135,8 @@ def extended(gating: Gating) -> Gating:
     own = explored_of(gating)
     if own is None:
         return gating
-    shares = np.broadcast_to(own.sizes / np.maximum(gating.n_events, 1), gating.proportions.shape[:2])
+    shares = np.where(gating.n_events > 0, own.sizes / np.maximum(gating.n_events, 1), np.nan)
+    shares = np.broadcast_to(shares, gating.proportions.shape[:2])
     names = gating.names or ("",) * gating.n_populations
     colours = gating.colours or tuple(range(gating.n_populations))
     return replace(

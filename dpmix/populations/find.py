@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from dpmix.engines.base import Engine
 from dpmix.errors import DataError
@@ -41,6 +40,7 @@ from dpmix.populations.pooling import POINTS, spread
 from dpmix.populations.support import populations_of_modes, support
 from dpmix.populations.tree import Tree
 from dpmix.runs.reader import Run
+from dpmix.system.threads import one_thread
 
 DRAWS = 100
 """Default number of draws to use; more hardly change a probability."""
@@ -222,7 +222,7 @@ def find_populations(
         forest = forest_of(run, make_engine, decisions.draws)
         return decided_populations(forest, decide.decided(forest, decisions))
     forest = forest_of(run, make_engine, n_draws, rule)
-    with threadpool_limits(1, "blas"):
+    with one_thread():
         return populations_of(forest, rule, *forest.cut(rule), forest.why(rule))
 
 
@@ -235,13 +235,13 @@ def forest_of(run: Run, make_engine: MakeEngine, n_draws: int = DRAWS, rule: Cut
         raise DataError(
             f"{run.path}: the run has no draws yet; wait for the first draw, or continue with --resume"
         )
-    with threadpool_limits(1, "blas"):  # the same bits for any number of cores
+    with one_thread():  # the same bits for any number of cores
         return grow(run, make_engine, spread(run, n_draws), rule or CutRule())
 
 
 def decided_populations(forest: Forest, chosen: Decided) -> Populations:
     """Return the populations that were decided by hand."""
-    with threadpool_limits(1, "blas"):
+    with one_thread():
         own, shares = forest.shared_by(chosen.modes[forest.tree.modes])
         return populations_of(forest, chosen.rule, own, shares, chosen.why, chosen)
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-from threadpoolctl import threadpool_limits
 
 from dpmix.inputs.events import Events
 from dpmix.populations.strategy import (
@@ -29,6 +28,7 @@ from dpmix.populations.strategy import (
     sample_of,
 )
 from dpmix.populations.tree import Tree
+from dpmix.system.threads import one_thread
 
 BRANCH = 0.95  # least F1 of the gates of a branch
 
@@ -125,7 +125,7 @@ def find_hierarchy(
     """
     binned, own = sample_of(events, population, len(strategies), seed)
     totals = Totals(binned)
-    with threadpool_limits(1, "blas"):
+    with one_thread():
         branches: list[_Plan] = []
         for union in unions:
             search = Search(binned, np.isin(own, union), totals)

@@ -40,6 +40,8 @@ FIRST, SWEEPS = 30, 5  # Gibbs sweeps in the first draw and in each later one
 def fit_sample(found: Populations, make_engine: MakeEngine, values: Floats, name: str, seed: int) -> OwnTerms:
     """Draw the weights and the shift of a new sample for each draw of a hierarchical run.
 
+    A sample without events has the weights of all samples, and no shift (NaN).
+
     Parameters
     ----------
     found : Populations
@@ -56,6 +58,10 @@ def fit_sample(found: Populations, make_engine: MakeEngine, values: Floats, name
     run, n_draws = found.run, len(found.draws)
     own, spread = run.cohort, shift_spread(run)
     terms = OwnTerms(np.empty((n_draws, run.n_components)), np.zeros((n_draws, len(run.channels))))
+    if not len(values):
+        with np.errstate(divide="ignore"):
+            base = np.log([own["base_weights"][chain, draw] for chain, draw in found.draws])
+        return OwnTerms(base, np.full_like(terms.shifts, np.nan))
     shift, sweep = np.zeros(len(run.channels)), 0
     with closing(make_engine(np.ascontiguousarray(values[rows]))) as engine:
         for t, (chain, draw) in enumerate(found.draws):

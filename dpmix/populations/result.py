@@ -265,7 +265,8 @@ def over_samples(proportions: Array, n_events: Ints, weights: npt.ArrayLike | No
         What an event of each sample counts. Default: 1.
     """
     counts = n_events * (1.0 if weights is None else np.asarray(weights, np.float64))
-    overall: Array = np.einsum("tsp,s->tp", proportions, counts / counts.sum())
+    there = counts > 0.0  # a sample without events has no proportions
+    overall: Array = np.einsum("tsp,s->tp", proportions[:, there], counts[there] / counts.sum())
     return overall
 
 

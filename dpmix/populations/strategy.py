@@ -24,12 +24,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from threadpoolctl import threadpool_limits
 
 from dpmix.inputs.events import Events
 from dpmix.model.mixture import Array, Ints
 from dpmix.populations.ellipses import EllipseGate, best_ellipse
 from dpmix.populations.polygons import Binned, Flags, PolygonGate, best_regions, f_measure, polygon
+from dpmix.system.threads import one_thread
 
 MOST_GATES = 5
 ENOUGH = 0.97  # F1 at which the search ends
@@ -122,7 +122,7 @@ def find_strategies(
         Of the sample in which the gates are searched.
     """
     binned, own = sample_of(events, population, n_populations, seed)
-    with threadpool_limits(1, "blas"):
+    with one_thread():
         gates = find_gates(binned, own, n_populations)
     return tuple(measure(gates, blocks_of(events, population)))
 

@@ -18,6 +18,7 @@ from dpmix.populations.rasters import Counter, grid
 from dpmix.populations.result import QUANTILES, Block, Gating
 from dpmix.populations.sample_draws import Medians
 from dpmix.populations.task import Task
+from dpmix.system.paths import as_text
 
 GRID_EVENTS, GRID_ENDS = 200_000, (0.001, 0.999)  # events and quantiles that set the range of the rasters
 
@@ -89,7 +90,7 @@ class Summary:
         monitored = chain_weights(found, task.make_engine)
         r_hat, ess = proportion_mixing(monitored)
         return Gating(
-            run=str(run.path),
+            run=as_text(run.path),
             kind=run.kind,
             channels=task.events.channels,
             samples=task.events.samples,
@@ -112,7 +113,7 @@ class Summary:
             sizes=self.sizes,
             counts=self.counts,
             medians=self.medians.values,
-            proportions=proportions.posterior(self.counts, task.config.seed, prior),
+            proportions=self._proportions(task, prior),
             r_hat=r_hat,
             ess=ess,
             n_monitored=monitored.divided.shape[1],
@@ -128,6 +129,12 @@ class Summary:
             warnings=tuple(dict.fromkeys(run.data_warnings + task.events.report.warnings)),
             sample_weights=None if given is None else given.values.astype(np.float64),
         )
+
+    def _proportions(self, task: Task, prior: Array | None) -> Array:
+        """Return draws of the proportions, float64 [T, S, P]; NaN in samples without events."""
+        found = proportions.posterior(self.counts, task.config.seed, prior)
+        found[:, np.diff(task.events.sample_starts) == 0] = np.nan
+        return found
 
     def _quantiles(self, events: Events) -> Array:
         """Return the `QUANTILES` of each population and channel, transformed scale, float64 [5, P, D]."""

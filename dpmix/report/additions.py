@@ -21,6 +21,7 @@ from dpmix.populations.strategy import find_strategies
 from dpmix.populations.task import Task
 from dpmix.report import embedding, findings, tables
 from dpmix.report.gatingml import nested, shortest, space_of, write_gates
+from dpmix.system.paths import as_text
 
 if TYPE_CHECKING:
     from dpmix.explore.exploration import Exploration
@@ -126,9 +127,14 @@ class Additions:
             gating = _with_strategies(task, gating, population, folder)
         if self.manual:
             samples = gated_samples(task.events, self.manual)
-            compared = compare(str(self.manual.path), samples, population, gating.n_populations)
+            compared = compare(as_text(self.manual.path), samples, population, gating.n_populations)
             tables.write_comparison(folder / COMPARISON, compared, gating.phenotypes)
-            gating = replace(gating, comparison=compared)
+            left_out = [
+                f"{source.name}: gates of {self.manual.path} that cannot be read are left out: {unread}"
+                for source in task.events.sources
+                if (unread := self.manual.unread(source))
+            ]
+            gating = replace(gating, comparison=compared, warnings=(*gating.warnings, *left_out))
         if gating.exploration:
             tables.write_explored(folder / EXPLORED, gating)
         if self.with_map:

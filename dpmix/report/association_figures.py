@@ -14,7 +14,7 @@ from dpmix.association.study import Study
 from dpmix.model.mixture import Array
 from dpmix.populations.proportions import posterior
 from dpmix.populations.result import interval
-from dpmix.report.drawing import STYLE, log_ticks, new_figure, percent_axis
+from dpmix.report.drawing import log_ticks, new_figure, percent_axis, styled
 from dpmix.report.labels import label
 from dpmix.report.palette import GREY, colour
 from dpmix.system.files import writing
@@ -242,11 +242,9 @@ def write_figures(folder: Path, study: Study, share: float, seed: int) -> None:
     DataError
         A file cannot be written.
     """
-    import matplotlib
-
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    with matplotlib.rc_context(STYLE):
+    with styled():
         made = panels(study, share)
         figures = forest(made), volcano(made), strips(study, study.design.contrasts[0], seed)
         for figure, name in zip(figures, FIGURES, strict=True):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure, SubFigure
 
+_drawing = Lock()
+
 # Names of channels and files are shown literally, with "$"; text in a PDF stays text.
 STYLE: Any = {
     "text.parse_math": False,
@@ -29,6 +33,16 @@ STYLE: Any = {
     "axes.linewidth": 0.6,
     "savefig.dpi": 150.0,
 }
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """Draw in the style of dpmix, one thread at a time: the style of Matplotlib is one of the process."""
+    import matplotlib
+
+    with _drawing, matplotlib.rc_context(STYLE):
+        yield
+
 
 SPREAD_ROUNDS = 200  # at most, of moving labels apart
 

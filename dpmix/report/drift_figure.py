@@ -13,7 +13,7 @@ from dpmix.drift.averages import average, group_starts
 from dpmix.drift.judge import Judgement
 from dpmix.inputs.recording import Recording, rate_of
 from dpmix.model.mixture import Array
-from dpmix.report.drawing import STYLE, new_figure
+from dpmix.report.drawing import new_figure, styled
 from dpmix.report.palette import colour, strength
 
 if TYPE_CHECKING:
@@ -29,9 +29,7 @@ HALF_HEIGHT = 3.0
 
 def png(recording: Recording) -> bytes:
     """Return the figure as PNG, one row per channel, the event rate last."""
-    import matplotlib
-
-    with matplotlib.rc_context(STYLE):
+    with styled():
         many = len(recording.channels)
         figure = new_figure(8.0, 1.25 * many + 0.4)
         grid = figure.subplots(many, 1, sharex=True, squeeze=False)[:, 0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from threadpoolctl import threadpool_limits
 
 from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.model.streams import Step, Stream
@@ -12,6 +11,7 @@ from dpmix.populations.result import Gating, Map
 from dpmix.report.labels import shown
 from dpmix.system.extras import require_extra
 from dpmix.system.progress import ProgressLog
+from dpmix.system.threads import one_thread
 
 MOST_EVENTS = 20_000
 PERPLEXITY = 30.0
@@ -74,7 +74,7 @@ def _embed(values: Floats, random: np.random.Generator) -> Floats:
         callbacks=lambda *_: progress.add(REPORT_EVERY),
         callbacks_every_iters=REPORT_EVERY,
     )
-    with threadpool_limits(1):
+    with one_thread(None):
         return np.asarray(tsne.fit(values), np.float32)
 
 
@@ -84,7 +84,7 @@ def _principal(values: Floats, random: np.random.Generator) -> Array:
     They preserve the large-scale structure (Kobak and Linderman 2021, Nat. Biotechnol. 39:156).
     """
     centred = values.astype(float) - values.mean(axis=0, dtype=float)
-    with threadpool_limits(1):
+    with one_thread(None):
         _, axes = np.linalg.eigh(centred.T @ centred)
         first = centred @ axes[:, :-3:-1]
     places = np.zeros((len(values), 2))

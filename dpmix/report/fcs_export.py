@@ -303,13 +303,18 @@ def _channel_keywords(header: Header, added: Sequence[Added], kind: np.dtype[np.
 def _text(header: Header, changes: dict[str, str]) -> bytes:
     """Return TEXT with a delimiter that no keyword or value contains: FlowIO misreads some escaped ones.
 
-    Keywords match without their $, as in FlowIO.
+    A keyword without $ is that of the standard only where the file has none with $ (`dpmix.inputs.fcs_text`).
     """
-    new = {_bare(key.encode()): value.encode() for key, value in changes.items()}
-    there = {_bare(key) for key, _ in header.text}
-    pairs = [(key, new.get(_bare(key), value)) for key, value in header.text]
+    named = {key.upper() for key, _ in header.text}
+    new = {
+        key.upper() if key.upper() in named else _bare(key): value.encode()
+        for key, value in ((key.encode(), value) for key, value in changes.items())
+    }
+    pairs = [(key, new.get(key.upper(), value)) for key, value in header.text]
     pairs += [
-        (key.encode(), value.encode()) for key, value in changes.items() if _bare(key.encode()) not in there
+        (key.encode(), value.encode())
+        for key, value in changes.items()
+        if not {key.encode().upper(), _bare(key.encode())} & named
     ]
     words = b"".join(key + value for key, value in pairs)
     delimiter = next((mark for mark in DELIMITERS if mark not in words), None)

@@ -16,12 +16,12 @@ from dpmix.report import traces as trace
 from dpmix.report.coarseness import coarseness
 from dpmix.report.comparison_figure import comparison
 from dpmix.report.drawing import (
-    STYLE,
     figure_with_key,
     log_ticks,
     name_population,
     new_figure,
     number_populations,
+    styled,
 )
 from dpmix.report.embedding import MAP_NOTE, map_caption, map_numbers, map_point, map_window
 from dpmix.report.gate_tree import gate_tree
@@ -75,14 +75,12 @@ def write_figures(
     DataError
         A file cannot be written.
     """
-    import matplotlib
-
     drawn = _drawings(gating, run, mixing)
     folder, asked = Path(directory), {*names} & {*drawn}
     paths = [path for path in figure_paths(folder, ADDED) if path.stem in asked]
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    with matplotlib.rc_context(STYLE):
+    with styled():
         for both in zip(paths[::2], paths[1::2], strict=True):
             figure = drawn[both[0].stem]()
             if (engine := figure.get_layout_engine()) is not None:

@@ -30,7 +30,7 @@ from dpmix.report.additions import Additions
 from dpmix.runs.coarseness import choice_of
 from dpmix.runs.diagnostics import convergence, longer_run
 from dpmix.runs.reader import Run, open_run
-from dpmix.system.background import importing, in_background
+from dpmix.system.background import importing
 from dpmix.system.console import quoted
 from dpmix.system.cores import usable_cores
 from dpmix.system.files import check_outputs
@@ -279,12 +279,8 @@ def _write_report(task: Task, found: Populations, gating: Gating, folder: Path) 
         if warning := shifts.shift_warning(gating, run):
             log.warning("%s", warning)
 
-    def draw(*names: str) -> None:
-        figures.write_figures(folder / "figures", gating, run, mixing, names)
-
-    with in_background(lambda: draw("heatmap", "pairs", "proportions"), allowed=_may_use_two_cores(task)):
-        draw("tree", "traces", "coarseness", "shifts", "map", "gates", "compare")
-        page.write_report(folder / "report.html", gating, run, mixing)
+    figures.write_figures(folder / "figures", gating, run, mixing)
+    page.write_report(folder / "report.html", gating, run, mixing)
     return gating
 
 

@@ -30,7 +30,8 @@ import numpy as np
 
 from dpmix.errors import ConfigError
 from dpmix.inputs.events import Events
-from dpmix.inputs.fcs import Channel, Spillover
+from dpmix.inputs.fcs_channels import Channel, number_of
+from dpmix.inputs.fcs_spillover import Spillover
 from dpmix.inputs.file_plans import has_gain
 from dpmix.inputs.sources import Source
 from dpmix.inputs.transforms import Transform
@@ -239,7 +240,7 @@ def _units(source: Source, divided: bool) -> dict[str, float]:
     """
     keywords = source.header.keywords if source.header else {}
     return {
-        channel.detector: float(keywords.get("timestep", "").strip() or 1.0)
+        channel.detector: number_of(keywords.get("timestep", "")) or 1.0
         if channel.detector.lower() == "time"
         else 1.0
         if divided and has_gain(channel)

@@ -96,7 +96,13 @@ def share_limits(draws: Array, n_events: int) -> tuple[float, float]:
     """Return the ends of a logarithmic axis of proportions, at least a quarter of one event."""
     mean, low, high = interval(draws)
     least = 0.25 / max(1, n_events)
-    return max(least, 0.7 * float(min(low.min(), mean.min()))), min(1.0, 1.4 * float(high.max()))
+    lowest = min(np.nanmin(low), np.nanmin(mean))  # NaN: a sample without events
+    return max(least, 0.7 * float(lowest)), min(1.0, 1.4 * float(np.nanmax(high)))
+
+
+def fewest_events(gating: Gating) -> int:
+    """Return the number of events of the smallest sample with events."""
+    return int(gating.n_events[gating.n_events > 0].min())
 
 
 def effective_size(ess: float) -> str:

@@ -13,7 +13,7 @@ from dpmix.model.mixture import Array
 from dpmix.populations.explored import extended
 from dpmix.populations.rasters import Rasters
 from dpmix.populations.result import Gating, interval
-from dpmix.report.labels import label, share_limits, shares, shown
+from dpmix.report.labels import fewest_events, label, share_limits, shares, shown
 from dpmix.report.pairs import MOST_ELLIPSES, moments, separating_pairs, separation
 from dpmix.report.palette import colour_of, full_count, ink
 
@@ -97,7 +97,7 @@ def _samples(gating: Gating) -> dict[str, Any]:
     """Return the proportions in each sample and the lower end of their axis."""
     proportions = gating.proportions[:, :, : shown(gating)]
     mean, low, high = (_rounded(ends) for ends in interval(proportions))
-    least = share_limits(proportions, int(gating.n_events.min()))[0]
+    least = share_limits(proportions, fewest_events(gating))[0]
     return {"mean": mean, "low": low, "high": high, "least": least}
 
 
@@ -143,7 +143,7 @@ def _finite(values: Array) -> Any:
 
 
 def _rounded(values: Array) -> Any:
-    """Return nested lists of numbers with five digits, more than a picture shows."""
+    """Return nested lists of numbers with five digits, more than a picture shows; None for NaN."""
     if values.ndim > 1:
         return [_rounded(row) for row in values]
-    return [float(f"{value:.5g}") for value in values]
+    return [None if np.isnan(value) else float(f"{value:.5g}") for value in values]

@@ -8,7 +8,7 @@ import numpy as np
 
 from dpmix.populations.explored import Explored, explored_of, extended
 from dpmix.populations.result import Gating, interval
-from dpmix.report.labels import label, share_limits, shown, ticks
+from dpmix.report.labels import fewest_events, label, share_limits, shown, ticks
 from dpmix.report.page_plots import add_hover, name_axis, names_of, new_plot, plot_range
 from dpmix.report.palette import colour_of
 
@@ -83,7 +83,7 @@ def _samples(gating: Gating) -> Plot:
     from bokeh.models import BasicTicker, ColumnDataSource
 
     drawn, many = gating.proportions[:, :, : shown(gating)], len(gating.samples)
-    least, most = share_limits(drawn, int(gating.n_events.min()))
+    least, most = share_limits(drawn, fewest_events(gating))
     columns: dict[str, Any] = {"x": np.arange(1, many + 1), "sample": gating.samples}
     columns |= {name: [most] * many for name in ("mean", "low", "high")} | {"colour": ["#ffffff"] * many}
     source = ColumnDataSource(columns, name="samples")

@@ -8,7 +8,15 @@ import numpy as np
 
 from dpmix.populations.result import Gating, interval
 from dpmix.report.drawing import figure_with_key, new_figure, percent_axis
-from dpmix.report.labels import estimate_note, label, only_the_largest, share_limits, shortened, shown
+from dpmix.report.labels import (
+    estimate_note,
+    fewest_events,
+    label,
+    only_the_largest,
+    share_limits,
+    shortened,
+    shown,
+)
 from dpmix.report.palette import colour_of
 
 if TYPE_CHECKING:
@@ -30,7 +38,7 @@ def _rows(gating: Gating) -> Figure:
     """Draw a row for each population, with a point and an interval for each sample."""
     drawn, samples = shown(gating), len(gating.samples)
     mean, low, high = interval(gating.proportions[:, :, :drawn])
-    left, right = share_limits(gating.proportions[:, :, :drawn], int(gating.n_events.min()))
+    left, right = share_limits(gating.proportions[:, :, :drawn], fewest_events(gating))
     figure = new_figure(7.5, 1.3 + drawn * max(0.19, 0.1 * samples) + 0.16 * (samples > 1) * samples)
     axes = figure.add_subplot()
     rows = np.arange(drawn)
@@ -69,7 +77,7 @@ def _panels(gating: Gating) -> Figure:
     """Draw a panel for each population, with the samples side by side."""
     drawn, samples = shown(gating), len(gating.samples)
     mean, low, high = interval(gating.proportions[:, :, :drawn])
-    bottom, top = share_limits(gating.proportions[:, :, :drawn], int(gating.n_events.min()))
+    bottom, top = share_limits(gating.proportions[:, :, :drawn], fewest_events(gating))
     columns = min(4, drawn)
     rows = -(-drawn // columns)
     key = [f"{n}: {shortened(name, 44)}" for n, name in enumerate(gating.samples, 1)]

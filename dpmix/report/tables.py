@@ -280,7 +280,8 @@ def _proportion_rows(gating: Gating) -> Iterator[Sequence[object]]:
             ]
         if explored is not None:
             found, events = int(explored.sizes[s]), int(gating.n_events[s])
-            row = [explored.index + 1, NAME, JUDGING, explored.phenotype, found, found / max(events, 1)]
+            share = found / events if events else math.nan
+            row = [explored.index + 1, NAME, JUDGING, explored.phenotype, found, share]
             yield [*known, *row, "", ""]
 
 

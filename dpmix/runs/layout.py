@@ -266,10 +266,10 @@ def write_coordinates(group: h5netcdf.Group, coordinates: Mapping[str, AnyArray]
         _write(group, dim, (dim,), values)
 
 
-def _attributes(layout: Layout) -> dict[str, str | int | float]:
+def _attributes(layout: Layout) -> dict[str, Any]:
     """Return the attributes of the file: those of the layout, and those that every file has."""
     given = {
-        name: value if isinstance(value, (str, int, float)) else json.dumps(value)
+        name: _storable(value) if isinstance(value, (str, int, float)) else json.dumps(value)
         for name, value in layout.attributes.items()
     }
     versions = {"dpmix": version("dpmix"), "numpy": np.__version__, "python": platform.python_version()}
@@ -281,6 +281,13 @@ def _attributes(layout: Layout) -> dict[str, str | int | float]:
         "versions": json.dumps(versions),
         **given,
     }
+
+
+def _storable(value: str | int | float) -> Any:
+    """Return a value for an attribute; a path that is not UTF-8 keeps its bytes, as h5py reads them again."""
+    if not isinstance(value, str) or value.isascii():
+        return value
+    return np.array(value.encode("utf-8", "surrogateescape"), h5py.string_dtype())
 
 
 def _lay_out_group(group: h5netcdf.Group, layout: Layout) -> None:

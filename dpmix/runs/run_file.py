@@ -52,6 +52,7 @@ from dpmix.runs.layout import (
     AnyArray,
     Layout,
 )
+from dpmix.system.hdf5_links import lies_elsewhere
 from dpmix.system.own_file import OPEN_FILES_KEEP_THEIR_NAMES
 
 ATTRIBUTE_TYPES = {
@@ -156,6 +157,7 @@ def read_contents(path: Path) -> Contents:
                 raise DataError(
                     f"{path}: run file of format {found}, this dpmix reads up to {FORMAT_VERSION}: upgrade it"
                 )
+            _require_own(file)
             datasets = {name: file[name] for name in COUNTERS} | {
                 f"{group}/{name}": dataset
                 for group in GROUPS
@@ -167,7 +169,7 @@ def read_contents(path: Path) -> Contents:
             contents = Contents(
                 attributes,
                 tuple(_texts(file["posterior/channel"])),
-                {name: _slot(_own(file, name, dataset), names) for name, dataset in datasets.items()},
+                {name: _slot(dataset, names) for name, dataset in datasets.items()},
                 {name: (names.dims(data), _values(data)) for name, data in file["constant_data"].items()},
             )
             _check(contents, path.stat().st_size)
@@ -281,11 +283,15 @@ def _read_attributes(file: h5py.File) -> dict[str, Any]:
     return found
 
 
-def _own(file: h5py.File, name: str, dataset: h5py.Dataset) -> h5py.Dataset:
-    """Return a dataset of the file itself; raise `Wrong` for a link to another file."""
-    if dataset.file.id != file.id and dataset.file.filename != file.filename:
-        raise Wrong(f"{name} lies in another file")
-    return dataset
+def _require_own(file: h5py.File) -> None:
+    """Raise `Wrong` for a link to another file, before it is followed."""
+    for name in (*COUNTERS, *GROUPS, "constant_data"):
+        if lies_elsewhere(file, name):
+            raise Wrong(f"{name} lies in another file")
+        group = file.get(name)
+        for inside in group if isinstance(group, h5py.Group) else ():
+            if lies_elsewhere(group, inside):
+                raise Wrong(f"{name}/{inside} lies in another file")
 
 
 def _slot(dataset: h5py.Dataset, names: ScaleNames) -> Slot:

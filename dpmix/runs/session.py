@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from threadpoolctl import threadpool_limits
 
 from dpmix.config.schema import INIT_METHODS, Config, ModelConfig
 from dpmix.config.write import to_yaml
@@ -37,6 +36,7 @@ from dpmix.runs.reader import Run, open_run
 from dpmix.runs.resume import lifts
 from dpmix.runs.writer import RunWriter
 from dpmix.system import memory
+from dpmix.system.threads import one_thread
 
 log = logging.getLogger("dpmix")
 
@@ -200,7 +200,7 @@ def _engine(config: Config, backend: str, events: Events, scratch: Path | None) 
         closing(
             make_engine(backend, config.engine, events.values, scratch, events.weights, starts)
         ) as engine,
-        threadpool_limits(1, "blas"),
+        one_thread(),
     ):
         yield engine
 

@@ -23,6 +23,11 @@ def with_slashes(path: str | Path) -> str:
     return str(path).replace(os.sep, "/")
 
 
+def as_text(path: str | Path) -> str:
+    """Return a path for a page or table, with a mark for each byte that is not UTF-8."""
+    return str(path).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
 def from_home(name: str | Path) -> Path:
     """Return a path in which ~ at the start is the home folder; unchanged if no user has that name."""
     return Path(os.path.expanduser(name))

@@ -243,13 +243,13 @@ NB_MODULE(_cpu, module) {
         .def("expect_labels", &CpuEngine::expect_labels, "log_constants"_a, "means"_a, "whiteners"_a,
              "state"_a.noconvert(), "rows"_a.noconvert() = nb::none())
         .def("memberships", &CpuEngine::memberships, "log_constants"_a, "means"_a, "whiteners"_a,
-             "populations"_a, "start"_a, "memberships"_a, "log_densities"_a,
+             "populations"_a, "start"_a, "memberships"_a.noconvert(), "log_densities"_a.noconvert(),
              "most_probable"_a.noconvert() = nb::none())
         .def("divide", &CpuEngine::divide, "pairs"_a, "sides"_a, "log_constants"_a, "means"_a, "whiteners"_a,
              "seed"_a, "chain"_a, "iteration"_a, "word"_a, "state"_a.noconvert(),
              "rows"_a.noconvert() = nb::none())
-        .def("labels", &CpuEngine::labels, "chain"_a, "out"_a)
+        .def("labels", &CpuEngine::labels, "chain"_a, "out"_a.noconvert())
         .def("log_densities", &CpuEngine::log_densities, "log_constants"_a, "means"_a, "whiteners"_a,
-             "events"_a, "out"_a)
+             "events"_a, "out"_a.noconvert())
         .def_prop_ro("kept", &CpuEngine::kept);
 }

@@ -69,6 +69,14 @@ def test_one_call_gives_each_event_its_population(
     assert int(back.uns["dpmix"]["seed"]) == 3
 
 
+def test_a_row_that_a_run_would_leave_out_is_refused(adata: anndata.AnnData) -> None:
+    adata.X[7, 1] = np.nan
+    with pytest.raises(
+        dpmix.DataError, match=r"1 values that are not finite in .*, the first in row 7; remove"
+    ):
+        dpmix.gate_anndata(adata)
+
+
 def test_results_are_those_of_the_command_line(adata: anndata.AnnData, tmp_path: Path) -> None:
     dpmix.gate_anndata(adata, folder=tmp_path / "kept", **SMALL)
     with h5py.File(tmp_path / "events.h5", "w") as file:

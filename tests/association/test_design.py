@@ -75,6 +75,13 @@ def test_an_empty_cell_names_the_sample() -> None:
         make_design(table, SAMPLES, "~ group", ["treated - control"])
 
 
+@pytest.mark.parametrize("cell", ["NA", "N/A", "nan"])
+def test_a_missing_group_is_no_group(cell: str) -> None:
+    table = TABLE | {"group": [*TABLE["group"][:7], cell]}
+    with pytest.raises(ConfigError, match=r"column group is empty for s7 \(NA counts as empty\); fill it"):
+        make_design(table, SAMPLES, "~ group", ["ill - well"])
+
+
 @pytest.mark.parametrize("cell", ["NA", "nan", "#N/A", "inf"])
 def test_a_missing_number_names_the_sample(cell: str) -> None:
     table = TABLE | {"age": [*TABLE["age"][:7], cell]}

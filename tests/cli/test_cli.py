@@ -30,6 +30,7 @@ from dpmix.engines import cuda
 from dpmix.engines.cuda_devices import DeviceInfo
 from dpmix.errors import DataError, DpmixError, EngineError
 from dpmix.inputs import channels
+from dpmix.inputs.fcs_data import write_fcs
 from dpmix.inputs.opening import open_sources
 from dpmix.runs import bem, loop, mcmc
 from dpmix.runs.diagnostics import longer_run
@@ -499,6 +500,23 @@ def test_init_writes_no_name_that_is_not_in_utf_8(folder: Path) -> None:
     )
     assert not Path("run.yaml").exists()
     dpmix("init", "a*.npy", "--output", "run.yaml")
+
+
+@USES_LINUX
+def test_a_folder_whose_name_is_not_in_utf_8(folder: Path) -> None:
+    """A run there, its gating, and the copies of its files."""
+    there = folder / os.fsdecode(b"gr\xfcn")
+    there.mkdir()
+    events = np.random.default_rng(1).normal(300, 60, (300, 2)) * [1, 2]
+    write_fcs(there / "a.fcs", events.astype(np.float32), ["CD3", "CD4"])
+    (there / "run.yaml").write_text(CONFIG.replace("events.csv", "a.fcs"))
+    run = there / "run.h5"
+    os.chdir(there)
+    dpmix("mcmc", "run.yaml", "--set", "output.path=run.h5")
+    os.chdir(folder)
+    assert open_run(run).base == there
+    dpmix("gate", run, "--output", "gated", "--strategy", "--format", "fcs", "--format", "h5ad")
+    assert "gr\N{REPLACEMENT CHARACTER}n" in (folder / "gated" / "report.html").read_text("utf-8")
 
 
 @pytest.mark.parametrize("output", ["in/events.csv", "in/notes.txt", "other.fcs", "binary", "other.csv"])

@@ -192,6 +192,27 @@ def test_a_run_of_a_version_with_another_rounding_is_warned_of(caplog: pytest.Lo
     assert caplog.messages[0].startswith("the run started with a version of dpmix that rounds parameters")
 
 
+@pytest.mark.parametrize(
+    ("began", "now", "warns"),
+    [
+        ("v4", "v2", True),
+        ("v2", "v3", True),
+        ("v4", "v3", False),
+        ("neon", "v4", False),
+        ("v2", "v2", False),
+    ],
+)
+def test_instructions_that_round_differently_are_warned_of(
+    caplog: pytest.LogCaptureFixture, began: str, now: str, warns: bool
+) -> None:
+    warn_of_other_arithmetic(
+        *({"backend": "cpu", "isa": isa, "parameters": ARITHMETIC} for isa in (began, now))
+    )
+    assert bool(caplog.messages) == warns
+    if warns:
+        assert caplog.messages[0].startswith(f"engine: the instructions {now} round differently from {began}")
+
+
 @pytest.mark.parametrize(("began", "other"), [("cpu", "cuda"), ("cuda", "cpu")])
 def test_a_run_goes_on_with_the_backend_that_it_began_on(
     cuda: FakeCuda, tmp_path: Path, caplog: pytest.LogCaptureFixture, began: str, other: str

@@ -32,7 +32,7 @@ from engine_contract import (
 from platforms import FORKS
 from reference import log_densities
 
-from dpmix.engines.cpu import CpuEngine, available, instruction_sets
+from dpmix.engines.cpu import CpuEngine, available, instruction_sets, native_mixture
 from dpmix.errors import DataError
 from dpmix.kernels import _cpu
 from dpmix.kernels.layout import CHUNK, MAX_CHANNELS, MAX_COMPONENTS
@@ -545,3 +545,20 @@ def test_a_closed_engine_is_closed() -> None:
     engine.close()
     with pytest.raises(AttributeError):
         engine.labels()
+
+
+def test_an_output_of_another_type_is_refused() -> None:
+    """It would be converted: the result would go into a copy, and be lost."""
+    events, truth = problem(40, 2, 3)
+    native = CpuEngine(events, threads=1)._native
+    with pytest.raises(TypeError):
+        native.labels(0, np.empty(40, np.int64))
+    mixture = native_mixture(truth, 2)
+    numbers = np.zeros(3, np.int32)
+    for dtypes in ((np.float64, np.float64), (np.float32, np.float32)):
+        outputs = np.empty((40, 1), dtypes[0]), np.empty(40, dtypes[1])
+        with pytest.raises(TypeError):
+            native.memberships(*mixture, numbers, 0, *outputs)
+    native.memberships(*mixture, numbers, 0, np.empty((40, 1), np.float32), np.empty(40, np.float64))
+    with pytest.raises(TypeError):
+        native.log_densities(*mixture, events, np.empty((40, 3), np.float64))

@@ -106,6 +106,30 @@ def test_an_h5ad_file_is_opened_no_farther_than_its_events(tmp_path: Path) -> No
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.parametrize("where", ["a.h5", "a.h5ad"])
+@pytest.mark.parametrize("name", ["events", "channels"])
+def test_a_data_file_shows_nothing_of_another_one(tmp_path: Path, where: str, name: str) -> None:
+    import anndata
+
+    with h5py.File(tmp_path / "other.h5", "w") as other:
+        other["events"], other["channels"] = EVENTS, np.array(list("abc"), h5py.string_dtype())
+    if where == "a.h5":
+        with h5py.File(tmp_path / where, "w") as file:
+            file["events"] = EVENTS
+            file.pop(name, None)
+            file[name] = h5py.ExternalLink("other.h5", name)
+    else:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            anndata.AnnData(EVENTS).write_h5ad(tmp_path / where)
+        with h5py.File(tmp_path / where, "r+") as file:
+            inside = "X" if name == "events" else f"var/{file['var'].attrs['_index']}"
+            del file[inside]
+            file[inside] = h5py.ExternalLink("other.h5", name)
+    with pytest.raises(DataError, match=r"lies in another file, which is not opened|none of its data sets"):
+        open_source(tmp_path / where)
+
+
 @pytest.mark.parametrize(
     "tag", ["object/apply:os.mkdir", "object/new:os.mkdir", "name:os.mkdir", "module:os"]
 )
@@ -304,6 +328,27 @@ def foreign_draws(file: h5py.File) -> None:
     file["posterior"] = h5py.ExternalLink("other.h5", "posterior")
 
 
+def foreign_constants(file: h5py.File) -> None:
+    """The whole group of constants in another file."""
+    with h5py.File(Path(file.filename).with_name("other.h5"), "w") as other:
+        file.copy("constant_data", other)
+    del file["constant_data"]
+    file["constant_data"] = h5py.ExternalLink("other.h5", "constant_data")
+
+
+def linked_constant(file: h5py.File) -> None:
+    with h5py.File(Path(file.filename).with_name("other.h5"), "w") as other:
+        file.copy("constant_data/sample", other, "sample")
+    del file["constant_data/sample"]
+    file["constant_data/sample"] = h5py.ExternalLink("other.h5", "sample")
+
+
+def linked_softly(file: h5py.File) -> None:
+    linked_constant(file)
+    file.move("constant_data/sample", "elsewhere")
+    file["constant_data/sample"] = h5py.SoftLink("/elsewhere")
+
+
 def one_text_many_times(file: h5py.File) -> None:
     """10,000 names that are one and the same megabyte of the file: 10 GB when read."""
     del file["constant_data/sample"]
@@ -327,6 +372,9 @@ def names_without_end(file: h5py.File) -> None:
 
 
 SPOILERS: dict[str, Callable[[h5py.File], None]] = {
+    "constants in another file": foreign_constants,
+    "a link to a constant": linked_constant,
+    "a soft link to a constant": linked_softly,
     "a constant of 8 TB": huge_constant,
     "a compressed constant": compressed_constant,
     "a constant in another file": foreign_constant,

@@ -158,13 +158,32 @@ def partial_matrix(path: Path, rng: np.random.Generator) -> None:
         light(rng, 2).astype(np.float32),
         ["PE-A", "APC-A"],
         None,
-        {"$SPILLOVER": "3,PE-A,APC-A,X-A,1,0,0,0,1,0,0,0,1"},
+        {"$SPILLOVER": "3,PE-A,APC-A,X-A,1,0.1,0,0,1,0,0,0,1"},
     )
+
+
+def genome_size(path: Path, rng: np.random.Generator) -> None:
+    """Write scatter, propidium iodide and time."""
+    values = np.column_stack((light(rng, 2), np.arange(N)))
+    write_fcs(path, values.astype(np.float32), ["SSC-A", "PI-A", "Time"])
+
+
+def spectral(path: Path, rng: np.random.Generator) -> None:
+    """Write 40 detectors of a spectral cytometer, without markers."""
+    values = np.column_stack((light(rng, 41), np.arange(N)))
+    names = ["FSC-A", *(f"{laser}{k}-A" for laser in ("V", "B", "YG", "R") for k in range(1, 11)), "Time"]
+    write_fcs(path, values.astype(np.float32), names, None, {"$CYT": "Aurora"})
 
 
 def only_scatter(path: Path, rng: np.random.Generator) -> None:
     """Write a file without a marker."""
     write_fcs(path, light(rng, 3).astype(np.float32), ["FSC-A", "SSC-A", "Time"])
+
+
+def only_time(path: Path, rng: np.random.Generator) -> None:
+    """Write a file in which nothing is measured."""
+    values = np.column_stack((np.arange(N), np.arange(N)))
+    write_fcs(path, values.astype(np.float32), ["Time", "Event #"])
 
 
 WRITTEN: dict[str, tuple[Callable[[Path, np.random.Generator], None], list[str] | str]] = {
@@ -179,7 +198,10 @@ WRITTEN: dict[str, tuple[Callable[[Path, np.random.Generator], None], list[str] 
     "helios": (helios, ["Y89Di", "Nd142Di", "Sm147Di", "Er170Di"]),
     "converted_cytof": (converted_cytof, ["CD3", "CD4", "CD8", "CD19", "CD20", "CD45"]),
     "partial_matrix": (partial_matrix, "the spillover matrix names X-A"),
-    "only_scatter": (only_scatter, "no channel can be used"),
+    "only_scatter": (only_scatter, ["FSC-A", "SSC-A"]),
+    "genome_size": (genome_size, ["PI-A"]),
+    "spectral": (spectral, [f"{laser}{k}-A" for laser in ("V", "B", "YG", "R") for k in range(1, 11)]),
+    "only_time": (only_time, "no channel can be used"),
 }
 
 

@@ -100,12 +100,17 @@ TAIL = b"00000000" * 4
 
 
 def floats(names: list[str] = NAMES, **options: object) -> bytes:
-    changes = options.pop("changes", {})
-    return fcs_bytes(keywords_of(FLOATS, names, **changes), FLOATS.tobytes(), **options)  # type: ignore[arg-type]
+    changes, more = options.pop("changes", {}), options.pop("more", {})
+    keywords = keywords_of(FLOATS, names, **changes) | more  # type: ignore[arg-type, operator]
+    return fcs_bytes(keywords, FLOATS.tobytes(), **options)  # type: ignore[arg-type]
 
 
 def words(data: bytes = WORDS.tobytes(), changes: Keywords | None = None, **options: object) -> bytes:
     return fcs_bytes(keywords_of(WORDS, NAMES, **(changes or {})), data, **options)  # type: ignore[arg-type]
+
+
+def saturated(events: np.ndarray) -> bytes:
+    return words(events.astype("<u2").tobytes())
 
 
 def packed_bits(events: np.ndarray, bits: int) -> bytes:
@@ -119,6 +124,15 @@ def three_bytes(events: np.ndarray) -> bytes:
     return b"".join(int(value).to_bytes(3, "little") for value in events.flat)
 
 
+def with_supplement(more: bytes, place: Places = right) -> bytes:
+    """Return a file with a supplemental TEXT behind DATA; its last primary keyword is $P4S."""
+    keywords = {"BEGINSTEXT": "0" * 12, "ENDSTEXT": "0" * 12, "P4S": "CD8"}
+    file = floats(NO_TIME, changes=keywords)
+    for key, value in zip(("$BEGINSTEXT", "$ENDSTEXT"), place(len(file), len(file + more) - 1), strict=True):
+        file = file.replace(f"{key}/{'0' * 12}".encode(), f"{key}/{value:012d}".encode())
+    return file + more
+
+
 def data_sets(*files: bytes) -> bytes:
     """Return a file of several data sets, each of which states $NEXTDATA as a number of twelve digits."""
     parts = [file.replace(b"$NEXTDATA/%012d" % 0, b"$NEXTDATA/%012d" % len(file), 1) for file in files[:-1]]
@@ -127,7 +141,17 @@ def data_sets(*files: bytes) -> bytes:
 
 SHUFFLED = RANDOM.permutation(FLOATS)
 SHUFFLED_FILE = fcs_bytes(keywords_of(SHUFFLED, NAMES), SHUFFLED.tobytes())
+ABOVE = WORDS.copy()
+ABOVE[5:9, 1] = 1030 + np.arange(4)  # saturated, of a range of 1,024
+TAGS = np.arange(4, dtype="<u2") << 10
+FLAGGED = WORDS.copy()
+FLAGGED[::3, 1] |= 1 << 15
+TRANSFORMED = {"transformation": "custom", "flowCore_$P2Rmax": "4.5", "SPILL": "2,CD3,CD4,1,0.1,0,1"}
+WITHOUT_DOLLAR = fcs_bytes(
+    {key.removeprefix("$"): value for key, value in keywords_of(FLOATS, NAMES).items()}, FLOATS.tobytes()
+)
 LINK = {"NEXTDATA": "0" * 12}
+COMMAS = {"P2E": "0,0,0,0", "P3G": "2,5", "P4R": "1024,0"}
 BITS_10 = {f"P{n}B": 10 for n in range(1, 5)}
 
 
@@ -189,24 +213,81 @@ CASES = [
     Case("no offsets of DATA at all", floats(header=lambda *_: (0, 0), text=None)),
     Case("DATA is cut short", floats()[:-100]),
     # how many events
+    Case(
+        "HEADER and TEXT place the events 2 bytes too late; no channel of time (flowCore)",
+        floats(NO_TIME, header=moved(2), text=moved(2), tail=b"00000000"),
+    ),
+    Case("`$BYTEORD` is false", floats(NO_TIME, changes={"BYTEORD": "4,3,2,1"})),
     Case("`$TOT` is smaller than DATA", floats(changes={"TOT": 30}), FLOATS[:30]),
     Case("`$TOT` is larger than DATA", floats(changes={"TOT": 50})),
     Case("`$TOT` is not a number", floats(changes={"TOT": "many"})),
     Case("no `$TOT` (FCS 2.0)", floats(changes={"TOT": None}, version="FCS2.0"), FLOATS),
     Case("DATA includes the checksum", floats(header=longer(8), text=longer(8), tail=TAIL), FLOATS),
+    Case(
+        "DATA ends where it starts, by HEADER and TEXT (iQue)",
+        floats(header=lambda a, b: (a, a), text=lambda a, b: (a, a)),
+        FLOATS,
+    ),
+    Case(
+        "DATA ends where it starts, and other bytes follow it",
+        floats(header=lambda a, b: (a, a), text=lambda a, b: (a, a), tail=b"x" * 64),
+    ),
     # keywords
+    Case(
+        "keywords without `$` next to those with it",
+        fcs_bytes(keywords_of(FLOATS, NAMES) | {"MODE": "Sheath", "TOT": 12, "P9N": "x"}, FLOATS.tobytes()),
+        FLOATS,
+    ),
+    Case("no keyword has its `$`", WITHOUT_DOLLAR, FLOATS),
+    Case("supplemental TEXT starts without a delimiter (S3)", with_supplement(b"SORTSTATS/Left 12/"), FLOATS),
     Case("blanks before a keyword (Partec, CyFlow)", floats(blanks={"$DATATYPE": 100}), FLOATS),
     Case("empty values", floats(changes={"SRC": "", "P2S": ""}), FLOATS),
     Case("`$PnN` is blank", floats(["FSC-A", " ", "CD4", "Time"]), FLOATS),
     Case("`$PnN` occurs twice", floats(["FSC-A", "CD4", "CD4", "Time"])),
     Case("`$PnG` is not a number", floats(changes={"P2G": "NA"}), FLOATS),
+    Case("`$PnE`, `$PnG`, `$PnR` with decimal commas", words(changes=COMMAS), WORDS),
     Case("`$PnE` is wrong, for integers", words(changes={"P2E": "NA"})),
     Case("`$PnE` is wrong, for floating point numbers", floats(changes={"P2E": "NA"}), FLOATS),
-    Case("`$PnR` is not a number", floats(changes={"P2R": "NA"})),
+    Case("`$PnR` is not a number, for integers", words(changes={"P2R": "NA"})),
+    Case("`$PnR` is not a number, for floating point numbers", floats(changes={"P2R": "NA"}), FLOATS),
+    Case("no `$PnR`, for floating point numbers", floats(changes={"P2R": None}), FLOATS),
     Case("`$PAR` differs from the number of channels", floats(changes={"PAR": 5})),
     Case("the spillover matrix is incomplete", floats(changes={"SPILLOVER": "2,CD3,CD4,1,0"}), FLOATS),
+    Case(
+        "the first spillover matrix is incomplete, the second is not",
+        floats(changes={"SPILLOVER": "2,CD3,CD4"}, more={"SPILL": "2,CD3,CD4,1,0.1,0,1"}),
+        FLOATS,
+    ),
+    Case(
+        "the first spillover matrix is the identity matrix, the second is not (Cytobank)",
+        floats(changes={"SPILLOVER": "2,CD3,CD4,1,0,0,1"}, more={"SPILL": "2,CD3,CD4,1,0.1,0,1"}),
+        FLOATS,
+    ),
+    Case(
+        "two spillover matrices differ",
+        floats(changes={"SPILLOVER": "2,CD3,CD4,1,0.2,0,1"}, more={"SPILL": "2,CD3,CD4,1,0.1,0,1"}),
+        FLOATS,
+    ),
+    Case(
+        "a spillover matrix of channel numbers (Navios)",
+        floats(changes={"SPILLOVER": "2,2,3,1,.1,0,1"}),
+        FLOATS,
+    ),
+    Case(
+        "a spillover matrix with decimal commas",
+        floats(changes={"SPILLOVER": "2,CD3,CD4,1,000,0,100,0,020,1,000"}),
+        FLOATS,
+    ),
+    Case(
+        "values are compensated and transformed already (flowCore)",
+        floats(changes={f"P{n}R": 262144 for n in range(1, 5)}, more=TRANSFORMED),
+        FLOATS,
+    ),
     # types
     Case("integers of 24 bits", words(three_bytes(WORDS), {f"P{n}B": 24 for n in range(1, 5)}), WORDS),
+    Case("values above `$PnR` in some events (Accuri)", saturated(ABOVE), ABOVE),
+    Case("the number of the channel above `$PnR` in all events (XL)", saturated(WORDS | TAGS), WORDS),
+    Case("flags above `$PnR` in some events", saturated(FLAGGED), WORDS),
     Case("integers of 10 bits in words of 16 (FC500)", words(changes=BITS_10), WORDS),
     Case("integers of 10 bits without words", words(packed_bits(WORDS, 10), BITS_10)),
     Case("`$DATATYPE` A, numbers as text", floats(changes={"DATATYPE": "A"})),
@@ -215,6 +296,8 @@ CASES = [
     # several data sets
     Case("two data sets", data_sets(floats(changes=LINK), words()), FLOATS),
     Case("two data sets, the first a histogram", data_sets(floats(changes=LINK | {"MODE": "U"}), words())),
+    Case("whole files one after another, `$NEXTDATA` 0 (Muse)", floats() + words() + floats(), FLOATS),
+    Case("the third of them, named `a.fcs::3`", words() + b"00000000" + words() + floats(), FLOATS, part="3"),
     Case("more than 256 data sets", data_sets(*[floats(changes=LINK)] * 258)),
 ]  # fmt: skip
 

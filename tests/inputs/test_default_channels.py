@@ -8,21 +8,29 @@ from typing import Any
 import flowio
 import numpy as np
 import numpy.typing as npt
+import pyarrow
+import pyarrow.parquet
 import pytest
+from click.testing import CliRunner
 from test_fcs import channel_keywords, make_fcs
 
+from dpmix.cli import main
 from dpmix.config.data import DataConfig
 from dpmix.errors import DataError
 from dpmix.inputs import default_channels, mass
 from dpmix.inputs.channel_names import measurement, why_left_out
 from dpmix.inputs.default_channels import MOST_EVENTS, choose_channels, some_rows
+from dpmix.inputs.event_times import time_channel
 from dpmix.inputs.events import Events
-from dpmix.inputs.fcs import Channel
+from dpmix.inputs.fcs_channels import Channel
 from dpmix.inputs.fcs_data import write_fcs
+from dpmix.inputs.file_plans import has_gain
 from dpmix.inputs.opening import open_source
 from dpmix.inputs.preprocess import Recorded, prepare
 from dpmix.inputs.sources import Source
 from dpmix.inputs.suggest import Settings, suggest
+from dpmix.inputs.transformed import are_light
+from dpmix.inputs.transforms import Transform
 
 RNG = np.random.default_rng(1)
 LINEAR = {"default": {"method": "linear"}}
@@ -103,6 +111,134 @@ def test_the_measurement_with_the_resolution_is_used() -> None:
     assert why_left_out([height, fine], "fluorescence") == ["pulse height of the same detector as FL2-A", ""]
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Original_ID",
+        "remove_from_all",
+        "remove_from_FR",
+        "QCvector",
+        "QC_flag",
+        "GoodVsBad",
+        "Fluidic_Outlier",
+        "tSNE1",
+        "t-SNE_2",
+        "bh-SNE1",
+        "viSNE_X",
+        "UMAP_1",
+        "UMAP2",
+        "UMAP-X",
+        "PHATE1",
+        "FlowSOM",
+        "FlowSOM_metacluster",
+        "FlowSOM.clusters",
+        "Phenograph",
+        "Rphenograph",
+        "Phenograph_clusters",
+        "metaclustering",
+        "Metacluster_ID",
+        "meta_cluster",
+        "SOMcluster",
+        "X-shift",
+        "leiden",
+        "louvain_0.5",
+        "Gate_source",
+        "gate",
+        "SORT",
+        "EventNum",
+        "absoluteEventNumber",
+        "event_number",
+        "cell_id",
+        "FileNo",
+        "file_id",
+        "sample_id",
+        "Donor",
+        "cell_type",
+        "PeacoQC",
+        "Sort Classifier",
+        "Sort Result Bits",
+        "ROI Bits 1-16",
+        "Drop Phase",
+    ],
+)
+def test_columns_that_other_programs_add_are_no_markers(name: str) -> None:
+    named = [Channel("PE-A", "CD3"), Channel("APC-A", "CD4"), Channel(name, range=262_144.0)]
+    assert [bool(why) for why in why_left_out(named, "fluorescence")] == [False, False, True]
+    if name[:4] not in ("SORT", "Sort", "ROI ", "Drop"):
+        assert why_left_out([Channel("P12", name)], None)[0], "by its marker, too"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "CD3",
+        "SORT1",
+        "PCA-1",
+        "PC5",
+        "PC7",
+        "QC1",
+        "TIM3",
+        "Timer-Blue-A",
+        "Timer-Red",
+        "TIMD4",
+        "Gata3",
+        "GATA-3",
+        "FLOT1",
+        "Label-free",
+        "CellTrace",
+        "CellMask",
+        "Phospho-S6",
+        "Mapk",
+        "Clusterin",
+        "Sample-Tag",
+        "BATF",
+        "IndividualDye",
+        "DC-SIGN",
+        "KLRG1",
+        "Event-Dye",
+        "SNEP",
+        "UMAPK",
+    ],
+)
+def test_markers_whose_names_are_similar_stay(name: str) -> None:
+    assert why_left_out([Channel(name, range=262_144.0)], "fluorescence") == [""]
+    assert why_left_out([Channel("PE-A", name)], "fluorescence") == [""]
+
+
+def test_a_timer_is_no_clock(tmp_path: Path) -> None:
+    values = np.column_stack((flow(400, 2), np.arange(400)))
+    write_fcs(tmp_path / "a.fcs", values, ["Timer-Blue-A", "Timer-Red-A", "Time"], keywords={"$P1G": "2.0"})
+    source = open_source(tmp_path / "a.fcs")
+    assert source.warnings == (), "a reporter that does not ascend shows no reordered events"
+    assert time_channel(source) == 2
+    assert events_of(tmp_path / "a.fcs").detectors == ("Timer-Blue-A", "Timer-Red-A")
+    assert has_gain(source.details[0])
+    write_fcs(tmp_path / "b.fcs", values[:, :2], ["Timer-Blue-A", "Timer-Red-A"])
+    assert time_channel(open_source(tmp_path / "b.fcs")) is None
+
+
+DUAL = ["Time", "Ir(190.960)-Dual", "Cd(109.903)-Dual", "Cd(110.904)-Dual", "Nd(141.907)-Dual", "Cd(110,111)"]
+STAINS = ["", "191-DNA", "110-CD3", "111-CD3", "142-CD19", "110_111-CD3"]
+
+
+def test_the_first_mass_cytometers(tmp_path: Path) -> None:
+    """Detectors are named by their mass, without $CYT; a sum of isotopes stands next to them."""
+    counts = np.random.default_rng(3).poisson(30, (400, 6)).astype(np.float32)
+    write_fcs(tmp_path / "a.fcs", counts, DUAL, STAINS)
+    source = open_source(tmp_path / "a.fcs")
+    assert source.kind == "mass"
+    assert reasons(tmp_path / "a.fcs") == dict.fromkeys(DUAL, "") | {
+        "Time": "time",
+        "Ir(190.960)-Dual": "DNA",
+        "Cd(109.903)-Dual": "part of the sum Cd(110,111)",
+        "Cd(110.904)-Dual": "part of the sum Cd(110,111)",
+    }
+    assert {str(one) for one in events_of(tmp_path / "a.fcs").scaling.transforms} == {"arcsinh cofactor=5"}
+    assert [mass.target(channel) for channel in source.details[1:]] == ["DNA", "CD3", "CD3", "CD19", "CD3"]
+    assert mass.isotopes("Cd(110,111)") == ["Cd110", "Cd111"]
+    assert mass.isotope("Nd(141.907)-Dual") == "Nd142"
+
+
 def test_words_in_a_table_are_variables() -> None:
     names = ["cell area", "cell width", "CD3", "PE-A", "PE-H"]
     assert [bool(why) for why in why_left_out([Channel(name) for name in names], None)] == [False] * 4 + [
@@ -128,9 +264,53 @@ def test_constant_empty_and_duplicate_channels(tmp_path: Path) -> None:
     assert events_of(path).detectors == ("A", "D"), "a run and init have the same rules"
     values[7, 3] = np.nan
     write_fcs(path, values, ["A", "B", "C", "D", "E"])
-    assert reasons(path)["D"] == "not finite: 1 of 400 values read"
-    with pytest.raises(DataError, match=r"not finite in D \(1 NaN"):  # a run does not drop a marker for that
+    assert reasons(path)["D"] == "", "one event does not decide about a marker"
+    events = events_of(path)
+    assert events.detectors == ("A", "D")
+    assert events.rows is not None
+    np.testing.assert_array_equal(events.rows, np.delete(np.arange(400), 7))
+    (warning,) = events.report.warnings
+    where = "values that are not finite in D (1 NaN, 0 infinite, first in event 7), counting events from 0"
+    assert warning == f"a.fcs: 1 of 400 events are left out: {where}"
+    assert (events.report.n_read, events.report.n_dropped) == (399, 0)
+    values[:9, 3] = np.inf
+    write_fcs(path, values, ["A", "B", "C", "D", "E"])
+    assert reasons(path)["D"] == "not finite: 9 of 400 values read"
+    with pytest.raises(DataError, match=r"not finite in D \(0 NaN, 9 inf"):  # nor are many events left out
         events_of(path)
+
+
+def test_where_no_channel_measures_a_marker_what_there_is_is_used(tmp_path: Path) -> None:
+    values = np.column_stack((flow(400, 3), np.arange(400)))
+    for names, used in (
+        (["SSC-A", "PI-A", "PI-W", "Time"], "PI-A"),
+        (["SSC-A", "FL2-A", "FL2-H", "Time"], "FL2-A"),
+        (["FSC-A", "SSC-A", "SSC-W", "Time"], "FSC-A, SSC-A"),
+    ):
+        stained = ["", "DNA PI" if names[1] == "FL2-A" else "", "", ""]
+        write_fcs(tmp_path / "a.fcs", values, names, stained)
+        events = events_of(tmp_path / "a.fcs")
+        assert ", ".join(events.detectors) == used
+        note = f"a.fcs: no channel measures a marker by its name; used are {used}"
+        assert note in events.report.notes
+        assert note in settings_of(tmp_path / "a.fcs").notes
+
+
+def test_a_raw_spectral_file_says_so(tmp_path: Path) -> None:
+    values = np.abs(flow(400, 31)) + 30
+    names = [f"V{k}-A" for k in range(1, 32)]
+    write_fcs(tmp_path / "a.fcs", values, names)
+    (warning,) = open_source(tmp_path / "a.fcs").warnings
+    assert warning.startswith(
+        "31 detectors without a marker or matrix look like those of a spectral cytometer"
+    )
+    for found in (
+        {"channels": names, "markers": ["CD3", *[""] * 30]},
+        {"channels": names, "keywords": {"$SPILLOVER": "2,V1-A,V2-A,1,0.1,0,1"}},
+        {"channels": [f"{name[:-2]}-{pulse}" for name in names[:10] for pulse in "AHW"] + ["X"]},
+    ):
+        write_fcs(tmp_path / "a.fcs", values, **found)
+        assert open_source(tmp_path / "a.fcs").warnings == ()
 
 
 def test_a_bounded_number_of_events_is_read() -> None:
@@ -181,7 +361,7 @@ def test_too_few_events(tmp_path: Path) -> None:
     ("spillover", "why"),
     [
         ("2,PE-A,APC-A,1,0,0,1", "is the identity matrix"),
-        ("2,FL1,FL2,1,0.1,0,1", "names no channel of the file (FL1, FL2)"),
+        ("2,FL1,FL2,1,0,0,1", "is the identity matrix"),
     ],
 )
 def test_a_matrix_that_does_nothing(tmp_path: Path, spillover: str, why: str) -> None:
@@ -193,9 +373,23 @@ def test_a_matrix_that_does_nothing(tmp_path: Path, spillover: str, why: str) ->
     assert any(why in note for note in events_of(path).report.notes)
 
 
+def test_a_matrix_that_is_not_applied_is_a_warning(tmp_path: Path) -> None:
+    """In a run too, whose config says none because init found that the matrix names no channel."""
+    path = tmp_path / "a.fcs"
+    write_fcs(path, flow(dim=2), ["PE-A", "APC-A"], keywords={"$SPILLOVER": "2,FL1,FL2,1,0.1,0,1"})
+    assert settings_of(path).compensation == "none"
+    why = "the spillover matrix names no channel of the file (FL1, FL2); give its names to data.compensation"
+    for compensation in ("auto", "none"):
+        (warning,) = events_of(path, compensation=compensation).report.warnings
+        assert warning.startswith(f"a.fcs: not compensated: {why}")
+    (tmp_path / "m.csv").write_text("PE-A,APC-A\n1,0.1\n0,1\n")
+    assert events_of(path, compensation="m.csv").report.warnings == ()
+    assert f"warning: not compensated: {why}" in CliRunner().invoke(main, ["info", str(path)]).output
+
+
 def test_a_matrix_with_some_unknown_names(tmp_path: Path) -> None:
     path = tmp_path / "a.fcs"
-    write_fcs(path, flow(dim=2), ["PE-A", "APC-A"], keywords={"$SPILLOVER": "3,PE-A,X,Y,1,0,0,0,1,0,0,0,1"})
+    write_fcs(path, flow(dim=2), ["PE-A", "APC-A"], keywords={"$SPILLOVER": "3,PE-A,X,Y,1,0.1,0,0,1,0,0,0,1"})
     with pytest.raises(DataError, match="the spillover matrix names X, Y, which is not a channel"):
         settings_of(path)
     assert suggest([open_source(path)], "none").compensation == "none"
@@ -343,6 +537,73 @@ def test_mass_cytometry_is_recognised_by_its_zeros(shared_data: Path, file: str,
     assert any("randomised" in note for note in settings.notes) == (file == "pbmc_cytomem.npz")
 
 
+def light_events(n: int = 1_000, dim: int = 4) -> npt.NDArray[np.float32]:
+    """Return raw light of two populations, each bright in half of the channels."""
+    rng = np.random.default_rng(8)
+    bright = (np.arange(dim)[None, :] % 2) == rng.integers(0, 2, n)[:, None]
+    signal = np.where(bright, 4_000 * np.exp(rng.normal(0, 0.5, (n, dim))), 0)
+    return (signal + rng.normal(0, 60, (n, dim))).astype(np.float32)
+
+
+MARKERS = ["CD3", "CD4", "CD8", "CD19"]
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "h5ad", "npz"])
+def test_raw_light_in_a_table_is_scaled_as_in_an_fcs_file(tmp_path: Path, kind: str) -> None:
+    values, path = light_events(), tmp_path / f"a.{kind}"
+    if kind == "csv":
+        np.savetxt(path, values, fmt="%.9g", delimiter=",", header=",".join(MARKERS), comments="")
+    elif kind == "parquet":
+        columns = {name: values[:, k] for k, name in enumerate(MARKERS)}
+        pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    elif kind == "npz":
+        np.savez(path, events=values, channels=MARKERS)
+    else:
+        anndata, pandas = pytest.importorskip("anndata"), pytest.importorskip("pandas")
+        anndata.AnnData(values, var=pandas.DataFrame(index=MARKERS)).write_h5ad(path)
+    events = events_of(path)
+    write_fcs(tmp_path / "b.fcs", values, MARKERS)
+    of_fcs = events_of(tmp_path / "b.fcs").scaling.transforms
+    assert [one.method for one in events.scaling.transforms] == [one.method for one in of_fcs]
+    note = f"a.{kind}: values look like raw fluorescence, so method auto is logicle, fitted to them"
+    assert note in events.report.notes
+    assert note in settings_of(path).notes
+    assert {s.method for s in settings_of(path).channels} == {"logicle"}
+
+
+def test_scales_for_looking_at_are_not_taken_for_light() -> None:
+    light = light_events().astype(float)
+    logicle = Transform("logicle", t=262144.0, w=0.6).apply(light)
+    for scaled in (
+        np.arcsinh(light / 150),
+        logicle,
+        4095 * logicle,
+        100_000 * logicle,
+        np.log10(light - light.min() + 1),
+    ):
+        assert not are_light(scaled)
+    assert not are_light(RNG.normal(50_000, 20_000, (500, 3)))
+    assert not are_light(light[:50])
+    assert are_light(light)
+
+
+def test_a_transform_that_does_not_fit_is_a_warning(tmp_path: Path) -> None:
+    write_fcs(tmp_path / "a.fcs", light_events(), MARKERS)
+    path = tmp_path / "a.fcs"
+    (linear,) = events_of(path, transform=LINEAR).report.warnings
+    assert linear.startswith(
+        "the scale linear hides the dim events of CD3, CD4, CD8, CD19, whose values look "
+    )
+    narrow = events_of(path, transform={"default": {"method": "arcsinh", "cofactor": 5}}).report.warnings
+    assert [line.partition(":")[0] for line in narrow] == MARKERS
+    assert "arcsinh with cofactor 5 splits the noise about zero" in narrow[0]
+    for method in ({"method": "arcsinh", "cofactor": 150}, {"method": "logicle"}, {"method": "auto"}):
+        assert events_of(path, transform={"default": method}).report.warnings == ()
+    counts = cytof_events()
+    write_fcs(path, counts, [f"M{k}" for k in range(counts.shape[1])])
+    assert events_of(path).report.warnings == ()
+
+
 def test_values_on_a_transformed_scale_are_not_transformed_again() -> None:
     assert not mass.are_counts(np.arcsinh(cytof_events().astype(float) / 5))
     assert not mass.are_counts(np.maximum(RNG.normal(0, 100, (500, 4)), 0))  # clipped fluorescence
@@ -352,9 +613,15 @@ def test_values_on_a_transformed_scale_are_not_transformed_again() -> None:
 def test_a_channel_that_compensation_needs_is_not_finite(tmp_path: Path) -> None:
     path = tmp_path / "a.fcs"
     values = flow(dim=3)
-    values[5, 2] = np.nan
+    values[5:15, 2] = np.nan
     matrix = {"$SPILLOVER": "3,PE-A,APC-A,FITC-A,1,0.1,0.1,0,1,0,0.1,0,1"}
     write_fcs(path, values, ["PE-A", "APC-A", "FITC-A"], keywords=matrix)
     with pytest.raises(DataError, match="not finite after compensation"):
         settings_of(path)
     assert suggest([open_source(path)], "none").channels[2].why.startswith("not finite")
+    values[6:15, 2] = 100
+    write_fcs(path, values, ["PE-A", "APC-A", "FITC-A"], keywords=matrix)
+    settings = settings_of(path)
+    assert [channel.why for channel in settings.channels] == [""] * 3
+    assert "1 of 400 events read have values that are not finite; a run leaves them out" in settings.notes[-1]
+    assert len(events_of(path, channels=["PE-A"]).values) == 399, "compensation needs the others"

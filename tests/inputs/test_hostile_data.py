@@ -105,9 +105,9 @@ SAVE: dict[str, Callable[[Path, np.ndarray], None]] = {
 
 @pytest.mark.parametrize("name", SAVE)
 def test_values_that_are_refused_in_every_kind_of_file(folder: Path, name: str) -> None:
-    for wrong, found in ((np.nan, "1 NaN, 0 infinite"), (-np.inf, "0 NaN, 1 infinite")):
+    for wrong, found in ((np.nan, "4 NaN, 0 infinite"), (-np.inf, "0 NaN, 4 infinite")):
         values = GOOD.copy()
-        values[17, 1] = wrong
+        values[17:21, 1] = wrong
         SAVE[name](folder / name, values)
         assert_refused(mcmc(name), f"({found}, first in event 17)")
     SAVE[name](folder / name, GOOD[:0])
@@ -185,7 +185,7 @@ def test_a_logicle_scale_that_values_are_far_beyond(folder: Path) -> None:
     ("spillover", "message"),
     [
         ("2,CD3,CD4,1,1,1,1", "the spillover matrix cannot be inverted; set data.compensation to none"),
-        ("2,CD3,CD5,1,0,0,1", "the spillover matrix names CD5, which is not a channel of the file"),
+        ("2,CD3,CD5,1,0.1,0,1", "the spillover matrix names CD5, which is not a channel of the file"),
         ("2,CD3,CD3,1,0,0,1", "not a square matrix"),
         ("3,CD3,CD4,1,0,0,1", "not a square matrix"),
         ("2,CD3,CD4,1,nan,0,1", "not a square matrix"),

@@ -9,12 +9,13 @@ import flowkit
 import numpy as np
 import odd_files
 import pytest
+from lxml import etree
 from workspaces import write_workspace
 
 from dpmix.errors import ConfigError, DataError
 from dpmix.inputs.fcs_data import write_fcs
 from dpmix.inputs.manual_gates import ManualGates
-from dpmix.inputs.opening import open_source
+from dpmix.inputs.opening import open_source, open_sources
 from dpmix.inputs.transforms import Transform
 
 Array = np.ndarray
@@ -167,6 +168,136 @@ def test_gatingml(cells: tuple[Path, Array], tmp_path: Path) -> None:
     np.testing.assert_allclose(spillover.matrix[::-1, ::-1], MATRIX)
 
 
+# ------------------------------------------------------------------------- what FlowKit would refuse
+
+
+def changed(path: Path, *changes: tuple[str, str]) -> ManualGates:
+    """Return the gates of a workspace after changes of its text."""
+    gates_of(
+        path, {"A high": GATES["A high"], "A high/B low": GATES["A high/B low"], "B high": GATES["B high"]}
+    )
+    file = path.with_name("workspace.wsp")
+    text = file.read_text()
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    file.write_text(text)
+    return ManualGates(file, "--compare")
+
+
+def element(gate: str, text: str) -> str:
+    """Return the gate of a population in the text of a workspace."""
+    return text[text.index(f'name="{gate}"') :].partition("</Gate>")[0]
+
+
+@pytest.mark.parametrize("kind", ["CurlyQuad", "QuadrantGate", "SpiderGate"])
+def test_a_gate_of_an_unknown_kind_blocks_no_other(cells: tuple[Path, Array], kind: str) -> None:
+    path, source = cells[0], open_source(cells[0])
+    expected = gates_of(path).members(source)
+    own = element("A high", path.with_name("workspace.wsp").read_text())
+    gates = changed(path, (own, own.replace("RectangleGate", kind)))
+    found = gates.members(source)
+    assert found.keys() == {"B high"}, "gates inside the unknown one cannot be read either"
+    np.testing.assert_array_equal(found["B high"], expected["B high"])
+    assert gates.unread(source) == f"A high ({kind})"
+    for name in ("A high", "A high/B low"):
+        with pytest.raises(ConfigError, match=f"{name}: cannot be read in a.fcs: A high is {kind}; choose"):
+            gates.population(source, name)
+
+
+def test_a_gate_of_a_derived_parameter_blocks_no_other(cells: tuple[Path, Array]) -> None:
+    path, source = cells[0], open_source(cells[0])
+    gates_of(path)
+    own = element("B low", path.with_name("workspace.wsp").read_text())
+    gates = changed(path, (own, own.replace("B-A", "Ratio")))
+    assert gates.members(source).keys() == {"A high", "B high"}
+    assert "A high/B low (of Ratio, which the file lacks)" in gates.unread(source)
+
+
+def test_limits_need_no_transform_and_biex_of_any_length(cells: tuple[Path, Array]) -> None:
+    """In a workspace, limits of rectangles are on the linear scale."""
+    path, source = cells[0], open_source(cells[0])
+    expected = gates_of(path).members(source)
+    for change in (('length="256"', 'length="4096"'), ("transforms:biex", "transforms:hyperlog")):
+        found = changed(path, change).members(source)
+        assert found.keys() == expected.keys()
+        for name, inside in found.items():
+            assert (inside != expected[name]).mean() < 0.003
+    narrow = changed(path, ('width="-10"', 'width="0"'))
+    assert (narrow.members(source)["A high"] != expected["A high"]).mean() < 0.003
+    assert narrow.transforms(source)["A-A"].w == 0
+
+
+# ------------------------------------------------------------------------- several samples of one name
+
+
+@pytest.fixture
+def plates(cells: tuple[Path, Array], tmp_path: Path) -> tuple[Path, list[Path]]:
+    """Two files of one name in two folders, and a workspace with other gates for each."""
+    files, samples = [], []
+    for plate, limit in (("one", 0.6), ("two", 0.8)):
+        folder = tmp_path / plate
+        folder.mkdir()
+        (folder / "A1.fcs").write_bytes(cells[0].read_bytes())
+        write_workspace(folder / "w.wsp", [folder / "A1.fcs"], {"A high": {"A-A": (limit, None)}})
+        tree = etree.parse(str(folder / "w.wsp"))
+        sample = tree.find(".//SampleList/Sample")
+        sample.find("DataSet").set("uri", f"file:/D:/other/{plate.upper()}/A1.fcs")
+        samples.append(sample)
+        files.append(folder / "A1.fcs")
+    tree.find(".//SampleList").insert(0, samples[0])
+    tree.write(str(tmp_path / "both.wsp"))
+    return tmp_path / "both.wsp", files
+
+
+def test_samples_of_one_name_are_told_apart_by_their_folders(plates: tuple[Path, list[Path]]) -> None:
+    gates = ManualGates(plates[0], "--compare")
+    sizes = [int(gates.members(source)["A high"].sum()) for source in open_sources(plates[1])]
+    alone = [
+        int(ManualGates(file.with_name("w.wsp"), "x").members(open_source(file))["A high"].sum())
+        for file in plates[1]
+    ]
+    assert sizes == alone
+    assert sizes[0] > sizes[1]
+
+
+def test_a_name_that_nothing_tells_apart_is_refused(plates: tuple[Path, list[Path]], tmp_path: Path) -> None:
+    elsewhere = tmp_path / "A1.fcs"
+    elsewhere.write_bytes(plates[1][0].read_bytes())
+    with pytest.raises(DataError, match=r"A1\.fcs: .*both\.wsp has 2 samples named A1\.fcs, and neither"):
+        ManualGates(plates[0], "--compare").members(open_source(elsewhere))
+    gates = ManualGates(plates[1][0].with_name("w.wsp"), "--compare")
+    gates.members(open_source(plates[1][0]))
+    with pytest.raises(DataError, match=r"has one sample named A1\.fcs, for .*one/A1.fcs and .*two/A1\.fcs"):
+        gates.members(open_source(plates[1][1]))
+
+
+def test_gatingml_without_a_gate_that_is_not_of_the_standard(
+    cells: tuple[Path, Array], tmp_path: Path
+) -> None:
+    strategy = flowkit.GatingStrategy()
+    strategy.add_transform("asinh", flowkit.transforms.AsinhTransform(10_000, 4.0, 0.0))
+    for name, parent in (("high", ("root",)), ("odd", ("root",)), ("inner", ("root", "odd"))):
+        dimension = flowkit.Dimension("A-A", None, "asinh", 0.6, None)
+        strategy.add_gate(flowkit.gates.RectangleGate(name, [dimension]), parent)
+    with (tmp_path / "gates.xml").open("wb") as file:
+        flowkit.export_gatingml(strategy, file)
+    tree = etree.parse(str(tmp_path / "gates.xml"))
+    source = open_source(cells[0])
+    expected = ManualGates(tmp_path / "gates.xml", "--compare").members(source)
+    odd = next(gate for gate in tree.getroot() if "odd" in gate.attrib.values() and gate.tag.endswith("Gate"))
+    etree.SubElement(odd, odd.tag.replace("RectangleGate", "colour"))
+    tree.write(str(tmp_path / "gates.xml"))
+    gates = ManualGates(tmp_path / "gates.xml", "--compare")
+    assert gates.members(source).keys() == {"high"}
+    np.testing.assert_array_equal(gates.members(source)["high"], expected["high"])
+    assert gates.unread(source).startswith("odd (RectangleGate: ")
+    tree.getroot().append(etree.fromstring("<x/>"))
+    tree.write(str(tmp_path / "gates.xml"))
+    with pytest.raises(ConfigError, match=r"gates\.xml: line \d+ is not GatingML 2\.0 \(.*x.*\); need"):
+        ManualGates(tmp_path / "gates.xml", "--compare")
+
+
 def test_errors_are_one_line(
     cells: tuple[Path, Array], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,7 +312,10 @@ def test_errors_are_one_line(
     with pytest.raises(DataError, match=r"a\.npy: is not an FCS file, which --compare requires"):
         gates.members(open_source(tmp_path / "a.npy"))
     write_fcs(tmp_path / "a.fcs", np.ones((5, 1), np.float32), ["C-A"])
-    with pytest.raises(DataError, match=r"a\.fcs: FlowKit cannot apply the gates of .*workspace\.wsp \("):
+    lacking = (
+        r"a\.fcs: no gate of .*workspace\.wsp can be read: A high \(of A-A, which the file lacks\), B high"
+    )
+    with pytest.raises(DataError, match=lacking):
         gates_of(cells[0]).members(open_source(tmp_path / "a.fcs"))
     monkeypatch.setitem(sys.modules, "flowkit", None)
     with pytest.raises(ConfigError, match=r"--compare needs flowkit \(.*pip install 'dpmix\[flowjo\]'"):

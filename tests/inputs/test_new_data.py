@@ -7,8 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import numpy.typing as npt
+import pyarrow
+import pyarrow.parquet
 import pytest
 from flowutils.transforms import logicle
 from test_fcs import channel_keywords, make_fcs
@@ -16,9 +19,12 @@ from test_preprocess import LINEAR, MATRIX, events_of, normal, save, write_spill
 
 from dpmix.config.data import DataConfig
 from dpmix.errors import ConfigError, DataError
+from dpmix.inputs.event_times import read_times, times_of
 from dpmix.inputs.events import Events
 from dpmix.inputs.fcs_data import write_fcs
+from dpmix.inputs.opening import open_source, open_sources
 from dpmix.inputs.preprocess import Recorded, prepare, prepare_like
+from dpmix.inputs.suggest import suggest
 from dpmix.inputs.transforms import Scaling
 
 MODES = ("report", "dither", "tail")
@@ -196,6 +202,65 @@ def test_each_file_is_compensated_by_its_own_matrix(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("first", ["raw", "done"])
+@pytest.mark.parametrize("prefix", ["FJComp-", "Comp-"])
+def test_files_before_and_after_compensation_have_the_same_channels(
+    tmp_path: Path, first: str, prefix: str
+) -> None:
+    """FlowJo exports compensated values under another name and without the matrix."""
+    true_values = random(4).gamma(2.0, 500.0, (400, 3)).astype(np.float32)
+    write_spilled(tmp_path / "raw.fcs", true_values, ["A", "B", "C"])
+    write_fcs(tmp_path / "done.fcs", true_values, [f"{prefix}{name}" for name in "ABC"])
+    second = "done" if first == "raw" else "raw"
+    files = [f"{first}.fcs", f"{second}.fcs"]
+    both = prepare(DataConfig(files=files, transform=LINEAR, standardize=False), tmp_path, 1)
+    np.testing.assert_allclose(both.values[:400], both.values[400:], rtol=1e-3, atol=0.1)
+    assert both.report.warnings == ()
+    assert suggest(open_sources(files, tmp_path)).compensation == "auto"
+    run = events_of(tmp_path, f"{first}.fcs", transform=LINEAR)
+    np.testing.assert_allclose(like(run, tmp_path, f"{second}.fcs").values, run.values, atol=1e-3)
+    write_fcs(tmp_path / "raw.fcs", true_values, ["A", "B", "C"])
+    with pytest.raises(DataError, match="is not the same: only one of them is compensated"):
+        prepare(DataConfig(files=files), tmp_path, 1)
+
+
+def test_a_marker_that_is_compensated_in_one_file_only_is_a_warning(tmp_path: Path) -> None:
+    true_values = random(4).gamma(2.0, 500.0, (400, 2)).astype(np.float32)
+    write_fcs(tmp_path / "a.fcs", true_values, ["<A>", "<B>"], ["CD3", "CD4"])
+    write_fcs(tmp_path / "b.fcs", true_values, ["A", "B"], ["CD3", "CD4"])
+    (warning,) = prepare(DataConfig(files=["a.fcs", "b.fcs"]), tmp_path, 1).report.warnings
+    assert warning == (
+        "b.fcs: only one of A here and <A> in a.fcs is compensated (and so for 1 other channels); check "
+        "data.compensation"
+    )
+
+
+@pytest.mark.parametrize("kind", ["fcs", "parquet", "npy", "h5"])
+def test_seconds_since_1970_are_times(tmp_path: Path, kind: str) -> None:
+    """In float32 they would be the same for 128 seconds."""
+    path, times = tmp_path / f"a.{kind}", 1.7e9 + np.arange(300) / 10
+    values = np.column_stack((random().normal(300, 60, (300, 2)), times))
+    names = ["CD3", "CD4", "Time"]
+    if kind == "fcs":
+        keywords = channel_keywords([64] * 3, ["262144"] * 3, "D", n_events=300)
+        keywords |= {f"$P{n}N": name for n, name in enumerate(names, start=1)}
+        make_fcs(path, values.astype("<f8").tobytes(), keywords)
+    elif kind == "parquet":
+        columns = {name: values[:, k] for k, name in enumerate(names)}
+        pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    elif kind == "npy":
+        np.save(path, values)
+    else:
+        with h5py.File(path, "w") as file:
+            file["events"] = values
+            file["events"].attrs["channels"] = names
+    source = open_source(path)
+    np.testing.assert_array_equal(read_times(source, 2), times)
+    assert source.read(0, 300).dtype == np.float32
+    if kind != "npy":
+        np.testing.assert_array_equal(times_of(source), times)
+
+
 def test_atoms_are_those_of_the_run_counted_here(tmp_path: Path) -> None:
     x = np.maximum(random().normal(100, 40, (3000, 2)), 60).astype(np.float32)
     y = x[:2000].copy()
@@ -242,7 +307,14 @@ def test_values_that_are_not_finite(tmp_path: Path, run: Events) -> None:
     values = normal()
     values[17, 1] = np.nan
     write_new(tmp_path, values)
-    with pytest.raises(DataError, match=r"new.npz: values that are not finite in CD4 \(1 NaN, 0 infinite"):
+    got = like(run, tmp_path, "new.npz")
+    assert got.rows is not None
+    assert 17 not in got.rows
+    assert len(got.values) == len(values) - 1
+    assert "new.npz: 1 of " in got.report.warnings[0]
+    values[:100, 1] = np.nan
+    write_new(tmp_path, values)
+    with pytest.raises(DataError, match=r"new.npz: values that are not finite in CD4 \(100 NaN, 0 infinite"):
         like(run, tmp_path, "new.npz")
 
 

@@ -58,6 +58,177 @@ def test_the_page_lists_all_odd_files() -> None:
     assert page == odd_files.page(), "run: python tests/inputs/odd_files.py"
 
 
+def read_of(folder: Path, file: bytes) -> Header:
+    (folder / "a.fcs").write_bytes(file)
+    return read_header(folder / "a.fcs")
+
+
+@pytest.mark.parametrize("more", [b"SORTSTATS/Left/", b"/SORTSTATS/Left/", b"\n/SORTSTATS/Left/"])
+def test_a_supplement_never_joins_the_last_value_of_text(tmp_path: Path, more: bytes) -> None:
+    header = read_of(tmp_path, odd_files.with_supplement(more))
+    assert header.channels[3].marker == "CD8"
+    assert header.keywords["sortstats"] == "Left"
+
+
+def test_keywords_without_a_dollar_replace_none_of_the_standard(tmp_path: Path) -> None:
+    others = {"MODE": "Sheath", "TOT": 12, "PAR": 9, "P1R": 7, "P9N": "x", "P2S": "Lamp", "FIL": "other"}
+    text = keywords_of(FLOATS, NAMES, P2S="CD3", FIL="a.fcs")
+    for keywords in (text | others, others | text):
+        header = read_of(tmp_path, fcs_bytes(keywords, FLOATS.tobytes()))
+        assert (header.n_events, header.channels[0].range, header.channels[1].marker) == (40, 1024, "CD3")
+        assert header.keywords["fil"] == "a.fcs"
+        copy = Copy(header, tmp_path / "b.fcs", [Added("dpmix_population", "population", 9)])
+        copy.close()
+        again = read_header(tmp_path / "b.fcs")
+        assert len(again.channels) == 5, "a copy changes $PAR, not PAR"
+        assert (b"PAR", b"9") in again.text
+
+
+def test_numbers_with_decimal_commas(tmp_path: Path) -> None:
+    changes = {"P2E": "4,0,1,0", "P3G": "2,5", "P4R": "1024,0", "TIMESTEP": "0,01"}
+    header = read_of(tmp_path, odd_files.words(changes=changes))
+    assert header.channels[1].log == (4.0, 1.0)
+    assert header.channels[2].gain == 2.5
+    assert header.channels[3].range == 1024
+    assert header.notes == ()
+
+
+# ------------------------------------------------------------------------------- false places and ranges
+
+
+@pytest.mark.parametrize("step", [-3, -2, -1, 1, 2, 3])
+@pytest.mark.parametrize("kind", ["<f4", ">f4", "<f8"])
+def test_floats_some_bytes_away_are_refused_without_a_clock(tmp_path: Path, step: int, kind: str) -> None:
+    """As after an edit of TEXT: HEADER and TEXT agree, and no channel ascends."""
+    rng = np.random.default_rng(abs(step))
+    for truth in (rng.normal(0, 300, (400, 4)), rng.poisson(20, (400, 4)), rng.gamma(0.5, 1e4, (400, 4))):
+        order = {"BYTEORD": "4,3,2,1" if kind[0] == ">" else "1,2,3,4"}
+        events = truth.astype(kind)
+        keywords = keywords_of(events, NO_TIME, **order) | {"$DATATYPE": "FD"[kind[2:] == "8"]}
+        places = {"header": moved(step), "text": moved(step)}
+        assert opened(tmp_path / "a.fcs", fcs_bytes(keywords, events.tobytes())) is not None
+        file = fcs_bytes(keywords, events.tobytes(), gap=bytes(8), tail=b"00000000", **places)
+        (tmp_path / "a.fcs").write_bytes(file)
+        with pytest.raises(DataError, match=r"are no measurements .* they are: (this place|.BYTEORD) is"):
+            read_header(tmp_path / "a.fcs")
+
+
+def test_odd_values_in_the_right_place_are_read(tmp_path: Path) -> None:
+    """A probability of 1e-30 in one channel, one value of 1e30, and NaN are no false place."""
+    events = np.random.default_rng(5).normal(300, 60, (400, 4)).astype("<f4")
+    events[:, 3] = 1e-30
+    events[7, 1] = 1e30
+    events[::2, 2] = np.nan
+    found = opened(tmp_path / "a.fcs", fcs_bytes(keywords_of(events, NO_TIME), events.tobytes()))
+    assert found is not None
+    np.testing.assert_array_equal(found[1], events)
+    assert found[0].warnings == ()
+
+
+def test_saturated_integers_keep_their_values(tmp_path: Path) -> None:
+    """24 of 32 bits are in use; a few events lie just above them, one where no sample is read."""
+    events = np.random.default_rng(6).integers(0, 2**24, (20_000, 4)).astype("<u4")
+    events[200, 1] = 2**24 + 500
+    keywords = keywords_of(events, NAMES, **{f"P{n}R": 2**24 for n in range(1, 5)})
+    header = read_of(tmp_path, fcs_bytes(keywords, events.tobytes()))
+    assert read_events(header)[200, 1] == 2**24 + 500
+    events[::20, 1] = 2**24 + np.arange(1000)
+    header = read_of(tmp_path, fcs_bytes(keywords, events.tobytes()))
+    np.testing.assert_array_equal(read_events(header), events.astype(np.float32))
+    assert "values read are above $P2R (16777216); they are used as they are" in header.warnings[-1]
+
+
+@pytest.mark.parametrize("tag", [1, 2, 3, 14])
+def test_numbers_of_channels_in_high_bits_are_removed(tmp_path: Path, tag: int) -> None:
+    stored = WORDS.copy()
+    stored[:, 2] |= tag << 10
+    header = read_of(tmp_path, fcs_bytes(keywords_of(WORDS, NAMES), stored.tobytes()))
+    np.testing.assert_array_equal(read_events(header), WORDS)
+    assert header.warnings == ()
+
+
+# ------------------------------------------------------------------------------- the spillover matrix
+
+
+def spilled(**keywords: str) -> bytes:
+    return odd_files.floats(NO_TIME, changes={"P2S": "4"}, more=keywords)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "detectors", "share"),
+    [
+        ({"$SPILLOVER": "2,2,3,1,0.1,0,1"}, ("CD3", "CD4"), 0.1),
+        ({"$SPILLOVER": "2,3,4,1,0.1,0,1"}, ("3", "4"), 0.1),  # one of them is a marker, so they are names
+        ({"$SPILLOVER": "2,3,9,1,0.1,0,1"}, ("3", "9"), 0.1),  # the file has no channel 9
+        ({"$SPILLOVER": "2,CD3,CD4,1,0,0,1", "SPILL": "2,CD4,CD8,1,0.3,0,1"}, ("CD4", "CD8"), 0.3),
+        ({"$SPILLOVER": "2,V1,V2,1,0.2,0,1", "SPILL": "2,CD4,CD8,1,0.3,0,1"}, ("CD4", "CD8"), 0.3),
+        ({"$SPILLOVER": "2,CD3,CD4,1,0.2,0,1", "SPILL": "2,V1,V2,1,0.3,0,1"}, ("CD3", "CD4"), 0.2),
+        ({"$SPILLOVER": "2,CD3", "SPILL": "2,CD4,CD8,1,0.3,0,1"}, ("CD4", "CD8"), 0.3),
+        ({"SPILL": "2,CD4,CD8,1,000,0,300,0,000,1,000"}, ("CD4", "CD8"), 0.3),
+        ({"SPILL": "2,CD4,CD8,1,0,-0,05,0,0,1,0"}, ("CD4", "CD8"), -0.05),
+        ({"SPILL": "2, CD4 ,CD8,1,0.3,0,1,"}, ("CD4", "CD8"), 0.3),
+    ],
+)
+def test_the_matrix_that_was_meant(
+    tmp_path: Path, keywords: dict[str, str], detectors: tuple[str, ...], share: float
+) -> None:
+    header = read_of(tmp_path, spilled(**keywords))
+    assert header.spillover is not None, header.spillover_problem
+    assert header.spillover.detectors == detectors
+    np.testing.assert_allclose(header.spillover.matrix[0], [1, share])
+
+
+@pytest.mark.parametrize(
+    ("second", "warns"),
+    [("2,CD3,CD4,1,0.2,0,1", False), ("2,CD4,CD3,1,0,0.2,1", False), ("2,CD3,CD4,1,0.3,0,1", True)],
+)
+def test_two_matrices_that_differ_are_a_warning(tmp_path: Path, second: str, warns: bool) -> None:
+    header = read_of(tmp_path, spilled(**{"$SPILLOVER": "2,CD3,CD4,1,0.2,0,1", "SPILL": second}))
+    assert bool(header.warnings) == warns
+
+
+@pytest.mark.parametrize(
+    "value", ["2,CD3,CD4,1,000,0,1,000,1", "2,CD3,CD3,1,0,0,1", "x", "2,CD3,CD4,1,0,0,nan"]
+)
+def test_a_matrix_that_cannot_be_read_says_so(tmp_path: Path, value: str) -> None:
+    header = read_of(tmp_path, spilled(SPILL=value))
+    assert header.spillover is None
+    assert header.spillover_problem.startswith("SPILL is not a square matrix")
+
+
+# ------------------------------------------------------------------------------- several data sets
+
+
+@pytest.mark.parametrize("between", [b"", b"00000000", bytes(6), b"  12abcdEF\0"])
+@pytest.mark.parametrize("late", [0, 1])
+def test_whole_files_one_after_another_are_data_sets(tmp_path: Path, between: bytes, late: int) -> None:
+    parts = [odd_files.floats(text=odd_files.longer(late)), odd_files.words(), odd_files.floats()]
+    (tmp_path / "a.fcs").write_bytes(between.join(parts))
+    source = open_source(tmp_path / "a.fcs")
+    assert source.warnings == (
+        "3 data sets follow each other in the file, which $NEXTDATA does not say; only the first is read; "
+        "add the others by name: a.fcs::2, a.fcs::3",
+    )
+    for number, values in enumerate((FLOATS, WORDS, FLOATS), start=1):
+        part = open_source(tmp_path / "a.fcs", str(number))
+        np.testing.assert_array_equal(part.read(0, 40), values.astype(np.float32))
+        assert part.warnings == (), "who names a part knows of the others"
+
+
+def test_next_data_that_counts_from_the_start_of_the_file(tmp_path: Path) -> None:
+    one = odd_files.floats(changes=odd_files.LINK)
+    linked = [one.replace(b"$NEXTDATA/%012d" % 0, b"$NEXTDATA/%012d" % (len(one) * k)) for k in (1, 2)]
+    (tmp_path / "a.fcs").write_bytes(b"".join([*linked, odd_files.words()]))
+    np.testing.assert_array_equal(open_source(tmp_path / "a.fcs", "3").read(0, 40), WORDS)
+
+
+def test_a_broken_file_behind_a_data_set_is_refused_only_if_it_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.fcs").write_bytes(odd_files.floats() + odd_files.floats()[:100])
+    assert "2 data sets" in open_source(tmp_path / "a.fcs").warnings[0]
+    with pytest.raises(DataError, match="TEXT has bytes 58 to"):
+        open_source(tmp_path / "a.fcs", "2")
+
+
 # ------------------------------------------------------------------------------ any offsets and $TOT
 
 ANY_FILE = settings(
@@ -249,7 +420,7 @@ def test_a_copy_states_the_warnings_of_its_original(tmp_path: Path) -> None:
     (tmp_path / "a.fcs").write_bytes(case.file)
     header = read_header(tmp_path / "a.fcs")
     copy = Copy(header, tmp_path / "b.fcs", [Added("dpmix_population", "population", 9)])
-    copy.write(np.arange(40), [np.arange(40)])
+    copy.write(np.arange(40), [np.arange(40) % 10])
     copy.close()
     again = read_header(tmp_path / "b.fcs")
     assert again.keywords["dpmix_warning"] == header.warnings[0]

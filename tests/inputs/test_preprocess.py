@@ -23,7 +23,7 @@ from dpmix.inputs.atoms import Atom
 from dpmix.inputs.channel_names import why_left_out
 from dpmix.inputs.channels import match
 from dpmix.inputs.events import Events
-from dpmix.inputs.fcs import Channel
+from dpmix.inputs.fcs_channels import Channel
 from dpmix.inputs.fcs_data import write_fcs
 from dpmix.inputs.opening import open_source
 from dpmix.inputs.preprocess import prepare
@@ -102,7 +102,11 @@ def test_names_that_are_listed_twice_are_refused(tmp_path: Path) -> None:
 
 def test_only_scatter(tmp_path: Path) -> None:
     save(tmp_path, "a.npz", normal(), ["FSC-A", "SSC.H", "Time"])
-    with pytest.raises(DataError, match=r"no channel is used by default: FSC-A, SSC.H \(scatter\); Time"):
+    assert events_of(tmp_path, "a.npz").detectors == ("FSC-A", "SSC.H")
+    save(tmp_path, "a.npz", normal()[:, :2], ["Event #", "Time"])
+    with pytest.raises(
+        DataError, match=r"no channel is used by default: Event # \(event .*\); Time \(time\)"
+    ):
         events_of(tmp_path, "a.npz")
 
 
@@ -195,8 +199,9 @@ def test_compensation_by_the_file_needs_channels_that_are_not_taken(
 
 
 @pytest.mark.parametrize("rows_named", [False, True])
+@pytest.mark.parametrize("comma", [False, True])
 def test_compensation_from_csv(
-    tmp_path: Path, true_values: npt.NDArray[np.float64], rows_named: bool
+    tmp_path: Path, true_values: npt.NDArray[np.float64], rows_named: bool, comma: bool
 ) -> None:
     write_spilled(tmp_path / "a.fcs", true_values, ["A", "B", "C"], spill="1,A,1")
     order = [2, 0, 1]  # another order than in the file
@@ -204,7 +209,10 @@ def test_compensation_from_csv(
     lines = [lines[0][1:] if rows_named else lines[0]]  # the corner is blank
     for i in order:
         lines.append(",".join((["ABC"[i]] if rows_named else []) + [str(MATRIX[i, k]) for k in order]))
-    (tmp_path / "matrix.csv").write_text("\n".join(lines) + "\n")
+    text = "\n".join(lines) + "\n"
+    if comma:  # as Excel writes it where commas are decimal
+        text = text.replace(",", ";").replace(".", ",")
+    (tmp_path / "matrix.csv").write_text(text)
     events = events_of(tmp_path, "a.fcs", compensation="matrix.csv", standardize=False, transform=LINEAR)
     np.testing.assert_allclose(events.values, true_values, rtol=1e-4, atol=1e-2)
 
@@ -242,7 +250,7 @@ def test_compensated_values_are_not_compensated_again(
 @pytest.mark.parametrize(
     ("spill", "message"),
     [
-        ("2,A,Z,1,0,0,1", "names Z, which is not a channel of the file; set data.compensation to none"),
+        ("2,A,Z,1,0.1,0,1", "names Z, which is not a channel of the file; set data.compensation to none"),
         ("2,A,B,1,1,1,1", "cannot be inverted"),
         ("2,A,B,1,0", "is not a square matrix"),
     ],
@@ -310,6 +318,7 @@ def test_each_method_has_its_formula(tmp_path: Path) -> None:
         "b": {"method": "arcsinh", "cofactor": 20.0},
         "c*": {"method": "log"},
         "c2": {"method": "arcsinh"},  # a full name has precedence over a glob in any order
+        "d": {"method": "linear"},
     }
     events = events_of(tmp_path, "a.npz", standardize=False, transform=transform)
     x = raw.astype(np.float64)
@@ -456,6 +465,95 @@ def test_margin_events_are_dropped_when_asked(tmp_path: Path) -> None:
     assert (events.report.channels[0].high, events.report.channels[1].low) == (40, 30)
 
 
+def test_a_range_that_values_exceed_is_no_margin(tmp_path: Path) -> None:
+    """Some programs write one $PnR for all channels, here far below the values of two of them."""
+    values = np.random.default_rng(9).gamma(0.5, 4000, (2000, 3)).astype(np.float32)
+    values[:, 2] = np.minimum(values[:, 2] / 8, 1000)
+    write_fcs(tmp_path / "a.fcs", values, ["A", "B", "C"], keywords={f"$P{k}R": "1024" for k in (1, 2, 3)})
+    events = events_of(tmp_path, "a.fcs", margin_events="drop", transform=LINEAR)
+    n_clipped = int((values[:, 2] == 1000).sum())
+    assert n_clipped > 10
+    assert [channel.high for channel in events.report.channels] == [0, 0, n_clipped]
+    assert events.report.n_dropped == n_clipped
+
+
+def test_saturated_events_a_little_above_the_range_are_margin_events(tmp_path: Path) -> None:
+    values = np.random.default_rng(9).integers(0, 4_000, (2000, 2)).astype("<u4")
+    values[:90, 1] = 2**24 + 400_000 + np.arange(90)
+    keywords = channel_keywords([32, 32], [str(2**24)] * 2, n_events=2000)
+    make_fcs(tmp_path / "a.fcs", values.tobytes(), keywords)
+    report = events_of(tmp_path, "a.fcs", transform=LINEAR).report
+    assert report.channels[1].high == 90
+    assert report.channels[1].maximum == np.float32(2**24 + 400_089)
+    assert "FL2: 90 of 2000 values read are above $P2R (16777216)" in report.warnings[0]
+
+
+TRANSFORMED = "2,A,B,1,0.35,0.12,1"
+
+
+@pytest.mark.parametrize("noted", [False, True])
+def test_values_that_are_transformed_already_stay_as_they_are(tmp_path: Path, noted: bool) -> None:
+    """A file that R wrote after compensate() and transform(), with the matrix and $PnR of the instrument."""
+    values = np.random.default_rng(9).normal([0.4, 2.9, 3.1], 0.3, (900, 3)).astype(np.float32)
+    keywords = {"$SPILLOVER": TRANSFORMED, "$CYT": "LSRII"}
+    keywords |= {"transformation": "custom", "flowCore_$P1Rmax": "4.5"} if noted else {}
+    values *= 900 if noted else 1  # biexponential of flowCore: 0 to 4,096
+    write_fcs(tmp_path / "a.fcs", values, ["A", "B", "FSC-A"], keywords=keywords)
+    events = events_of(tmp_path, "a.fcs", standardize=False)
+    np.testing.assert_array_equal(events.values, values[:, :2])
+    assert {transform.method for transform in events.scaling.transforms} == {"linear"}
+    (warning,) = events.report.warnings
+    assert warning.startswith("a.fcs: values are transformed already (")
+    assert suggest([open_source(tmp_path / "a.fcs")]).compensation == "none"
+
+
+@pytest.mark.parametrize(
+    ("scale", "keywords"),
+    [
+        (
+            300.0,
+            {"transformation": "applied", "flowCore_$P1Rmax": "262143"},
+        ),  # read.FCS notes this of raw values
+        (300.0, {"transformation": "custom", "flowCore_$P1Rmax": "200000"}),
+        (0.3, {"$P1R": "1000", "$P2R": "1000"}),  # dim events of a range of 1,000
+        (300.0, {}),
+    ],
+)
+def test_values_that_are_not_transformed_are_compensated(
+    tmp_path: Path, scale: float, keywords: dict[str, str]
+) -> None:
+    values = np.random.default_rng(9).gamma(0.7, 60 * scale, (900, 3)).astype(np.float32)
+    write_fcs(tmp_path / "a.fcs", values, ["A", "B", "C"], keywords={"$SPILLOVER": TRANSFORMED} | keywords)
+    events = events_of(tmp_path, "a.fcs")
+    assert events.spillovers[0] is not None
+    assert events.report.warnings == ()
+
+
+@pytest.mark.parametrize("method", ["logicle", "linear"])
+@pytest.mark.parametrize("factor", [1e6, -1e6])
+def test_one_value_far_from_all_others_is_named(tmp_path: Path, method: str, factor: float) -> None:
+    values = np.random.default_rng(9).normal(300, 60, (2000, 2)).astype(np.float32)
+    scale = {} if method == "logicle" else {"transform": LINEAR}
+    write_fcs(tmp_path / "a.fcs", values, ["A", "B"])
+    usual = events_of(tmp_path, "a.fcs", **scale)
+    assert usual.report.warnings == ()
+    values[7, 1] *= factor
+    write_fcs(tmp_path / "a.fcs", values, ["A", "B"])
+    events = events_of(tmp_path, "a.fcs", **scale)
+    (warning,) = events.report.warnings
+    assert warning.startswith(f"B: 1 values are up to {float(values[7, 1]):.6g}, and all others are ")
+    assert warning.endswith("; correct or remove these events in the file")
+    if factor > 0:
+        assert events.scaling.transforms == usual.scaling.transforms, "one value sets no scale"
+
+
+def test_rare_bright_cells_are_no_outliers(tmp_path: Path) -> None:
+    values = np.random.default_rng(9).normal(0, 40, (20_000, 2)).astype(np.float32)
+    values[:5, 1] = [2e4, 5e4, 9e4, 1e5, 2e5]
+    write_fcs(tmp_path / "a.fcs", values, ["A", "B"])
+    assert events_of(tmp_path, "a.fcs").report.warnings == ()
+
+
 def test_zero_is_not_a_margin_of_a_mass_cytometer(tmp_path: Path) -> None:
     values = np.maximum(np.random.default_rng(9).normal(0, 20, (1000, 1)), 0).astype(np.float32)
     for name, instrument, low in (("a.fcs", "CyTOF", 0), ("b.fcs", "LSRII", int((values == 0).sum()))):
@@ -546,14 +644,14 @@ def test_the_size_of_a_block_changes_nothing(tmp_path: Path, monkeypatch: pytest
 def test_values_that_are_not_finite(tmp_path: Path) -> None:
     values = normal()
     values[17, 1] = np.nan
-    values[20:22, 1] = np.inf
+    values[20:24, 1] = np.inf
     values[5, 2] = -np.inf
     save(tmp_path, "a.npz", values, ["CD3", "CD4", "CD8"])
     with pytest.raises(DataError) as caught:
         events_of(tmp_path, "a.npz")
     message = str(caught.value)
     assert "a.npz" in message
-    assert "CD4 (1 NaN, 2 infinite, first in event 17), CD8 (0 NaN, 1 infinite, first in event 5)" in message
+    assert "CD4 (1 NaN, 4 infinite, first in event 17), CD8 (0 NaN, 1 infinite, first in event 5)" in message
     assert "data.channels" in message
     assert events_of(tmp_path, "a.npz", channels=["CD3"]).values.shape == (300, 1)
 

@@ -12,7 +12,8 @@ from click.testing import CliRunner
 
 from dpmix import open_run
 from dpmix.cli import main
-from dpmix.errors import ConfigError, DpmixError
+from dpmix.errors import ConfigError, DataError, DpmixError
+from dpmix.inputs.opening import is_table_of_samples, open_source
 from dpmix.inputs.samples import open_samples
 
 TABLE = "sample,file,group,day\nP1,one/a.npy,ill,1\nP2,one/b.npy,,2\nP3,../many.npz::right,well,10\n"
@@ -43,6 +44,31 @@ def test_a_table_names_files_and_samples(folder: Path) -> None:
     assert [s.name for s in sources] == ["a.npy", "b.npy", "many.npz::right"]
     assert columns["id"] == ["P1", "P2", "P3"]
     assert open_samples(["many.npz::left"], None, folder)[1] == {}
+
+
+@pytest.mark.parametrize("name", ["file_name", "File", "filename", "FCS file", "fcs_filename"])
+def test_names_that_other_programs_give_the_column_of_files(folder: Path, name: str) -> None:
+    table = folder / "study" / "samples.csv"
+    table.write_text(TABLE.replace("sample,file", f"sample,{name}"))
+    sources, columns = open_samples([], str(table), folder)
+    assert [source.name for source in sources] == ["P1", "P2", "P3"]
+    assert [*columns] == ["group", "day"]
+    assert is_table_of_samples(table)
+    table.write_text("sep=;\n" + TABLE.replace("sample,file", f"sample,{name}").replace(",", ";"))
+    assert is_table_of_samples(table)
+    assert len(open_samples([], str(table), folder)[0]) == 3
+
+
+def test_tables_that_are_not_of_samples(tmp_path: Path) -> None:
+    """A column of the file of each event, and a column of files with a name that nobody knows."""
+    (tmp_path / "events.csv").write_text("CD3,CD4,file_name\n" + "1,2,a.fcs\n3,4,a.fcs\n5,6,b.fcs\n")
+    assert not is_table_of_samples(tmp_path / "events.csv")
+    assert open_source(tmp_path / "events.csv").n_events == 3
+    (tmp_path / "other.csv").write_text("what,group\na.fcs,ill\nb.fcs,well\n")
+    with pytest.raises(
+        DataError, match="names data files in its column what, and a table of samples needs a"
+    ):
+        open_source(tmp_path / "other.csv")
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ import pytest
 from platforms import USES_LINUX
 
 from dpmix.errors import ConfigError, DataError
+from dpmix.inputs.channel_names import why_not_measured
 from dpmix.inputs.fcs_data import write_fcs
 from dpmix.inputs.opening import open_source, open_sources
 from dpmix.inputs.storage import Storage
@@ -98,6 +99,25 @@ def test_anndata_has_markers(tmp_path: Path, values: Values, sparse: bool) -> No
     source = open_source(tmp_path / "a.h5ad")
     assert source.channels == ("PE-A", "APC-A", "FITC-A")
     assert [c.marker for c in source.details] == ["CD3", "", "CD8"]
+    np.testing.assert_array_equal(source.read(3, 9), values[3:9])
+
+
+@pytest.mark.parametrize("column", ["channel", "PnN"])
+@pytest.mark.parametrize("marker", [False, True])
+def test_anndata_whose_index_repeats_markers(
+    tmp_path: Path, values: Values, column: str, marker: bool
+) -> None:
+    """As readfcs and pytometry write it."""
+    anndata, pd = pytest.importorskip("anndata"), pytest.importorskip("pandas")
+    names = ["CD3", "-", "-"]
+    var = pd.DataFrame({column: ["PE-A", "APC-A", "FITC-A"]}, index=names)
+    var = var.assign(marker=["CD3", "", ""]) if marker else var
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        anndata.AnnData(values, var=var).write_h5ad(tmp_path / "a.h5ad")
+    source = open_source(tmp_path / "a.h5ad")
+    assert source.channels == ("PE-A", "APC-A", "FITC-A")
+    assert [channel.marker for channel in source.details] == (["CD3", "", ""] if marker else names)
     np.testing.assert_array_equal(source.read(3, 9), values[3:9])
 
 
@@ -377,4 +397,50 @@ def test_a_row_with_another_number_of_cells_is_named(
     (tmp_path / "a.csv").write_text("\n".join(rows))
     found = f"a.csv: row 7: the number of cells is {cells}, need 3 as in the first line; correct this row"
     with pytest.raises(DataError, match=found):
+        open_source(tmp_path / "a.csv")
+
+
+# ------------------------------------------------------------------------------- formats of text files
+
+COMMAS = "2717,22;-92,46;3228\n54,09;3415,9;100,05\n-3,1;1,5;6,2e1\n"
+POINTS = [[2717.22, -92.46, 3228], [54.09, 3415.9, 100.05], [-3.1, 1.5, 62]]
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        (COMMAS, ["ch0", "ch1", "ch2"]),  # as Excel and write.csv2 write where commas are decimal
+        ("CD3;CD4;CD8\n" + COMMAS, ["CD3", "CD4", "CD8"]),
+        ("Cd(110,111);CD4;CD8\n" + COMMAS, ["Cd(110,111)", "CD4", "CD8"]),
+        (COMMAS.replace(";", "\t"), ["ch0", "ch1", "ch2"]),
+        ("sep=;\nCD3;CD4;CD8\n" + COMMAS, ["CD3", "CD4", "CD8"]),
+        ("sep=;\n" + COMMAS, ["ch0", "ch1", "ch2"]),
+        ("sep=,\r\nCD3,CD4,CD8\r\n" + COMMAS.replace(",", ".").replace(";", ","), ["CD3", "CD4", "CD8"]),
+        ("CD3;CD4;CD8\n" + COMMAS.replace(",", "."), ["CD3", "CD4", "CD8"]),
+        ("CD3 CD4 CD8\n" + COMMAS.replace(",", ".").replace(";", " "), ["CD3", "CD4", "CD8"]),
+        ("CD3 FITC,CD4 PE,CD8\n" + COMMAS.replace(",", ".").replace(";", ","), ["CD3 FITC", "CD4 PE", "CD8"]),
+    ],
+)
+def test_delimiters_and_decimal_commas(tmp_path: Path, text: str, names: list[str]) -> None:
+    (tmp_path / "a.csv").write_text(text, newline="")
+    source = open_source(tmp_path / "a.csv")
+    assert [channel.detector for channel in source.details] == names
+    np.testing.assert_array_equal(source.read(0, 3), np.array(POINTS, np.float32))
+    assert ("decimal commas, read as decimal points" in source.notes) == (",22" in text)
+    assert source.warnings == ()
+
+
+@pytest.mark.parametrize("mark", [" ", "\t"])
+def test_row_names_of_write_table_are_no_channel(tmp_path: Path, mark: str) -> None:
+    rows = [mark.join([f'"{k}"', *map(str, row)]) for k, row in enumerate(POINTS, start=1)]
+    (tmp_path / "a.txt").write_text("\n".join([mark.join(['"CD3"', '"CD4"', '"CD8"']), *rows]))
+    source = open_source(tmp_path / "a.txt")
+    assert source.channels == ("row names", "CD3", "CD4", "CD8")
+    np.testing.assert_array_equal(source.read(0, 3, [1, 2, 3]), np.array(POINTS, np.float32))
+    assert why_not_measured(source.details[0])
+
+
+def test_a_cell_that_is_not_a_number_with_decimal_commas(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("CD3;CD4\n" + "1,5;2,5\n" * 30_0000 + "1,5;oops\n")
+    with pytest.raises(DataError, match=r'row 300001 of column CD4 is "oops", which is not a number'):
         open_source(tmp_path / "a.csv")

@@ -192,7 +192,6 @@ def take_away() -> None:
         setattr(os, name, in_any_case(getattr(os, name)))
     io.open = builtins.open = in_any_case(io.open)  # type: ignore[assignment]
     sys.meta_path.insert(0, Changes())
-    CHANGES["dpmix.system.background"] = {"FORKS_SAFELY": False}
     CHANGES["dpmix.system.memory"] = {"OWN_GROUPS": pathlib.Path("/proc of Linux")}
     if PLATFORM == "macos":
         fcntl = import_here("fcntl")

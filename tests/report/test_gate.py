@@ -9,6 +9,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -1077,3 +1078,18 @@ def test_decisions_of_the_command_line(folder: Path, decided: tuple[Path, Gating
     refused = CliRunner().invoke(main, [*arguments, "--level", "3"])
     assert refused.exit_code == 2
     assert "--decisions includes --level; give one of them" in refused.output
+
+
+def test_gates_in_two_threads_of_a_process_give_the_same(folder: Path, tmp_path: Path) -> None:
+    """Figures, limits of threads and the style of Matplotlib are shared by the threads of a process."""
+    with ThreadPoolExecutor(2) as pool:
+        made = [
+            pool.submit(gate.gate, folder / "run.h5", tmp_path / name, n_draws=4, engine=ON_CPU)
+            for name in ("one", "two")
+        ]
+        for future in made:
+            future.result(timeout=300)
+    assert files_of(tmp_path / "one") == files_of(tmp_path / "two")
+    for name in files_of(tmp_path / "one"):
+        if not name.endswith((".html", ".nc")):  # with random identifiers, and paths
+            assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes(), name

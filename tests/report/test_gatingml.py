@@ -137,6 +137,17 @@ def test_scales_that_gatingml_cannot_describe_are_refused(tmp_path: Path) -> Non
         space_of(prepared(files[0], files=[str(file) for file in files], linearize=False), False)
 
 
+def test_a_time_step_with_a_decimal_comma(tmp_path: Path) -> None:
+    values = np.column_stack((np.arange(400), np.random.default_rng(1).normal(300, 60, 400)))
+    axes = {}
+    for step in ("0,01", "0.01", "1", "fast"):
+        keywords = {"$TIMESTEP": step}
+        write_fcs(tmp_path / "a.fcs", values.astype(np.float32), ["Time", "A-A"], None, keywords)
+        settings = {"channels": ["Time", "A-A"], "transform": {"default": METHODS["linear"]}}
+        axes[step] = space_of(prepared(tmp_path / "a.fcs", **settings), True).axes
+    assert axes["0,01"] == axes["0.01"] != axes["1"] == axes["fast"]
+
+
 def test_each_gate_states_its_population_purity_yield_and_f1(tmp_path: Path) -> None:
     events = prepared(write_cells(tmp_path / "a.fcs"))
     found = written(tmp_path / "gates.xml", events)

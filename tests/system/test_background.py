@@ -1,90 +1,50 @@
-"""Work in a forked process."""
+"""Work in a thread, and limits of threads."""
 
-import os
-import signal
 import sys
-import time
-import warnings
 from pathlib import Path
+from threading import Barrier, Thread
 
 import pytest
-from platforms import FORKS
+from threadpoolctl import threadpool_info, threadpool_limits
 
-from dpmix.system.background import importing, in_background
-
-pytestmark = FORKS
-
-
-def add_line(path: Path, text: str = "") -> None:
-    with path.open("a") as file:
-        file.write(f"{os.getpid()} {text}\n")
+from dpmix.system.background import importing
+from dpmix.system.threads import one_thread
 
 
-def processes(path: Path) -> list[int]:
-    """Return the processes that added lines."""
-    return [int(line.split()[0]) for line in path.read_text().splitlines()]
+def blas_threads() -> set[int]:
+    return {int(one["num_threads"]) for one in threadpool_info() if one["user_api"] == "blas"}
 
 
-def test_a_call_is_made_once_in_another_process(tmp_path: Path) -> None:
-    path = tmp_path / "lines"
-    with in_background(lambda: add_line(path)):
-        pass
-    (process,) = processes(path)
-    assert process != os.getpid()
+def test_the_limit_of_threads_stays_until_its_last_user_ends() -> None:
+    met, seen = Barrier(2, timeout=30), {}
 
+    def first() -> None:
+        with one_thread():
+            met.wait()  # both are inside
+            met.wait()
+        met.wait()  # only the second is
 
-def test_a_call_that_may_not_fork_is_made_after_the_body(tmp_path: Path) -> None:
-    path = tmp_path / "lines"
-    with in_background(lambda: add_line(path), allowed=False):
-        assert not path.exists()
-    assert processes(path) == [os.getpid()]
+    def second() -> None:
+        with one_thread():
+            met.wait()
+            met.wait()
+            met.wait()
+            seen["one"] = blas_threads()
+        seen["none"] = blas_threads()
 
-
-def test_an_error_is_raised_in_this_process(tmp_path: Path) -> None:
-    path = tmp_path / "lines"
-
-    def fail() -> None:
-        add_line(path)
-        raise ValueError("no")
-
-    with pytest.raises(ValueError, match="no"), in_background(fail):
-        pass
-    assert len(set(processes(path))) == 2
-
-
-def test_a_warning_is_shown_in_this_process(tmp_path: Path) -> None:
-    path = tmp_path / "lines"
-
-    def warn() -> None:
-        warnings.warn("a glyph is missing", UserWarning, stacklevel=1)
-        add_line(path)
-
-    with pytest.warns(UserWarning, match="a glyph is missing"), in_background(warn):
-        pass
-    assert processes(path) == [os.getpid()]
-
-
-def test_a_killed_call_is_made_again(tmp_path: Path) -> None:
-    path, own = tmp_path / "lines", os.getpid()
-    with in_background(
-        lambda: add_line(path) if os.getpid() == own else os.kill(os.getpid(), signal.SIGKILL)
-    ):
-        pass
-    assert processes(path) == [own]
-
-
-def test_an_error_of_the_body_ends_the_call(tmp_path: Path) -> None:
-    path = tmp_path / "lines"
-
-    def late() -> None:
-        time.sleep(60.0)
-        add_line(path)
-
-    began = time.monotonic()
-    with pytest.raises(KeyError), in_background(late):
-        raise KeyError
-    assert time.monotonic() - began < 30.0
-    assert not path.exists()
+    threadpool_limits(2, "blas")
+    try:
+        threads = [Thread(target=first), Thread(target=second)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert seen == {"one": {1}, "none": {2}}
+        assert blas_threads() == {2}
+    finally:
+        with one_thread():  # takes control again
+            pass
+        threadpool_limits(1, "blas")
 
 
 def test_modules_are_imported_during_the_body(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,100 @@
+"""Recognise raw light, and values that another program has compensated and transformed already.
+
+**Tables and AnnData** do not say what they hold. Raw light has a narrow bulk of dim events near zero, and
+bright events hundreds of times as far; on any scale made for looking at it, dim and bright events are equally
+wide. So light has channels in which the distance from the lower quartile to the brightest events is many
+times that to the dimmest, and values beyond those of 12 bits, in which scales are often stored.
+
+**FCS files** hold light unless something shows the contrary. R and other programs write transformed values
+with the spillover matrix and the range of the instrument still in their keywords. Two things show it:
+
+- flowCore notes its `transform()`: keyword `transformation` is custom, and `flowCore_$PnRmax` is far below
+  $PnR;
+- all values are small: an arcsinh or logicle scale ends between 1 and 15, and light or its noise reaches
+  further on every instrument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmix.inputs.fcs_channels import Channel
+from dpmix.model.mixture import Array, Floats
+
+MOST = 15.0  # an arcsinh with a cofactor of 1 has 13.2 at 262,144
+FAR = 100.0  # the range of an instrument is so many times that of transformed values, at least
+FEWEST = 20  # events; fewer show nothing
+TOP = 5000.0  # scales are stored up to 4,095
+LONG, SHARE = (
+    15.0,
+    0.25,
+)  # upper part of a channel of light, in lower parts, and share of channels that have it
+ENOUGH = 100  # events whose quantiles show light
+
+
+def are_light(raw: Array | Floats) -> bool:
+    """Return True if events look like raw light.
+
+    Parameters
+    ----------
+    raw : float32 or float64 [M, D]
+        Some of the events, of channels that may measure light.
+    """
+    if len(raw) < ENOUGH or not raw.shape[1] or not np.isfinite(raw).all():
+        return False
+    found = long_tailed(raw)
+    return bool(np.quantile(raw, 0.999, axis=0).max() >= TOP and found.sum() >= max(1.0, SHARE * len(found)))
+
+
+def long_tailed(raw: Array | Floats) -> npt.NDArray[np.bool_]:
+    """Return the channels in which bright events lie far beyond the bulk of dim ones, bool [D]."""
+    low, quarter, high = np.quantile(raw, [0.01, 0.25, 0.999], axis=0).astype(float)
+    found: npt.NDArray[np.bool_] = (high - quarter > LONG * (quarter - low)) & (high >= TOP)
+    return found
+
+
+def why_transformed(
+    keywords: Mapping[str, str], channels: Sequence[Channel], chosen: Sequence[int], values: Array | Floats
+) -> str:
+    """Return what shows that the values of a file are transformed, "" where nothing does.
+
+    Parameters
+    ----------
+    keywords : mapping
+        Of TEXT, in lower case and without $.
+    channels : sequence of Channel
+        Of the file.
+    chosen : sequence of int
+        Numbers of the D channels that measure light, from 0.
+    values : float32 or float64 [M, D]
+        Some of the events, as stored.
+    """
+    if not chosen or any(channels[k].integer for k in chosen):
+        return ""
+    if keywords.get("transformation", "").strip().casefold() == "custom":
+        for k in chosen:
+            found, limit = keywords.get(f"flowcore_$p{k + 1}rmax", "").strip(), channels[k].range
+            if limit and _is_number(found) and 0 < float(found) * FAR <= limit:
+                shown = f"flowCore_$P{k + 1}Rmax is {found} for a range of {limit:g}"
+                return f"transformation is custom, and {shown}"
+    finite = np.abs(values[np.isfinite(values).all(1)])
+    if len(finite) < FEWEST:
+        return ""
+    highest = finite.max(0)
+    small = [
+        top <= MOST and (limit is None or limit <= 3 * MOST or limit >= FAR * top)
+        for top, limit in zip(highest.tolist(), (channels[k].range for k in chosen), strict=True)
+    ]
+    return f"no value is above {highest.max():.3g}" if all(small) and highest.max() > 0 else ""
+
+
+def _is_number(text: str) -> bool:
+    """Return True for the text of a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
