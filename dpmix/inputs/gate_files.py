@@ -103,7 +103,7 @@ def find_sample(samples: Sequence[WorkspaceSample], source: Source, path: Path) 
     Raises
     ------
     DataError
-        There is none, or several are equally near; the message names the workspace, `path`.
+        The workspace, `path`, has no such sample, or several are equally near.
     """
     keywords = source.header.keywords if source.header else {}
     same: list[WorkspaceSample] = []
