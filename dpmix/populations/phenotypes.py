@@ -125,7 +125,7 @@ def phenotypes(
     A marker is + if at least three quarters of the events are above the threshold, - if at least three
     quarters are below, and +/- (dim or mixed) otherwise. Channels without a threshold are omitted; a
     population without events has an empty phenotype. Commas separate the markers if the name of one
-    contains a space. Populations with the same markers, or none, are told apart (`told_apart`).
+    contains a space. Populations with the same markers, or none, get one more (`distinct_names`).
 
     Parameters
     ----------
@@ -142,10 +142,12 @@ def phenotypes(
         between.join(f"{name}{sign}" for name, sign in zip(channels, row, strict=True) if sign)
         for row in signs
     ]
-    return told_apart(alike, low, high, channels)
+    return distinct_names(alike, low, high, channels)
 
 
-def told_apart(names: Sequence[str], lower: Array, upper: Array, channels: Sequence[str]) -> tuple[str, ...]:
+def distinct_names(
+    names: Sequence[str], lower: Array, upper: Array, channels: Sequence[str]
+) -> tuple[str, ...]:
     """Return names of which no two are the same, for example "CD3+ CD4+ (TNFa higher)".
 
     The marker added is the one in which a population differs most from the most similar one of the same name,
@@ -160,7 +162,7 @@ def told_apart(names: Sequence[str], lower: Array, upper: Array, channels: Seque
         Quartiles of the events of each population; NaN for one without events, whose name stays.
     channels : sequence of str
     """
-    there = np.flatnonzero(~np.isnan(lower).any(axis=1))
+    there = np.flatnonzero(~np.isnan(lower).any(axis=1)).tolist()
     middle, width = (lower + upper) / 2.0, np.maximum(upper - lower, np.finfo(np.float64).tiny)
     made = list(names)
     for p in there:
