@@ -19,6 +19,9 @@ from typing import Any
 import h5py
 import numpy as np
 
+with suppress(ImportError):
+    import flowkit  # noqa: F401 (its import takes longer than an input may)
+
 from dpmix.config.load import parse_config
 from dpmix.config.write import to_yaml
 from dpmix.errors import ConfigError, DpmixError

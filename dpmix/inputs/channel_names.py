@@ -143,7 +143,7 @@ def measurement(detector: str, others: Sequence[str] = (), of_instrument: bool =
     stem = uncompensated_name(detector)
     is_compensated = stem != detector
     quantity, scale = "", ""
-    while match := (APART if of_instrument else TABLE).search(stem):
+    while (match := (APART if of_instrument else TABLE).search(stem)) and match.start():  # "-A" is a name
         stem, quantity, scale = _read(stem, match, quantity, scale)
     if of_instrument and not is_compensated and stem == detector and (match := JOINED.search(stem)):
         short = stem[: match.start()].casefold()
@@ -161,7 +161,7 @@ def _read(stem: str, match: re.Match[str], quantity: str, scale: str) -> tuple[s
     if rest in ("int", "integral"):
         rest = "area"
     return (
-        stem[: match.start()] or stem,
+        stem[: match.start()],
         quantity or QUANTITY.get(rest[:1], ""),
         scale or (scales[0] if scales else ""),
     )

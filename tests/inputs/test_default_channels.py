@@ -80,6 +80,12 @@ def test_a_measurement_in_every_spelling(spelled: str, quantity: str, scale: str
     assert measurement(spelled, [spelled, "FL1"]) == ("fl1", quantity, scale, False)
 
 
+@pytest.mark.parametrize("name", ["-A", "_lin", " - Height", "-A-A", "A"])
+@pytest.mark.parametrize("of_instrument", [False, True])
+def test_a_name_that_is_only_a_measurement_ends(name: str, of_instrument: bool) -> None:
+    assert measurement(name, [name, "B"], of_instrument).stem
+
+
 @pytest.mark.parametrize(
     ("detectors", "used"),
     [
