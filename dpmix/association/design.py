@@ -26,10 +26,9 @@ from dpmix.system.paths import encoding_of
 
 NEED = f"need a CSV file with a row per sample and a column {NAME}"
 LEAST_FREE = 2  # samples more than coefficients
-MISSING = ("", "na", "n/a", "#n/a", "nan", "inf", "-inf")
-"""Cells of a column of numbers that are not numbers, in small letters."""
 NOT_KNOWN = ("", "na", "n/a", "#n/a", "nan")
-"""Cells of a column of texts that are missing, as R and spreadsheets write them, in small letters."""
+"""Cells that are missing, in small letters, as R and spreadsheets write them."""
+MISSING = (*NOT_KNOWN, "inf", "-inf")  # of a column of numbers: not numbers
 WITH_COMMA = re.compile(r"[-+]?[0-9]+(,[0-9]+)?")
 
 Table = Mapping[str, Sequence[Any]]
@@ -232,8 +231,7 @@ def _matrices(option: str, formula: str, table: Table, samples: Sequence[str]) -
             )
         elif empty := [s for s, cell in zip(samples, table[name], strict=True) if cell == ""]:
             problems.append(
-                f"column {name} is empty for {', '.join(empty[:3])} (NA counts as empty); fill it, or leave "
-                "the column out"
+                f"column {name} is empty for {', '.join(empty[:3])} (NA counts as empty); fill or omit it"
             )
         elif comma := _decimal_comma(table[name]):
             problems.append(

@@ -27,6 +27,7 @@ from dpmix.inputs.fcs_values import Order, range_mask, unpacked
 STRETCHES, STRETCH = 32, 128  # stretches of consecutive events that are read, and events in each
 LEAST, MOST = 1e-20, 1e20  # values beyond are no measurements
 FALSE_SHARE = 0.05  # of the values other than 0, beyond which their place is doubted
+LEAST_VALUES = 100  # fewer values show no false place
 BETTER = 0.1  # of that share remains at most at the right place
 FEWEST = 20  # events; of fewer, integers are masked as the standard says
 NEAR = 2  # high bits of the smallest value above the range, at most, where values continue beyond it
@@ -90,7 +91,7 @@ def require_measurements(data: DataSet, first: int, n_events: int, row: np.dtype
 def _not_measured(rows: npt.NDArray[Any], floats: Sequence[str]) -> tuple[float, float]:
     """Return the share of values other than 0 that are no measurements, and one of them.
 
-    The share is 0 where less than half of the channels have many such values: then the place is right.
+    The share is 0 where less than half of the channels have many such values, or there are few values.
     """
     counts, example = np.zeros((len(floats), 2), np.int64), math.nan
     for k, name in enumerate(floats):
@@ -103,7 +104,7 @@ def _not_measured(rows: npt.NDArray[Any], floats: Sequence[str]) -> tuple[float,
     if 2 * with_odd < np.count_nonzero(counts[:, 1]) or not with_odd:
         return 0.0, example
     n_odd, n_values = counts.sum(0)
-    return float(n_odd / n_values), example
+    return float(n_odd / n_values) if n_values >= LEAST_VALUES else 0.0, example
 
 
 # ---------------------------------------------------------------------------------- range of integers

@@ -78,7 +78,7 @@ def test_an_empty_cell_names_the_sample() -> None:
 @pytest.mark.parametrize("cell", ["NA", "N/A", "nan"])
 def test_a_missing_group_is_no_group(cell: str) -> None:
     table = TABLE | {"group": [*TABLE["group"][:7], cell]}
-    with pytest.raises(ConfigError, match=r"column group is empty for s7 \(NA counts as empty\); fill it"):
+    with pytest.raises(ConfigError, match=r"column group is empty for s7 \(NA counts as empty\); fill or"):
         make_design(table, SAMPLES, "~ group", ["ill - well"])
 
 
