@@ -15,6 +15,7 @@ import numpy as np
 
 from dpmix.inputs.atoms import evenly_spaced
 from dpmix.inputs.blocks import blocks
+from dpmix.inputs.transformed import thinned
 from dpmix.model.mixture import Array, Floats
 
 FAR = 1000.0  # times as far from the median as all other values
@@ -55,7 +56,7 @@ def outliers(values: Floats, lowest: Array, highest: Array) -> list[Outlier]:
     """
     if len(values) < ENOUGH:
         return []
-    seen = evenly_spaced(values).astype(np.float64)
+    seen = thinned(evenly_spaced(values)).astype(np.float64)
     middle = np.median(seen, axis=0)
     limit = np.maximum(highest - middle, middle - lowest) / FAR
     suspect = np.flatnonzero(np.quantile(np.abs(seen - middle), 0.99, axis=0) < limit)

@@ -27,6 +27,7 @@ from dpmix.inputs.channel_names import why_not_measured
 from dpmix.inputs.channels import match_all
 from dpmix.inputs.file_plans import FilePlan
 from dpmix.inputs.fitting import kind_of
+from dpmix.inputs.transformed import thinned
 from dpmix.inputs.transforms import Transform
 from dpmix.model.mixture import Array, Floats
 
@@ -73,14 +74,14 @@ def resolution_of(
         for name in sorted(asked, key=lambda name: any(c in name for c in "*?[")):  # full names first
             for k in meant[name]:
                 of_channel.setdefault(k, float(asked[name]))
-    found = []
+    found, some = [], thinned(raw)
     for j, k in enumerate(first.chosen):
         if k in of_channel:
             found.append(of_channel[k])
         elif kind == "mass" and not why_not_measured(first.source.details[k]):
             found.append(of_counts(transforms[j]))
         else:
-            found.append(of_steps(transforms[j].apply(np.asarray(raw[:, j], np.float64))))
+            found.append(of_steps(transforms[j].apply(np.asarray(some[:, j], np.float64))))
     return tuple(found)
 
 

@@ -539,6 +539,10 @@ def test_one_value_far_from_all_others_is_named(tmp_path: Path, method: str, fac
     assert usual.report.warnings == ()
     values[7, 1] *= factor
     write_fcs(tmp_path / "a.fcs", values, ["A", "B"])
+    if method == "linear":  # all others would be one value in units of the standard deviation
+        with pytest.raises(DataError, match=r"a few events lie so far away .*: B \(99\.8% from "):
+            events_of(tmp_path, "a.fcs", **scale)
+        return
     events = events_of(tmp_path, "a.fcs", **scale)
     (warning,) = events.report.warnings
     assert warning.startswith(f"B: 1 values are up to {float(values[7, 1]):.6g}, and all others are ")
