@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-import sys
 from functools import cache
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 PORTABLE = 1  # for all contexts: CU_MEMHOSTREGISTER_PORTABLE
-LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+LIBRARIES = "libcuda.so.1", "nvcuda.dll"  # the driver's, of which a system has one
 
 
 def lock(memory: npt.NDArray[np.generic]) -> int:
@@ -34,4 +34,7 @@ def unlock(memory: npt.NDArray[np.generic]) -> None:
 
 @cache
 def _driver() -> Any:
-    return ctypes.CDLL(LIBRARY)
+    for name in LIBRARIES[:-1]:
+        with contextlib.suppress(OSError):
+            return ctypes.CDLL(name)
+    return ctypes.CDLL(LIBRARIES[-1])
