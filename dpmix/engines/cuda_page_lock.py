@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 PORTABLE = 1  # for all contexts: CU_MEMHOSTREGISTER_PORTABLE
-LIBRARIES = "libcuda.so.1", "nvcuda.dll"  # the driver's, of which a system has one
+LIBRARIES = "libcuda.so.1", "nvcuda.dll"  # names of the driver; a system has one of them
 
 
 def lock(memory: npt.NDArray[np.generic]) -> int:

@@ -148,7 +148,7 @@ def phenotypes(
 def distinct_names(
     names: Sequence[str], lower: Array, upper: Array, channels: Sequence[str]
 ) -> tuple[str, ...]:
-    """Return names of which no two are the same, for example "CD3+ CD4+ (TNFa higher)".
+    """Return names that all differ, for example "CD3+ CD4+ (TNFa higher)".
 
     The marker added is the one in which a population differs most from the most similar one of the same name,
     in units of their interquartile ranges. A number is added where that does not suffice. A population
