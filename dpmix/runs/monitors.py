@@ -4,7 +4,7 @@
   number of occupied components: it has the prior density of all components, empty ones too;
 - the log density of the mixture at some *reference events*, chosen from the data before the first sweep;
 - the proportions of *interim populations*: groups of the components of one draw, made from the first draws of
-  the run. They are coarser and simpler than the populations of `dpmix gate`, and cost next to nothing.
+  the run. They are at least as fine as the populations of `dpmix gate`, and cost next to nothing.
 
 R reference events, K components, D channels, G groups made from the P components of one draw.
 """
@@ -24,8 +24,8 @@ SUBSAMPLE = 2_048  # events, evenly spaced in the data, that the reference event
 LEAST_PROPORTION = 0.002  # of a group that is monitored
 LEAST_WEIGHT = 1e-4  # lighter components do not count in groups
 NEIGHBOURS = 8  # nearest components of higher density that a component may join
-PATH = np.array([0.25, 0.5, 0.75])  # points between two means at which the density is evaluated
-VALLEY = np.log(2.0)  # nats by which the density may fall between a component and one that it joins
+PATH = np.arange(1, 8) / 8.0  # points between two means at which the density is evaluated
+VALLEY = -np.log(1.0 - 0.29)  # depth, in nats, of a valley that divides: where `dpmix gate` cuts by default
 BLOCK = 2_000_000  # numbers held at a time
 
 
@@ -121,9 +121,11 @@ class InterimPopulations:
 def interim_populations(weights: Array, means: Array, covariances: Array) -> InterimPopulations:
     """Group the components of one draw.
 
-    A component joins the nearest component at whose mean the density is higher, unless the density falls by
-    more than half between the two means; then the next nearest, up to the eighth. Components that have joined
-    are one group.
+    A component joins the nearest component at whose mean the density is higher, unless there is a valley
+    between the two means; then the next nearest, up to the eighth. Components that have joined are one group.
+    A valley is a density more than 29% below the straight line between its values at the two means, on the
+    log scale: the depth from which `dpmix gate` separates populations (`dpmix.populations.valleys`), whatever
+    their sizes. So what it will report is monitored.
 
     Parameters
     ----------
@@ -197,8 +199,9 @@ def _joined(mixture: Mixture) -> Ints:
             continue
         start = mixture.means[component]
         path = start + PATH[:, None] * (mixture.means[nearest] - start)[:, None]
-        lowest = log_density(mixture, path.reshape(-1, path.shape[2])).reshape(-1, len(PATH)).min(axis=1)
-        passable = np.flatnonzero(lowest >= heights[component] - VALLEY)
+        along = log_density(mixture, path.reshape(-1, path.shape[2])).reshape(-1, len(PATH))
+        chords = heights[component] + PATH * (heights[nearest, None] - heights[component])
+        passable = np.flatnonzero((chords - along).max(axis=1) <= VALLEY)
         if len(passable):
             parents[component] = nearest[passable[0]]
     return parents

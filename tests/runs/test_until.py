@@ -165,6 +165,14 @@ def test_components_of_one_population_are_one_group_and_light_groups_are_not_mon
     assert (closer.n_groups, closer.groups.tolist()) == (1, [0, 0, 1])
 
 
+@pytest.mark.parametrize("share", [0.5, 0.1])
+def test_groups_that_a_valley_divides_are_monitored_apart_whatever_their_sizes(share: float) -> None:
+    weights, covariances = np.array([1.0 - share, share]), np.tile(np.eye(2), (2, 1, 1))
+    apart, close = ([[0.0, 0.0], [distance, 0.0]] for distance in (3.5, 2.5))
+    assert interim_populations(weights, np.array(apart), covariances).n_groups == 2
+    assert interim_populations(weights, np.array(close), covariances).n_groups == 1
+
+
 def test_the_log_density_is_that_of_the_mixture() -> None:
     from scipy.stats import multivariate_normal
 
