@@ -37,6 +37,15 @@ FEWEST = 3  # channels named by isotopes that show a mass cytometer
 ZEROS, SMALL, MEDIAN, TAIL = 0.02, 0.05, 0.04, 30.0
 SMALL_COUNT = 5.0
 
+# Of counts after arcsinh(x / cofactor), in a table that names nothing.
+USUAL_COFACTORS = (5.0, 15.0)
+EVEN, STEP = 0.75, 1.3  # least over most events in quarters of a count from -1 to 0; next to those beside
+COFACTORS = (1.0, 50.0)  # fluorescence has 100 or more
+FEWEST_EVENTS = 1_000
+HIGHEST = 14.0  # arcsinh of 10^6 ions, cofactor 2; no instrument counts so many in one event
+MANY_ZEROS, SOME_ZEROS = 0.25, 0.1  # in a quarter of the channels at least, and in half of them
+DISTINCT = 0.8  # of the values above 0 differ, where counts were normalised
+
 
 def isotope(name: str) -> str:
     """Return the isotope in a name, for example "Ir191", "" where it has none; "Cd110,111" of a sum."""
@@ -94,6 +103,52 @@ def are_counts(raw: Array | Floats) -> bool:
     skewed = (tail > TAIL) & (middle < MEDIAN * tail)
     counted = (zeros > ZEROS) & (small > SMALL) & skewed
     return bool(counted.sum() >= max(2, raw.shape[1] / 2))
+
+
+def cofactor_of_counts(values: Array) -> float | None:
+    """Return the cofactor where values look like counts of ions after arcsinh(x / cofactor), else None.
+
+    Most events have no ions of an isotope, in most channels, and nothing lies below them. Three kinds show
+    this: zeros that were randomised, which fill the range from -arcsinh(1 / cofactor) to 0 evenly (where
+    something else was subtracted later and lies below, only cofactors of 5 and 15 are tried); integer counts,
+    whose smallest is arcsinh(1 / cofactor); and zeros below counts that were normalised, whose cofactor does
+    not show: 5, the usual one.
+
+    Parameters
+    ----------
+    values : float64 [M, D]
+        Some of the events.
+    """
+    if len(values) < FEWEST_EVENTS or not np.isfinite(values).all() or values.max() > HIGHEST:
+        return None
+    lowest = float(values.min())
+    if lowest < 0.0:
+        tried = (float(-1.0 / np.sinh(lowest)), *USUAL_COFACTORS)
+        usable = (one for one in tried if COFACTORS[0] <= one <= COFACTORS[1])
+        return next((one for one in usable if _zeros_fill_a_block(values, one)), None)
+    zeros = np.sort((values == 0.0).mean(axis=0))
+    half, quarter = zeros[len(zeros) // 2], zeros[len(zeros) * 3 // 4]
+    if values.min(axis=0).any() or half < SOME_ZEROS or quarter < MANY_ZEROS:
+        return None
+    above = values[values > 0.0]
+    cofactor = float(1.0 / np.sinh(above.min()))
+    counts = cofactor * np.sinh(above[above < np.arcsinh(20.0 / cofactor)])
+    if COFACTORS[0] <= cofactor <= COFACTORS[1] and np.abs(counts - counts.round()).max() < 0.01:
+        return cofactor
+    counted = [column[column > 0.0] for column in values.T if column.any()]
+    distinct = np.median([len(np.unique(column)) / len(column) for column in counted])
+    return USUAL_COFACTORS[0] if distinct > DISTINCT else None
+
+
+def _zeros_fill_a_block(values: Array, cofactor: float) -> bool:
+    """Return True if, in most channels, counts are even from -1 to 0 and much fewer on both sides."""
+    edges = np.arange(-5, 2) / 4.0
+    found = np.stack([np.histogram(column, edges)[0] for column in (cofactor * np.sinh(values)).T])
+    inside, beside = found[:, 1:5], found[:, [0, 5]]
+    many = inside.sum(axis=1) > ZEROS * len(values)
+    even = inside.min(axis=1) > EVEN * inside.max(axis=1)
+    steps = inside.min(axis=1) > STEP * beside.max(axis=1)
+    return bool((many & even & steps).mean() > 0.5)
 
 
 def are_randomised(raw: Array) -> bool:

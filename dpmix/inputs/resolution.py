@@ -7,7 +7,8 @@ what is known of the instrument:
   background and of the randomisation of counts: sqrt(c + 1.5^2). Carried through arcsinh(x / 5) this is 0.29
   at 0 ions, 0.38 at 3, 0.33 at 10, 0.19 at 30 and 0.10 at 100. A channel has one number: half the distance of
   -1.5 and 1.5 counts after the transform, 0.30. It is that of 0 to some 15 ions, where counts are coarse;
-  among brighter events, valleys between populations are wider than it.
+  among brighter events, valleys between populations are wider than it. Values of a table that look like
+  counts after arcsinh(x / c) (`dpmix.inputs.mass.cofactor_of_counts`) have the error of counts on that scale.
 - **Coarse values** (integers of few levels, rounded decimals): the standard deviation of a uniform variable
   over the usual step, step / sqrt(12). Only where most events share their value with another and the step is
   above 5% of the standard deviation of the channel: finer steps are narrower than any component.
@@ -27,6 +28,7 @@ from dpmix.inputs.channel_names import why_not_measured
 from dpmix.inputs.channels import match_all
 from dpmix.inputs.file_plans import FilePlan
 from dpmix.inputs.fitting import kind_of
+from dpmix.inputs.mass import cofactor_of_counts
 from dpmix.inputs.transformed import thinned
 from dpmix.inputs.transforms import Transform
 from dpmix.model.mixture import Array, Floats
@@ -74,15 +76,49 @@ def resolution_of(
         for name in sorted(asked, key=lambda name: any(c in name for c in "*?[")):  # full names first
             for k in meant[name]:
                 of_channel.setdefault(k, float(asked[name]))
-    found, some = [], thinned(raw)
+    found, some = [], np.asarray(thinned(raw), np.float64)
+    cofactor = transformed_counts(plans, transforms, raw)
     for j, k in enumerate(first.chosen):
+        counted = not why_not_measured(first.source.details[k])
         if k in of_channel:
             found.append(of_channel[k])
-        elif kind == "mass" and not why_not_measured(first.source.details[k]):
+        elif kind == "mass" and counted:
             found.append(of_counts(transforms[j]))
+        elif cofactor is not None and counted:
+            found.append(float(np.arcsinh(ERROR_AT_ZERO / cofactor)))
         else:
-            found.append(of_steps(transforms[j].apply(np.asarray(some[:, j], np.float64))))
+            found.append(of_steps(transforms[j].apply(some[:, j])))
     return tuple(found)
+
+
+def transformed_counts(
+    plans: Sequence[FilePlan], transforms: Sequence[Transform], raw: Array | Floats
+) -> float | None:
+    """Return the cofactor where the values are counts that another program has transformed, else None.
+
+    Parameters are those of `resolution_of`.
+    """
+    first = plans[0]
+    measured = [not why_not_measured(first.source.details[k]) for k in first.chosen]
+    linear = all(one.method == "linear" for one, ok in zip(transforms, measured, strict=True) if ok)
+    if kind_of(first.source, raw) is not None or not linear or not any(measured):
+        return None
+    return cofactor_of_counts(np.asarray(thinned(raw), np.float64)[:, measured])
+
+
+def counts_notes(
+    plans: Sequence[FilePlan], transforms: Sequence[Transform], raw: Array | Floats
+) -> list[str]:
+    """Return what a table does not say itself: that its values are transformed counts, and whose error.
+
+    Parameters are those of `resolution_of`.
+    """
+    cofactor = transformed_counts(plans, transforms, raw)
+    if cofactor is None:
+        return []
+    found = f"values look like counts of mass cytometry after arcsinh(x / {cofactor:.3g})"
+    said = f"the resolution is that of counts, {np.arcsinh(ERROR_AT_ZERO / cofactor):.2g} (data.resolution)"
+    return [f"{plans[0].source.name}: {found}; {said}"]
 
 
 def of_counts(transform: Transform) -> float:

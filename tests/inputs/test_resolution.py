@@ -15,6 +15,7 @@ from dpmix.config.data import DataConfig
 from dpmix.errors import ConfigError, DataError
 from dpmix.inputs.fcs_data import write_fcs
 from dpmix.inputs.preprocess import Recorded, prepare, prepare_like
+from dpmix.inputs.mass import cofactor_of_counts
 from dpmix.inputs.resolution import of_counts, of_steps
 from dpmix.inputs.transforms import Scaling, Transform
 
@@ -98,6 +99,39 @@ def test_coarse_values_are_as_wide_as_their_step(step: float, expected: float) -
     values = np.random.default_rng(4).normal(size=20_000)
     rounded = np.round(values / step) * step if step else values
     assert of_steps(rounded) == pytest.approx(expected)
+
+
+def ions(dim: int = 6, seed: int = 8) -> Array:
+    rng = np.random.default_rng(seed)
+    return rng.poisson(rng.gamma(0.3, 10.0, size=(4_000, dim))).astype(float)
+
+
+def test_a_table_of_transformed_counts_is_recognised_by_its_zeros(tmp_path: Path) -> None:
+    rng = np.random.default_rng(9)
+    whole = ions()
+    randomised = whole - rng.random(whole.shape)
+    normalised = whole * rng.uniform(0.8, 1.2, size=(len(whole), 1))
+    for counts, cofactor, said in ((randomised, 15.0, "15"), (whole, 5.0, "5"), (normalised, 5.0, "5")):
+        np.save(tmp_path / "table.npy", np.arcsinh(counts / cofactor))
+        events = events_of(tmp_path, "table.npy")
+        assert events.scaling.resolution == pytest.approx((np.arcsinh(1.5 / cofactor),) * 6, rel=1e-3)
+        assert any(f"arcsinh(x / {said})" in note for note in events.report.notes)
+        assert events_of(tmp_path, "table.npy", resolution=0.0).scaling.resolution == (0.0,) * 6
+
+
+@pytest.mark.parametrize("kind", ["smooth", "compensated", "channel numbers", "clipped in few channels", "a pile"])
+def test_other_tables_are_not_taken_for_counts(kind: str) -> None:
+    rng = np.random.default_rng(10)
+    smooth = rng.normal(2.0, 1.0, size=(4_000, 6))
+    clipped = np.maximum(smooth - np.array([3, 0, 0, 0, 0, 0]), 0.0) + np.array([0, 0.1, 0.1, 0.1, 0.1, 0.1])
+    values = {
+        "smooth": smooth,
+        "compensated": np.arcsinh(rng.normal(0.0, 100.0, size=(4_000, 6)) / 150.0),
+        "channel numbers": np.clip(np.round(rng.normal(100.0, 200.0, size=(4_000, 6))), 0.0, 1023.0),
+        "clipped in few channels": clipped,
+        "a pile": np.maximum(rng.normal(0.0, 1.0, size=(4_000, 6)), -0.19),
+    }
+    assert cofactor_of_counts(values[kind]) is None
 
 
 def test_an_atom_among_smooth_values_is_no_step() -> None:
