@@ -16,9 +16,8 @@ own.
 
 **sets**: real mass cytometry with manual gates, as in gating.py: mean F1, F-measure of FlowCAP-I, adjusted
 Rand index, and the shares of the proportions above 0.2% whose R-hat is below 1.1 and 1.05, with whole
-components (agreement.py of the tools). The events are tables on the transformed scale, in which dpmix cannot
-recognise counts of ions. So the resolution is given: that of 1.5 counts on the transform of the set
-(`dpmix.inputs.resolution`). Of pbmc_himc, 20,000 events drawn at random.
+components (agreement.py of the tools). The events are tables on the transformed scale, which dpmix recognises
+as counts by their zeros. Of pbmc_himc, 20,000 events drawn at random.
 
 **cohort**: 16 files of mass cytometry, pooled, with the config of `dpmix init` and the ten lineage markers:
 best F1 of a population with each of five plain gates, and the adjusted Rand index to them. **plain** is
@@ -53,8 +52,7 @@ from record import DPMIX, FOLDER, read_results, said, write_results
 
 COHORT = TOOLS.parent / "data" / "cohort_bcrxl"
 LINEAGE = ["CD3", "CD45", "CD4", "CD20", "CD33", "CD123", "CD14", "IgM", "HLA-DR", "CD7"]
-SMALL_COUNT = 1.5
-COFACTORS = {"pbmc_himc": 5.0, "bodenmiller": 5.0, "pbmc_cytomem": 15.0, "multicenter_cytof": 5.0}
+SETS = ("pbmc_himc", "bodenmiller", "pbmc_cytomem", "multicenter_cytof")
 MOST = {"pbmc_himc": 20_000}  # events
 SAMPLES = {"multicenter_cytof": 2}
 KINDS = ("normal", "t5", "log-normal", "bent", "clipped")
@@ -133,7 +131,7 @@ def battery(folder: Path, asked: argparse.Namespace) -> Row:
 
 def sets(folder: Path, asked: argparse.Namespace) -> Row:
     """Return the scores of each set, the mean over its samples."""
-    return {name: of_set(folder, name, asked) for name in COFACTORS}
+    return {name: of_set(folder, name, asked) for name in SETS}
 
 
 def of_set(folder: Path, name: str, asked: argparse.Namespace) -> Row:
@@ -147,8 +145,6 @@ def of_set(folder: Path, name: str, asked: argparse.Namespace) -> Row:
         own = folder / f"{name}_{number or 0}"
         np.save(own.with_suffix(".npy"), events[chosen])
         data: Row = {"files": [str(own.with_suffix(".npy"))]}
-        if not asked.points:
-            data["resolution"] = float(np.arcsinh(SMALL_COUNT / COFACTORS[name]))
         found = gated(own, data, asked)
         score = gating_score.score(gates[chosen], found)
         rows.append({key: score[key] for key in ("mean_f1", "flowcap_f", "ari")} | whole_rhats(own))
@@ -255,7 +251,7 @@ def page() -> str:
     of = [results[label] for label in labels]
     for key in ("small populations found", "cases with an added population"):
         line(key, ["{} of {}".format(*one["battery"][key]) if "battery" in one else "" for one in of])
-    for name in COFACTORS:
+    for name in SETS:
         cells = []
         for one in of:
             row = one.get("sets", {}).get(name)
@@ -288,7 +284,6 @@ def main() -> None:
     parser.add_argument("--only", default="plain,battery,sets,cohort", help="parts (default: %(default)s)")
     parser.add_argument("--label", default="after", help="name of these results (default: %(default)s)")
     parser.add_argument("--program", help="command of another version (default: this one)")
-    parser.add_argument("--points", action="store_true", help="sets without a resolution, for older versions")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of dpmix's config")
     asked = parser.parse_args()
     parts = {"battery": battery, "sets": sets, "cohort": cohort}

@@ -27,6 +27,7 @@ from dpmix.engines.cuda import CudaEngine
 from dpmix.engines.cuda_cohort import CudaCohortEngine
 from dpmix.kernels.layout import CHUNK
 from dpmix.model.mixture import Mixture, SampleTerms
+from dpmix.model.resolution import of_clouds
 from dpmix.model.split_merge import SplitAssignment
 from dpmix.model.streams import Key
 
@@ -58,6 +59,9 @@ def test_draws_are_bit_for_bit_those_of_one_process(
     with threads(*workers) as local, closing(engine_on(local.scheduler_address, events, tmp_path)) as engine:
         assert engine.info["workers"] == min(len(workers), N_CHUNKS)
         assert_same(everything(engine, mixture), expected)
+        if workers == (1, 2):
+            clouds = of_clouds(mixture, np.full(events.shape[1], 0.5))
+            assert_same(everything(engine, clouds), everything(CpuEngine(events), clouds))
 
 
 @pytest.mark.parametrize("workers", [(1, 2)])

@@ -187,3 +187,24 @@ def test_the_commands_on_devices(
     assert code == 0
     assert "time: " in out
     assert open_run(config.output.path).complete
+
+
+@pytest.mark.parametrize("kind", ["mcmc", "bem"])
+def test_the_draws_of_clouds_are_those_of_the_cpu_engine(
+    cuda_devices: Devices, kind: str, tmp_path: Path
+) -> None:
+    """The trace of a cloud is part of the norms, so kernels need not know it; that it arrives is seen here."""
+    cuda_devices(2)
+    write_events(tmp_path / "events.npy", 2_000, dim=2)
+    engines = {"cuda": {"backend": "cuda", "devices": [0, 1]}, "cpu": {"backend": "cpu"}}
+    runs = {}
+    for resolution in (0.0, 0.6):
+        data = {"files": [str(tmp_path / "events.npy")], "resolution": resolution}
+        for name, engine in engines.items():
+            config = a_config(tmp_path, f"{name}{resolution}.h5", engine=engine, data=data, **SECTIONS)
+            runs[name, resolution] = open_run(RUNS[kind](config).path)
+    for resolution in (0.0, 0.6):
+        cuda, cpu = runs["cuda", resolution], runs["cpu", resolution]
+        np.testing.assert_allclose(cuda.trace["log_posterior"], cpu.trace["log_posterior"], rtol=1e-5)
+        np.testing.assert_allclose(cuda.means, cpu.means, atol=2e-3)
+    assert np.abs(runs["cuda", 0.0].means - runs["cuda", 0.6].means).max() > 0.05
