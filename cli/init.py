@@ -198,7 +198,11 @@ def _about(files: Sequence[str], sources: Sequence[Source]) -> list[str]:
 
     from dpmix.inputs.compensation import not_applied
 
-    lines = [f"A config of dpmix {version('dpmix')}, written by dpmix init."]
+    lines = [
+        f"A config of dpmix {version('dpmix')}, written by dpmix init.",
+        "Paths of files that are read are relative to the folder of this config, of files that are written",
+        "(output.path, engine.scratch) to the current folder.",
+    ]
     if len(sources) != len(files):
         lines += [f"{source.name}: {source.n_events:,} events" for source in sources]
         return lines + [

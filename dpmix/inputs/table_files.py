@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmix.errors import DataError
+from dpmix.inputs.channel_names import why_not_measured
 from dpmix.inputs.fcs_channels import Channel
 from dpmix.inputs.fcs_text import quoted
 from dpmix.inputs.sources import Source, named_channels, refuse_part, require_columns, require_memory
@@ -23,6 +24,7 @@ from dpmix.system.paths import encoding_of
 from dpmix.system.progress import ProgressLog
 
 DATA_FILE = re.compile(r"\.(fcs|lmd|h5ad|npy|npz|parquet)(::\w*)?$", re.IGNORECASE)  # a table names samples
+EXACT = 2.0**24  # up to here, float32 has all whole numbers
 TEXT_BLOCK = 2**20  # bytes of a text file that are parsed together
 
 
@@ -85,12 +87,17 @@ def _read_text(path: Path, text: TextFormat, storage: Storage) -> Source:
         for channel, key in zip(named_channels(path, names, len(keys)), keys, strict=True)
     )
     table = storage.table(len(numeric))
-    as_numbers = convert(column_types=dict.fromkeys(numeric, pyarrow.float32()), include_columns=numeric)
+    offsets = _clock_offsets(start, numeric, details)
+    exact = {key: pyarrow.float64() for key, offset in zip(numeric, offsets, strict=True) if offset}
+    types = dict.fromkeys(numeric, pyarrow.float32()) | exact
+    as_numbers = convert(column_types=types, include_columns=numeric)
     progress = ProgressLog(f"reading {path.name}", path.stat().st_size)
     try:
         with pyarrow.csv.open_csv(path, reading, parsing, as_numbers) as batches:
             for batch in batches:
-                table.append(np.column_stack([c.to_numpy(zero_copy_only=False) for c in batch.columns]))
+                values = (column.to_numpy(zero_copy_only=False) for column in batch.columns)
+                since = [(v - at).astype(np.float32) for v, at in zip(values, offsets, strict=True)]
+                table.append(np.column_stack(since))
                 progress.add(TEXT_BLOCK)
     except pyarrow.ArrowInvalid as error:
         as_text = pyarrow.csv.ConvertOptions(
@@ -108,6 +115,19 @@ def _read_text(path: Path, text: TextFormat, storage: Storage) -> Source:
         notes=("decimal commas, read as decimal points",) if text.decimal == "," else (),
         warnings=() if start is None else _mixed_columns(start, details, text.decimal),
     )
+
+
+def _clock_offsets(start: Any, numeric: Sequence[str], details: Sequence[Channel]) -> list[float]:
+    """Return what is subtracted from each column of numbers: the first time of a clock with large values.
+
+    Values are kept as float32, which has steps of 128 at the seconds since 1970: such a clock would stand.
+    """
+    offsets = []
+    for key in numeric:
+        is_clock = start is not None and start.num_rows and why_not_measured(details[int(key)]) == "time"
+        first = float(start.column(int(key))[0].as_py() or 0.0) if is_clock else 0.0
+        offsets.append(first if EXACT < abs(first) < np.inf else 0.0)
+    return offsets
 
 
 def _mixed_columns(start: Any, details: Sequence[Channel], decimal: str) -> tuple[str, ...]:

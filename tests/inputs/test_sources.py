@@ -444,3 +444,13 @@ def test_a_cell_that_is_not_a_number_with_decimal_commas(tmp_path: Path) -> None
     (tmp_path / "a.csv").write_text("CD3;CD4\n" + "1,5;2,5\n" * 30_0000 + "1,5;oops\n")
     with pytest.raises(DataError, match=r'row 300001 of column CD4 is "oops", which is not a number'):
         open_source(tmp_path / "a.csv")
+
+
+def test_a_clock_of_seconds_since_1970_in_a_table_does_not_stand(tmp_path: Path) -> None:
+    seconds = 1.7e9 + np.arange(300) * 0.25
+    rows = [f"{time!r},{k % 7}.5" for k, time in enumerate(seconds.tolist())]
+    (tmp_path / "late.csv").write_text("\n".join(["Time,CD3", *rows]) + "\n")
+    source = open_source(tmp_path / "late.csv")
+    times = source.read(0, 300, [0])[:, 0]
+    np.testing.assert_array_equal(times, np.arange(300) * 0.25)  # since the first event
+    np.testing.assert_array_equal(source.read(0, 3, [1])[:, 0], [0.5, 1.5, 2.5])
