@@ -11,7 +11,6 @@ from clusterings import Ints
 from dpmix.model.mixture import Array
 from dpmix.populations.assign import assign_events
 from dpmix.populations.find import DRAWS
-from dpmix.populations.result import interval
 from dpmix.populations.summary import Summary
 from dpmix.populations.task import prepare
 
@@ -35,4 +34,4 @@ def gate_run(run: Path) -> Found:
     for block, counts in assign_events(task, found):
         summary.add(block, counts)
     gating = summary.gating(task, found)
-    return Found(*interval(gating.overall), gating.r_hat, gating.ess, summary.population.astype(np.int64))
+    return Found(*gating.overall, gating.r_hat, gating.ess, summary.population.astype(np.int64))

@@ -161,10 +161,9 @@ def _comparison(found: Gating) -> list[str]:
 
 def _table(found: Gating) -> list[str]:
     """Return a line per population: proportion, 90% interval, R-hat and ESS where known, phenotype."""
-    from dpmix.populations.result import interval
     from dpmix.report.labels import mixing_cells
 
-    mean, low, high = interval(found.overall)
+    mean, low, high = found.overall
     alone = len(found.draws) == 1
     ends = ["" if alone else f" ({a:.2%} to {b:.2%})" for a, b in zip(low, high, strict=True)]
     cells = [mixing_cells(found, p) for p in range(found.n_populations)]

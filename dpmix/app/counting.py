@@ -20,7 +20,7 @@ from dpmix.populations.assign import assign_events
 from dpmix.populations.cohort import prior_counts
 from dpmix.populations.decisions import Decisions
 from dpmix.populations.find import decided_populations
-from dpmix.populations.result import interval, over_samples
+from dpmix.populations.result import Estimates, over_samples
 from dpmix.report.labels import percent
 
 AT_ONCE = 5_000_000
@@ -59,9 +59,9 @@ def counted(live: Live, decisions: Decisions, is_wanted: Callable[[], bool]) -> 
     prior = prior_counts(run, found.draws, found.components, found.divisions)
     drawn = proportions.posterior(counts, task.config.seed, prior)
     weights = None if events.weights is None else events.weights.values
-    mean, low, high = interval(over_samples(drawn, np.diff(events.sample_starts), weights))
-    ends = zip(mean.tolist(), low.tolist(), high.tolist(), strict=True)
-    rows = [_row(own, start, stop, len(drawn) > 1) for own, start, stop in ends]
+    both = proportions.posterior_mean(counts, prior), drawn
+    estimates = Estimates.of(*(over_samples(each, np.diff(events.sample_starts), weights) for each in both))
+    rows = [_row(*own, len(drawn) > 1) for own in zip(*map(np.ndarray.tolist, estimates), strict=True)]
     return {"revision": revision(decisions), "populations": rows}
 
 

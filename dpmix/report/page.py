@@ -9,7 +9,7 @@ import numpy as np
 
 from dpmix.inputs.events import RESOLUTION
 from dpmix.populations.explored import NAME, explored_of, extended
-from dpmix.populations.result import Gating, interval
+from dpmix.populations.result import Gating
 from dpmix.populations.support import MAJORITY
 from dpmix.report import templates
 from dpmix.report.coarseness import caption, coarseness_plot
@@ -122,7 +122,7 @@ def _texts(gating: Gating, run: Run) -> dict[str, Any]:
 
 def _rows(gating: Gating) -> list[dict[str, Any]]:
     """Return the table of populations."""
-    mean, low, high = interval(gating.overall)
+    mean, low, high = gating.overall
     sizes, apart = gating.sizes.sum(axis=0), chains_apart(gating)
     rows = [
         {

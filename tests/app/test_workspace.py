@@ -17,7 +17,7 @@ from dpmix.app import counting, live
 from dpmix.app.workspace import StaleError, Workspace
 from dpmix.errors import ConfigError, DpmixError
 from dpmix.populations.decisions import decisions_path, read_decisions
-from dpmix.populations.result import Gating, interval
+from dpmix.populations.result import Gating, over_samples
 from dpmix.report import figures, page
 from dpmix.report.drift import COLUMNS
 from dpmix.report.gate import gate
@@ -75,10 +75,11 @@ def test_the_runs_of_a_folder(workspace: Workspace, tmp_path: Path) -> None:
 
 def test_the_page_opens_with_the_populations_of_gate(opened: dict[str, Any], gated: Gating) -> None:
     """Proportions are weights in the draws: within Monte Carlo error those that gate counts."""
-    view, mean = opened["view"], gated.overall.mean(axis=0)
+    view, mean = opened["view"], gated.overall.mean
     shown = view["populations"]
     assert len(shown) == gated.n_populations
-    sd = gated.overall.std(axis=0)
+    drawn = over_samples(gated.proportions, gated.n_events, gated.sample_weights)
+    sd = drawn.std(axis=0)
     for p, one in enumerate(shown):
         assert abs(one["proportion"] - mean[p]) < 4.0 * sd[p]
         assert one["ends"][0] < one["proportion"] < one["ends"][1]
@@ -116,7 +117,7 @@ def test_decisions_are_stored_and_gate_gives_the_same(
     given = gate(workspace.folder / "run.h5", tmp_path, decisions=path)
     assert given.names == ("large", "", "", "")
     shown = [one["proportion"] for one in view["populations"]]
-    np.testing.assert_allclose(shown, given.overall.mean(axis=0), atol=0.02)
+    np.testing.assert_allclose(shown, given.overall.mean, atol=0.02)
     rows = list(csv.DictReader((tmp_path / "populations.csv").open(encoding="utf-8")))
     assert rows[0]["name"] == "large"
 
@@ -235,7 +236,7 @@ def test_counted_proportions_are_those_of_gate(
 
 
 def same_numbers(found: dict[str, Any], gated: Gating) -> None:
-    mean, low, high = interval(gated.overall)
+    mean, low, high = gated.overall
     assert [one["proportion"] for one in found["populations"]] == mean.tolist()
     assert [one["ends"] for one in found["populations"]] == np.column_stack([low, high]).tolist()
 

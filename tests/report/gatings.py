@@ -98,6 +98,7 @@ def make_gating(
         agreement=np.full((chains, chains), 0.93),
         sizes=counts,
         proportions=proportions,
+        mean_proportions=proportions.mean(axis=0),
         r_hat=np.full(n_populations, 1.0 if kind == "mcmc" else np.nan),
         ess=np.full(n_populations, 400.0 if kind == "mcmc" else np.nan),
         n_monitored=100 if kind == "mcmc" else 1,

@@ -24,7 +24,7 @@ from selenium.webdriver.support.ui import Select, WebDriverWait
 from dpmix.errors import DataError
 from dpmix.populations.hierarchy import Node
 from dpmix.populations.polygons import PolygonGate
-from dpmix.populations.result import Gating, Map, interval
+from dpmix.populations.result import Gating, Map
 from dpmix.populations.strategy import Strategy
 from dpmix.report import embedding, figures, findings, labels, page, page_data, pairs
 from dpmix.runs.diagnostics import convergence
@@ -156,7 +156,7 @@ def test_the_table_has_the_numbers_of_the_gating(tmp_path: Path) -> None:
     gating = make_gating(5, 4)
     page = Page(page_of(tmp_path, gating))
     rows = [row for row in page.rows if len(row) == 9][1:]
-    mean, low, high = interval(gating.overall)
+    mean, low, high = gating.overall
     assert len(rows) == 5
     for p, row in enumerate(rows):
         assert row == [
@@ -188,7 +188,7 @@ def test_the_summary_has_numbers_and_uncertainty() -> None:
     assert "credible interval for the number of populations is 5 to 7 (40 draws from 2 chains)." in found
     weighted = float(np.average(gating.certainty, weights=gating.sizes[0]))
     assert f"{weighted:.1%}" in sure
-    assert labels.percent(gating.overall.mean(axis=0).max()) in sure
+    assert labels.percent(gating.overall.mean.max()) in sure
     assert gating.why in cut
 
 
@@ -230,7 +230,9 @@ def mixed(gating: Gating, r_hat: list[float], **changes: Any) -> Gating:
     """Give the populations these R-hat, and the same size but for the last, which has 0.1% of the events."""
     size = np.append(np.full(len(r_hat) - 1, 0.999 / (len(r_hat) - 1)), 0.001)
     proportions = np.broadcast_to(size, (len(gating.draws), 1, len(size)))
-    return replace(gating, r_hat=np.array(r_hat), proportions=proportions, **changes)
+    return replace(
+        gating, r_hat=np.array(r_hat), proportions=proportions, mean_proportions=proportions[0], **changes
+    )
 
 
 def test_chains_that_disagree_on_proportions_are_a_warning() -> None:
@@ -641,8 +643,8 @@ def test_a_browser_without_decompression_shows_a_message(tmp_path: Path, browser
 def test_nearly_all_events_in_one_population_are_a_warning() -> None:
     gating = make_gating(2, 4)
     nearly = np.broadcast_to([0.97, 0.03], (40, 1, 2))
-    warning = findings.one_population_warning(replace(gating, proportions=nearly))
+    warning = findings.one_population_warning(replace(gating, mean_proportions=nearly[0]))
     assert warning is not None
     assert warning.startswith("population 1 has 97.0% of the events in 4 channels: ")
     assert findings.one_population_warning(gating) is None
-    assert findings.one_population_warning(replace(make_gating(2, 3), proportions=nearly)) is None
+    assert findings.one_population_warning(replace(make_gating(2, 3), mean_proportions=nearly[0])) is None
