@@ -101,8 +101,6 @@ def command(run: Path, output: Path, quiet: bool, **options: Any) -> None:
 
 def _summary(found: Gating) -> list[str]:
     """Return lines that summarise a gating."""
-    from dpmix.runs.effective_size import MIN_DRAWS
-
     lines = [
         f"{found.n_events.sum():,} events in {len(found.samples)} "
         f"{'sample' if len(found.samples) == 1 else 'samples'}, {found.n_populations} populations at level "
@@ -111,8 +109,6 @@ def _summary(found: Gating) -> list[str]:
     lines += _table(found)
     if found.sample_weights is not None:
         lines.append("proportions: of all samples, each event with its weight in the run (data.weights)")
-    if found.kind == "mcmc" and found.n_monitored < MIN_DRAWS:
-        lines.append(f"R-hat and ESS: not computed with fewer than {MIN_DRAWS} draws of each chain")
     implausible = int(found.n_implausible.sum())
     lines.append(f"implausible events: {implausible:,} ({implausible / found.n_events.sum():.2%})")
     return lines + _explored(found) + _strategies(found) + _comparison(found)

@@ -94,8 +94,9 @@ def gate_anndata(
         ``obs["population_implausible"]``
             True for events that the model finds implausible.
         ``uns["dpmix"]``
-            config (YAML), seed, versions, method, level, and the table of populations: phenotype, events,
-            proportion with its 90% interval, R-hat and effective sample size, support, certainty; with
+            config (YAML), seed, versions, method, level, verdict (whether the chains agree), and the table
+            of populations: phenotype, events, proportion with its 90% interval, R-hat and effective sample
+            size, support, certainty; with
             ``sample_key`` also the table of proportions by sample. With another ``key_added`` it is
             ``uns[key_added]``.
 
@@ -208,6 +209,7 @@ def _about(run: Run, gating: Gating, samples: Sequence[str]) -> dict[str, Any]:
         "seed": np.uint64(run.attributes["seed"]),
         "versions": dict(run.versions),
         "level": float(gating.level),
+        "verdict": str(gating.verdict),
         "populations": _table(gating, gating.sizes.sum(axis=0), gating.overall),
     }
     about["populations"]["rhat"] = gating.r_hat

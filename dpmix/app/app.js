@@ -5,7 +5,7 @@
 const byId = (id) => document.getElementById(id);
 const bins = 128, plots = 4;
 const palette = JSON.parse(byId("palette").textContent);
-const state = { run: "", opened: null, view: null, values: null, population: null, selection: null, chosen: null, only: -1, counted: null, redo: [] };
+const state = { run: "", opened: null, view: null, values: null, population: null, selection: null, chosen: null, only: -1, counted: null, verdict: null, redo: [] };
 const models = {}, views = {}; // of Bokeh, by the name of the plot
 
 // ---------------------------------------------------------------------------------------- server
@@ -92,7 +92,7 @@ async function preview(populations) {
 async function open(run) {
   state.run = run;
   state.redo = [];
-  Object.assign(state, { selection: null, chosen: null, only: -1, view: null, counted: null });
+  Object.assign(state, { selection: null, chosen: null, only: -1, view: null, counted: null, verdict: null });
   byId("work").hidden = true;
   byId("about").textContent = "";
   const opened = await ask("open", { run }, `finding the populations of ${run} …`);

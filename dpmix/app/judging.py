@@ -41,8 +41,8 @@ from dpmix.model.mixture import Ints
 from dpmix.populations import decide, explored
 from dpmix.populations.decisions import Decisions
 from dpmix.report.explore import numbers
-from dpmix.report.labels import percent
 from dpmix.report.palette import colour, ink
+from dpmix.system.console import percent
 from dpmix.system.files import csv_text, write_text, writing
 from dpmix.system.threads import one_thread
 

@@ -38,9 +38,10 @@ from dpmix.populations.support import support
 from dpmix.populations.task import Task, prepare
 from dpmix.populations.tree import Tree
 from dpmix.report.dendrogram import dendrogram
-from dpmix.report.labels import percent, ticks
+from dpmix.report.labels import ticks
 from dpmix.report.palette import colour, ink
 from dpmix.runs.layout import subset_rows
+from dpmix.system.console import percent
 from dpmix.system.threads import one_thread
 
 EVENTS = 50_000

@@ -63,6 +63,7 @@ ACTIONS = (
         "act",
         "undo",
         "count",
+        "verdict",
         "workspaces",
         "compare",
         "judged",

@@ -106,6 +106,19 @@ class Workspace(Folder):
         with self._counting_lock:  # one at a time; an earlier one ends after its next block
             return counting.counted(one, decisions, lambda: _identity(path) == known)
 
+    def verdict(self, run: str, revision: str) -> dict[str, Any] | None:
+        """Return the verdict of `dpmix gate` after the decisions in the file, which takes seconds.
+
+        None if the decisions are others than those of the revision.
+        """
+        with self._lock:
+            one = self._live(run)
+            decisions = live.decisions_of(one)
+        if live.revision(decisions) != revision:
+            return None
+        with self._counting_lock:
+            return counting.verdict(one, decisions)
+
     def point_values(self, run: str, channels: list[int]) -> bytes:
         """Return channels of the events that are drawn as points, float32 [C, M]."""
         return points.packed_values(*self._opened_points(run), channels)

@@ -20,6 +20,7 @@ from dpmix.populations.misfit import Fit
 from dpmix.populations.rasters import Rasters
 from dpmix.populations.strategy import Strategy
 from dpmix.populations.tree import Tree
+from dpmix.runs.verdict import Verdict
 
 if TYPE_CHECKING:
     from dpmix.explore.exploration import Exploration
@@ -146,8 +147,8 @@ class Gating:
     r_hat, ess : float64 [P]
         Rank-normalised split R-hat and bulk effective sample size of the population's weight in the run; NaN
         where not known (`dpmix.populations.convergence.proportion_mixing`).
-    n_monitored : int
-        Number of draws of each chain behind these two.
+    verdict : Verdict
+        Whether the chains of the run agree about the populations, by these R-hat.
     certainty : float64 [P]
         Mean probability of the population among these events.
     n_implausible : int64 [S]
@@ -216,7 +217,7 @@ class Gating:
     mean_proportions: Array
     r_hat: Array
     ess: Array
-    n_monitored: int
+    verdict: Verdict
     certainty: Array
     n_implausible: Ints
     quantiles: Array

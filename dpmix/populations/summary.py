@@ -18,6 +18,7 @@ from dpmix.populations.rasters import Counter, grid
 from dpmix.populations.result import QUANTILES, Block, Gating
 from dpmix.populations.sample_draws import Medians
 from dpmix.populations.task import Task
+from dpmix.runs.verdict import judge
 from dpmix.system.paths import as_text
 
 GRID_EVENTS, GRID_ENDS = 200_000, (0.001, 0.999)  # events and quantiles that set the range of the rasters
@@ -118,7 +119,7 @@ class Summary:
             mean_proportions=mean,
             r_hat=r_hat,
             ess=ess,
-            n_monitored=monitored.divided.shape[1],
+            verdict=judge(run, "population", monitored.divided, r_hat),
             certainty=np.divide(self.certainty, sizes, out=np.full(len(sizes), np.nan), where=sizes > 0),
             n_implausible=self.n_implausible,
             quantiles=quantiles,

@@ -29,13 +29,6 @@ class Named(Protocol):
     def channels(self) -> tuple[str, ...]: ...
 
 
-def percent(share: float) -> str:
-    """Format a share as a percentage with at most three digits."""
-    if 0.0 < share < 1e-4:
-        return "<0.01%"
-    return f"{share:.1%}" if share >= 0.01 or share == 0.0 else f"{share:.2%}"
-
-
 def shortened(text: str, width: int) -> str:
     """Shorten a name in the middle, to `width` characters."""
     if len(text) <= width:

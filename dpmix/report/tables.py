@@ -84,6 +84,7 @@ def write_sample_draws(directory: Path, gating: Gating) -> None:
         channels=gating.channels,
         columns=gating.sample_columns,
         draws=gating.draws,
+        verdict=str(gating.verdict),
         explored=None if gating.exploration is None else gating.exploration.sizes,
         explored_medians=None if gating.exploration is None else gating.exploration.medians[:-1],
     )

@@ -7,6 +7,7 @@ import csv
 import os
 import time
 from collections.abc import Iterator
+from logging import WARNING
 from pathlib import Path
 from typing import Any
 
@@ -233,6 +234,14 @@ def test_counted_proportions_are_those_of_gate(
     assert found["revision"] == view["revision"]
     path = decisions_path(workspace.folder / "run.h5")
     same_numbers(found, gate(workspace.folder / "run.h5", tmp_path, decisions=path))
+
+
+def test_the_verdict_is_that_of_gate(workspace: Workspace, opened: dict[str, Any], gated: Gating) -> None:
+    """The same words and numbers; nothing about earlier decisions."""
+    found = workspace.verdict("run.h5", opened["view"]["revision"])
+    assert found is not None
+    assert (found["text"], found["differs"]) == (str(gated.verdict), gated.verdict.level >= WARNING)
+    assert workspace.verdict("run.h5", "0") is None
 
 
 def same_numbers(found: dict[str, Any], gated: Gating) -> None:

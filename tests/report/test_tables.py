@@ -14,6 +14,7 @@ from dpmix.errors import DataError
 from dpmix.populations.result import QUANTILES, Gating, Rasters
 from dpmix.populations.tree import Tree
 from dpmix.report.tables import TABLES, table_paths, write_tables
+from dpmix.runs.verdict import Verdict
 
 MEANS, SDS = np.array([1.0, -2.0, 0.5]), np.array([2.0, 0.5, 3.0])
 
@@ -72,7 +73,7 @@ def small_gating(
         mean_proportions=proportions.mean(axis=0),
         r_hat=np.append(1.0 + random.random(p - 1), np.nan),
         ess=np.append(400.0 * random.random(p - 1), np.nan),
-        n_monitored=draws,
+        verdict=Verdict("mcmc" if draws > 1 else "bem", "population", 1, draws, np.ones(p), np.ones(p), ""),
         certainty=np.append(random.random(p - 1), np.nan),
         n_implausible=np.zeros(s, int),
         quantiles=quantiles,
