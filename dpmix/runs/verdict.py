@@ -32,6 +32,10 @@ FALSE_ALARMS = 0.05  # probability that chains differ by chance alone
 # The log likelihood mixes more slowly than any population: chains differ in their fit above this R-hat.
 BAD_FIT = 1.1
 MOST_NAMED = 8
+# Of runs with so many draws of each chain, four times the draws, four times the burn-in and other seeds left
+# as many populations apart (benchmarks/remedies.py).
+MANY_DRAWS = 250
+NO_HELP = "more draws are unlikely to help, because each chain keeps to its own division of these events"
 # Chains whose mean log likelihood is further below that of the best chain, in nats and in standard deviations
 # within chains, are named.
 FAR_BELOW, FAR_BELOW_SDS = 100.0, 2.0
@@ -55,6 +59,10 @@ class Verdict:
         Of the weight; NaN where it is the same in every draw, or draws are too few.
     fit : str
         How chains differ in their log likelihood; "" where they agree.
+    draws : int
+        Draws of each chain in the run file.
+    is_complete : bool
+        The run has ended.
     """
 
     kind: str
@@ -64,6 +72,8 @@ class Verdict:
     shares: Array
     r_hat: Array
     fit: str
+    draws: int = MANY_DRAWS
+    is_complete: bool = True
 
     @property
     def is_known(self) -> bool:
@@ -102,6 +112,7 @@ class Verdict:
 
     def _agreement(self) -> str:
         who = "Chains agree" if self.n_chains > 1 else "The halves of the chain agree"
+        who = who if self.is_complete else f"So far, {who[0].lower()}{who[1:]}"
         count, apart = len(self.r_hat), len(self.apart)
         plural = "" if count == 1 else "s"
         if not apart:
@@ -117,7 +128,8 @@ class Verdict:
         if len(names) > MOST_NAMED:
             names = [*names[: MOST_NAMED - 1], f"{len(names) - MOST_NAMED + 1} more"]
         share = percent(float(self.shares[apart].sum()))
-        return f"They differ about {listed(names)} ({share} of the events): read these with care; {NO_HELP}."
+        hopeless = f"; {NO_HELP}" if self.is_complete and self.draws >= MANY_DRAWS else ""
+        return f"They differ about {listed(names)} ({share} of the events): read these with care{hopeless}."
 
     def _fit(self) -> str:
         return f"They {'also ' * bool(len(self.apart))}differ in their fit ({self.fit})." if self.fit else ""
@@ -126,9 +138,6 @@ class Verdict:
         if self.n_chains > 1:
             return ""
         return "One chain cannot show whether another start gives others; mcmc.chains: 4 can."
-
-
-NO_HELP = "more draws are unlikely to help, because each chain keeps to its own division of these events"
 
 
 def judge(run: Run, noun: str, weights: Array, r_hat: Array) -> Verdict:
@@ -145,7 +154,8 @@ def judge(run: Run, noun: str, weights: Array, r_hat: Array) -> Verdict:
         Of the weights; NaN for those that are the same in every draw.
     """
     chains, draws, _ = weights.shape
-    return Verdict(run.kind, noun, chains, draws, weights.mean(axis=(0, 1)), r_hat, fit_of(run))
+    ended = run.committed, run.complete
+    return Verdict(run.kind, noun, chains, draws, weights.mean(axis=(0, 1)), r_hat, fit_of(run), *ended)
 
 
 def interim_verdict(run: Run) -> Verdict:

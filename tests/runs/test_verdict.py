@@ -65,6 +65,15 @@ def test_both_differences_are_said() -> None:
     assert both.endswith("They also differ in their fit (R-hat of the log likelihood 1.55).")
 
 
+def test_more_draws_are_hopeless_only_where_there_are_many() -> None:
+    few = "They differ about 2 (30.0% of the events): read these with care."
+    assert str(verdict([1.0, 1.3], draws=100)).endswith(few)
+    assert str(verdict([1.0, 1.3], is_complete=False)).startswith(
+        "So far, chains agree on 1 of 2 populations."
+    )
+    assert str(verdict([1.0, 1.3], is_complete=False)).endswith(few)
+
+
 def test_with_few_draws_chance_alone_is_no_difference() -> None:
     """R-hat 1.07 of 25 draws of each chain is chance, of 100 it is not."""
     r_hat = [1.07, 1.0, 1.0, 1.0, 1.0]
