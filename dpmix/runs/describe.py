@@ -134,8 +134,6 @@ def _describe_mcmc(run: Run) -> Iterator[str]:
 def _judge(run: Run) -> Iterator[str]:
     verdict = run.verdict
     yield f"{'warning' if verdict.level >= WARNING else 'verdict'}: {verdict}"
-    if verdict.is_known:
-        yield "  dpmix gate says the same of its populations, which are finer than the interim ones."
 
 
 def _progress(run: Run) -> str:

@@ -59,6 +59,13 @@ def test_sentences(found: Verdict, text: str) -> None:
     assert found.level == (WARNING if differs else INFO)
 
 
+def test_interim_populations_promise_nothing_about_those_of_gate() -> None:
+    text = str(verdict([1.0, 1.0], noun="interim population"))
+    assert text == (
+        "Chains agree on all 2 interim populations. dpmix gate judges its own populations, which are finer."
+    )
+
+
 def test_both_differences_are_said() -> None:
     both = str(verdict([1.0, 1.3], fit="R-hat of the log likelihood 1.55"))
     assert "They differ about 2 (30.0% of the events)" in both
@@ -72,6 +79,16 @@ def test_more_draws_are_hopeless_only_where_there_are_many() -> None:
         "So far, chains agree on 1 of 2 populations."
     )
     assert str(verdict([1.0, 1.3], is_complete=False)).endswith(few)
+
+
+def test_a_resolution_is_advised_where_there_is_none() -> None:
+    remedy = (
+        "division of these events; data.resolution may, for example 0.2 standard deviations of each channel."
+    )
+    assert str(verdict([1.0, 1.3], has_resolution=False)).endswith(remedy)
+    assert str(verdict([1.0, 1.3])).endswith("division of these events.")
+    assert "resolution" not in str(verdict([1.0, 1.3], has_resolution=False, draws=100))
+    assert "resolution" not in str(verdict([1.0, 1.0], has_resolution=False))
 
 
 def test_with_few_draws_chance_alone_is_no_difference() -> None:
