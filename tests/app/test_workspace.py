@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from dpmix.app import counting, live
+from dpmix.app.jobs import Jobs, command
 from dpmix.app.workspace import StaleError, Workspace
 from dpmix.errors import ConfigError, DpmixError
 from dpmix.populations.decisions import decisions_path, read_decisions
@@ -22,6 +23,7 @@ from dpmix.populations.result import Gating, over_samples
 from dpmix.report import figures, page
 from dpmix.report.drift import COLUMNS
 from dpmix.report.gate import gate
+from dpmix.system.console import quoted
 
 Array = np.ndarray
 
@@ -378,3 +380,21 @@ def test_export_runs_the_command_of_the_page(workspace: Workspace, opened: dict[
     found.wait(120.0)
     assert found.state()["state"] == "failed"
     assert any("exist already" in line for line in found.state()["lines"])
+
+
+def test_a_command_that_cannot_start_ends_with_its_reason(tmp_path: Path) -> None:
+    """And the next one that waits for it has its turn."""
+    (tmp_path / "here").mkdir()
+    jobs = Jobs(tmp_path / "here")
+    (tmp_path / "here").rmdir()
+    failed, other = (jobs.start(["--version"], queued=True) for _ in range(2))
+    for job in (failed, other):
+        job.wait(20.0)
+        state = job.state()
+        assert state["state"] == "failed"
+        assert [line.startswith("dpmix: cannot start: ") for line in state["lines"]] == [True]
+    assert failed.state()["command"] == "dpmix --version"
+
+
+def test_shown_commands_can_be_copied() -> None:
+    assert command(["gate", "my runs/a b.h5", "-o", "out"]) == f"dpmix gate {quoted('my runs/a b.h5')} -o out"
