@@ -47,12 +47,26 @@ def carry_over(live: Live, before: Live | None) -> tuple[str, ...]:
     if before is not None and _id(before) != _id(live):
         before = None
     if not live.path.exists():
-        return () if before is None else _renumbered(live, before)
+        if before is None or _mark(before) == _mark(live):
+            return ()
+        return tuple(_carried_over(live, before, decide.start(before.forest, before.n_draws)))
     earlier = read_decisions(live.path)
-    if earlier.tree.matches(TreeMark.of(live.forest.tree)):
+    if earlier.tree.matches(_mark(live)):
         decide.decided(live.forest, earlier)
         return ()
-    return _set_aside(live.path), *_carried_over(live, before, earlier)
+    aside = _set_aside(live.path)
+    if before is None or not earlier.tree.matches(_mark(before)):
+        named = dict.fromkeys(action.name for action in earlier.actions if isinstance(action, Name))
+        lost = ", ".join(filter(None, named))
+        return (aside, *([f"Names to give again: {lost}."] if lost else []))
+    kept = (
+        "Names and colours are kept by the populations with the same events; cuts, merges and splits are not."
+    )
+    return (aside, kept, *_carried_over(live, before, earlier))
+
+
+def _mark(live: Live) -> TreeMark:
+    return TreeMark.of(live.forest.tree)
 
 
 def _id(live: Live) -> object:
@@ -70,49 +84,30 @@ def _set_aside(path: Path) -> str:
     )
 
 
-def _renumbered(live: Live, before: Live) -> tuple[str, ...]:
-    """Say which populations of the default cut have other numbers than before, and which were lost."""
-    old, new = (decide.decided(one.forest, decide.start(one.forest, one.n_draws)) for one in (before, live))
-    partner = matched(population_of_events(before, old), population_of_events(live, new), len(old.names))
-    moved = [f"{p + 1} is now {q + 1}" for p, q in enumerate(partner.tolist()) if q not in (-1, p)]
-    lost = [str(p + 1) for p in np.flatnonzero(partner < 0)]
-    return (
-        *([f"Populations have other numbers than before: {', '.join(moved)}."] if moved else []),
-        *([f"Populations of before that are not found any more: {', '.join(lost)}."] if lost else []),
-    )
-
-
-def _carried_over(live: Live, before: Live | None, earlier: Decisions) -> list[str]:
-    """Write decisions with the names and colours of earlier populations, and say which were lost.
+def _carried_over(live: Live, before: Live, earlier: Decisions) -> list[str]:
+    """Write decisions with the names and colours of earlier populations; say which have changed.
 
     An earlier population corresponds to the one with which it shares most events, if these are more than half
     of the events of both together.
     """
-    if before is None or not earlier.tree.matches(TreeMark.of(before.forest.tree)):
-        named = dict.fromkeys(action.name for action in earlier.actions if isinstance(action, Name))
-        lost = [name for name in named if name]
-        return [f"Names to give again: {', '.join(lost)}."] if lost else []
     old = decide.decided(before.forest, earlier)
     decisions = decide.start(live.forest, live.n_draws)
     new = decide.decided(live.forest, decisions)
     partner = matched(population_of_events(before, old), population_of_events(live, new), len(old.names))
-    lost = []
-    for p, name in enumerate(old.names):
-        coloured = old.colours[p] != p
-        if partner[p] < 0 and (name or coloured):
-            lost.append(f"{p + 1} {name}".strip())
-        elif partner[p] >= 0:
-            modes = new.unions[partner[p]]
-            given: list[Action] = [Name(population=modes, name=name)] if name else []
-            given += [Colour(population=modes, colour=old.colours[p])] if coloured else []
-            for action in given:
-                decisions = decide.act(live.forest, decisions, action)
+    for p in np.flatnonzero(partner >= 0).tolist():
+        modes, name, colour = new.unions[partner[p]], old.names[p], old.colours[p]
+        given: list[Action] = [Name(population=modes, name=name)] if name else []
+        given += [Colour(population=modes, colour=colour)] if colour != p else []
+        for action in given:
+            decisions = decide.act(live.forest, decisions, action)
     if decisions.actions:
         write_decisions(live.path, decisions)
-    carried = (
-        "Names and colours are kept by the populations with the same events; cuts, merges and splits are not."
-    )
-    return [carried, *([f"No population has the events of: {', '.join(lost)}."] if lost else [])]
+    moved = [f"{p + 1} is now {q + 1}" for p, q in enumerate(partner.tolist()) if q not in (-1, p)]
+    lost = [f"{p + 1} {old.names[p]}".strip() for p in np.flatnonzero(partner < 0)]
+    return [
+        *([f"Populations have other numbers than before: {', '.join(moved)}."] if moved else []),
+        *([f"Populations that are not found any more: {', '.join(lost)}."] if lost else []),
+    ]
 
 
 def matched(before: Ints, after: Ints, n_before: int) -> Ints:
