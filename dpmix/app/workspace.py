@@ -236,8 +236,8 @@ class Workspace(Folder):
         if now.committed != shown.committed or (not now.complete and self.jobs.running):
             raise ConfigError(
                 [
-                    f"{run}: the populations shown are those of {shown.committed} draws, and the run goes on "
-                    "or has ended since; when it has ended, show its populations again, then write"
+                    f"{run}: the populations shown are those of {shown.committed} draws, and it continues "
+                    "or has ended since; after its end show its populations again, then write"
                 ]
             )
 

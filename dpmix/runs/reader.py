@@ -321,7 +321,7 @@ class Run:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the chains agree about interim populations; its text is that of ``dpmix info``.
+        """The agreement of the chains about interim populations; its text is that of ``dpmix info``.
 
         `dpmix.gate` returns the verdict on the populations that it finds.
         """

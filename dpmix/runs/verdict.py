@@ -44,7 +44,7 @@ FAR_BELOW, FAR_BELOW_SDS = 100.0, 2.0
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether the chains of a run agree about its populations; as a text, one or two sentences.
+    """The agreement of the chains of a run about its populations; as a text, one or two sentences.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Populations of a run that goes on, and what becomes of decisions about them when it has more draws."""
+"""Populations of a run in progress, and what becomes of decisions about them when it has more draws."""
 
 from __future__ import annotations
 
