@@ -30,9 +30,7 @@ N_SAMPLES, CHANGED, RATIO, SHIFT = 24, 3, 3.0, 0.5
 GROUPS = ["control", "treated"] * (N_SAMPLES // 2)
 
 
-VERDICT = "Chains agree on 7 of 8 populations. They differ about 8 (0.1% of events): read these with care."
-    "Chains agree on 7 of 8 populations. They differ about 8 (0.1% of events): read these with care."
-)
+VERDICT = "Chains agree on 7 of 8 populations. They differ about 8 (0.1% of the events): read with care."
 
 
 def cohort(ratio: float = RATIO, outlier: float = 1.0) -> SampleDraws:
