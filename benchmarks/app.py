@@ -48,7 +48,7 @@ def make_run(folder: Path, n_events: int) -> Path:
 def measure(run: Path) -> dict[str, float]:
     """Return seconds and gigabytes."""
     began = time.perf_counter()
-    one = live.open_live(run)
+    one = live.open_live(run, run.parent)
     decisions = live.decisions_of(one)
     live.view(one, decisions)
     result = {"open": time.perf_counter() - began}

@@ -11,13 +11,13 @@ from clusterings import Ints
 from dpmix.model.mixture import Array
 from dpmix.populations.assign import assign_events
 from dpmix.populations.find import DRAWS
-from dpmix.populations.result import interval
 from dpmix.populations.summary import Summary
 from dpmix.populations.task import prepare
+from dpmix.runs.verdict import Verdict
 
 
 class Found(NamedTuple):
-    """Proportions of populations with intervals, R-hat and ESS [P], and the population of each event [N]."""
+    """Proportions of populations with intervals, R-hat and ESS [P], population of each event [N], verdict."""
 
     mean: Array
     low: Array
@@ -25,6 +25,7 @@ class Found(NamedTuple):
     r_hat: Array
     ess: Array
     population: Ints
+    verdict: Verdict
 
 
 def gate_run(run: Path) -> Found:
@@ -35,4 +36,5 @@ def gate_run(run: Path) -> Found:
     for block, counts in assign_events(task, found):
         summary.add(block, counts)
     gating = summary.gating(task, found)
-    return Found(*interval(gating.overall), gating.r_hat, gating.ess, summary.population.astype(np.int64))
+    population = summary.population.astype(np.int64)
+    return Found(*gating.overall, gating.r_hat, gating.ess, population, gating.verdict)

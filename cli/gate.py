@@ -101,8 +101,6 @@ def command(run: Path, output: Path, quiet: bool, **options: Any) -> None:
 
 def _summary(found: Gating) -> list[str]:
     """Return lines that summarise a gating."""
-    from dpmix.runs.effective_size import MIN_DRAWS
-
     lines = [
         f"{found.n_events.sum():,} events in {len(found.samples)} "
         f"{'sample' if len(found.samples) == 1 else 'samples'}, {found.n_populations} populations at level "
@@ -111,8 +109,6 @@ def _summary(found: Gating) -> list[str]:
     lines += _table(found)
     if found.sample_weights is not None:
         lines.append("proportions: of all samples, each event with its weight in the run (data.weights)")
-    if found.kind == "mcmc" and found.n_monitored < MIN_DRAWS:
-        lines.append(f"R-hat and ESS: not computed with fewer than {MIN_DRAWS} draws of each chain")
     implausible = int(found.n_implausible.sum())
     lines.append(f"implausible events: {implausible:,} ({implausible / found.n_events.sum():.2%})")
     return lines + _explored(found) + _strategies(found) + _comparison(found)
@@ -161,10 +157,9 @@ def _comparison(found: Gating) -> list[str]:
 
 def _table(found: Gating) -> list[str]:
     """Return a line per population: proportion, 90% interval, R-hat and ESS where known, phenotype."""
-    from dpmix.populations.result import interval
     from dpmix.report.labels import mixing_cells
 
-    mean, low, high = interval(found.overall)
+    mean, low, high = found.overall
     alone = len(found.draws) == 1
     ends = ["" if alone else f" ({a:.2%} to {b:.2%})" for a, b in zip(low, high, strict=True)]
     cells = [mixing_cells(found, p) for p in range(found.n_populations)]

@@ -15,9 +15,9 @@ from dpmix.api.events import Folder, events_file, require_unmasked, write_events
 from dpmix.api.parameters import Parameters, make_config
 from dpmix.api.sampling import sample, shown
 from dpmix.inputs.array_files import variable_names
-from dpmix.model.mixture import Array, Floats, Ints
+from dpmix.model.mixture import Floats, Ints
 from dpmix.populations.cut import require_cut
-from dpmix.populations.result import Gating, interval
+from dpmix.populations.result import Estimates, Gating
 from dpmix.report.gate import predict
 from dpmix.runs.reader import Run
 from dpmix.runs.resume import choose
@@ -94,8 +94,9 @@ def gate_anndata(
         ``obs["population_implausible"]``
             True for events that the model finds implausible.
         ``uns["dpmix"]``
-            config (YAML), seed, versions, method, level, and the table of populations: phenotype, events,
-            proportion with its 90% interval, R-hat and effective sample size, support, certainty; with
+            config (YAML), seed, versions, method, level, verdict (whether the chains agree), and the table
+            of populations: phenotype, events, proportion with its 90% interval, R-hat and effective sample
+            size, support, certainty; with
             ``sample_key`` also the table of proportions by sample. With another ``key_added`` it is
             ``uns[key_added]``.
 
@@ -208,6 +209,7 @@ def _about(run: Run, gating: Gating, samples: Sequence[str]) -> dict[str, Any]:
         "seed": np.uint64(run.attributes["seed"]),
         "versions": dict(run.versions),
         "level": float(gating.level),
+        "verdict": str(gating.verdict),
         "populations": _table(gating, gating.sizes.sum(axis=0), gating.overall),
     }
     about["populations"]["rhat"] = gating.r_hat
@@ -217,7 +219,8 @@ def _about(run: Run, gating: Gating, samples: Sequence[str]) -> dict[str, Any]:
     if len(samples) > 1:
         import pandas
 
-        tables = [_table(gating, gating.sizes[s], gating.proportions[:, s]) for s in range(len(samples))]
+        own = (Estimates(*(each[s] for each in gating.estimates)) for s in range(len(samples)))
+        tables = [_table(gating, *each) for each in zip(gating.sizes, own, strict=True)]
         for name, table in zip(samples, tables, strict=True):
             table.insert(0, "sample", name)
         about["proportions"] = pandas.concat(tables).reset_index(drop=True)
@@ -225,19 +228,18 @@ def _about(run: Run, gating: Gating, samples: Sequence[str]) -> dict[str, Any]:
     return about
 
 
-def _table(gating: Gating, events: Ints, draws: Array) -> Any:
-    """Return a data frame with a row per population: its events [P], and draws of its proportion [T, P]."""
+def _table(gating: Gating, events: Ints, estimates: Estimates) -> Any:
+    """Return a data frame with a row per population: its events [P], and estimates of its proportion [P]."""
     import pandas
 
-    mean, low, high = interval(draws)
     return pandas.DataFrame(
         {
             "population": [str(p) for p in range(1, gating.n_populations + 1)],
             "phenotype": list(gating.phenotypes),
             "events": events,
-            "proportion": mean,
-            "low": low if len(draws) > 1 else np.nan,
-            "high": high if len(draws) > 1 else np.nan,
+            "proportion": estimates.mean,
+            "low": estimates.low,
+            "high": estimates.high,
         },
         index=[str(p) for p in range(1, gating.n_populations + 1)],
     )

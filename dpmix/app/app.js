@@ -5,20 +5,21 @@
 const byId = (id) => document.getElementById(id);
 const bins = 128, plots = 4;
 const palette = JSON.parse(byId("palette").textContent);
-const state = { run: "", opened: null, view: null, values: null, population: null, selection: null, chosen: null, only: -1, counted: null, redo: [] };
+const state = { run: "", opened: null, view: null, values: null, population: null, selection: null, chosen: null, only: -1, counted: null, verdict: null, redo: [] };
 const models = {}, views = {}; // of Bokeh, by the name of the plot
 
 // ---------------------------------------------------------------------------------------- server
 
 let waiting = 0;
 const ask = (name, given = {}, text = "working …") => post(`do/${name}`, JSON.stringify(given), text);
+const post = (path, body, text) => request(path, { method: "POST", body }, text);
 
-async function post(path, body, text) {
+async function request(path, options, text) {
   waiting += 1;
   byId("busy").textContent = text;
   const shown = setTimeout(() => { byId("busy").hidden = false; }, 150);
   try {
-    const answer = await fetch(path, { method: "POST", body });
+    const answer = await fetch(path, options);
     if (answer.ok && answer.headers.get("Content-Type") === "application/octet-stream") return await answer.arrayBuffer();
     const { result } = await answer.json();
     if (answer.ok) return result;
@@ -92,12 +93,11 @@ async function preview(populations) {
 async function open(run) {
   state.run = run;
   state.redo = [];
-  Object.assign(state, { selection: null, chosen: null, only: -1, view: null, counted: null });
+  Object.assign(state, { selection: null, chosen: null, only: -1, view: null, counted: null, verdict: null });
   byId("work").hidden = true;
   byId("about").textContent = "";
   const opened = await ask("open", { run }, `finding the populations of ${run} …`);
-  const answer = await fetch(`values?run=${encodeURIComponent(run)}`);
-  state.values = new Float32Array(await answer.arrayBuffer());
+  state.values = new Float32Array(await request(`values?run=${encodeURIComponent(run)}`, {}, "reading the events …"));
   state.opened = opened;
   location.hash = encodeURIComponent(run);
   byId("about").textContent = `${opened.all_events.toLocaleString("en")} events, ${opened.channels.length} channels, ${opened.draws} ${opened.draws === 1 ? "draw" : "draws"} used`;
@@ -111,10 +111,40 @@ async function open(run) {
     });
   }
   byId("work").hidden = false;
+  byId("carried").hidden = !opened.notes.length;
+  byId("carried").replaceChildren(...opened.notes.map((note) => element("li", { textContent: note })));
+  showPreliminary({ complete: false, draws: opened.made, planned: opened.planned });
+  watchRun().catch(fail);
   await showWorkspaces();
   theme();
   resetRare();
   show(opened.view);
+}
+
+// Populations of a run that goes on are those of its draws so far.
+function showPreliminary(row) {
+  const shown = state.opened, preliminary = !shown.complete;
+  byId("preliminary").hidden = !preliminary;
+  if (!preliminary) return;
+  const ended = row.complete, draws = (n) => `${n.toLocaleString("en")} of at most ${row.planned.toLocaleString("en")} draws`;
+  byId("preliminary-text").textContent = ended ? "The run has finished:"
+    : `Preliminary: ${draws(shown.made)}.${row.draws > shown.made ? ` The run has ${draws(row.draws)} now.` : ""}`;
+  byId("renew").hidden = !ended && row.draws <= shown.made;
+}
+
+let watchingRun = false;
+async function watchRun() {
+  if (watchingRun) return;
+  watchingRun = true;
+  try {
+    while (state.opened && !state.opened.complete) {
+      await new Promise((done) => setTimeout(done, 2000));
+      const row = (await showRuns()).find((run) => run.name === state.run);
+      if (!row || row.error) continue;
+      showPreliminary(row);
+      if (row.complete) break;
+    }
+  } finally { watchingRun = false; }
 }
 
 function keys(event) {
@@ -146,6 +176,7 @@ async function start() {
     followed = `${byId("fit-name").value}.h5`;
     started(() => ask("fit", { files: tickedFiles(), name: byId("fit-name").value, quick: isQuick(), on: engineSettings(), ...settings() }));
   };
+  byId("renew").onclick = () => guarded(() => open(state.run));
   byId("cut").oninput = () => preview(Number(byId("cut").value));
   byId("cut").onchange = () => decide({ do: "cut", populations: Number(byId("cut").value) });
   byId("count").onclick = () => guarded(() => countEvents(true));

@@ -1,4 +1,4 @@
-"""Proportions as `dpmix gate` computes them, after decisions: events are counted in each draw.
+"""Proportions and verdict as `dpmix gate` computes them, after decisions: events are counted in each draw.
 
 The view of the page takes the weights of the populations in the draws, which are there at once. These
 proportions need a pass over all events in all draws: parts of a second for some ten thousand events, longer
@@ -10,6 +10,7 @@ T draws, S samples, P populations.
 from __future__ import annotations
 
 from collections.abc import Callable
+from logging import WARNING
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,12 @@ from dpmix.app.live import Live, revision
 from dpmix.populations import decide, proportions
 from dpmix.populations.assign import assign_events
 from dpmix.populations.cohort import prior_counts
+from dpmix.populations.convergence import chain_weights, proportion_mixing
 from dpmix.populations.decisions import Decisions
 from dpmix.populations.find import decided_populations
-from dpmix.populations.result import interval, over_samples
-from dpmix.report.labels import percent
+from dpmix.populations.result import Estimates, over_samples
+from dpmix.runs.verdict import judge
+from dpmix.system.console import percent
 
 AT_ONCE = 5_000_000
 """Events times draws up to which the page counts after each decision: about a second of two cores."""
@@ -59,10 +62,19 @@ def counted(live: Live, decisions: Decisions, is_wanted: Callable[[], bool]) -> 
     prior = prior_counts(run, found.draws, found.components, found.divisions)
     drawn = proportions.posterior(counts, task.config.seed, prior)
     weights = None if events.weights is None else events.weights.values
-    mean, low, high = interval(over_samples(drawn, np.diff(events.sample_starts), weights))
-    ends = zip(mean.tolist(), low.tolist(), high.tolist(), strict=True)
-    rows = [_row(own, start, stop, len(drawn) > 1) for own, start, stop in ends]
+    both = proportions.posterior_mean(counts, prior), drawn
+    estimates = Estimates.of(*(over_samples(each, np.diff(events.sample_starts), weights) for each in both))
+    ends = zip(*(each.tolist() for each in estimates), strict=True)
+    rows = [_row(mean, low, high, len(drawn) > 1) for mean, low, high in ends]
     return {"revision": revision(decisions), "populations": rows}
+
+
+def verdict(live: Live, decisions: Decisions) -> dict[str, Any]:
+    """Return the verdict of `dpmix gate` after decisions: its sentence, and whether chains differ."""
+    found = decided_populations(live.forest, decide.decided(live.forest, decisions))
+    monitored = chain_weights(found, live.task.make_engine)
+    own = judge(live.task.run, "population", monitored.divided, proportion_mixing(monitored)[0])
+    return {"revision": revision(decisions), "text": str(own), "differs": own.level >= WARNING}
 
 
 def _row(mean: float, low: float, high: float, several: bool) -> dict[str, Any]:

@@ -78,6 +78,7 @@ class Folder:
                     "events": int(run.attributes["n_events"]),
                     "chains": len(run.weights),
                     "draws": run.committed,
+                    "planned": run.draws,
                     "complete": run.complete,
                     "channels": len(run.channels),
                     "decided": decisions_path(path).exists(),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -14,12 +13,18 @@ from threading import Lock, Thread
 from typing import Any
 
 from dpmix.errors import ConfigError
+from dpmix.system.console import quoted
 
 LINES, BYTES = 40, 16_384  # at most, of the end of the output
 PROGRAM = "from dpmix.cli import main; main()"
 
 Arguments = Sequence[str]
 """Of one command, after `dpmix`."""
+
+
+def command(arguments: Arguments) -> str:
+    """Return a command of dpmix as the user's shell reads it."""
+    return " ".join(map(quoted, ["dpmix", *arguments]))
 
 
 class Job:
@@ -40,12 +45,12 @@ class Job:
         self, number: int, commands: Sequence[Arguments], folder: Path, log: Path, turn: Lock | None
     ) -> None:
         self.number = number
-        self.command = " && ".join(shlex.join(["dpmix", *arguments]) for arguments in commands)
+        self.command = " && ".join(command(arguments) for arguments in commands)
         self.state_now = "waiting"
         self._commands, self._folder, self._turn = commands, folder, turn
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
-        self._stopped = False
+        self._stopped, self._problem = False, ""
         self._lock = Lock()
         self._thread = Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -56,11 +61,15 @@ class Job:
                 with self._lock:
                     if self._stopped:
                         break
-                    self._process = process = self._started(arguments)
+                    try:
+                        self._process = process = self._started(arguments)
+                    except OSError as error:
+                        self._problem = f"dpmix: cannot start: {error.strerror or error}"
+                        break
                     self.state_now = "running"
                 if process.wait() != 0:
                     break
-        ended = self._process is not None and self._process.returncode == 0
+        ended = not self._problem and self._process is not None and self._process.returncode == 0
         self.state_now = "stopped" if self._stopped else "done" if ended else "failed"
 
     def _started(self, arguments: Arguments) -> subprocess.Popen[bytes]:
@@ -86,13 +95,14 @@ class Job:
         }
 
     def _lines(self) -> list[str]:
-        """Return the last lines that the commands printed."""
+        """Return the last lines that the commands printed, and why one could not start."""
+        problem = [self._problem] if self._problem else []
         if not self._log.exists():
-            return []
+            return problem
         with self._log.open("rb") as file:
             file.seek(max(self._log.stat().st_size - BYTES, 0))
             text = file.read().decode("utf-8", "replace")
-        return [line.rstrip() for line in text.splitlines()[-LINES:]]
+        return [line.rstrip() for line in text.splitlines()[-LINES:]] + problem
 
     def stop(self) -> None:
         """Ask the commands to stop; a run keeps its committed draws and can be resumed."""

@@ -20,7 +20,8 @@ from typing import Any, Literal
 import numpy as np
 
 from dpmix.app.files import JUDGED
-from dpmix.app.live import Live, limits_of, most_probable, population_of_events
+from dpmix.app.jobs import command
+from dpmix.app.live import Live, inside, limits_of, most_probable, population_of_events
 from dpmix.errors import ConfigError, DataError
 from dpmix.explore.count import Bools, Found
 from dpmix.explore.exploration import explorer_of, learn_ahead
@@ -41,8 +42,8 @@ from dpmix.model.mixture import Ints
 from dpmix.populations import decide, explored
 from dpmix.populations.decisions import Decisions
 from dpmix.report.explore import numbers
-from dpmix.report.labels import percent
 from dpmix.report.palette import colour, ink
+from dpmix.system.console import percent
 from dpmix.system.files import csv_text, write_text, writing
 from dpmix.system.threads import one_thread
 
@@ -266,12 +267,13 @@ def population(live: Live, decisions: Decisions, judging: Judging) -> dict[str, 
 
 def stored(live: Live, run: Path, judging: Judging) -> dict[str, Any]:
     """Return the numbers of judgements, and the commands that give the same: all that a screen waits for."""
-    judgements, name = judging.judgements, judged_path(run).name
-    decided = f" --decisions {live.path.name}" if live.path.exists() else ""
+    judgements, name = judging.judgements, inside(live, judged_path(run))
+    decided = ["--decisions", inside(live, live.path)] if live.path.exists() else []
     possible = (
         COMMANDS if judgements.any_wanted else COMMANDS[:1]
     )  # `dpmix gate` needs an event that is wanted
-    commands = [f"dpmix {do} {run.name} --output {out} --judged {name}{decided}" for do, out in possible]
+    given = ["--judged", name, *decided]
+    commands = [command([do, inside(live, run), "--output", out, *given]) for do, out in possible]
     return {
         "revision": judging.revision,
         "judged": len(judgements.rows),

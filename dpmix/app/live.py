@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from dpmix.app.jobs import command
 from dpmix.errors import ConfigError
 from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.populations import decide, find
@@ -38,9 +39,10 @@ from dpmix.populations.support import support
 from dpmix.populations.task import Task, prepare
 from dpmix.populations.tree import Tree
 from dpmix.report.dendrogram import dendrogram
-from dpmix.report.labels import percent, ticks
+from dpmix.report.labels import ticks
 from dpmix.report.palette import colour, ink
 from dpmix.runs.layout import subset_rows
+from dpmix.system.console import percent
 from dpmix.system.threads import one_thread
 
 EVENTS = 50_000
@@ -68,6 +70,10 @@ class Live:
         These events, transformed scale.
     shares : float32 [M, L]
         Memberships of the events in the modes of the mean density.
+    folder : Path
+        That of the page, from which shown commands start.
+    notes : tuple of str
+        What became of decisions about an earlier state of the run.
     """
 
     task: Task
@@ -78,10 +84,12 @@ class Live:
     rows: Ints
     values: Floats
     shares: Floats
+    folder: Path
+    notes: tuple[str, ...] = ()
 
 
-def open_live(run_file: Path) -> Live:
-    """Open a run; this takes seconds to a minute. Earlier decisions are checked.
+def open_live(run_file: Path, folder: Path) -> Live:
+    """Open a run of a folder; this takes seconds to a minute.
 
     Raises
     ------
@@ -99,10 +107,7 @@ def open_live(run_file: Path) -> Live:
         shares = forest.memberships_in_modes(engine).astype(np.float32)
         votes = list(cast_votes(forest, forest.shares))
     shown = task.events.scaling.to_transformed(values).astype(np.float32)
-    live = Live(task, forest, path, n_draws, votes, rows, shown, shares)
-    if earlier is not None:
-        decide.decided(forest, earlier)
-    return live
+    return Live(task, forest, path, n_draws, votes, rows, shown, shares, folder)
 
 
 def evenly_spaced(n_events: int, most: int) -> Ints:
@@ -176,7 +181,16 @@ def opened(live: Live) -> dict[str, Any]:
         "kind": run.kind,
         "most": int((levels > 0.0).sum()) + 1,
         "warnings": list(dict.fromkeys(run.data_warnings + events.report.warnings)),
+        "complete": run.complete,
+        "made": run.committed,
+        "planned": run.draws,
+        "notes": live.notes,
     }
+
+
+def inside(live: Live, path: Path) -> str:
+    """Return the name of a file in a command that starts in the folder of the page."""
+    return str(path.resolve().relative_to(live.folder))
 
 
 def packed_values(live: Live) -> bytes:
@@ -197,8 +211,8 @@ def view(live: Live, decisions: Decisions) -> dict[str, Any]:
         components, weights, estimate, reference = _components(live, chosen)
         population = population_of_events(live, chosen)
     supported = support(live.forest.trees, live.forest.labels, estimate, len(chosen.names))
-    run, cut = live.task.run, decisions.actions[-1:]
-    by_hand = f" --decisions {live.path.name}" if cut or live.path.exists() else ""
+    cut = decisions.actions[-1:]
+    by_hand = ["--decisions", inside(live, live.path)] if cut or live.path.exists() else []
     return {
         "revision": revision(decisions),
         "actions": len(decisions.actions),
@@ -208,7 +222,7 @@ def view(live: Live, decisions: Decisions) -> dict[str, Any]:
         "populations": _populations(live, chosen, components, weights, population, reference, supported),
         "tree": _tree(live, chosen),
         "of_events": b64encode(population.astype("<u2").tobytes()).decode(),
-        "command": f"dpmix gate {run.path.name} --output gated{by_hand}",
+        "command": command(["gate", inside(live, live.task.run.path), "--output", "gated", *by_hand]),
     }
 
 

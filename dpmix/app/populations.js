@@ -17,7 +17,8 @@ function show(view, passing = false) {
   drawTree();
   draw();
   document.documentElement.setAttribute("data-shown", view.revision);
-  if (!passing) for (const follow of [countEvents, showGates, showProfiles, followExplored]) follow().catch(fail);
+  showVerdict();
+  if (!passing) for (const follow of [judgeChains, countEvents, showGates, showProfiles, followExplored]) follow().catch(fail);
 }
 
 // The proportions of `dpmix gate` follow those of the weights: after each decision if counting is quick, else on demand.
@@ -37,6 +38,29 @@ async function countEvents(asked = false) {
     counting = false;
     if (state.view) { showShares(); showCounting(); }
   }
+}
+
+// The verdict of `dpmix gate` takes seconds: only that of the latest decisions is asked for.
+let judgingChains = false;
+async function judgeChains() {
+  if (judgingChains) return;
+  judgingChains = true;
+  try {
+    while (state.view && state.verdict?.revision !== state.view.revision) {
+      const { run } = state, found = await ask("verdict", { run, revision: state.view.revision }, "comparing the chains …");
+      if (!found) break; // other decisions, which will be shown
+      if (run === state.run) state.verdict = found;
+    }
+  } finally {
+    judgingChains = false;
+    if (state.view) showVerdict();
+  }
+}
+
+function showVerdict() {
+  const known = !state.passing && state.verdict?.revision === state.view.revision;
+  byId("verdict").textContent = known ? state.verdict.text : "Comparing the chains …";
+  byId("verdict").classList.toggle("differs", known && state.verdict.differs);
 }
 
 function showCounting() {

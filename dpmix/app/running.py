@@ -12,8 +12,9 @@ import numpy as np
 from dpmix.config.schema import UntilConfig
 from dpmix.model.mixture import Array
 from dpmix.report.traces import Trace, thinned
-from dpmix.runs.describe import POPULATION, last_sweep
+from dpmix.runs.describe import last_sweep
 from dpmix.runs.effective_size import MIN_DRAWS, r_hat_and_ess
+from dpmix.runs.layout import POPULATION
 from dpmix.runs.monitors import monitored
 from dpmix.runs.reader import Run
 from dpmix.runs.until import FIRST_CHECK, is_check

@@ -63,6 +63,7 @@ ACTIONS = (
         "act",
         "undo",
         "count",
+        "verdict",
         "workspaces",
         "compare",
         "judged",
@@ -157,8 +158,7 @@ class _Report(_Handler):
 class _Values(_Handler):
     async def get(self, token: str) -> None:
         run = self.get_query_argument("run")
-        self.set_header("Content-Type", "application/octet-stream")
-        self.finish(await self.run(lambda: self.workspace.values(run)))
+        await self.answer(lambda: self.workspace.values(run))
 
 
 class _Action(_Handler):

@@ -7,6 +7,7 @@ two tabs show the same.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from threading import RLock
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from dpmix.app import counting, gates, judging, live, points
+from dpmix.app.carried import carry_over
 from dpmix.app.files import workspaces
 from dpmix.app.folder import Folder, mark
 from dpmix.app.gates import Gated
@@ -105,6 +107,19 @@ class Workspace(Folder):
             return None
         with self._counting_lock:  # one at a time; an earlier one ends after its next block
             return counting.counted(one, decisions, lambda: _identity(path) == known)
+
+    def verdict(self, run: str, revision: str) -> dict[str, Any] | None:
+        """Return the verdict of `dpmix gate` after the decisions in the file, which takes seconds.
+
+        None if the decisions are others than those of the revision.
+        """
+        with self._lock:
+            one = self._live(run)
+            decisions = live.decisions_of(one)
+        if live.revision(decisions) != revision:
+            return None
+        with self._counting_lock:
+            return counting.verdict(one, decisions)
 
     def point_values(self, run: str, channels: list[int]) -> bytes:
         """Return channels of the events that are drawn as points, float32 [C, M]."""
@@ -198,6 +213,7 @@ class Workspace(Folder):
     def export(self, run: str, output: str, formats: list[str], strategy: bool = False) -> dict[str, Any]:
         """Start `dpmix gate` with decisions and judgements; return the state of the command."""
         path, folder = self.inside(run), self.inside(output)
+        self._require_current(run)
         if folder == self.folder or not output.strip():
             raise ConfigError(["output: need the name of a folder inside this one"])
         unknown = [name for name in formats if name not in FORMATS]
@@ -213,6 +229,17 @@ class Workspace(Folder):
         arguments += [part for name in formats for part in ("--format", name)]
         arguments += ["--strategy"] if strategy else []
         return self.jobs.start(arguments).state()
+
+    def _require_current(self, run: str) -> None:
+        """Raise `ConfigError` if a run has other draws than those of the populations shown, or soon will."""
+        now, shown = open_run(self.inside(run)), self._live(run).task.run
+        if now.committed != shown.committed or (not now.complete and self.jobs.running):
+            raise ConfigError(
+                [
+                    f"{run}: the populations shown are those of {shown.committed} draws, and it continues "
+                    "or has ended since; after its end show its populations again, then write"
+                ]
+            )
 
     def _opened_gates(self, run: str, workspace: str) -> Gated:
         """Return the events inside gates; they are applied again if the run or the workspace has changed."""
@@ -260,9 +287,11 @@ class Workspace(Folder):
             now = mark(path)
             if path not in self._lives or (again and self._lives[path][0] != now):
                 self._check_inputs(path)
-                opened = live.open_live(path)
+                before = self._lives[path][1] if path in self._lives else None
+                opened = live.open_live(path, self.folder)
                 for source in opened.task.events.sources:  # also those that a table of samples names
                     self.inside(str(source.path))
+                opened = replace(opened, notes=carry_over(opened, before))
                 self._lives[path] = now, opened
             return self._lives[path][1]
 

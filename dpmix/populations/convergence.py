@@ -19,7 +19,6 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import fdtri
 
 from dpmix.engines.base import Engine
 from dpmix.model.mixture import Array, Floats, Ints, Mixture
@@ -33,10 +32,7 @@ from dpmix.runs.effective_size import MIN_DRAWS, r_hat_and_ess
 from dpmix.runs.reader import Run
 from dpmix.system.threads import one_thread
 
-# With 25 draws of each of 4 chains, R-hat of 8% of independent quantities is above 1.05; with 100, of none.
 MONITORED = 400
-BAD_R_HAT = 1.05
-FALSE_ALARMS = 0.05  # probability of a warning about independent draws
 ROUNDING = 1e-12  # of weights, for example of all that sum to 1
 
 
@@ -144,27 +140,6 @@ def mixing(weights: Array) -> tuple[Array, Array]:
     constant = np.ptp(weights, axis=(0, 1)) <= ROUNDING
     r_hat, ess = r_hat_and_ess(weights)
     return np.where(constant, np.nan, r_hat), np.where(constant, np.nan, ess)
-
-
-def r_hat_limit(n_chains: int, n_draws: int, n_quantities: int) -> float:
-    """Return the R-hat above which chains disagree: 1.05, or more where chance alone often exceeds that.
-
-    Independent draws of m sequences of length n have an R-hat of sqrt((n - 1 + F) / n), with F of an F
-    distribution of m - 1 and m (n - 1) degrees of freedom (Gelman and Rubin 1992, Stat. Sci. 7:457). Above
-    the limit, the largest R-hat of all quantities is not chance. The rank-normalised R-hat is the larger of
-    two values.
-
-    Parameters
-    ----------
-    n_chains, n_draws : int
-        Number of chains, and of draws of each, at least `MIN_DRAWS`.
-    n_quantities : int
-        Number of quantities compared with the limit, at least 1.
-    """
-    sequences = 2 * max(n_chains, 2)
-    length = n_draws // 2 if n_chains > 1 else n_draws // 4
-    ratio = fdtri(sequences - 1, sequences * (length - 1), 1.0 - FALSE_ALARMS / (2 * n_quantities))
-    return max(BAD_R_HAT, float(np.sqrt((length - 1 + ratio) / length)))
 
 
 def _by_chain(run: Run, draws: Ints, populations: Ints, divisions: Sequence[Division]) -> ChainWeights:

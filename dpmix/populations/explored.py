@@ -136,7 +136,7 @@ def extended(gating: Gating) -> Gating:
     if own is None:
         return gating
     shares = np.where(gating.n_events > 0, own.sizes / np.maximum(gating.n_events, 1), np.nan)
-    shares = np.broadcast_to(shares, gating.proportions.shape[:2])
+    drawn = np.broadcast_to(shares, gating.proportions.shape[:2])
     names = gating.names or ("",) * gating.n_populations
     colours = gating.colours or tuple(range(gating.n_populations))
     return replace(
@@ -145,7 +145,8 @@ def extended(gating: Gating) -> Gating:
         names=(*names, NAME),
         colours=(*colours, own.colour),
         sizes=np.column_stack([gating.sizes, own.sizes]),
-        proportions=np.concatenate([gating.proportions, shares[..., None]], axis=2),
+        proportions=np.concatenate([gating.proportions, drawn[..., None]], axis=2),
+        mean_proportions=np.column_stack([gating.mean_proportions, shares]),
         quantiles=np.concatenate([gating.quantiles, own.quantiles[:, None]], axis=1),
         support=np.append(gating.support, np.nan),
         r_hat=np.append(gating.r_hat, np.nan),

@@ -129,7 +129,7 @@ def posterior(counts: Ints, seed: int, prior: Array | None = None) -> Array:
 
     The posterior is a Dirichlet distribution with the counts plus a prior of one event in total, spread
     evenly (Perks 1947). It describes other cells of the same kind, so few events give wide intervals, also
-    for rare populations. A single draw has no interval: its proportions are the means of this distribution.
+    for rare populations. The draws are for the ends of intervals; `posterior_mean` gives the mean.
 
     Parameters
     ----------
@@ -139,10 +139,30 @@ def posterior(counts: Ints, seed: int, prior: Array | None = None) -> Array:
     prior : float64 [T, P], optional
         Prior counts in place of the one event: kappa beta of a hierarchical run (`dpmix.model.cohort`).
     """
-    random = Stream(seed, 1, 0).step(Step.PROPORTIONS)
+    shapes = _shapes(counts, prior)
+    return _dirichlet(shapes, Stream(seed, 1, 0).step(Step.PROPORTIONS))
+
+
+def posterior_mean(counts: Ints, prior: Array | None = None) -> Array:
+    """Return the posterior mean of the proportions, float64 [S, P]: the average of the T Dirichlet means.
+
+    The mean of `posterior` has the noise of its random numbers in addition; this has none.
+
+    Parameters
+    ----------
+    counts, prior
+        As of `posterior`.
+    """
+    shapes = _shapes(counts, prior)
+    mean: Array = (shapes / shapes.sum(axis=-1, keepdims=True)).mean(axis=0)
+    return mean
+
+
+def _shapes(counts: Ints, prior: Array | None) -> Array:
+    """Return the shapes of the Dirichlet distributions, float64 [T, S, P]."""
     given = 1.0 / counts.shape[2] if prior is None else np.maximum(prior, LEAST_RATIO)[:, None]
     shapes: Array = counts.astype(np.float64) + given
-    return _dirichlet(shapes, random) if len(counts) > 1 else shapes / shapes.sum(axis=-1, keepdims=True)
+    return shapes
 
 
 def _dirichlet(shapes: Array, random: np.random.Generator) -> Array:

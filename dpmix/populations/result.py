@@ -7,7 +7,7 @@ numbered by size, from 1 in files and texts, from 0 in arrays.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from dpmix.populations.misfit import Fit
 from dpmix.populations.rasters import Rasters
 from dpmix.populations.strategy import Strategy
 from dpmix.populations.tree import Tree
+from dpmix.runs.verdict import Verdict
 
 if TYPE_CHECKING:
     from dpmix.explore.exploration import Exploration
@@ -140,12 +141,14 @@ class Gating:
     sizes : int64 [S, P]
         Number of events with this most probable population.
     proportions : float64 [T, S, P]
-        Posterior draws of each sample's proportions.
+        Posterior draws of each sample's proportions, for the ends of intervals.
+    mean_proportions : float64 [S, P]
+        Their posterior mean (`dpmix.populations.proportions.posterior_mean`).
     r_hat, ess : float64 [P]
         Rank-normalised split R-hat and bulk effective sample size of the population's weight in the run; NaN
         where not known (`dpmix.populations.convergence.proportion_mixing`).
-    n_monitored : int
-        Number of draws of each chain behind these two.
+    verdict : Verdict
+        Whether the chains of the run agree about the populations, by these R-hat.
     certainty : float64 [P]
         Mean probability of the population among these events.
     n_implausible : int64 [S]
@@ -211,9 +214,10 @@ class Gating:
     agreement: Array
     sizes: Ints
     proportions: Array
+    mean_proportions: Array
     r_hat: Array
     ess: Array
-    n_monitored: int
+    verdict: Verdict
     certainty: Array
     n_implausible: Ints
     quantiles: Array
@@ -246,27 +250,47 @@ class Gating:
         return tuple(name or phenotype for name, phenotype in zip(names, self.phenotypes, strict=True))
 
     @property
-    def overall(self) -> Array:
-        """Posterior draws of the proportions in all samples together, float64 [T, P].
+    def estimates(self) -> Estimates:
+        """Mean and interval of each sample's proportions, each float64 [S, P]."""
+        return Estimates.of(self.mean_proportions, self.proportions)
+
+    @property
+    def overall(self) -> Estimates:
+        """Mean and interval of the proportions in all samples together, each float64 [P].
 
         Each sample counts by its events and, where the run had weights, what each of them counted.
         """
-        return over_samples(self.proportions, self.n_events, self.sample_weights)
+        both = self.mean_proportions, self.proportions
+        return Estimates.of(*(over_samples(each, self.n_events, self.sample_weights) for each in both))
+
+
+class Estimates(NamedTuple):
+    """Posterior mean and ends of the 90% credible interval; the ends are NaN where there is one draw."""
+
+    mean: Array
+    low: Array
+    high: Array
+
+    @classmethod
+    def of(cls, mean: Array, draws: Array) -> Self:
+        """Return the estimates from the mean [...] and draws [T, ...]."""
+        _, low, high = interval(draws)
+        return cls(mean, low, high) if len(draws) > 1 else cls(mean, low * np.nan, high * np.nan)
 
 
 def over_samples(proportions: Array, n_events: Ints, weights: npt.ArrayLike | None) -> Array:
-    """Return draws of the proportions in all samples together, float64 [T, P].
+    """Return the proportions in all samples together, float64 [..., P].
 
     Parameters
     ----------
-    proportions : float64 [T, S, P]
+    proportions : float64 [..., S, P]
     n_events : int64 [S]
     weights : float [S], optional
         What an event of each sample counts. Default: 1.
     """
     counts = n_events * (1.0 if weights is None else np.asarray(weights, np.float64))
     there = counts > 0.0  # a sample without events has no proportions
-    overall: Array = np.einsum("tsp,s->tp", proportions[:, there], counts[there] / counts.sum())
+    overall: Array = np.einsum("...sp,s->...p", proportions[..., there, :], counts[there] / counts.sum())
     return overall
 
 

@@ -48,6 +48,9 @@ class SampleDraws:
         Their medians; NaN where there are none.
     draws : int64 [T, 2], optional
         Chain and number of each draw in the run file; None in files of older versions.
+    verdict : str
+        Whether the chains of the run agree about the populations (`dpmix.runs.verdict`); "" in files of older
+        versions.
     """
 
     counts: Ints
@@ -60,6 +63,7 @@ class SampleDraws:
     explored: Ints | None = None
     explored_medians: Floats | None = None
     draws: Ints | None = None
+    verdict: str = ""
 
     def write(self, path: Path) -> None:
         """Write an HDF5 file in the layout of netCDF-4; an existing file is replaced.
@@ -72,6 +76,7 @@ class SampleDraws:
         n_bytes = self.counts.nbytes + self.medians.nbytes + HDF5_BYTES
         with writing(path), replacing(path, n_bytes) as temporary, h5netcdf.File(temporary, "w") as file:
             file.attrs["title"] = "draws of the events and medians of each sample, by dpmix gate"
+            file.attrs["verdict"] = self.verdict
             sizes = dict(zip(("draw", "sample", "population"), self.counts.shape, strict=True))
             sizes |= {"median_draw": len(self.medians), "channel": len(self.channels)}
             file.dimensions = sizes
@@ -129,6 +134,7 @@ class SampleDraws:
                     columns=columns,
                     names=text("name") if "name" in file else (),
                     draws=np.stack([file[name] for name in DRAWS], axis=1) if DRAWS[0] in file else None,
+                    verdict=str(file.attrs.get("verdict", "")),
                     explored=file["explored"][:] if "explored" in file else None,
                     explored_medians=file["explored_medians"][:] if "explored" in file else None,
                 )

@@ -18,6 +18,7 @@ from dpmix.populations.rasters import Counter, grid
 from dpmix.populations.result import QUANTILES, Block, Gating
 from dpmix.populations.sample_draws import Medians
 from dpmix.populations.task import Task
+from dpmix.runs.verdict import judge
 from dpmix.system.paths import as_text
 
 GRID_EVENTS, GRID_ENDS = 200_000, (0.001, 0.999)  # events and quantiles that set the range of the rasters
@@ -87,6 +88,7 @@ class Summary:
         limits = phenotypes.thresholds(weights, means, covariances, components)
         quantiles = self._quantiles(task.events)
         sizes = self.sizes.sum(axis=0)
+        drawn, mean = self._proportions(task, prior)
         monitored = chain_weights(found, task.make_engine)
         r_hat, ess = proportion_mixing(monitored)
         return Gating(
@@ -113,10 +115,11 @@ class Summary:
             sizes=self.sizes,
             counts=self.counts,
             medians=self.medians.values,
-            proportions=self._proportions(task, prior),
+            proportions=drawn,
+            mean_proportions=mean,
             r_hat=r_hat,
             ess=ess,
-            n_monitored=monitored.divided.shape[1],
+            verdict=judge(run, "population", monitored.divided, r_hat),
             certainty=np.divide(self.certainty, sizes, out=np.full(len(sizes), np.nan), where=sizes > 0),
             n_implausible=self.n_implausible,
             quantiles=quantiles,
@@ -130,11 +133,13 @@ class Summary:
             sample_weights=None if given is None else given.values.astype(np.float64),
         )
 
-    def _proportions(self, task: Task, prior: Array | None) -> Array:
-        """Return draws of the proportions, float64 [T, S, P]; NaN in samples without events."""
-        found = proportions.posterior(self.counts, task.config.seed, prior)
-        found[:, np.diff(task.events.sample_starts) == 0] = np.nan
-        return found
+    def _proportions(self, task: Task, prior: Array | None) -> tuple[Array, Array]:
+        """Return draws [T, S, P] and mean [S, P] of the proportions; NaN in samples without events."""
+        drawn = proportions.posterior(self.counts, task.config.seed, prior)
+        mean = proportions.posterior_mean(self.counts, prior)
+        for found in (drawn, mean):
+            found[..., np.diff(task.events.sample_starts) == 0, :] = np.nan
+        return drawn, mean
 
     def _quantiles(self, events: Events) -> Array:
         """Return the `QUANTILES` of each population and channel, transformed scale, float64 [5, P, D]."""

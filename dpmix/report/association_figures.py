@@ -12,8 +12,8 @@ from dpmix.association.design import Contrast
 from dpmix.association.effects import ABUNDANCE, VARIABILITY, Effects
 from dpmix.association.study import Study
 from dpmix.model.mixture import Array
-from dpmix.populations.proportions import posterior
-from dpmix.populations.result import interval
+from dpmix.populations.proportions import posterior, posterior_mean
+from dpmix.populations.result import Estimates
 from dpmix.report.drawing import log_ticks, new_figure, percent_axis, styled
 from dpmix.report.labels import label
 from dpmix.report.palette import GREY, colour
@@ -180,9 +180,9 @@ class Strips:
 def strips_of(study: Study, contrast: Contrast, seed: int) -> Strips:
     """Return the proportions of all samples, in the groups of a contrast."""
     values = study.design.table[contrast.column]
-    drawn = posterior(study.draws.counts, seed)
+    found = Estimates.of(posterior_mean(study.draws.counts), posterior(study.draws.counts, seed))
     least = 0.25 / max(1.0, float(study.draws.counts[0].sum(axis=1).min()))  # a quarter of an event
-    mean, low, high = (np.maximum(end, least) for end in interval(drawn))
+    mean, low, high = (np.maximum(end, least) for end in found)
     if contrast.groups is None:
         places = np.array(values, np.float64)
         return Strips(places, {}, contrast.column, mean, low, high, np.zeros(len(values), np.int64))

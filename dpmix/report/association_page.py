@@ -56,6 +56,7 @@ def summary(study: Study, share: float) -> list[str]:
         f"{study.design.formula}. Found: the longest list of which at most {share:.0%} are expected to be "
         "false."
     ]
+    lines += [f"The gating: {study.draws.verdict}"] if study.draws.verdict else []
     for effects in study.effects:
         found = effects.found(share)
         lines.append(f"{effects.contrast}, {effects.measure}: {found.sum()} of {len(found)} found.")

@@ -10,7 +10,8 @@ import numpy as np
 from dpmix.model.mixture import Array, Ints
 from dpmix.populations.result import Gating
 from dpmix.populations.tree import Tree
-from dpmix.report.labels import label, percent
+from dpmix.report.labels import label
+from dpmix.system.console import percent
 
 AXIS_LABEL = "separation at the merge (standard deviations)"
 MOST_LEAVES = 48  # leaves of a drawn tree, unless there are more populations

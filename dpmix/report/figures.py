@@ -26,7 +26,7 @@ from dpmix.report.drawing import (
 from dpmix.report.embedding import MAP_NOTE, map_caption, map_numbers, map_point, map_window
 from dpmix.report.gate_tree import gate_tree
 from dpmix.report.heatmap import heat
-from dpmix.report.labels import label, only_the_largest, percent, shares, shortened, shown
+from dpmix.report.labels import label, only_the_largest, shares, shortened, shown
 from dpmix.report.pairs import MOST_ELLIPSES, densities, ellipse, moments, separating_pairs
 from dpmix.report.palette import GREY, colour, colour_of, rgb
 from dpmix.report.proportion_figures import proportions
@@ -34,6 +34,7 @@ from dpmix.report.shifts import shift_figure
 from dpmix.runs.coarseness import choice_of
 from dpmix.runs.diagnostics import Mixing
 from dpmix.runs.reader import Run
+from dpmix.system.console import percent
 from dpmix.system.files import writing
 
 if TYPE_CHECKING:
@@ -263,7 +264,7 @@ def tree(gating: Gating) -> Figure:
 
 
 def traces(run: Run, mixing: list[Mixing]) -> Figure:
-    """Draw the traces of log posterior, occupied components and alpha, one line per chain."""
+    """Draw the traces of log density, occupied components and alpha, one line per chain."""
     found = trace.traces(run, mixing)
     burn_in = trace.burn_in(run)
     figure = new_figure(7.5, 5.6)

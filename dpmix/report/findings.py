@@ -5,17 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from dpmix.model.mixture import Ints
-from dpmix.populations.convergence import BAD_R_HAT, r_hat_limit
 from dpmix.populations.result import INTERVAL, LEAST_DRAWS, Gating
 from dpmix.populations.strategy import GOOD
 from dpmix.populations.support import MAJORITY
-from dpmix.report.labels import label, percent, shares
-from dpmix.runs.diagnostics import truncation_warning_of, who_disagrees
+from dpmix.report.labels import label, shares
+from dpmix.runs.diagnostics import truncation_warning_of
 from dpmix.runs.effective_size import MIN_DRAWS
 from dpmix.runs.reader import Run
-from dpmix.system.console import first_few
+from dpmix.system.console import first_few, percent
 
-LEAST_SHARE = 0.002  # of the events; smaller populations give no warning by their R-hat
 LOW_ESS = 100  # effective sample size below which the ends of an interval are rough
 NEARLY_ALL = 0.95  # share of the events in one population that a sample of several markers rarely has
 SEVERAL_CHANNELS = 4
@@ -67,7 +65,6 @@ def warnings(gating: Gating, run: Run) -> list[str]:
         *(f"{warning}." for warning in gating.warnings),
         _sentence(unfinished_warning(run)),
         _sentence(few_draws_warning(gating)),
-        _sentence(disagreement_warning(gating)),
         _sentence(one_population_warning(gating)),
         _sentence(truncation_warning_of(run) if run.committed else None),
         _low_support(gating),
@@ -93,27 +90,6 @@ def few_draws_warning(gating: Gating) -> str | None:
     return (
         f"the 90% intervals are from {n_draws} draws, and contain a further draw with probability "
         f"{(n_draws - 1) / (n_draws + 1):.0%}; gate with {LEAST_DRAWS} draws or more (--draws), or make more"
-    )
-
-
-def disagreement_warning(gating: Gating) -> str | None:
-    """Warn where chains disagree on the proportions of populations, and say what to do.
-
-    Returns
-    -------
-    str or None
-        One line; None where no population of at least 0.2% of the events is in `chains_apart`.
-    """
-    judged, apart = _judged(gating), chains_apart(gating)
-    if not len(apart):
-        return None
-    worst = int(apart[np.argmax(gating.r_hat[apart])])
-    return (
-        f"{who_disagrees(gating.n_chains)} on the proportions of {len(apart)} of "
-        f"{count(len(judged), 'population')} of at least {LEAST_SHARE:.1%} "
-        f"(R-hat above {r_hat_bound(gating):.2f}; the highest, {gating.r_hat[worst]:.2f}, "
-        f"for population {worst + 1}): their intervals are not reliable; "
-        "raise mcmc.burn_in and mcmc.draws"
     )
 
 
@@ -143,19 +119,10 @@ def poor_gates_warning(gating: Gating) -> str | None:
     )
 
 
-def chains_apart(gating: Gating) -> Ints:
-    """Return the populations of at least 0.2% of the events with an R-hat above the limit, int64.
-
-    The limit is `r_hat_bound`.
-    """
-    judged = _judged(gating)
-    return judged[gating.r_hat[judged] > r_hat_bound(gating)]
-
-
 def mixing_note(gating: Gating) -> str:
     """Return limits of R-hat and effective sample size in the table, in sentences; "" where all are fine."""
-    if gating.n_monitored < MIN_DRAWS:
-        return f"Empty: {MIN_DRAWS} draws of each chain are needed, and the run has {gating.n_monitored}."
+    if not gating.verdict.is_known:
+        return f"Empty: {MIN_DRAWS} draws of each chain are needed, and the run has {gating.verdict.n_draws}."
     few = np.flatnonzero(gating.ess < LOW_ESS)
     notes = []
     if len(few):
@@ -166,17 +133,6 @@ def mixing_note(gating: Gating) -> str:
     if np.isnan(gating.r_hat).any():
         notes.append("Empty for a proportion that is the same in every draw.")
     return " ".join(notes)
-
-
-def r_hat_bound(gating: Gating) -> float:
-    """Return the R-hat above which chains disagree (`dpmix.populations.convergence.r_hat_limit`)."""
-    judged = _judged(gating)
-    return r_hat_limit(gating.n_chains, gating.n_monitored, len(judged)) if len(judged) else BAD_R_HAT
-
-
-def _judged(gating: Gating) -> Ints:
-    """Return the populations whose R-hat may give a warning, int64."""
-    return np.flatnonzero((shares(gating) >= LEAST_SHARE) & ~np.isnan(gating.r_hat))
 
 
 def draws_used(gating: Gating) -> str:

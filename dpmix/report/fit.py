@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from dpmix.populations.misfit import TAIL
-from dpmix.populations.result import Gating, interval
+from dpmix.populations.result import Gating
 from dpmix.report import shifts
 from dpmix.runs.reader import Run
 from dpmix.system.files import csv_text, write_text
@@ -39,7 +39,7 @@ def write_fit(folder: Path, gating: Gating, run: Run) -> None:
     assert fit is not None
     rows: list[Sequence[object]] = [HEAD]
     standard, limits = fit.standard, fit.standard.limits
-    mean, low, high = interval(gating.proportions)
+    mean, low, high = gating.estimates
     for s, sample in enumerate(gating.samples):
         events = fit.events[s]
         whole = float((standard.expected * events).sum() / max(events.sum(), 1))

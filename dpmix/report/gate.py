@@ -28,7 +28,7 @@ from dpmix.populations.task import Task, prepare
 from dpmix.report import event_files, figures, findings, fit, page, shifts, tables
 from dpmix.report.additions import Additions
 from dpmix.runs.coarseness import choice_of
-from dpmix.runs.diagnostics import convergence, longer_run
+from dpmix.runs.diagnostics import convergence
 from dpmix.runs.reader import Run, open_run
 from dpmix.system.background import importing
 from dpmix.system.console import quoted
@@ -120,13 +120,11 @@ def gate(
         found = task.find_populations(n_draws, level, n_populations, by_hand)
         own = _own_terms(task, found)
         gating, population = _write_events(task, found, folder, formats, memberships, moved, own, explored)
-    apart = findings.disagreement_warning(gating)
+    _say_verdict(gating)
     one = findings.one_population_warning(gating)
-    for warning in (_unfinished(task.run), findings.few_draws_warning(gating), apart, one):
+    for warning in (_unfinished(task.run), findings.few_draws_warning(gating), one):
         if warning:
             log.warning("%s", warning)
-    if apart and task.run.complete:
-        log.info("a longer run, from the end of this one: %s", longer_run(task.run))
     return _write_report(task, found, asked.add(task, gating, population, folder), folder)
 
 
@@ -170,10 +168,16 @@ def predict(
     )
     gating = replace(gating, fit=measured)
     fit.write_fit(folder, gating, task.run)
+    _say_verdict(gating)
     of_draws = _unfinished(task.run), findings.few_draws_warning(gating)
     for warning in [*fit.warnings(gating), *filter(None, of_draws)]:
         log.warning("%s", warning)
     return gating
+
+
+def _say_verdict(gating: Gating) -> None:
+    """Log the verdict, which is a warning where chains differ."""
+    log.log(gating.verdict.level, "%s", gating.verdict)
 
 
 def _require_lists(**given: Sequence[str | Path]) -> None:

@@ -13,9 +13,10 @@ from dpmix.populations.result import Gating
 from dpmix.report.drawing import name_population, new_figure
 from dpmix.report.findings import numbers_of
 from dpmix.report.gatingml import nested
-from dpmix.report.labels import label, named_channels, percent, shortened
+from dpmix.report.labels import label, named_channels, shortened
 from dpmix.report.page_plots import add_hover, name_axis, new_plot
 from dpmix.report.palette import GREY, colour_of, ink
+from dpmix.system.console import percent
 
 if TYPE_CHECKING:
     from bokeh.plotting import figure as Plot

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
 
 from dpmix.model.mixture import Array
-from dpmix.populations.result import Gating, interval
+from dpmix.populations.result import Estimates, Gating
 from dpmix.populations.strategy import Gate
 
 MOST_POPULATIONS = 60  # shown in one picture, the largest first
@@ -27,13 +27,6 @@ class Named(Protocol):
 
     @property
     def channels(self) -> tuple[str, ...]: ...
-
-
-def percent(share: float) -> str:
-    """Format a share as a percentage with at most three digits."""
-    if 0.0 < share < 1e-4:
-        return "<0.01%"
-    return f"{share:.1%}" if share >= 0.01 or share == 0.0 else f"{share:.2%}"
 
 
 def shortened(text: str, width: int) -> str:
@@ -88,16 +81,19 @@ def shown(gating: Gating) -> int:
 
 def shares(gating: Gating) -> Array:
     """Return the posterior mean of the proportions in all samples, float64 [P]."""
-    mean: Array = gating.overall.mean(axis=0)
-    return mean
+    return gating.overall.mean
 
 
-def share_limits(draws: Array, n_events: int) -> tuple[float, float]:
+def first(estimates: Estimates, n_populations: int) -> Estimates:
+    """Return the estimates of the first populations."""
+    return Estimates(*(each[..., :n_populations] for each in estimates))
+
+
+def share_limits(estimates: Iterable[Array], n_events: int) -> tuple[float, float]:
     """Return the ends of a logarithmic axis of proportions, at least a quarter of one event."""
-    mean, low, high = interval(draws)
-    least = 0.25 / max(1, n_events)
-    lowest = min(np.nanmin(low), np.nanmin(mean))  # NaN: a sample without events
-    return max(least, 0.7 * float(lowest)), min(1.0, 1.4 * float(np.nanmax(high)))
+    every = np.stack([*estimates])  # NaN: a sample without events, the interval of a single draw
+    least, most = 0.7 * float(np.nanmin(every)), 1.4 * float(np.nanmax(every))
+    return max(0.25 / max(1, n_events), least), min(1.0, most)
 
 
 def fewest_events(gating: Gating) -> int:

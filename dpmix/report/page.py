@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from logging import WARNING
 from pathlib import Path
 from typing import Any
 
@@ -9,19 +10,17 @@ import numpy as np
 
 from dpmix.inputs.events import RESOLUTION
 from dpmix.populations.explored import NAME, explored_of, extended
-from dpmix.populations.result import Gating, interval
+from dpmix.populations.result import Gating
 from dpmix.populations.support import MAJORITY
 from dpmix.report import templates
 from dpmix.report.coarseness import caption, coarseness_plot
 from dpmix.report.embedding import MAP_NOTE, map_caption
 from dpmix.report.findings import (
-    chains_apart,
     count,
     draws_used,
     explored,
     mixing_note,
     numbers_of,
-    r_hat_bound,
     summary,
     warnings,
 )
@@ -33,7 +32,6 @@ from dpmix.report.labels import (
     mixing_cells,
     named_channels,
     overall_note,
-    percent,
     shown,
 )
 from dpmix.report.page_data import page_data, script_json
@@ -46,6 +44,7 @@ from dpmix.runs.coarseness import choice_of
 from dpmix.runs.describe import describe_engine, resolution_text
 from dpmix.runs.diagnostics import Mixing
 from dpmix.runs.reader import Run
+from dpmix.system.console import percent
 from dpmix.system.files import write_text
 
 
@@ -85,11 +84,13 @@ def _texts(gating: Gating, run: Run) -> dict[str, Any]:
     return {
         "title": f"Cell populations of {Path(gating.run).name}",
         "summary": summary(gating),
+        "verdict": str(gating.verdict),
+        "differs": gating.verdict.level >= WARNING,
         "warnings": warnings(gating, run),
         "intervals": len(gating.draws) > 1,
         "compared": "the chains, and of their halves," if gating.n_chains > 1 else "the halves of the chain",
-        "bad_r_hat": f"{r_hat_bound(gating):.2f}",
-        "monitored": count(gating.n_chains * gating.n_monitored, "draw"),
+        "bad_r_hat": f"{gating.verdict.limit:.2f}",
+        "monitored": count(gating.n_chains * gating.verdict.n_draws, "draw"),
         "mixing_note": mixing_note(gating),
         "rows": _rows(gating),
         "channels": gating.channels,
@@ -104,7 +105,7 @@ def _texts(gating: Gating, run: Run) -> dict[str, Any]:
         "traces_caption": (
             f"All sweeps of each chain. The grey area marks {burn_in(run):,} burn-in sweeps; the initial "
             "increase is not shown. The number of components may still change where the proportions of the "
-            "populations agree: judge by R-hat in the table of populations."
+            "populations agree: the sentence under the summary is the verdict."
             if run.kind == "mcmc"
             else "All steps of each start of Bayesian EM. The best start was gated."
         ),
@@ -122,8 +123,8 @@ def _texts(gating: Gating, run: Run) -> dict[str, Any]:
 
 def _rows(gating: Gating) -> list[dict[str, Any]]:
     """Return the table of populations."""
-    mean, low, high = interval(gating.overall)
-    sizes, apart = gating.sizes.sum(axis=0), chains_apart(gating)
+    mean, low, high = gating.overall
+    sizes, apart = gating.sizes.sum(axis=0), gating.verdict.apart
     rows = [
         {
             "index": p,
@@ -279,7 +280,7 @@ def _descriptions(gating: Gating, raster: bool) -> dict[str, str]:
         "proportions": f"Proportions of {drawn} populations, as in the table of populations",
         "samples": f"Proportion of one population in each of {len(gating.samples)} samples",
         "tree": f"Tree of {modes} modes, cut into {gating.n_populations} populations",
-        "traces": "Traces of log posterior, occupied components and alpha",
+        "traces": "Traces of log likelihood or log posterior, occupied components and alpha",
         "gates": "Tree of gates, as in the table of gates",
         "coarseness": "Fit and number of components by coarseness",
     }

@@ -12,8 +12,8 @@ import numpy as np
 from dpmix.model.mixture import Array
 from dpmix.populations.explored import extended
 from dpmix.populations.rasters import Rasters
-from dpmix.populations.result import Gating, interval
-from dpmix.report.labels import fewest_events, label, share_limits, shares, shown
+from dpmix.populations.result import Gating
+from dpmix.report.labels import fewest_events, first, label, share_limits, shares, shown
 from dpmix.report.pairs import MOST_ELLIPSES, moments, separating_pairs, separation
 from dpmix.report.palette import colour_of, full_count, ink
 
@@ -95,9 +95,9 @@ def _populations(gating: Gating) -> list[dict[str, Any]]:
 
 def _samples(gating: Gating) -> dict[str, Any]:
     """Return the proportions in each sample and the lower end of their axis."""
-    proportions = gating.proportions[:, :, : shown(gating)]
-    mean, low, high = (_rounded(ends) for ends in interval(proportions))
-    least = share_limits(proportions, fewest_events(gating))[0]
+    estimates = first(gating.estimates, shown(gating))
+    mean, low, high = map(_rounded, estimates)
+    least = share_limits(estimates, fewest_events(gating))[0]
     return {"mean": mean, "low": low, "high": high, "least": least}
 
 

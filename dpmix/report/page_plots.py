@@ -12,12 +12,13 @@ from dpmix.report import dendrogram
 from dpmix.report.embedding import map_numbers, map_point, map_window
 from dpmix.report.findings import numbers_of
 from dpmix.report.heatmap import heat
-from dpmix.report.labels import label, percent, shares, shortened, ticks
+from dpmix.report.labels import label, shares, shortened, ticks
 from dpmix.report.pairs import densities
 from dpmix.report.palette import GREY, colour, colour_of, ink
 from dpmix.report.traces import Trace, burn_in, thinned, traces
 from dpmix.runs.diagnostics import Mixing
 from dpmix.runs.reader import Run
+from dpmix.system.console import percent
 
 if TYPE_CHECKING:
     from bokeh.model import Model
@@ -316,7 +317,7 @@ def _trace(run: Run, trace: Trace, sweeps: Any) -> Plot:
     most = int(np.clip(TRACE_POINTS / len(trace.values), 100, 2000))
     for number, values in enumerate(trace.values, 1):
         places = thinned(values, most)
-        kind = np.float64 if trace.quantity == "log posterior" else np.float32  # large values need all digits
+        kind = np.float64 if trace.quantity.startswith("log") else np.float32  # large values need all digits
         source = {"x": places.astype(np.int32), "y": values[places].astype(kind)}
         source |= {"path": np.full(len(places), number)}
         line = plot.line("x", "y", source=source, line_color=colour(number - 1), line_width=1)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpmix.populations.explored import Explored, explored_of, extended
-from dpmix.populations.result import Gating, interval
-from dpmix.report.labels import fewest_events, label, share_limits, shown, ticks
+from dpmix.populations.result import Gating
+from dpmix.report.labels import fewest_events, first, label, share_limits, shown, ticks
 from dpmix.report.page_plots import add_hover, name_axis, names_of, new_plot, plot_range
 from dpmix.report.palette import colour_of
 
@@ -40,9 +40,8 @@ def _overall(gating: Gating, explored: Explored | None) -> Plot:
     from bokeh.models import ColumnDataSource
 
     drawn = shown(gating)
-    overall = gating.overall[:, :drawn]
-    least, most = share_limits(overall, int(gating.n_events.sum()))
-    estimates = np.array(interval(overall))
+    n_draws, estimates = len(gating.draws), np.array(first(gating.overall, drawn))
+    least, most = share_limits(estimates, int(gating.n_events.sum()))
     if explored is not None and explored.index < drawn:
         ends = explored.proportion, explored.low, explored.high
         estimates[:, explored.index] = ends
@@ -62,10 +61,10 @@ def _overall(gating: Gating, explored: Explored | None) -> Plot:
         y_range=plot_range(drawn - 0.4, -0.6),
         tools="save",
     )
-    if len(overall) > 1:
+    if n_draws > 1:
         plot.segment("low", "y", "high", "y", source=source, line_color="colour", line_width=3)
     points = plot.scatter("mean", "y", source=source, size=8, color="colour")
-    add_hover(plot, points, ("population", "@who"), *_estimate_tips(len(overall)))
+    add_hover(plot, points, ("population", "@who"), *_estimate_tips(n_draws))
     name_axis(plot.yaxis, [label(gating, p, 36) for p in range(drawn)])
     _percent_axis(plot.xaxis, ticks(least, most))
     plot.ygrid.visible = False
@@ -82,8 +81,8 @@ def _samples(gating: Gating) -> Plot:
     """Return the proportion of one population in each sample, which the script of the page fills."""
     from bokeh.models import BasicTicker, ColumnDataSource
 
-    drawn, many = gating.proportions[:, :, : shown(gating)], len(gating.samples)
-    least, most = share_limits(drawn, fewest_events(gating))
+    n_draws, many = len(gating.draws), len(gating.samples)
+    least, most = share_limits(first(gating.estimates, shown(gating)), fewest_events(gating))
     columns: dict[str, Any] = {"x": np.arange(1, many + 1), "sample": gating.samples}
     columns |= {name: [most] * many for name in ("mean", "low", "high")} | {"colour": ["#ffffff"] * many}
     source = ColumnDataSource(columns, name="samples")
@@ -95,10 +94,10 @@ def _samples(gating: Gating) -> Plot:
         x_range=plot_range(0.3, many + 0.7),
         x_axis_label="sample",
     )
-    if len(drawn) > 1:
+    if n_draws > 1:
         plot.segment("x", "low", "x", "high", source=source, line_color="colour", line_width=2)
     points = plot.scatter("x", "mean", source=source, size=7, color="colour")
-    add_hover(plot, points, ("sample", "@sample"), *_estimate_tips(len(drawn)))
+    add_hover(plot, points, ("sample", "@sample"), *_estimate_tips(n_draws))
     # The script shows only the range of one population.
     _percent_axis(plot.yaxis, [digit * 10.0**power for power in range(-9, 1) for digit in (1, 2, 3, 5, 7)])
     plot.xaxis.ticker = BasicTicker(mantissas=[1, 2, 5], min_interval=1, num_minor_ticks=0)

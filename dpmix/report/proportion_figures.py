@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpmix.populations.result import Gating, interval
+from dpmix.populations.result import Gating
 from dpmix.report.drawing import figure_with_key, new_figure, percent_axis
 from dpmix.report.labels import (
     estimate_note,
     fewest_events,
+    first,
     label,
     only_the_largest,
     share_limits,
@@ -37,8 +38,8 @@ def proportions(gating: Gating) -> Figure:
 def _rows(gating: Gating) -> Figure:
     """Draw a row for each population, with a point and an interval for each sample."""
     drawn, samples = shown(gating), len(gating.samples)
-    mean, low, high = interval(gating.proportions[:, :, :drawn])
-    left, right = share_limits(gating.proportions[:, :, :drawn], fewest_events(gating))
+    mean, low, high = estimates = first(gating.estimates, drawn)
+    left, right = share_limits(estimates, fewest_events(gating))
     figure = new_figure(7.5, 1.3 + drawn * max(0.19, 0.1 * samples) + 0.16 * (samples > 1) * samples)
     axes = figure.add_subplot()
     rows = np.arange(drawn)
@@ -76,8 +77,8 @@ def _rows(gating: Gating) -> Figure:
 def _panels(gating: Gating) -> Figure:
     """Draw a panel for each population, with the samples side by side."""
     drawn, samples = shown(gating), len(gating.samples)
-    mean, low, high = interval(gating.proportions[:, :, :drawn])
-    bottom, top = share_limits(gating.proportions[:, :, :drawn], fewest_events(gating))
+    mean, low, high = estimates = first(gating.estimates, drawn)
+    bottom, top = share_limits(estimates, fewest_events(gating))
     columns = min(4, drawn)
     rows = -(-drawn // columns)
     key = [f"{n}: {shortened(name, 44)}" for n, name in enumerate(gating.samples, 1)]

@@ -14,7 +14,7 @@ from dpmix.model.mixture import Array
 from dpmix.populations.comparison import Comparison
 from dpmix.populations.ellipses import EllipseGate
 from dpmix.populations.explored import JUDGING, MIXTURE, NAME, Explored, explored_of
-from dpmix.populations.result import QUANTILES, Gating, interval
+from dpmix.populations.result import QUANTILES, Gating
 from dpmix.populations.sample_draws import FILE, SampleDraws
 from dpmix.populations.strategy import Gate, Strategy
 from dpmix.report.gatingml import NamedGates, gate_name
@@ -84,6 +84,7 @@ def write_sample_draws(directory: Path, gating: Gating) -> None:
         channels=gating.channels,
         columns=gating.sample_columns,
         draws=gating.draws,
+        verdict=str(gating.verdict),
         explored=None if gating.exploration is None else gating.exploration.sizes,
         explored_medians=None if gating.exploration is None else gating.exploration.medians[:-1],
     )
@@ -238,7 +239,7 @@ def _cell(value: object) -> object:
 def _population_rows(gating: Gating) -> Iterator[Sequence[object]]:
     events = gating.sizes.sum(axis=0)
     shares = events / gating.n_events.sum()
-    mean, low, high = _intervals(gating.overall)
+    mean, low, high = gating.overall
     named, titles = _names(gating)
     head = ["population", *named, "phenotype", "events", "share of events", "proportion", "low", "high"]
     head += ["rhat", "ess", "support", "certainty"]
@@ -263,7 +264,7 @@ def _population_rows(gating: Gating) -> Iterator[Sequence[object]]:
 def _proportion_rows(gating: Gating) -> Iterator[Sequence[object]]:
     columns, (named, titles) = gating.sample_columns, _names(gating)
     yield ["sample", *columns, "population", *named, "phenotype", "events", "proportion", "low", "high"]
-    mean, low, high = _intervals(gating.proportions)
+    mean, low, high = gating.estimates
     explored = explored_of(gating)
     for s, sample in enumerate(gating.samples):
         known = [sample, *(cells[s] for cells in columns.values())]
@@ -296,12 +297,6 @@ def _names(gating: Gating) -> tuple[list[str], list[list[str]]]:
     if not any(gating.names):
         return [], [[]] * gating.n_populations
     return ["name"], [[name] for name in gating.names]
-
-
-def _intervals(draws: Array) -> tuple[Array, Array, Array]:
-    """Return mean and interval over the draws; the interval of a single draw is NaN."""
-    mean, low, high = interval(draws)
-    return (mean, low, high) if len(draws) > 1 else (mean, low * np.nan, high * np.nan)
 
 
 def _tree(gating: Gating, places: Array) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Traces of log posterior, occupied components and alpha."""
+"""Traces of log likelihood or log posterior, occupied components and alpha."""
 
 from __future__ import annotations
 
@@ -53,9 +53,13 @@ class Trace:
 
 
 def traces(run: Run, mixing: list[Mixing]) -> list[Trace]:
-    """Return the traces of log posterior, occupied components and alpha of every chain, with burn-in."""
+    """Return the traces of the log density, occupied components and alpha of every chain, with burn-in.
+
+    Of MCMC it is the log likelihood, by which chains are compared; Bayesian EM climbs the log posterior.
+    """
     rows = {row.quantity: row for row in mixing}
-    names = {"log posterior": "log_posterior", "occupied components": "occupied", "alpha": "alpha"}
+    height = "log likelihood" if run.kind == "mcmc" else "log posterior"
+    names = {height: height.replace(" ", "_"), "occupied components": "occupied", "alpha": "alpha"}
     found = []
     for quantity, name in names.items():
         values = np.array(run.trace[name], float)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
+from logging import WARNING
 
 import numpy as np
 
@@ -19,22 +19,14 @@ from dpmix.runs.diagnostics import (
     Mixing,
     by_channel_of,
     convergence,
-    disagreement_warning,
     floor_warning,
-    longer_run,
-    straggler_warning,
     truncation_warning_of,
 )
 from dpmix.runs.effective_size import MIN_DRAWS
-from dpmix.runs.layout import WEIGHTS
+from dpmix.runs.layout import POPULATION, REFERENCE, WEIGHTS
 from dpmix.runs.profile import SPANS
 from dpmix.runs.reader import Run
 from dpmix.runs.until import stop_reason
-from dpmix.system.console import quoted
-
-# Beyond this many times the draws, other remedies help more than a longer run.
-MOST_TIMES = 20
-REFERENCE, POPULATION = "reference event", "interim population"  # in the names of monitored quantities
 
 
 def describe_run(run: Run) -> list[str]:
@@ -133,16 +125,15 @@ def _describe_mcmc(run: Run) -> Iterator[str]:
     yield f"log posterior: mean {log_posterior.mean():,.1f}, last {log_posterior[:, -1].mean():,.1f}"
     rows = convergence(run)
     yield from _describe_mixing(rows)
-    yield from _advise(run, rows)
-    unsettled = (
-        straggler_warning(run.sample_stats["log_likelihood"], _zeta(run)),
-        disagreement_warning(rows, len(run.alpha), run.committed),
-    )
-    for warning in (*unsettled, truncation_warning_of(run)):
-        if warning:
-            yield f"warning: {warning}"
-    if any(unsettled) and run.complete:
-        yield f"  a longer run, from its end: {longer_run(run)}"
+    yield from _explain(run, rows)
+    if warning := truncation_warning_of(run):
+        yield f"warning: {warning}"
+    yield from _judge(run)
+
+
+def _judge(run: Run) -> Iterator[str]:
+    verdict = run.verdict
+    yield f"{'warning' if verdict.level >= WARNING else 'verdict'}: {verdict}"
 
 
 def _progress(run: Run) -> str:
@@ -223,56 +214,21 @@ def _mixing_line(name: str, rows: list[Mixing], width: int) -> str:
     return f"  {name:{width}}  {max(row.r_hat for row in counted):6.3f}  {bulk:8,.0f}  {tail:8,.0f}"
 
 
-def _advise(run: Run, rows: list[Mixing]) -> Iterator[str]:
-    """Explain R-hat and ESS, and what to do where they are poor."""
+def _explain(run: Run, rows: list[Mixing]) -> Iterator[str]:
+    """Explain R-hat and ESS."""
     deciding = [row for row in rows if row.decides]
     if not deciding:
         return
     chains, draws = len(run.alpha), run.committed
     limits = deciding[0]
     parts = "the chains and their halves" if chains > 1 else "the halves of the chain"
-    yield f"  The first {len(deciding)} quantities decide; of several, the worst numbers are shown."
-    yield f"  R-hat compares {parts}; they agree if it is below {limits.rhat_limit:g}. ESS is the effective"
-    enough = f"{limits.ess_limit:g} is enough"
-    yield f"  sample size for means (bulk; {enough}) and for 5% and 95% quantiles (tail)."
+    yield f"  The first {len(deciding)} quantities are those of mcmc.until; of several, the worst numbers."
+    yield f"  R-hat compares {parts} (below {limits.rhat_limit:g} asked). ESS is the effective sample size"
+    yield f"  for means (bulk; {limits.ess_limit:g} asked) and for 5% and 95% quantiles (tail)."
     if chains * draws < ROUGH_DRAWS:
         yield f"  {chains * draws} draws in all: R-hat and ESS are rough with fewer than {ROUGH_DRAWS}."
-    poor = [row for row in deciding if not row.good]
-    if poor:
-        first, *others = _remedy(run, poor)
-        yield f"  Not enough for {len(poor)} of {len(deciding)} quantities: {first}"
-        yield from (f"  {line}" for line in others)
-    elif all(row.is_negligible for row in deciding):
+    if all(row.is_negligible for row in deciding):
         yield f"  R-hat compared nothing: the errors of all {len(deciding)} quantities are negligible."
-    else:
-        yield f"  Enough for all {len(deciding)} quantities."
-    if chains == 1:
-        yield "  One chain cannot show whether another start would give other results; mcmc.chains: 4 can."
-
-
-def _remedy(run: Run, poor: list[Mixing]) -> list[str]:
-    """Return how to get a larger effective sample size, which grows with the number of draws."""
-    if not run.complete:
-        return [f"{run.draws - run.committed} draws of each chain are still missing."]
-    chains = len(run.alpha)
-    times = max(2.0, *(row.ess_limit / row.ess_bulk for row in poor))
-    if times > MOST_TIMES and chains * run.draws >= ROUGH_DRAWS:
-        where = "by mcmc.chains: 4" if chains == 1 else "in the report of dpmix gate"
-        return [
-            f"more than {MOST_TIMES} times the draws are needed. Raise mcmc.draws",
-            f"and mcmc.burn_in, and check {where} whether chains agree on what you need.",
-        ]
-    more = _rounded_up(times * run.draws)
-    return [
-        f"continue to about {more:,} draws of each chain:",
-        f"dpmix mcmc {quoted(run.path)} --resume --set mcmc.draws={more}",
-    ]
-
-
-def _rounded_up(number: float) -> int:
-    """Round up to two significant digits."""
-    unit = int(10 ** max(len(str(int(number))) - 2, 0))
-    return math.ceil(number / unit) * unit
 
 
 def _update(run: Run) -> str:

@@ -17,20 +17,14 @@ from dpmix.runs.layout import REFERENCES
 from dpmix.runs.monitors import monitored
 from dpmix.runs.reader import Run
 from dpmix.runs.until import negligible_errors
-from dpmix.system.console import listed, quoted
 
 # The last weight is all the mass after the other sticks, which a longer mixture would divide further. More
 # than one event in a thousand may be a population that a reader looks for.
 VISIBLE_WEIGHT = 1e-3
 # Occasional occupancy of all components is expected; in more than one draw in twenty the data need more.
 FULL_SHARE = 0.05
-# Above it, chains are in different places. R-hat of 100 independent draws, in one chain or several, is below
-# it; R-hat of fewer draws may be above it by chance.
-BAD_R_HAT = 1.1
+# R-hat of 100 independent draws, in one chain or several, is below 1.1.
 ROUGH_DRAWS = 100
-# Chains whose mean log likelihood is further below that of the best chain, in nats and in standard deviations
-# within chains, are reported.
-FAR_BELOW, FAR_BELOW_SDS = 100.0, 2.0
 
 
 @dataclass(frozen=True)
@@ -73,11 +67,6 @@ class Mixing:
     def is_negligible(self) -> bool:
         """Test whether the quantity is constant, or its standard error negligible."""
         return self.sd == 0.0 or self.sd / math.sqrt(self.ess_bulk) < self.negligible
-
-    @property
-    def good(self) -> bool:
-        """Test whether the draws are enough by the rule of mcmc.until."""
-        return self.is_negligible or (self.r_hat < self.rhat_limit and self.ess_bulk >= self.ess_limit)
 
 
 def convergence(run: Run) -> list[Mixing]:
@@ -123,78 +112,6 @@ def convergence(run: Run) -> list[Mixing]:
         ]
         rows.append(min(channels, key=lambda row: np.nan_to_num(row.ess_bulk, nan=np.inf)))
     return [*_deciding(run), *rows]
-
-
-def disagreement_warning(rows: Sequence[Mixing], chains: int, draws: int) -> str | None:
-    """Warn where chains, or the halves of a chain, are in different places, and say what to do.
-
-    Parameters
-    ----------
-    rows : sequence of Mixing
-    chains, draws : int
-        Number of chains, and of draws per chain.
-
-    Returns
-    -------
-    str or None
-        One line; None where no R-hat is above 1.1, or with fewer than 100 draws in all.
-    """
-    apart = [row for row in rows if row.decides and row.r_hat > BAD_R_HAT and not row.is_negligible]
-    if not apart or chains * draws < ROUGH_DRAWS:
-        return None
-    worst = max(apart, key=lambda row: row.r_hat)
-    others = f" and {len(apart) - 1} more" if len(apart) > 1 else ""
-    return (
-        f"{who_disagrees(chains)} on {worst.quantity} (R-hat {worst.r_hat:.2f}){others}: the draws do not "
-        "yet represent one posterior; raise mcmc.burn_in and mcmc.draws"
-    )
-
-
-def who_disagrees(chains: int) -> str:
-    """Return the start of a sentence about disagreement between chains or, of a single chain, its halves."""
-    return "chains, or the halves of a chain, disagree" if chains > 1 else "the halves of the chain disagree"
-
-
-def straggler_warning(log_likelihood: Array, zeta: float = 1.0) -> str | None:
-    """Warn of chains that sit far below the best one, and say what to do.
-
-    Parameters
-    ----------
-    log_likelihood : float64 [chain, draw]
-    zeta : float
-        What an event counts in the coarsened posterior, 1 in the exact one.
-
-    Returns
-    -------
-    str or None
-        One line; None where every chain is within 100 nats of the best, or within twice the standard
-        deviation of a chain.
-    """
-    counted = zeta * log_likelihood
-    means = counted.mean(axis=1)
-    gaps = means.max() - means
-    low = np.flatnonzero(gaps > max(FAR_BELOW, FAR_BELOW_SDS * float(counted.std(axis=1).mean())))
-    if not len(low):
-        return None
-    numbers = listed([str(chain + 1) for chain in low])
-    least, most = (f"{gaps[low].min():,.0f}", f"{gaps[low].max():,.0f}")
-    nats = least if least == most else f"{least} to {most}"
-    which = f"chain {numbers} sits" if len(low) == 1 else f"chains {numbers} sit"
-    what = "log likelihood" if zeta == 1.0 else "coarsened log likelihood"
-    return (
-        f"{which} {nats} nats below chain {int(gaps.argmin()) + 1} in {what}, in a worse place; "
-        "raise mcmc.burn_in, or start again with another seed"
-    )
-
-
-def longer_run(run: Run) -> str:
-    """Return the command of a run from where this one ended, with burn-in again and twice the draws."""
-    longer = run.path.with_name(f"{run.path.stem}-longer{run.path.suffix}")
-    origin = quoted(f"mcmc.init={run.path.resolve()}")  # else relative to the folder of the config
-    return (
-        f"dpmix mcmc {quoted(run.path)} --output {quoted(longer)} --set {origin} "
-        f"--set mcmc.draws={2 * run.draws}"
-    )
 
 
 def truncation_warning(

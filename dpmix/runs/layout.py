@@ -250,12 +250,15 @@ def coordinate(dim: str, size: int, channels: Sequence[str]) -> AnyArray:
     return np.array(channels) if dim in ("channel", "channel_bis") else np.arange(size)
 
 
+REFERENCE, POPULATION = "reference event", "interim population"  # in the names of monitored quantities
+
+
 def quantities(n_references: int, n_populations: int) -> list[str]:
     """Return the names of the monitored quantities, in the order of the dimension ``quantity``."""
     return [
         "log likelihood",
-        *(f"log density at reference event {r + 1}" for r in range(n_references)),
-        *(f"proportion of interim population {p + 1}" for p in range(n_populations)),
+        *(f"log density at {REFERENCE} {r + 1}" for r in range(n_references)),
+        *(f"proportion of {POPULATION} {p + 1}" for p in range(n_populations)),
     ]
 
 

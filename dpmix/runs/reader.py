@@ -25,6 +25,8 @@ from dpmix.system.extras import import_arviz
 if TYPE_CHECKING:
     import arviz
 
+    from dpmix.runs.verdict import Verdict
+
 
 def open_run(path: str | os.PathLike[str], *, transformed: bool = False) -> Run:
     """Open the run file of a run that is complete, stopped, killed or still running.
@@ -316,6 +318,16 @@ class Run:
         for files of format 1."""
         counts = self.sample_stats.get("emptied")
         return None if counts is None or not counts.size else int(counts[0, 0])
+
+    @property
+    def verdict(self) -> Verdict:
+        """The agreement of the chains about interim populations; its text is that of ``dpmix info``.
+
+        `dpmix.gate` returns the verdict on the populations that it finds.
+        """
+        from dpmix.runs.verdict import interim_verdict
+
+        return interim_verdict(self)
 
     @property
     def profile(self) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""The terminal: characters that it lacks, commands to copy from it, and a terminal that is gone."""
+"""The terminal: characters that it lacks, lists and shares as text, commands to copy, closed terminals."""
 
 from __future__ import annotations
 
@@ -40,6 +40,13 @@ def first_few(texts: Sequence[str], most: int = 3) -> str:
     """Return texts separated by commas; of more than `most`, the first ones and the number of the others."""
     more = f" and {len(texts) - most} more" if len(texts) > most else ""
     return ", ".join(texts[:most]) + more
+
+
+def percent(share: float) -> str:
+    """Format a share as a percentage with at most three digits."""
+    if 0.0 < share < 1e-4:
+        return "<0.01%"
+    return f"{share:.1%}" if share >= 0.01 or share == 0.0 else f"{share:.2%}"
 
 
 def listed(texts: Sequence[str]) -> str:

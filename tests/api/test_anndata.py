@@ -57,6 +57,8 @@ def test_one_call_gives_each_event_its_population(
     assert (about["method"], about["seed"]) == (method, 3)
     assert parse_config(about["config"], "uns").model.components == 8
     assert about["versions"]["dpmix"] == dpmix.__version__
+    verdict = "Bayesian EM gives one estimate" if method == "bem" else "Chains were not compared: 8"
+    assert about["verdict"].startswith(verdict)
     table = about["populations"]
     assert table["events"].tolist() == adata.obs["population"].value_counts(sort=False).tolist()
     assert table["low"].isna().all() == (method == "bem")

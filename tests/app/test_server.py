@@ -115,6 +115,10 @@ def test_actions(server: Server) -> None:
         status, text, _ = server.ask("POST", f"do/{name}", body)
         assert status == 400
         assert problem in json.loads(text)["result"]["error"]
+    for name in ("..%2Fx", "none.h5"):  # as an action answers, in one line
+        status, text, _ = server.ask("GET", f"values?run={name}")
+        assert status == 400
+        assert json.loads(text)["result"]["error"].startswith(name.replace("%2F", "/"))
     assert server.ask("POST", "do/__init__", {})[0] == 404
     assert server.ask("POST", "do/inside", {"name": "x"})[0] == 404
 

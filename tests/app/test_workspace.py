@@ -7,6 +7,7 @@ import csv
 import os
 import time
 from collections.abc import Iterator
+from logging import WARNING
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,15 @@ import numpy as np
 import pytest
 
 from dpmix.app import counting, live
+from dpmix.app.jobs import Jobs, command
 from dpmix.app.workspace import StaleError, Workspace
 from dpmix.errors import ConfigError, DpmixError
 from dpmix.populations.decisions import decisions_path, read_decisions
-from dpmix.populations.result import Gating, interval
+from dpmix.populations.result import Gating, over_samples
 from dpmix.report import figures, page
 from dpmix.report.drift import COLUMNS
 from dpmix.report.gate import gate
+from dpmix.system.console import quoted
 
 Array = np.ndarray
 
@@ -75,10 +78,11 @@ def test_the_runs_of_a_folder(workspace: Workspace, tmp_path: Path) -> None:
 
 def test_the_page_opens_with_the_populations_of_gate(opened: dict[str, Any], gated: Gating) -> None:
     """Proportions are weights in the draws: within Monte Carlo error those that gate counts."""
-    view, mean = opened["view"], gated.overall.mean(axis=0)
+    view, mean = opened["view"], gated.overall.mean
     shown = view["populations"]
     assert len(shown) == gated.n_populations
-    sd = gated.overall.std(axis=0)
+    drawn = over_samples(gated.proportions, gated.n_events, gated.sample_weights)
+    sd = drawn.std(axis=0)
     for p, one in enumerate(shown):
         assert abs(one["proportion"] - mean[p]) < 4.0 * sd[p]
         assert one["ends"][0] < one["proportion"] < one["ends"][1]
@@ -116,7 +120,7 @@ def test_decisions_are_stored_and_gate_gives_the_same(
     given = gate(workspace.folder / "run.h5", tmp_path, decisions=path)
     assert given.names == ("large", "", "", "")
     shown = [one["proportion"] for one in view["populations"]]
-    np.testing.assert_allclose(shown, given.overall.mean(axis=0), atol=0.02)
+    np.testing.assert_allclose(shown, given.overall.mean, atol=0.02)
     rows = list(csv.DictReader((tmp_path / "populations.csv").open(encoding="utf-8")))
     assert rows[0]["name"] == "large"
 
@@ -234,8 +238,16 @@ def test_counted_proportions_are_those_of_gate(
     same_numbers(found, gate(workspace.folder / "run.h5", tmp_path, decisions=path))
 
 
+def test_the_verdict_is_that_of_gate(workspace: Workspace, opened: dict[str, Any], gated: Gating) -> None:
+    """The same words and numbers; nothing about earlier decisions."""
+    found = workspace.verdict("run.h5", opened["view"]["revision"])
+    assert found is not None
+    assert (found["text"], found["differs"]) == (str(gated.verdict), gated.verdict.level >= WARNING)
+    assert workspace.verdict("run.h5", "0") is None
+
+
 def same_numbers(found: dict[str, Any], gated: Gating) -> None:
-    mean, low, high = interval(gated.overall)
+    mean, low, high = gated.overall
     assert [one["proportion"] for one in found["populations"]] == mean.tolist()
     assert [one["ends"] for one in found["populations"]] == np.column_stack([low, high]).tolist()
 
@@ -368,3 +380,21 @@ def test_export_runs_the_command_of_the_page(workspace: Workspace, opened: dict[
     found.wait(120.0)
     assert found.state()["state"] == "failed"
     assert any("exist already" in line for line in found.state()["lines"])
+
+
+def test_a_command_that_cannot_start_ends_with_its_reason(tmp_path: Path) -> None:
+    """And the next one that waits for it has its turn."""
+    (tmp_path / "here").mkdir()
+    jobs = Jobs(tmp_path / "here")
+    (tmp_path / "here").rmdir()
+    failed, other = (jobs.start(["--version"], queued=True) for _ in range(2))
+    for job in (failed, other):
+        job.wait(20.0)
+        state = job.state()
+        assert state["state"] == "failed"
+        assert [line.startswith("dpmix: cannot start: ") for line in state["lines"]] == [True]
+    assert failed.state()["command"] == "dpmix --version"
+
+
+def test_shown_commands_can_be_copied() -> None:
+    assert command(["gate", "my runs/a b.h5", "-o", "out"]) == f"dpmix gate {quoted('my runs/a b.h5')} -o out"

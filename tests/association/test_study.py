@@ -30,6 +30,9 @@ N_SAMPLES, CHANGED, RATIO, SHIFT = 24, 3, 3.0, 0.5
 GROUPS = ["control", "treated"] * (N_SAMPLES // 2)
 
 
+VERDICT = "Chains agree on 7 of 8 populations. They differ about 8 (0.1% of the events): read with care."
+
+
 def cohort(ratio: float = RATIO, outlier: float = 1.0) -> SampleDraws:
     """Simulate draws of 8 populations and 2 channels; population `CHANGED` is large and grows.
 
@@ -53,6 +56,7 @@ def cohort(ratio: float = RATIO, outlier: float = 1.0) -> SampleDraws:
         phenotypes=tuple(f"CD{p}+" for p in range(8)),
         channels=("CD1", "CD2"),
         columns={"group": GROUPS},
+        verdict=VERDICT,
     )
 
 
@@ -148,6 +152,8 @@ def test_the_command(tmp_path: Path) -> None:
     described = PAGE.read_text(encoding="utf-8")
     assert [column for column in columns if f"`{column}`" not in described] == []
     page = (tmp_path / "associate" / "report.html").read_text()
+    assert f"The gating: {VERDICT}" in page
+    assert f"The gating: {VERDICT}" in done.output
     assert "times as frequent" in page
     assert "http://" not in page.partition("<script>")[0]
     again = CliRunner().invoke(main, ["associate", str(tmp_path), *options])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import shlex
 import shutil
 import signal
 import subprocess
@@ -33,7 +32,6 @@ from dpmix.inputs import channels
 from dpmix.inputs.fcs_data import write_fcs
 from dpmix.inputs.opening import open_sources
 from dpmix.runs import bem, loop, mcmc
-from dpmix.runs.diagnostics import longer_run
 from dpmix.runs.loop import SweepReport
 from dpmix.runs.profile import SPANS
 from dpmix.runs.reader import open_run
@@ -426,17 +424,12 @@ def test_a_run_resumes_only_with_the_same_config(folder: Path, monkeypatch: pyte
 
 
 def test_a_run_file_is_the_config_of_another_run(folder: Path) -> None:
-    """Also from another folder than that of the data, and by the command that dpmix gives after a warning."""
+    """Also from another folder than that of the data."""
     dpmix("mcmc", "in/run.yaml", "--set", "mcmc.until=null", "--quiet")
     dpmix("mcmc", "run.h5", "--output", "same.h5", "--quiet")
     assert_identical(Path("run.h5"), Path("same.h5"))
     dpmix("bem", "run.h5", "--output", "modes.h5", "--quiet")
     assert open_run("modes.h5").kind == "bem"
-    run = open_run("run.h5")
-    dpmix(*shlex.split(longer_run(run))[1:], "--quiet")
-    longer = open_run("run-longer.h5")
-    assert longer.draws == 2 * run.draws
-    assert longer.config["mcmc"] == {**run.config["mcmc"], "draws": 20, "init": str(run.path.resolve())}
 
 
 # Init

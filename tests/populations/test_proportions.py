@@ -208,10 +208,11 @@ def test_proportions_of_few_events_are_dirichlet() -> None:
     np.testing.assert_allclose(draws.var(axis=0), shapes.var(), rtol=0.2)
 
 
-def test_a_single_draw_gives_the_mean_of_the_posterior_whatever_the_seed() -> None:
-    counts = np.array([[[270, 30], [0, 5]]])
-    for seed in range(4):
-        found = proportions.posterior(counts, seed)
-        assert np.allclose(found, [[[270.5 / 301, 30.5 / 301], [0.5 / 6, 5.5 / 6]]], rtol=1e-12)
-    own = proportions.posterior(counts, 1, np.array([[8.0, 2.0]]))
-    assert np.allclose(own, [[[278 / 310, 32 / 310], [8 / 15, 7 / 15]]], rtol=1e-12)
+def test_the_mean_of_the_posterior_is_the_average_of_dirichlet_means() -> None:
+    counts = np.array([[[270, 30], [0, 5]], [[280, 20], [1, 4]]])
+    found = proportions.posterior_mean(counts[:1])
+    np.testing.assert_allclose(found, [[270.5 / 301, 30.5 / 301], [0.5 / 6, 5.5 / 6]], rtol=1e-12)
+    own = proportions.posterior_mean(counts[:1], np.array([[8.0, 2.0]]))
+    np.testing.assert_allclose(own, [[278 / 310, 32 / 310], [8 / 15, 7 / 15]], rtol=1e-12)
+    both = proportions.posterior_mean(counts)
+    np.testing.assert_allclose(both, [[275.5 / 301, 25.5 / 301], [1 / 6, 5 / 6]], rtol=1e-12)

@@ -14,6 +14,7 @@ from dpmix.populations.tree import Tree
 from dpmix.runs.coarseness import Choice, Curve
 from dpmix.runs.layout import Layout, Record
 from dpmix.runs.reader import Run, open_run
+from dpmix.runs.verdict import Verdict
 from dpmix.runs.writer import RunWriter
 
 Array = np.ndarray
@@ -98,9 +99,18 @@ def make_gating(
         agreement=np.full((chains, chains), 0.93),
         sizes=counts,
         proportions=proportions,
+        mean_proportions=proportions.mean(axis=0),
         r_hat=np.full(n_populations, 1.0 if kind == "mcmc" else np.nan),
         ess=np.full(n_populations, 400.0 if kind == "mcmc" else np.nan),
-        n_monitored=100 if kind == "mcmc" else 1,
+        verdict=Verdict(
+            kind,
+            "population",
+            chains,
+            100 if kind == "mcmc" else 1,
+            sizes,
+            np.full(n_populations, 1.0 if kind == "mcmc" else np.nan),
+            "",
+        ),
         certainty=rng.uniform(0.8, 1.0, n_populations),
         n_implausible=rng.integers(0, 5, len(samples)),
         quantiles=quantiles,

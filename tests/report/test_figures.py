@@ -31,6 +31,7 @@ from dpmix.report import (
     traces,
 )
 from dpmix.runs.diagnostics import convergence
+from dpmix.system import console
 
 NAMES = {
     f"{name}{suffix}"
@@ -122,7 +123,7 @@ def test_names_are_shortened_to_informative_parts() -> None:
     ],
 )
 def test_shares_have_few_digits(share: float, text: str) -> None:
-    assert labels.percent(share) == text
+    assert console.percent(share) == text
 
 
 @pytest.mark.parametrize(
@@ -496,7 +497,7 @@ def test_a_figure_says_what_it_shows(tmp_path: Path) -> None:
     assert {t.get_text() for t in axes.get_xticklabels()} == set(gating.channels)
     written = {t.get_text() for t in axes.texts}
     assert {"1", "2", "3", "4", "5", *gating.phenotypes} <= written
-    share = labels.percent(labels.shares(gating)[0])
+    share = console.percent(labels.shares(gating)[0])
     assert share in {t.get_text() for t in axes.get_yticklabels()}
 
 

@@ -14,6 +14,7 @@ from dpmix.errors import DataError
 from dpmix.populations.result import QUANTILES, Gating, Rasters
 from dpmix.populations.tree import Tree
 from dpmix.report.tables import TABLES, table_paths, write_tables
+from dpmix.runs.verdict import Verdict
 
 MEANS, SDS = np.array([1.0, -2.0, 0.5]), np.array([2.0, 0.5, 3.0])
 
@@ -45,6 +46,7 @@ def small_gating(
     )
     level = float(tree.levels[p - 1 : p + 1].mean())
     empty = np.zeros((0, 2, 2))
+    proportions = random.dirichlet(np.ones(p), (draws, s))
     return Gating(
         run="run.h5",
         kind="mcmc" if draws > 1 else "bem",
@@ -67,10 +69,11 @@ def small_gating(
         support=random.random(p),
         agreement=np.ones((1, 1)),
         sizes=sizes,
-        proportions=random.dirichlet(np.ones(p), (draws, s)),
+        proportions=proportions,
+        mean_proportions=proportions.mean(axis=0),
         r_hat=np.append(1.0 + random.random(p - 1), np.nan),
         ess=np.append(400.0 * random.random(p - 1), np.nan),
-        n_monitored=draws,
+        verdict=Verdict("mcmc" if draws > 1 else "bem", "population", 1, draws, np.ones(p), np.ones(p), ""),
         certainty=np.append(random.random(p - 1), np.nan),
         n_implausible=np.zeros(s, int),
         quantiles=quantiles,
@@ -135,8 +138,8 @@ def test_proportions(tmp_path: Path, gating: Gating) -> None:
 def test_weights_of_samples_count_in_all_samples_together(tmp_path: Path, gating: Gating) -> None:
     weighted = replace(gating, n_events=np.array([900, 100]), sample_weights=np.array([5 / 9, 5.0]))
     gating = replace(weighted, sample_weights=None)
-    np.testing.assert_allclose(weighted.overall, gating.proportions.mean(axis=1))
-    assert np.abs(weighted.overall - gating.overall).max() > 0.01
+    np.testing.assert_allclose(weighted.overall.mean, gating.proportions.mean(axis=(0, 1)))
+    assert np.abs(weighted.overall.low - gating.overall.low).max() > 0.01
     for name, given in (("plain", gating), ("weighted", weighted)):
         write_tables(tmp_path / name, given, np.zeros(3), np.ones(3))
     texts = [(tmp_path / name / "proportions.csv").read_text() for name in ("plain", "weighted")]

@@ -17,8 +17,6 @@ from dpmix.runs.diagnostics import (
     ROUGH_DRAWS,
     convergence,
     floor_warning,
-    longer_run,
-    straggler_warning,
     truncation_warning,
 )
 from dpmix.runs.layout import Layout, Record
@@ -121,7 +119,6 @@ def test_independent_draws_mix(path: Path, chains: int) -> None:
     assert 0.998 < row.r_hat < 1.01
     assert row.mean == pytest.approx(draws.mean())
     assert row.sd == pytest.approx(draws.std())
-    assert row.good
 
 
 def test_a_random_walk_does_not(path: Path) -> None:
@@ -129,14 +126,12 @@ def test_a_random_walk_does_not(path: Path) -> None:
     row = convergence(mcmc_run(path, walk, committed=1000))[0]
     assert row.ess_bulk < 50
     assert row.r_hat > 1.1
-    assert not row.good
 
 
 def test_chains_in_different_places_do_not(path: Path) -> None:
     draws = np.random.default_rng(3).normal(size=(2, 500)) + np.array([[0.0], [5.0]])
     row = convergence(mcmc_run(path, draws, committed=500))[0]
     assert row.r_hat > 1.5
-    assert not row.good
 
 
 def test_an_autoregression_has_its_known_size(path: Path) -> None:
@@ -156,7 +151,6 @@ def test_what_never_moves_is_named_so(path: Path) -> None:
     constant = rows["occupied components"]
     assert (constant.mean, constant.sd) == (3.0, 0.0)
     assert np.isnan(constant.r_hat)
-    assert constant.good
     assert rows["weight of component 1 by size"].mean == pytest.approx(0.7)
     assert any(
         "occupied components" in line and "the same in every draw" in line for line in describe_run(run)
@@ -298,13 +292,9 @@ def told(lines: list[str], begin: str) -> str:
 def test_poor_mixing_and_a_binding_truncation_are_said(path: Path) -> None:
     walk = np.cumsum(np.random.default_rng(8).normal(size=(1, 100)), axis=1)
     lines = lines_of(path, walk, occupied=K, stick=0.2)
-    assert told(lines, "  Not enough for 1 of 2").endswith(
-        "more than 20 times the draws are needed. Raise mcmc.draws"
-    )
-    assert told(lines, "  and mcmc.burn_in, and check by mcmc.chains: 4")
     assert told(lines, "warning: the truncation binds: the last component holds 20.97% of the mass")
-    assert told(lines, "warning: the halves of the chain disagree on log likelihood (R-hat ").endswith(
-        "raise mcmc.burn_in and mcmc.draws"
+    assert told(
+        lines, "warning: The halves of the chain agree on the interim population. They differ in their fit"
     )
 
 
@@ -319,14 +309,10 @@ def test_chains_that_mix_have_no_warning_and_chains_that_disagree_have_one(path:
         apart = mixed.copy()
         apart[-1, 0 if chains > 1 else draws // 2 :] += 4.0
         path.unlink()
-        lines = lines_of(path, apart)
-        assert told(lines, "  a longer run, from its end: ").endswith(longer_run(open_run(path)))
-        warning = told(lines, "warning: ")
-        who = (
-            "chains, or the halves of a chain, disagree" if chains > 1 else "the halves of the chain disagree"
+        who = "Chains agree" if chains > 1 else "The halves of the chain agree"
+        assert told(lines_of(path, apart), "warning: ").startswith(
+            f"warning: {who} on the interim population. They differ in their fit (R-hat of the log likelihood"
         )
-        assert warning.startswith(f"warning: {who} on log likelihood (R-hat ")
-        assert warning.endswith("posterior; raise mcmc.burn_in and mcmc.draws")
 
 
 def test_disagreement_is_not_told_from_few_draws(path: Path) -> None:
@@ -338,33 +324,12 @@ def test_disagreement_is_not_told_from_few_draws(path: Path) -> None:
     assert told(lines, "  20 draws in all: R-hat and ESS are rough with fewer than 100.")
 
 
-@pytest.mark.parametrize(
-    ("means", "sd", "begins"),
-    [
-        ([0.0, -50.0, -90.0], 5.0, None),
-        ([0.0, -300.0, -20.0], 5.0, "chain 2 sits 300 nats below chain 1 in log likelihood"),
-        ([-700.0, -300.0, 0.0, -450.0], 5.0, "chains 1, 2 and 4 sit 300 to 700 nats below chain 3"),
-        ([0.0, -300.0], 200.0, None),
-        ([0.0], 5.0, None),
-    ],
-)
-def test_chains_far_below_the_others_are_named(means: list[float], sd: float, begins: str | None) -> None:
-    noise = sd * np.tile([-1.0, 1.0], 50)
-    found = straggler_warning(np.array(means)[:, None] + noise)
-    coarsened = straggler_warning(4.0 * (np.array(means)[:, None] + noise), 0.25)
-    assert coarsened == (found and found.replace("in log", "in coarsened log"))
-    assert (found is None) == (begins is None)
-    if found is not None and begins is not None:
-        assert found.startswith(begins)
-        assert found.endswith("raise mcmc.burn_in, or start again with another seed")
-
-
 def test_a_chain_far_below_is_told_and_the_number_of_components_is_not(path: Path) -> None:
     """The log likelihood decides; occupied components that differ between chains give no warning."""
     draws = np.random.default_rng(14).normal(size=(3, 100))
     draws[1] -= 400.0
     lines = lines_of(path, draws)
-    assert told(lines, "warning: chain 2 sits 400 nats below chain ")
+    assert "chain 2 lies 400 nats below chain " in told(lines, "warning: ")
     path.unlink()
     with RunWriter.create(path, layout("mcmc", 2, 100, 111, n_events=10)) as writer:
         for draw in range(100):
@@ -382,33 +347,8 @@ def test_chains_that_never_move_disagree_without_end(path: Path) -> None:
         warnings.simplefilter("error")
         lines = lines_of(path, stuck)
     assert told(lines, "  log posterior").split() == ["log", "posterior", "inf", "2", "2"]
-    assert "(R-hat inf)" in told(lines, "warning: chains")
+    assert "(R-hat of the log likelihood inf)" in told(lines, "warning: Chains")
     assert not any("nan" in line for line in lines)
-
-
-@pytest.mark.parametrize(
-    ("chains", "draws", "committed", "expected"),
-    [
-        (4, 600, 600, "  Enough for all 2 quantities."),
-        (2, 90, 90, "  Not enough for 1 of 2 quantities: continue to about "),
-        (2, 400, 60, "  Not enough for 1 of 2 quantities: 340 draws of each chain are still missing."),
-        (1, 10, 10, "  Not enough for 1 of 2 quantities: continue to about "),
-    ],
-)
-def test_what_to_do_is_said(path: Path, chains: int, draws: int, committed: int, expected: str) -> None:
-    lines = lines_of(path, np.random.default_rng(12).normal(size=(chains, draws)), committed)
-    line = told(lines, expected)
-    alone = [line for line in lines if line.startswith("  One chain cannot show")]
-    assert len(alone) == (chains == 1)
-    assert told(
-        lines, "  R-hat compares the chains" if chains > 1 else "  R-hat compares the halves of the chain"
-    )
-    if "about" in expected:
-        needed = int(line.removeprefix(expected).removesuffix(" draws of each chain:").replace(",", ""))
-        poor = [row for row in convergence(open_run(path)) if row.decides and not row.good]
-        least = min(row.ess_bulk for row in poor)
-        assert max(2.0, 200 / least) * draws <= needed < 1.1 * max(2.0, 200 / least) * draws + 1
-        assert told(lines, f"  dpmix mcmc {path} --resume --set mcmc.draws={needed}")
 
 
 def test_the_quantities_do_not_depend_on_the_numbers_of_the_components(path: Path) -> None:
