@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from dpmix.association.model import Predictors
+from dpmix.association.regression import Predictors
 from dpmix.errors import ConfigError
 from dpmix.inputs.samples import FILE, NAME, read_table
 from dpmix.model.mixture import Array

@@ -27,12 +27,13 @@ from scipy import stats
 
 from dpmix.model.mixture import Array, Ints
 
-OUTLIER_SHARE, OUTLIER_VARIANCE = 0.02, 100.0
+OUTLIER_SHARE, OUTLIER_VARIANCE = 0.01, 100.0
 MOST_OUTLIERS = 3  # candidates in a response, of which all subsets are compared
 VARIABILITY_SD = 0.3  # of gamma
 SHAPE, SPREAD = 3.0, 0.5  # prior of the spread of log scales in a kind: as much as 3 responses with this sd
 LEAST_RESPONSES = 20  # for two kinds
-POINTS, ROUNDS, EM_STEPS = 128, 12, 20
+POINTS, EM_STEPS = 128, 20
+FEW_ROUNDS, ROUNDS = 8, 12  # with `POINTS`, and with four times as many for the last
 CHOICES = (0, 2)  # rounds that choose the candidates for outliers
 ENOUGH = 30.0  # effective points of an integral
 FORGOTTEN = 1e-9  # weight of the points that are not kept
@@ -81,7 +82,7 @@ class Fit:
     usual : float64 [S, Q]
         Probability that a value is no outlier.
     effective : float64 [Q]
-        Effective number of points in the integral over the scales, of `POINTS`.
+        Effective number of points in the integral over the scales.
     """
 
     weights: Array
@@ -109,7 +110,7 @@ def fit(values: Array, variances: Array, predictors: Predictors) -> Fit:
     kinds = _Kinds(centre, cube.n_scales)
     outliers = np.zeros((len(y), 1, y.shape[1]), bool)
     for round_ in range(ROUNDS):
-        base, heavy = _points(centre.shape[1], round_)
+        base, heavy = _points(centre.shape[1], round_, POINTS if round_ < FEW_ROUNDS else 4 * POINTS)
         theta = centre[:, None] + WIDEN * np.einsum("qij,nj->qni", root, base)
         proposal = heavy - np.log(np.diagonal(root, axis1=1, axis2=2)).sum(axis=1)[:, None]
         if round_ in CHOICES:
@@ -299,9 +300,9 @@ class _Likelihood:
         return means[:, :n].reshape(q, t, n), covariances[:, :n, :n].reshape(q, t, n, n)
 
 
-def _points(dims: int, seed: int) -> tuple[Array, Array]:
+def _points(dims: int, seed: int, number: int) -> tuple[Array, Array]:
     """Return points of the standard t distribution [N, dims], and their log densities after `WIDEN` [N]."""
-    uniforms = stats.qmc.Sobol(dims + 1, scramble=True, seed=seed).random(POINTS)
+    uniforms = stats.qmc.Sobol(dims + 1, scramble=True, seed=seed).random(number)
     chi = stats.chi2.ppf(uniforms[:, -1], TAILS)
     base = stats.norm.ppf(uniforms[:, :-1]) / np.sqrt(chi / TAILS)[:, None]
     logs = -0.5 * (TAILS + dims) * np.log1p((base**2).sum(axis=1) / TAILS)

@@ -26,6 +26,7 @@ FIGURES = ("forest", "volcano", "strips")
 MOST_ROWS = 40  # effects in a figure, the most certain ones
 MOST_MARKS = 30  # effects of a volcano plot; of more, only those found have a name
 MOST_STRIPS = 24  # populations
+LEAST_RATE = 1e-9  # of the axis of a volcano plot
 AXES = {ABUNDANCE: "ratio of abundances", VARIABILITY: "ratio of standard deviations between samples"}
 SHIFT = "difference of medians, transformed scale"
 STRIP_WIDTH = 0.6  # of the samples of a group
@@ -43,7 +44,7 @@ class Panel:
     marks : Q str
         Short names to write next to points: the number of the population, with the channel of expression. ""
         for an effect that is not found and has no direction, or is one of more than `MOST_MARKS`.
-    middle, low, high, false_sign : float64 [Q]
+    middle, low, high, rate : float64 [Q]
     found : bool [Q]
     """
 
@@ -55,7 +56,7 @@ class Panel:
     middle: Array
     low: Array
     high: Array
-    false_sign: Array
+    rate: Array
     found: np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 
@@ -79,7 +80,7 @@ def panels(study: Study, share: float) -> list[Panel]:
         middle, low, high = one.intervals()
         order = np.arange(len(middle))
         if len(order) > MOST_ROWS:
-            order = np.sort(np.argsort(one.false_sign, kind="stable")[:MOST_ROWS])
+            order = np.sort(one.order()[:MOST_ROWS])
         found = one.found(share)[order]
         few = len(order) <= MOST_MARKS
         note = f", {len(order)} of {len(middle)}" if len(order) < len(middle) else ""
@@ -90,13 +91,13 @@ def panels(study: Study, share: float) -> list[Panel]:
                 is_ratio=one.is_ratio,
                 names=[response_name(study, one, int(q)) for q in order],
                 marks=[
-                    _mark(study, one, int(q)) if f or (few and one.false_sign[q] < 0.5) else ""
+                    _mark(study, one, int(q)) if f or (few and one.rates[q] < 0.5) else ""
                     for q, f in zip(order, found, strict=True)
                 ],
                 middle=middle[order],
                 low=low[order],
                 high=high[order],
-                false_sign=np.maximum(one.false_sign, 0.5 / len(one.draws))[order],
+                rate=np.maximum(one.rates, LEAST_RATE)[order],
                 found=found,
             )
         )
@@ -128,7 +129,7 @@ def forest(drawn: list[Panel]) -> Figure:
 
 
 def volcano(drawn: list[Panel]) -> Figure:
-    """Draw the local false sign rate of each effect against its size."""
+    """Draw the false discovery rate of each effect against its size."""
     columns = min(2, len(drawn))
     figure = new_figure(3.7 * columns, 3.3 * -(-len(drawn) // columns))
     grid = figure.subplots(-(-len(drawn) // columns), columns, squeeze=False).ravel()
@@ -136,8 +137,8 @@ def volcano(drawn: list[Panel]) -> Figure:
         axes.set_axis_off()
     for panel, axes in zip(drawn, grid, strict=False):
         colours = [colour(1) if found else GREY for found in panel.found]
-        axes.scatter(panel.middle, panel.false_sign, c=colours, s=16)
-        for x, y, mark in zip(panel.middle, panel.false_sign, panel.marks, strict=True):
+        axes.scatter(panel.middle, panel.rate, c=colours, s=16)
+        for x, y, mark in zip(panel.middle, panel.rate, panel.marks, strict=True):
             axes.annotate(mark, (x, y), (4, 2), textcoords="offset points", fontsize=7)
         if panel.is_ratio:
             axes.set_xscale("log")
@@ -145,10 +146,10 @@ def volcano(drawn: list[Panel]) -> Figure:
         else:
             axes.locator_params(axis="x", nbins=4)
         axes.set_yscale("log")
-        axes.set_ylim(1.3, min(0.7 * panel.false_sign.min(), 0.04))
+        axes.set_ylim(1.3, min(0.7 * panel.rate.min(), 0.04))
         log_ticks(axes.yaxis, lambda value: f"{value:g}")
         axes.set_xlabel(panel.axis)
-        axes.set_ylabel("local false sign rate")
+        axes.set_ylabel("false discovery rate")
         axes.set_title(panel.title)
     return figure
 
@@ -200,7 +201,7 @@ def strips_of(study: Study, contrast: Contrast, seed: int) -> Strips:
 def strip_order(study: Study, contrast: Contrast) -> list[int]:
     """Return the populations to draw, those with the most certain effects on abundance first."""
     (own,) = [e for e in study.effects if e.measure == ABUNDANCE and e.contrast == contrast.name]
-    order: list[int] = np.argsort(own.false_sign, kind="stable")[:MOST_STRIPS].tolist()
+    order: list[int] = own.order()[:MOST_STRIPS].tolist()
     return order
 
 

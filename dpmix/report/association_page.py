@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from bokeh.model import Model
 
 MOST_ROWS = 200  # of the table
-HEAD = ("Response", "Effect", "90% interval", "Direction", "Local false sign rate", "Expected false")
+MOST_SENTENCES = 20  # of a contrast and measure
+HEAD = ("Response", "Effect", "90% interval", "Direction", "False discovery rate")
 VALUE = "@middle{0.[00]} (@low{0.[00]} to @high{0.[00]})"
 
 
@@ -53,14 +54,15 @@ def summary(study: Study, share: float) -> list[str]:
     """Return what was fitted and what was found, in sentences."""
     lines = [
         f"{len(study.draws.samples)} samples, {len(study.draws.phenotypes)} populations, formula "
-        f"{study.design.formula}. Found: the longest list of which at most {share:.0%} are expected to be "
-        "false."
+        f"{study.design.formula}. Found: false discovery rate of at most {share:.0%}."
     ]
     for effects in study.effects:
         found = effects.found(share)
         lines.append(f"{effects.contrast}, {effects.measure}: {found.sum()} of {len(found)} found.")
-        order = np.argsort(effects.false_sign, kind="stable")
-        lines += [sentence(study, effects, int(q)) for q in order[:5] if found[q]]
+        listed = [int(q) for q in effects.order() if found[q]]
+        lines += [sentence(study, effects, q) for q in listed[:MOST_SENTENCES]]
+        if len(listed) > MOST_SENTENCES:
+            lines.append(f"and {len(listed) - MOST_SENTENCES} more, in associations.csv.")
     return lines
 
 
@@ -81,9 +83,7 @@ def sentence(study: Study, effects: Effects, q: int) -> str:
 def _rows(study: Study, effects: Effects, share: float) -> list[dict[str, Any]]:
     """Return the rows of the table."""
     middle, low, high = effects.intervals()
-    columns = zip(
-        effects.direction, effects.false_sign, effects.expected_false, effects.found(share), strict=True
-    )
+    found, rates, direction, tails = effects.found(share), effects.rates, effects.direction, effects.tails
     several = len(study.effects) > 1
     return [
         {
@@ -92,14 +92,13 @@ def _rows(study: Study, effects: Effects, share: float) -> list[dict[str, Any]]:
             "cells": (
                 f"{middle[q]:.3g}",
                 f"{low[q]:.3g} to {high[q]:.3g}",
-                f"{direction:.3f}",
-                f"{rate:.3f}",
-                f"{expected:.2f}",
+                f"{direction[q]:.3f}",
+                f"{rates[q]:.2g}" if effects.converged[q] else "not converged",
             ),
-            "found": bool(found),
-            "rate": float(rate),
+            "found": bool(found[q]),
+            "rate": float(tails[q]),
         }
-        for q, (direction, rate, expected, found) in enumerate(columns)
+        for q in effects.order()
     ]
 
 
@@ -114,7 +113,7 @@ def _figures(study: Study, share: float, seed: int) -> tuple[list[dict[str, str]
         plots[f"forest{number}"], plots[f"volcano{number}"] = _forest(panel), _volcano(panel)
         caption = f"{panel.axis.capitalize()}: median and 90% interval. Coloured: found."
         figures.append({"id": f"forest{number}", "title": panel.title, "caption": caption})
-        caption = "Local false sign rate against the size of the effect. Certain effects are at the top."
+        caption = "False discovery rate against the size of the effect. Certain effects are at the top."
         figures.append({"id": f"volcano{number}", "title": f"{panel.title}, certainty", "caption": caption})
     for number, contrast in enumerate(study.design.contrasts):
         plots[f"strips{number}"] = _strips(study, contrast, seed)
@@ -135,7 +134,7 @@ def _source(panel: Panel) -> dict[str, Any]:
         "middle": panel.middle,
         "low": panel.low,
         "high": panel.high,
-        "rate": panel.false_sign,
+        "rate": panel.rate,
         "who": panel.names,
         "mark": panel.marks,
         "colour": colours,
@@ -159,7 +158,7 @@ def _forest(panel: Panel) -> Model:
     line = Span(location=1.0 if panel.is_ratio else 0.0, dimension="height", line_width=1)
     plot.add_layout(line)
     add_hover(
-        plot, points, ("response", "@who"), ("effect", VALUE), ("local false sign rate", "@rate{0.0000}")
+        plot, points, ("response", "@who"), ("effect", VALUE), ("false discovery rate", "@rate{0.0000}")
     )
     name_axis(plot.yaxis, panel.names)
     _decimal_axis(plot.xaxis, panel.is_ratio)
@@ -174,15 +173,15 @@ def _volcano(panel: Panel) -> Model:
         height=360,
         x_axis_type="log" if panel.is_ratio else "linear",
         y_axis_type="log",
-        y_range=Range1d(start=1.3, end=min(0.7 * float(panel.false_sign.min()), 0.04)),
+        y_range=Range1d(start=1.3, end=min(0.7 * float(panel.rate.min()), 0.04)),
         x_axis_label=panel.axis,
-        y_axis_label="local false sign rate",
+        y_axis_label="false discovery rate",
     )
     source = ColumnDataSource(_source(panel))
     points = plot.scatter("middle", "rate", source=source, size=9, color="colour")
     plot.text("middle", "rate", "mark", source=source, x_offset=7, y_offset=-3, text_font_size="10px")
     add_hover(
-        plot, points, ("response", "@who"), ("effect", VALUE), ("local false sign rate", "@rate{0.0000}")
+        plot, points, ("response", "@who"), ("effect", VALUE), ("false discovery rate", "@rate{0.0000}")
     )
     _decimal_axis(plot.xaxis, panel.is_ratio)
     _decimal_axis(plot.yaxis, True)
