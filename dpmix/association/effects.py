@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from scipy import special, stats
@@ -16,8 +17,8 @@ from dpmix.populations.result import INTERVAL
 ABUNDANCE, VARIABILITY, EXPRESSION = "abundance", "variability", "expression"
 UNCHANGED = 0.8  # share of the populations that a contrast does not change, for the reference
 CHANGE_SD = 1.0  # of the logarithms of the ratios of the others
-REFERENCES = 41  # equally probable values of the reference
-BISECTIONS = 60
+REFERENCES = 21  # equally probable values of the reference
+BISECTIONS = 45
 DRAWS = 1_000  # for the ratios of proportions
 
 Bools = np.ndarray[tuple[int], np.dtype[np.bool_]]
@@ -70,13 +71,13 @@ class Effects:
         above: Array = (self.weights * special.ndtr((self.means - at) / self.sds)).sum(axis=1)
         return above
 
-    @property
+    @cached_property
     def direction(self) -> Array:
         """Probability of the more probable sign, float64 [Q]."""
         probability: Array = np.maximum(self._below(0.0), self._above(0.0))
         return probability
 
-    @property
+    @cached_property
     def tails(self) -> Array:
         """Two-sided tail probability, float64 [Q]: that of no effect beyond `least` of the sign, times two.
 
@@ -96,8 +97,9 @@ class Effects:
         size = np.abs((self.weights * self.means).sum(axis=1))
         return np.lexsort((-size, np.maximum(self.tails, 1e-12)))
 
+    @cached_property
     def intervals(self) -> tuple[Array, Array, Array]:
-        """Return medians and ends of 90% intervals, float64 [Q] each: ratios, or differences."""
+        """Medians and ends of 90% intervals, float64 [Q] each: ratios, or differences."""
         ends = [self._quantile(q) for q in (0.5, *INTERVAL)]
         middle, low, high = (np.exp(end) if self.is_ratio else end for end in ends)
         return middle, low, high

@@ -36,7 +36,7 @@ POINTS, EM_STEPS = 128, 20
 FEW_ROUNDS, ROUNDS = 8, 12  # with `POINTS`, and with four times as many for the last
 CHOICES = (0, 2)  # rounds that choose the candidates for outliers
 ENOUGH = 30.0  # effective points of an integral
-FORGOTTEN = 1e-9  # weight of the points that are not kept
+FORGOTTEN = 1e-8  # weight of the points that are not kept
 TAILS, WIDEN = 5.0, 1.3  # degrees of freedom of the proposals, and their width by that of the posterior
 CHUNK = 2_000_000  # numbers in a temporary array
 
@@ -211,7 +211,9 @@ class _Likelihood:
             typical = np.sqrt(max((residual**2).sum() / free, 1e-2 * y.var(), 1e-12))
             centre[j, 0] = np.log(typical)
             centre[j, 1 : self.n_scales] = np.log(max(y.std(), 1e-6))
-        root = np.broadcast_to(np.diag([1.0] * self.n_scales + [VARIABILITY_SD] * (dims - self.n_scales)), (q, dims, dims))
+        root = np.broadcast_to(
+            np.diag([1.0] * self.n_scales + [VARIABILITY_SD] * (dims - self.n_scales)), (q, dims, dims)
+        )
         return centre, root
 
     def _precisions(self, theta: Array, outliers: Array, own: Ints) -> Array:

@@ -39,7 +39,6 @@ class Study:
     outliers: tuple[Outlier, ...]
     left_out: tuple[str, ...] = ()
 
-
     @property
     def not_converged(self) -> int:
         """Number of effects whose integrals are not exact enough."""
@@ -98,9 +97,7 @@ def median_responses(draws: SampleDraws, design: Design) -> tuple[Array, Array, 
     return means[:, populations, channels], variances[:, populations, channels], populations, channels
 
 
-def run_study(
-    draws: SampleDraws, design: Design, least_ratio: float, with_expression: bool = False
-) -> Study:
+def run_study(draws: SampleDraws, design: Design, least_ratio: float, with_expression: bool = False) -> Study:
     """Fit the regressions and compute all effects.
 
     Parameters

@@ -116,7 +116,7 @@ def _rows(study: Study, false_share: float) -> Iterator[Sequence[object]]:
 
 
 def _effect_rows(study: Study, effects: Effects, false_share: float) -> Iterator[Sequence[object]]:
-    ends, found, shares = effects.intervals(), effects.found(false_share), effects.proportions
+    ends, found, shares = effects.intervals, effects.found(false_share), effects.proportions
     numbers = effects.direction, effects.tails, effects.rates
     for q in effects.order():
         population, channel = effects.populations[q], effects.channels[q]

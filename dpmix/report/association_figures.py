@@ -77,7 +77,7 @@ def panels(study: Study, share: float) -> list[Panel]:
     """Return a panel for each contrast and measure; `share` is the accepted share of false discoveries."""
     made = []
     for one in study.effects:
-        middle, low, high = one.intervals()
+        middle, low, high = one.intervals
         order = np.arange(len(middle))
         if len(order) > MOST_ROWS:
             order = np.sort(one.order()[:MOST_ROWS])

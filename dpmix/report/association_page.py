@@ -68,7 +68,7 @@ def summary(study: Study, share: float) -> list[str]:
 
 def sentence(study: Study, effects: Effects, q: int) -> str:
     """Return an effect as a sentence."""
-    middle, low, high = (end[q] for end in effects.intervals())
+    middle, low, high = (end[q] for end in effects.intervals)
     where = f"population {effects.populations[q] + 1}"
     if effects.measure == "abundance":
         text = f"{where} is {middle:.2f} times as frequent ({low:.2f} to {high:.2f})"
@@ -82,7 +82,7 @@ def sentence(study: Study, effects: Effects, q: int) -> str:
 
 def _rows(study: Study, effects: Effects, share: float) -> list[dict[str, Any]]:
     """Return the rows of the table."""
-    middle, low, high = effects.intervals()
+    middle, low, high = effects.intervals
     found, rates, direction, tails = effects.found(share), effects.rates, effects.direction, effects.tails
     several = len(study.effects) > 1
     return [

@@ -36,7 +36,9 @@ def test_the_integrand_is_the_restricted_likelihood() -> None:
     plain = []
     there = ~np.isnan(y[0])
     for one in theta[0]:
-        spread = (np.exp(one[0] + columns.variability[:, 0] * one[3]) ** 2 + v[0]) * np.where(odd[0, 0], 100.0, 1.0)
+        spread = (np.exp(one[0] + columns.variability[:, 0] * one[3]) ** 2 + v[0]) * np.where(
+            odd[0, 0], 100.0, 1.0
+        )
         omega = np.exp(2.0 * one[1:3])[columns.terms]
         cov = np.diag(spread) + columns.random @ np.diag(omega) @ columns.random.T
         x = np.column_stack([np.ones(s), columns.fixed])[there]
@@ -57,7 +59,9 @@ def panel(seed: int, effect: float = 0.3) -> tuple[Array, Array, Predictors, Arr
     y = np.where(ON, 0.3, 0.0) * random.standard_normal((DONORS, RESPONSES))[donor]
     y = y + stim[:, None] * truth + np.where(ON, 0.08, 0.01) * random.standard_normal(y.shape)
     y = y + np.sqrt(variances) * random.standard_normal(y.shape)
-    columns = Predictors(stim[:, None] - 0.5, np.eye(DONORS)[donor], np.zeros(DONORS, np.int64), np.zeros((len(y), 0)))
+    columns = Predictors(
+        stim[:, None] - 0.5, np.eye(DONORS)[donor], np.zeros(DONORS, np.int64), np.zeros((len(y), 0))
+    )
     return y, variances, columns, truth
 
 
@@ -66,7 +70,11 @@ def scores(made: Fit, truth: Array) -> tuple[Array, Array, Array]:
     sds = np.sqrt(made.covariances[:, :, 1, 1])
     below = (made.weights * stats.norm.cdf(truth[:, None], made.means[:, :, 1], sds)).sum(axis=1)
     zero = (made.weights * stats.norm.cdf(0.0, made.means[:, :, 1], sds)).sum(axis=1)
-    return (below > 0.05) & (below < 0.95), 2.0 * np.minimum(zero, 1.0 - zero), (made.weights * sds).sum(axis=1)
+    return (
+        (below > 0.05) & (below < 0.95),
+        2.0 * np.minimum(zero, 1.0 - zero),
+        (made.weights * sds).sum(axis=1),
+    )
 
 
 def verdict(change: str = "") -> tuple[float, float, float, float]:
@@ -106,7 +114,9 @@ def test_a_model_without_a_part_fails(wrong: str) -> None:
 @pytest.mark.slow
 def test_a_scale_that_all_responses_share_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     def shared(self: regression._Kinds, theta: Array, weights: Array) -> None:
-        self.means = np.repeat(np.einsum("qn,qni->i", weights, theta)[None, : self.n_scales], 2, axis=0) / len(theta)
+        self.means = np.repeat(
+            np.einsum("qn,qni->i", weights, theta)[None, : self.n_scales], 2, axis=0
+        ) / len(theta)
         self.sds = np.full_like(self.means, 0.05)
 
     monkeypatch.setattr(regression._Kinds, "update", shared)

@@ -66,7 +66,7 @@ def study() -> Study:
 def test_the_changed_population_is_found_and_no_other(study: Study) -> None:
     """Others shrink in proportion, but not in comparison with those that do not change."""
     effects = study.effects[0]
-    middle, low, high = effects.intervals()
+    middle, low, high = effects.intervals
     assert low[CHANGED] < RATIO < high[CHANGED]
     assert effects.found(0.05).nonzero()[0].tolist() == [CHANGED]
     assert effects.order()[0] == CHANGED
@@ -80,7 +80,7 @@ def test_the_shifted_median_is_found_and_no_other(study: Study) -> None:
     effects = study.effects[1]
     (found,) = effects.found(0.05).nonzero()[0]
     assert (effects.populations[found], effects.channels[found]) == (5, 1)
-    _, low, high = effects.intervals()
+    _, low, high = effects.intervals
     assert low[found] < SHIFT < high[found]
 
 
@@ -98,7 +98,7 @@ def test_without_an_effect_nothing_is_found() -> None:
 def test_an_outlier_is_reported_and_counts_less() -> None:
     odd = fitted(cohort(outlier=30.0))
     assert (odd.outliers[0].sample, odd.outliers[0].population) == ("s0", 6)
-    assert 0.8 < odd.effects[0].intervals()[0][6] < 1.25
+    assert 0.8 < odd.effects[0].intervals[0][6] < 1.25
 
 
 def test_what_samples_of_a_draw_share_is_no_variance() -> None:
@@ -132,7 +132,7 @@ def test_error_rates_of_effects() -> None:
     p = 2.0 * stats.norm.sf(np.abs(z))
     one = effects_of(z)
     np.testing.assert_allclose(one.tails, p)
-    np.testing.assert_allclose(one.intervals()[1], np.array(z) + stats.norm.ppf(0.05), atol=1e-9)
+    np.testing.assert_allclose(one.intervals[1], np.array(z) + stats.norm.ppf(0.05), atol=1e-9)
     assert one.order().tolist() == [0, 1, 2]
     (alone,) = adjust([one])
     assert alone.found(0.05).tolist() == [True, True, False]
@@ -226,3 +226,9 @@ def test_the_variability_of_a_group() -> None:
     assert own.order()[0] == 2
     assert own.direction[2] > 0.95
     assert own.tails[2] < 0.1
+
+
+def test_without_the_extra_a_line_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "formulae", None)
+    with pytest.raises(ConfigError, match=r"dpmix associate needs formulae .*'dpmix\[associate\]'"):
+        fitted(cohort())
