@@ -66,8 +66,15 @@ def count_responses(counts: Ints) -> tuple[Array, Array]:
     return logs - (logs @ (weights / weights.sum()))[:, None], variances
 
 
-def median_responses(draws: SampleDraws, design: Design) -> tuple[Array, Array, Ints, Ints]:
+def median_responses(draws: SampleDraws, design: Design, only_state: bool = True) -> tuple[Array, Array, Ints, Ints]:
     """Return medians as responses, with the population and the channel of each.
+
+    Parameters
+    ----------
+    draws : SampleDraws
+    design : Design
+    only_state : bool
+        Leave out the channels of the model where there are state channels.
 
     Returns
     -------
@@ -80,6 +87,8 @@ def median_responses(draws: SampleDraws, design: Design) -> tuple[Array, Array, 
     enough = draws.counts.mean(axis=0) >= LEAST_EVENTS
     medians = np.where(enough[..., None], draws.medians.astype(np.float64), np.nan)  # [U, S, P, D]
     means, variances = medians.mean(axis=0), medians.var(axis=0)
+    if draws.errors is not None:
+        variances = variances + np.nan_to_num(draws.errors.astype(np.float64)) ** 2
     there = ~np.isnan(means)
     usable = there.sum(axis=0) >= design.predictors.fixed.shape[1] + 1 + LEAST_VALUES
     for contrast in design.contrasts:
@@ -89,6 +98,8 @@ def median_responses(draws: SampleDraws, design: Design) -> tuple[Array, Array, 
     usable &= np.nan_to_num(np.nanmax(means, axis=0, initial=-np.inf, where=there)) > np.nan_to_num(
         np.nanmin(means, axis=0, initial=np.inf, where=there)
     )
+    if only_state and draws.n_state:
+        usable[:, : len(draws.channels) - draws.n_state] = False
     populations, channels = np.nonzero(usable)
     if not len(populations):
         raise DataError(

@@ -147,7 +147,8 @@ def predict(
 
     In a hierarchical run each file gets its own weights and shift (`dpmix.populations.new_samples`); with
     shifts, shifts.csv has those of the files. Parameters, return value and errors are those of `gate`. The
-    attribute `fit` of the result says whether the files fit the run.
+    attribute `fit` of the result says whether the files fit the run. With state channels, populations.csv and
+    samples.nc have their medians, and `dpmix associate` compares the new files.
     """
     _require_lists(data=data, formats=formats, engine=engine)
     if not data:
@@ -159,6 +160,7 @@ def predict(
     paths = [
         *event_files.event_paths(folder, formats, task.events.samples, task.events.sources),
         *fit.paths(folder, task.run),
+        *([folder / sample_draws.FILE, tables.table_paths(folder)[0]] if task.events.state else []),
     ]
     check_outputs(paths, overwrite, _inputs(task))
     found = task.find_populations(n_draws, level, n_populations, by_hand)
@@ -170,6 +172,9 @@ def predict(
     )
     gating = replace(gating, fit=measured)
     fit.write_fit(folder, gating, task.run)
+    if task.events.state:  # for the medians of the state channels
+        tables.write_sample_draws(folder, gating)
+        tables.write_populations(folder, gating)
     of_draws = _unfinished(task.run), findings.few_draws_warning(gating)
     for warning in [*fit.warnings(gating), *filter(None, of_draws)]:
         log.warning("%s", warning)

@@ -149,7 +149,7 @@ def test_what_has_not_converged_is_not_found() -> None:
 
 def test_weighted_medians() -> None:
     values, populations = np.array([1.0, 2.0, 3.0, 4.0, 9.0]), np.array([0, 2, 0, 2, 0])
-    found = medians(values, np.ones(5), populations, 3)
+    found, errors = medians(values, np.ones(5), populations, 3)
     np.testing.assert_array_equal(found, [3.0, np.nan, 3.0])
 
 
