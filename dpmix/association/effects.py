@@ -92,10 +92,10 @@ class Effects:
         chosen: Bools = self.converged & (self.rates <= share) & (self.tails <= 1.0 - np.diff(INTERVAL)[0])
         return chosen
 
-    def order(self) -> Ints:
-        """Return the responses, the most certain first; of equally certain ones, the largest effect."""
-        size = np.abs((self.weights * self.means).sum(axis=1))
-        return np.lexsort((-size, np.maximum(self.tails, 1e-12)))
+    def order(self, share: float) -> Ints:
+        """Return the responses: first those found, the largest effect first, then the others by certainty."""
+        found, size = self.found(share), np.abs((self.weights * self.means).sum(axis=1))
+        return np.lexsort((-size, np.where(found, 0.0, self.tails), ~found))
 
     @cached_property
     def intervals(self) -> tuple[Array, Array, Array]:

@@ -105,7 +105,7 @@ def _warnings(study: Study) -> list[str]:
 
 
 def _rows(study: Study, false_share: float) -> Iterator[Sequence[object]]:
-    """Yield the rows of associations.csv, the most certain effects of a contrast and measure first."""
+    """Yield the rows of associations.csv, for each contrast and measure those found first."""
     yield [
         *("contrast", "measure", "population", "phenotype", "channel", "effect", "low", "high"),
         *("probability of direction", "tail probability", "false discovery rate", "found"),
@@ -118,7 +118,7 @@ def _rows(study: Study, false_share: float) -> Iterator[Sequence[object]]:
 def _effect_rows(study: Study, effects: Effects, false_share: float) -> Iterator[Sequence[object]]:
     ends, found, shares = effects.intervals, effects.found(false_share), effects.proportions
     numbers = effects.direction, effects.tails, effects.rates
-    for q in effects.order():
+    for q in effects.order(false_share):
         population, channel = effects.populations[q], effects.channels[q]
         name = study.draws.channels[channel] if channel >= 0 else ""
         verdict = ("yes" if found[q] else "no") if effects.converged[q] else "not converged"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FIGURES = ("forest", "volcano", "strips")
-MOST_ROWS = 40  # effects in a figure, the most certain ones
+MOST_ROWS = 40  # effects in a figure: those found, then the most certain ones
 MOST_MARKS = 30  # effects of a volcano plot; of more, only those found have a name
 MOST_STRIPS = 24  # populations
 LEAST_RATE = 1e-9  # of the axis of a volcano plot
@@ -80,7 +80,7 @@ def panels(study: Study, share: float) -> list[Panel]:
         middle, low, high = one.intervals
         order = np.arange(len(middle))
         if len(order) > MOST_ROWS:
-            order = np.sort(one.order()[:MOST_ROWS])
+            order = np.sort(one.order(share)[:MOST_ROWS])
         found = one.found(share)[order]
         few = len(order) <= MOST_MARKS
         note = f", {len(order)} of {len(middle)}" if len(order) < len(middle) else ""
@@ -198,16 +198,16 @@ def strips_of(study: Study, contrast: Contrast, seed: int) -> Strips:
     return Strips(places, names, contrast.column, mean, low, high, np.where(at < 2, at, -1))
 
 
-def strip_order(study: Study, contrast: Contrast) -> list[int]:
-    """Return the populations to draw, those with the most certain effects on abundance first."""
+def strip_order(study: Study, contrast: Contrast, share: float) -> list[int]:
+    """Return the populations to draw, those whose abundance is found to differ first."""
     (own,) = [e for e in study.effects if e.measure == ABUNDANCE and e.contrast == contrast.name]
-    order: list[int] = own.order()[:MOST_STRIPS].tolist()
+    order: list[int] = own.order(share)[:MOST_STRIPS].tolist()
     return order
 
 
-def strips(study: Study, contrast: Contrast, seed: int) -> Figure:
+def strips(study: Study, contrast: Contrast, share: float, seed: int) -> Figure:
     """Draw the proportion of each population in each sample, with its 90% interval, by group."""
-    shown, order = strips_of(study, contrast, seed), strip_order(study, contrast)
+    shown, order = strips_of(study, contrast, seed), strip_order(study, contrast, share)
     columns = min(4, len(order))
     rows = -(-len(order) // columns)
     figure = new_figure(2.4 * columns, 1.9 * rows + 0.3)
@@ -247,7 +247,7 @@ def write_figures(folder: Path, study: Study, share: float, seed: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     with styled():
         made = panels(study, share)
-        figures = forest(made), volcano(made), strips(study, study.design.contrasts[0], seed)
+        figures = forest(made), volcano(made), strips(study, study.design.contrasts[0], share, seed)
         for figure, name in zip(figures, FIGURES, strict=True):
             for suffix in ("png", "pdf"):
                 path = folder / f"{name}.{suffix}"

@@ -32,7 +32,8 @@ def render(study: Study, share: float, seed: int, warnings: list[str]) -> str:
     from bokeh.resources import Resources
 
     figures, plots = _figures(study, share, seed)
-    rows = sorted((row for effects in study.effects for row in _rows(study, effects, share)), key=_certainty)
+    rows = [row for effects in study.effects for row in _rows(study, effects, share)]
+    rows.sort(key=lambda row: not row["found"])
     library = Resources(mode="inline", components=["bokeh"], log_level="warn")
     return templates.render(
         "associations.html",
@@ -41,7 +42,7 @@ def render(study: Study, share: float, seed: int, warnings: list[str]) -> str:
         warnings=warnings,
         head=HEAD,
         rows=rows[:MOST_ROWS],
-        more=f"The {MOST_ROWS} most certain of {len(rows)}; associations.csv has all."
+        more=f"The first {MOST_ROWS} of {len(rows)}; associations.csv has all."
         * (len(rows) > MOST_ROWS),
         figures=figures,
         outliers=_outliers(study),
@@ -59,7 +60,7 @@ def summary(study: Study, share: float) -> list[str]:
     for effects in study.effects:
         found = effects.found(share)
         lines.append(f"{effects.contrast}, {effects.measure}: {found.sum()} of {len(found)} found.")
-        listed = [int(q) for q in effects.order() if found[q]]
+        listed = [int(q) for q in effects.order(share) if found[q]]
         lines += [sentence(study, effects, q) for q in listed[:MOST_SENTENCES]]
         if len(listed) > MOST_SENTENCES:
             lines.append(f"and {len(listed) - MOST_SENTENCES} more, in associations.csv.")
@@ -83,7 +84,7 @@ def sentence(study: Study, effects: Effects, q: int) -> str:
 def _rows(study: Study, effects: Effects, share: float) -> list[dict[str, Any]]:
     """Return the rows of the table."""
     middle, low, high = effects.intervals
-    found, rates, direction, tails = effects.found(share), effects.rates, effects.direction, effects.tails
+    found, rates, direction = effects.found(share), effects.rates, effects.direction
     several = len(study.effects) > 1
     return [
         {
@@ -96,14 +97,9 @@ def _rows(study: Study, effects: Effects, share: float) -> list[dict[str, Any]]:
                 f"{rates[q]:.2g}" if effects.converged[q] else "not converged",
             ),
             "found": bool(found[q]),
-            "rate": float(tails[q]),
         }
-        for q in effects.order()
+        for q in effects.order(share)
     ]
-
-
-def _certainty(row: dict[str, Any]) -> float:
-    return float(row["rate"])
 
 
 def _figures(study: Study, share: float, seed: int) -> tuple[list[dict[str, str]], dict[str, Model]]:
@@ -116,11 +112,11 @@ def _figures(study: Study, share: float, seed: int) -> tuple[list[dict[str, str]
         caption = "False discovery rate against the size of the effect. Certain effects are at the top."
         figures.append({"id": f"volcano{number}", "title": f"{panel.title}, certainty", "caption": caption})
     for number, contrast in enumerate(study.design.contrasts):
-        plots[f"strips{number}"] = _strips(study, contrast, seed)
+        plots[f"strips{number}"] = _strips(study, contrast, share, seed)
         note = f"The {MOST_STRIPS} populations with the most certain effects. "
         caption = (
             f"Proportion of each population in each sample by {contrast.column}, with its 90% interval. "
-            f"{note if len(study.draws.phenotypes) > MOST_STRIPS else ''}The most certain effects come first."
+            f"{note if len(study.draws.phenotypes) > MOST_STRIPS else ''}Those found come first."
         )
         figures.append({"id": f"strips{number}", "title": f"Samples: {contrast.name}", "caption": caption})
     return figures, plots
@@ -197,7 +193,7 @@ def _decimal_axis(axis: Any, logarithmic: bool) -> None:
         axis.formatter = NumeralTickFormatter(format="0.[0000]")
 
 
-def _strips(study: Study, contrast: Contrast, seed: int) -> Model:
+def _strips(study: Study, contrast: Contrast, share: float, seed: int) -> Model:
     from bokeh.layouts import gridplot
     from bokeh.models import ColumnDataSource, NumeralTickFormatter
     from bokeh.models.annotations import Title
@@ -205,7 +201,7 @@ def _strips(study: Study, contrast: Contrast, seed: int) -> Model:
     shown = strips_of(study, contrast, seed)
     colours = [colour(int(g)) if g >= 0 else GREY for g in shown.groups]
     plots: list[Any] = []
-    for p in strip_order(study, contrast):
+    for p in strip_order(study, contrast, share):
         columns = {"x": shown.places, "sample": study.draws.samples, "colour": colours}
         columns |= {"mean": shown.mean[:, p], "low": shown.low[:, p], "high": shown.high[:, p]}
         source = ColumnDataSource(columns)

@@ -69,7 +69,7 @@ def test_the_changed_population_is_found_and_no_other(study: Study) -> None:
     middle, low, high = effects.intervals
     assert low[CHANGED] < RATIO < high[CHANGED]
     assert effects.found(0.05).nonzero()[0].tolist() == [CHANGED]
-    assert effects.order()[0] == CHANGED
+    assert effects.order(0.05)[0] == CHANGED
     others = np.arange(8) != CHANGED
     assert ((low < 1.1) & (high > 1.0 / 1.1))[others].all()
     assert effects.proportions is not None
@@ -133,7 +133,7 @@ def test_error_rates_of_effects() -> None:
     one = effects_of(z)
     np.testing.assert_allclose(one.tails, p)
     np.testing.assert_allclose(one.intervals[1], np.array(z) + stats.norm.ppf(0.05), atol=1e-9)
-    assert one.order().tolist() == [0, 1, 2]
+    assert one.order(0.05).tolist() == [0, 1, 2]
     (alone,) = adjust([one])
     assert alone.found(0.05).tolist() == [True, True, False]
     np.testing.assert_allclose(alone.rates, stats.false_discovery_control(p))
@@ -223,7 +223,7 @@ def test_the_variability_of_a_group() -> None:
     design = make_design(draws.columns, draws.samples, "~ group", ["treated - control"], "~ group")
     (_, own) = run_study(replace(draws, counts=counts.astype(int)), design, 1.1).effects
     assert own.measure == "variability"
-    assert own.order()[0] == 2
+    assert own.order(0.05)[0] == 2
     assert own.direction[2] > 0.95
     assert own.tails[2] < 0.1
 
