@@ -107,7 +107,7 @@ def fit(values: Array, variances: Array, predictors: Predictors) -> Fit:
     y, v = values.T, np.nan_to_num(variances).T
     cube = _Likelihood(y, v, predictors)
     centre, root = cube.start()
-    kinds = _Kinds(centre, cube.n_scales)
+    kinds = _Kinds(centre, cube.n_scales, np.nanmean(y, axis=1))
     outliers = np.zeros((len(y), 1, y.shape[1]), bool)
     for round_ in range(ROUNDS):
         base, heavy = _points(centre.shape[1], round_, POINTS if round_ < FEW_ROUNDS else 4 * POINTS)
@@ -143,20 +143,24 @@ def fit(values: Array, variances: Array, predictors: Predictors) -> Fit:
 class _Kinds:
     """Distribution of the scales of all responses: normal mixtures of one or two kinds."""
 
-    def __init__(self, centre: Array, n_scales: int) -> None:
+    def __init__(self, centre: Array, n_scales: int, levels: Array) -> None:
         self.n_scales, self.middle = n_scales, centre[:, :n_scales].mean(axis=0)
+        self.levels = (levels - levels.mean()) / max(levels.std(), 1e-9)
         number = 2 if len(centre) >= LEAST_RESPONSES else 1
         ends = np.quantile(centre[:, :n_scales], (0.1, 0.9) if number == 2 else (0.5,), axis=0)
         self.means, self.sds = ends, np.full(ends.shape, 1.0)
         self.shares = np.full(number, 1.0 / number)
+        self.level_means, self.level_sds = np.zeros(number), np.ones(number)
 
     def _each(self, theta: Array) -> Array:
         z = (theta[..., None, : self.n_scales] - self.means) / self.sds
-        each: Array = np.log(self.shares) - (0.5 * z**2 + np.log(self.sds)).sum(axis=-1)
+        of_level = 0.5 * ((self.levels[:, None] - self.level_means) / self.level_sds) ** 2
+        own = np.log(self.shares / self.level_sds) - of_level  # [Q, kinds]
+        each: Array = own[:, None] - (0.5 * z**2 + np.log(self.sds)).sum(axis=-1)
         return each
 
     def log_density(self, theta: Array) -> Array:
-        """Return the log density of scales [..., dims], with a constant left out."""
+        """Return the log density of scales and level [Q, N], with a constant left out for each response."""
         others = theta[..., self.n_scales :] / VARIABILITY_SD
         density: Array = np.logaddexp.reduce(self._each(theta), axis=-1) - 0.5 * (others**2).sum(axis=-1)
         return density
@@ -178,6 +182,11 @@ class _Kinds:
         squares = np.einsum("qnk,qnki->ki", own, (scales[:, :, None] - self.means) ** 2)
         self.sds = np.sqrt((squares + SHAPE * SPREAD**2) / (counts + SHAPE)[:, None])
         self.shares = (counts + 1.0) / (counts + 1.0).sum()
+        by_response = own.sum(axis=1)  # [Q, kinds]
+        self.level_means = self.levels @ by_response / (counts + 0.1)
+        squares = (self.levels[:, None] - self.level_means) ** 2
+        of_level = (squares * by_response).sum(axis=0) + SHAPE * SPREAD**2
+        self.level_sds = np.sqrt(of_level / (counts + SHAPE))
 
 
 class _Likelihood:
