@@ -18,7 +18,8 @@ from .values import FiniteRange, GivenPath
     "contrasts",
     multiple=True,
     required=True,
-    help="Two values of a column, for example 'treated - control'; or a column of numbers; repeatable.",
+    help="Two values of a column, for example 'treated - control'; a column of numbers, over its range from the 10th "
+    "to the 90th percentile; or 'age: 10' for a step of 10; repeatable.",
 )
 @click.option(
     "--design", type=GivenPath(path_type=Path), help="Table of samples.  [default: the one of the run]"
@@ -50,6 +51,9 @@ def command(gated: Path, output: Path | None, quiet: bool, **options: Any) -> No
     A regression of the counts of all populations together, with the uncertainty of the gating, variation
     between samples, and random effects (1 | column). A contrast names two values of a column. The effect is
     the ratio of abundances compared with the populations that do not change. Needs 'dpmix[associate]'.
+
+    A column of numbers is a slope, unless a contrast names two of its values or it has at most 6 different
+    integers: then it is groups. numeric(column) in the formula makes it a slope. The output says how each column was read.
 
     \b
     Files in the folder of --output:

@@ -55,7 +55,10 @@ def summary(study: Study, share: float) -> list[str]:
     """Return what was fitted and what was found, in sentences."""
     lines = [
         f"{len(study.draws.samples)} samples, {len(study.draws.phenotypes)} populations, formula "
-        f"{study.design.formula}. Found: false discovery rate of at most {share:.0%}."
+        f"{study.design.formula}. Found: false discovery rate of at most {share:.0%}.",
+        f"Columns: {'; '.join(study.design.readings)}. Design: {', '.join(('intercept', *study.design.columns))}"
+        + "".join(f", ({term})" for term in study.design.terms)
+        + ".",
     ]
     for effects in study.effects:
         found = effects.found(share)
