@@ -4,7 +4,8 @@
     python benchmarks/associate.py --rscript Rscript     # also edgeR, where R has it
     python benchmarks/associate.py figure                # docs/pictures/power.png from the results
 
-Abundance: counts of 14 populations are simulated for two groups of 3 to 30 samples, with logistic-normal variation
+Abundance: counts of 14 populations are simulated for two groups of 3 to 30 samples, with logistic-normal
+variation
 between samples (standard deviation about 0.35 on the log scale) and, in every other cohort, a shift between
 two batches, which all methods have in their design. Three populations change by the same factor, up or down;
 the others do not change relative to each other. A discovery is false if its population does not change, or in
@@ -15,11 +16,13 @@ linear model of the logits of the proportions. Beta-binomial: likelihood ratio t
 time, SciPy. edgeR: as in diffcyt's testDA_edgeR (Weber et al. 2019): estimateDisp without trend, glmFit,
 glmLRT; without --rscript, its rows are those of the last run with R, which had the same cohorts.
 
-Expression: medians of 10 channels in 10 populations. A channel is on in 2 or 5 populations, in turn: its donors differ with
+Expression: medians of 10 channels in 10 populations. A channel is on in 2 or 5 populations, in turn: its
+donors differ with
 a standard deviation of 0.3, its samples of 0.08. In the others it is off, with the standard deviation of the
-background. An effect is in one of the populations where a channel is on. In every other pair of cohorts, 30% of the
-responses have an outlier of ten standard deviations. dpmix knows the error of each median; the moderated t test (Smyth
-2004) does not use it.
+background. An effect is in one of the populations where a channel is on. In every other pair of cohorts, 30%
+of the
+responses have an outlier of ten standard deviations. dpmix knows the error of each median; the moderated t
+test (Smyth 2004) does not use it.
 """
 
 from __future__ import annotations
@@ -274,7 +277,7 @@ def panel_table() -> str:
     """Return the table of medians of docs/explanation/associations.md."""
     rows = json.loads((FOLDER / "associate.json").read_text())["results"]["expression"]
     lines = [
-        "| donors | background | effect | found | moderated t | false share | moderated t | coverage, on | off |",
+        "| donors | background | effect | found | t | false share | t | coverage, on | off |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:

@@ -18,8 +18,8 @@ from .values import FiniteRange, GivenPath
     "contrasts",
     multiple=True,
     required=True,
-    help="Two values of a column, for example 'treated - control'; a column of numbers, over its range from the 10th "
-    "to the 90th percentile; or 'age: 10' for a step of 10; repeatable.",
+    help="Two values of a column, for example 'treated - control'; a column of numbers, over its range from "
+    "the 10th to the 90th percentile; or 'age: 10' for a step of 10; repeatable.",
 )
 @click.option(
     "--design", type=GivenPath(path_type=Path), help="Table of samples.  [default: the one of the run]"
@@ -28,7 +28,16 @@ from .values import FiniteRange, GivenPath
     "--output", type=GivenPath(path_type=Path), help="Folder to write to.  [default: GATED/associate]"
 )
 @click.option("--variability", help="Also columns of the differences between samples, for example '~ group'.")
-@click.option("--expression", is_flag=True, help="Also compare the medians of all channels.")
+@click.option(
+    "--expression",
+    is_flag=True,
+    help="Also compare medians: of the state channels (data.state_channels), else of all channels.",
+)
+@click.option(
+    "--all-channels",
+    is_flag=True,
+    help="With --expression: of all channels, also where there are state channels.",
+)
 @click.option(
     "--least-ratio",
     type=FiniteRange(min=1.0),
@@ -53,7 +62,8 @@ def command(gated: Path, output: Path | None, quiet: bool, **options: Any) -> No
     the ratio of abundances compared with the populations that do not change. Needs 'dpmix[associate]'.
 
     A column of numbers is a slope, unless a contrast names two of its values or it has at most 6 different
-    integers: then it is groups. numeric(column) in the formula makes it a slope. The output says how each column was read.
+    integers: then it is groups. numeric(column) in the formula makes it a slope. The output says how each
+    column was read.
 
     \b
     Files in the folder of --output:
@@ -69,8 +79,8 @@ def command(gated: Path, output: Path | None, quiet: bool, **options: Any) -> No
           --contrast 'treated - control' --contrast age
       dpmix associate gated --formula '~ day + (1 | donor)' --contrast '7 - 0' --expression
     """
-    from dpmix.report import association_page
     from dpmix.errors import DataError
+    from dpmix.report import association_page
     from dpmix.report.associate import TABLE, associate
     from dpmix.runs.display import ProgressDisplay
 
@@ -81,4 +91,6 @@ def command(gated: Path, output: Path | None, quiet: bool, **options: Any) -> No
         lines = association_page.summary(study, options["false_share"])
         click.echo("\n".join([*lines, f"written: {folder}; open {folder}/report.html in a browser"]))
     if study.not_converged:
-        raise DataError(f"{study.not_converged} effects have not converged; see the column found of {folder}/{TABLE}")
+        raise DataError(
+            f"{study.not_converged} effects have not converged; see the column found of {folder}/{TABLE}"
+        )

@@ -230,7 +230,7 @@ def _channel_lines(names: Sequence[str], suggestions: Sequence[Suggestion]) -> l
 
 
 def _state_lines(names: Sequence[str], suggestions: Sequence[Suggestion]) -> list[str]:
-    """Return data.state_channels: null, with the channels that may be some as comments; no lines without any."""
+    """Return data.state_channels: null, with suggested channels as comments; no lines without any."""
     from dpmix.config.yaml_text import flow
     from dpmix.inputs.channel_names import is_state
 
@@ -239,8 +239,8 @@ def _state_lines(names: Sequence[str], suggestions: Sequence[Suggestion]) -> lis
     if not found:
         return []
     about = [
-        "# Markers that may change with the state of a cell. To measure and test them in populations that are",
-        "# not found by them, replace null by these lines without #, and comment them out in data.channels.",
+        "# Markers that may change with the state of a cell. To measure and test them in populations that",
+        "# others define, replace null by these lines without #, and comment them out in data.channels.",
     ]
     return ["null", *about, *(f"# - {flow(name)}" for name in found)]
 

@@ -113,6 +113,9 @@ def read_design(path: Path, samples: Sequence[str]) -> dict[str, list[str]]:
     head, rows = read_table("--design", path, NAME if with_names else FILE, NEED)
     key = head.index(NAME if with_names else FILE)
     names = [row[key] if with_names else Path(row[key]).name for row in rows]
+    if with_names and FILE in head:  # samples of new files have the names of the files
+        files = [Path(row[head.index(FILE)]).name for row in rows]
+        names = files if not {*samples} & {*names} and {*samples} <= {*files} else names
     problems = [
         f"the sample {name} is named twice, need one row for each"
         for name, n in Counter(names).items()
@@ -144,7 +147,8 @@ def make_design(
         Columns of the table of samples.
     samples : S str
     formula : str
-        For example ``~ group + age + (1 | donor)``. A column is a factor if it has texts, if a contrast compares
+        For example ``~ group + age + (1 | donor)``. A column is a factor if it has texts, if a contrast
+        compares
         two of its values, or if it has few different values, all integers. ``numeric(column)`` is a slope.
     contrasts : sequence of str
         Each ``first - second``, two values of a column of the formula, ``column: first - second``, a
@@ -400,10 +404,8 @@ def _means(matrices: Any, table: Table, column: str, cells: Sequence[Any]) -> Ar
     return means
 
 
-def _parse(
-    name: str, table: Table, used: Sequence[str]
-) -> tuple[str, tuple[Any, Any] | None, float | None]:
-    """Return the column that a contrast compares, and both values; None for a slope, which may have a step."""
+def _parse(name: str, table: Table, used: Sequence[str]) -> tuple[str, tuple[Any, Any] | None, float | None]:
+    """Return the column that a contrast compares, both values (None for a slope), and the step of a slope."""
     asked, colon, rest = name.partition(": ")
     candidates = [asked] if colon and asked in used else list(used)
     sides = [side.strip() for side in (rest if colon and asked in used else name).split(" - ")]

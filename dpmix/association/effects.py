@@ -81,8 +81,8 @@ class Effects:
     def tails(self) -> Array:
         """Two-sided tail probability, float64 [Q]: that of no effect beyond `least` of the sign, times two.
 
-        The prior of the effects is flat, so that it has the distribution of a p-value, as in the test of McCarthy
-        and Smyth (2009, Bioinformatics 25:765) of an effect of at least a given size.
+        The prior of the effects is flat, so that it has the distribution of a p-value, as in the test of
+        McCarthy and Smyth (2009, Bioinformatics 25:765) of an effect of at least a given size.
         """
         one_sided = np.minimum(self._below(self.least), self._above(-self.least))
         return np.where(self.converged, np.minimum(1.0, 2.0 * one_sided), 1.0)
@@ -128,8 +128,8 @@ def abundance(fit: Fit, contrast: Contrast, least: float, seed: int = 1) -> Effe
     """Return the effects of a contrast on the counts of all populations.
 
     The ratio of a population compares with the populations that do not change. Their common difference, the
-    reference, has the posterior of a mixture: a share `UNCHANGED` of the populations has it, the others differ from it by
-    a normal distribution. The population itself has no part in its reference.
+    reference, has the posterior of a mixture: a share `UNCHANGED` of the populations has it, the others
+    differ from it by a normal distribution. The population itself has no part in its reference.
     """
     means, sds = _differences(fit, contrast)
     centres = (fit.weights * means).sum(axis=1)

@@ -1,7 +1,7 @@
 """Regressions of many responses on the columns of a design, by numerical integration without a sampler.
 
-S samples, Q responses, C columns of the design, R levels of random effects, G columns of variability. For each
-response, with known variances v_s of the measurement:
+S samples, Q responses, C columns of the design, R levels of random effects, G columns of variability. For
+each response, with known variances v_s of the measurement:
 
     y_s          ~ N(alpha + x_s' beta + z_s' u, k_s (sigma_s^2 + v_s)),    sigma_s = sigma exp(w_s' gamma)
     k_s          = 1, or `OUTLIER_VARIANCE` with probability `OUTLIER_SHARE`
@@ -9,7 +9,8 @@ response, with known variances v_s of the measurement:
     alpha, beta  flat
 
 The logarithms of sigma and omega of all responses come from two kinds of responses, on and off, each with its
-own normal distribution, or from one kind where the responses are few. Given these scales and the outliers, all coefficients are jointly normal
+own normal distribution, or from one kind where the responses are few. Given these scales and the outliers,
+all coefficients are jointly normal
 and integrated out, which is the restricted likelihood (Harville 1974, Biometrika 61:383). The scales of a
 response are integrated by importance sampling at quasi-random points of a Student t distribution that adapts
 to the posterior (Cappe et al. 2008, Stat. Comput. 18:447). The distributions of the two kinds are set to
@@ -208,7 +209,7 @@ class _Likelihood:
         self.n_scales = 1 + predictors.n_terms
 
     def start(self) -> tuple[Array, Array]:
-        """Return where the scales of each response are looked for: centres [Q, dims] and roots [Q, dims, dims]."""
+        """Return first centres [Q, dims] and roots [Q, dims, dims] of the proposals."""
         q, dims = len(self.y), self.n_scales + self.predictors.variability.shape[1]
         whole = np.column_stack([self.b[:, : self.n_fixed], self.predictors.random])
         centre = np.zeros((q, dims))
@@ -235,7 +236,7 @@ class _Likelihood:
         return precisions
 
     def _solve(self, theta: Array, outliers: Array, own: Ints) -> tuple[Array, Array, Array]:
-        """Return restricted log likelihoods [K], the inner matrices [K, q, q] and their right sides [K, q]."""
+        """Return restricted log likelihoods [K], inner matrices [K, q, q] and means [K, q]."""
         d = self._precisions(theta, outliers, own)
         y = self.y[own]
         weighted = d[:, None, :] * self.b.T  # [K, q, S]

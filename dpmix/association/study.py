@@ -49,9 +49,10 @@ def count_responses(counts: Ints) -> tuple[Array, Array]:
     """Return logarithms of counts [S, P], relative to their mean in the sample, and their variances [S, P].
 
     The mean over the populations gives more weight to those whose logarithm is better known. The variance
-    is that of a Poisson count, and that over the draws. What all samples of a draw have in common, for example a
-    border between two populations that lies elsewhere, does not change differences between samples. It is removed
-    before the variances are computed.
+    is that of a Poisson count, and that over the draws. What all samples of a draw have in common, for
+    example a
+    border between two populations that lies elsewhere, does not change differences between samples. It is
+    removed before the variances are computed.
 
     Parameters
     ----------
@@ -66,7 +67,9 @@ def count_responses(counts: Ints) -> tuple[Array, Array]:
     return logs - (logs @ (weights / weights.sum()))[:, None], variances
 
 
-def median_responses(draws: SampleDraws, design: Design, only_state: bool = True) -> tuple[Array, Array, Ints, Ints]:
+def median_responses(
+    draws: SampleDraws, design: Design, only_state: bool = True
+) -> tuple[Array, Array, Ints, Ints]:
     """Return medians as responses, with the population and the channel of each.
 
     Parameters
@@ -108,7 +111,13 @@ def median_responses(draws: SampleDraws, design: Design, only_state: bool = True
     return means[:, populations, channels], variances[:, populations, channels], populations, channels
 
 
-def run_study(draws: SampleDraws, design: Design, least_ratio: float, with_expression: bool = False) -> Study:
+def run_study(
+    draws: SampleDraws,
+    design: Design,
+    least_ratio: float,
+    with_expression: bool = False,
+    only_state: bool = True,
+) -> Study:
     """Fit the regressions and compute all effects.
 
     Parameters
@@ -119,6 +128,8 @@ def run_study(draws: SampleDraws, design: Design, least_ratio: float, with_expre
         Smallest ratio of abundances, or of standard deviations between samples, that counts as an effect.
     with_expression : bool
         Regress the medians of the channels, too.
+    only_state : bool
+        Of the state channels alone where there are any.
 
     Raises
     ------
@@ -136,7 +147,7 @@ def run_study(draws: SampleDraws, design: Design, least_ratio: float, with_expre
     odd = effects.outliers(counted, draws.samples, everyone, np.full_like(everyone, -1))
     left_out: list[str] = []
     if with_expression:
-        values, variances, populations, channels = median_responses(draws, design)
+        values, variances, populations, channels = median_responses(draws, design, only_state)
         own = fit(values, variances, replace(design.predictors, variability=np.zeros((len(values), 0))))
         measured = [effects.expression(own, c, populations, channels) for c in design.contrasts]
         found += effects.adjust(measured)

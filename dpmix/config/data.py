@@ -132,8 +132,8 @@ class DataConfig(Section):
     )
     state_channels: list[str] | None = key(
         None,
-        "Channels that are only measured in the populations, by marker or detector name; globs are allowed. The "
-        "populations are not found by them. dpmix associate tests their medians.",
+        "Channels that are only measured in the populations, by marker or detector name; globs are allowed. "
+        "The populations are not found by them. dpmix associate tests their medians.",
         "a signalling marker that changes with the treatment would make populations of its own",
         min_length=1,
         need='a list of channel names or globs, for example [pS6, "pErk*"], or null',
@@ -236,6 +236,13 @@ class DataConfig(Section):
         "the exact likelihood; weights make it a composite likelihood, see docs/explanation/weights.md",
         need="proportional, equal, or a column of a table, for example {file: weights.csv, column: weight}",
     )
+
+    @model_validator(mode="after")
+    def _panel_is_alone(self) -> DataConfig:
+        for name in ("channels", "state_channels"):
+            if self.panel is not None and getattr(self, name) is not None:
+                raise ValueError(f"panel is {self.panel}, which lists the {name}; remove {name}, or panel")
+        return self
 
     @model_validator(mode="after")
     def _weights_have_a_table(self) -> DataConfig:

@@ -36,11 +36,12 @@ NOT_MARKERS = (
     ("column without a name", r"^column \d+$|^Unnamed: \d+$|^__index_level_\d+__$|^row names$"),
 )
 
-# Markers of what a cell does: phosphorylated proteins, cytokines and what is released with them, proliferation.
+# Markers of what a cell does: phosphorylated proteins, cytokines and what is released with them, and
+# proliferation.
 STATE = (
-    r"^(p[ _.-]?[A-Z][A-Za-z0-9]|pp38|phospho)|^(c?PARP|I[kK]Ba|Ki[ _.-]?67|CyclinB1|IdU|MIP1[ab]?|GM[ _.-]?CSF|"
-    r"IFN[ _.-]?(g|gamma)?|TNF[ _.-]?(a|alpha)?|TGF[ _.-]?b.*|IL[ _.-]?[0-9]+[A-Za-z]?|CD107a|granzyme.*|"
-    r"GZM[AB]|perforin)$"
+    r"^(p[ _.-]?[A-Z][A-Za-z0-9]|pp38|phospho)|^(c?PARP|I[kK]Ba|Ki[ _.-]?67|CyclinB1|IdU|MIP1[ab]?|"
+    r"GM[ _.-]?CSF|IFN[ _.-]?(g|gamma)?|TNF[ _.-]?(a|alpha)?|TGF[ _.-]?b.*|IL[ _.-]?[0-9]+[A-Za-z]?|CD107a|"
+    r"granzyme.*|GZM[AB]|perforin)$"
 )
 
 # Columns that other programs add to a file, by the name of the detector or of the marker.

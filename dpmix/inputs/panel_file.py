@@ -56,7 +56,9 @@ def with_panel(settings: DataConfig, base: Path, source: Source) -> DataConfig:
         channel, marker, kind = (row[places[name]] for name in COLUMNS)
         numbers = match(channel, source.details)
         if kind not in CLASSES:
-            problems.append(f"{where}: {channel} has the class {kind or '(empty)'}, need {', '.join(CLASSES)}")
+            problems.append(
+                f"{where}: {channel} has the class {kind or '(empty)'}, need {', '.join(CLASSES)}"
+            )
         elif len(numbers) != 1:
             why = "matches no channel" if not numbers else f"matches {len(numbers)} channels"
             problems.append(f"{where}: {channel} {why} of {source.name}{nearest(channel, source.details)}")

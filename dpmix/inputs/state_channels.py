@@ -138,7 +138,7 @@ def read_state(
         A transform does not fit, or a value is not finite.
     """
     plain = settings.model_copy(update={"atoms": "report", "standardize": False, "resolution": 0.0})
-    plans, notes = plan_files(plain, base, sources, chosen, recorded is None or recorded.gain)
+    plans, _ = plan_files(plain, base, sources, chosen, recorded is None or recorded.gain)
     n_events, n_channels = len(gathered.values), len(chosen[0])
     values = storage.hold_more(n_events, n_channels, "state channels")
     counts = ChannelCounts(n_channels)
@@ -169,7 +169,10 @@ def read_state(
     values.flags.writeable = False
     detectors = tuple(plans[0].source.details[k].detector for k in plans[0].chosen)
     listed = ", ".join(scaling.channels)
-    return StateChannels(values, detectors, scaling), [f"state channels, not in the model: {listed}", *scale.notes]
+    return StateChannels(values, detectors, scaling), [
+        f"state channels, not in the model: {listed}",
+        *scale.notes,
+    ]
 
 
 def _picked(rows: Ints | None, start: int, stop: int) -> tuple[int, Ints | None]:

@@ -76,6 +76,7 @@ def assign_events(
                     memberships=mean,
                     log_density=log_density,
                     implausible=log_density < found.least_density,
+                    state=None if events.state is None else events.state.values[start:stop],
                 )
                 yield block, counts
                 progress.add(stop - start)

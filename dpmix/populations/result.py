@@ -54,6 +54,8 @@ class Block:
         Events that are implausible under the model (`dpmix.populations.find`).
     explored : bool [M], optional
         Events that are like those judged as wanted (`dpmix.explore`).
+    state : float32 [M, E], optional
+        Their state channels, transformed scale.
     """
 
     sample: int
@@ -63,6 +65,7 @@ class Block:
     log_density: Array
     implausible: npt.NDArray[np.bool_]
     explored: npt.NDArray[np.bool_] | None = None
+    state: Floats | None = None
 
     @property
     def population(self) -> Ints:
@@ -269,7 +272,7 @@ class Gating:
 
     @property
     def measured_quantiles(self) -> Array:
-        """Quantiles of all of them, float64 [5, P, D + E]; NaN where unknown, for the cells found by judging."""
+        """Quantiles of all of them, float64 [5, P, D + E]; NaN for state channels of judged cells."""
         if self.state is None:
             return self.quantiles
         own = self.state.quantiles

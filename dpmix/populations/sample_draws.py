@@ -36,8 +36,8 @@ class SampleDraws:
     counts : int64 [T, S, P]
         Events by population, in each draw.
     medians : float32 [U, S, P, D]
-        Medians of the events of a population, transformed scale; NaN where there are none. State channels are the
-        last of the D channels.
+        Medians of the events of a population, transformed scale; NaN where there are none. State channels
+        are the last of the D channels.
     samples, phenotypes, names, channels : tuple of str
         `names` are those given by hand, "" for none; empty without decisions.
     columns : mapping of str to S str
@@ -106,9 +106,12 @@ class SampleDraws:
                 for name, cells in self.columns.items()
             }
             for name, text in texts.items():
-                dim = {"phenotype": "population", "name": "population", "channel": "channel", "channel_class": "channel"}.get(
-                    name, "sample"
-                )
+                dim = {
+                    "phenotype": "population",
+                    "name": "population",
+                    "channel": "channel",
+                    "channel_class": "channel",
+                }.get(name, "sample")
                 file.create_variable(name, (dim,), h5py.string_dtype())[:] = np.array(text, object)
 
     @classmethod
@@ -191,9 +194,10 @@ def medians(
 ) -> tuple[Array, Array]:
     """Return the weighted median of each population and its standard error, float64 [P] each.
 
-    Both are NaN for a population without events. The error is half the distance between the quantiles at 1/2 plus and
-    minus half of 1 / sqrt(n), which hold about 68% of the sampling distribution of a median (David and Nagaraja
-    2003, Order Statistics, section 7.1).
+    Both are NaN for a population without events. The error is half the distance between the quantiles at 1/2
+    plus and
+    minus half of 1 / sqrt(n), which hold about 68% of the sampling distribution of a median (David and
+    Nagaraja 2003, Order Statistics, section 7.1).
 
     Parameters
     ----------

@@ -152,7 +152,9 @@ def _events(
         gate = settings.gate.model_copy(update={"workspace": str(run.base / settings.gate.workspace)})
         settings = settings.model_copy(update={"gate": gate})
     files = [str(Path(name).absolute()) for name in data]
-    return preprocess.prepare_like(settings, Path(), files, scaling, run.detectors, storage, run.state_channels)
+    return preprocess.prepare_like(
+        settings, Path(), files, scaling, run.detectors, storage, run.state_channels
+    )
 
 
 def _working_bytes(n: int, dim: int) -> int:

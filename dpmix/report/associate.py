@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from dpmix.association.design import make_design, read_design
-from dpmix.association.effects import Effects
+from dpmix.association.effects import EXPRESSION, Effects
 from dpmix.association.study import Study, run_study
 from dpmix.errors import ConfigError
 from dpmix.populations.explored import NAME, with_explored
@@ -31,6 +31,7 @@ def associate(
     design: str | Path | None = None,
     variability: str | None = None,
     expression: bool = False,
+    all_channels: bool = False,
     least_ratio: float = 1.1,
     false_share: float = FALSE_SHARE,
     overwrite: bool = False,
@@ -45,8 +46,9 @@ def associate(
         See `dpmix.association.design.make_design`.
     design : str or Path, optional
         Table of samples. Default: the columns of the table that the run had.
-    expression, overwrite : bool
-        Regress medians of channels, too; replace existing files.
+    expression, all_channels, overwrite : bool
+        Regress medians of state channels, too; those of all channels, also where there are state channels;
+        replace existing files.
     least_ratio, false_share : float
         Smallest ratio of abundances that counts as an effect; accepted share of false discoveries.
 
@@ -66,9 +68,11 @@ def associate(
     columns = draws.columns if design is None else read_design(Path(design), draws.samples)
     if not columns:
         raise ConfigError(["--design: needed, because the run had no table of samples (data.samples)"])
+    if all_channels and not expression:
+        raise ConfigError(["--all-channels: needs --expression"])
     made = make_design(columns, draws.samples, formula, contrasts, variability)
     check_outputs(paths, overwrite, [Path(gated) / "samples.nc", *([Path(design)] if design else [])])
-    study = run_study(draws, made, float(least_ratio), expression)
+    study = run_study(draws, made, float(least_ratio), expression, only_state=not all_channels)
     warnings = _warnings(study)
     for warning in warnings:
         log.warning(warning)
@@ -87,11 +91,15 @@ def _warnings(study: Study) -> list[str]:
     for one in study.effects:
         if wrong := int((~one.converged).sum()):
             warnings.append(
-                f"{one.contrast}, {one.measure}: {wrong} of {len(one.converged)} have not converged and are not "
-                "found; leave out columns or random effects of the formula"
+                f"{one.contrast}, {one.measure}: {wrong} of {len(one.converged)} have not converged and are "
+                "not found; leave out columns or random effects of the formula"
             )
     if len(study.draws.counts) == 1:
         warnings.append("the gating has one draw (Bayesian EM): intervals lack the uncertainty of the gating")
+    if study.draws.errors is None and any(one.measure == EXPRESSION for one in study.effects):
+        warnings.append(
+            "samples.nc is of an older version and has no errors of the medians; dpmix gate writes it again"
+        )
     if study.draws.explored is not None:
         number = len(study.draws.phenotypes)
         warnings.append(

@@ -42,8 +42,7 @@ def render(study: Study, share: float, seed: int, warnings: list[str]) -> str:
         warnings=warnings,
         head=HEAD,
         rows=rows[:MOST_ROWS],
-        more=f"The first {MOST_ROWS} of {len(rows)}; associations.csv has all."
-        * (len(rows) > MOST_ROWS),
+        more=f"The first {MOST_ROWS} of {len(rows)}; associations.csv has all." * (len(rows) > MOST_ROWS),
         figures=figures,
         outliers=_outliers(study),
         bokeh="\n".join(library.js_raw),
@@ -56,7 +55,8 @@ def summary(study: Study, share: float) -> list[str]:
     lines = [
         f"{len(study.draws.samples)} samples, {len(study.draws.phenotypes)} populations, formula "
         f"{study.design.formula}. Found: false discovery rate of at most {share:.0%}.",
-        f"Columns: {'; '.join(study.design.readings)}. Design: {', '.join(('intercept', *study.design.columns))}"
+        f"Columns: {'; '.join(study.design.readings)}. Design: "
+        + ", ".join(("intercept", *study.design.columns))
         + "".join(f", ({term})" for term in study.design.terms)
         + ".",
     ]

@@ -139,7 +139,9 @@ def heatmap(gating: Gating) -> Figure:
     if gating.state is not None:
         place = len(gating.channels) - 0.5
         axes.axvline(place, color="white", linewidth=5.0)
-        axes.set_xlabel("right of the gap: state channels, which the populations are not found by", fontsize=7)
+        axes.set_xlabel(
+            "right of the gap: state channels, which the populations are not found by", fontsize=7
+        )
     axes.set_title(f"Median of each population{only_the_largest(gating)}")
     bar = figure.colorbar(image, ax=axes, location="bottom", shrink=min(1.0, 8.0 / columns), aspect=25)
     bar.set_ticks([0.0, 1.0], labels=["1%", "99%"])

@@ -46,9 +46,7 @@ def heat(gating: Gating) -> Heat:
     medians = gating.measured_quantiles[2, : shown(gating)]
     lows, highs = channel_ranges(gating.rasters)
     if gating.state is not None:
-        lows, highs = (
-            np.append(end, own) for end, own in zip((lows, highs), gating.state.ends, strict=True)
-        )
+        lows, highs = (np.append(end, own) for end, own in zip((lows, highs), gating.state.ends, strict=True))
     model = len(gating.channels)
     levels = np.clip((medians - lows) / np.maximum(highs - lows, np.finfo(float).tiny), 0.0, 1.0)
     there = np.flatnonzero(~np.isnan(levels[:, :model]).any(axis=1))

@@ -1,4 +1,4 @@
-"""The regressions are those of their page: the integrand is the restricted likelihood, and intervals cover."""
+"""The regressions are those of their page: a restricted likelihood, and intervals that cover."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_integrand_is_the_restricted_likelihood() -> None:
 
 
 def panel(seed: int, effect: float = 0.3) -> tuple[Array, Array, Predictors, Array]:
-    """Simulate paired donors: on responses differ between donors, off responses hardly vary; errors are known."""
+    """Simulate paired donors: on responses differ between them, off responses hardly vary."""
     random = np.random.default_rng(seed)
     donor, stim = np.repeat(np.arange(DONORS), 2), np.arange(2 * DONORS) % 2
     truth = np.where(np.arange(RESPONSES) % 9 == 0, effect, 0.0)

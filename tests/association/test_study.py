@@ -149,8 +149,13 @@ def test_what_has_not_converged_is_not_found() -> None:
 
 def test_weighted_medians() -> None:
     values, populations = np.array([1.0, 2.0, 3.0, 4.0, 9.0]), np.array([0, 2, 0, 2, 0])
-    found, errors = medians(values, np.ones(5), populations, 3)
+    found, _ = medians(values, np.ones(5), populations, 3)
     np.testing.assert_array_equal(found, [3.0, np.nan, 3.0])
+    random = np.random.default_rng(1)
+    many = np.sort(random.standard_normal((400, 100)), axis=1)
+    drawn = [medians(own, np.ones(100), np.zeros(100, np.int64), 1) for own in many]
+    spread = np.std([found[0] for found, _ in drawn])
+    assert abs(np.mean([errors[0] for _, errors in drawn]) / spread - 1.0) < 0.15
 
 
 def test_the_command(tmp_path: Path) -> None:

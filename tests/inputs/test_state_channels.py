@@ -55,7 +55,9 @@ def test_transforms_are_those_of_the_run_in_new_files(files: Path) -> None:
     state = events.state
     assert state is not None
     whole = DataConfig.model_validate({"files": ["b.csv"], "state_channels": STATE})
-    new = prepare_like(whole, files, ["b.csv"], events.scaling, events.detectors, state=state.without_values())
+    new = prepare_like(
+        whole, files, ["b.csv"], events.scaling, events.detectors, state=state.without_values()
+    )
     assert new.state is not None
     np.testing.assert_array_equal(new.state.values, state.values[400:])
     raw = np.loadtxt(files / "b.csv", delimiter=",", skiprows=1)
@@ -67,7 +69,9 @@ def test_transforms_are_those_of_the_run_in_new_files(files: Path) -> None:
 
 @pytest.mark.parametrize("head", ["channel,marker,class", "fcs_colname,antigen,marker_class"])
 def test_a_panel(files: Path, head: str) -> None:
-    (files / "panel.csv").write_text(f"{head}\nCD3,T cells,type\nCD4,CD4,type\npS6,phospho S6,state\nKi67,,none\n")
+    (files / "panel.csv").write_text(
+        f"{head}\nCD3,T cells,type\nCD4,CD4,type\npS6,phospho S6,state\nKi67,,none\n"
+    )
     events = read(files, state_channels=None, panel="panel.csv")
     assert events.channels == ("T cells", "CD4")
     assert events.state is not None
