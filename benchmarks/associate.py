@@ -19,7 +19,7 @@ glmLRT; without --rscript, its rows are those of the last run with R, which had 
 Expression: medians of 10 channels in 10 populations. A channel is on in 2 or 5 populations, in turn: its
 donors differ with
 a standard deviation of 0.3, its samples of 0.08. In the others it is off, with the standard deviation of the
-background. An effect is in one of the populations where a channel is on. In every other pair of cohorts, 30%
+background. An effect is in one of the populations where a channel is on. In half of the cohorts, 30%
 of the
 responses have an outlier of ten standard deviations. dpmix knows the error of each median; the moderated t
 test (Smyth 2004) does not use it.
@@ -36,7 +36,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from record import FOLDER, PICTURES, write_results
+from record import FOLDER, PICTURES, said, write_results
 from scipy import optimize, special, stats
 
 from dpmix.association.design import Contrast
@@ -187,7 +187,7 @@ class Panel:
         clean = np.where(self.on, DONOR_SD, 0.0) * random.standard_normal((n, 100))[self.donor]
         clean = clean + self.group[:, None] * self.truth + sds * random.standard_normal((n, 100))
         self.medians = clean + np.sqrt(self.variances) * random.standard_normal((n, 100))
-        if number // 2 % 2:
+        if (number + number // 2) % 2:
             odd = np.flatnonzero(random.random(100) < ODD_SHARE)
             moved = 10.0 * sds[odd] * random.choice([-1.0, 1.0], len(odd))
             self.medians[random.integers(n, size=len(odd)), odd] += moved
@@ -343,6 +343,10 @@ def page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def source() -> str:
+    return said("associate")
+
+
 def draw_power() -> None:
     """Draw docs/pictures/power.png from the results."""
     from matplotlib.figure import Figure
@@ -372,8 +376,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--cohorts", type=int, default=6, help="cohorts of each size and fold")
-    parser.add_argument("--panels", type=int, default=4, help="cohorts of each cell of the medians")
+    parser.add_argument("--cohorts", type=int, default=4, help="cohorts of each size and fold")
+    parser.add_argument("--panels", type=int, default=2, help="cohorts of each cell of the medians")
     parser.add_argument("--rscript", help="program that runs R scripts, with edgeR")
     parser.add_argument(
         "--quick", action="store_true", help="a run of seconds that keeps the committed results"
