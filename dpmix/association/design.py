@@ -165,9 +165,7 @@ def make_design(
     read = {name: _numbers(cells) for name, cells in columns.items() if name not in (NAME, FILE)}
     asked = "+".join([formula, variability or ""])
     slopes = _slopes(asked, contrasts)
-    formula, variability = (
-        None if text is None else NUMERIC.sub(r"\1", text) for text in (formula, variability)
-    )
+    formula, variability = NUMERIC.sub(r"\1", formula), NUMERIC.sub(r"\1", variability or "") or None
     contrasts = [NUMERIC.sub(r"\1", name) for name in contrasts]
     table = {
         name: [_text(value) for value in cells] if _is_factor(name, cells, contrasts, slopes) else cells

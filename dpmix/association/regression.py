@@ -24,6 +24,7 @@ import itertools
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 from scipy import stats
 
 from dpmix.model.mixture import Array, Ints
@@ -39,6 +40,7 @@ CHOICES = (0, 2)  # rounds that choose the candidates for outliers
 ENOUGH = 30.0  # effective points of an integral
 FORGOTTEN = 1e-8  # weight of the points that are not kept
 TAILS, WIDEN = 5.0, 1.3  # degrees of freedom of the proposals, and their width by that of the posterior
+Bools = npt.NDArray[np.bool_]
 CHUNK = 2_000_000  # numbers in a temporary array
 
 
@@ -226,7 +228,7 @@ class _Likelihood:
         )
         return centre, root
 
-    def _precisions(self, theta: Array, outliers: Array, own: Ints) -> Array:
+    def _precisions(self, theta: Array, outliers: Bools, own: Ints) -> Array:
         """Return the precisions of values, float64 [K, S]; 0 where a value is unknown."""
         spread = 2.0 * theta[:, :1]
         if self.predictors.variability.shape[1]:
@@ -235,7 +237,7 @@ class _Likelihood:
         precisions: Array = self.there[own] / np.where(outliers, OUTLIER_VARIANCE * total, total)
         return precisions
 
-    def _solve(self, theta: Array, outliers: Array, own: Ints) -> tuple[Array, Array, Array]:
+    def _solve(self, theta: Array, outliers: Bools, own: Ints) -> tuple[Array, Array, Array]:
         """Return restricted log likelihoods [K], inner matrices [K, q, q] and means [K, q]."""
         d = self._precisions(theta, outliers, own)
         y = self.y[own]
@@ -260,7 +262,7 @@ class _Likelihood:
         logs += 0.5 * (right * means).sum(axis=1) - 0.5 * np.linalg.slogdet(inner)[1]
         return logs, inner, means
 
-    def evaluate(self, theta: Array, outliers: Array) -> Array:
+    def evaluate(self, theta: Array, outliers: Bools) -> Array:
         """Return log likelihoods with the prior of the outliers, float64 [Q, N, M].
 
         Parameters
@@ -281,7 +283,7 @@ class _Likelihood:
         ordered: Array = found.reshape(q, n, m) + odds * number[:, None, :]
         return ordered
 
-    def candidates(self, theta: Array, kinds: _Kinds, proposal: Array) -> Array:
+    def candidates(self, theta: Array, kinds: _Kinds, proposal: Array) -> Bools:
         """Return all subsets of the values of each response that are most likely outliers, bool [Q, M, S]."""
         q, s = self.y.shape
         theta = theta[:, ::4]
@@ -302,12 +304,12 @@ class _Likelihood:
             outliers[np.arange(q), :, best] = subsets[:, k]
         return outliers
 
-    def coefficients(self, theta: Array, outliers: Array) -> tuple[Array, Array]:
+    def coefficients(self, theta: Array, outliers: Bools) -> tuple[Array, Array]:
         """Return means [Q, T, 1 + C] and covariances of alpha and beta, for T points of each response."""
         q, t, _ = theta.shape
         own = np.repeat(np.arange(q), t)
         _, inner, means = self._solve(theta.reshape(q * t, -1), outliers.reshape(q * t, -1), own)
-        covariances = np.linalg.inv(inner)
+        covariances = np.asarray(np.linalg.inv(inner), np.float64)
         n = self.n_fixed
         return means[:, :n].reshape(q, t, n), covariances[:, :n, :n].reshape(q, t, n, n)
 

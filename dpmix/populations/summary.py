@@ -89,7 +89,7 @@ class Summary:
         own = task.events.state
         state = None
         if own is not None:
-            ends = np.quantile(own.values, (TAIL, 1.0 - TAIL), axis=0)
+            ends = np.quantile(own.values, (TAIL, 1.0 - TAIL), axis=0).astype(np.float64)
             state = StateSummary(own.channels, self._quantiles(own.values), ends)
         sizes = self.sizes.sum(axis=0)
         monitored = chain_weights(found, task.make_engine)

@@ -167,6 +167,8 @@ class Strips:
     mean, low, high : float64 [S, P]
     groups : int64 [S]
         Number of the group of each sample, -1 for none of the two.
+    units : list of int64 [samples of a unit]
+        Samples that belong together, for example to a donor, from left to right: lines join them.
     """
 
     places: Array
@@ -176,6 +178,7 @@ class Strips:
     low: Array
     high: Array
     groups: np.ndarray[Any, np.dtype[np.int64]]
+    units: list[np.ndarray[Any, np.dtype[np.int64]]]
 
 
 def strips_of(study: Study, contrast: Contrast, seed: int) -> Strips:
@@ -186,7 +189,8 @@ def strips_of(study: Study, contrast: Contrast, seed: int) -> Strips:
     mean, low, high = (np.maximum(end, least) for end in interval(drawn))
     if contrast.groups is None:
         places = np.array(values, np.float64)
-        return Strips(places, {}, contrast.column, mean, low, high, np.zeros(len(values), np.int64))
+        none = np.zeros(len(values), np.int64)
+        return Strips(places, {}, contrast.column, mean, low, high, none, _units(study, places))
     others = [value for value in dict.fromkeys(values) if value not in contrast.groups]
     kinds = [*reversed(contrast.groups), *others]
     at = np.array([kinds.index(value) for value in values])
@@ -195,7 +199,18 @@ def strips_of(study: Study, contrast: Contrast, seed: int) -> Strips:
         own = np.flatnonzero(at == kind)
         places[own] += STRIP_WIDTH * ((np.arange(len(own)) + 0.5) / len(own) - 0.5)
     names = {float(k): f"{kind:g}" if isinstance(kind, float) else str(kind) for k, kind in enumerate(kinds)}
-    return Strips(places, names, contrast.column, mean, low, high, np.where(at < 2, at, -1))
+    groups = np.where(at < 2, at, -1)
+    return Strips(places, names, contrast.column, mean, low, high, groups, _units(study, places))
+
+
+def _units(study: Study, places: Array) -> list[np.ndarray[Any, np.dtype[np.int64]]]:
+    """Return the samples of each level of the first random effect, in the order of their places."""
+    column = study.design.terms[0].partition("|")[2].strip() if study.design.terms else ""
+    if column not in study.design.table:
+        return []
+    cells = np.array([str(cell) for cell in study.design.table[column]])
+    found = [np.flatnonzero(cells == cell) for cell in dict.fromkeys(cells.tolist())]
+    return [own[np.argsort(places[own], kind="stable")] for own in found if len(own) > 1]
 
 
 def strip_order(study: Study, contrast: Contrast, share: float) -> list[int]:
@@ -216,6 +231,8 @@ def strips(study: Study, contrast: Contrast, share: float, seed: int) -> Figure:
         axes.set_axis_off()
     colours = [colour(int(g)) if g >= 0 else GREY for g in shown.groups]
     for p, axes in zip(order, grid, strict=False):
+        for own in shown.units:
+            axes.plot(shown.places[own], shown.mean[own, p], color="#aaaaaa", linewidth=0.6, zorder=0)
         axes.vlines(shown.places, shown.low[:, p], shown.high[:, p], colors=colours, linewidth=1.2, alpha=0.6)
         axes.scatter(shown.places, shown.mean[:, p], c=colours, s=8)
         if shown.ticks:

@@ -210,6 +210,8 @@ def _strips(study: Study, contrast: Contrast, share: float, seed: int) -> Model:
         source = ColumnDataSource(columns)
         title = Title(text=plain(label(study.draws, p, 34)), text_font_size="11px")
         plot = new_plot(height=210, y_axis_type="log", tools="", title=title)
+        lines = [shown.places[own] for own in shown.units], [shown.mean[own, p] for own in shown.units]
+        plot.multi_line(*lines, line_color="#aaaaaa", line_width=1)
         plot.segment("x", "low", "x", "high", source=source, line_color="colour", line_width=2)
         points = plot.scatter("x", "mean", source=source, size=6, color="colour")
         value = ("proportion", f"@mean{PERCENT} (@low{PERCENT} to @high{PERCENT})")
