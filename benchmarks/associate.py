@@ -1,10 +1,11 @@
 """Measure error rates, power and coverage of `dpmix associate` on simulated cohorts, next to other methods.
 
-    python benchmarks/associate.py                       # about 15 minutes on two cores
+    python benchmarks/associate.py                       # about 20 minutes on two cores
     python benchmarks/associate.py --rscript Rscript     # also edgeR, where R has it
     python benchmarks/associate.py figure                # docs/pictures/power.png from the results
 
-Counts of 14 populations are simulated for two groups of 3 to 30 samples, with logistic-normal variation
+Abundance: counts of 14 populations are simulated for two groups of 3 to 30 samples, with logistic-normal
+variation
 between samples (standard deviation about 0.35 on the log scale) and, in every other cohort, a shift between
 two batches, which all methods have in their design. Three populations change by the same factor, up or down;
 the others do not change relative to each other. A discovery is false if its population does not change, or in
@@ -13,7 +14,15 @@ the other direction.
 All methods aim at a false discovery rate of 5%: Benjamini and Hochberg (1995) for the p-values. t test:
 linear model of the logits of the proportions. Beta-binomial: likelihood ratio test of one population at a
 time, SciPy. edgeR: as in diffcyt's testDA_edgeR (Weber et al. 2019): estimateDisp without trend, glmFit,
-glmLRT. The sampler runs on the first cohorts of each cell only, the others on all.
+glmLRT; without --rscript, its rows are those of the last run with R, which had the same cohorts.
+
+Expression: medians of 10 channels in 10 populations. A channel is on in 2 or 5 populations, in turn: its
+donors differ with
+a standard deviation of 0.3, its samples of 0.08. In the others it is off, with the standard deviation of the
+background. An effect is in one of the populations where a channel is on. In half of the cohorts, 30%
+of the
+responses have an outlier of ten standard deviations. dpmix knows the error of each median; the moderated t
+test (Smyth 2004) does not use it.
 """
 
 from __future__ import annotations
@@ -27,20 +36,29 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from record import FOLDER, PICTURES, write_results
+from record import FOLDER, PICTURES, said, write_results
 from scipy import optimize, special, stats
 
 from dpmix.association.design import Contrast
-from dpmix.association.effects import abundance
-from dpmix.association.gaussian import approximate
-from dpmix.association.model import Posterior, Predictors, Responses
-from dpmix.association.sampling import Fit, draw, find_device
+from dpmix.association.effects import abundance, adjust, expression
+from dpmix.association.regression import Predictors, fit
+from dpmix.association.study import count_responses
 
 SIZES, FOLDS = (6, 12, 24, 60), (1.0, 1.5, 2.0, 3.0)
 POPULATIONS, CHANGED, EVENTS = 14, 3, 20_000
 BASE = np.array([24, 19, 15, 11, 8, 6, 5, 4, 3, 2, 1.5, 1, 0.4, 0.1])
 SD, SD_SPREAD, BATCH_SD = 0.35, 0.3, 0.3
 RATE, LEAST = 0.05, np.log(1.1)
+BACKGROUNDS, DONORS, EFFECT = (0.01, 0.03, 0.1, 0.3), (4, 8, 20), 0.3
+DONOR_SD, ON_SD, ODD_SHARE = 0.3, 0.08, 0.3
+PANELS = [
+    (paired, donors, background, effect)
+    for paired in (True, False)
+    for donors in DONORS
+    for background in BACKGROUNDS
+    for effect in (0.0, EFFECT, 2.0 * EFFECT)
+    if effect == EFFECT or background == 0.1
+]
 EDGER = """
 suppressMessages(library(edgeR))
 writeLines(paste0(R.version$major, ".", R.version$minor, ", edgeR ", packageVersion("edgeR")), "version.txt")
@@ -86,25 +104,18 @@ Found = tuple[np.ndarray, np.ndarray, np.ndarray | None]
 """Which populations are found, the estimated log ratios, and whether a 90% interval covers the truth."""
 
 
-def dpmix_found(cohort: Cohort, fit: Callable[[Responses, Predictors], Fit]) -> Found:
+def dpmix_found(cohort: Cohort) -> Found:
     fixed = cohort.design[:, 1:] - cohort.design[:, 1:].mean(axis=0)
     none = np.zeros((cohort.n_samples, 0))
-    responses = Responses(cohort.counts.astype(float), np.zeros(cohort.counts.shape), counted=True)
+    made = fit(*count_responses(cohort.counts[None]), Predictors(fixed, none, np.zeros(0, np.int64), none))
+    (effects,) = adjust([abundance(made, first_column(fixed), LEAST)])
+    middle, low, high = (np.log(end) for end in effects.intervals)
+    return effects.found(RATE), middle, (low <= cohort.truth) & (cohort.truth <= high)
+
+
+def first_column(fixed: np.ndarray) -> Contrast:
     first = np.eye(fixed.shape[1])[0]
-    contrast = Contrast("", first, 0.0 * first, np.zeros(0), "", None)
-    effects = abundance(fit(responses, Predictors(fixed, none, np.zeros(0, np.int64), none)), contrast, LEAST)
-    low, high = np.quantile(effects.draws, (0.05, 0.95), axis=0)
-    covered = (low <= cohort.truth) & (cohort.truth <= high)
-    return effects.found(RATE), np.median(effects.draws, axis=0), covered
-
-
-def sampled(cohort: Cohort) -> Found:
-    device = find_device("cpu")
-    return dpmix_found(cohort, lambda responses, columns: draw(Posterior(responses, columns), 1, device))
-
-
-def quick(cohort: Cohort) -> Found:
-    return dpmix_found(cohort, lambda responses, columns: approximate(responses, columns, 1))
+    return Contrast("", first, 0.0 * first, np.zeros(0), "", None)
 
 
 def t_test(cohort: Cohort) -> Found:
@@ -157,6 +168,133 @@ def edger(cohorts: list[Cohort], rscript: str) -> tuple[list[Found], str]:
     return [(stats.false_discovery_control(t[:, 1]) <= RATE, t[:, 0], None) for t in tables], f"R {release}"
 
 
+class Panel:
+    """Medians of a simulated cohort, their errors, its design, and the true differences."""
+
+    def __init__(self, paired: bool, donors: int, background: float, effect: float, number: int) -> None:
+        random = np.random.default_rng(
+            [int(paired), donors, int(1000 * background), int(1000 * effect), number]
+        )
+        n, self.paired = 2 * donors, paired
+        self.donor = np.repeat(np.arange(donors), 2) if paired else np.arange(n)
+        self.group = np.arange(n) % 2
+        channel, population = np.divmod(np.arange(100), 10)
+        place = (population - channel) % 10
+        self.on = place < (2, 5)[number % 2]
+        self.truth = np.where(place == 0, effect * random.choice([-1.0, 1.0], 100), 0.0)
+        sds = np.where(self.on, ON_SD, background)
+        self.variances = (np.where(self.on, 0.03, 0.004) * random.lognormal(0.0, 0.7, (n, 100))) ** 2
+        clean = np.where(self.on, DONOR_SD, 0.0) * random.standard_normal((n, 100))[self.donor]
+        clean = clean + self.group[:, None] * self.truth + sds * random.standard_normal((n, 100))
+        self.medians = clean + np.sqrt(self.variances) * random.standard_normal((n, 100))
+        if (number + number // 2) % 2:
+            odd = np.flatnonzero(random.random(100) < ODD_SHARE)
+            moved = 10.0 * sds[odd] * random.choice([-1.0, 1.0], len(odd))
+            self.medians[random.integers(n, size=len(odd)), odd] += moved
+
+
+def panel_found(panel: Panel) -> tuple[Found, float]:
+    """Return what dpmix finds, and the smallest effective number of points of its integrals."""
+    fixed = (panel.group - panel.group.mean())[:, None]
+    n_donors = panel.donor.max() + 1 if panel.paired else 0
+    random = np.eye(panel.donor.max() + 1)[panel.donor][:, :n_donors]
+    columns = Predictors(fixed, random, np.zeros(n_donors, np.int64), np.zeros((len(fixed), 0)))
+    made = fit(panel.medians, panel.variances, columns)
+    numbers = np.arange(100)
+    (effects,) = adjust([expression(made, first_column(fixed), numbers, numbers)])
+    middle, low, high = effects.intervals
+    covered = (low <= panel.truth) & (panel.truth <= high)
+    return (effects.found(RATE), middle, covered), float(made.effective.min())
+
+
+def moderated_t(panel: Panel) -> Found:
+    """Return what the moderated t test finds: Smyth (2004, Stat. Appl. Genet. Mol. Biol. 3:3)."""
+    donors = (
+        np.eye(panel.donor.max() + 1)[panel.donor][:, 1:] if panel.paired else np.zeros((len(panel.group), 0))
+    )
+    x = np.column_stack([np.ones(len(panel.group)), panel.group, donors])
+    estimates = np.linalg.lstsq(x, panel.medians, rcond=None)[0]
+    free = len(x) - x.shape[1]
+    variances = ((panel.medians - x @ estimates) ** 2).sum(axis=0) / free
+    # Section 6.2: moments of the logarithms of the variances give their prior.
+    logs = np.log(variances) - special.digamma(free / 2.0) + np.log(free / 2.0)
+    excess = logs.var(ddof=1) - special.polygamma(1, free / 2.0)
+    prior_free = 1e6
+    if excess > 0.0:
+        prior_free = optimize.brentq(lambda d: special.polygamma(1, d / 2.0) - excess, 1e-3, 1e6)
+    prior = np.exp(logs.mean() + special.digamma(prior_free / 2.0) - np.log(prior_free / 2.0))
+    moderated = (prior_free * prior + free * variances) / (prior_free + free)
+    errors, free = np.sqrt(moderated * np.linalg.inv(x.T @ x)[1, 1]), free + prior_free
+    p = 2.0 * stats.t.sf(np.abs(estimates[1]) / errors, free)
+    covered = np.abs(estimates[1] - panel.truth) <= stats.t.ppf(0.95, free) * errors
+    return stats.false_discovery_control(p) <= RATE, estimates[1], covered
+
+
+def measure_panels(n: int) -> list[dict[str, object]]:
+    """Return a row for each cell of the simulated medians."""
+    rows = []
+    for paired, donors, background, effect in PANELS:
+        panels = [Panel(paired, donors, background, effect, number) for number in range(n)]
+        start = time.perf_counter()
+        own = [panel_found(panel) for panel in panels]
+        row: dict[str, object] = {
+            "paired": paired,
+            "donors": donors,
+            "background": background,
+            "effect": effect,
+        }
+        row["seconds"] = (time.perf_counter() - start) / n
+        row["effective"] = min(points for _, points in own)
+        for name, found in (
+            ("dpmix", [one for one, _ in own]),
+            ("moderated t", [moderated_t(p) for p in panels]),
+        ):
+            right = [
+                f[0] & (p.truth != 0.0) & (np.sign(f[1]) == np.sign(p.truth))
+                for p, f in zip(panels, found, strict=True)
+            ]
+            listed = [int(f[0].sum()) for f in found]
+            row[name] = {
+                "right": int(np.sum(right)),
+                "wrong": sum(listed) - int(np.sum(right)),
+                "false share": float(
+                    np.mean([(m - r.sum()) / max(m, 1) for m, r in zip(listed, right, strict=True)])
+                ),
+                "on": float(
+                    np.mean(np.concatenate([f[2][p.on] for p, f in zip(panels, found, strict=True)]))
+                ),
+                "off": float(
+                    np.mean(np.concatenate([f[2][~p.on] for p, f in zip(panels, found, strict=True)]))
+                ),
+            }
+        row["effects"] = sum(int((p.truth != 0.0).sum()) for p in panels)
+        rows.append(row)
+        print(row, flush=True)
+    return rows
+
+
+def panel_table() -> str:
+    """Return the table of medians of docs/explanation/associations.md."""
+    rows = json.loads((FOLDER / "associate.json").read_text())["results"]["expression"]
+    lines = [
+        "| donors | background | effect | found | t | false share | t | coverage, on | off |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        one, other = row["dpmix"], row["moderated t"]
+        cells = [
+            f"{row['donors']}{', paired' if row['paired'] else ' in each group'}",
+            f"{row['background']:g}",
+            f"{row['effect']:g}",
+        ]
+        cells += [f"{one['right']} of {row['effects']}", str(other["right"])] if row["effects"] else ["", ""]
+        cells += [f"{m['false share']:.0%}" for m in (one, other)] + [
+            f"{one[key]:.0%}" for key in ("on", "off")
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 def score(cohorts: list[Cohort], found: list[Found]) -> list[dict[str, object]]:
     """Return a row per size and fold: error rate, power, coverage, and what is found under no effect."""
     rows = []
@@ -192,6 +330,8 @@ def page() -> str:
     ]
     lines.append("|---|---|---|---|---|---|---|")
     for name, result in record["results"].items():
+        if name == "expression":
+            continue
         for kind, folds in kinds:
             rows = [row for row in result["rows"] if row["fold"] in folds]
             means = {key: [row[key] for row in rows if key in row] for key in ("fdr", "power", "coverage")}
@@ -203,6 +343,10 @@ def page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def source() -> str:
+    return said("associate")
+
+
 def draw_power() -> None:
     """Draw docs/pictures/power.png from the results."""
     from matplotlib.figure import Figure
@@ -211,7 +355,7 @@ def draw_power() -> None:
     figure = Figure(figsize=(5.0, 3.2), layout="constrained")
     axes = figure.add_subplot()
     for fold, colour in zip(FOLDS[1:], ("#0072b2", "#d55e00", "#009e73"), strict=True):
-        rows = [row for row in record["results"]["sampler"]["rows"] if row["fold"] == fold]
+        rows = [row for row in record["results"]["dpmix"]["rows"] if row["fold"] == fold]
         sizes, power = [row["samples"] for row in rows], [100.0 * row["power"] for row in rows]
         axes.plot(sizes, power, "o-", color=colour)
         axes.annotate(
@@ -232,8 +376,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--cohorts", type=int, default=6, help="cohorts of each size and fold")
-    parser.add_argument("--sampled", type=int, default=1, help="of these, with the sampler")
+    parser.add_argument("--cohorts", type=int, default=4, help="cohorts of each size and fold")
+    parser.add_argument("--panels", type=int, default=2, help="cohorts of each cell of the medians")
     parser.add_argument("--rscript", help="program that runs R scripts, with edgeR")
     parser.add_argument(
         "--quick", action="store_true", help="a run of seconds that keeps the committed results"
@@ -243,33 +387,32 @@ def main() -> None:
     if options.what == "figure":
         draw_power()
         return
-    n, k = (2, 0) if options.quick else (options.cohorts, options.sampled)
+    n = 1 if options.quick else options.cohorts
     cells = [(size, fold) for size in SIZES for fold in FOLDS]
     cohorts = [Cohort(size, fold, number) for number in range(n) for size, fold in cells]
-    few = [Cohort(size, fold, number) for number in range(k) for size, fold in cells]
-    methods: dict[str, tuple[list[Cohort], Callable[[Cohort], Found]]] = {
-        "quick": (cohorts, quick),
-        "t test": (cohorts, t_test),
-        "sampler": (few, sampled),
-        "beta-binomial": (cohorts, beta_binomial),
+    methods: dict[str, Callable[[Cohort], Found]] = {
+        "dpmix": dpmix_found,
+        "t test": t_test,
+        "beta-binomial": beta_binomial,
     }
     results: dict[str, object] = {}
+    before = json.loads((FOLDER / "associate.json").read_text())["results"]
+    results["edgeR"] = before["edgeR"]
     if options.rscript:
         start = time.perf_counter()
         found, release = edger(cohorts, options.rscript)
         seconds_each = (time.perf_counter() - start) / len(cohorts)
         results["edgeR"] = {"rows": score(cohorts, found), "seconds": seconds_each, "version": release}
-    for name, (own, method) in methods.items():
+    for name, method in methods.items():
         found, seconds = [], []
-        for number, cohort in enumerate(own, 1):
+        for cohort in cohorts:
             start = time.perf_counter()
             found.append(method(cohort))
             seconds.append(time.perf_counter() - start)
-            if number % len(cells) == 0:  # the results so far
-                rows = score(own[:number], found)
-                results[name] = {"rows": rows, "seconds": float(np.median(seconds))}
-                write_results("associate", results, quick=options.quick)
-        print(f"{name}: {np.median(seconds or [0.0]):.3g} s for each cohort", flush=True)
+        results[name] = {"rows": score(cohorts, found), "seconds": float(np.median(seconds))}
+        print(f"{name}: {np.median(seconds):.3g} s for each cohort", flush=True)
+    results["expression"] = measure_panels(2 if options.quick else options.panels)
+    write_results("associate", results, quick=options.quick)
 
 
 if __name__ == "__main__":

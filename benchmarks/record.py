@@ -21,7 +21,7 @@ QUICK_FOLDER = ROOT / "build" / "benchmarks"
 PICTURES = ROOT / "docs" / "pictures"
 DPMIX = [sys.executable, "-c", "from dpmix.cli import main; main()"]
 PACKAGES = ("dpmix", "numpy", "scipy", "scikit-learn")
-OPTIONAL_PACKAGES = ("torch", "flowsom", "phenograph", "pycuda", "jax", "numpyro", "numba")
+OPTIONAL_PACKAGES = ("torch", "flowsom", "phenograph", "pycuda", "numba")
 LOAD_BEFORE = os.getloadavg()[0]
 
 

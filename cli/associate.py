@@ -18,7 +18,8 @@ from .values import FiniteRange, GivenPath
     "contrasts",
     multiple=True,
     required=True,
-    help="Two values of a column, for example 'treated - control'; or a column of numbers; repeatable.",
+    help="Two values of a column, for example 'treated - control'; a column of numbers, over its range from "
+    "the 10th to the 90th percentile; or 'age: 10' for a step of 10; repeatable.",
 )
 @click.option(
     "--design", type=GivenPath(path_type=Path), help="Table of samples.  [default: the one of the run]"
@@ -27,21 +28,22 @@ from .values import FiniteRange, GivenPath
     "--output", type=GivenPath(path_type=Path), help="Folder to write to.  [default: GATED/associate]"
 )
 @click.option("--variability", help="Also columns of the differences between samples, for example '~ group'.")
-@click.option("--expression", is_flag=True, help="Also compare the medians of all channels.")
-@click.option("--quick", is_flag=True, help="Use a Gaussian approximation: a second instead of a minute.")
 @click.option(
-    "--backend",
-    type=click.Choice(("auto", "cpu", "cuda")),
-    default="auto",
-    show_default=True,
-    help="Where the sampler computes.",
+    "--expression",
+    is_flag=True,
+    help="Also compare medians: of the state channels (data.state_channels), else of all channels.",
+)
+@click.option(
+    "--all-channels",
+    is_flag=True,
+    help="With --expression: of all channels, also where there are state channels.",
 )
 @click.option(
     "--least-ratio",
     type=FiniteRange(min=1.0),
     default=1.1,
     show_default=True,
-    help="Smallest ratio that counts as an effect.",
+    help="Smallest ratio of abundances that counts as an effect.",
 )
 @click.option(
     "--false-share",
@@ -50,7 +52,6 @@ from .values import FiniteRange, GivenPath
     show_default=True,
     help="Accepted share of false discoveries among those found.",
 )
-@click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=1, show_default=True, help="Random seed.")
 @click.option("--overwrite", is_flag=True, help="Replace existing files.")
 @click.option("--quiet", is_flag=True, help="Show warnings and errors only.")
 def command(gated: Path, output: Path | None, quiet: bool, **options: Any) -> None:
@@ -60,12 +61,15 @@ def command(gated: Path, output: Path | None, quiet: bool, **options: Any) -> No
     between samples, and random effects (1 | column). A contrast names two values of a column. The effect is
     the ratio of abundances compared with the populations that do not change. Needs 'dpmix[associate]'.
 
+    A column of numbers is a slope, unless a contrast names two of its values or it has at most 6 different
+    integers: then it is groups. numeric(column) in the formula makes it a slope. The output says how each
+    column was read.
+
     \b
     Files in the folder of --output:
       report.html        table and figures on one page, for any browser
       associations.csv   effects with 90% intervals and error rates
       outliers.csv       samples with unusual values, which count less
-      posterior.nc       draws of the posterior, for ArviZ
       figures/           figures as PNG and PDF
 
     \b
@@ -73,10 +77,11 @@ def command(gated: Path, output: Path | None, quiet: bool, **options: Any) -> No
       dpmix associate gated --formula '~ group' --contrast 'treated - control'
       dpmix associate gated --design samples.csv --formula '~ group + age + (1 | donor)' \\
           --contrast 'treated - control' --contrast age
-      dpmix associate gated --formula '~ day + (1 | donor)' --contrast '7 - 0' --expression --quick
+      dpmix associate gated --formula '~ day + (1 | donor)' --contrast '7 - 0' --expression
     """
+    from dpmix.errors import DataError
     from dpmix.report import association_page
-    from dpmix.report.associate import associate
+    from dpmix.report.associate import TABLE, associate
     from dpmix.runs.display import ProgressDisplay
 
     folder = gated / "associate" if output is None else output
@@ -85,3 +90,7 @@ def command(gated: Path, output: Path | None, quiet: bool, **options: Any) -> No
     if not quiet:
         lines = association_page.summary(study, options["false_share"])
         click.echo("\n".join([*lines, f"written: {folder}; open {folder}/report.html in a browser"]))
+    if study.not_converged:
+        raise DataError(
+            f"{study.not_converged} effects have not converged; see the column found of {folder}/{TABLE}"
+        )

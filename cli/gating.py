@@ -24,6 +24,11 @@ FORMAT = click.option(
     show_default=True,
     help="Format of the events; repeatable. fcs: the input files with added channels.",
 )
+STATE_VALUES = click.option(
+    "--state-values",
+    is_flag=True,
+    help="Also write the values of the state channels of each event to Parquet and CSV.",
+)
 OVERWRITE = click.option("--overwrite", is_flag=True, help="Replace existing files.")
 POPULATIONS = (
     click.option(
@@ -62,7 +67,7 @@ QUIET = click.option("--quiet", is_flag=True, help="Show warnings and errors onl
 
 def options(command: Command) -> Command:
     """Add the options of a command that assigns events to populations."""
-    return _decorated(command, FORMAT, *POPULATIONS, OVERWRITE, QUIET)
+    return _decorated(command, FORMAT, STATE_VALUES, *POPULATIONS, OVERWRITE, QUIET)
 
 
 def population_options(command: Command) -> Command:
@@ -93,7 +98,7 @@ def arguments(options: Mapping[str, Any]) -> dict[str, Any]:
         "decisions": options["decisions"],
         "engine": [f"engine.{key}={flow(options[key])}" for key in keys if options[key] is not None],
     }
-    given |= {name: options[name] for name in ("formats", "overwrite") if name in options}
+    given |= {name: options[name] for name in ("formats", "state_values", "overwrite") if name in options}
     if options["draws"] is not None:
         given["n_draws"] = options["draws"]
     return given

@@ -47,7 +47,8 @@ def command(files: tuple[str, ...], output: Path | None, compensation: str, over
     Several files, and the files of a folder, are pooled into one data set. A table of samples, a CSV file
     with a row per sample and a column file, stands for its files and becomes data.samples. Names of markers
     that differ in spelling between files are listed with a suggestion for data.rename, as comments; channels
-    that some files lack are listed and left out.
+    that some files lack are listed and left out. Signalling markers, cytokines and Ki67 are suggested for
+    data.state_channels, as comments.
 
     \b
     Examples:
@@ -121,6 +122,7 @@ def write_config(files: Sequence[str], folder: Path, compensation: str) -> tuple
         blocks={
             "data.files": [f"- {flow(file)}" for file in config.data.files],
             "data.channels": _channel_lines(names, settings.channels),
+            "data.state_channels": _state_lines(names, settings.channels),
             "data.rename": _rename_lines(settings.spellings),
             "data.transform": _transform_lines(names, settings.channels),
         },
@@ -229,6 +231,22 @@ def _channel_lines(names: Sequence[str], suggestions: Sequence[Suggestion]) -> l
         why = f"; left out: {s.why}" if s.why else ""
         rows.append((f"{'- ' if s.taken else '# - '}{flow(name)}", f"# {other}{why}"))
     return data_files.columns(rows)
+
+
+def _state_lines(names: Sequence[str], suggestions: Sequence[Suggestion]) -> list[str]:
+    """Return data.state_channels: null, with suggested channels as comments; no lines without any."""
+    from dpmix.config.yaml_text import flow
+    from dpmix.inputs.channel_names import is_state
+
+    pairs = zip(names, suggestions, strict=True)
+    found = [name for name, s in pairs if s.taken and is_state(s.marker or s.detector)]
+    if not found:
+        return []
+    about = [
+        "# Markers that may change with the state of a cell. To measure and test them in populations that",
+        "# others define, replace null by these lines without #, and comment them out in data.channels.",
+    ]
+    return ["null", *about, *(f"# - {flow(name)}" for name in found)]
 
 
 def _rename_lines(spellings: Sequence[Spelling]) -> list[str]:

@@ -28,6 +28,9 @@ def command(run: Path, files: tuple[str, ...], output: Path, quiet: bool, **opti
     their population. A file whose misfit is three times that of any file of the run, or whose shift is
     beyond those of the run, is flagged.
 
+    With state channels (data.state_channels), populations.csv and samples.nc have their medians; `dpmix
+    associate` compares them between the files.
+
     \b
     Examples:
       dpmix predict run.h5 new.fcs --output predicted

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from dpmix.association.model import Predictors
+from dpmix.association.regression import Predictors
 from dpmix.errors import ConfigError
 from dpmix.inputs.samples import FILE, NAME, read_table
 from dpmix.model.mixture import Array
@@ -29,6 +29,10 @@ LEAST_FREE = 2  # samples more than coefficients
 NOT_KNOWN = ("", "na", "n/a", "#n/a", "nan")
 """Cells that are missing, in small letters, as R and spreadsheets write them."""
 MISSING = (*NOT_KNOWN, "inf", "-inf")  # of a column of numbers: not numbers
+MOST_LEVELS = 6  # of a column of integers that is a factor unless asked
+RANGE = (0.1, 0.9)  # quantiles of a column of numbers: its effect is that of the difference between them
+NUMERIC = re.compile(r"\bnumeric\(\s*([A-Za-z_]\w*)\s*\)")
+CALL = re.compile(r"([A-Za-z_][\w.]*)\(([^()]*)\)")
 WITH_COMMA = re.compile(r"[-+]?[0-9]+(,[0-9]+)?")
 
 Table = Mapping[str, Sequence[Any]]
@@ -41,7 +45,7 @@ class Contrast:
     Attributes
     ----------
     name : str
-        As given, for example "treated - control".
+        For example "treated - control", or "age: 62 against 25" for a column of numbers.
     first, second : float64 [C]
         Means of the fixed columns if every sample were of the first, and of the second kind.
     variability : float64 [G]
@@ -75,6 +79,8 @@ class Design:
         Names of the fixed columns, of the terms (1 | column), and of the columns of variability.
     units : float64 [C]
         What a fixed column was divided by, after its mean was subtracted.
+    readings : tuple of str
+        How each column of the formula was read.
     """
 
     predictors: Predictors
@@ -85,6 +91,7 @@ class Design:
     terms: tuple[str, ...]
     scales: tuple[str, ...]
     units: Array
+    readings: tuple[str, ...]
 
 
 def read_design(path: Path, samples: Sequence[str]) -> dict[str, list[str]]:
@@ -106,6 +113,9 @@ def read_design(path: Path, samples: Sequence[str]) -> dict[str, list[str]]:
     head, rows = read_table("--design", path, NAME if with_names else FILE, NEED)
     key = head.index(NAME if with_names else FILE)
     names = [row[key] if with_names else Path(row[key]).name for row in rows]
+    if with_names and FILE in head:  # samples of new files have the names of the files
+        files = [Path(row[head.index(FILE)]).name for row in rows]
+        names = files if not {*samples} & {*names} and {*samples} <= {*files} else names
     problems = [
         f"the sample {name} is named twice, need one row for each"
         for name, n in Counter(names).items()
@@ -137,10 +147,12 @@ def make_design(
         Columns of the table of samples.
     samples : S str
     formula : str
-        For example ``~ group + age + (1 | donor)``.
+        For example ``~ group + age + (1 | donor)``. A column is a factor if it has texts, if a contrast
+        compares
+        two of its values, or if it has few different values, all integers. ``numeric(column)`` is a slope.
     contrasts : sequence of str
-        Each ``first - second``, two values of a column of the formula, ``column: first - second``, or a
-        column of numbers for the change with one unit of it.
+        Each ``first - second``, two values of a column of the formula, ``column: first - second``, a
+        column of numbers for the change over its usual range, or ``column: step`` for that with a step of it.
     variability : str, optional
         Formula of the columns on which the standard deviation of the samples depends.
 
@@ -150,7 +162,15 @@ def make_design(
         A library is missing, or the design cannot answer the question.
     """
     require_extra("formulae", "associate", "dpmix associate")
-    table = {name: _numbers(cells) for name, cells in columns.items() if name not in (NAME, FILE)}
+    read = {name: _numbers(cells) for name, cells in columns.items() if name not in (NAME, FILE)}
+    asked = "+".join([formula, variability or ""])
+    slopes = _slopes(asked, contrasts)
+    formula, variability = NUMERIC.sub(r"\1", formula), NUMERIC.sub(r"\1", variability or "") or None
+    contrasts = [NUMERIC.sub(r"\1", name) for name in contrasts]
+    table = {
+        name: [_text(value) for value in cells] if _is_factor(name, cells, contrasts, slopes) else cells
+        for name, cells in read.items()
+    }
     matrices = _matrices("--formula", formula, table, samples)
     fixed, fixed_names = _fixed(matrices)
     if matrices.common.as_dataframe().shape[1] == len(fixed_names):
@@ -172,7 +192,48 @@ def make_design(
     )
     predictors = Predictors((fixed - centre) / unit, random, terms, spread - spread.mean(axis=0))
     term_names = tuple(matrices.group.terms) if matrices.group is not None else ()
-    return Design(predictors, made, formula, table, tuple(fixed_names), term_names, tuple(spread_names), unit)
+    return Design(
+        predictors,
+        made,
+        formula,
+        table,
+        tuple(fixed_names),
+        term_names,
+        tuple(spread_names),
+        unit,
+        tuple(_reading(name, read[name], table[name]) for name in used),
+    )
+
+
+def _slopes(formula: str, contrasts: Sequence[str]) -> set[str]:
+    """Return the columns that a formula or a contrast uses as numbers."""
+    in_calls = [text for function, text in CALL.findall(formula) if function != "C"]
+    words = {word for text in in_calls for word in re.findall(r"[A-Za-z_]\w*", text)}
+    return words | {name.partition(": ")[0].strip() for name in contrasts if " - " not in name}
+
+
+def _is_factor(name: str, cells: Sequence[Any], contrasts: Sequence[str], slopes: set[str]) -> bool:
+    """Return True for a column of numbers that stand for groups: a contrast names two, or few integers."""
+    known = {cell for cell in cells if cell != ""}
+    if not known or any(isinstance(cell, str) for cell in known) or name in slopes:
+        return False
+    texts = {_text(value) for value in known}
+    for contrast in contrasts:
+        column, colon, rest = contrast.partition(": ")
+        sides = {side.strip() for side in (rest if colon else contrast).split(" - ")}
+        if len(sides) == 2 and sides <= texts and column in ((name,) if colon else (contrast,)):
+            return True
+    return len(known) <= MOST_LEVELS and all(value == round(value) for value in known)
+
+
+def _reading(name: str, cells: Sequence[Any], used: Sequence[Any]) -> str:
+    """Return how a column was read, for the reader."""
+    if not isinstance(used[0], str):
+        return f"{name}: numbers, {min(used):g} to {max(used):g}"
+    values = list(dict.fromkeys(used))
+    listed = ", ".join(values[:MOST_LEVELS]) + (", ..." if len(values) > MOST_LEVELS else "")
+    note = "" if isinstance(cells[0], str) else f"; numeric({name}) would be a slope"
+    return f"{name}: groups {listed}{note}"
 
 
 def _has_column(path: Path, column: str) -> bool:
@@ -310,10 +371,16 @@ def _check_rank(fixed: Array, names: Sequence[str], n_samples: int) -> None:
 
 def _contrast(name: str, table: Table, used: Sequence[str], matrices: Any, scales: Any) -> Contrast:
     """Return a contrast from its name; means over the samples of the table stand for all other columns."""
-    column, groups = _parse(name, table, used)
+    column, groups, step = _parse(name, table, used)
     values = list(table[column])
-    if groups is None:
-        settings = [value + 1.0 for value in values], values
+    if step is not None:
+        settings = [value + step for value in values], values
+        name = f"{column}, per {step:g}"
+    elif groups is None:
+        low, high = np.quantile(values, RANGE, method="nearest").tolist()
+        low, high = (low, high) if high > low else (min(values), max(values))
+        settings = [high] * len(values), [low] * len(values)
+        name = f"{column}: {high:g} against {low:g}"
     else:
         settings = [groups[0]] * len(values), [groups[1]] * len(values)
     first, second = (_means(matrices, table, column, cells) for cells in settings)
@@ -335,13 +402,15 @@ def _means(matrices: Any, table: Table, column: str, cells: Sequence[Any]) -> Ar
     return means
 
 
-def _parse(name: str, table: Table, used: Sequence[str]) -> tuple[str, tuple[Any, Any] | None]:
-    """Return the column that a contrast compares, and both values; None for the slope of a column."""
+def _parse(name: str, table: Table, used: Sequence[str]) -> tuple[str, tuple[Any, Any] | None, float | None]:
+    """Return the column that a contrast compares, both values (None for a slope), and the step of a slope."""
     asked, colon, rest = name.partition(": ")
     candidates = [asked] if colon and asked in used else list(used)
     sides = [side.strip() for side in (rest if colon and asked in used else name).split(" - ")]
     if sides == [name] and name in used and not isinstance(table[name][0], str):
-        return name, None
+        return name, None, None
+    if colon and asked in used and not isinstance(table[asked][0], str) and _is_number(rest):
+        return asked, None, float(rest)
     found = []
     if len(sides) == 2 and sides[0] != sides[1]:
         for column in candidates:
@@ -349,7 +418,7 @@ def _parse(name: str, table: Table, used: Sequence[str]) -> tuple[str, tuple[Any
             if sides[0] in by_text and sides[1] in by_text:
                 found.append((column, (by_text[sides[0]], by_text[sides[1]])))
     if len(found) == 1:
-        return found[0]
+        return *found[0], None
     if found:
         columns = ", ".join(column for column, _ in found)
         raise ConfigError(
@@ -360,13 +429,21 @@ def _parse(name: str, table: Table, used: Sequence[str]) -> tuple[str, tuple[Any
     raise ConfigError([f'--contrast "{name}": no such contrast in the formula; {there}'])
 
 
+def _is_number(text: str) -> bool:
+    try:
+        return float(text) > 0.0
+    except ValueError:
+        return False
+
+
 def _offered(table: Table, used: Sequence[str]) -> str:
     """Return contrasts that the columns of a formula allow, for an error."""
     offered = []
     for column in used:
         values = list(dict.fromkeys(table[column]))
         if not isinstance(values[0], str):
-            offered.append(f'"{column}" (one unit)')
+            offered.append(f'"{column}" (over its usual range), "{column}: 1" (per unit)')
+            continue
         offered += [f'"{_text(a)} - {_text(b)}"' for b, a in itertools.combinations(values[:4], 2)]
     return ", ".join(offered[:8])
 

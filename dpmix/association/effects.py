@@ -1,141 +1,236 @@
-"""Effects of contrasts on populations: sizes with intervals, directions, and expected false discoveries."""
+"""Effects of contrasts on populations: sizes with intervals, directions, and false discovery rates."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
+from scipy import special, stats
 
 from dpmix.association.design import Contrast
-from dpmix.association.sampling import Fit
+from dpmix.association.regression import ENOUGH, Fit
 from dpmix.model.mixture import Array, Ints
 from dpmix.populations.result import INTERVAL
 
 ABUNDANCE, VARIABILITY, EXPRESSION = "abundance", "variability", "expression"
+UNCHANGED = 0.8  # share of the populations that a contrast does not change, for the reference
+CHANGE_SD = 1.0  # of the logarithms of the ratios of the others
+REFERENCES = 21  # equally probable values of the reference
+BISECTIONS = 45
+DRAWS = 1_000  # for the ratios of proportions
+
+Bools = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 
 @dataclass(frozen=True)
 class Effects:
-    """Effects of one contrast on one measure of Q responses.
+    """Effects of one contrast on one measure of Q responses: a mixture of T normals for each.
 
     Attributes
     ----------
     contrast, measure : str
     populations, channels : int64 [Q]
         Population of each response; its channel, -1 for abundance and variability.
-    draws : float64 [T, Q]
-        Logarithms of ratios, or differences of medians on the transformed scale.
-    least : float64 [Q]
-        Smallest effect that counts as one, on the scale of `draws`.
-    proportions : float64 [T, Q], optional
-        Logarithms of the ratios of the proportions; abundance only.
+    weights, means, sds : float64 [Q, T]
+        Of logarithms of ratios, or of differences of medians on the transformed scale.
+    least : float
+        Smallest effect that counts as one, on the scale of `means`.
+    converged : bool [Q]
+        False where the integral over the scales is not exact enough.
+    rates : float64 [Q]
+        False discovery rate of the list that ends with this response, over all contrasts of the measure.
+    proportions : float64 [3, Q], optional
+        Ratios of the proportions with the ends of 90% intervals; abundance only.
     """
 
     contrast: str
     measure: str
     populations: Ints
     channels: Ints
-    draws: Array
-    least: Array
+    weights: Array
+    means: Array
+    sds: Array
+    least: float
+    converged: Bools
+    rates: Array
     proportions: Array | None = None
 
     @property
     def is_ratio(self) -> bool:
         return self.measure != EXPRESSION
 
-    @property
+    def _below(self, at: Array | float) -> Array:
+        """Return the probability of an effect below a value, float64 [Q]."""
+        z = (np.reshape(at, (-1, 1)) - self.means) / self.sds
+        below: Array = (self.weights * special.ndtr(z)).sum(axis=1)
+        return below
+
+    def _above(self, at: float) -> Array:
+        above: Array = (self.weights * special.ndtr((self.means - at) / self.sds)).sum(axis=1)
+        return above
+
+    @cached_property
     def direction(self) -> Array:
         """Probability of the more probable sign, float64 [Q]."""
-        up = (self.draws > 0.0).mean(axis=0)
-        probability: Array = np.maximum(up, 1.0 - up)
+        probability: Array = np.maximum(self._below(0.0), self._above(0.0))
         return probability
 
-    @property
-    def false_sign(self) -> Array:
-        """Local false sign rate, float64 [Q]: 1 - the probability of an effect beyond `least` of one sign."""
-        up, down = (self.draws > self.least).mean(axis=0), (self.draws < -self.least).mean(axis=0)
-        rate: Array = 1.0 - np.maximum(up, down)
-        return rate
+    @cached_property
+    def tails(self) -> Array:
+        """Two-sided tail probability, float64 [Q]: that of no effect beyond `least` of the sign, times two.
 
-    @property
-    def expected_false(self) -> Array:
-        """Expected number of false discoveries among the responses with at most this rate, float64 [Q]."""
-        rates = self.false_sign
-        expected: Array = np.array([rates[rates <= rate].sum() for rate in rates])
-        return expected
+        The prior of the effects is flat, so that it has the distribution of a p-value, as in the test of
+        McCarthy and Smyth (2009, Bioinformatics 25:765) of an effect of at least a given size.
+        """
+        one_sided = np.minimum(self._below(self.least), self._above(-self.least))
+        return np.where(self.converged, np.minimum(1.0, 2.0 * one_sided), 1.0)
 
-    def found(self, share: float) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """Return the longest list whose expected share of false discoveries is at most `share`, bool [Q]."""
-        rates = self.false_sign
-        listed = np.array([(rates <= rate).sum() for rate in rates])
-        within = self.expected_false <= share * listed
-        limit = rates[within].max(initial=-1.0)
-        chosen: np.ndarray[tuple[int], np.dtype[np.bool_]] = rates <= limit
+    def found(self, share: float) -> Bools:
+        """Return the responses whose false discovery rate is at most `share`, bool [Q]."""
+        chosen: Bools = self.converged & (self.rates <= share) & (self.tails <= 1.0 - np.diff(INTERVAL)[0])
         return chosen
 
-    def intervals(self, draws: Array | None = None) -> tuple[Array, Array, Array]:
-        """Return medians and ends of 90% intervals, float64 [Q] each: ratios, or differences."""
-        drawn = self.draws if draws is None else draws
-        low, high = np.quantile(drawn, INTERVAL, axis=0)
-        middle = np.median(drawn, axis=0)
-        return (np.exp(middle), np.exp(low), np.exp(high)) if self.is_ratio else (middle, low, high)
+    def order(self, share: float) -> Ints:
+        """Return the responses: first those found, the largest effect first, then the others by certainty."""
+        found, size = self.found(share), np.abs((self.weights * self.means).sum(axis=1))
+        return np.lexsort((-size, np.where(found, 0.0, self.tails), ~found))
+
+    @cached_property
+    def intervals(self) -> tuple[Array, Array, Array]:
+        """Medians and ends of 90% intervals, float64 [Q] each: ratios, or differences."""
+        ends = [self._quantile(q) for q in (0.5, *INTERVAL)]
+        middle, low, high = (np.exp(end) if self.is_ratio else end for end in ends)
+        return middle, low, high
+
+    def _quantile(self, q: float) -> Array:
+        low, high = ((self.means + sign * 9.0 * self.sds) for sign in (-1.0, 1.0))
+        left, right = low.min(axis=1), high.max(axis=1)
+        for _ in range(BISECTIONS):
+            middle = (left + right) / 2.0
+            below = self._below(middle) < q
+            left, right = np.where(below, middle, left), np.where(below, right, middle)
+        found: Array = (left + right) / 2.0
+        return found
 
 
-def abundance(fit: Fit, contrast: Contrast, least: float) -> Effects:
+def adjust(made: Sequence[Effects]) -> list[Effects]:
+    """Set the false discovery rates of all effects of a measure together (Benjamini and Hochberg 1995)."""
+    if not made:
+        return []
+    rates = stats.false_discovery_control(np.concatenate([one.tails for one in made]))
+    parts = np.split(rates, np.cumsum([len(one.populations) for one in made])[:-1])
+    return [replace(one, rates=part) for one, part in zip(made, parts, strict=True)]
+
+
+def abundance(fit: Fit, contrast: Contrast, least: float, seed: int = 1) -> Effects:
     """Return the effects of a contrast on the counts of all populations.
 
-    The ratio of a population compares with the populations that do not change (`dpmix.association.model`);
-    `proportions` has the ratios of the proportions in a typical sample.
+    The ratio of a population compares with the populations that do not change. Their common difference, the
+    reference, has the posterior of a mixture: a share `UNCHANGED` of the populations has it, the others
+    differ from it by a normal distribution. The population itself has no part in its reference.
     """
-    alpha, beta = fit.flat("alpha"), fit.flat("beta")
-    difference = contrast.first - contrast.second
-    draws = np.einsum("c,tcp->tp", difference, beta)
-    shares = [
-        _log_shares(alpha + np.einsum("c,tcp->tp", kind, beta)) for kind in (contrast.first, contrast.second)
-    ]
-    return _effects(contrast, ABUNDANCE, draws, np.full(draws.shape[1], least), shares[0] - shares[1])
+    means, sds = _differences(fit, contrast)
+    centres = (fit.weights * means).sum(axis=1)
+    spread = np.sqrt((fit.weights * (sds**2 + (means - centres[:, None]) ** 2)).sum(axis=1))
+    at = np.linspace((centres - 4.0 * spread).min(), (centres + 4.0 * spread).max(), 500)
+    same, changed = (
+        np.stack([_density(fit.weights, means, np.hypot(sds, sd), x) for x in at], axis=1)
+        for sd in (0.0, CHANGE_SD)
+    )
+    logs = np.log(np.maximum(UNCHANGED * same + (1.0 - UNCHANGED) * changed, 1e-300))  # [P, 500]
+    others = np.exp(_without_largest(logs.sum(axis=0) - logs))
+    ends = np.cumsum(others, axis=1) / others.sum(axis=1, keepdims=True)
+    steps = (np.arange(REFERENCES) + 0.5) / REFERENCES
+    references = np.stack([np.interp(steps, end, at) for end in ends])  # [P, REFERENCES]
+    moved = (means[:, :, None] - references[:, None, :]).reshape(len(means), -1)
+    return _effects(
+        fit,
+        contrast,
+        ABUNDANCE,
+        np.repeat(fit.weights, REFERENCES, axis=1) / REFERENCES,
+        moved,
+        np.repeat(sds, REFERENCES, axis=1),
+        least,
+        _share_ratios(fit, contrast, np.random.default_rng(seed)),
+    )
 
 
 def variability(fit: Fit, contrast: Contrast, least: float) -> Effects:
     """Return the effects of a contrast on the standard deviations of all populations."""
-    draws = np.einsum("g,tgp->tp", contrast.variability, fit.flat("gamma"))
-    return _effects(contrast, VARIABILITY, draws, np.full(draws.shape[1], least))
+    gamma = fit.scales[..., fit.scales.shape[2] - len(contrast.variability) :] @ contrast.variability
+    mean = (fit.weights * gamma).sum(axis=1, keepdims=True)
+    sd = np.sqrt((fit.weights * (gamma - mean) ** 2).sum(axis=1, keepdims=True))
+    return _effects(fit, contrast, VARIABILITY, np.ones_like(mean), mean, sd, least)
 
 
-def expression(
-    fit: Fit, contrast: Contrast, least: float, populations: Ints, channels: Ints, units: Array
-) -> Effects:
-    """Return the effects of a contrast on medians, in responses with the given populations and channels.
-
-    Parameters
-    ----------
-    fit : Fit
-    contrast : Contrast
-    least : float
-        In the units of `dpmix.association.model.Responses`.
-    populations, channels : int64 [Q]
-    units : float64 [Q]
-        Unit of each response, transformed scale.
-    """
-    draws = np.einsum("c,tcq->tq", contrast.first - contrast.second, fit.flat("beta")) * units
-    return Effects(contrast.name, EXPRESSION, populations, channels, draws, least * units)
+def expression(fit: Fit, contrast: Contrast, populations: Ints, channels: Ints) -> Effects:
+    """Return the effects of a contrast on medians, in responses with the given populations and channels."""
+    means, sds = _differences(fit, contrast)
+    made = _effects(fit, contrast, EXPRESSION, fit.weights, means, sds, 0.0)
+    return replace(made, populations=populations, channels=channels)
 
 
 def _effects(
-    contrast: Contrast, measure: str, draws: Array, least: Array, proportions: Array | None = None
+    fit: Fit,
+    contrast: Contrast,
+    measure: str,
+    weights: Array,
+    means: Array,
+    sds: Array,
+    least: float,
+    proportions: Array | None = None,
 ) -> Effects:
-    populations = np.arange(draws.shape[1])
+    numbers = np.arange(len(means))
+    converged, unknown = fit.effective >= ENOUGH, np.full(len(means), np.nan)
     return Effects(
-        contrast.name, measure, populations, np.full_like(populations, -1), draws, least, proportions
+        contrast.name,
+        measure,
+        numbers,
+        np.full_like(numbers, -1),
+        weights,
+        means,
+        sds,
+        least,
+        converged,
+        unknown,
+        proportions,
     )
 
 
-def _log_shares(logs: Array) -> Array:
-    """Return the logarithms of the shares of each row."""
-    highest = logs.max(axis=1, keepdims=True)
-    shares: Array = logs - highest - np.log(np.exp(logs - highest).sum(axis=1, keepdims=True))
-    return shares
+def _differences(fit: Fit, contrast: Contrast) -> tuple[Array, Array]:
+    """Return means and standard deviations of a contrast, float64 [Q, T] each."""
+    direction = np.concatenate([[0.0], contrast.first - contrast.second])
+    variance = np.einsum("c,qtcd,d->qt", direction, fit.covariances, direction)
+    return fit.means @ direction, np.sqrt(variance)
+
+
+def _density(weights: Array, means: Array, sds: Array, at: float) -> Array:
+    """Return the density of each mixture at a value, float64 [Q]."""
+    density: Array = (weights / sds * np.exp(-0.5 * ((at - means) / sds) ** 2)).sum(axis=1)
+    return density
+
+
+def _without_largest(logs: Array) -> Array:
+    moved: Array = logs - logs.max(axis=-1, keepdims=True)
+    return moved
+
+
+def _share_ratios(fit: Fit, contrast: Contrast, random: np.random.Generator) -> Array:
+    """Return ratios of the proportions in a typical sample with the ends of 90% intervals, float64 [3, P]."""
+    drawn = []
+    for weights, means, covariances in zip(fit.weights, fit.means, fit.covariances, strict=True):
+        t = random.choice(len(weights), DRAWS, p=weights)
+        noise = random.standard_normal((DRAWS, means.shape[1], 1))
+        drawn.append(means[t] + (np.linalg.cholesky(covariances[t]) @ noise)[:, :, 0])
+    coefficients = np.stack(drawn)  # [P, DRAWS, 1 + C]
+    first, second = (
+        special.log_softmax(coefficients @ np.concatenate([[1.0], kind]), axis=0)
+        for kind in (contrast.first, contrast.second)
+    )
+    ratios: Array = np.exp(np.quantile(first - second, (0.5, *INTERVAL), axis=1))
+    return ratios
 
 
 @dataclass(frozen=True)
@@ -150,7 +245,7 @@ class Outlier:
     channel : int
         -1 for abundance.
     weight : float
-        Posterior mean of its weight, compared with a usual value.
+        Probability that the value is as exact as the others.
     """
 
     sample: str
@@ -160,15 +255,14 @@ class Outlier:
 
 
 LEAST_WEIGHT = 0.3
-"""Weight below which a value is reported: it is about 4 standard deviations from its expectation."""
+"""Weight below which a value is reported."""
 
 
 def outliers(fit: Fit, samples: Sequence[str], populations: Ints, channels: Ints) -> list[Outlier]:
-    """Return the values with little weight, the least first."""
-    weights = fit.flat("weight").mean(axis=0)
-    places = np.argwhere(weights < LEAST_WEIGHT)
-    order = np.argsort(weights[tuple(places.T)])
+    """Return the values that are probably outliers, the most certain first."""
+    places = np.argwhere(fit.usual < LEAST_WEIGHT)
+    order = np.argsort(fit.usual[tuple(places.T)])
     return [
-        Outlier(samples[s], int(populations[q]), int(channels[q]), float(weights[s, q]))
+        Outlier(samples[s], int(populations[q]), int(channels[q]), float(fit.usual[s, q]))
         for s, q in places[order]
     ]

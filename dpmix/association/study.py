@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from dpmix.association import effects
 from dpmix.association.design import Design
 from dpmix.association.effects import Effects, Outlier
-from dpmix.association.model import TYPICAL_SD, Posterior, Predictors, Responses
-from dpmix.association.sampling import Fit
+from dpmix.association.regression import fit
 from dpmix.errors import DataError
 from dpmix.model.mixture import Array, Ints
 from dpmix.populations.sample_draws import SampleDraws
 
 LEAST_EVENTS = 20  # events of a population in a sample, for its medians to count
 LEAST_VALUES = 2  # samples with medians in each group of a contrast
-Fitter = Callable[[Responses, Predictors], Fit]
+TYPICAL_VARIANCE = 0.1  # between samples, of the logarithm of a count: for the weights of populations
 
 
 @dataclass(frozen=True)
@@ -31,8 +29,6 @@ class Study:
     design : Design
     effects : tuple of Effects
     outliers : tuple of Outlier
-    fits : mapping of str to Fit
-        By measure.
     left_out : tuple of str
         Populations and channels without enough medians.
     """
@@ -41,65 +37,86 @@ class Study:
     design: Design
     effects: tuple[Effects, ...]
     outliers: tuple[Outlier, ...]
-    fits: dict[str, Fit]
     left_out: tuple[str, ...] = ()
 
+    @property
+    def not_converged(self) -> int:
+        """Number of effects whose integrals are not exact enough."""
+        return sum(int((~one.converged).sum()) for one in self.effects)
 
-def count_responses(counts: Ints) -> Responses:
-    """Return mean counts and the variances of their logarithms, from draws of counts.
 
-    What all samples of a draw have in common, for example a border between two populations that lies
-    elsewhere, does not change differences between samples. It is removed before the variances are computed.
+def count_responses(counts: Ints) -> tuple[Array, Array]:
+    """Return logarithms of counts [S, P], relative to their mean in the sample, and their variances [S, P].
+
+    The mean over the populations gives more weight to those whose logarithm is better known. The variance
+    is that of a Poisson count, and that over the draws. What all samples of a draw have in common, for
+    example a
+    border between two populations that lies elsewhere, does not change differences between samples. It is
+    removed before the variances are computed.
 
     Parameters
     ----------
     counts : int64 [T, S, P]
     """
-    logs = np.log(counts + 0.5)
-    own = logs - logs.mean(axis=1, keepdims=True)
-    return Responses(counts.mean(axis=0), own.var(axis=0), counted=True)
+    drawn = np.log(counts + 0.5)
+    of_gating = (drawn - drawn.mean(axis=1, keepdims=True)).var(axis=0)
+    y = counts.mean(axis=0) + 0.5
+    variances = 1.0 / y + of_gating
+    weights = 1.0 / (TYPICAL_VARIANCE + variances.mean(axis=0))
+    logs = np.log(y)
+    return logs - (logs @ (weights / weights.sum()))[:, None], variances
 
 
-def median_responses(draws: SampleDraws, design: Design) -> tuple[Responses, Ints, Ints, Array]:
-    """Return medians as responses, with the population, the channel and the unit of each.
+def median_responses(
+    draws: SampleDraws, design: Design, only_state: bool = True
+) -> tuple[Array, Array, Ints, Ints]:
+    """Return medians as responses, with the population and the channel of each.
 
-    The unit of a channel is the median, over the populations, of the standard deviation between samples,
-    divided by the standard deviation that the priors expect.
+    Parameters
+    ----------
+    draws : SampleDraws
+    design : Design
+    only_state : bool
+        Leave out the channels of the model where there are state channels.
 
     Returns
     -------
-    responses : Responses
+    values, variances : float64 [S, Q]
+        Variances over the draws, and of medians of a finite number of events.
     populations, channels : int64 [Q]
-    units : float64 [Q]
     """
     if np.isnan(draws.medians).all():
         raise DataError("--expression: samples.nc has no medians; run dpmix gate again, or leave it out")
     enough = draws.counts.mean(axis=0) >= LEAST_EVENTS
     medians = np.where(enough[..., None], draws.medians.astype(np.float64), np.nan)  # [U, S, P, D]
     means, variances = medians.mean(axis=0), medians.var(axis=0)
+    if draws.errors is not None:
+        variances = variances + np.nan_to_num(draws.errors.astype(np.float64)) ** 2
     there = ~np.isnan(means)
     usable = there.sum(axis=0) >= design.predictors.fixed.shape[1] + 1 + LEAST_VALUES
     for contrast in design.contrasts:
         for group in contrast.groups or ():
             at = np.array([value == group for value in design.table[contrast.column]])
             usable &= there[at].sum(axis=0) >= LEAST_VALUES
+    usable &= np.nan_to_num(np.nanmax(means, axis=0, initial=-np.inf, where=there)) > np.nan_to_num(
+        np.nanmin(means, axis=0, initial=np.inf, where=there)
+    )
+    if only_state and draws.n_state:
+        usable[:, : len(draws.channels) - draws.n_state] = False
     populations, channels = np.nonzero(usable)
     if not len(populations):
         raise DataError(
             f"--expression: no population has {LEAST_EVENTS} events in enough samples; leave --expression out"
         )
-    values, errors = means[:, populations, channels], variances[:, populations, channels]
-    sds = np.nanstd(values, axis=0, ddof=1)
-    units = np.empty(len(channels))
-    for channel in np.unique(channels):
-        own = channels == channel
-        units[own] = max(float(np.median(sds[own])), 1e-9) / TYPICAL_SD
-    responses = Responses(values / units, errors / units**2, counted=False)
-    return responses, populations, channels, units
+    return means[:, populations, channels], variances[:, populations, channels], populations, channels
 
 
 def run_study(
-    draws: SampleDraws, design: Design, fit: Fitter, least_ratio: float, with_expression: bool = False
+    draws: SampleDraws,
+    design: Design,
+    least_ratio: float,
+    with_expression: bool = False,
+    only_state: bool = True,
 ) -> Study:
     """Fit the regressions and compute all effects.
 
@@ -107,49 +124,33 @@ def run_study(
     ----------
     draws : SampleDraws
     design : Design
-    fit : callable
-        Returns draws of the posterior of a regression: the sampler or the Gaussian approximation.
     least_ratio : float
-        Smallest ratio that counts as an effect.
+        Smallest ratio of abundances, or of standard deviations between samples, that counts as an effect.
     with_expression : bool
         Regress the medians of the channels, too.
+    only_state : bool
+        Of the state channels alone where there are any.
 
     Raises
     ------
     DataError
         There are too few events for --expression, or a sample has none.
     """
-    responses = count_responses(draws.counts)
-    if empty := [s for s, n in zip(draws.samples, responses.values.sum(axis=1), strict=True) if not n]:
+    if empty := [s for s, n in zip(draws.samples, draws.counts[0].sum(axis=1), strict=True) if not n]:
         raise DataError(f"the sample {empty[0]} has no events; leave it out of the run")
     least = float(np.log(least_ratio))
-    fits = {effects.ABUNDANCE: fit(responses, design.predictors)}
-    counted = fits[effects.ABUNDANCE]
-    found = [effects.abundance(counted, contrast, least) for contrast in design.contrasts]
+    counted = fit(*count_responses(draws.counts), design.predictors)
+    found = effects.adjust([effects.abundance(counted, c, least) for c in design.contrasts])
     if design.predictors.variability.shape[1]:
-        found += [effects.variability(counted, contrast, least) for contrast in design.contrasts]
+        found += effects.adjust([effects.variability(counted, c, least) for c in design.contrasts])
     everyone = np.arange(draws.counts.shape[2])
     odd = effects.outliers(counted, draws.samples, everyone, np.full_like(everyone, -1))
     left_out: list[str] = []
     if with_expression:
-        responses, populations, channels, units = median_responses(draws, design)
-        fits[effects.EXPRESSION] = own = fit(responses, design.predictors)
-        known = populations, channels, units
-        found += [effects.expression(own, contrast, least, *known) for contrast in design.contrasts]
+        values, variances, populations, channels = median_responses(draws, design, only_state)
+        own = fit(values, variances, replace(design.predictors, variability=np.zeros((len(values), 0))))
+        measured = [effects.expression(own, c, populations, channels) for c in design.contrasts]
+        found += effects.adjust(measured)
         odd += effects.outliers(own, draws.samples, populations, channels)
         left_out = [draws.phenotypes[p] for p in everyone if p not in populations]
-    return Study(draws, design, tuple(found), tuple(odd), fits, tuple(left_out))
-
-
-def sampler(seed: int, device: object) -> Fitter:
-    """Return a fitter that draws from the posterior on a JAX device."""
-    from dpmix.association.sampling import draw
-
-    return lambda responses, predictors: draw(Posterior(responses, predictors), seed, device)
-
-
-def approximation(seed: int) -> Fitter:
-    """Return a fitter that uses the Gaussian approximation."""
-    from dpmix.association.gaussian import approximate
-
-    return lambda responses, predictors: approximate(responses, predictors, seed)
+    return Study(draws, design, tuple(found), tuple(odd), tuple(left_out))

@@ -130,6 +130,22 @@ class DataConfig(Section):
         min_length=1,
         need='a list of channel names or globs, for example [CD3, "CD8*"] (numbers in quotes), or null',
     )
+    state_channels: list[str] | None = key(
+        None,
+        "Channels that are only measured in the populations, by marker or detector name; globs are allowed. "
+        "The populations are not found by them. dpmix associate tests their medians.",
+        "a signalling marker that changes with the treatment would make populations of its own",
+        min_length=1,
+        need='a list of channel names or globs, for example [pS6, "pErk*"], or null',
+    )
+    panel: str | None = key(
+        None,
+        "Instead of channels and state_channels: a CSV file with the columns channel, marker and class: type "
+        "(of the model), state (only measured) or none. The names of CATALYST are taken, too: fcs_colname, "
+        "antigen, marker_class. Relative to the folder of this config.",
+        min_length=1,
+        need="the path of a CSV file, for example panel.csv, or null",
+    )
     rename: dict[str, str] = key(
         {},
         "Names of markers to replace in all files, old name to new name, before channels are chosen and "
@@ -220,6 +236,13 @@ class DataConfig(Section):
         "the exact likelihood; weights make it a composite likelihood, see docs/explanation/weights.md",
         need="proportional, equal, or a column of a table, for example {file: weights.csv, column: weight}",
     )
+
+    @model_validator(mode="after")
+    def _panel_is_alone(self) -> DataConfig:
+        for name in ("channels", "state_channels"):
+            if self.panel is not None and getattr(self, name) is not None:
+                raise ValueError(f"panel is {self.panel}, which lists the {name}; remove {name}, or panel")
+        return self
 
     @model_validator(mode="after")
     def _weights_have_a_table(self) -> DataConfig:

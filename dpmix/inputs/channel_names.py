@@ -36,6 +36,14 @@ NOT_MARKERS = (
     ("column without a name", r"^column \d+$|^Unnamed: \d+$|^__index_level_\d+__$|^row names$"),
 )
 
+# Markers of what a cell does: phosphorylated proteins, cytokines and what is released with them, and
+# proliferation.
+STATE = (
+    r"^(p[ _.-]?[A-Z][A-Za-z0-9]|pp38|phospho)|^(c?PARP|I[kK]Ba|Ki[ _.-]?67|CyclinB1|IdU|MIP1[ab]?|"
+    r"GM[ _.-]?CSF|IFN[ _.-]?(g|gamma)?|TNF[ _.-]?(a|alpha)?|TGF[ _.-]?b.*|IL[ _.-]?[0-9]+[A-Za-z]?|CD107a|"
+    r"granzyme.*|GZM[AB]|perforin)$"
+)
+
 # Columns that other programs add to a file, by the name of the detector or of the marker.
 NUMBER = r"[ _.-]?(#|no|nr|num|number|count|id|index)"
 ADDED = (
@@ -288,3 +296,8 @@ def _described(own: Measurement, used: Measurement) -> str:
 def is_coarse(channel: Channel) -> bool:
     """Return True for linear integers with too few levels for a logarithmic scale."""
     return channel.integer and channel.log is None and (channel.range or 0.0) <= NARROW
+
+
+def is_state(name: str) -> bool:
+    """Return True for the name of a marker that changes with the state of a cell rather than its type."""
+    return re.match(STATE, name) is not None

@@ -29,7 +29,10 @@ Rows = tuple[int, int]
 
 
 def choose_channels(
-    patterns: Sequence[str] | None, sources: Sequence[Source], recorded: Sequence[str] | None = None
+    patterns: Sequence[str] | None,
+    sources: Sequence[Source],
+    recorded: Sequence[str] | None = None,
+    state: Sequence[int] = (),
 ) -> tuple[list[Sequence[int]], list[str]]:
     """Select the channels of a run in each of its files.
 
@@ -40,6 +43,8 @@ def choose_channels(
     sources : sequence of Source
     recorded : sequence of str, optional
         Detectors in the first file of an earlier run with these files. Only they are used.
+    state : sequence of int
+        State channels in the first file, which are no default channels.
 
     Returns
     -------
@@ -64,7 +69,7 @@ def choose_channels(
         refuse_twice("data.channels", patterns, found, first)
         own = list(dict.fromkeys(k for numbers in found.values() for k in numbers))
     else:
-        own, left_out = _default(sources)
+        own, left_out = _default(sources, state)
         notes += filter(None, [note_of_stains(first, own)])
         if left_out:
             notes.append(f"{first.name}: not used unless listed in data.channels: {left_out}")
@@ -84,10 +89,12 @@ def _recorded(source: Source, detectors: Sequence[str]) -> list[int]:
     return [source.channels.index(name) for name in detectors]
 
 
-def _default(sources: Sequence[Source]) -> tuple[list[int], str]:
+def _default(sources: Sequence[Source], state: Sequence[int]) -> tuple[list[int], str]:
     """Return the default channels of the first file, and the others with the reasons."""
     first = sources[0]
     reasons = ["" if why.startswith(NOT_FINITE) else why for why in reasons_to_leave_out(sources)]
+    for k in state:
+        reasons[k] = "state channel"
     chosen, left_out = [k for k, why in enumerate(reasons) if not why], describe_reasons(first, reasons)
     if not chosen:
         raise DataError(

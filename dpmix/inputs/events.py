@@ -12,9 +12,10 @@ from dpmix.inputs.atoms import Atom
 from dpmix.inputs.fcs_spillover import Spillover
 from dpmix.inputs.samples import Columns
 from dpmix.inputs.sources import Source
+from dpmix.inputs.state_channels import StateChannels
 from dpmix.inputs.storage import release_pages
 from dpmix.inputs.transforms import Scaling
-from dpmix.model.mixture import Floats, Ints
+from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.model.sample_weights import SampleWeights
 
 RESOLUTION = "resolution (standard deviation of one measurement, transformed scale)"
@@ -170,6 +171,8 @@ class Events:
         SHA-256 of the values and the channel names.
     spillovers : tuple of (Spillover or None)
         For each sample, the matrix by which it was compensated.
+    state : StateChannels or None
+        Channels that are not in the model.
     """
 
     values: Floats
@@ -185,6 +188,17 @@ class Events:
     report: Report
     data_hash: str
     spillovers: tuple[Spillover | None, ...] = ()
+    state: StateChannels | None = None
+
+    @property
+    def measured_channels(self) -> tuple[str, ...]:
+        """D + E names of channels: those of the model, then state channels."""
+        return self.channels + (() if self.state is None else self.state.channels)
+
+    def measured(self, events: Ints) -> Array:
+        """Return all channels of some events on the transformed scale, float64 [M, D + E]."""
+        values = self.scaling.to_transformed(self.values[events])
+        return values if self.state is None else np.column_stack([values, self.state.values[events]])
 
     def rows_in_file(self, sample: int, start: int, stop: int) -> Ints:
         """Return the rows in its file of events start..stop-1, all of one sample, int64 [stop - start]."""
@@ -208,4 +222,5 @@ class Events:
             sample_starts=starts,
             rows=rows,
             weights=None if weights is None else SampleWeights(starts, weights.values),
+            state=None if self.state is None else self.state.without_values(),
         )

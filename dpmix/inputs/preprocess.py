@@ -34,10 +34,12 @@ from dpmix.inputs.gather import Gathered, Subset, gather
 from dpmix.inputs.marker_names import rename_markers, warn_of_other_markers
 from dpmix.inputs.opening import open_sources
 from dpmix.inputs.outliers import Outlier
+from dpmix.inputs.panel_file import with_panel
 from dpmix.inputs.parent_gate import ParentGate, gate_sources
 from dpmix.inputs.samples import advise_leaving_out, open_samples
 from dpmix.inputs.scales import Atoms, FittedScale, RecordedScale, Scale
 from dpmix.inputs.sources import Source
+from dpmix.inputs.state_channels import StateChannels, choose_state, read_state, require_separate
 from dpmix.inputs.steadiness import correct_files, judge_files
 from dpmix.inputs.storage import Storage
 from dpmix.inputs.transforming import standardise_events, transform_events
@@ -64,10 +66,13 @@ class Recorded(NamedTuple):
     detectors : sequence of str
         D names in the run's first file (`Events.detectors`; attribute "detectors" of the run file).
     scaling : Scaling
+    state : StateChannels, optional
+        Channels that are not in the model.
     """
 
     detectors: Sequence[str]
     scaling: Scaling
+    state: StateChannels | None = None
 
 
 def prepare(
@@ -103,12 +108,16 @@ def prepare(
     opened, columns = open_samples(settings.files, settings.samples, base, storage, settings.leave_out)
     owners = {str(source.path): source.path.name for source in opened}
     with advise_leaving_out(owners | {source.name: source.name for source in opened}):
+        settings = with_panel(settings, base, opened[0])
         renamed = rename_markers(settings.rename, opened)
         gate = judge_files(gate_sources(settings, base, renamed), settings, renamed)
         sources, settings = gate.sources, gate.settings
         samples = [source.name for source in sources]
         relative = read_weights(settings, base, samples, columns)
-        chosen, notes = choose_channels(settings.channels, sources, earlier and earlier.detectors)
+        state_chosen = choose_state(settings.state_channels, sources, earlier and earlier.state)
+        state = state_chosen[0] if state_chosen else ()
+        chosen, notes = choose_channels(settings.channels, sources, earlier and earlier.detectors, state)
+        require_separate(sources[0], chosen[0], state)
         sources = warn_of_other_markers(sources[0], chosen[0], sources, chosen)
         plans, plan_notes = plan_files(
             settings, base, sources, chosen, earlier is None or earlier.scaling.gain
@@ -122,7 +131,9 @@ def prepare(
             notes.append(f"{n_events} of {total} events drawn at random (data.max_events)")
         if settings.leave_out:
             notes.append(f"left out (data.leave_out): {', '.join(settings.leave_out)}")
-        events = _prepare(plans, subset, scale, notes, storage, gate)
+        own = earlier.state.scaling if earlier is not None and earlier.state is not None else None
+        wanted = _State(settings, base, state_chosen, own, True) if state_chosen else None
+        events = _prepare(plans, subset, scale, notes, storage, gate, wanted)
     weights = None if settings.weights == "proportional" else sample_weights(events.sample_starts, relative)
     if note := describe_weights(settings, samples, weights):
         events = replace(events, report=replace(events.report, notes=(*events.report.notes, note)))
@@ -136,6 +147,7 @@ def prepare_like(
     scaling: Scaling,
     detectors: Sequence[str],
     storage: Storage | None = None,
+    state: StateChannels | None = None,
 ) -> Events:
     """Prepare events on the scale of a run; the files of the run give its own events, bit for bit.
 
@@ -160,6 +172,8 @@ def prepare_like(
         D names in the run's first file (`Events.detectors`; attribute "detectors" of the run file).
     storage : Storage, optional
         Holds the events; default: memory.
+    state : StateChannels, optional
+        Of the run.
 
     Raises
     ------
@@ -172,8 +186,7 @@ def prepare_like(
     opened = rename_markers(settings.rename, open_sources(files, base, storage), all_occur=False)
     gate = judge_files(gate_sources(settings, base, opened), settings, opened)
     sources = gate.sources
-    both = zip(detectors, scaling.channels, strict=True)
-    run = Panel("the run", tuple(Channel(name, shown if shown != name else "") for name, shown in both))
+    run = _panel(detectors, scaling.channels)
     own = range(len(detectors))
     found = [same_channels(run, own, source) for source in sources]
     chosen = [numbers for numbers, _ in found]
@@ -182,7 +195,28 @@ def prepare_like(
     notes = [f"{source.name}: {note}" for source in sources for note in source.notes]
     notes += [note for _, differences in found for note in differences] + plan_notes
     subset = Subset(sum(source.n_events for source in sources))
-    return _prepare(plans, subset, RecordedScale(scaling), notes, storage, gate)
+    wanted = None
+    if state is not None:
+        measured = _panel(state.detectors, state.channels)
+        numbers = [same_channels(measured, range(len(state.detectors)), source)[0] for source in sources]
+        wanted = _State(settings, base, numbers, state.scaling, False)
+    return _prepare(plans, subset, RecordedScale(scaling), notes, storage, gate, wanted)
+
+
+class _State(NamedTuple):
+    """How the state channels are read: arguments of `dpmix.inputs.state_channels.read_state`."""
+
+    settings: DataConfig
+    base: Path
+    chosen: Sequence[Sequence[int]]
+    recorded: Scaling | None
+    fit: bool
+
+
+def _panel(detectors: Sequence[str], shown: Sequence[str]) -> Panel:
+    """Return the channels of a run."""
+    pairs = zip(detectors, shown, strict=True)
+    return Panel("the run", tuple(Channel(name, own if own != name else "") for name, own in pairs))
 
 
 def _prepare(
@@ -192,6 +226,7 @@ def _prepare(
     notes: Sequence[str],
     storage: Storage,
     gate: ParentGate,
+    wanted: _State | None,
 ) -> Events:
     """Gather, transform and standardise events, and report on them."""
     total = sum(plan.source.n_events for plan in plans)
@@ -200,6 +235,12 @@ def _prepare(
     samples = tuple(plan.source.name for plan in plans)
     with one_thread():  # the same bits for any number of threads
         gathered = gather(plans, subset, storage, progress)
+        state, of_state = None, list[str]()
+        if wanted is not None:
+            settings, base, chosen, recorded, fit = wanted
+            state, of_state = read_state(settings, base, sources, chosen, gathered, recorded, fit, storage)
+            if settings.time == "correct":
+                of_state.append("the state channels are not corrected over time (data.time)")
         scaling, atoms = scale.before_transform(plans, gathered)
         summary = transform_events(gathered, scaling, samples, progress)
         if gate.settings.time == "correct":
@@ -234,11 +275,12 @@ def _prepare(
             gathered.n_read,
             n_dropped,
             channels,
-            _shared([*gate.notes, *notes, *scale.notes], sources),
+            _shared([*gate.notes, *notes, *of_state, *scale.notes], sources),
             (*_shared(warnings, sources), *_rounded(gathered, scaling)),
         ),
         data_hash=data_hash,
         spillovers=tuple(plan.spillover for plan in plans),
+        state=state,
     )
 
 

@@ -135,6 +135,10 @@ class Storage:
         log.info("events: %s in a file in %s%s", memory.shown(size), self._folder, limit)
         return held
 
+    def hold_more(self, n_events: int, n_channels: int, what: str) -> Floats:
+        """Allocate a second array as `hold` does, which this process alone reads; it needs no name."""
+        return Storage(self._folder, self._limit, self._overhead).hold(n_events, n_channels, what)
+
     def seal(self, values: Floats) -> Floats:
         """Finish the events: make them read-only, and readable by other processes if the file has a name."""
         if self._path is not None and isinstance(values, np.memmap):

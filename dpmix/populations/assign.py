@@ -76,6 +76,7 @@ def assign_events(
                     memberships=mean,
                     log_density=log_density,
                     implausible=log_density < found.least_density,
+                    state=None if events.state is None else events.state.values[start:stop],
                 )
                 yield block, counts
                 progress.add(stop - start)
@@ -114,7 +115,7 @@ def sample_ratios(
         kept = None if medians is None else drawn
         own = proportions.sample_weights(memberships, weights, each, random, kept)
     if medians is not None:
-        medians.add(sample, task.events.scaling.to_transformed(values), each, drawn)
+        medians.add(sample, task.events.measured(rows), each, drawn)
     return proportions.ratios(own, weights)
 
 
@@ -153,7 +154,7 @@ def add_medians(
             shares, _ = found.memberships_in(t, few, 0, len(rows), own)
             uniforms = random.random(len(rows), np.float32)
             drawn[t] = proportions.draw_populations(np.ascontiguousarray(shares.T), uniforms)
-    medians.add(sample, task.events.scaling.to_transformed(values), each, drawn)
+    medians.add(sample, task.events.measured(rows), each, drawn)
 
 
 def average_draws(

@@ -89,8 +89,12 @@ def with_explored(draws: SampleDraws) -> SampleDraws:
     medians = np.broadcast_to(
         draws.explored_medians[:, None], (*draws.medians.shape[:2], 1, len(draws.channels))
     )
+    errors = draws.errors  # of the medians of the cells found: not known
+    if errors is not None:
+        errors = np.pad(errors, [(0, 0), (0, 1), (0, 0)], constant_values=np.nan)
     return replace(
         draws,
+        errors=errors,
         counts=np.concatenate([draws.counts, counts], axis=2),
         medians=np.concatenate([draws.medians, medians], axis=2),
         phenotypes=(*draws.phenotypes, NAME),

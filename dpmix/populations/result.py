@@ -29,6 +29,8 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Quantiles of the events of a population in each channel."""
 INTERVAL = (0.05, 0.95)
 """Posterior quantiles at the ends of a 90% credible interval."""
+TAIL = 0.01
+"""Share of the events of a channel beyond either end of its colour scale."""
 LEAST_DRAWS = 19
 """Draws from which an interval of 90% can be computed; of fewer, the ends are the extreme draws."""
 
@@ -53,6 +55,8 @@ class Block:
         Events that are implausible under the model (`dpmix.populations.find`).
     explored : bool [M], optional
         Events that are like those judged as wanted (`dpmix.explore`).
+    state : float32 [M, E], optional
+        Their state channels, transformed scale.
     """
 
     sample: int
@@ -62,6 +66,7 @@ class Block:
     log_density: Array
     implausible: npt.NDArray[np.bool_]
     explored: npt.NDArray[np.bool_] | None = None
+    state: Floats | None = None
 
     @property
     def population(self) -> Ints:
@@ -96,6 +101,25 @@ class Map:
 
     places: Floats
     populations: Ints
+
+
+@dataclass(frozen=True)
+class StateSummary:
+    """State channels of the populations: measured, and not in the model.
+
+    Attributes
+    ----------
+    channels : tuple of str
+        E names.
+    quantiles : float64 [5, P, E]
+        `QUANTILES` of the events of each population, transformed scale; NaN where there are none.
+    ends : float64 [2, E]
+        1% and 99% quantiles of all events.
+    """
+
+    channels: tuple[str, ...]
+    quantiles: Array
+    ends: Array
 
 
 @dataclass(frozen=True)
@@ -172,8 +196,12 @@ class Gating:
         are not the events of the run.
     counts : int64 [T, S, P], optional
         Events by drawn population.
-    medians : float32 [U, S, P, D], optional
-        Medians in some of the draws (`dpmix.populations.sample_draws`).
+    medians : float32 [U, S, P, D + E], optional
+        Medians in some of the draws, of state channels, too (`dpmix.populations.sample_draws`).
+    median_errors : float32 [S, P, D + E], optional
+        Their standard errors.
+    state : StateSummary, optional
+        Channels that are not in the model.
     map : Map, optional
         None unless requested.
     warnings : tuple of str
@@ -230,6 +258,8 @@ class Gating:
     sample_weights: Array | None = None
     counts: Ints | None = None
     medians: Floats | None = None
+    median_errors: Floats | None = None
+    state: StateSummary | None = None
     map: Map | None = None
     warnings: tuple[str, ...] = ()
     strategies: tuple[Strategy, ...] = ()
@@ -238,6 +268,20 @@ class Gating:
     exploration: Exploration | None = None
     explored_strategy: Strategy | None = None
     fit: Fit | None = None
+
+    @property
+    def measured_channels(self) -> tuple[str, ...]:
+        """D + E names of channels: those of the model, then state channels."""
+        return self.channels + (() if self.state is None else self.state.channels)
+
+    @property
+    def measured_quantiles(self) -> Array:
+        """Quantiles of all of them, float64 [5, P, D + E]; NaN for state channels of judged cells."""
+        if self.state is None:
+            return self.quantiles
+        own = self.state.quantiles
+        more = [(0, 0), (0, self.quantiles.shape[1] - own.shape[1]), (0, 0)]
+        return np.concatenate([self.quantiles, np.pad(own, more, constant_values=np.nan)], axis=2)
 
     @property
     def n_populations(self) -> int:

@@ -36,7 +36,8 @@ class SampleDraws:
     counts : int64 [T, S, P]
         Events by population, in each draw.
     medians : float32 [U, S, P, D]
-        Medians of the events of a population, transformed scale; NaN where there are none.
+        Medians of the events of a population, transformed scale; NaN where there are none. State channels
+        are the last of the D channels.
     samples, phenotypes, names, channels : tuple of str
         `names` are those given by hand, "" for none; empty without decisions.
     columns : mapping of str to S str
@@ -51,6 +52,10 @@ class SampleDraws:
     verdict : str
         Whether the chains of the run agree about the populations (`dpmix.runs.verdict`); "" in files of older
         versions.
+    errors : float32 [S, P, D], optional
+        Standard errors of the medians, from the number of events; None in files of older versions.
+    n_state : int
+        Number of state channels.
     """
 
     counts: Ints
@@ -64,6 +69,8 @@ class SampleDraws:
     explored_medians: Floats | None = None
     draws: Ints | None = None
     verdict: str = ""
+    errors: Floats | None = None
+    n_state: int = 0
 
     def write(self, path: Path) -> None:
         """Write an HDF5 file in the layout of netCDF-4; an existing file is replaced.
@@ -84,6 +91,8 @@ class SampleDraws:
             file.create_variable("counts", ("draw", "sample", "population"), data=self.counts, **packed)
             dims = ("median_draw", "sample", "population", "channel")
             file.create_variable("medians", dims, data=self.medians, **packed)
+            if self.errors is not None:
+                file.create_variable("median_errors", dims[1:], data=self.errors, **packed)
             if self.draws is not None:
                 for name, numbers in zip(DRAWS, self.draws.T, strict=True):
                     file.create_variable(name, ("draw",), data=numbers)
@@ -94,6 +103,7 @@ class SampleDraws:
                 "sample": self.samples,
                 "phenotype": self.phenotypes,
                 "channel": self.channels,
+                "channel_class": ["type"] * (len(self.channels) - self.n_state) + ["state"] * self.n_state,
             }
             texts |= {"name": self.names} if self.names else {}
             texts |= {
@@ -101,9 +111,12 @@ class SampleDraws:
                 for name, cells in self.columns.items()
             }
             for name, text in texts.items():
-                dim = {"phenotype": "population", "name": "population", "channel": "channel"}.get(
-                    name, "sample"
-                )
+                dim = {
+                    "phenotype": "population",
+                    "name": "population",
+                    "channel": "channel",
+                    "channel_class": "channel",
+                }.get(name, "sample")
                 file.create_variable(name, (dim,), h5py.string_dtype())[:] = np.array(text, object)
 
     @classmethod
@@ -132,6 +145,8 @@ class SampleDraws:
                     phenotypes=text("phenotype"),
                     channels=text("channel"),
                     columns=columns,
+                    errors=file["median_errors"][:] if "median_errors" in file else None,
+                    n_state=text("channel_class").count("state") if "channel_class" in file else 0,
                     names=text("name") if "name" in file else (),
                     draws=np.stack([file[name] for name in DRAWS], axis=1) if DRAWS[0] in file else None,
                     verdict=str(file.attrs.get("verdict", "")),
@@ -154,6 +169,7 @@ class Medians:
         self.draws = np.unique(np.linspace(0, n_draws - 1, min(n_draws, MEDIAN_DRAWS)).round().astype(int))
         shape = len(self.draws), n_samples, n_populations, n_channels
         self.values: Floats = np.full(shape, np.nan, np.float32)
+        self.errors: Floats = np.full(shape[1:], np.nan, np.float32)
 
     def add(
         self, sample: int, values: Array, each: Array, drawn: Sequence[Ints] | Mapping[int, Ints]
@@ -173,12 +189,21 @@ class Medians:
         orders = np.argsort(values, axis=0)
         for u, t in enumerate(self.draws.tolist()):
             for d, order in enumerate(orders.T):
-                own = medians(values[order, d], each[order], drawn[t][order], self.values.shape[2])
+                own, errors = medians(values[order, d], each[order], drawn[t][order], self.values.shape[2])
                 self.values[u, sample, :, d] = own
+                if u == 0:  # errors hardly differ between draws
+                    self.errors[sample, :, d] = errors
 
 
-def medians(values: Array, each: Array, populations: npt.NDArray[np.integer], n_populations: int) -> Array:
-    """Return the weighted median of each population, float64 [P]; NaN for a population without events.
+def medians(
+    values: Array, each: Array, populations: npt.NDArray[np.integer], n_populations: int
+) -> tuple[Array, Array]:
+    """Return the weighted median of each population and its standard error, float64 [P] each.
+
+    Both are NaN for a population without events. The error is half the distance between the quantiles at 1/2
+    plus and
+    minus half of 1 / sqrt(n), which hold about 68% of the sampling distribution of a median (David and
+    Nagaraja 2003, Order Statistics, section 7.1).
 
     Parameters
     ----------
@@ -189,14 +214,16 @@ def medians(values: Array, each: Array, populations: npt.NDArray[np.integer], n_
     populations : int [M]
     n_populations : int
     """
-    found = np.full(n_populations, np.nan)
+    found, errors = np.full((2, n_populations), np.nan)
     order = np.argsort(populations, kind="stable")  # by population, then by value
     ends = np.searchsorted(populations[order], np.arange(n_populations + 1))
     for p, (start, end) in enumerate(itertools.pairwise(ends)):
         if end > start:
             own = order[start:end]
             sums = np.cumsum(each[own])
-            low = np.searchsorted(sums, sums[-1] / 2.0 * (1.0 - 1e-12))
-            high = np.searchsorted(sums, sums[-1] / 2.0 * (1.0 + 1e-12))
-            found[p] = (values[own[low]] + values[own[min(high, len(own) - 1)]]) / 2.0
-    return found
+            half = 0.5 / np.sqrt(end - start)
+            shares = np.array([0.5 * (1.0 - 1e-12), 0.5 * (1.0 + 1e-12), 0.5 - half, 0.5 + half])
+            at = np.minimum(np.searchsorted(sums, sums[-1] * shares), len(own) - 1)
+            low, high, below, above = values[own[at]]
+            found[p], errors[p] = (low + high) / 2.0, (above - below) / 2.0
+    return found, errors

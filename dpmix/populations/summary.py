@@ -8,14 +8,14 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmix.inputs.events import Events
-from dpmix.model.mixture import Array, Ints
+from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.populations import phenotypes, proportions
 from dpmix.populations.cohort import prior_counts
 from dpmix.populations.convergence import chain_weights, proportion_mixing
 from dpmix.populations.find import Populations
 from dpmix.populations.pooling import transformed_draw
 from dpmix.populations.rasters import Counter, grid
-from dpmix.populations.result import QUANTILES, Block, Gating
+from dpmix.populations.result import QUANTILES, TAIL, Block, Gating, StateSummary
 from dpmix.populations.sample_draws import Medians
 from dpmix.populations.task import Task
 from dpmix.runs.verdict import judge
@@ -64,7 +64,7 @@ class Summary:
             n_implausible=np.zeros(n_samples, np.int64),
             population=np.zeros(len(events.values), np.int32),
             counter=Counter(grid(lows, highs), n_populations),
-            medians=Medians(len(found.draws), n_samples, n_populations, events.values.shape[1]),
+            medians=Medians(len(found.draws), n_samples, n_populations, len(events.measured_channels)),
         )
 
     def add(self, block: Block, counts: Ints) -> None:
@@ -86,7 +86,12 @@ class Summary:
         components = found.components[found.reference]
         weights, means, covariances = transformed_draw(run, scaling, *found.draws[found.reference])
         limits = phenotypes.thresholds(weights, means, covariances, components)
-        quantiles = self._quantiles(task.events)
+        quantiles = task.events.scaling.to_transformed(self._quantiles(task.events.values))
+        own = task.events.state
+        state = None
+        if own is not None:
+            ends = np.quantile(own.values, (TAIL, 1.0 - TAIL), axis=0).astype(np.float64)
+            state = StateSummary(own.channels, self._quantiles(own.values), ends)
         sizes = self.sizes.sum(axis=0)
         drawn, mean = self._proportions(task, prior)
         monitored = chain_weights(found, task.make_engine)
@@ -117,6 +122,8 @@ class Summary:
             medians=self.medians.values,
             proportions=drawn,
             mean_proportions=mean,
+            median_errors=self.medians.errors,
+            state=state,
             r_hat=r_hat,
             ess=ess,
             verdict=judge(run, "population", monitored.divided, r_hat),
@@ -141,13 +148,13 @@ class Summary:
             found[..., np.diff(task.events.sample_starts) == 0, :] = np.nan
         return drawn, mean
 
-    def _quantiles(self, events: Events) -> Array:
-        """Return the `QUANTILES` of each population and channel, transformed scale, float64 [5, P, D]."""
-        found = np.full((len(QUANTILES), len(self.certainty), events.values.shape[1]), np.nan)
-        for d in range(events.values.shape[1]):  # one channel at a time: the events may be in a file
-            column = np.array(events.values[:, d])
+    def _quantiles(self, values: Floats) -> Array:
+        """Return the `QUANTILES` of each population and channel of events [N, D], float64 [5, P, D]."""
+        found = np.full((len(QUANTILES), len(self.certainty), values.shape[1]), np.nan)
+        for d in range(values.shape[1]):  # one channel at a time: the events may be in a file
+            column = np.array(values[:, d])
             for p in range(len(self.certainty)):
                 own = column[self.population == p]
                 if len(own):
                     found[:, p, d] = np.quantile(own, QUANTILES, overwrite_input=True)
-        return events.scaling.to_transformed(found)
+        return found

@@ -134,7 +134,7 @@ def _events(
     scaling = Scaling.from_attributes(run.scaling)
     settings = config.data if spread else config.data.model_copy(update={"atoms": "report"})
     if not data:
-        recorded = preprocess.Recorded(run.detectors, scaling)
+        recorded = preprocess.Recorded(run.detectors, scaling, run.state_channels)
         try:
             events = preprocess.prepare(settings, run.base, config.seed, storage, recorded)
         except ConfigError as error:
@@ -152,7 +152,9 @@ def _events(
         gate = settings.gate.model_copy(update={"workspace": str(run.base / settings.gate.workspace)})
         settings = settings.model_copy(update={"gate": gate})
     files = [str(Path(name).absolute()) for name in data]
-    return preprocess.prepare_like(settings, Path(), files, scaling, run.detectors, storage)
+    return preprocess.prepare_like(
+        settings, Path(), files, scaling, run.detectors, storage, run.state_channels
+    )
 
 
 def _working_bytes(n: int, dim: int) -> int:

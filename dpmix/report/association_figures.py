@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FIGURES = ("forest", "volcano", "strips")
-MOST_ROWS = 40  # effects in a figure, the most certain ones
+MOST_ROWS = 40  # effects in a figure: those found, then the most certain ones
 MOST_MARKS = 30  # effects of a volcano plot; of more, only those found have a name
 MOST_STRIPS = 24  # populations
+LEAST_RATE = 1e-9  # of the axis of a volcano plot
 AXES = {ABUNDANCE: "ratio of abundances", VARIABILITY: "ratio of standard deviations between samples"}
 SHIFT = "difference of medians, transformed scale"
 STRIP_WIDTH = 0.6  # of the samples of a group
@@ -43,7 +44,7 @@ class Panel:
     marks : Q str
         Short names to write next to points: the number of the population, with the channel of expression. ""
         for an effect that is not found and has no direction, or is one of more than `MOST_MARKS`.
-    middle, low, high, false_sign : float64 [Q]
+    middle, low, high, rate : float64 [Q]
     found : bool [Q]
     """
 
@@ -55,7 +56,7 @@ class Panel:
     middle: Array
     low: Array
     high: Array
-    false_sign: Array
+    rate: Array
     found: np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 
@@ -76,10 +77,10 @@ def panels(study: Study, share: float) -> list[Panel]:
     """Return a panel for each contrast and measure; `share` is the accepted share of false discoveries."""
     made = []
     for one in study.effects:
-        middle, low, high = one.intervals()
+        middle, low, high = one.intervals
         order = np.arange(len(middle))
         if len(order) > MOST_ROWS:
-            order = np.sort(np.argsort(one.false_sign, kind="stable")[:MOST_ROWS])
+            order = np.sort(one.order(share)[:MOST_ROWS])
         found = one.found(share)[order]
         few = len(order) <= MOST_MARKS
         note = f", {len(order)} of {len(middle)}" if len(order) < len(middle) else ""
@@ -90,13 +91,13 @@ def panels(study: Study, share: float) -> list[Panel]:
                 is_ratio=one.is_ratio,
                 names=[response_name(study, one, int(q)) for q in order],
                 marks=[
-                    _mark(study, one, int(q)) if f or (few and one.false_sign[q] < 0.5) else ""
+                    _mark(study, one, int(q)) if f or (few and one.rates[q] < 0.5) else ""
                     for q, f in zip(order, found, strict=True)
                 ],
                 middle=middle[order],
                 low=low[order],
                 high=high[order],
-                false_sign=np.maximum(one.false_sign, 0.5 / len(one.draws))[order],
+                rate=np.maximum(one.rates, LEAST_RATE)[order],
                 found=found,
             )
         )
@@ -128,7 +129,7 @@ def forest(drawn: list[Panel]) -> Figure:
 
 
 def volcano(drawn: list[Panel]) -> Figure:
-    """Draw the local false sign rate of each effect against its size."""
+    """Draw the false discovery rate of each effect against its size."""
     columns = min(2, len(drawn))
     figure = new_figure(3.7 * columns, 3.3 * -(-len(drawn) // columns))
     grid = figure.subplots(-(-len(drawn) // columns), columns, squeeze=False).ravel()
@@ -136,8 +137,8 @@ def volcano(drawn: list[Panel]) -> Figure:
         axes.set_axis_off()
     for panel, axes in zip(drawn, grid, strict=False):
         colours = [colour(1) if found else GREY for found in panel.found]
-        axes.scatter(panel.middle, panel.false_sign, c=colours, s=16)
-        for x, y, mark in zip(panel.middle, panel.false_sign, panel.marks, strict=True):
+        axes.scatter(panel.middle, panel.rate, c=colours, s=16)
+        for x, y, mark in zip(panel.middle, panel.rate, panel.marks, strict=True):
             axes.annotate(mark, (x, y), (4, 2), textcoords="offset points", fontsize=7)
         if panel.is_ratio:
             axes.set_xscale("log")
@@ -145,10 +146,10 @@ def volcano(drawn: list[Panel]) -> Figure:
         else:
             axes.locator_params(axis="x", nbins=4)
         axes.set_yscale("log")
-        axes.set_ylim(1.3, min(0.7 * panel.false_sign.min(), 0.04))
+        axes.set_ylim(1.3, min(0.7 * panel.rate.min(), 0.04))
         log_ticks(axes.yaxis, lambda value: f"{value:g}")
         axes.set_xlabel(panel.axis)
-        axes.set_ylabel("local false sign rate")
+        axes.set_ylabel("false discovery rate")
         axes.set_title(panel.title)
     return figure
 
@@ -166,6 +167,8 @@ class Strips:
     mean, low, high : float64 [S, P]
     groups : int64 [S]
         Number of the group of each sample, -1 for none of the two.
+    units : list of int64 [samples of a unit]
+        Samples that belong together, for example to a donor, from left to right: lines join them.
     """
 
     places: Array
@@ -175,6 +178,7 @@ class Strips:
     low: Array
     high: Array
     groups: np.ndarray[Any, np.dtype[np.int64]]
+    units: list[np.ndarray[Any, np.dtype[np.int64]]]
 
 
 def strips_of(study: Study, contrast: Contrast, seed: int) -> Strips:
@@ -185,7 +189,8 @@ def strips_of(study: Study, contrast: Contrast, seed: int) -> Strips:
     mean, low, high = (np.maximum(end, least) for end in found)
     if contrast.groups is None:
         places = np.array(values, np.float64)
-        return Strips(places, {}, contrast.column, mean, low, high, np.zeros(len(values), np.int64))
+        none = np.zeros(len(values), np.int64)
+        return Strips(places, {}, contrast.column, mean, low, high, none, _units(study, places))
     others = [value for value in dict.fromkeys(values) if value not in contrast.groups]
     kinds = [*reversed(contrast.groups), *others]
     at = np.array([kinds.index(value) for value in values])
@@ -194,19 +199,30 @@ def strips_of(study: Study, contrast: Contrast, seed: int) -> Strips:
         own = np.flatnonzero(at == kind)
         places[own] += STRIP_WIDTH * ((np.arange(len(own)) + 0.5) / len(own) - 0.5)
     names = {float(k): f"{kind:g}" if isinstance(kind, float) else str(kind) for k, kind in enumerate(kinds)}
-    return Strips(places, names, contrast.column, mean, low, high, np.where(at < 2, at, -1))
+    groups = np.where(at < 2, at, -1)
+    return Strips(places, names, contrast.column, mean, low, high, groups, _units(study, places))
 
 
-def strip_order(study: Study, contrast: Contrast) -> list[int]:
-    """Return the populations to draw, those with the most certain effects on abundance first."""
+def _units(study: Study, places: Array) -> list[np.ndarray[Any, np.dtype[np.int64]]]:
+    """Return the samples of each level of the first random effect, in the order of their places."""
+    column = study.design.terms[0].partition("|")[2].strip() if study.design.terms else ""
+    if column not in study.design.table:
+        return []
+    cells = np.array([str(cell) for cell in study.design.table[column]])
+    found = [np.flatnonzero(cells == cell) for cell in dict.fromkeys(cells.tolist())]
+    return [own[np.argsort(places[own], kind="stable")] for own in found if len(own) > 1]
+
+
+def strip_order(study: Study, contrast: Contrast, share: float) -> list[int]:
+    """Return the populations to draw, those whose abundance is found to differ first."""
     (own,) = [e for e in study.effects if e.measure == ABUNDANCE and e.contrast == contrast.name]
-    order: list[int] = np.argsort(own.false_sign, kind="stable")[:MOST_STRIPS].tolist()
+    order: list[int] = own.order(share)[:MOST_STRIPS].tolist()
     return order
 
 
-def strips(study: Study, contrast: Contrast, seed: int) -> Figure:
+def strips(study: Study, contrast: Contrast, share: float, seed: int) -> Figure:
     """Draw the proportion of each population in each sample, with its 90% interval, by group."""
-    shown, order = strips_of(study, contrast, seed), strip_order(study, contrast)
+    shown, order = strips_of(study, contrast, seed), strip_order(study, contrast, share)
     columns = min(4, len(order))
     rows = -(-len(order) // columns)
     figure = new_figure(2.4 * columns, 1.9 * rows + 0.3)
@@ -215,6 +231,8 @@ def strips(study: Study, contrast: Contrast, seed: int) -> Figure:
         axes.set_axis_off()
     colours = [colour(int(g)) if g >= 0 else GREY for g in shown.groups]
     for p, axes in zip(order, grid, strict=False):
+        for own in shown.units:
+            axes.plot(shown.places[own], shown.mean[own, p], color="#aaaaaa", linewidth=0.6, zorder=0)
         axes.vlines(shown.places, shown.low[:, p], shown.high[:, p], colors=colours, linewidth=1.2, alpha=0.6)
         axes.scatter(shown.places, shown.mean[:, p], c=colours, s=8)
         if shown.ticks:
@@ -246,7 +264,7 @@ def write_figures(folder: Path, study: Study, share: float, seed: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     with styled():
         made = panels(study, share)
-        figures = forest(made), volcano(made), strips(study, study.design.contrasts[0], seed)
+        figures = forest(made), volcano(made), strips(study, study.design.contrasts[0], share, seed)
         for figure, name in zip(figures, FIGURES, strict=True):
             for suffix in ("png", "pdf"):
                 path = folder / f"{name}.{suffix}"

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from bokeh.model import Model
 
 MOST_ROWS = 200  # of the table
-HEAD = ("Response", "Effect", "90% interval", "Direction", "Local false sign rate", "Expected false")
+MOST_SENTENCES = 20  # of a contrast and measure
+HEAD = ("Response", "Effect", "90% interval", "Direction", "False discovery rate")
 VALUE = "@middle{0.[00]} (@low{0.[00]} to @high{0.[00]})"
 
 
@@ -31,7 +32,8 @@ def render(study: Study, share: float, seed: int, warnings: list[str]) -> str:
     from bokeh.resources import Resources
 
     figures, plots = _figures(study, share, seed)
-    rows = sorted((row for effects in study.effects for row in _rows(study, effects, share)), key=_certainty)
+    rows = [row for effects in study.effects for row in _rows(study, effects, share)]
+    rows.sort(key=lambda row: not row["found"])
     library = Resources(mode="inline", components=["bokeh"], log_level="warn")
     return templates.render(
         "associations.html",
@@ -40,8 +42,7 @@ def render(study: Study, share: float, seed: int, warnings: list[str]) -> str:
         warnings=warnings,
         head=HEAD,
         rows=rows[:MOST_ROWS],
-        more=f"The {MOST_ROWS} most certain of {len(rows)}; associations.csv has all."
-        * (len(rows) > MOST_ROWS),
+        more=f"The first {MOST_ROWS} of {len(rows)}; associations.csv has all." * (len(rows) > MOST_ROWS),
         figures=figures,
         outliers=_outliers(study),
         bokeh="\n".join(library.js_raw),
@@ -53,21 +54,26 @@ def summary(study: Study, share: float) -> list[str]:
     """Return what was fitted and what was found, in sentences."""
     lines = [
         f"{len(study.draws.samples)} samples, {len(study.draws.phenotypes)} populations, formula "
-        f"{study.design.formula}. Found: the longest list of which at most {share:.0%} are expected to be "
-        "false."
+        f"{study.design.formula}. Found: false discovery rate of at most {share:.0%}.",
+        f"Columns: {'; '.join(study.design.readings)}. Design: "
+        + ", ".join(("intercept", *study.design.columns))
+        + "".join(f", ({term})" for term in study.design.terms)
+        + ".",
     ]
     lines += [f"The gating: {study.draws.verdict}"] if study.draws.verdict else []
     for effects in study.effects:
         found = effects.found(share)
         lines.append(f"{effects.contrast}, {effects.measure}: {found.sum()} of {len(found)} found.")
-        order = np.argsort(effects.false_sign, kind="stable")
-        lines += [sentence(study, effects, int(q)) for q in order[:5] if found[q]]
+        listed = [int(q) for q in effects.order(share) if found[q]]
+        lines += [sentence(study, effects, q) for q in listed[:MOST_SENTENCES]]
+        if len(listed) > MOST_SENTENCES:
+            lines.append(f"and {len(listed) - MOST_SENTENCES} more, in associations.csv.")
     return lines
 
 
 def sentence(study: Study, effects: Effects, q: int) -> str:
     """Return an effect as a sentence."""
-    middle, low, high = (end[q] for end in effects.intervals())
+    middle, low, high = (end[q] for end in effects.intervals)
     where = f"population {effects.populations[q] + 1}"
     if effects.measure == "abundance":
         text = f"{where} is {middle:.2f} times as frequent ({low:.2f} to {high:.2f})"
@@ -81,10 +87,8 @@ def sentence(study: Study, effects: Effects, q: int) -> str:
 
 def _rows(study: Study, effects: Effects, share: float) -> list[dict[str, Any]]:
     """Return the rows of the table."""
-    middle, low, high = effects.intervals()
-    columns = zip(
-        effects.direction, effects.false_sign, effects.expected_false, effects.found(share), strict=True
-    )
+    middle, low, high = effects.intervals
+    found, rates, direction = effects.found(share), effects.rates, effects.direction
     several = len(study.effects) > 1
     return [
         {
@@ -93,19 +97,13 @@ def _rows(study: Study, effects: Effects, share: float) -> list[dict[str, Any]]:
             "cells": (
                 f"{middle[q]:.3g}",
                 f"{low[q]:.3g} to {high[q]:.3g}",
-                f"{direction:.3f}",
-                f"{rate:.3f}",
-                f"{expected:.2f}",
+                f"{direction[q]:.3f}",
+                f"{rates[q]:.2g}" if effects.converged[q] else "not converged",
             ),
-            "found": bool(found),
-            "rate": float(rate),
+            "found": bool(found[q]),
         }
-        for q, (direction, rate, expected, found) in enumerate(columns)
+        for q in effects.order(share)
     ]
-
-
-def _certainty(row: dict[str, Any]) -> float:
-    return float(row["rate"])
 
 
 def _figures(study: Study, share: float, seed: int) -> tuple[list[dict[str, str]], dict[str, Model]]:
@@ -115,14 +113,14 @@ def _figures(study: Study, share: float, seed: int) -> tuple[list[dict[str, str]
         plots[f"forest{number}"], plots[f"volcano{number}"] = _forest(panel), _volcano(panel)
         caption = f"{panel.axis.capitalize()}: median and 90% interval. Coloured: found."
         figures.append({"id": f"forest{number}", "title": panel.title, "caption": caption})
-        caption = "Local false sign rate against the size of the effect. Certain effects are at the top."
+        caption = "False discovery rate against the size of the effect. Certain effects are at the top."
         figures.append({"id": f"volcano{number}", "title": f"{panel.title}, certainty", "caption": caption})
     for number, contrast in enumerate(study.design.contrasts):
-        plots[f"strips{number}"] = _strips(study, contrast, seed)
+        plots[f"strips{number}"] = _strips(study, contrast, share, seed)
         note = f"The {MOST_STRIPS} populations with the most certain effects. "
         caption = (
             f"Proportion of each population in each sample by {contrast.column}, with its 90% interval. "
-            f"{note if len(study.draws.phenotypes) > MOST_STRIPS else ''}The most certain effects come first."
+            f"{note if len(study.draws.phenotypes) > MOST_STRIPS else ''}Those found come first."
         )
         figures.append({"id": f"strips{number}", "title": f"Samples: {contrast.name}", "caption": caption})
     return figures, plots
@@ -136,7 +134,7 @@ def _source(panel: Panel) -> dict[str, Any]:
         "middle": panel.middle,
         "low": panel.low,
         "high": panel.high,
-        "rate": panel.false_sign,
+        "rate": panel.rate,
         "who": panel.names,
         "mark": panel.marks,
         "colour": colours,
@@ -160,7 +158,7 @@ def _forest(panel: Panel) -> Model:
     line = Span(location=1.0 if panel.is_ratio else 0.0, dimension="height", line_width=1)
     plot.add_layout(line)
     add_hover(
-        plot, points, ("response", "@who"), ("effect", VALUE), ("local false sign rate", "@rate{0.0000}")
+        plot, points, ("response", "@who"), ("effect", VALUE), ("false discovery rate", "@rate{0.0000}")
     )
     name_axis(plot.yaxis, panel.names)
     _decimal_axis(plot.xaxis, panel.is_ratio)
@@ -175,15 +173,15 @@ def _volcano(panel: Panel) -> Model:
         height=360,
         x_axis_type="log" if panel.is_ratio else "linear",
         y_axis_type="log",
-        y_range=Range1d(start=1.3, end=min(0.7 * float(panel.false_sign.min()), 0.04)),
+        y_range=Range1d(start=1.3, end=min(0.7 * float(panel.rate.min()), 0.04)),
         x_axis_label=panel.axis,
-        y_axis_label="local false sign rate",
+        y_axis_label="false discovery rate",
     )
     source = ColumnDataSource(_source(panel))
     points = plot.scatter("middle", "rate", source=source, size=9, color="colour")
     plot.text("middle", "rate", "mark", source=source, x_offset=7, y_offset=-3, text_font_size="10px")
     add_hover(
-        plot, points, ("response", "@who"), ("effect", VALUE), ("local false sign rate", "@rate{0.0000}")
+        plot, points, ("response", "@who"), ("effect", VALUE), ("false discovery rate", "@rate{0.0000}")
     )
     _decimal_axis(plot.xaxis, panel.is_ratio)
     _decimal_axis(plot.yaxis, True)
@@ -199,7 +197,7 @@ def _decimal_axis(axis: Any, logarithmic: bool) -> None:
         axis.formatter = NumeralTickFormatter(format="0.[0000]")
 
 
-def _strips(study: Study, contrast: Contrast, seed: int) -> Model:
+def _strips(study: Study, contrast: Contrast, share: float, seed: int) -> Model:
     from bokeh.layouts import gridplot
     from bokeh.models import ColumnDataSource, NumeralTickFormatter
     from bokeh.models.annotations import Title
@@ -207,12 +205,14 @@ def _strips(study: Study, contrast: Contrast, seed: int) -> Model:
     shown = strips_of(study, contrast, seed)
     colours = [colour(int(g)) if g >= 0 else GREY for g in shown.groups]
     plots: list[Any] = []
-    for p in strip_order(study, contrast):
+    for p in strip_order(study, contrast, share):
         columns = {"x": shown.places, "sample": study.draws.samples, "colour": colours}
         columns |= {"mean": shown.mean[:, p], "low": shown.low[:, p], "high": shown.high[:, p]}
         source = ColumnDataSource(columns)
         title = Title(text=plain(label(study.draws, p, 34)), text_font_size="11px")
         plot = new_plot(height=210, y_axis_type="log", tools="", title=title)
+        lines = [shown.places[own] for own in shown.units], [shown.mean[own, p] for own in shown.units]
+        plot.multi_line(*lines, line_color="#aaaaaa", line_width=1)
         plot.segment("x", "low", "x", "high", source=source, line_color="colour", line_width=2)
         points = plot.scatter("x", "mean", source=source, size=6, color="colour")
         value = ("proportion", f"@mean{PERCENT} (@low{PERCENT} to @high{PERCENT})")

@@ -3,8 +3,10 @@
 | file | content |
 | --- | --- |
 | events.parquet, events.csv | event (row in its file, from 0), sample, population (from 1), probability, \
-entropy (nats), log_density, implausible; with judgements also explored; with memberships also p1, p2, ... |
-| events.h5ad | AnnData: transformed values in `X`, the same columns in `obs`, memberships in `obsm` |
+entropy (nats), log_density, implausible; with judgements also explored; with memberships also p1, p2, ...; \
+on request also the transformed values of the state channels, by their names |
+| events.h5ad | AnnData: transformed values in `X`, the same columns in `obs`, memberships in `obsm`; with \
+state channels, these follow the others in `X`, and `var["class"]` is type or state |
 | SAMPLE.gated.fcs | each sample's file with added channels: dpmix_population (0 for an event that was not \
 gated), dpmix_probability, dpmix_entropy, dpmix_implausible, with judgements dpmix_explored \
 (`dpmix.report.fcs_export`); keywords \
@@ -165,6 +167,8 @@ def open_writers(
     memberships: bool = False,
     explored: bool = False,
     to_raw: ToRaw | None = None,
+    state: Sequence[str] = (),
+    with_state: bool = False,
 ) -> EventFiles:
     """Open files for the events of a gating: a context manager, which deletes its files without `finish`.
 
@@ -186,6 +190,10 @@ def open_writers(
         The blocks say which events are explored.
     to_raw : callable, optional
         Returns raw values of transformed ones, [M, D]: FCS files then also have the values of the blocks.
+    state : sequence of str
+        E names of state channels.
+    with_state : bool
+        Also write their values to Parquet and CSV.
 
     Raises
     ------
@@ -200,11 +208,11 @@ def open_writers(
     try:
         for path in paths:
             if path.name in ("events.parquet", "events.csv"):
-                files.open(
-                    path, partial(_Table, path, samples, n_populations if memberships else 0, explored)
-                )
+                n_listed = n_populations if memberships else 0
+                own_state = state if with_state else ()
+                files.open(path, partial(_Table, path, samples, n_listed, explored, own_state))
             elif path.name == "events.h5ad":
-                files.open(path, partial(_H5ad, path, channels, samples))
+                files.open(path, partial(_H5ad, path, channels, samples, state))
         if "fcs" in formats:
             own = paths[-len(samples) :]
             headers = _headers(samples, sources)
@@ -233,13 +241,15 @@ def _columns(block: Block) -> Columns:
 class _Table:
     """Writes Parquet or CSV, by the name of the file."""
 
-    def __init__(self, path: Path, samples: Sequence[str], n_listed: int, explored: bool) -> None:
+    def __init__(
+        self, path: Path, samples: Sequence[str], n_listed: int, explored: bool, state: Sequence[str]
+    ) -> None:
         import pyarrow
         import pyarrow.csv
         import pyarrow.parquet
 
         self._samples = arrow_texts(samples)
-        self._listed = n_listed
+        self._listed, self._state = n_listed, state
         names = ("event", "sample", "population", "probability", "entropy", "log_density", "implausible")
         text = pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
         types = [
@@ -253,6 +263,11 @@ class _Table:
         ]
         more = [("explored", pyarrow.bool_())] if explored else []
         more += [(f"p{k}", pyarrow.float32()) for k in range(1, n_listed + 1)]
+        more += [(name, pyarrow.float32()) for name in state]
+        if taken := sorted({*names, *(name for name, _ in more[: len(more) - len(state)])} & {*state}):
+            raise ConfigError(
+                [f"--state-values: {taken[0]} is a column of {path.name}; rename the marker (data.rename)"]
+            )
         self._schema = pyarrow.schema([*zip(names, types, strict=True), *more])
         self._held: list[Any] = []
         self._file = partial_path(path).open("wb")
@@ -269,6 +284,9 @@ class _Table:
         arrays["sample"] = pyarrow.DictionaryArray.from_arrays(number, self._samples)
         for k in range(self._listed):
             arrays[f"p{k + 1}"] = arrow_numbers(block.memberships[:, k].copy())
+        if self._state and block.state is not None:
+            for name, column in zip(self._state, block.state.T, strict=True):
+                arrays[name] = arrow_numbers(column.copy())
         listed = [arrays[field.name].cast(field.type) for field in self._schema]
         self._held.append(pyarrow.RecordBatch.from_arrays(listed, schema=self._schema))
         if sum(batch.num_rows for batch in self._held) >= ROW_GROUP:
@@ -298,15 +316,19 @@ class _Table:
 class _H5ad:
     """Writes AnnData, at the end."""
 
-    def __init__(self, path: Path, channels: Sequence[str], samples: Sequence[str]) -> None:
+    def __init__(
+        self, path: Path, channels: Sequence[str], samples: Sequence[str], state: Sequence[str]
+    ) -> None:
         self._path = partial_path(path)
-        self._channels = list(channels)
+        self._channels = [*channels, *state]
+        self._classes = ["type"] * len(channels) + ["state"] * len(state)
         self._samples = list(samples)
         self._blocks: list[tuple[int, Columns, Floats, Floats]] = []
         self._path.touch()  # fails early if the folder is not writable
 
     def write(self, block: Block, columns: Columns) -> None:
-        self._blocks.append((block.sample, columns, block.values.copy(), block.memberships.copy()))
+        values = block.values.copy() if block.state is None else np.hstack([block.values, block.state])
+        self._blocks.append((block.sample, columns, values, block.memberships.copy()))
 
     def finish(self, gating: Gating) -> None:
         import anndata
@@ -328,7 +350,10 @@ class _H5ad:
         table = anndata.AnnData(
             X=np.concatenate([block[2] for block in blocks]),
             obs=obs,
-            var=pandas.DataFrame(index=pandas.Index(self._channels, dtype=str)),
+            var=pandas.DataFrame(
+                {"class": self._classes} if "state" in self._classes else {},
+                index=pandas.Index(self._channels, dtype=str),
+            ),
             obsm={"memberships": np.concatenate([block[3] for block in blocks])},
             uns={"dpmix": about | {key: np.array(text, object) for key, text in named.items()}},
         )

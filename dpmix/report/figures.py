@@ -119,7 +119,7 @@ def heatmap(gating: Gating) -> Figure:
     """Draw the medians of the populations (rows), each channel (column) on its own scale."""
     cells = heat(gating)
     rows, columns = cells.levels.shape
-    names = [shortened(gating.channels[c], 24) for c in cells.channels]
+    names = [shortened(gating.measured_channels[c], 24) for c in cells.channels]
     figure = new_figure(5.0 + 0.24 * columns, 1.5 + 0.19 * rows + 0.08 * max(map(len, names)))
     axes = figure.add_subplot()
     image = axes.imshow(np.ma.masked_invalid(cells.levels), cmap="cividis", vmin=0.0, vmax=1.0, aspect="auto")
@@ -137,6 +137,12 @@ def heatmap(gating: Gating) -> Figure:
     axes.tick_params(which="minor", length=0)
     for side in axes.spines.values():
         side.set_visible(False)
+    if gating.state is not None:
+        place = len(gating.channels) - 0.5
+        axes.axvline(place, color="white", linewidth=5.0)
+        axes.set_xlabel(
+            "right of the gap: state channels, which the populations are not found by", fontsize=7
+        )
     axes.set_title(f"Median of each population{only_the_largest(gating)}")
     bar = figure.colorbar(image, ax=axes, location="bottom", shrink=min(1.0, 8.0 / columns), aspect=25)
     bar.set_ticks([0.0, 1.0], labels=["1%", "99%"])

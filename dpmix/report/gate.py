@@ -59,6 +59,7 @@ def gate(
     data: Sequence[str | Path] = (),
     formats: Sequence[str] = ("parquet",),
     memberships: bool = False,
+    state_values: bool = False,
     with_map: bool = False,
     strategy: bool = False,
     compare: str | Path | None = None,
@@ -79,8 +80,9 @@ def gate(
         Run file (or open `Run`), and the folder to write to, created if missing.
     data, formats : sequence of str or Path, optional
         Files or globs to gate instead of the run's own; formats of event files: parquet, csv, h5ad, fcs.
-    memberships, with_map, strategy, overwrite : bool
-        Write all memberships to Parquet and CSV; draw a t-SNE map; find gates; replace existing files.
+    memberships, state_values, with_map, strategy, overwrite : bool
+        Write all memberships to Parquet and CSV; the values of state channels, too; draw a t-SNE map; find
+        gates; replace existing files.
     calibrated : bool
         Subtract the posterior mean of each sample's shift (model.shifts) from the values in h5ad and
         FCS files.
@@ -114,12 +116,16 @@ def gate(
         )
     moved = shifts.to_subtract(task.run, formats, task.events.sources) if calibrated else None
     asked.check(task)
+    if state_values and task.events.state is None:
+        raise ConfigError([f"--state-values: {task.run.path} has no state channels (data.state_channels)"])
     explored = asked.explore(task)
     check_outputs(_paths(task, folder, formats, asked), overwrite, _inputs(task))
     with importing(LIBRARIES, allowed=_may_use_two_cores(task)):
         found = task.find_populations(n_draws, level, n_populations, by_hand)
         own = _own_terms(task, found)
-        gating, population = _write_events(task, found, folder, formats, memberships, moved, own, explored)
+        gating, population = _write_events(
+            task, found, folder, formats, memberships, moved, own, explored, state_values
+        )
     _say_verdict(gating)
     one = findings.one_population_warning(gating)
     for warning in (_unfinished(task.run), findings.few_draws_warning(gating), one):
@@ -139,13 +145,15 @@ def predict(
     n_populations: int | None = None,
     decisions: str | Path | None = None,
     engine: Sequence[str] = (),
+    state_values: bool = False,
     overwrite: bool = False,
 ) -> Gating:
     """Gate new events with a run and write event files and fit.csv, with the probability of every population.
 
     In a hierarchical run each file gets its own weights and shift (`dpmix.populations.new_samples`); with
     shifts, shifts.csv has those of the files. Parameters, return value and errors are those of `gate`. The
-    attribute `fit` of the result says whether the files fit the run.
+    attribute `fit` of the result says whether the files fit the run. With state channels, populations.csv and
+    samples.nc have their medians, and `dpmix associate` compares the new files.
     """
     _require_lists(data=data, formats=formats, engine=engine)
     if not data:
@@ -154,20 +162,28 @@ def predict(
     folder = Path(output)
     by_hand = None if decisions is None else read_decisions(decisions)
     task = prepare(run_file, data, engine, folder)
+    if state_values and task.events.state is None:
+        raise ConfigError([f"--state-values: {task.run.path} has no state channels (data.state_channels)"])
     paths = [
         *event_files.event_paths(folder, formats, task.events.samples, task.events.sources),
         *fit.paths(folder, task.run),
+        *([folder / sample_draws.FILE, tables.table_paths(folder)[0]] if task.events.state else []),
     ]
     check_outputs(paths, overwrite, _inputs(task))
     found = task.find_populations(n_draws, level, n_populations, by_hand)
     own = _own_terms(task, found)
-    gating = _write_events(task, found, folder, formats, memberships=True, own=own)[0]
+    gating = _write_events(
+        task, found, folder, formats, memberships=True, own=own, state_values=state_values
+    )[0]
     events = task.events
     measured = misfit.measure(
         found, task.make_engine, events.values, events.sample_starts, own, task.config.seed
     )
     gating = replace(gating, fit=measured)
     fit.write_fit(folder, gating, task.run)
+    if task.events.state:  # for the medians of the state channels
+        tables.write_sample_draws(folder, gating)
+        tables.write_populations(folder, gating)
     _say_verdict(gating)
     of_draws = _unfinished(task.run), findings.few_draws_warning(gating)
     for warning in [*fit.warnings(gating), *filter(None, of_draws)]:
@@ -240,11 +256,13 @@ def _write_events(
     moved: Floats | None = None,
     own: Sequence[OwnTerms] | None = None,
     explored: Exploration | None = None,
+    state_values: bool = False,
 ) -> tuple[Gating, npt.NDArray[np.int32]]:
     """Assign all events and write them; return the gating and the population of each event, int32 [N].
 
     `moved`, float32 [S, D], is subtracted from the values that are written. `own` has the weights and shifts
     of samples that are not in the run. `explored` has the events like those judged as wanted.
+    `state_values`: Parquet and CSV have the values of the state channels.
     """
     summary = Summary.empty(task.events, found)
     with event_files.open_writers(
@@ -257,6 +275,8 @@ def _write_events(
         memberships=memberships,
         explored=explored is not None,
         to_raw=None if moved is None else task.events.scaling.transformed_to_raw,
+        state=() if task.events.state is None else task.events.state.channels,
+        with_state=state_values,
     ) as writers:
         for block, counts in assign_events(task, found, summary.medians, own):
             summary.add(block, counts)

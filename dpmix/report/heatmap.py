@@ -11,10 +11,8 @@ import numpy as np
 
 from dpmix.model.mixture import Array, Ints
 from dpmix.populations.rasters import Rasters
-from dpmix.populations.result import Gating
+from dpmix.populations.result import TAIL, Gating
 from dpmix.report.labels import shown
-
-TAIL = 0.01  # share of a channel's events beyond either end of its colour scale
 
 
 @dataclass(frozen=True)
@@ -25,11 +23,11 @@ class Heat:
     ----------
     populations : int64 [Q]
         Populations of the rows, from top to bottom; those without events come last.
-    channels : int64 [D]
-        Channels of the columns.
-    medians : float64 [Q, D]
+    channels : int64 [D + E]
+        Channels of the columns: those of the model, then the state channels.
+    medians : float64 [Q, D + E]
         Transformed scale; NaN for a population without events.
-    levels : float64 [Q, D]
+    levels : float64 [Q, D + E]
         Medians scaled from 0, the 1% quantile of all events in the channel, to 1, the 99% quantile.
     """
 
@@ -45,12 +43,16 @@ def heat(gating: Gating) -> Heat:
     The leaf order maximises the similarity of neighbours (Bar-Joseph, Gifford and Jaakkola 2001,
     Bioinformatics 17:S22).
     """
-    medians = gating.quantiles[2, : shown(gating)]
+    medians = gating.measured_quantiles[2, : shown(gating)]
     lows, highs = channel_ranges(gating.rasters)
+    if gating.state is not None:
+        lows, highs = (np.append(end, own) for end, own in zip((lows, highs), gating.state.ends, strict=True))
+    model = len(gating.channels)
     levels = np.clip((medians - lows) / np.maximum(highs - lows, np.finfo(float).tiny), 0.0, 1.0)
-    there = np.flatnonzero(~np.isnan(levels).any(axis=1))
-    rows = np.append(there[_similar_order(levels[there])], np.setdiff1d(np.arange(len(levels)), there))
-    columns = _similar_order(levels[there].T)
+    there = np.flatnonzero(~np.isnan(levels[:, :model]).any(axis=1))
+    found = levels[there, :model]
+    rows = np.append(there[_similar_order(found)], np.setdiff1d(np.arange(len(levels)), there))
+    columns = np.append(_similar_order(found.T), np.arange(model, levels.shape[1]))
     return Heat(rows, columns, medians[np.ix_(rows, columns)], levels[np.ix_(rows, columns)])
 
 

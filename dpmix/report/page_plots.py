@@ -208,8 +208,8 @@ def _heatmap(gating: Gating) -> Plot:
     rows, columns = cells.levels.shape
     y, x = np.indices(cells.levels.shape)
     chosen = np.ix_(np.arange(1, 4), cells.populations, cells.channels)
-    lower, median, upper = gating.quantiles[chosen].reshape(3, -1)
-    channels = [gating.channels[c] for c in cells.channels]
+    lower, median, upper = gating.measured_quantiles[chosen].reshape(3, -1)
+    channels = [gating.measured_channels[c] for c in cells.channels]
     source = {
         "x": x.ravel(),
         "y": y.ravel(),

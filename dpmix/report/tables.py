@@ -63,30 +63,40 @@ def write_tables(
         A file cannot be written.
     """
     places = np.asarray(channel_means) + np.asarray(channel_sds) * gating.tree.points
-    populations, proportions, tree = table_paths(Path(directory))
+    _, proportions, tree = table_paths(Path(directory))
     with writing(Path(directory)):
         Path(directory).mkdir(parents=True, exist_ok=True)
-    write_text(populations, _lines(_population_rows(gating)))
+    write_populations(Path(directory), gating)
     write_text(proportions, _lines(_proportion_rows(gating)))
     write_text(tree, json.dumps(_tree(gating, places), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def write_populations(directory: Path, gating: Gating) -> None:
+    """Write populations.csv alone (see `write_tables`)."""
+    write_text(table_paths(directory)[0], _lines(_population_rows(gating)))
 
 
 def write_sample_draws(directory: Path, gating: Gating) -> None:
     """Write samples.nc, with the draws that `dpmix associate` reads (`dpmix.populations.sample_draws`)."""
     assert gating.counts is not None
     assert gating.medians is not None
+    n_state = len(gating.measured_channels) - len(gating.channels)
+    one = gating.exploration
+    found = None if one is None else np.pad(one.medians[:-1], [(0, 0), (0, n_state)], constant_values=np.nan)
     draws = SampleDraws(
         counts=gating.counts,
         medians=gating.medians,
         samples=gating.samples,
         phenotypes=gating.phenotypes,
         names=gating.names,
-        channels=gating.channels,
+        channels=gating.measured_channels,
+        n_state=n_state,
+        errors=gating.median_errors,
         columns=gating.sample_columns,
         draws=gating.draws,
         verdict=str(gating.verdict),
-        explored=None if gating.exploration is None else gating.exploration.sizes,
-        explored_medians=None if gating.exploration is None else gating.exploration.medians[:-1],
+        explored=None if one is None else one.sizes,
+        explored_medians=found,
     )
     draws.write(directory / FILE)
 
@@ -245,12 +255,13 @@ def _population_rows(gating: Gating) -> Iterator[Sequence[object]]:
     head += ["rhat", "ess", "support", "certainty"]
     names = ["median" if q == 0.5 else f"q{round(100 * q):02d}" for q in QUANTILES]
     order = sorted(range(len(names)), key=lambda k: names[k] != "median")  # the median first
-    yield [*head, *(f"{c} {names[k]}" for c in gating.channels for k in order)]
+    yield [*head, *(f"{c} {names[k]}" for c in gating.measured_channels for k in order)]
+    quantiles = gating.measured_quantiles
     for p, phenotype in enumerate(gating.phenotypes):
         yield [
             *(p + 1, *titles[p], phenotype, events[p], shares[p], mean[p], low[p], high[p]),
             *(gating.r_hat[p], gating.ess[p], gating.support[p], gating.certainty[p]),
-            *(gating.quantiles[k, p, d] for d in range(len(gating.channels)) for k in order),
+            *(quantiles[k, p, d] for d in range(quantiles.shape[2]) for k in order),
         ]
     if (own := explored_of(gating)) is not None:
         found = int(own.sizes.sum())
@@ -258,6 +269,7 @@ def _population_rows(gating: Gating) -> Iterator[Sequence[object]]:
             *(own.index + 1, NAME, JUDGING, own.phenotype, found, found / int(gating.n_events.sum())),
             *(own.proportion, own.low, own.high, *[""] * 4),
             *(own.quantiles[k, d] for d in range(len(gating.channels)) for k in order),
+            *[""] * (len(order) * (quantiles.shape[2] - len(gating.channels))),
         ]
 
 

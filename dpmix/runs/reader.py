@@ -16,6 +16,7 @@ import numpy.typing as npt
 from dpmix.config.load import parse_config
 from dpmix.config.schema import Config
 from dpmix.errors import DataError
+from dpmix.inputs.state_channels import StateChannels
 from dpmix.model.mixture import HYPERPARAMETERS, Array, Ints
 from dpmix.runs.layout import COHORT, AnyArray, coordinate
 from dpmix.runs.mapped import map_run
@@ -136,6 +137,13 @@ class Run:
         if not isinstance(names, list) or [type(name) for name in names] != [str] * len(self.channels):
             raise self._wrong("detectors")
         return names
+
+    @property
+    def state_channels(self) -> StateChannels | None:
+        """Channels that are not in the model, without values; None for none."""
+        if "state_channels" not in self.attributes:
+            return None
+        return StateChannels.from_attributes(self._mapping("state_channels"))
 
     @property
     def engine(self) -> dict[str, Any]:

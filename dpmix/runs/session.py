@@ -178,14 +178,17 @@ def _events(config: Config, base: Path, storage: Storage, earlier: Run | None) -
     recorded = (
         None
         if earlier is None
-        else preprocess.Recorded(earlier.detectors, Scaling.from_attributes(earlier.scaling))
+        else preprocess.Recorded(
+            earlier.detectors, Scaling.from_attributes(earlier.scaling), earlier.state_channels
+        )
     )
     events = preprocess.prepare(config.data, base, config.seed, storage, recorded)
     for warning in events.report.warnings:
         log.warning(warning)
     for line in events.report.lines():
         log.info(line)
-    return events
+    # The model does not use the values of state channels; `dpmix gate` reads them again.
+    return events if events.state is None else replace(events, state=events.state.without_values())
 
 
 @contextmanager
@@ -364,6 +367,7 @@ def layout_of(
             "data_hash": events.data_hash,
             "n_events": len(events.values),
             "detectors": list(events.detectors),
+            **({} if events.state is None else {"state_channels": events.state.as_attributes()}),
             "sample_table": {name: list(cells) for name, cells in events.sample_columns.items()},
             **coarse.attributes,
         },

@@ -35,7 +35,11 @@ def test_a_design_in_numbers() -> None:
     np.testing.assert_allclose(group.first - group.second, [1.0, 0.0], atol=1e-12)
     np.testing.assert_allclose(group.variability, [1.0])
     ages = np.array(TABLE["age"], float)
-    np.testing.assert_allclose(age.first - age.second, [0.0, 0.5 / ages.std()])  # one year
+    assert age.name == "age: 60 against 29"
+    np.testing.assert_allclose(age.first - age.second, [0.0, 0.5 * (60 - 29) / ages.std()])
+    (step,) = make_design(TABLE, SAMPLES, "~ group + age", ["age: 10"]).contrasts
+    assert step.name == "age, per 10"
+    np.testing.assert_allclose(step.first - step.second, [0.0, 5.0 / ages.std()])
 
 
 def test_other_columns_take_the_values_of_the_samples() -> None:
@@ -49,7 +53,7 @@ def test_other_columns_take_the_values_of_the_samples() -> None:
     [
         ("~ group + agee", "treated - control", "no column agee .*did you mean age"),
         ("~ group + same", "treated - control", "column same has the value 1 for all samples"),
-        ("~ group + day", "treated - control", r"group\[treated\] and day are confounded"),
+        ("~ group + day", "treated - control", r"group\[treated\] and day\[7\] are confounded"),
         ("~ group + (1 | day)", "treated - control", "group treated is confounded with day"),
         ("~ group + (1 | each)", "treated - control", "every each has one sample only"),
         ("~ group + (age | donor)", "treated - control", r"need \(1 \| column\)"),
@@ -107,3 +111,29 @@ def test_samples_of_the_table_and_of_the_gating_must_match(tmp_path: Path) -> No
     path.write_text("sample,group\npatinet 1,1\n")
     with pytest.raises(ConfigError, match="patient 1 of the gating has no row; a row is named patinet 1"):
         read_design(path, ["patient 1"])
+
+
+def test_a_column_of_numbers_that_a_contrast_compares_is_a_factor() -> None:
+    """Visit 4 against visit 1 is not three times a slope, and few integers are groups."""
+    visits = [*"123412341234"]
+    table = {"visit": visits, "batch": [*"111122223333"], "age": [str(20 + k * k % 29) for k in range(12)]}
+    names = [f"s{k}" for k in range(12)]
+    design = make_design(table, names, "~ visit + batch + age", ["4 - 1"])
+    assert design.columns == ("visit[2]", "visit[3]", "visit[4]", "batch[2]", "batch[3]", "age")
+    (contrast,) = design.contrasts
+    np.testing.assert_allclose(contrast.first - contrast.second, [0, 0, 1, 0, 0, 0], atol=1e-12)
+    assert design.readings[0] == "visit: groups 1, 2, 3, 4; numeric(visit) would be a slope"
+    assert design.readings[2] == "age: numbers, 20 to 45"
+    slope = make_design(table, names, "~ numeric(visit) + age", ["visit"])
+    assert slope.columns == ("visit", "age")
+    assert slope.contrasts[0].name == "visit: 4 against 1"
+
+
+def test_the_unit_of_a_column_changes_nothing() -> None:
+    days = np.arange(8) * 7.0 + 1.5
+    pairs = [
+        make_design({"time": [f"{value:.9g}" for value in days / unit]}, SAMPLES, "~ time", ["time"])
+        for unit in (1.0, 7.0, 91.0)
+    ]
+    effects = [(d.contrasts[0].first - d.contrasts[0].second) for d in pairs]
+    np.testing.assert_allclose(effects[1:], [effects[0]] * 2, rtol=1e-6)

@@ -67,7 +67,6 @@ SMALLER = {
     "dpmix mcmc": "--set mcmc.burn_in=20 --set model.components=16 --set mcmc.chains=2",
     "dpmix gate": "--draws 6",
     "dpmix explore": "--draws 6",
-    "dpmix associate": "--quick",
     "python -m pytest": "-q -p no:cacheprovider -k 'far_events or cut or split or no_labels'",
 }
 DRAWS = "--set mcmc.draws=10"  # of a command that names no number of draws

@@ -1,0 +1,134 @@
+"""The regressions are those of their page: a restricted likelihood, and intervals that cover."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from dpmix.association import regression
+from dpmix.association.regression import ENOUGH, Fit, Predictors, fit
+
+Array = np.ndarray
+DONORS, RESPONSES = 6, 120
+ON = np.arange(RESPONSES) % 3 == 0
+NONE = np.zeros(0, np.int64)
+
+
+def test_the_integrand_is_the_restricted_likelihood() -> None:
+    """Two crossed terms, a column of variability, an unknown value and an outlier, by plain matrices."""
+    random, s = np.random.default_rng(1), 12
+    fixed = random.standard_normal((s, 2))
+    columns = Predictors(
+        fixed - fixed.mean(axis=0),
+        np.column_stack([np.eye(4)[np.arange(s) % 4], np.eye(3)[np.arange(s) // 4]]),
+        np.array([0, 0, 0, 0, 1, 1, 1]),
+        random.standard_normal((s, 1)),
+    )
+    y, v = random.standard_normal((1, s)), random.uniform(0.1, 0.5, (1, s))
+    y[0, 3] = np.nan
+    odd = np.zeros((1, 1, s), bool)
+    odd[0, 0, 5] = True
+    theta = np.array([[[-0.3, 0.2, -0.5, 0.4], [0.1, -1.0, 0.3, -0.2]]])
+    own = regression._Likelihood(y, v, columns).evaluate(theta, odd)[0, :, 0]
+    plain = []
+    there = ~np.isnan(y[0])
+    for one in theta[0]:
+        spread = (np.exp(one[0] + columns.variability[:, 0] * one[3]) ** 2 + v[0]) * np.where(
+            odd[0, 0], 100.0, 1.0
+        )
+        omega = np.exp(2.0 * one[1:3])[columns.terms]
+        cov = np.diag(spread) + columns.random @ np.diag(omega) @ columns.random.T
+        x = np.column_stack([np.ones(s), columns.fixed])[there]
+        kept = y[0, there]
+        inverse = np.linalg.inv(cov[np.ix_(there, there)])
+        beta = np.linalg.solve(x.T @ inverse @ x, x.T @ inverse @ kept)
+        density = stats.multivariate_normal.logpdf(kept, x @ beta, cov[np.ix_(there, there)])
+        plain.append(density - 0.5 * np.linalg.slogdet(x.T @ inverse @ x)[1])
+    np.testing.assert_allclose(np.diff(own), np.diff(plain), atol=1e-9)
+
+
+def panel(seed: int, effect: float = 0.3) -> tuple[Array, Array, Predictors, Array]:
+    """Simulate paired donors: on responses differ between them, off responses hardly vary."""
+    random = np.random.default_rng(seed)
+    donor, stim = np.repeat(np.arange(DONORS), 2), np.arange(2 * DONORS) % 2
+    truth = np.where(np.arange(RESPONSES) % 9 == 0, effect, 0.0)
+    variances = np.where(ON, 0.05, 0.01) ** 2 * random.lognormal(0.0, 2.0, (2 * DONORS, RESPONSES))
+    y = np.where(ON, 0.3, 0.0) * random.standard_normal((DONORS, RESPONSES))[donor]
+    y = y + stim[:, None] * truth + np.where(ON, 0.08, 0.01) * random.standard_normal(y.shape)
+    y = y + np.sqrt(variances) * random.standard_normal(y.shape)
+    columns = Predictors(
+        stim[:, None] - 0.5, np.eye(DONORS)[donor], np.zeros(DONORS, np.int64), np.zeros((len(y), 0))
+    )
+    return y, variances, columns, truth
+
+
+def scores(made: Fit, truth: Array) -> tuple[Array, Array, Array]:
+    """Return whether 90% intervals cover the truth, p-values, and standard deviations of the effects."""
+    sds = np.sqrt(made.covariances[:, :, 1, 1])
+    below = (made.weights * stats.norm.cdf(truth[:, None], made.means[:, :, 1], sds)).sum(axis=1)
+    zero = (made.weights * stats.norm.cdf(0.0, made.means[:, :, 1], sds)).sum(axis=1)
+    return (
+        (below > 0.05) & (below < 0.95),
+        2.0 * np.minimum(zero, 1.0 - zero),
+        (made.weights * sds).sum(axis=1),
+    )
+
+
+def verdict(change: str = "") -> tuple[float, float, float, float]:
+    """Return coverage of on and off responses, power, and share of false discoveries, in four panels."""
+    covered, right, wrong = [], 0, 0
+    for seed in range(4):
+        y, variances, columns, truth = panel(seed)
+        if change == "no pairing":
+            columns = replace(columns, random=np.zeros((len(y), 0)), terms=NONE)
+        if change == "no measurement error":
+            variances = np.zeros_like(variances)
+        made = fit(y, variances, columns)
+        assert made.effective.min() >= ENOUGH
+        cover, p, _ = scores(made, truth)
+        found = stats.false_discovery_control(p) <= 0.05
+        right, wrong = right + (found & (truth != 0.0)).sum(), wrong + (found & (truth == 0.0)).sum()
+        covered.append(cover)
+    on, off = np.array(covered)[:, ON].mean(), np.array(covered)[:, ~ON].mean()
+    return on, off, right / (4.0 * (truth != 0.0).sum()), wrong / max(right + wrong, 1)
+
+
+def passes(change: str = "") -> bool:
+    on, off, power, false = verdict(change)
+    return 0.85 <= on <= 0.95 and 0.85 <= off <= 0.95 and power >= 0.85 and false <= 0.1
+
+
+def test_intervals_cover_and_effects_are_found() -> None:
+    assert passes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrong", ["no pairing", "no measurement error"])
+def test_a_model_without_a_part_fails(wrong: str) -> None:
+    assert not passes(wrong)
+
+
+@pytest.mark.slow
+def test_a_scale_that_all_responses_share_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def shared(self: regression._Kinds, theta: Array, weights: Array) -> None:
+        self.means = np.repeat(
+            np.einsum("qn,qni->i", weights, theta)[None, : self.n_scales], 2, axis=0
+        ) / len(theta)
+        self.sds = np.full_like(self.means, 0.05)
+
+    monkeypatch.setattr(regression._Kinds, "update", shared)
+    monkeypatch.setattr(regression, "ENOUGH", 0.0)
+    monkeypatch.setitem(globals(), "ENOUGH", 0.0)
+    assert not passes()
+
+
+def test_an_outlier_is_recognised() -> None:
+    y, variances, columns, truth = panel(1)
+    y[4, 30] += 5.0
+    made = fit(y, variances, columns)
+    assert made.usual[4, 30] < 0.01
+    assert scores(made, truth)[0][30]
+    assert (np.delete(made.usual, 30, axis=1) > 0.05).mean() > 0.99
