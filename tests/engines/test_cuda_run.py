@@ -193,7 +193,7 @@ def test_the_commands_on_devices(
 def test_the_draws_of_clouds_are_those_of_the_cpu_engine(
     cuda_devices: Devices, kind: str, tmp_path: Path
 ) -> None:
-    """The trace of a cloud is part of the norms, so kernels need not know it; that it arrives is seen here."""
+    """The trace of a cloud is part of the norms, so kernels need not know it: the test sees it arrive."""
     cuda_devices(2)
     write_events(tmp_path / "events.npy", 2_000, dim=2)
     engines = {"cuda": {"backend": "cuda", "devices": [0, 1]}, "cpu": {"backend": "cpu"}}

@@ -14,8 +14,8 @@ from test_preprocess import events_of
 from dpmix.config.data import DataConfig
 from dpmix.errors import ConfigError, DataError
 from dpmix.inputs.fcs_data import write_fcs
-from dpmix.inputs.preprocess import Recorded, prepare, prepare_like
 from dpmix.inputs.mass import cofactor_of_counts
+from dpmix.inputs.preprocess import Recorded, prepare, prepare_like
 from dpmix.inputs.resolution import of_counts, of_steps
 from dpmix.inputs.transforms import Scaling, Transform
 
@@ -119,7 +119,9 @@ def test_a_table_of_transformed_counts_is_recognised_by_its_zeros(tmp_path: Path
         assert events_of(tmp_path, "table.npy", resolution=0.0).scaling.resolution == (0.0,) * 6
 
 
-@pytest.mark.parametrize("kind", ["smooth", "compensated", "channel numbers", "clipped in few channels", "a pile"])
+@pytest.mark.parametrize(
+    "kind", ["smooth", "compensated", "channel numbers", "clipped in few channels", "a pile"]
+)
 def test_other_tables_are_not_taken_for_counts(kind: str) -> None:
     rng = np.random.default_rng(10)
     smooth = rng.normal(2.0, 1.0, size=(4_000, 6))
