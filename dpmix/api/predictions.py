@@ -71,8 +71,6 @@ def predicted(found: Populations, make: MakeEngine, values: Floats) -> tuple[Arr
 def draw_events(found: Populations, n_events: int, seed: int) -> tuple[Array, Ints]:
     """Draw events from the mean density over the draws, float64 [N, D] (standardised scale), and their
     populations, int64 [N].
-
-    All events of a component have its population, also where it is divided.
     """
     random = np.random.default_rng(seed)
     run = found.run

@@ -19,7 +19,7 @@ from dpmix.app.live import Live, revision
 from dpmix.populations import decide, proportions
 from dpmix.populations.assign import assign_events
 from dpmix.populations.cohort import prior_counts
-from dpmix.populations.convergence import chain_weights, proportion_mixing
+from dpmix.populations.convergence import chain_weights, mixing
 from dpmix.populations.decisions import Decisions
 from dpmix.populations.find import decided_populations
 from dpmix.populations.result import Estimates, over_samples
@@ -59,7 +59,7 @@ def counted(live: Live, decisions: Decisions, is_wanted: Callable[[], bool]) -> 
         counts[:, block.sample] += own
         if not is_wanted():
             return None
-    prior = prior_counts(run, found.draws, found.components, found.divisions)
+    prior = prior_counts(run, found.draws, found.components, found.n_populations)
     drawn = proportions.posterior(counts, task.config.seed, prior)
     weights = None if events.weights is None else events.weights.values
     both = proportions.posterior_mean(counts, prior), drawn
@@ -73,7 +73,7 @@ def verdict(live: Live, decisions: Decisions) -> dict[str, Any]:
     """Return the verdict of `dpmix gate` after decisions: its sentence, and whether chains differ."""
     found = decided_populations(live.forest, decide.decided(live.forest, decisions))
     monitored = chain_weights(found, live.task.make_engine)
-    own = judge(live.task.run, "population", monitored.divided, proportion_mixing(monitored)[0])
+    own = judge(live.task.run, "population", monitored, mixing(monitored)[0])
     return {"revision": revision(decisions), "text": str(own), "differs": own.level >= WARNING}
 
 

@@ -233,8 +233,8 @@ def _components(live: Live, chosen: Decided) -> tuple[Ints, Array, Ints, int]:
     of_modes = np.eye(len(chosen.names))[chosen.modes]
     estimate = shares.argmax(axis=1)
     votes = ((cast @ of_modes, near) for cast, near in live.votes)
-    components, divisions = components_of(live.forest, own, estimate, votes)
-    weights = weights_of(live.forest.run, live.forest.draws, components, divisions)
+    components = components_of(live.forest, own, votes)
+    weights = weights_of(live.forest.run, live.forest.draws, components, len(chosen.names))
     return components, weights, estimate, reference_of(estimate, live.forest.partitions(chosen.rule))
 
 

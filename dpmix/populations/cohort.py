@@ -5,14 +5,12 @@ T draws, K components, D channels, P populations.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from dpmix.model.mixture import Array, Ints, Mixture
-from dpmix.populations.divisions import Division
 from dpmix.runs.reader import Run
 
 
@@ -54,7 +52,7 @@ def terms_of_run(run: Run, draws: Ints, sample: int) -> OwnTerms:
     return OwnTerms(log_weights, own["shifts"][chains, numbers, sample])
 
 
-def prior_counts(run: Run, draws: Ints, components: Ints, divisions: Sequence[Division]) -> Array | None:
+def prior_counts(run: Run, draws: Ints, components: Ints, n_populations: int) -> Array | None:
     """Return the prior counts of the populations in a sample, in events, float64 [T, P].
 
     These are kappa beta, summed over the components of a population. None for a pooled run.
@@ -66,14 +64,13 @@ def prior_counts(run: Run, draws: Ints, components: Ints, divisions: Sequence[Di
         Chain and draw.
     components : int64 [T, K]
         Population of every component in every draw.
-    divisions : sequence of Division
-        T divisions of components that lie in several populations.
+    n_populations : int
     """
     if not (own := run.cohort):
         return None
     return np.array(
         [
-            own["kappa"][chain, draw] * division.sums(own["base_weights"][chain, draw], of_draw)
-            for (chain, draw), of_draw, division in zip(draws, components, divisions, strict=True)
+            own["kappa"][chain, draw] * np.bincount(of_draw, own["base_weights"][chain, draw], n_populations)
+            for (chain, draw), of_draw in zip(draws, components, strict=True)
         ]
     )

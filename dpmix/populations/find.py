@@ -6,8 +6,6 @@ is not a population. If such mixtures of different draws disagree, the one that 
 used. Each other draw assigns its components to populations by the events they share, so memberships,
 proportions and their uncertainty come from all draws.
 
-A component that lies in several populations is divided (`dpmix.populations.divisions`).
-
 The shared events are points drawn from the posterior mean density, not the events of the run. So the run file
 is all that is needed, and the result does not depend on which events are gated. The same points give the log
 density below which an event is implausible.
@@ -17,10 +15,8 @@ T draws, some of which are pooled; J pooled components, K components, P populati
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
@@ -32,10 +28,8 @@ from dpmix.populations.cohort import OwnTerms
 from dpmix.populations.cut import CutRule
 from dpmix.populations.decide import Decided
 from dpmix.populations.decisions import Decisions
-from dpmix.populations.divisions import Division, divide, in_several
 from dpmix.populations.forest import Forest, grow, memberships_by
 from dpmix.populations.modes import MakeEngine, nearest_in
-from dpmix.populations.partitions import contingency
 from dpmix.populations.pooling import POINTS, spread
 from dpmix.populations.support import populations_of_modes, support
 from dpmix.populations.tree import Tree
@@ -70,10 +64,8 @@ class Populations:
     why : str
         Reason for the cut height, for a reader.
     components : int64 [T, K]
-        Population of every component of every draw: 0..P-1, by weight, the heaviest first. If a component is
-        divided: the population of most of its points.
-    divisions : tuple of Division
-        T divisions of components that lie in several populations.
+        Population of every component of every draw: 0..P-1, by weight, the heaviest first. It is that of most
+        of its points.
     mixture : callable
         Returns the mixture of a draw of the run, given its chain and draw.
     n_populations : int
@@ -107,7 +99,6 @@ class Populations:
     level: float
     why: str
     components: Ints
-    divisions: tuple[Division, ...]
     mixture: Callable[[int, int], Mixture]
     n_populations: int
     reference: int
@@ -124,57 +115,22 @@ class Populations:
     @property
     def weights(self) -> Array:
         """Weights of the populations in every draw, float64 [T, P]."""
-        return weights_of(self.run, self.draws, self.components, self.divisions)
+        return weights_of(self.run, self.draws, self.components, self.n_populations)
 
     def memberships(
         self, engine: Engine, start: int, stop: int, own: OwnTerms | None = None
     ) -> Iterator[tuple[Floats, Array]]:
         """Yield memberships and log densities of events start..stop-1 of an engine, draw by draw.
 
-        Memberships, float32 [M, P], use the weights of the run, or a sample's own weights and shift. Events
-        of a divided component have the memberships of the draw that divides it. Log densities are float64
-        [M], on the standardised scale.
+        Memberships, float32 [M, P], use the weights of the run, or a sample's own weights and shift. Log
+        densities are float64 [M], on the standardised scale.
         """
-        draws = range(len(self.draws))
-        guides = self._guides(draws, engine, start, stop, own)
-        return (self._in_draw(t, engine, start, stop, own, guides) for t in draws)
+        return (self.memberships_in(t, engine, start, stop, own) for t in range(len(self.draws)))
 
     def memberships_in(
         self, t: int, engine: Engine, start: int, stop: int, own: OwnTerms | None = None
     ) -> tuple[Floats, Array]:
         """Return memberships and log densities in draw t."""
-        return self._in_draw(t, engine, start, stop, own, self._guides([t], engine, start, stop, own))
-
-    def _in_draw(
-        self,
-        t: int,
-        engine: Engine,
-        start: int,
-        stop: int,
-        own: OwnTerms | None,
-        guides: Mapping[int, Floats],
-    ) -> tuple[Floats, Array]:
-        """Return memberships and log densities in draw t, given the result of `_guides`."""
-        components, _, guide = self.divisions[t]
-        if not len(components):
-            return self._whole(t, engine, start, stop, own)
-        numbers, count = self.components[t].copy(), self.n_populations
-        numbers[components] = count  # as if they were one more population
-        shares, log_density = memberships_by(engine, self._mixture(t, own), numbers, count + 1, start, stop)
-        return shares[:, :count] + shares[:, count:] * guides[guide], log_density
-
-    def _guides(
-        self, draws: Iterable[int], engine: Engine, start: int, stop: int, own: OwnTerms | None
-    ) -> dict[int, Floats]:
-        """Return memberships in the draws that divide components of some draws, float32 [M, P] each."""
-        divisions = [self.divisions[t] for t in draws]
-        needed = {one.guide for one in divisions if len(one.components)}
-        return {g: self._whole(int(self.pooled[g]), engine, start, stop, own)[0] for g in sorted(needed)}
-
-    def _whole(
-        self, t: int, engine: Engine, start: int, stop: int, own: OwnTerms | None
-    ) -> tuple[Floats, Array]:
-        """Return memberships and log densities in draw t as if it divided no component."""
         numbers, count = self.components[t], self.n_populations
         return memberships_by(engine, self._mixture(t, own), numbers, count, start, stop)
 
@@ -268,7 +224,7 @@ def populations_of(
     n_found = int(own.max()) + 1
     estimate = shares.argmax(axis=1)
     reference = reference_of(estimate, partition)
-    components, divisions = components_of(forest, own, estimate, cast_votes(forest, shares))
+    components = components_of(forest, own, cast_votes(forest, shares))
     kept = slice(None, None, max(POINTS // KEPT_POINTS, 1))  # of all components: points are in their order
     return Populations(
         run=run,
@@ -279,7 +235,6 @@ def populations_of(
         level=rule.level_in(tree),
         why=why,
         components=components,
-        divisions=divisions,
         mixture=forest.mixture,
         n_populations=n_found,
         reference=reference,
@@ -295,12 +250,12 @@ def populations_of(
     )
 
 
-def weights_of(run: Run, draws: Ints, components: Ints, divisions: Sequence[Division]) -> Array:
+def weights_of(run: Run, draws: Ints, components: Ints, n_populations: int) -> Array:
     """Return the weights of populations in some draws, float64 [T, P], from those of components [T, K]."""
     return np.array(
         [
-            division.sums(run.weights[chain, draw], own)
-            for (chain, draw), own, division in zip(draws, components, divisions, strict=True)
+            np.bincount(own, run.weights[chain, draw], n_populations)
+            for (chain, draw), own in zip(draws, components, strict=True)
         ]
     )
 
@@ -343,40 +298,21 @@ def cast_votes(forest: Forest, shares: Array) -> Iterator[tuple[Array, Ints]]:
         yield points @ shares, nearest
 
 
-def components_of(
-    forest: Forest, own: Ints, estimate: Ints, votes: Iterable[tuple[Array, Ints]]
-) -> tuple[Ints, tuple[Division, ...]]:
-    """Return the population of each component of each draw, and the divisions of components in several.
+def components_of(forest: Forest, own: Ints, votes: Iterable[tuple[Array, Ints]]) -> Ints:
+    """Return the population of each component of each draw, int64 [T, K].
 
-    A component belongs to the population of most of its points, or is divided if it lies in several. One
-    without points holds no events; it gets the population at its mean.
+    A component belongs to the population of most of its points. One without points holds no events; it gets
+    the population at its mean.
 
     Parameters
     ----------
     forest : Forest
     own : int64 [J]
         Population of each component of the mean density.
-    estimate : int64 [M]
-        Most probable population of each point.
     votes : iterable of float64 [K, P] and int64 [K]
         As of `cast_votes`, one for each draw.
-
-    Returns
-    -------
-    components : int64 [T, K]
-    divisions : tuple of Division
-        T of them.
     """
-    found, divided = [], []
-    for labels, (cast, nearest) in zip(forest.labels, votes, strict=True):
-        found.append(np.where(nearest < 0, cast.argmax(axis=1), own[nearest]))
-        divided.append(in_several(contingency(labels, estimate, *cast.shape)))
-    if len(divided) == 1:  # the draw is the mean density, whose components are whole
-        divided = [np.empty(0, np.int64)]
+    found = [np.where(nearest < 0, cast.argmax(axis=1), own[nearest]) for cast, nearest in votes]
     components = np.array(found, np.int64)
     components[forest.pooled] = own.reshape(len(forest.pooled), -1)
-    mixtures = [partial(forest.mixture, *draw) for draw in forest.draws]
-    guides = [mixtures[t]() for t in forest.pooled]
-    numbers, count = components[forest.pooled], int(own.max()) + 1
-    with closing(forest.make_engine(forest.points)) as engine:
-        return components, divide(engine, mixtures, divided, guides, numbers, count)
+    return components

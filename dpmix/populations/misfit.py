@@ -185,7 +185,7 @@ def scores(
     shares, log_density = found.memberships_in(t, engine, start, stop, own)
     mixture = found.mixture(*found.draws[t])
     weights = np.exp(mixture.log_weights if own is None else own.log_weights[t])
-    of_population = found.divisions[t].sums(weights, found.components[t])
+    of_population = np.bincount(found.components[t], weights, found.n_populations)
     population: Ints = shares.argmax(axis=1)
     share = np.take_along_axis(shares, population[:, None], axis=1)[:, 0].astype(np.float64)
     score: Array = log_density + np.log(share) - np.log(np.maximum(of_population[population], 1e-300))

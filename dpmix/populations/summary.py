@@ -11,7 +11,7 @@ from dpmix.inputs.events import Events
 from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.populations import phenotypes, proportions
 from dpmix.populations.cohort import prior_counts
-from dpmix.populations.convergence import chain_weights, proportion_mixing
+from dpmix.populations.convergence import chain_weights, mixing
 from dpmix.populations.find import Populations
 from dpmix.populations.pooling import transformed_draw
 from dpmix.populations.rasters import Counter, grid
@@ -82,7 +82,7 @@ class Summary:
         """Return the gating, once all blocks are added."""
         run, scaling = found.run, task.events.scaling
         given = task.events.weights
-        prior = prior_counts(run, found.draws, found.components, found.divisions)
+        prior = prior_counts(run, found.draws, found.components, found.n_populations)
         components = found.components[found.reference]
         weights, means, covariances = transformed_draw(run, scaling, *found.draws[found.reference])
         limits = phenotypes.thresholds(weights, means, covariances, components)
@@ -95,7 +95,7 @@ class Summary:
         sizes = self.sizes.sum(axis=0)
         drawn, mean = self._proportions(task, prior)
         monitored = chain_weights(found, task.make_engine)
-        r_hat, ess = proportion_mixing(monitored)
+        r_hat, ess = mixing(monitored)
         return Gating(
             run=as_text(run.path),
             kind=run.kind,
@@ -126,7 +126,7 @@ class Summary:
             state=state,
             r_hat=r_hat,
             ess=ess,
-            verdict=judge(run, "population", monitored.divided, r_hat),
+            verdict=judge(run, "population", monitored, r_hat),
             certainty=np.divide(self.certainty, sizes, out=np.full(len(sizes), np.nan), where=sizes > 0),
             n_implausible=self.n_implausible,
             quantiles=quantiles,

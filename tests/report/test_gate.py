@@ -165,12 +165,9 @@ def mean_of_draws(found: Populations, values: Array, ratios: Array) -> tuple[Arr
     unit = np.eye(found.n_populations)
     whole = [own @ unit[numbers] for own, numbers in zip(of_components, found.components, strict=True)]
     total = np.zeros((len(values), found.n_populations))
-    for t, (divided, _, guide) in enumerate(found.divisions):
-        of_divided = of_components[t][:, divided]
-        shares = whole[t] - of_divided @ unit[found.components[t][divided]]
-        shares += of_divided.sum(axis=1)[:, None] * whole[found.pooled[guide]]
-        shares *= ratios[t]
-        total += shares / shares.sum(axis=1)[:, None]
+    for t, shares in enumerate(whole):
+        own = shares * ratios[t]
+        total += own / own.sum(axis=1)[:, None]
     n_draws = len(found.draws)
     return total / n_draws, logsumexp(log_densities, axis=0) - np.log(n_draws)
 
@@ -909,8 +906,8 @@ def test_gate_says_whether_chains_agree(
     assert "Chains agree on all" in result.stderr
     with monkeypatch.context() as patch:
 
-        def of_seven_draws(*given: Any) -> convergence.ChainWeights:
-            return convergence.ChainWeights(*(each[:, :7] for each in convergence.chain_weights(*given)))
+        def of_seven_draws(*given: Any) -> Array:
+            return convergence.chain_weights(*given)[:, :7]
 
         patch.setattr(summary, "chain_weights", of_seven_draws)
         few = dpmix(*given, tmp_path / "few").stderr
