@@ -376,7 +376,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--cohorts", type=int, default=4, help="cohorts of each size and fold")
+    parser.add_argument("--cohorts", type=int, default=2, help="cohorts of each size and fold")
     parser.add_argument("--panels", type=int, default=2, help="cohorts of each cell of the medians")
     parser.add_argument("--rscript", help="program that runs R scripts, with edgeR")
     parser.add_argument(

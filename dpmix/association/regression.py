@@ -30,7 +30,7 @@ from scipy import stats
 from dpmix.model.mixture import Array, Ints
 
 OUTLIER_SHARE, OUTLIER_VARIANCE = 0.01, 100.0
-MOST_OUTLIERS = 3  # candidates in a response, of which all subsets are compared
+MOST_OUTLIERS = 2  # candidates in a response, of which all subsets are compared
 VARIABILITY_SD = 0.3  # of gamma
 SHAPE, SPREAD = 3.0, 0.5  # prior of the spread of log scales in a kind: as much as 3 responses with this sd
 LEAST_RESPONSES = 20  # for two kinds
@@ -39,6 +39,7 @@ FEW_ROUNDS, ROUNDS = 8, 12  # with `POINTS`, and with four times as many for the
 CHOICES = (0, 2)  # rounds that choose the candidates for outliers
 ENOUGH = 30.0  # effective points of an integral
 FORGOTTEN = 1e-8  # weight of the points that are not kept
+FARTHEST = 7.0  # scales are between exp(-7) and exp(7) standard deviations of a response
 TAILS, WIDEN = 5.0, 1.3  # degrees of freedom of the proposals, and their width by that of the posterior
 Bools = npt.NDArray[np.bool_]
 CHUNK = 2_000_000  # numbers in a temporary array
@@ -114,8 +115,8 @@ def fit(values: Array, variances: Array, predictors: Predictors) -> Fit:
     outliers = np.zeros((len(y), 1, y.shape[1]), bool)
     for round_ in range(ROUNDS):
         base, heavy = _points(centre.shape[1], round_, POINTS if round_ < FEW_ROUNDS else 4 * POINTS)
-        theta = centre[:, None] + WIDEN * np.einsum("qij,nj->qni", root, base)
-        proposal = heavy - np.log(np.diagonal(root, axis1=1, axis2=2)).sum(axis=1)[:, None]
+        theta, inside = cube.within(centre[:, None] + WIDEN * np.einsum("qij,nj->qni", root, base))
+        proposal = heavy - np.log(np.diagonal(root, axis1=1, axis2=2)).sum(axis=1)[:, None] - inside
         if round_ in CHOICES:
             outliers = cube.candidates(theta, kinds, proposal)
         logs = cube.evaluate(theta, outliers)
@@ -198,6 +199,7 @@ class _Likelihood:
     def __init__(self, y: Array, v: Array, predictors: Predictors) -> None:
         self.there = ~np.isnan(y)
         self.y, self.v = np.nan_to_num(y), v
+        self.log_sds = np.log(np.maximum(np.nanstd(y, axis=1), 1e-12))
         self.predictors = predictors
         sizes = np.bincount(predictors.terms, minlength=1)
         largest = int(sizes.argmax()) if predictors.n_terms else -1
@@ -261,6 +263,15 @@ class _Likelihood:
         means = np.linalg.solve(inner, right[:, :, None])[:, :, 0]
         logs += 0.5 * (right * means).sum(axis=1) - 0.5 * np.linalg.slogdet(inner)[1]
         return logs, inner, means
+
+    def within(self, theta: Array) -> tuple[Array, Array]:
+        """Return points moved to the range of the scales, and the logarithm of its indicator [Q, N]."""
+        moved = theta.copy()
+        scales = moved[..., : self.n_scales]
+        low, high = (self.log_sds[:, None, None] + sign * FARTHEST for sign in (-1.0, 1.0))
+        inside = ((scales >= low) & (scales <= high)).all(axis=-1)
+        moved[..., : self.n_scales] = np.clip(scales, low, high)
+        return moved, np.where(inside, 0.0, -np.inf)
 
     def evaluate(self, theta: Array, outliers: Bools) -> Array:
         """Return log likelihoods with the prior of the outliers, float64 [Q, N, M].

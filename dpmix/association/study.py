@@ -103,6 +103,10 @@ def median_responses(
     )
     if only_state and draws.n_state:
         usable[:, : len(draws.channels) - draws.n_state] = False
+    design_columns = np.column_stack([np.ones(len(there)), design.predictors.fixed])
+    for pattern in np.unique(there[:, usable], axis=1).T:  # every coefficient needs samples with medians
+        if np.linalg.matrix_rank(design_columns[pattern]) < design_columns.shape[1]:
+            usable &= ~(there == pattern[:, None, None]).all(axis=0)
     populations, channels = np.nonzero(usable)
     if not len(populations):
         raise DataError(

@@ -29,6 +29,7 @@ MOST_STRIPS = 24  # populations
 LEAST_RATE = 1e-9  # of the axis of a volcano plot
 AXES = {ABUNDANCE: "ratio of abundances", VARIABILITY: "ratio of standard deviations between samples"}
 SHIFT = "difference of medians, transformed scale"
+MARK_WIDTH, MARK_HEIGHT = 0.3, 0.045  # of a mark of a volcano plot, as shares of the ranges of the axes
 STRIP_WIDTH = 0.6  # of the samples of a group
 
 
@@ -104,6 +105,20 @@ def panels(study: Study, share: float) -> list[Panel]:
     return made
 
 
+def marks_apart(panel: Panel) -> list[str]:
+    """Return the marks of a volcano plot without those that would overlap a mark of a larger effect."""
+    x = np.log(panel.middle) if panel.is_ratio else panel.middle
+    y = np.log(panel.rate)
+    places = np.column_stack([own / max(float(np.ptp(own)), 1e-9) for own in (x, y)])
+    kept, marks = list[int](), [""] * len(panel.marks)
+    for q in np.argsort(-np.abs(x), kind="stable").tolist():
+        beside = (np.abs(places[kept] - places[q]) < (MARK_WIDTH, MARK_HEIGHT)).all(axis=1)
+        if panel.marks[q] and not beside.any():
+            kept.append(q)
+            marks[q] = panel.marks[q]
+    return marks
+
+
 def forest(drawn: list[Panel]) -> Figure:
     """Draw each effect with its 90% interval; those found are coloured."""
     heights = [0.19 * len(panel.names) + 0.8 for panel in drawn]
@@ -138,7 +153,7 @@ def volcano(drawn: list[Panel]) -> Figure:
     for panel, axes in zip(drawn, grid, strict=False):
         colours = [colour(1) if found else GREY for found in panel.found]
         axes.scatter(panel.middle, panel.rate, c=colours, s=16)
-        for x, y, mark in zip(panel.middle, panel.rate, panel.marks, strict=True):
+        for x, y, mark in zip(panel.middle, panel.rate, marks_apart(panel), strict=True):
             axes.annotate(mark, (x, y), (4, 2), textcoords="offset points", fontsize=7)
         if panel.is_ratio:
             axes.set_xscale("log")

@@ -10,7 +10,15 @@ from dpmix.association.design import Contrast
 from dpmix.association.effects import Effects
 from dpmix.association.study import Study
 from dpmix.report import templates
-from dpmix.report.association_figures import MOST_STRIPS, Panel, panels, response_name, strip_order, strips_of
+from dpmix.report.association_figures import (
+    MOST_STRIPS,
+    Panel,
+    marks_apart,
+    panels,
+    response_name,
+    strip_order,
+    strips_of,
+)
 from dpmix.report.labels import label
 from dpmix.report.page_data import script_json
 from dpmix.report.page_plots import add_hover, name_axis, new_plot, plain
@@ -136,7 +144,7 @@ def _source(panel: Panel) -> dict[str, Any]:
         "high": panel.high,
         "rate": panel.rate,
         "who": panel.names,
-        "mark": panel.marks,
+        "mark": marks_apart(panel),
         "colour": colours,
     }
 
