@@ -53,7 +53,8 @@ class EngineConfig(Section):
     cluster: ClusterConfig = ClusterConfig()
     devices: Literal["all"] | list[Annotated[int, Field(ge=0)]] = key(
         "all",
-        "Numbers of the GPUs to use, as dpmix devices lists them, or all. For cuda only.",
+        "Numbers of the GPUs to use, as dpmix devices lists them, or all: one for each 1,048,576 events. For "
+        "cuda only.",
         need="all, or a list of different device numbers, for example [0, 1]",
     )
     threads: int | None = key(

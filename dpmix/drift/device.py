@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from dpmix.model.mixture import Array
+
+if TYPE_CHECKING:
+    from dpmix.drift.likelihood import Points
 
 Precision = Literal["single", "double"]
 """Of the likelihood on a device."""
@@ -18,14 +21,14 @@ class Device(Protocol):
 
     def sums(
         self,
-        times: Array,
-        values: Array,
-        known: Array,
-        neighbours: npt.NDArray[np.int32],
+        points: Points,
         kind: int,
         parameters: tuple[float, float, float],
     ) -> Array:
-        """Return the sums of the likelihood as `_cpu.vecchia` writes them, float64 [7, 4]."""
+        """Return the sums of the likelihood as `_cpu.vecchia` writes them, float64 [7, 4].
+
+        The device may keep the points for the next call: they must not change.
+        """
         ...
 
     def predict_locally(

@@ -137,13 +137,12 @@ def likelihood(
     """
     kind = list(CORRELATIONS).index(covariance.correlation)
     parameters = (covariance.variance, covariance.range, covariance.nugget)
-    known = points.errors**2
-    arrays = points.times, points.values, known, points.neighbours
     if device is None:
         out = np.empty((7, 4))
+        arrays = points.times, points.values, points.errors**2, points.neighbours
         _cpu.vecchia(*arrays, kind, *parameters, _cpu.isas()[0], threads, out)
     else:
-        out = device.sums(*arrays, kind, parameters)
+        out = device.sums(points, kind, parameters)
     (log_det, *d_log_det), (yy, *d_yy), (xy, *d_xy), (xx, *d_xx) = out[:4]
     if not np.isfinite(log_det):
         raise np.linalg.LinAlgError(f"the covariance of a point and its neighbours is singular: {covariance}")

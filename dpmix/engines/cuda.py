@@ -93,7 +93,7 @@ class CudaPasses:
         Ascending, from 0 to N: events starts[s] to starts[s + 1] belong to sample s, which has its own grid
         of chunks.
     devices : "all" or list of int
-        Numbers of the devices.
+        Numbers of the devices; "all": as many as pay (`dpmix.engines.cuda_devices.chosen`).
     pruning : bool
         Skip components that add nothing to the sums of an event. It changes no bit of any result.
     weight_floor : float
@@ -139,7 +139,7 @@ class CudaPasses:
         check_events(events)
         check_options(len(events), weight_floor, chunks_in_flight, first_event)
         check_weights(weights, len(events))
-        infos = chosen(devices)
+        infos = chosen(devices, len(events))
         build.require((info.architecture for info in infos), int(events.shape[1]))
         self._n_events, self._n_channels = len(events), int(events.shape[1])
         self._grid = ChunkGrid(starts)

@@ -9,9 +9,15 @@ from typing import Any, Literal, NamedTuple
 from dpmix.engines.cuda_messages import import_failure
 from dpmix.errors import DpmixError
 from dpmix.kernels import build
+from dpmix.kernels.layout import CHUNK
 from dpmix.system.cores import usable_cores
 
 log = logging.getLogger("dpmix")
+
+EVENTS_PER_DEVICE = 16 * CHUNK
+"""Fewest events of each device where all may be used. The host's work in a pass grows by some 0.25 ms with
+each device, and a pass with D = 14 and K = 256 over so many events keeps a GPU busy for 1.4 ms or more
+(docs/benchmarks/gpu.md). No machine with several GPUs has measured this."""
 
 
 class DeviceInfo(NamedTuple):
@@ -75,8 +81,15 @@ def describe(found: Sequence[DeviceInfo]) -> str:
     return ", ".join(f"{device.name} ({device.number})" for device in found)
 
 
-def chosen(wanted: Literal["all"] | Sequence[int]) -> list[DeviceInfo]:
+def chosen(wanted: Literal["all"] | Sequence[int], n_events: int | None = None) -> list[DeviceInfo]:
     """Return the devices that the config asks for.
+
+    Parameters
+    ----------
+    wanted : "all" or list of int
+        Numbers of the devices.
+    n_events : int, optional
+        The events that the devices share. Of "all", only one for each `EVENTS_PER_DEVICE` events is used.
 
     Raises
     ------
@@ -87,7 +100,14 @@ def chosen(wanted: Literal["all"] | Sequence[int]) -> list[DeviceInfo]:
     """
     found = devices()
     if wanted == "all":
-        return found
+        paying = len(found) if n_events is None else max(1, n_events // EVENTS_PER_DEVICE)
+        if paying < len(found):
+            log.info(
+                "CUDA: %d of %d GPUs for %s events, one for each %s: more would take longer; engine.devices "
+                "may name them",
+                *(paying, len(found), f"{n_events:,}", f"{EVENTS_PER_DEVICE:,}"),
+            )
+        return found[:paying]
     if not wanted or len(set(wanted)) < len(wanted):
         raise ValueError(f"devices: got {list(wanted)}, need 'all' or different numbers of devices")
     for number in wanted:

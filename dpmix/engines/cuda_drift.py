@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pycuda.driver as driver
 
 from dpmix.drift.device import Precision
+from dpmix.drift.likelihood import Points
 from dpmix.drift.local import DESIGN, MAX_DESIGN
 from dpmix.engines.cuda_device_kernels import load
 from dpmix.engines.cuda_devices import chosen
@@ -94,6 +95,8 @@ class CudaDrift:
         self.precision = precision
         self._turn = threading.Lock()
         self._functions: dict[tuple[str, int], Any] = {}
+        self._points: Points | None = None
+        self._sent: list[Any] = []  # the points on the device
         try:
             self._context = driver.Device(device).make_context()
         except driver.Error as error:
@@ -104,14 +107,15 @@ class CudaDrift:
         """Release the device."""
         with self._turn:
             self._functions.clear()
+            if self._sent:
+                self._context.push()
+                self._points, self._sent = None, []
+                driver.Context.pop()
             self._context.detach()
 
     def sums(
         self,
-        times: Array,
-        values: Array,
-        known: Array,
-        neighbours: npt.NDArray[np.int32],
+        points: Points,
         kind: int,
         parameters: tuple[float, float, float],
     ) -> Array:
@@ -119,9 +123,8 @@ class CudaDrift:
 
         Parameters
         ----------
-        times, values, known : float64 [n]
-            Known: variances of the errors.
-        neighbours : int32 [n, m]
+        points : Points
+            The device keeps those of the last call: a fit computes many likelihoods of the same points.
         kind : int
             Number of the correlation in `dpmix.drift.covariance.CORRELATIONS`.
         parameters : tuple of float
@@ -132,17 +135,18 @@ class CudaDrift:
         DpmixError
             The device fails.
         """
-        n, m = neighbours.shape
+        n, m = points.neighbours.shape
         name = variant(n, m)
         grid, threads, rows = launch(name, n, m)
         parts = np.empty((rows, SUMS))
         centre = 0.0
         if self.precision == "single":
             name += "_float"
-            centre = float(values.mean())  # a common level would take digits of float32
+            centre = float(points.values.mean())  # a common level would take digits of float32
         with self._current():
+            self._hold(points, centre)
             self._function("vecchia", name, m)(
-                *(driver.In(array) for array in (times, values - centre, known, neighbours)),
+                *self._sent,
                 *(np.int32(n), np.int32(kind), *(np.float64(one) for one in parameters)),
                 driver.Out(parts),
                 grid=(grid, 1),
@@ -226,6 +230,15 @@ class CudaDrift:
                         block=(THREADS, 1, 1),
                     )
 
+    def _hold(self, points: Points, centre: float) -> None:
+        """Hold points on the device, with values minus the centre, and variances of the errors."""
+        if self._points is points:
+            return
+        self._points, self._sent = None, []
+        arrays = points.times, points.values - centre, points.errors**2, points.neighbours
+        self._sent = [driver.to_device(array) for array in arrays]
+        self._points = points
+
     @contextmanager
     def _current(self) -> Iterator[None]:
         """Make the device's context current for one thread at a time; errors of the device are one line."""
@@ -234,6 +247,7 @@ class CudaDrift:
             try:
                 yield
             except driver.Error as error:
+                self._points, self._sent = None, []
                 raise DpmixError(f"{self._info.name}: {failure(error)}") from error
             finally:
                 driver.Context.pop()

@@ -80,7 +80,7 @@ class CudaGaussianProcess:
     events : float32 [N, D], C-contiguous
         Held by reference; D at most 64.
     devices : "all" or list of int
-        Numbers of the devices.
+        Numbers of the devices; "all": as many as pay (`dpmix.engines.cuda_devices.chosen`).
 
     Raises
     ------
@@ -94,7 +94,7 @@ class CudaGaussianProcess:
     """
 
     def __init__(self, events: Floats, devices: Literal["all"] | Sequence[int] = "all") -> None:
-        infos = chosen(devices)
+        infos = chosen(devices, len(events))
         build.require((info.architecture for info in infos), int(events.shape[1]))
         self._events = events
         self._devices: dict[int, _Device] = {}

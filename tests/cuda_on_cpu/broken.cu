@@ -93,6 +93,14 @@ extern "C" __global__ void reads_past_global(const float* x, float* y) {
     y[threadIdx.x] = x[threadIdx.x + 1];
 }
 
+extern "C" __global__ void __launch_bounds__(128) bounded(const float* x, float* y) {
+    y[threadIdx.x] = x[threadIdx.x];
+}
+
+extern "C" __global__ void unaligned(const float* x, float* y) {
+    y[threadIdx.x] = __ldg(reinterpret_cast<const float4*>(x + threadIdx.x % 2)).x;
+}
+
 extern "C" __global__ void rank(const float* x, float* y) {
     __shared__ int n;
     if (threadIdx.x == 0) n = (int)x[0];

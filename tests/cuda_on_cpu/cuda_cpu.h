@@ -105,6 +105,7 @@ inline void switch_to(void*) {}
 
 constexpr unsigned WARP = 32;
 constexpr unsigned MAX_THREADS = 1024;
+constexpr unsigned MAX_GRID_YZ = 65535;
 constexpr size_t STACK_BYTES = 128 << 10;
 constexpr size_t PAGE_BYTES = 4096;
 
@@ -415,11 +416,13 @@ struct Kernel {
 };
 
 template <class... A>
-const char* launch(void (*function)(A...), const Launch& how) {
+const char* launch(void (*function)(A...), const Launch& how, unsigned most_threads) {
     const uint64_t n_threads = (uint64_t)how.block[0] * how.block[1] * how.block[2];
     const uint64_t n_blocks = (uint64_t)how.grid[0] * how.grid[1] * how.grid[2];
     if (n_threads == 0 || n_threads > MAX_THREADS || n_blocks == 0 || n_blocks > UINT32_MAX / 2)
         return "no such shape of grid or block";
+    if (how.grid[1] > MAX_GRID_YZ || how.grid[2] > MAX_GRID_YZ) return "a grid of more than 65,535 in y or z";
+    if (n_threads > most_threads) return "more threads in a block than the kernel's launch bounds";
     const Kernel<A...> kernel(function, how.arguments);
     if ((size_t)(kernel.at[kernel.N] - (const char*)how.arguments) != how.argument_bytes)
         return "the arguments are not as many bytes as the kernel takes";
@@ -444,10 +447,10 @@ const char* launch(void (*function)(A...), const Launch& how) {
 
 }  // namespace cuda_cpu
 
-// Used in a generated file after the .cu, one line for each kernel.
-#define CUDA_CPU_EXPORT(kernel)                                         \
+// Used in a generated file after the .cu, one line for each kernel, with the most threads of its launch bounds.
+#define CUDA_CPU_EXPORT(kernel, most_threads)                           \
     extern "C" const char* kernel##__cpu(const cuda_cpu::Launch* how) { \
-        return cuda_cpu::launch(kernel, *how);                          \
+        return cuda_cpu::launch(kernel, *how, most_threads);            \
     }
 
 // ---- Functions for kernels
@@ -498,7 +501,10 @@ unsigned __match_any_sync(unsigned mask, T value) {
 
 template <class T>
 T __ldg(const T* address) {
-    return *address;
+    if ((uintptr_t)address % alignof(T)) cuda_cpu::block->error = "a load is not at a multiple of its size";
+    T value;
+    memcpy((void*)&value, (const void*)(const char*)address, sizeof(T));
+    return value;
 }
 template <class T>
 T atomicAdd(T* address, std::common_type_t<T> value) {

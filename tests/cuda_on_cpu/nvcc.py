@@ -11,7 +11,12 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-KERNEL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(")
+KERNEL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\s*\(([^)]*)\)\s*)?(\w+)\s*\(")
+MAX_SHARED = 48 << 10
+"""Bytes of a block's static shared memory on every device."""
+MAX_THREADS = "1024"
+SHARED = re.compile(r" (\d+) TLS .* _ZZ(\d+)(\w+)$", re.MULTILINE)
+"""A local array in shared memory as `readelf` lists it: bytes, length of its function's name, the name."""
 SANITIZERS = {
     "": ["-O2", "-march=native"],
     "address": ["-O1", "-g1", "-fsanitize=address"],
@@ -36,18 +41,41 @@ def compile_kernels(source: Path, output: Path, options: list[str], sanitizer: s
     subprocess.CalledProcessError
         The compiler rejects the source.
     ValueError
-        The source has no kernel.
+        The source has no kernel, or one has too much shared memory.
     """
-    names = KERNEL.findall(source.read_text())
-    if not names:
+    kernels = {
+        name: bounds.split(",")[0] or MAX_THREADS for bounds, name in KERNEL.findall(source.read_text())
+    }
+    if not kernels:
         raise ValueError(f"{source}: no __global__ function in it")
-    exports = "".join(f"CUDA_CPU_EXPORT({name})\n" for name in names)
+    exports = "".join(f"CUDA_CPU_EXPORT({name}, {most})\n" for name, most in kernels.items())
     command = ["g++", "-x", "c++", "-std=c++17", *SANITIZERS[sanitizer], *options]
     command += ["-fPIC", "-shared", "-pthread", "-Wl,-Bsymbolic", "-fno-gnu-unique", "-fno-extern-tls-init"]
     command += ["-w", "-U_FORTIFY_SOURCE"]
     command += ["-include", str(HERE / "cuda_cpu.h"), "-", "-o", str(output)]
     generated = f'#include "{source.resolve()}"\n{exports}'
     subprocess.run(command, input=generated, text=True, check=True)
+    for name, size in shared_bytes(output, list(kernels)).items():
+        if size > MAX_SHARED:
+            raise ValueError(
+                f"{source.name}: {name} has {size:,} bytes of shared memory, at most {MAX_SHARED:,}"
+            )
+
+
+def shared_bytes(module: Path, kernels: list[str]) -> dict[str, int]:
+    """Return the bytes of static shared memory of each kernel, with those of all device functions.
+
+    With the address sanitizer, they are 0.
+    """
+    listed = subprocess.run(
+        ["readelf", "-sW", str(module)], capture_output=True, text=True, check=True
+    ).stdout
+    found = {(name[: int(length)], name, int(size)) for size, length, name in SHARED.findall(listed)}
+    of_others = sum(size for function, _, size in found if function not in kernels)
+    return {
+        kernel: of_others + sum(size for function, _, size in found if function == kernel)
+        for kernel in kernels
+    }
 
 
 def main() -> int:

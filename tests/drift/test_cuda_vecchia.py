@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from cuda_cases import BytesMoved
 from edited_kernels import edit_kernels
 from test_likelihood import KINDS, exact_value, example
 
@@ -302,6 +303,29 @@ def test_command_gives_the_table_of_the_cpu(
         }
         numbers = [[float(row[key]) for key in INTERVAL] for row in (one, other)]
         np.testing.assert_allclose(*numbers, rtol=0.0, atol=0.01 if precision == "single" else 0.0)
+
+
+@pytest.mark.usefixtures("emulated_devices")
+def test_a_device_keeps_the_points_of_a_fit() -> None:
+    from dpmix.engines.cuda_drift import CudaDrift
+
+    rng = np.random.default_rng(3)
+    one, other = (
+        make_points(np.sort(rng.uniform(size=400)), rng.normal(size=400), np.full(400, 0.5)) for _ in range(2)
+    )
+    own = Covariance("matern32", 1.0, 0.3, 0.1)
+    size = 400 * (3 * 8 + 30 * 4)
+    device = CudaDrift()
+    try:
+        moved = []
+        for points in (one, one, other, one):
+            with BytesMoved() as counter:
+                got = likelihood(points, own, device=device)
+            moved.append(counter.up)
+            assert abs(got.value - likelihood(points, own).value) < 1e-9
+    finally:
+        device.close()
+    assert moved == [size, 0, size, size]
 
 
 def test_missing_device_is_an_error(emulated_devices: Callable[..., None], tmp_path: Path) -> None:

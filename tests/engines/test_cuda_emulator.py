@@ -64,6 +64,8 @@ def run(cuda: Any, module: bytes, name: str, x: np.ndarray = X) -> np.ndarray:
         ("mask_without_source", "a shuffle reads a lane that its mask leaves out"),
         ("two_masks", "lanes of one warp wait in different *_sync operations or masks"),
         ("past_global", "wrote outside of its arrays"),
+        ("bounded", "more threads in a block than the kernel's launch bounds"),
+        ("unaligned", "a load is not at a multiple of its size"),
     ],
 )
 def test_wrong_kernels_are_reported(
@@ -77,6 +79,37 @@ def test_wrong_kernels_are_reported(
     assert f"{name}: {reported}" in capfd.readouterr().err
     with device() as cuda:
         np.testing.assert_array_equal(run(cuda, broken, "reversed"), X[::-1])
+
+
+@pytest.mark.usefixtures("emulated_devices")
+@pytest.mark.parametrize("grid", [(1, 65_536, 1), (1, 1, 65_536)])
+def test_a_grid_has_limits(
+    broken: bytes, capfd: pytest.CaptureFixture[str], grid: tuple[int, int, int]
+) -> None:
+    with device() as cuda:
+        loaded = cuda.module_from_buffer(broken)
+        with pytest.raises(cuda.LaunchError):
+            loaded.get_function("bounded")(cuda.In(X), cuda.Out(X.copy()), grid=grid, block=(1, 1, 1))
+    assert "bounded: a grid of more than 65,535 in y or z" in capfd.readouterr().err
+
+
+def test_shared_memory_has_its_limit(tmp_path: Path) -> None:
+    text = """
+        inline float more() { __shared__ float few[8]; return few[threadIdx.x]; }
+        extern "C" __global__ void large(float* y) {
+            __shared__ float one[SIZE], other[2048];
+            one[threadIdx.x] = other[threadIdx.x] = *y;
+            __syncthreads();
+            *y = one[threadIdx.x + 1] + other[threadIdx.x + 1] + more();
+        }"""
+    source, made = tmp_path / "large.cu", tmp_path / "large.so"
+    source.write_text(text)
+    most = 12_288 - 2_048 - 8
+    nvcc.compile_kernels(source, made, [f"-DSIZE={most}"])
+    with pytest.raises(
+        ValueError, match=r"^large.cu: large has 49,156 bytes of shared memory, at most 49,152$"
+    ):
+        nvcc.compile_kernels(source, made, [f"-DSIZE={most + 1}"])
 
 
 @pytest.mark.parametrize("order", [0, 1, 7])

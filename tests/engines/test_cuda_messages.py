@@ -124,6 +124,24 @@ def test_threads_sleep_while_they_wait_where_gpus_outnumber_cores(
     assert said == (n_cores == 1)
 
 
+def test_of_all_devices_as_many_as_pay_are_used(
+    emulated_devices: Emulate, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    emulated_devices(8)
+    monkeypatch.setattr(cuda_devices, "EVENTS_PER_DEVICE", 100)
+    used = [len(cuda_devices.chosen("all", n)) for n in (1, 199, 200, 799, 800, 5_000)]
+    assert used == [1, 1, 2, 7, 8, 8]
+    assert len(cuda_devices.chosen("all")) == 8
+    caplog.clear()
+    with caplog.at_level("INFO", "dpmix"):
+        assert [info.number for info in cuda_devices.chosen([0, 5], 1)] == [0, 5]
+        assert not caplog.text
+        engine = CudaEngine(problem(250, 2, 4)[0])
+    assert "CUDA: 2 of 8 GPUs for 250 events, one for each 100: more would take longer" in caplog.text
+    assert str(engine.info["devices"]).count("(") == 2
+    engine.close()
+
+
 # ---- dpmix devices --build
 
 
