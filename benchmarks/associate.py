@@ -358,7 +358,13 @@ def draw_power() -> None:
         rows = [row for row in record["results"]["dpmix"]["rows"] if row["fold"] == fold]
         sizes, power = [row["samples"] for row in rows], [100.0 * row["power"] for row in rows]
         axes.plot(sizes, power, "o-", color=colour)
-        axes.annotate(f"ratio {fold:g}", (sizes[1], power[1]), (8, -4), textcoords="offset points", va="top")
+        axes.annotate(
+            f"ratio {fold:g}",
+            (sizes[1], power[1]),
+            (8, -4 if power[1] > 5.0 else 12),
+            textcoords="offset points",
+            va="top",
+        )
     axes.set_xscale("log")
     axes.set_xticks(SIZES, [str(size) for size in SIZES])
     axes.minorticks_off()
