@@ -112,8 +112,8 @@ def marks_apart(panel: Panel) -> list[str]:
     places = np.column_stack([own / max(float(np.ptp(own)), 1e-9) for own in (x, y)])
     kept, marks = list[int](), [""] * len(panel.marks)
     for q in np.argsort(-np.abs(x), kind="stable").tolist():
-        beside = (np.abs(places[kept] - places[q]) < (MARK_WIDTH, MARK_HEIGHT)).all(axis=1)
-        if panel.marks[q] and not beside.any():
+        near = (np.abs(places[kept] - places[q]) < (MARK_WIDTH, MARK_HEIGHT)).all(axis=1)
+        if panel.marks[q] and not near.any():
             kept.append(q)
             marks[q] = panel.marks[q]
     return marks
