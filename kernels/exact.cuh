@@ -26,6 +26,19 @@ struct ExactSum {
         a2 += s2;
     }
 
+    // The sum, rounded once.
+    __device__ __forceinline__ double value() const {
+        const double low = a1 + a2, low_error = error(a1, a2, low);
+        const double high = a0 + low, high_error = error(a0, low, high);
+        return c != c ? a0 : high + (high_error + low_error);
+    }
+
+    // The rounding error of the sum of two numbers (Knuth).
+    __device__ static double error(double a, double b, double sum) {
+        const double of_b = sum - a;
+        return (a - (sum - of_b)) + (b - of_b);
+    }
+
     // Raises the top bin to the lowest that reaches x. Returns false if x is not to be sliced: it is not finite
     // or beyond the highest bin, or the sum is no longer finite.
     __device__ __noinline__ bool prepare(double x) {

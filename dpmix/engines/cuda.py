@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from dpmix.engines import cohort_sums
+from dpmix.engines import cohort_sums, exact
 from dpmix.engines.checks import (
     check_events,
     check_options,
@@ -43,11 +43,11 @@ from dpmix.engines.cuda_work import (
     serve_all,
 )
 from dpmix.engines.shares import ChunkQueue, counts, interleaved_shares, pass_seconds
-from dpmix.engines.sums import SummingEngine
+from dpmix.engines.sums import SummingEngine, division_of, stats_of
 from dpmix.errors import DpmixError
 from dpmix.kernels import build
 from dpmix.kernels.layout import Layout
-from dpmix.model.mixture import Array, Floats, Ints, Mixture
+from dpmix.model.mixture import Array, Floats, Ints, Mixture, Stats
 from dpmix.model.sample_weights import SampleWeights
 from dpmix.model.split_merge import SplitAssignment
 from dpmix.model.streams import Key, chain_of
@@ -241,8 +241,8 @@ class CudaPasses:
         """Check a mixture and return its packed rows, and the parameters of samples that replace them."""
         return self._layout.pack(*checked_parameters(mixture, self._n_channels)), None
 
-    def _label(self, mixture: Mixture, key: Key | None) -> CohortSums:
-        """Draw every label, or do the E step, and return the sums."""
+    def _label(self, mixture: Mixture, key: Key | None, *, rounded: bool = False) -> CohortSums:
+        """Draw every label, or do the E step, and return the sums: their state, or rounded."""
         self._usable()  # without a device, there are no shares
         (components, samples), chain = self._packed(mixture), chain_of(key)
         before = self._labelled.pop(chain, None)
@@ -250,14 +250,16 @@ class CudaPasses:
         last = None
         if key is not None and before is not None and before.n_components == len(components):
             last = self._pruning.last_labels(chain, mixture, before.labels)
-        sums = self._sum_up(Pass(components, samples, key, labels, last=last))
+        sums = self._sum_up(Pass(components, samples, key, labels, last=last), rounded=rounded)
         if last:
             self._pruning.note(chain, len(components), self._accounts)
         self._labelled[chain] = Labelled(labels, len(components))
         return sums
 
-    def _divide(self, split: SplitAssignment, mixture: Mixture, key: Key) -> CohortSums:
-        """Divide events among pairs and return the sums."""
+    def _divide(
+        self, split: SplitAssignment, mixture: Mixture, key: Key, *, rounded: bool = False
+    ) -> CohortSums:
+        """Divide events among pairs and return the sums: their state, or rounded."""
         components, samples = self._packed(mixture)
         split = checked_split(split, len(components))
         labelled = self._labelled.get(key.chain)
@@ -265,14 +267,15 @@ class CudaPasses:
             raise ValueError(f"split: chain {key.chain} has no labels of {len(split.pairs)} components")
         table = np.stack([split.pairs, split.sides.astype(np.int32)])
         work = Pass(components, samples, key, division=Division(table, split.word, labelled.labels))
-        return self._sum_up(work)
+        return self._sum_up(work, rounded=rounded)
 
-    def _sum_up(self, work: Pass) -> CohortSums:
-        """Do a pass over all chunks and return its sums."""
-        first, *others = self._run(work, None, range(len(self._grid)))
+    def _sum_up(self, work: Pass, *, rounded: bool) -> CohortSums:
+        """Do a pass over all chunks and return its sums. A device rounds them if it is the only one."""
+        alone = rounded and len(self._usable()) == 1
+        first, *others = self._run(replace(work, rounded=alone), None, range(len(self._grid)))
         for sums in others:
             cohort_sums.add(first, sums)
-        return first
+        return first._replace(total=exact.values(first.total)) if rounded and not alone else first
 
     def _run(self, work: Pass, deliver: Deliver | None, chunks: range) -> list[CohortSums]:
         """Do the chunks of a pass; if devices fail, on those that are left.
@@ -358,6 +361,15 @@ class CudaEngine(CudaPasses, SummingEngine):
 
     def __init__(self, events: Floats, **options: Unpack[CudaOptions]) -> None:
         super().__init__(events, np.array([0, len(events)]), **options)
+
+    def draw_labels(self, mixture: Mixture, key: Key) -> Stats:
+        return stats_of(self._label(mixture, key, rounded=True).total, mixture)
+
+    def expect_labels(self, mixture: Mixture) -> Stats:
+        return stats_of(self._label(mixture, None, rounded=True).total, mixture)
+
+    def divide(self, split: SplitAssignment, mixture: Mixture, key: Key) -> tuple[Stats, Array]:
+        return division_of(self._divide(split, mixture, key, rounded=True).total, mixture)
 
     def draw_sums(self, mixture: Mixture, key: Key) -> Array:
         return self._label(mixture, key).total

@@ -129,18 +129,19 @@ class Lane:
         self.sorted = SortedEvents(layout, slots, n_components)
         self.sums = driver.mem_alloc(n_sums * 8)  # of log densities or log probabilities, by part
         self.totals = driver.mem_alloc(slots * n_log_sums(n_components) * 8)  # the same, by chunk
-        self.work = driver.mem_alloc(slots * 8)
-        self.far_counts = driver.mem_alloc(slots * 4)
+        self.tallies = driver.mem_alloc(slots * 12)  # work, 8 bytes by slot, then far counts, 4 bytes
+        self.work, self.far_counts = int(self.tallies), int(self.tallies) + slots * 8
         self.rows = driver.mem_alloc(n_rows * 8) if n_rows else None  # sums and counts by chunk
 
         self.numbers_here = driver.pagelocked_empty(staged, np.uint32)
         if n_memberships:
             self.memberships_here = driver.pagelocked_empty(n_memberships, np.float32)
             self.log_densities_here = driver.pagelocked_empty((staged, CHUNK), np.float64)
-        self.far_counts_here = driver.pagelocked_empty(slots, np.uint32)
+        self.tallies_here = driver.pagelocked_empty(slots * 3, np.uint32)
+        self.work_here = self.tallies_here[: slots * 2].view(np.uint64)
+        self.far_counts_here = self.tallies_here[slots * 2 :]
         if n_rows:
             self.rows_here = driver.pagelocked_empty(n_rows, np.float64)
-        self.work_here = driver.pagelocked_empty(slots, np.uint64)
         self._layout, self._staged = layout, staged
         self._events_here: Floats | None = None
         self._weights_here: Floats | None = None

@@ -57,7 +57,8 @@ class DeviceMemory:
     batch, staged : int
         Chunks that a lane holds: resident, and others or with memberships.
     state, state_here
-        The sums of the pass (`dpmix.engines.exact`), float64 flat, on the device and page-locked on the host.
+        The sums of the pass (`dpmix.engines.exact`), then rounded, float64 flat [5 n], on the device; and the
+        first or the second of them, page-locked on the host.
     mixtures : list of HeldMixture
         One for all lanes, or one for each lane if every sample has its own.
     ends, split, now
@@ -245,7 +246,7 @@ class DeviceMemory:
         self.split = driver.mem_alloc(2 * MAX_COMPONENTS * 4)
         self.now = driver.mem_alloc(MAX_COMPONENTS * 2)
         n_sums = n_components * self._layout.n_moments + n_log_sums(n_components)
-        self.state = driver.mem_alloc(4 * n_sums * 8)
+        self.state = driver.mem_alloc(5 * n_sums * 8)
         self.state_here = driver.pagelocked_empty(4 * n_sums, np.float64)
         staged = min(batch, self._usual)
         sizes = batch, staged, n_components, n_populations

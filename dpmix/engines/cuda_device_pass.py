@@ -13,7 +13,7 @@ from dpmix.engines import exact
 from dpmix.engines.chunk_grid import ChunkGrid
 from dpmix.engines.cohort_sums import CohortSums
 from dpmix.engines.cuda_device_kernels import Kernels
-from dpmix.engines.cuda_device_lane import HeldMixture, Lane
+from dpmix.engines.cuda_device_lane import HeldMixture, Lane, first_of
 from dpmix.engines.cuda_device_memory import DeviceMemory
 from dpmix.engines.cuda_work import Account, Deliver, Division, Gates, LastLabels, Pass, Take
 from dpmix.kernels.layout import CHUNK, EXTRAS, MOMENT_THREADS, PARTS, SECTIONS, THREADS, Layout
@@ -69,7 +69,7 @@ class DevicePass:
         self._kernel_spans: list[tuple[float, float]] = []
         self._copy_spans: list[tuple[float, float]] = []
         self._work_done = 0  # multiply-adds of a pruned draw
-        self._has_added = False  # to the device's sums
+        self._has_added = False  # to the device's sums, which the other lane waits for
         self.exact_sent = send_exact
         self._send_tables()
 
@@ -94,11 +94,12 @@ class DevicePass:
         return Account(n_chunks, kernels, copies, self._work_done, sums)
 
     def _read_state(self) -> Array:
-        """Copy the state of the sums to the host, after the last batch; float64 [4, n]."""
+        """Copy the sums to the host, after the last batch: the state, float64 [4, n], or rounded, [n]."""
         n_sums = self._n_moments + self._work.n_log_sums
-        state: Array = self._memory.state_here[: 4 * n_sums].reshape(4, n_sums)
-        driver.memcpy_dtoh(state, self._memory.state)
-        return state.copy()  # page-locked memory stays in the thread of its device
+        shape, offset = ((n_sums,), 4 * n_sums * 8) if self._work.rounded else ((4, n_sums), 0)
+        sums: Array = first_of(self._memory.state_here, shape)
+        driver.memcpy_dtoh(sums, int(self._memory.state) + offset)
+        return sums.copy()  # page-locked memory stays in the thread of its device
 
     def _send_mixture(self, mixture: HeldMixture, sample: int, stream: Any) -> None:
         """Queue copies of the mixture of a sample."""
@@ -125,10 +126,13 @@ class DevicePass:
         if not work.gates:
             n_words = 2 * 4 * (self._n_moments + work.n_log_sums)
             driver.memset_d32_async(memory.state, 0, n_words, first)
-        memory.mixture_sent.record(first)
+        others = memory.lanes[1:]
+        if others:
+            memory.mixture_sent.record(first)
+        for lane in others:
+            lane.stream.wait_for_event(memory.mixture_sent)
         for lane in memory.lanes:
             lane.chunks = []
-            lane.stream.wait_for_event(memory.mixture_sent)
 
     def _start(self, lane: Lane) -> None:
         """Queue all operations of the lane's batch."""
@@ -156,7 +160,7 @@ class DevicePass:
     def _compute(self, lane: Lane) -> None:
         """Queue the kernels and the copies of their results."""
         work, n_slots, stream = self._work, len(lane.chunks), lane.stream
-        driver.memset_d32_async(lane.far_counts, 0, n_slots, stream)
+        driver.memset_d32_async(lane.tallies, 0, len(lane.tallies_here), stream)
         if work.gates:
             self._launch_memberships(lane, work.gates)
         elif work.key is None:
@@ -170,11 +174,9 @@ class DevicePass:
         if not work.gates:
             self._launch_sums(lane)
         lane.computed.record(stream)
-        driver.memcpy_dtoh_async(lane.far_counts_here[:n_slots], lane.far_counts, stream)
+        driver.memcpy_dtoh_async(lane.tallies_here, lane.tallies, stream)
         if lane.rows is not None and not work.gates:
             driver.memcpy_dtoh_async(lane.rows_here[: n_slots * self._n_rows], lane.rows, stream)
-        if work.last:
-            driver.memcpy_dtoh_async(lane.work_here[:n_slots], lane.work, stream)
         if work.gates:
             memberships, log_densities = lane.memberships_of(work)
             driver.memcpy_dtoh_async(memberships, lane.memberships, stream)
@@ -234,8 +236,7 @@ class DevicePass:
         self._launch_accumulation(lane, lane.labels)
 
     def _launch_pruned_draw(self, lane: Lane, key: Key, last: LastLabels) -> None:
-        n_slots, numbers_at = len(lane.chunks), lane.numbers_at
-        driver.memset_d32_async(lane.work, 0, n_slots * 2, lane.stream)
+        numbers_at = lane.numbers_at
         self._sort(lane, lane.labels)
         now = 0 if last.now is None else self._memory.now
         tables = lane.mixture.exact_at, numbers_at, lane.sorted.order, now
@@ -292,8 +293,9 @@ class DevicePass:
         grid = (-(-(self._n_moments + n_totals) // MOMENT_THREADS), 1)
         numbers = lane.moments, lane.totals, lane.far_counts, n_slots, self._n_moments, n_totals
         self._kernels.launch("add_chunks", grid, lane.stream, *numbers, state)
-        added.record(lane.stream)
-        self._has_added = True
+        if len(self._memory.lanes) > 1:
+            added.record(lane.stream)
+            self._has_added = True
         if lane.rows is not None:
             blocks = -(-self._n_rows // MOMENT_THREADS)
             self._queue(lane, "copy_rows", blocks, lane.moments, self._n_components, lane.rows)

@@ -167,6 +167,8 @@ class Pass:
         For sides of pairs; needs a key.
     last : LastLabels, optional
         For a pruned draw.
+    rounded : bool
+        Return the rounded sums in place of their state, a quarter of the bytes; for a pass on one device.
     """
 
     components: Array
@@ -176,6 +178,7 @@ class Pass:
     gates: Gates | None = None
     division: Division | None = None
     last: LastLabels | None = None
+    rounded: bool = False
 
     @property
     def kernels(self) -> tuple[str, ...]:
@@ -232,7 +235,7 @@ class Account:
         Multiply-adds of a pruned draw, for each warp those of one of its events.
     sums : CohortSums, optional
         Sums of these chunks; None for memberships. Without parameters of samples, the total alone. `rows` has
-        the samples of one chunk, `cut` all others.
+        the samples of one chunk, `cut` all others. The total is as the pass wants it.
     """
 
     chunks: int

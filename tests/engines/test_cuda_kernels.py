@@ -1,11 +1,12 @@
 """The kernels that the engine does not launch: log densities, and labels from them.
 
-The other kernels are tested through the engine (test_cuda_engine.py).
+The other kernels are tested through the engine (test_cuda_engine.py), and here the rounding of sums.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,11 @@ import pytest
 from engine_contract import Floats, native_log_densities, problem
 from reference import ReferenceEngine, log_densities
 
+from dpmix.engines import exact
 from dpmix.engines.cpu import instruction_sets
-from dpmix.kernels.build import cubin
-from dpmix.kernels.layout import Layout
-from dpmix.model.mixture import Mixture
+from dpmix.kernels.build import FOLDER, cubin
+from dpmix.kernels.layout import MOMENT_THREADS, Layout
+from dpmix.model.mixture import Array, Mixture
 from dpmix.model.streams import Key
 
 SHAPES = [
@@ -49,11 +51,11 @@ def context(cuda_devices: Callable[[int], None]) -> Iterator[None]:
     held.pop()
 
 
-def launch(name: str, n_channels: int, *arguments: Any, grid: int, block: int) -> None:
+def launch(name: str, n_channels: int, *arguments: Any, grid: int, block: int, source: str = "") -> None:
     import pycuda.driver as cuda
 
     major, minor = cuda.Context.get_device().compute_capability()
-    module = cuda.module_from_buffer(cubin(name, n_channels, f"sm_{major}{minor}"))
+    module = cuda.module_from_buffer(cubin(source or name, n_channels, f"sm_{major}{minor}"))
     module.get_function(name)(*arguments, grid=(grid, 1), block=(block, 1, 1))
 
 
@@ -132,3 +134,52 @@ def test_a_component_without_weight_gets_no_event() -> None:
     densities[::2] = -np.inf
     labels, _ = indicators_on_device(densities, 5, Key(1, 0, 0), 0)
     assert (labels % 2 == 1).all()
+
+
+# ---- Rounded sums
+
+
+def sums_on_device(numbers: Array) -> tuple[Array, Array]:
+    """Return the state of sums, float64 [4, n], and the rounded sums, of numbers float64 [slots, n]."""
+    import pycuda.driver as cuda
+
+    slots, n = numbers.shape
+    out = np.zeros((5, n + 1))
+    arrays = cuda.In(numbers), cuda.In(np.zeros(slots)), cuda.In(np.zeros(slots, np.uint32))
+    grid = -(-(n + 1) // MOMENT_THREADS)
+    counts = np.int32(slots), np.int32(n), np.int32(1)
+    arguments = *arrays, *counts, cuda.InOut(out)
+    launch("add_chunks", 1, *arguments, grid=grid, block=MOMENT_THREADS, source="sum_chunks")
+    return out[:4], out[4]
+
+
+def hard_numbers() -> Array:
+    """Numbers whose sums cancel, are near ties, span many bins or are not finite, float64 [5, 600]."""
+    rng = np.random.default_rng(3)
+    numbers = rng.normal(size=(5, 600)) * np.exp2(rng.integers(-300, 300, (5, 600)))
+    numbers[3:, :200] = -numbers[:2, :200] * (1.0 + np.exp2(-rng.integers(30, 60, (2, 200))))
+    numbers[1, 200:205] = np.inf, -np.inf, np.nan, 1e308, 0.0
+    numbers[2, 205:207] = np.inf, -np.inf
+    numbers[:, 210:215] = 0.0
+    near_ties = [1.0 + rng.integers(1 << 40, size=300) * 2.0**-52, [2.0**-53] * 300, [2.0**-75] * 300]
+    numbers[:3, 300:] = np.array(near_ties) * np.exp2(rng.integers(-100, 100, 300))
+    numbers[3:, 300:] = 0.0
+    return numbers
+
+
+@pytest.mark.usefixtures("context")
+def test_a_device_rounds_sums_as_the_host_does() -> None:
+    state, rounded = sums_on_device(hard_numbers())
+    np.testing.assert_array_equal(rounded, exact.values(state))
+    assert np.isfinite(rounded).sum() > 580
+
+
+@pytest.mark.usefixtures("context")
+def test_sums_that_a_device_rounds_twice_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for path in (*FOLDER.glob("*.cuh"), FOLDER / "sum_chunks.cu"):
+        text = path.read_text().replace("high + (high_error + low_error)", "a0 + (a1 + a2)")
+        (tmp_path / path.name).write_text(text)
+    monkeypatch.setattr("dpmix.kernels.build.FOLDER", tmp_path)
+    state, rounded = sums_on_device(hard_numbers())
+    with pytest.raises(AssertionError):
+        np.testing.assert_array_equal(rounded, exact.values(state))

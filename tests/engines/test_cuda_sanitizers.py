@@ -182,7 +182,7 @@ class Launches:
         n_moments = self.n_components * self.layout.n_moments
         n_rows = self.n_components * (self.layout.n_channels + 1)
         n_parts, totals, rows = self.layout.blocks_per_chunk, bytes(8), bytes(8 * n_rows)
-        state = bytes(4 * 8 * (n_moments + 1))
+        state = bytes(5 * 8 * (n_moments + 1))
         numbers = [("i", 1), ("i", n_moments), ("i", 1), state]
         grid = (-(-(n_moments + 1) // MOMENT_THREADS), 1)
         return [
