@@ -39,7 +39,7 @@ SMALL_COUNT = 5.0
 
 # Of counts after arcsinh(x / cofactor), in a table that names nothing.
 USUAL_COFACTORS = (5.0, 15.0)
-EVEN, STEP = 0.75, 1.3  # least over most events in quarters of a count from -1 to 0; next to those beside
+EVEN, STEP = 0.75, 1.3  # least over most events in quarters of a count from -1 to 0, and over those outside
 COFACTORS = (1.0, 50.0)  # fluorescence has 100 or more
 FEWEST_EVENTS = 1_000
 HIGHEST = 14.0  # arcsinh of 10^6 ions, cofactor 2; no instrument counts so many in one event
@@ -144,10 +144,10 @@ def _zeros_fill_a_block(values: Array, cofactor: float) -> bool:
     """Return True if, in most channels, counts are even from -1 to 0 and much fewer on both sides."""
     edges = np.arange(-5, 2) / 4.0
     found = np.stack([np.histogram(column, edges)[0] for column in (cofactor * np.sinh(values)).T])
-    inside, beside = found[:, 1:5], found[:, [0, 5]]
+    inside, outside = found[:, 1:5], found[:, [0, 5]]
     many = inside.sum(axis=1) > ZEROS * len(values)
     even = inside.min(axis=1) > EVEN * inside.max(axis=1)
-    steps = inside.min(axis=1) > STEP * beside.max(axis=1)
+    steps = inside.min(axis=1) > STEP * outside.max(axis=1)
     return bool((many & even & steps).mean() > 0.5)
 
 

@@ -33,10 +33,10 @@ FALSE_ALARMS = 0.05  # probability that chains differ by chance alone
 BAD_FIT = 1.1
 MOST_NAMED = 8
 # Of runs with so many draws of each chain, four times the draws, four times the burn-in and other seeds left
-# as many populations apart; a resolution left fewer (benchmarks/remedies.py).
+# as many populations apart. A resolution left fewer, but lost populations, so it is not advised either
+# (benchmarks/remedies.py).
 MANY_DRAWS = 250
 NO_HELP = "more draws are unlikely to help, because each chain keeps to its own division of these events"
-REMEDY = "data.resolution may, for example 0.2 standard deviations of each channel"
 # Chains whose mean log likelihood is further below that of the best chain, in nats and in standard deviations
 # within chains, are named.
 FAR_BELOW, FAR_BELOW_SDS = 100.0, 2.0
@@ -64,8 +64,6 @@ class Verdict:
         Draws of each chain in the run file.
     is_complete : bool
         The run has ended.
-    has_resolution : bool
-        A channel has a resolution (data.resolution).
     """
 
     kind: str
@@ -77,7 +75,6 @@ class Verdict:
     fit: str
     draws: int = MANY_DRAWS
     is_complete: bool = True
-    has_resolution: bool = True
 
     @property
     def is_known(self) -> bool:
@@ -135,9 +132,8 @@ class Verdict:
             names = [*names[: MOST_NAMED - 1], f"{len(names) - MOST_NAMED + 1} more"]
         share = percent(float(self.shares[apart].sum()))
         hopeless = f"; {NO_HELP}" if self.is_complete and self.draws >= MANY_DRAWS else ""
-        remedy = f"; {REMEDY}" if hopeless and not self.has_resolution else ""
         about = f"They differ about {listed(names)} ({share} of the events)"
-        return f"{about}: read these with care{hopeless}{remedy}."
+        return f"{about}: read these with care{hopeless}."
 
     def _fit(self) -> str:
         return f"They {'also ' * bool(len(self.apart))}differ in their fit ({self.fit})." if self.fit else ""
@@ -162,8 +158,8 @@ def judge(run: Run, noun: str, weights: Array, r_hat: Array) -> Verdict:
         Of the weights; NaN for those that are the same in every draw.
     """
     chains, draws, _ = weights.shape
-    about = run.committed, run.complete, bool(np.any(run.scaling.get("resolution", 0.0)))
-    return Verdict(run.kind, noun, chains, draws, weights.mean(axis=(0, 1)), r_hat, fit_of(run), *about)
+    of_run = fit_of(run), run.committed, run.complete
+    return Verdict(run.kind, noun, chains, draws, weights.mean(axis=(0, 1)), r_hat, *of_run)
 
 
 def interim_verdict(run: Run) -> Verdict:

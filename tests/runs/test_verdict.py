@@ -81,16 +81,6 @@ def test_more_draws_are_hopeless_only_where_there_are_many() -> None:
     assert str(verdict([1.0, 1.3], is_complete=False)).endswith(few)
 
 
-def test_a_resolution_is_advised_where_there_is_none() -> None:
-    remedy = (
-        "division of these events; data.resolution may, for example 0.2 standard deviations of each channel."
-    )
-    assert str(verdict([1.0, 1.3], has_resolution=False)).endswith(remedy)
-    assert str(verdict([1.0, 1.3])).endswith("division of these events.")
-    assert "resolution" not in str(verdict([1.0, 1.3], has_resolution=False, draws=100))
-    assert "resolution" not in str(verdict([1.0, 1.0], has_resolution=False))
-
-
 def test_with_few_draws_chance_alone_is_no_difference() -> None:
     """R-hat 1.07 of 25 draws of each chain is chance, of 100 it is not."""
     r_hat = [1.07, 1.0, 1.0, 1.0, 1.0]
