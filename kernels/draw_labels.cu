@@ -42,7 +42,7 @@ __device__ __forceinline__ int pick(const float (&x)[1][N_CHANNELS], const float
     Search search{c.shift, bin, c.point, before, -1};
     for (int j = first; j < end; j++, rows += PACK_QUADS) {
         float l[1];
-        log_densities<Place::GLOBAL>(x, rows, l);
+        log_densities(x, rows, l);
         search.add(j, l[0]);
     }
     return search.label;

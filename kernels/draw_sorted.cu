@@ -56,7 +56,7 @@ __device__ __forceinline__ void seed_bounds(const float (&x)[EVENTS_PER_THREAD][
         if (label == tried) continue;
         tried = label;
         float l[EVENTS_PER_THREAD];
-        log_densities<Place::GLOBAL>(x, rows + (size_t)label * PACK_QUADS, l);
+        log_densities(x, rows + (size_t)label * PACK_QUADS, l);
 #pragma unroll
         for (int e = 0; e < EVENTS_PER_THREAD; e++) low[e] = fmaxf(low[e], l[e]);
         work += row_work(0, N_CHANNELS);
@@ -74,7 +74,7 @@ __device__ __forceinline__ int pick_kept(const float (&x)[1][N_CHANNELS], const 
     for (int j = first; j < end; j++) {
         if (!(kept[j / 32] >> (j % 32) & 1)) continue;
         float l[1];
-        log_densities<Place::GLOBAL>(x, rows + (size_t)j * PACK_QUADS, l);
+        log_densities(x, rows + (size_t)j * PACK_QUADS, l);
         search.add(j, l[0]);
     }
     return search.label;
@@ -136,7 +136,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3)
             cache[q] = __ldg(rows + (size_t)from * PACK_QUADS + q);
         __syncthreads();
         for (int j = from; j < from + cached; j++) {
-            Row<> row{cache + (j - from) * PACK_QUADS, 0, {}};
+            Row row{cache + (j - from) * PACK_QUADS, 0, {}};
             const float constant = row.next();
             float centred[EVENTS_PER_THREAD][N_CHANNELS], l[EVENTS_PER_THREAD] = {};
             if (add_stages<0>(row, constant, x, low, centred, l, done)) {

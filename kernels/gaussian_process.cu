@@ -51,7 +51,7 @@ __device__ __forceinline__ float exp_negative(float x) {
 
 // Reads the channels of a point, and writes its correlations with a thread's events.
 template <bool LAPLACIAN>
-__device__ __forceinline__ void correlate(Row<>& row, const float (&x)[EVENTS_PER_THREAD][N_CHANNELS],
+__device__ __forceinline__ void correlate(Row& row, const float (&x)[EVENTS_PER_THREAD][N_CHANNELS],
                                           float (&correlations)[EVENTS_PER_THREAD]) {
     float sums[EVENTS_PER_THREAD] = {};
 #pragma unroll
@@ -94,7 +94,7 @@ __device__ __forceinline__ void update(const float* events, const float* scales,
                 cache[q] = __ldg(quads + (size_t)from * PACKED_QUADS + q);
             __syncthreads();
             for (int j = 0; j < count; j++) {
-                Row<> row{cache + j * PACKED_QUADS, 0, {}};
+                Row row{cache + j * PACKED_QUADS, 0, {}};
                 float correlations[EVENTS_PER_THREAD];
                 correlate<LAPLACIAN>(row, x, correlations);
                 row.at = PADDED_DIM;

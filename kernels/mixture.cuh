@@ -87,23 +87,15 @@ __device__ __forceinline__ void load_events(const float* events, int first, int 
     }
 }
 
-enum class Place { SHARED, GLOBAL };
-
-// From so many channels on, nvcc splits loads of quads from global memory into single floats, except __ldg. With
-// fewer channels, __ldg spills 8 bytes more.
-constexpr int SPLIT_CHANNELS = 62;
-
 // A reader of a packed row, four floats at a time from its start. In unrolled code `at` is a constant.
-template <Place PLACE = Place::SHARED>
 struct Row {
     const float4* quads;
     int at;
     float4 quad;
 
     __device__ __forceinline__ float next() {
-        constexpr bool LDG = PLACE == Place::GLOBAL && N_CHANNELS >= SPLIT_CHANNELS;
         const int place = at++ % 4;
-        if (place == 0) quad = LDG ? __ldg(quads + at / 4) : quads[at / 4];
+        if (place == 0) quad = quads[at / 4];
         return place == 0 ? quad.x : place == 1 ? quad.y : place == 2 ? quad.z : quad.w;
     }
 };
@@ -114,8 +106,8 @@ __host__ __device__ constexpr int mean_place(int r) { return 1 + r * (r + 3) / 2
 // Adds the squares of rows [R, END) of the whitened events to `sums`. `centred` holds channels [0, R) and is
 // filled up to END. This is a recursion because nvcc does not unroll a loop over more than 60 rows, and
 // `centred` must stay in registers.
-template <int R, int END, Place PLACE, int E>
-__device__ __forceinline__ void add_rows(Row<PLACE>& row, const float (&x)[E][N_CHANNELS],
+template <int R, int END, int E>
+__device__ __forceinline__ void add_rows(Row& row, const float (&x)[E][N_CHANNELS],
                                          float (&centred)[E][N_CHANNELS], float (&sums)[E]) {
     const float mean = row.next();
     float y[E];
@@ -134,10 +126,10 @@ __device__ __forceinline__ void add_rows(Row<PLACE>& row, const float (&x)[E][N_
 }
 
 // log pi_j N(x | mu_j, Sigma_j) of E events for the component of the row.
-template <Place PLACE = Place::SHARED, int E>
+template <int E>
 __device__ __forceinline__ void log_densities(const float (&x)[E][N_CHANNELS], const float4* packed,
                                               float (&l)[E]) {
-    Row<PLACE> row{packed, 0, {}};
+    Row row{packed, 0, {}};
     const float constant = row.next();
     float centred[E][N_CHANNELS], sums[E] = {};
     add_rows<0, N_CHANNELS>(row, x, centred, sums);

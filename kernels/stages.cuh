@@ -37,7 +37,7 @@ __device__ __forceinline__ float zero_weight(float best, float bin) {
 // Computes rows [FIRST, N_CHANNELS) in stages. False if the component was dropped; `sums` are then partial. All
 // lanes of the warp must call it.
 template <int FIRST, int E>
-__device__ __forceinline__ bool add_stages(Row<>& row, float constant, const float (&x)[E][N_CHANNELS],
+__device__ __forceinline__ bool add_stages(Row& row, float constant, const float (&x)[E][N_CHANNELS],
                                            const float (&low)[E], float (&centred)[E][N_CHANNELS],
                                            float (&sums)[E], unsigned& work) {
     constexpr int END = stage_end(FIRST);
