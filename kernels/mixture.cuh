@@ -103,7 +103,10 @@ struct Row {
     __device__ __forceinline__ float next() {
         constexpr bool LDG = PLACE == Place::GLOBAL && N_CHANNELS >= SPLIT_CHANNELS;
         const int place = at++ % 4;
-        if (place == 0) quad = LDG ? __ldg(quads + at / 4) : quads[at / 4];
+        if (place == 0) {
+            if constexpr (LDG) quad = __ldg(quads + at / 4);
+            else quad = quads[at / 4];
+        }
         return place == 0 ? quad.x : place == 1 ? quad.y : place == 2 ? quad.z : quad.w;
     }
 };

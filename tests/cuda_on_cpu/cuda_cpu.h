@@ -501,10 +501,11 @@ unsigned __match_any_sync(unsigned mask, T value) {
 
 template <class T>
 T __ldg(const T* address) {
-    if ((uintptr_t)address % alignof(T)) cuda_cpu::block->error = "a load is not at a multiple of its size";
-    T value;
-    memcpy((void*)&value, (const void*)(const char*)address, sizeof(T));
-    return value;
+    if ((uintptr_t)address % alignof(T)) {
+        cuda_cpu::block->error = "a load is not at a multiple of its size";
+        return T{};
+    }
+    return *address;
 }
 template <class T>
 T atomicAdd(T* address, std::common_type_t<T> value) {
