@@ -33,6 +33,11 @@ def version() -> str:
     return f"nvcc of the emulated CUDA devices {digest.hexdigest()[:16]}"
 
 
+def kernels_of(text: str) -> dict[str, str]:
+    """Return the kernels of a source, each with the most threads of a block by its launch bounds."""
+    return {name: bounds.split(",")[0] or MAX_THREADS for bounds, name in KERNEL.findall(text)}
+
+
 def compile_kernels(source: Path, output: Path, options: list[str], sanitizer: str = "") -> None:
     """Compile a .cu file, optionally for the address or thread sanitizer; messages go to stderr.
 
@@ -43,9 +48,7 @@ def compile_kernels(source: Path, output: Path, options: list[str], sanitizer: s
     ValueError
         The source has no kernel, or one has too much shared memory.
     """
-    kernels = {
-        name: bounds.split(",")[0] or MAX_THREADS for bounds, name in KERNEL.findall(source.read_text())
-    }
+    kernels = kernels_of(source.read_text())
     if not kernels:
         raise ValueError(f"{source}: no __global__ function in it")
     exports = "".join(f"CUDA_CPU_EXPORT({name}, {most})\n" for name, most in kernels.items())

@@ -341,7 +341,7 @@ def test_sanitizers_pass_every_kernel(source: str, n_channels: int, sanitizer: s
 
 
 def test_every_kernel_is_among_those_that_sanitizers_pass() -> None:
-    kernels = {path.stem: set(nvcc.KERNEL.findall(path.read_text())) for path in FOLDER.glob("*.cu")}
+    kernels = {path.stem: set(nvcc.kernels_of(path.read_text())) for path in FOLDER.glob("*.cu")}
     launches = Launches(20, 2, 2)
     assert {source: {launch.kernel for launch in launches.of(source)} for source in kernels} == kernels
 

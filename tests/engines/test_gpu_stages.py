@@ -179,7 +179,7 @@ def test_every_kernel_has_a_floor(monkeypatch: pytest.MonkeyPatch) -> None:
 def kernels_of(path: Path) -> list[str]:
     from cuda_on_cpu import nvcc
 
-    return nvcc.KERNEL.findall(path.read_text())
+    return list(nvcc.kernels_of(path.read_text()))
 
 
 RATES = {
