@@ -56,7 +56,8 @@ function drawGates(found) {
   }));
   byId("gates-part").hidden = false;
   const mean = found.mean === null ? "" : ` Mean F1 of the gates without gates inside: ${number(found.mean)}.`;
-  byId("gates-note").textContent = `${found.events.toLocaleString("en")} events, those of the plots.${mean} Precision: share of the population inside the gate. Recall: share of the gate in the population. Best union: F1 and numbers of the populations that are together most similar to the gate.`;
+  const unread = found.unread.map((line) => `${line}. `).join("");
+  byId("gates-note").textContent = `${unread}${found.events.toLocaleString("en")} events, those of the plots.${mean} Precision: share of the population inside the gate. Recall: share of the gate in the population. Best union: F1 and numbers of the populations that are together most similar to the gate.`;
 }
 
 document.addEventListener("DOMContentLoaded", () => {

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dpmix.app.live import Live, population_of_events
 from dpmix.inputs.manual_gates import ManualGates
 from dpmix.populations import decide
-from dpmix.populations.comparison import GatedSample, compare, gated_samples
+from dpmix.populations.comparison import GatedSample, compare, gated_samples, unread_gates
 from dpmix.populations.decisions import Decisions
 
-Gated = tuple[GatedSample, ...]
+
+class Gated(NamedTuple):
+    """The shown events of each sample inside gates, and a warning for each sample with gates left out."""
+
+    samples: tuple[GatedSample, ...]
+    unread: list[str]
 
 
 def gated(live: Live, workspace: Path) -> Gated:
@@ -26,18 +31,19 @@ def gated(live: Live, workspace: Path) -> Gated:
         cannot apply.
     """
     gates = ManualGates(workspace, "comparison")
-    return tuple(gated_samples(live.task.events, gates, live.rows))
+    events = live.task.events
+    return Gated(tuple(gated_samples(events, gates, live.rows)), unread_gates(events, gates))
 
 
-def table(live: Live, decisions: Decisions, samples: Gated) -> dict[str, Any]:
-    """Return a row for each gate, and the mean F1 of the gates with events and without gates inside.
+def table(live: Live, decisions: Decisions, gated: Gated) -> dict[str, Any]:
+    """Return a row for each gate, the mean F1 of those with events and without gates inside, and warnings.
 
     Each row has the events inside the gate, the number of the matched population from 0, -1 for none, with
     F1, precision and recall, and the union of populations that is most similar to the gate
     (`dpmix.populations.comparison`).
     """
     chosen = decide.decided(live.forest, decisions)
-    found = compare("", samples, population_of_events(live, chosen), len(chosen.names))
+    found = compare("", gated.samples, population_of_events(live, chosen), len(chosen.names))
     matches, (unions, union_f1) = found.matches(), found.unions()
     scores = [found.f1, found.precision, found.recall]
     rows = []
@@ -47,4 +53,5 @@ def table(live: Live, decisions: Decisions, samples: Gated) -> dict[str, Any]:
         row |= {"precision": precision, "recall": recall, "leaf": bool(found.leaves[g])}
         rows.append(row | {"union": unions[g].tolist(), "union_f1": float(union_f1[g])})
     leaves = [row["f1"] for row in rows if row["leaf"] and row["events"]]
-    return {"gates": rows, "mean": float(np.mean(leaves)) if leaves else None, "events": len(live.values)}
+    mean = float(np.mean(leaves)) if leaves else None
+    return {"gates": rows, "mean": mean, "events": len(live.values), "unread": gated.unread}

@@ -135,6 +135,15 @@ def gated_samples(events: Events, gates: ManualGates, among: Ints | None = None)
         yield GatedSample(first, end, {name: flags[rows] for name, flags in gates.members(own).items()})
 
 
+def unread_gates(events: Events, gates: ManualGates) -> list[str]:
+    """Return a warning for each sample of which gates cannot be read, with their names and the reasons."""
+    return [
+        f"{source.name}: gates of {gates.path} that cannot be read are left out: {unread}"
+        for source in events.sources
+        if (unread := gates.unread(source))
+    ]
+
+
 def compare(
     source: str, samples: Iterable[GatedSample], population: npt.NDArray[np.integer], n_populations: int
 ) -> Comparison:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from dpmix.errors import ConfigError
 from dpmix.inputs.manual_gates import ManualGates
-from dpmix.populations.comparison import compare, gated_samples
+from dpmix.populations.comparison import compare, gated_samples, unread_gates
 from dpmix.populations.hierarchy import find_hierarchy, unions_of
 from dpmix.populations.result import Gating
 from dpmix.populations.strategy import find_strategies
@@ -129,12 +129,8 @@ class Additions:
             samples = gated_samples(task.events, self.manual)
             compared = compare(as_text(self.manual.path), samples, population, gating.n_populations)
             tables.write_comparison(folder / COMPARISON, compared, gating.phenotypes)
-            left_out = [
-                f"{source.name}: gates of {self.manual.path} that cannot be read are left out: {unread}"
-                for source in task.events.sources
-                if (unread := self.manual.unread(source))
-            ]
-            gating = replace(gating, comparison=compared, warnings=(*gating.warnings, *left_out))
+            warnings = *gating.warnings, *unread_gates(task.events, self.manual)
+            gating = replace(gating, comparison=compared, warnings=warnings)
         if gating.exploration:
             tables.write_explored(folder / EXPLORED, gating)
         if self.with_map:

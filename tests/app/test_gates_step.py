@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -105,3 +106,19 @@ def test_mistakes_are_one_line(workspace: Workspace, opened: dict[str, Any], tmp
         assert problem in str(caught.value)
         assert "\n" not in str(caught.value)
     (workspace.folder / "other.wsp").unlink()
+
+
+def test_gates_that_cannot_be_read_are_named(workspace: Workspace, opened: dict[str, Any]) -> None:
+    text = (workspace.folder / "manual.wsp").read_text()
+    gate = re.search(r"<(\w+:)?RectangleGate", text)
+    assert gate is not None
+    odd = text.replace(gate[0], gate[0].replace("RectangleGate", "OddGate"), 1)
+    odd = odd.replace(f"</{gate[1] or ''}RectangleGate>", f"</{gate[1] or ''}OddGate>", 1)
+    (workspace.folder / "odd.wsp").write_text(odd)
+    shown = workspace.compare("run.h5", "odd.wsp")
+    (workspace.folder / "odd.wsp").unlink()
+    assert [row["gate"] for row in shown["gates"]] == ["B", "empty"]
+    (warning,) = shown["unread"]
+    assert "gates of" in warning
+    assert "that cannot be read are left out: T" in warning
+    assert workspace.compare("run.h5", "manual.wsp")["unread"] == []
