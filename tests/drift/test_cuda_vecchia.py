@@ -200,7 +200,7 @@ def test_fits_of_blocks_and_averages_are_those_of_the_cpu(
     given = points.times, points.values, points.errors, prior
     asked: list[int] = []
     sums = device.sums  # type: ignore[attr-defined]
-    monkeypatch.setattr(device, "sums", lambda times, *rest: asked.append(len(times)) or sums(times, *rest))
+    monkeypatch.setattr(device, "sums", lambda at, *rest: asked.append(len(at.times)) or sums(at, *rest))
     got, expected = fit_blocks(*given, device=device), fit_blocks(*given)  # type: ignore[arg-type]
     assert set(asked) == {80, 160}
     np.testing.assert_allclose(got.covariance.logs(), expected.covariance.logs(), rtol=1e-8)
