@@ -97,10 +97,6 @@ extern "C" __global__ void __launch_bounds__(128) bounded(const float* x, float*
     y[threadIdx.x] = x[threadIdx.x];
 }
 
-extern "C" __global__ void unaligned(const float* x, float* y) {
-    y[threadIdx.x] = __ldg(reinterpret_cast<const float4*>(x + threadIdx.x % 2)).x;
-}
-
 extern "C" __global__ void rank(const float* x, float* y) {
     __shared__ int n;
     if (threadIdx.x == 0) n = (int)x[0];

@@ -499,12 +499,8 @@ unsigned __match_any_sync(unsigned mask, T value) {
     return same;
 }
 
-__noinline__ inline void check_alignment(const void* address, size_t bytes) {
-    if ((uintptr_t)address % bytes) cuda_cpu::block->error = "a load is not at a multiple of its size";
-}
 template <class T>
 T __ldg(const T* address) {
-    check_alignment(address, alignof(T));
     return *address;
 }
 template <class T>

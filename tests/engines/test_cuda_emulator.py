@@ -65,7 +65,6 @@ def run(cuda: Any, module: bytes, name: str, x: np.ndarray = X) -> np.ndarray:
         ("two_masks", "lanes of one warp wait in different *_sync operations or masks"),
         ("past_global", "wrote outside of its arrays"),
         ("bounded", "more threads in a block than the kernel's launch bounds"),
-        ("unaligned", "a load is not at a multiple of its size"),
     ],
 )
 def test_wrong_kernels_are_reported(
