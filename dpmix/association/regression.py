@@ -10,12 +10,12 @@ each response, with known variances v_s of the measurement:
 
 The logarithms of sigma and omega of all responses come from two kinds of responses, on and off, each with its
 own normal distribution, or from one kind where the responses are few. Given these scales and the outliers,
-all coefficients are jointly normal
-and integrated out, which is the restricted likelihood (Harville 1974, Biometrika 61:383). The scales of a
-response are integrated by importance sampling at quasi-random points of a Student t distribution that adapts
-to the posterior (Cappe et al. 2008, Stat. Comput. 18:447). The distributions of the two kinds are set to
-their posterior mode by expectation maximisation, as in the empirical Bayes variances of Smyth (2004, Stat.
-Appl. Genet. Mol. Biol. 3:3). The same input gives the same numbers.
+all coefficients are jointly normal and integrated out, which is the restricted likelihood (Harville 1974,
+Biometrika 61:383). The scales of a response are integrated by importance sampling at quasi-random points of a
+Student t distribution that adapts to the posterior (Cappe et al. 2008, Stat. Comput. 18:447). The
+distributions of the two kinds are set to their posterior mode by expectation maximisation, as in the
+empirical Bayes variances of Smyth (2004, Stat. Appl. Genet. Mol. Biol. 3:3). The same input gives the same
+numbers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from scipy import stats
 from dpmix.model.mixture import Array, Ints
 
 OUTLIER_SHARE, OUTLIER_VARIANCE = 0.01, 100.0
-MOST_OUTLIERS = 2  # candidates in a response, of which all subsets are compared
+MOST_OUTLIERS = 2  # candidates in a response; all subsets are compared
 VARIABILITY_SD = 0.3  # of gamma
 SHAPE, SPREAD = 3.0, 0.5  # prior of the spread of log scales in a kind: as much as 3 responses with this sd
 LEAST_RESPONSES = 20  # for two kinds

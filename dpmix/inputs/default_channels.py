@@ -44,7 +44,7 @@ def choose_channels(
     recorded : sequence of str, optional
         Detectors in the first file of an earlier run with these files. Only they are used.
     state : sequence of int
-        State channels in the first file, which are no default channels.
+        State channels in the first file; they are not default channels.
 
     Returns
     -------

@@ -43,8 +43,7 @@ def with_panel(settings: DataConfig, base: Path, source: Source) -> DataConfig:
         return settings
     path = base / settings.panel
     where = f"data.panel: {path}"
-    found = [key for key in COLUMNS["channel"] if key in _head(path)]
-    head, rows = read_table("data.panel", path, found[0] if found else "channel", NEED)
+    head, rows = read_table("data.panel", path, COLUMNS["channel"], NEED)
     places = {}
     for name, spellings in COLUMNS.items():
         known = [head.index(one) for one in spellings if one in head]
@@ -73,12 +72,3 @@ def with_panel(settings: DataConfig, base: Path, source: Source) -> DataConfig:
         raise ConfigError(problems)
     changed: dict[str, object] = {"rename": {**rename, **settings.rename}, "channels": used["type"]}
     return settings.model_copy(update=changed | {"state_channels": used["state"] or None})
-
-
-def _head(path: Path) -> list[str]:
-    """Return the names of the columns; `read_table` reports what is wrong with the file."""
-    try:
-        first = path.read_text(encoding="utf-8-sig").splitlines()[0]
-    except (OSError, ValueError, IndexError):
-        return []
-    return [cell.strip().strip('"') for cell in first.replace("\t", ",").replace(";", ",").split(",")]

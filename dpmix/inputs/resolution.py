@@ -29,6 +29,7 @@ from dpmix.inputs.channels import match_all
 from dpmix.inputs.file_plans import FilePlan
 from dpmix.inputs.fitting import kind_of
 from dpmix.inputs.mass import cofactor_of_counts
+from dpmix.inputs.sources import Kind
 from dpmix.inputs.transformed import thinned
 from dpmix.inputs.transforms import Transform
 from dpmix.model.mixture import Array, Floats
@@ -43,7 +44,7 @@ def resolution_of(
     plans: Sequence[FilePlan],
     transforms: Sequence[Transform],
     raw: Array | Floats,
-) -> tuple[float, ...]:
+) -> tuple[tuple[float, ...], list[str]]:
     """Return the resolution of each channel of a run; see the module.
 
     Parameters
@@ -58,8 +59,10 @@ def resolution_of(
 
     Returns
     -------
-    tuple of float
+    resolution : tuple of float
         D standard deviations.
+    notes : list of str
+        What `auto` found that a table does not say itself: that its values are transformed counts.
 
     Raises
     ------
@@ -68,7 +71,7 @@ def resolution_of(
     """
     first = plans[0]
     if isinstance(asked, (int, float)):
-        return (float(asked),) * len(transforms)
+        return (float(asked),) * len(transforms), []
     kind = kind_of(first.source, raw)
     of_channel = dict[int, float]()
     if isinstance(asked, Mapping):
@@ -77,7 +80,7 @@ def resolution_of(
             for k in meant[name]:
                 of_channel.setdefault(k, float(asked[name]))
     found, some = [], np.asarray(thinned(raw), np.float64)
-    cofactor = transformed_counts(plans, transforms, raw)
+    cofactor = _transformed_counts(first, transforms, some, kind)
     for j, k in enumerate(first.chosen):
         counted = not why_not_measured(first.source.details[k])
         if k in of_channel:
@@ -88,37 +91,22 @@ def resolution_of(
             found.append(float(np.arcsinh(ERROR_AT_ZERO / cofactor)))
         else:
             found.append(of_steps(transforms[j].apply(some[:, j])))
-    return tuple(found)
+    notes = []
+    if cofactor is not None and asked == "auto":
+        like = f"values look like counts of mass cytometry after arcsinh(x / {cofactor:.3g})"
+        error = f"the resolution is that of counts, {np.arcsinh(ERROR_AT_ZERO / cofactor):.2g}"
+        notes.append(f"{first.source.name}: {like}; {error} (data.resolution)")
+    return tuple(found), notes
 
 
-def transformed_counts(
-    plans: Sequence[FilePlan], transforms: Sequence[Transform], raw: Array | Floats
+def _transformed_counts(
+    first: FilePlan, transforms: Sequence[Transform], some: Array, kind: Kind
 ) -> float | None:
-    """Return the cofactor where the values are counts that another program has transformed, else None.
-
-    Parameters are those of `resolution_of`.
-    """
-    first = plans[0]
+    """Return the cofactor where the values [M, D] are counts that another program has transformed."""
     measured = [not why_not_measured(first.source.details[k]) for k in first.chosen]
     linear = all(one.method == "linear" for one, ok in zip(transforms, measured, strict=True) if ok)
-    if kind_of(first.source, raw) is not None or not linear or not any(measured):
-        return None
-    return cofactor_of_counts(np.asarray(thinned(raw), np.float64)[:, measured])
-
-
-def counts_notes(
-    plans: Sequence[FilePlan], transforms: Sequence[Transform], raw: Array | Floats
-) -> list[str]:
-    """Return what a table does not say itself: that its values are transformed counts, and whose error.
-
-    Parameters are those of `resolution_of`.
-    """
-    cofactor = transformed_counts(plans, transforms, raw)
-    if cofactor is None:
-        return []
-    found = f"values look like counts of mass cytometry after arcsinh(x / {cofactor:.3g})"
-    said = f"the resolution is that of counts, {np.arcsinh(ERROR_AT_ZERO / cofactor):.2g} (data.resolution)"
-    return [f"{plans[0].source.name}: {found}; {said}"]
+    usable = kind is None and linear and any(measured)
+    return cofactor_of_counts(some[:, measured]) if usable else None
 
 
 def of_counts(transform: Transform) -> float:

@@ -133,8 +133,10 @@ def _kept(places: Sequence[Place], names: Sequence[str], leave_out: Sequence[str
     return [k for k in range(len(places)) if k not in out]
 
 
-def read_table(key: str, path: Path, column: str, need: str) -> tuple[list[str], list[list[str]]]:
-    """Read a table with a row per sample.
+def read_table(
+    key: str, path: Path, column: str | tuple[str, ...], need: str
+) -> tuple[list[str], list[list[str]]]:
+    """Read a table with names of columns in its first line.
 
     Parameters
     ----------
@@ -142,8 +144,9 @@ def read_table(key: str, path: Path, column: str, need: str) -> tuple[list[str],
         For messages: the key of the config that names the table, and what the table must be.
     path : Path
         A CSV file, with commas, semicolons or tabs.
-    column : str
-        A column that it must have. `file` may have another name (`dpmix.inputs.opening.file_column`).
+    column : str or tuple of str
+        A column that it must have, or several names: it must have one of them. `file` may have another name
+        (`dpmix.inputs.opening.file_column`).
 
     Returns
     -------
@@ -166,7 +169,7 @@ def read_table(key: str, path: Path, column: str, need: str) -> tuple[list[str],
     if column == FILE and (named := file_column(head)):
         head = [FILE if name == named else name for name in head]
     problem = ""
-    if column not in head:
+    if not {*head}.intersection((column,) if isinstance(column, str) else column):
         problem = f"found the columns {', '.join(head)}, {need}" if head else f"is empty, {need}"
     elif len({*head}) < len(head) or "" in head:
         problem = "found a column without a name, or two columns with one name, need different names"

@@ -17,7 +17,7 @@ from dpmix.inputs.file_plans import FilePlan, file_names
 from dpmix.inputs.fitting import Seen, make_transforms, transform_notes, transform_settings
 from dpmix.inputs.gather import Gathered
 from dpmix.inputs.outliers import usual_highest
-from dpmix.inputs.resolution import counts_notes, resolution_of
+from dpmix.inputs.resolution import resolution_of
 from dpmix.inputs.transforming import (
     TransformSummary,
     require_finite,
@@ -126,10 +126,9 @@ class FittedScale:
             seen = Seen(atoms.evenly_spaced(values), highest)
             transforms = make_transforms(self._transforms, plans, seen, self._settings.linearize)
             require_positive(transforms, gathered.counts.not_positive, names)
-            resolution = resolution_of(self._settings.resolution, plans, transforms, seen.raw)
+            resolution, recognised = resolution_of(self._settings.resolution, plans, transforms, seen.raw)
             self.notes, self.warnings = transform_notes(transforms, self._transforms, plans, seen)
-            if self._settings.resolution == "auto":
-                self.notes += counts_notes(plans, transforms, seen.raw)
+            self.notes += recognised
         else:
             transforms, resolution = earlier.transforms, earlier.resolution
             self.warnings = _misfits(transforms, plans, values)

@@ -136,7 +136,7 @@ def gated_samples(events: Events, gates: ManualGates, among: Ints | None = None)
 
 
 def unread_gates(events: Events, gates: ManualGates) -> list[str]:
-    """Return a warning for each sample of which gates cannot be read, with their names and the reasons."""
+    """Return a warning for each sample with gates that cannot be read: their names and the reasons."""
     return [
         f"{source.name}: gates of {gates.path} that cannot be read are left out: {unread}"
         for source in events.sources

@@ -78,6 +78,15 @@ def test_a_panel(files: Path, head: str) -> None:
     assert events.state.channels == ("phospho S6",)
 
 
+def test_a_panel_of_a_spreadsheet(files: Path) -> None:
+    head = "fcs_colname\tantigen\tmarker_class"
+    (files / "panel.csv").write_text(f"{head}\nCD3\tCD3\ttype\npS6\tpS6\tstate\n", encoding="utf-16")
+    events = read(files, state_channels=None, panel="panel.csv")
+    assert events.channels == ("CD3",)
+    assert events.state is not None
+    assert events.state.channels == ("pS6",)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
