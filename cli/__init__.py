@@ -29,7 +29,7 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except DpmixError as error:
             for line in error.problems if isinstance(error, ConfigError) else [str(error)]:
-                click.echo(f"dpmix: {printable(line)}", err=True)
+                click.echo(f"dpmix: {line}", err=True)
             ctx.exit(error.exit_code)
         except Exception as error:
             line = _lack_of_memory(error) or _unusable_output(error)
