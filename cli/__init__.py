@@ -90,7 +90,7 @@ def _is_lack_of_memory(error: Exception) -> bool:
 
 
 @click.group("dpmix", cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="dpmix")
+@click.version_option(package_name="dpmix-cytometry")
 def main() -> None:
     """Fit Bayesian Gaussian mixture models to large flow and mass cytometry data.
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     "--map",
     "with_map",
     is_flag=True,
-    help="Also draw a t-SNE map of up to 20,000 events (needs 'dpmix[map]').",
+    help="Also draw a t-SNE map of up to 20,000 events (needs 'dpmix-cytometry[map]').",
 )
 @click.option(
     "--strategy",
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     "--compare",
     type=GivenPath(path_type=Path),
     help="Also score the populations against the gates of a FlowJo workspace or a GatingML 2.0 file "
-    "(needs 'dpmix[flowjo]').",
+    "(needs 'dpmix-cytometry[flowjo]').",
 )
 @click.option(
     "--judged",

@@ -30,7 +30,7 @@ from dpmix.config.write import reference
 
 project = "dpmix"
 author = "the dpmix developers"
-version = release = version_of("dpmix")
+version = release = version_of("dpmix-cytometry")
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "numpydoc", "sphinx_click", "sphinx_design"]
 smartquotes = False  # they would turn the -- of an option into a dash

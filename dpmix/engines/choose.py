@@ -158,7 +158,7 @@ def available(backend: str, config: EngineConfig) -> tuple[bool, str]:
         try:
             from dpmix.engines import cluster_connect
         except ImportError as error:
-            return False, f"{error}: pip install 'dpmix[cluster]'"
+            return False, f"{error}: pip install 'dpmix-cytometry[cluster]'"
         return cluster_connect.available(config)
     return cpu.available() if backend == "cpu" else cuda.available()
 

@@ -9,7 +9,6 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
+from dpmix import __version__
 from dpmix.runs.profile import SPANS
 
 # 2: counts of moves and of emptied components; files of format 1 are read without them.
@@ -275,7 +275,7 @@ def _attributes(layout: Layout) -> dict[str, Any]:
         name: _storable(value) if isinstance(value, (str, int, float)) else json.dumps(value)
         for name, value in layout.attributes.items()
     }
-    versions = {"dpmix": version("dpmix"), "numpy": np.__version__, "python": platform.python_version()}
+    versions = {"dpmix": __version__, "numpy": np.__version__, "python": platform.python_version()}
     return {
         "kind": layout.kind,
         "format_version": FORMAT_VERSION,

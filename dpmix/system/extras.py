@@ -17,7 +17,7 @@ def require_extra(module: str, extra: str, purpose: str) -> None:
     module : str
         The library, as it is imported.
     extra : str
-        The extra that installs it: ``pip install 'dpmix[extra]'``.
+        The extra that installs it: ``pip install 'dpmix-cytometry[extra]'``.
     purpose : str
         The feature that needs it, as the start of the message.
     """

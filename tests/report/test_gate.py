@@ -510,7 +510,7 @@ def test_a_map_without_its_package_is_refused_before_the_work(
     monkeypatch.setattr(gate, "prepare", lambda *given: pytest.fail("started to work"))
     refused = dpmix("gate", folder / "run.h5", "--output", tmp_path / "out", "--map", code=2)
     assert refused.stderr.startswith("dpmix: a map needs openTSNE (")
-    assert refused.stderr.endswith("): pip install 'dpmix[map]'\n")
+    assert refused.stderr.endswith("): pip install 'dpmix-cytometry[map]'\n")
     assert len(refused.stderr.splitlines()) == 1
     assert not (tmp_path / "out").exists()
 
