@@ -89,8 +89,8 @@ def _warn_of_older_package() -> None:
     """Warn if a distribution named dpmix was installed into the folder of this one, dpmix-cytometry."""
     for path in Path(__file__).parent.parent.glob("dpmix-*-info"):
         warnings.warn(
-            f"{path}: an older package has the name dpmix and writes to the same folder; remove both (pip uninstall "
-            "dpmix dpmix-cytometry), and install dpmix-cytometry again",
+            f"{path}: an older package has the name dpmix and writes to the same folder; remove both (pip "
+            "uninstall dpmix dpmix-cytometry), and install dpmix-cytometry again",
             stacklevel=2,
         )
 

@@ -24,7 +24,9 @@ def require_extra(module: str, extra: str, purpose: str) -> None:
     try:
         import_module(module)
     except ImportError as error:
-        raise ConfigError([f"{purpose} needs {module} ({error}): pip install 'dpmix[{extra}]'"]) from None
+        raise ConfigError(
+            [f"{purpose} needs {module} ({error}): pip install 'dpmix-cytometry[{extra}]'"]
+        ) from None
 
 
 def import_arviz() -> ModuleType:
