@@ -313,7 +313,7 @@ def test_gate_of_other_files_is_predict(folder: Path, predicted: Gating, tmp_pat
     given = {"data": [folder / "*.fcs"], "memberships": True, "engine": ON_CPU}
     again = gate.gate(folder / "run.h5", tmp_path / "again", **given)
     pandas.testing.assert_frame_equal(events(tmp_path / "again"), events(folder / "new"))
-    for name in ("sizes", "proportions", "quantiles", "thresholds", "certainty", "support", "r_hat", "ess"):
+    for name in ("sizes", "proportions", "quantiles", "levels", "certainty", "support", "r_hat", "ess"):
         np.testing.assert_array_equal(getattr(again, name), getattr(predicted, name), err_msg=name)
 
 
