@@ -278,10 +278,14 @@ def quantities(n_references: int, n_populations: int) -> list[str]:
 
 
 def write_coordinates(group: h5netcdf.Group, coordinates: Mapping[str, AnyArray]) -> None:
-    """Create the dimensions of a group, with the values along each."""
+    """Create the dimensions of a group, with the values along each; the bytes of a text have none.
+
+    Only without values, xarray and ArviZ read them as one text.
+    """
     for dim, values in coordinates.items():
         group.dimensions[dim] = len(values)
-        _write(group, dim, (dim,), values)
+        if dim != "character":
+            _write(group, dim, (dim,), values)
 
 
 def _attributes(layout: Layout) -> dict[str, Any]:
@@ -349,6 +353,6 @@ def _filled(dtype: npt.DTypeLike) -> h5py.h5p.PropDCID:
     properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     properties.set_fill_time(h5py.h5d.FILL_TIME_ALLOC)
-    nothing = {np.float64: np.nan, "S1": b""}.get(dtype, -1)  # type: ignore[call-overload]
-    properties.set_fill_value(np.array(nothing, dtype))
+    if dtype != "S1":  # h5py would fill a text with arbitrary bytes; the default is 0
+        properties.set_fill_value(np.array(np.nan if dtype is np.float64 else -1, dtype))
     return properties
