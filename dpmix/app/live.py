@@ -33,7 +33,7 @@ from dpmix.populations.find import (
 )
 from dpmix.populations.forest import Forest
 from dpmix.populations.names import names_of_events
-from dpmix.populations.phenotypes import levels
+from dpmix.populations.phenotypes import full_phenotypes, levels, quartiles_of
 from dpmix.populations.pooling import transformed_draw
 from dpmix.populations.rasters import grid
 from dpmix.populations.result import interval
@@ -277,7 +277,9 @@ def _populations(
     events, n_populations = live.task.events, len(chosen.names)
     mean, low, high = interval(weights)
     ends = _levels(live, components, reference)
-    found = names_of_events(live.values, population, ends, events.channels, n_populations)
+    given = ends, events.channels
+    found = names_of_events(live.values, population, *given, n_populations)
+    full = full_phenotypes(*quartiles_of(live.values, population, n_populations), *given)
     sizes = np.bincount(population, minlength=n_populations)
     alone = len(weights) == 1
     return [
@@ -285,6 +287,7 @@ def _populations(
             "modes": modes,
             "name": chosen.names[p],
             "phenotype": found[p],
+            "full": full[p],
             "colour": colour(chosen.colours[p]),
             "ink": ink(colour(chosen.colours[p])),
             "proportion": float(mean[p]),

@@ -5,11 +5,12 @@ level is not that of all populations,
 
 1. until the populations that its name also fits have together less than a quarter of its events. So a small
    subset of a population has a further marker, and the population itself has not;
-2. then further markers that it expresses, up to five in all or 32 characters, unless nearly all events
-   express them.
+2. then further markers that it expresses (+ or hi), up to five in all or 32 characters, unless nearly all
+   events express them.
 
-In both, and in the name, markers come first that separate a population from its nearest neighbours, those
-that differ in the fewest markers; neighbours that are much smaller count less.
+In a channel where + is enough for 1 in all names, no name says hi. In both steps, and in the name, markers
+come first that separate a population from its nearest neighbours, those that differ in the fewest markers;
+neighbours that are much smaller count less.
 
 Populations with the same level of every marker differ in no valley. The largest has the name, and the others
 have in addition, first, the marker in which they differ most from it: "TNFa higher, CD45RO+ CD27+".
@@ -28,10 +29,14 @@ from dpmix.inputs.marker_names import short_names
 from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.populations.phenotypes import joined, quartiles_of, signs
 
+Markers = list[tuple[int, str]]
+"""Channels and their levels."""
+
 OTHERS = 0.25  # of a population's events: those that its name fits, too
 COMMON = 0.9  # share of the events that share a level, above which it says little
 MARKERS, WIDTH, FEWEST = 5, 32, 2  # a name is filled up to these: expressed markers, characters, any markers
-EXPRESSED = ("lo", "+", "hi")
+EXPRESSED = ("+", "hi")
+TINY = 1e-9  # a share of the events that is rounding
 ALL, NONE = "all events", "no events"
 
 
@@ -80,7 +85,7 @@ def names_of(
     return tuple(_numbered(found))
 
 
-def _marked(level: npt.NDArray[np.str_], sizes: Array, lengths: Sequence[int]) -> list[list[tuple[int, str]]]:
+def _marked(level: npt.NDArray[np.str_], sizes: Array, lengths: Sequence[int]) -> list[Markers]:
     """Return the markers in the name of each population, each with its level.
 
     Populations with the same levels have the markers of all of them together.
@@ -101,19 +106,44 @@ def _marked(level: npt.NDArray[np.str_], sizes: Array, lengths: Sequence[int]) -
     usable = (rows != "") & differ.any(axis=1)
     expressed = usable & np.isin(rows, EXPRESSED)
     worth = np.where(expressed, 2.0, 1.0) * np.where(rows == "+/-", 0.5, 1.0)
-    chosen = []
+    chosen: list[Markers] = []
     for p in range(len(rows)):
         own = _gate(differ[p], scores[p] * worth[p], usable[p], weights, p)
         kept = expressed[p] & (shared[p] < COMMON)
         by_worth = np.argsort(-scores[p].sum(axis=0) * worth[p], kind="stable").tolist()
         for d in by_worth:
-            length = sum(lengths[e] + len(rows[p, e]) + 1 for e in (*own, d)) - 1
+            length = sum(lengths[e] + 2 for e in (*own, d)) - 1
             if kept[d] and d not in own and len(own) < MARKERS and length <= WIDTH:
                 own.append(d)
         own += [d for d in by_worth if usable[p, d] and d not in own][: max(FEWEST - len(own), 0)]
         own.sort(key=lambda d, p=p: -scores[p, :, d].sum())  # type: ignore[misc]
         chosen.append([(d, str(rows[p, d])) for d in own])
+    chosen = _plain(chosen, rows, weights)
     return [chosen[k] for k in inverse]
+
+
+def _plain(chosen: list[Markers], rows: npt.NDArray[np.str_], weights: Array) -> list[Markers]:
+    """Return the markers of each row with + in place of hi in each channel where no row needs the difference.
+
+    In a channel, either all names say hi or none does.
+    """
+    for channel in range(rows.shape[1]):
+        plain = [[(d, "+" if d == channel and sign == "hi" else sign) for d, sign in own] for own in chosen]
+        after, before = (
+            np.array([_others(m, rows, weights, p) for p, m in enumerate(own)]) for own in (plain, chosen)
+        )
+        if (after <= np.maximum(OTHERS * weights, before + TINY)).all():
+            chosen = plain
+    return chosen
+
+
+def _others(markers: Markers, rows: npt.NDArray[np.str_], weights: Array, p: int) -> float:
+    """Return the weight of the rows but p that some of its markers fit; a marker + of a hi fits both."""
+    fits = [
+        np.isin(rows[:, d], EXPRESSED) if (sign, rows[p, d]) == ("+", "hi") else rows[:, d] == sign
+        for d, sign in markers
+    ]
+    return float(weights[np.all(fits, axis=0)].sum() - weights[p]) if fits else 0.0
 
 
 def _scores(differ: npt.NDArray[np.bool_], weights: Array) -> Array:
