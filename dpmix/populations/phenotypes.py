@@ -37,6 +37,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr
 
+from dpmix.inputs.marker_names import short_names
 from dpmix.model.mixture import Array, Floats, Ints
 
 GRID = 1024  # points of a density
@@ -137,10 +138,11 @@ def full_phenotypes(
     """Return all markers with a level of each population, for example "CD3+ CD4+ CD8- CD45RA+/-".
 
     Parameters are those of `signs`, and the D names of the channels. Commas separate the markers if the name
-    of one contains a space. Without any level, a population has "".
+    of one contains a space; dyes are left out. Without any level, a population has "".
     """
+    short = short_names(channels)
     return tuple(
-        joined([f"{name}{sign}" for name, sign in zip(channels, row, strict=True) if sign])
+        joined([f"{name}{sign}" for name, sign in zip(short, row, strict=True) if sign])
         for row in signs(lower, upper, levels)
     )
 

@@ -160,3 +160,37 @@ def test_the_gates_of_the_mouse_sample_are_named_as_a_biologist_would(shared_dat
     ):
         assert wanted <= markers(name), f"{gate}: {name}"
         assert not any("CD45" in marker for marker in markers(name))
+
+
+@pytest.mark.parametrize("name", ["CD3+ CD4+", "CD3+ CD8+"])
+def test_names_of_real_cells_have_their_lineage(shared_data: Path, name: str) -> None:
+    """Of mass cytometry, whose gates are named: the largest T cells, with 25 markers to choose from."""
+    from dpmix.populations.phenotypes import levels, quartiles_of
+
+    with np.load(shared_data / "labelled/pbmc_cytomem.npz") as file:
+        x, gates = np.arcsinh(file["events"] / 15.0), file["labels"].astype(int)
+        channels = [str(channel) for channel in file["channels"]]
+    own = [x[gates == gate] for gate in range(1, 8)]
+    sizes = [len(part) for part in own]
+    moments = np.array([part.mean(axis=0) for part in own]), np.array([np.cov(part.T) for part in own])
+    lower, upper = quartiles_of(x[gates > 0], gates[gates > 0] - 1, 7)
+    found = names_of(lower, upper, levels(sizes, *moments, range(7)), sizes, channels)
+    which = 0 if "CD4+" in name else 1
+    assert set(name.split()) <= markers(found[which]), found
+    assert len(found[which]) <= 40
+    assert len(set(found)) == 7
+
+
+def test_a_level_hi_is_written_in_all_names_or_in_none() -> None:
+    cells = ["CD56hi CD16+ CD3-", "CD56hi CD16- CD3-", "CD56+ CD16- CD3+", "CD56- CD16- CD3+"]
+    found = named(cells, [40, 30, 20, 10])
+    used = {
+        marker
+        for name in found
+        for marker in markers(name)
+        if marker.startswith("CD56") and marker[-1] != "-"
+    }
+    assert used <= {"CD56hi", "CD56+"}
+    for name, row in zip(found, cells, strict=True):
+        if "CD56hi" in row and any(marker.startswith("CD56") for marker in markers(name)):
+            assert ("CD56hi" in markers(name)) == ("CD56hi" in used)
