@@ -277,9 +277,9 @@ def _populations(
     events, n_populations = live.task.events, len(chosen.names)
     mean, low, high = interval(weights)
     ends = _levels(live, components, reference)
-    given = ends, events.channels
-    found = names_of_events(live.values, population, *given, n_populations)
-    full = full_phenotypes(*quartiles_of(live.values, population, n_populations), *given)
+    found = names_of_events(live.values, population, ends, events.channels, n_populations)
+    lower, upper = quartiles_of(live.values, population, n_populations)
+    full = full_phenotypes(lower, upper, ends, events.channels)
     sizes = np.bincount(population, minlength=n_populations)
     alone = len(weights) == 1
     return [

@@ -83,7 +83,8 @@ def thresholds(
 
     Parameters are those of `levels`.
     """
-    return levels(weights, means, covariances, populations)[1]
+    limits: Array = levels(weights, means, covariances, populations)[1]
+    return limits
 
 
 def levels(

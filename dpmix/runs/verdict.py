@@ -177,9 +177,17 @@ def stored_verdict(run: Run) -> Verdict | None:
     found = run.stored_verdict
     if found is None:
         return None
-    sizes = len(run.alpha), run.committed
-    of_run = found["fit"], run.committed, run.complete
-    return Verdict(run.kind, POPULATION, *sizes, found["share"], found["r_hat"], *of_run)
+    return Verdict(
+        kind=run.kind,
+        noun=POPULATION,
+        n_chains=len(run.alpha),
+        n_draws=run.committed,
+        shares=found["share"],
+        r_hat=found["r_hat"],
+        fit=found["fit"],
+        draws=run.committed,
+        is_complete=run.complete,
+    )
 
 
 def store_verdict(writer: RunWriter, verdict: Verdict) -> None:
