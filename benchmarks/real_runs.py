@@ -7,7 +7,8 @@ Every set is run once by its default config and seed 1, and gated: labelled sets
 channels that labelled.py of the tools gives, as a table), FCS files, and a cohort of 16 files with ten
 lineage markers, pooled. Kept are the number of populations above 0.2% of the events, the shares of them whose
 proportion has an R-hat below 1.05 and 1.1, the largest R-hat, and the verdicts, on these and on interim
-populations. Runs stay in the folder RUNS, and a run that is there is not made again. The sets are in ../shared, which is not part of this project.
+populations. Runs stay in the folder RUNS, and a run that is there is not made again. The sets are in
+../shared, which is not part of this project.
 """
 
 from __future__ import annotations
