@@ -17,16 +17,13 @@ MOST_POPULATIONS = 60  # shown in one picture, the largest first
 
 
 class Named(Protocol):
-    """Names of populations and channels: of a gating, or of the draws of its samples."""
+    """Names of populations: of a gating, or of the draws of its samples."""
 
     @property
     def names(self) -> tuple[str, ...]: ...
 
     @property
     def phenotypes(self) -> tuple[str, ...]: ...
-
-    @property
-    def channels(self) -> tuple[str, ...]: ...
 
 
 def shortened(text: str, width: int) -> str:
