@@ -1043,8 +1043,9 @@ def test_mouse_cells_agree_with_manual_gates(shared_data: Path, tmp_path: Path) 
     inside = gates != "Unlabeled"
     assert adjusted_rand_score(gates[inside], population[inside]) > 0.5
     helpers = np.bincount(population[gates == "CD4 T cells"]).argmax()
-    signs = set(gating.phenotypes[helpers - 1].split())
+    signs = set(gating.full_phenotypes[helpers - 1].split())
     assert {"CD3+", "CD4+", "CD8-", "CD19-", "NK1/1-"} <= signs
+    assert {"CD3+", "CD4+"} <= set(gating.phenotypes[helpers - 1].split())
 
 
 # ---------------------------------------------------------------------------- decisions made by hand
