@@ -295,6 +295,12 @@ class Gating:
         return len(self.phenotypes)
 
     @property
+    def thresholds(self) -> Array:
+        """Threshold between - and + of each channel, float64 [D]; NaN for a channel without two levels."""
+        limits: Array = self.levels[1]
+        return limits
+
+    @property
     def full_phenotypes(self) -> tuple[str, ...]:
         """All markers of each population with their levels, for example "CD3+ CD4- CD8+"."""
         return full_phenotypes(self.quantiles[1], self.quantiles[3], self.levels, self.channels)
