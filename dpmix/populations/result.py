@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
+from dpmix.inputs.marker_names import short_names
 from dpmix.inputs.samples import Columns
 from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.populations.comparison import Comparison
 from dpmix.populations.hierarchy import Node
 from dpmix.populations.misfit import Fit
+from dpmix.populations.phenotypes import full_phenotypes
 from dpmix.populations.rasters import Rasters
 from dpmix.populations.strategy import Strategy
 from dpmix.populations.tree import Tree
@@ -183,11 +185,11 @@ class Gating:
         Number of events that are implausible under the model.
     quantiles : float64 [5, P, D]
         `QUANTILES` of the events of each population, transformed scale; NaN for a population without events.
-    thresholds : float64 [D]
-        Threshold between low and high events of each channel, transformed scale; NaN for a channel without
-        two levels.
+    levels : float64 [3, D]
+        Ends of the levels of each channel, transformed scale: between - and lo, lo and +, + and hi; NaN for
+        those that a channel does not have (`dpmix.populations.phenotypes.levels`).
     phenotypes : tuple of str
-        P phenotypes, for example "CD3+ CD4+ CD8-".
+        P short phenotypes, for example "CD8+ CD3+"; no two are the same (`dpmix.populations.names`).
     names : tuple of str
         P names given by hand, "" for none; empty without decisions.
     colours : tuple of int
@@ -254,7 +256,7 @@ class Gating:
     certainty: Array
     n_implausible: Ints
     quantiles: Array
-    thresholds: Array
+    levels: Array
     phenotypes: tuple[str, ...]
     rasters: Rasters
     names: tuple[str, ...] = ()
@@ -280,6 +282,11 @@ class Gating:
         return self.channels + (() if self.state is None else self.state.channels)
 
     @property
+    def short_channels(self) -> tuple[str, ...]:
+        """Their names in pictures, without dyes."""
+        return short_names(self.measured_channels)
+
+    @property
     def measured_quantiles(self) -> Array:
         """Quantiles of all of them, float64 [5, P, D + E]; NaN for state channels of judged cells."""
         if self.state is None:
@@ -291,6 +298,17 @@ class Gating:
     @property
     def n_populations(self) -> int:
         return len(self.phenotypes)
+
+    @property
+    def thresholds(self) -> Array:
+        """Threshold between - and + of each channel, float64 [D]; NaN for a channel without two levels."""
+        limits: Array = self.levels[1]
+        return limits
+
+    @property
+    def full_phenotypes(self) -> tuple[str, ...]:
+        """All markers of each population with their levels, for example "CD3+ CD4- CD8+"."""
+        return full_phenotypes(self.quantiles[1], self.quantiles[3], self.levels, self.channels)
 
     @property
     def titles(self) -> tuple[str, ...]:

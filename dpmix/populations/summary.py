@@ -9,11 +9,12 @@ import numpy.typing as npt
 
 from dpmix.inputs.events import Events
 from dpmix.model.mixture import Array, Floats, Ints
-from dpmix.populations import phenotypes
 from dpmix.populations.borders import estimate_proportions
 from dpmix.populations.cohort import prior_counts
 from dpmix.populations.convergence import chain_weights, mixing
 from dpmix.populations.find import Populations
+from dpmix.populations.names import names_of
+from dpmix.populations.phenotypes import levels
 from dpmix.populations.pooling import transformed_draw
 from dpmix.populations.rasters import Counter, grid
 from dpmix.populations.result import QUANTILES, TAIL, Block, Gating, StateSummary
@@ -86,13 +87,13 @@ class Summary:
         prior = prior_counts(run, found.draws, found.components, found.n_populations)
         components = found.components[found.reference]
         weights, means, covariances = transformed_draw(run, scaling, *found.draws[found.reference])
-        limits = phenotypes.thresholds(weights, means, covariances, components)
+        ends = levels(weights, means, covariances, components)
         quantiles = task.events.scaling.to_transformed(self._quantiles(task.events.values))
         own = task.events.state
         state = None
         if own is not None:
-            ends = np.quantile(own.values, (TAIL, 1.0 - TAIL), axis=0).astype(np.float64)
-            state = StateSummary(own.channels, self._quantiles(own.values), ends)
+            tails = np.quantile(own.values, (TAIL, 1.0 - TAIL), axis=0).astype(np.float64)
+            state = StateSummary(own.channels, self._quantiles(own.values), tails)
         sizes = self.sizes.sum(axis=0)
         drawn, mean, ratios = self._proportions(task, prior)
         monitored = chain_weights(found, task.make_engine)
@@ -132,8 +133,8 @@ class Summary:
             certainty=np.divide(self.certainty, sizes, out=np.full(len(sizes), np.nan), where=sizes > 0),
             n_implausible=self.n_implausible,
             quantiles=quantiles,
-            thresholds=limits,
-            phenotypes=phenotypes.phenotypes(quantiles[1], quantiles[3], limits, task.events.channels),
+            levels=ends,
+            phenotypes=names_of(quantiles[1], quantiles[3], ends, sizes, task.events.channels),
             rasters=self.counter.rasters(),
             names=found.names,
             colours=found.colours,

@@ -90,7 +90,8 @@ def sentence(study: Study, effects: Effects, q: int) -> str:
     else:
         channel = study.draws.channels[effects.channels[q]]
         text = f"{channel} in {where} differs by {middle:.3g} ({low:.3g} to {high:.3g})"
-    return f"{text}: {study.draws.phenotypes[effects.populations[q]]}."
+    phenotype = study.draws.phenotypes[effects.populations[q]]  # "" in some files of earlier versions
+    return f"{text}: {phenotype}." if phenotype else f"{text}."
 
 
 def _rows(study: Study, effects: Effects, share: float) -> list[dict[str, Any]]:

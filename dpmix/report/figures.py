@@ -119,7 +119,7 @@ def heatmap(gating: Gating) -> Figure:
     """Draw the medians of the populations (rows), each channel (column) on its own scale."""
     cells = heat(gating)
     rows, columns = cells.levels.shape
-    names = [shortened(gating.measured_channels[c], 24) for c in cells.channels]
+    names = [shortened(gating.short_channels[c], 24) for c in cells.channels]
     figure = new_figure(5.0 + 0.24 * columns, 1.5 + 0.19 * rows + 0.08 * max(map(len, names)))
     axes = figure.add_subplot()
     image = axes.imshow(np.ma.masked_invalid(cells.levels), cmap="cividis", vmin=0.0, vmax=1.0, aspect="auto")
@@ -189,8 +189,9 @@ def _density(axes: Axes, gating: Gating, pair: int) -> None:
     axes.imshow(image, origin="lower", extent=ends, aspect="auto", interpolation="nearest")
     axes.set_xlim(*ends[:2])
     axes.set_ylim(*ends[2:])
-    axes.set_xlabel(shortened(gating.channels[x], 40))
-    axes.set_ylabel(shortened(gating.channels[y], 40))
+    names = gating.short_channels
+    axes.set_xlabel(shortened(names[x], 40))
+    axes.set_ylabel(shortened(names[y], 40))
     if gating.exploration is not None:
         own = gating.exploration.values[:: -(-len(gating.exploration.values) // MOST_POINTS) or 1]
         axes.plot(own[:, x], own[:, y], "o", color="black", markersize=2.0, mec="white", mew=0.3)
@@ -223,7 +224,7 @@ def _one_channel(gating: Gating) -> Figure:
             textcoords="offset points",
             ha="center",
         )
-    axes.set_xlabel(gating.channels[0])
+    axes.set_xlabel(gating.short_channels[0])
     axes.set_ylabel("density")
     axes.set_title("Density of each population")
     return figure

@@ -95,7 +95,7 @@ def _texts(gating: Gating, run: Run) -> dict[str, Any]:
         "border_note": border_note(gating),
         "mixing_note": mixing_note(gating),
         "rows": _rows(gating),
-        "channels": gating.channels,
+        "channels": gating.short_channels[: len(gating.channels)],
         "raster": raster,
         "broad": max(560, 330 + 16 * len(gating.channels)),
         "most_ellipses": MOST_ELLIPSES if gating.n_populations > MOST_ELLIPSES else 0,
@@ -126,7 +126,7 @@ def _texts(gating: Gating, run: Run) -> dict[str, Any]:
 def _rows(gating: Gating) -> list[dict[str, Any]]:
     """Return the table of populations."""
     mean, low, high = gating.overall
-    sizes, apart = gating.sizes.sum(axis=0), gating.verdict.apart
+    sizes, apart, full = gating.sizes.sum(axis=0), gating.verdict.apart, gating.full_phenotypes
     rows = [
         {
             "index": p,
@@ -137,6 +137,7 @@ def _rows(gating: Gating) -> list[dict[str, Any]]:
             "ink": ink(colour_of(gating, p)),
             "given": gating.names[p] if gating.names else "",
             "phenotype": gating.phenotypes[p],
+            "full": full[p],
             "events": f"{sizes[p]:,}",
             "share": percent(mean[p]),
             "interval": f"{percent(low[p])} to {percent(high[p])}",
@@ -166,6 +167,7 @@ def _explored_row(gating: Gating) -> list[dict[str, Any]]:
         "ink": ink(colour_of(view, p)),
         "given": f"{NAME} (also in other populations)",
         "phenotype": own.phenotype,
+        "full": view.full_phenotypes[own.index],
         "events": f"{int(own.sizes.sum()):,}",
         "share": percent(own.proportion),
         "interval": f"{percent(own.low)} to {percent(own.high)}",
@@ -183,7 +185,7 @@ def _strategies(gating: Gating) -> list[dict[str, Any]]:
             "colour": colour_of(view, p),
             "ink": ink(colour_of(view, p)),
             "phenotype": view.titles[p],
-            "gates": [named_channels(gating.channels, gate) for gate in strategy.gates],
+            "gates": [named_channels(gating.short_channels, gate) for gate in strategy.gates],
             "purity": [percent(share) for share in strategy.purity],
             "recovered": [percent(share) for share in strategy.recovered],
             "f1": f"{strategy.f1[-1]:.2f}" if strategy.gates else "",

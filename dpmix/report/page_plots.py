@@ -191,7 +191,7 @@ def _map(gating: Gating, events: Map) -> Plot:
 
 def _one_marker(gating: Gating) -> Plot:
     """Return the density of each population in a single channel."""
-    plot = new_plot(height=320, x_axis_label=plain(gating.channels[0]), y_axis_label="density")
+    plot = new_plot(height=320, x_axis_label=plain(gating.short_channels[0]), y_axis_label="density")
     for p, (places, density) in enumerate(densities(gating)):
         source = {"x": places, "y": density, "who": names_of(gating, [p]) * len(places)}
         line = plot.line("x", "y", source=source, color=colour_of(gating, p), line_width=2)
@@ -209,7 +209,7 @@ def _heatmap(gating: Gating) -> Plot:
     y, x = np.indices(cells.levels.shape)
     chosen = np.ix_(np.arange(1, 4), cells.populations, cells.channels)
     lower, median, upper = gating.measured_quantiles[chosen].reshape(3, -1)
-    channels = [gating.measured_channels[c] for c in cells.channels]
+    channels = [gating.short_channels[c] for c in cells.channels]
     source = {
         "x": x.ravel(),
         "y": y.ravel(),

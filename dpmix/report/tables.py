@@ -13,7 +13,7 @@ import numpy.typing as npt
 from dpmix.model.mixture import Array
 from dpmix.populations.comparison import Comparison
 from dpmix.populations.ellipses import EllipseGate
-from dpmix.populations.explored import JUDGING, MIXTURE, NAME, Explored, explored_of
+from dpmix.populations.explored import JUDGING, MIXTURE, NAME, Explored, explored_of, extended
 from dpmix.populations.result import QUANTILES, Gating
 from dpmix.populations.sample_draws import FILE, SampleDraws
 from dpmix.populations.strategy import Gate, Strategy
@@ -42,7 +42,8 @@ def write_tables(
     `rhat` and `ess` are rank-normalised split R-hat and bulk effective sample size of the population's weight
     in the run. They are empty for Bayesian EM, with fewer than 8 draws of each chain, and for a weight that
     is the same in every draw; `rhat` is inf if chains differ and do not move. Channels are on the transformed
-    scale; their cells are empty for a population without events. Both tables have a column `name` if a
+    scale; their cells are empty for a population without events. `phenotype` is a short name that no other
+    population has, `full phenotype` all markers with their levels. Both tables have a column `name` if a
     population was named by hand. `_tree` describes tree.json.
 
     With judgements, both tables have rows for the population of the cells found by judging, after the others,
@@ -254,22 +255,23 @@ def _population_rows(gating: Gating) -> Iterator[Sequence[object]]:
     mean, low, high = gating.overall
     named, titles = _names(gating)
     head = ["population", *named, "phenotype", "events", "share of events", "proportion", "low", "high"]
-    head += ["shape ratio", "rhat", "ess", "support", "certainty"]
+    head += ["shape ratio", "rhat", "ess", "support", "certainty", "full phenotype"]
     names = ["median" if q == 0.5 else f"q{round(100 * q):02d}" for q in QUANTILES]
     order = sorted(range(len(names)), key=lambda k: names[k] != "median")  # the median first
     yield [*head, *(f"{c} {names[k]}" for c in gating.measured_channels for k in order)]
-    quantiles = gating.measured_quantiles
+    quantiles, full = gating.measured_quantiles, extended(gating).full_phenotypes
     for p, phenotype in enumerate(gating.phenotypes):
         yield [
             *(p + 1, *titles[p], phenotype, events[p], shares[p], mean[p], low[p], high[p]),
-            *(gating.shape_ratios[p], gating.r_hat[p], gating.ess[p], gating.support[p], gating.certainty[p]),
+            *(gating.shape_ratios[p], gating.r_hat[p], gating.ess[p], gating.support[p]),
+            *(gating.certainty[p], full[p]),
             *(quantiles[k, p, d] for d in range(quantiles.shape[2]) for k in order),
         ]
     if (own := explored_of(gating)) is not None:
         found = int(own.sizes.sum())
         yield [
             *(own.index + 1, NAME, JUDGING, own.phenotype, found, found / int(gating.n_events.sum())),
-            *(own.proportion, own.low, own.high, *[""] * 5),
+            *(own.proportion, own.low, own.high, *[""] * 5, full[own.index]),
             *(own.quantiles[k, d] for d in range(len(gating.channels)) for k in order),
             *[""] * (len(order) * (quantiles.shape[2] - len(gating.channels))),
         ]

@@ -115,7 +115,7 @@ def make_gating(
         certainty=rng.uniform(0.8, 1.0, n_populations),
         n_implausible=rng.integers(0, 5, len(samples)),
         quantiles=quantiles,
-        thresholds=np.full(n_channels, 2.0),
+        levels=np.array([[np.nan], [2.0], [np.nan]]) + np.zeros(n_channels),
         phenotypes=tuple(
             " ".join(f"{name}{'+' if up else '-'}" for name, up in zip(channels, row, strict=True))
             for row in high

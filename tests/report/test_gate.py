@@ -243,7 +243,10 @@ def test_populations_are_those_that_were_simulated(folder: Path, predicted: Gati
         gathered = np.isin(table.population, mine)
         assert own[gathered].mean() > 0.9
         assert gathered[own].mean() > 0.9
-        assert set(signs.split()) <= set(predicted.phenotypes[mine.min() - 1].split())  # the largest
+        largest = mine.min() - 1
+        assert set(signs.split()) <= set(predicted.full_phenotypes[largest].split())
+        expressed = {sign for sign in signs.split() if sign.endswith("+")}
+        assert expressed <= set(predicted.phenotypes[largest].split())
 
 
 def test_fcs_files_have_the_old_channels_and_population_0_where_not_gated(
@@ -313,7 +316,7 @@ def test_gate_of_other_files_is_predict(folder: Path, predicted: Gating, tmp_pat
     given = {"data": [folder / "*.fcs"], "memberships": True, "engine": ON_CPU}
     again = gate.gate(folder / "run.h5", tmp_path / "again", **given)
     pandas.testing.assert_frame_equal(events(tmp_path / "again"), events(folder / "new"))
-    for name in ("sizes", "proportions", "quantiles", "thresholds", "certainty", "support", "r_hat", "ess"):
+    for name in ("sizes", "proportions", "quantiles", "levels", "certainty", "support", "r_hat", "ess"):
         np.testing.assert_array_equal(getattr(again, name), getattr(predicted, name), err_msg=name)
 
 
@@ -1040,8 +1043,9 @@ def test_mouse_cells_agree_with_manual_gates(shared_data: Path, tmp_path: Path) 
     inside = gates != "Unlabeled"
     assert adjusted_rand_score(gates[inside], population[inside]) > 0.5
     helpers = np.bincount(population[gates == "CD4 T cells"]).argmax()
-    signs = set(gating.phenotypes[helpers - 1].split())
+    signs = set(gating.full_phenotypes[helpers - 1].split())
     assert {"CD3+", "CD4+", "CD8-", "CD19-", "NK1/1-"} <= signs
+    assert {"CD3+", "CD4+"} <= set(gating.phenotypes[helpers - 1].split())
 
 
 # ---------------------------------------------------------------------------- decisions made by hand

@@ -78,7 +78,7 @@ def small_gating(
         certainty=np.append(random.random(p - 1), np.nan),
         n_implausible=np.zeros(s, int),
         quantiles=quantiles,
-        thresholds=np.full(d, np.nan),
+        levels=np.full((3, d), np.nan),
         phenotypes=tuple(f"{channels[0]}+ number {j}" for j in range(p)),
         rasters=Rasters(np.zeros((d, 3)), np.zeros((0, 2), int), empty.astype(int), empty.astype(np.int16)),
     )
@@ -103,6 +103,7 @@ def test_populations(tmp_path: Path, gating: Gating) -> None:
     for p, row in enumerate(table):
         assert row.pop("population") == f"{p + 1}"
         assert row.pop("phenotype") == gating.phenotypes[p]
+        assert row.pop("full phenotype") == ""  # no channel has levels
         assert row.pop("events") == f"{gating.sizes[:, p].sum()}"
         want = {
             "share of events": gating.sizes[:, p].sum() / gating.sizes.sum(),
