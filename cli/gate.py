@@ -51,6 +51,12 @@ if TYPE_CHECKING:
     help="Subtract the shifts of the samples (model.shifts) from the values in events.h5ad; FCS files get "
     "channels with these values.",
 )
+@click.option(
+    "--without-artefacts",
+    is_flag=True,
+    help="Leave populations that look like debris, doublets or dead cells out of the proportions. Their events "
+    "stay in all files.",
+)
 @gating.options
 def command(run: Path, output: Path, quiet: bool, **options: Any) -> None:
     """Find the populations of RUN, and write a report.
@@ -58,7 +64,8 @@ def command(run: Path, output: Path, quiet: bool, **options: Any) -> None:
     Populations are separated by a valley of the posterior mean density and by some standard deviations. The
     report and tree.json show the whole tree of populations; --level or --populations cut it at another
     height. Each event gets its most probable population, the probability of this population, and the entropy
-    over all populations, from the draws.
+    over all populations, from the draws. Populations that look like debris, doublets or dead cells are marked,
+    by scatter and a viability stain.
 
     \b
     Files in the folder of --output:
@@ -84,13 +91,23 @@ def command(run: Path, output: Path, quiet: bool, **options: Any) -> None:
       dpmix gate run.h5 --output coarse --level 4
       dpmix gate run.h5 --output gated --strategy
       dpmix gate run.h5 --output gated --compare workspace.wsp
+      dpmix gate run.h5 --output gated --without-artefacts
       dpmix gate run.h5 --output week2 --data 'week2/*.fcs'
     """
     from dpmix.report import gate
     from dpmix.runs.display import ProgressDisplay
 
     with ProgressDisplay(quiet):
-        names = ("data", "memberships", "with_map", "strategy", "compare", "judged", "calibrated")
+        names = (
+            "data",
+            "memberships",
+            "with_map",
+            "strategy",
+            "compare",
+            "judged",
+            "calibrated",
+            "without_artefacts",
+        )
         own = {name: options[name] for name in names}
         found = gate.gate(run, output, **own, **gating.arguments(options))
     if not quiet:
@@ -111,7 +128,14 @@ def _summary(found: Gating) -> list[str]:
         lines.append("proportions: of all samples, each event with its weight in the run (data.weights)")
     implausible = int(found.n_implausible.sum())
     lines.append(f"implausible events: {implausible:,} ({implausible / found.n_events.sum():.2%})")
-    return lines + _explored(found) + _strategies(found) + _comparison(found)
+    return lines + _artefacts(found) + _explored(found) + _strategies(found) + _comparison(found)
+
+
+def _artefacts(found: Gating) -> list[str]:
+    """Return a line about debris, doublets and dead cells."""
+    from dpmix.report.findings import artefacts
+
+    return [line] if (line := artefacts(found)) else []
 
 
 def _explored(found: Gating) -> list[str]:

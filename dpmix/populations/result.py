@@ -115,11 +115,14 @@ class StateSummary:
         `QUANTILES` of the events of each population, transformed scale; NaN where there are none.
     ends : float64 [2, E]
         1% and 99% quantiles of all events.
+    n_quality : int
+        The last of them are scatter and viability, which the run does not have.
     """
 
     channels: tuple[str, ...]
     quantiles: Array
     ends: Array
+    n_quality: int = 0
 
 
 @dataclass(frozen=True)
@@ -202,6 +205,11 @@ class Gating:
         Their standard errors.
     state : StateSummary, optional
         Channels that are not in the model.
+    artefacts : tuple of str
+        What each population looks like: "debris", "doublets", "dead cells" or "" (`populations.artefacts`);
+        empty where the files have neither scatter nor viability.
+    without_artefacts : bool
+        Proportions are those among the populations that look like cells; NaN for the others.
     map : Map, optional
         None unless requested.
     warnings : tuple of str
@@ -260,6 +268,8 @@ class Gating:
     medians: Floats | None = None
     median_errors: Floats | None = None
     state: StateSummary | None = None
+    artefacts: tuple[str, ...] = ()
+    without_artefacts: bool = False
     map: Map | None = None
     warnings: tuple[str, ...] = ()
     strategies: tuple[Strategy, ...] = ()
@@ -273,6 +283,11 @@ class Gating:
     def measured_channels(self) -> tuple[str, ...]:
         """D + E names of channels: those of the model, then state channels."""
         return self.channels + (() if self.state is None else self.state.channels)
+
+    @property
+    def n_state(self) -> int:
+        """Number of state channels of the run."""
+        return 0 if self.state is None else len(self.state.channels) - self.state.n_quality
 
     @property
     def measured_quantiles(self) -> Array:

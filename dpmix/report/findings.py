@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dpmix.model.mixture import Ints
+from dpmix.populations.artefacts import KINDS
 from dpmix.populations.result import INTERVAL, LEAST_DRAWS, Gating
 from dpmix.populations.strategy import GOOD
 from dpmix.populations.support import MAJORITY
@@ -57,6 +58,23 @@ def explored(gating: Gating) -> str:
         f"explored cells (population {gating.n_populations + 1}): {found.n_found:,} found from {judged}; "
         f"probably {found.number:,.0f} in all ({found.low:,.0f} to {found.high:,.0f})"
     )
+
+
+def artefacts(gating: Gating) -> str:
+    """Return a sentence about debris, doublets and dead cells; empty where none was found, or looked for."""
+    sizes, found = gating.sizes.sum(axis=0), []
+    for kind in KINDS:
+        own = np.array([p for p, mark in enumerate(gating.artefacts) if mark == kind], np.int64)
+        if len(own):
+            share = percent(sizes[own].sum() / gating.n_events.sum())
+            verb = "look" if len(own) > 1 else "looks"
+            found.append(
+                f"{count(len(own), 'population')} ({numbers_of(own)}), {share} of the events, {verb} like {kind}"
+            )
+    if not found:
+        return ""
+    used = "they are not in the proportions" if gating.without_artefacts else "they are in the proportions"
+    return f"{'; '.join(found)}; {used}"
 
 
 def warnings(gating: Gating, run: Run) -> list[str]:
