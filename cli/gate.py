@@ -54,8 +54,8 @@ if TYPE_CHECKING:
 @click.option(
     "--without-artefacts",
     is_flag=True,
-    help="Leave populations that look like debris, doublets or dead cells out of the proportions. Their events "
-    "stay in all files.",
+    help="Leave populations that look like debris, doublets or dead cells out of the proportions; their "
+    "events stay in all files.",
 )
 @gating.options
 def command(run: Path, output: Path, quiet: bool, **options: Any) -> None:
@@ -64,8 +64,8 @@ def command(run: Path, output: Path, quiet: bool, **options: Any) -> None:
     Populations are separated by a valley of the posterior mean density and by some standard deviations. The
     report and tree.json show the whole tree of populations; --level or --populations cut it at another
     height. Each event gets its most probable population, the probability of this population, and the entropy
-    over all populations, from the draws. Populations that look like debris, doublets or dead cells are marked,
-    by scatter and a viability stain.
+    over all populations, from the draws. Scatter and a viability stain mark the populations that look like
+    debris, doublets or dead cells.
 
     \b
     Files in the folder of --output:
@@ -98,17 +98,8 @@ def command(run: Path, output: Path, quiet: bool, **options: Any) -> None:
     from dpmix.runs.display import ProgressDisplay
 
     with ProgressDisplay(quiet):
-        names = (
-            "data",
-            "memberships",
-            "with_map",
-            "strategy",
-            "compare",
-            "judged",
-            "calibrated",
-            "without_artefacts",
-        )
-        own = {name: options[name] for name in names}
+        names = ("data", "memberships", "with_map", "strategy", "compare", "judged", "calibrated")
+        own = {name: options[name] for name in (*names, "without_artefacts")}
         found = gate.gate(run, output, **own, **gating.arguments(options))
     if not quiet:
         click.echo(

@@ -52,7 +52,8 @@ def quality_roles(source: Source) -> dict[str, int]:
             found[role] = min(usable, key=lambda k: SIZES.index(own[k].quantity))
     if SIZE in found and own[found[SIZE]].quantity == "area":
         stem = own[found[SIZE]].stem
-        found |= {HEIGHT: k for k in forward if own[k].stem == stem and own[k].quantity == "height"}
+        heights = [k for k in forward if own[k].stem == stem and own[k].quantity == "height"]
+        found |= {HEIGHT: heights[0]} if heights else {}
     stains = [
         k
         for k, channel in enumerate(source.details)

@@ -140,7 +140,7 @@ class Summary:
         )
 
     def _state(self, events: Events) -> StateSummary | None:
-        """Return quantiles of the state channels, and of scatter and viability where the run has not got them."""
+        """Return quantiles of the state channels, then of scatter and viability that the run lacks."""
         parts = [] if events.state is None else [(events.state, np.arange(len(events.state.channels)))]
         if (quality := events.quality) is not None:
             known = {*events.detectors, *(() if events.state is None else events.state.detectors)}

@@ -67,9 +67,9 @@ def artefacts(gating: Gating) -> str:
         own = np.array([p for p, mark in enumerate(gating.artefacts) if mark == kind], np.int64)
         if len(own):
             share = percent(sizes[own].sum() / gating.n_events.sum())
-            verb = "look" if len(own) > 1 else "looks"
+            what = f"{'look' if len(own) > 1 else 'looks'} like {kind}"
             found.append(
-                f"{count(len(own), 'population')} ({numbers_of(own)}), {share} of the events, {verb} like {kind}"
+                f"{count(len(own), 'population')} ({numbers_of(own)}), {share} of the events, {what}"
             )
     if not found:
         return ""

@@ -114,9 +114,7 @@ def gate(
     by_hand = None if decisions is None else read_decisions(decisions)
     task = prepare(run_file, data, engine, folder, with_quality=True)
     if without_artefacts and task.events.quality is None:
-        raise ConfigError(
-            ["--without-artefacts: the files have no scatter and no viability stain; remove it"]
-        )
+        raise ConfigError(["--without-artefacts: found neither scatter nor viability in the files"])
     if data and "shifts" in task.run.cohort:
         raise ConfigError(
             [f"--data: {task.run.path} has shifts (model.shifts); dpmix predict finds those of other files"]
