@@ -176,6 +176,7 @@ def _table(found: Gating) -> list[str]:
 
     mean, low, high = found.overall
     alone = len(found.draws) == 1
+    shares = ["left out" if out else f"{m:7.2%}" for m, out in zip(mean, found.left_out, strict=True)]
     ends = ["" if alone else f" ({a:.2%} to {b:.2%})" for a, b in zip(low, high, strict=True)]
     cells = [mixing_cells(found, p) for p in range(found.n_populations)]
     lines = []
@@ -184,5 +185,5 @@ def _table(found: Gating) -> list[str]:
         lines = [f"{'':14}{'90% interval':{width}}  R-hat   ESS  phenotype"]
         ends = [f"{e:{width}}  {r_hat:>5}  {ess:>4}" for e, (r_hat, ess) in zip(ends, cells, strict=True)]
     for p, title in enumerate(found.titles):
-        lines.append(f"  {p + 1:3d}  {mean[p]:7.2%}{ends[p]}  {title}")
+        lines.append(f"  {p + 1:3d}  {shares[p]:>7}{ends[p]}  {title}")
     return lines

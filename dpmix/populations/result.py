@@ -209,7 +209,7 @@ class Gating:
         What each population looks like: "debris", "doublets", "dead cells" or "" (`populations.artefacts`);
         empty where the files have neither scatter nor viability.
     without_artefacts : bool
-        Proportions are those among the populations that look like cells; NaN for the others.
+        Proportions are those among the populations that look like cells; 0 for the others.
     map : Map, optional
         None unless requested.
     warnings : tuple of str
@@ -297,6 +297,11 @@ class Gating:
         own = self.state.quantiles
         more = [(0, 0), (0, self.quantiles.shape[1] - own.shape[1]), (0, 0)]
         return np.concatenate([self.quantiles, np.pad(own, more, constant_values=np.nan)], axis=2)
+
+    @property
+    def left_out(self) -> npt.NDArray[np.bool_]:
+        """Populations that are not in the proportions, bool [P]."""
+        return np.array([bool(mark) and self.without_artefacts for mark in self.artefacts or self.phenotypes])
 
     @property
     def n_populations(self) -> int:

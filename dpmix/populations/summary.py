@@ -180,11 +180,10 @@ class Summary:
     def _proportions(self, task: Task, prior: Array | None, marks: artefacts.Marks) -> tuple[Array, Array]:
         """Return draws [T, S, P] and mean [S, P] of the proportions; NaN in samples without events.
 
-        They are among the populations without a mark, and NaN for the others.
+        They are among the populations without a mark, and 0 for the others.
         """
         kept = np.array([not mark for mark in marks or ("",) * self.counts.shape[2]])
-        drawn = np.full(self.counts.shape, np.nan)
-        mean = np.full(self.counts.shape[1:], np.nan)
+        drawn, mean = np.zeros(self.counts.shape), np.zeros(self.counts.shape[1:])
         if kept.any():
             counts, own = self.counts[..., kept], None if prior is None else prior[:, kept]
             drawn[..., kept] = proportions.posterior(counts, task.config.seed, own)

@@ -124,7 +124,7 @@ def _texts(gating: Gating, run: Run) -> dict[str, Any]:
 def _rows(gating: Gating) -> list[dict[str, Any]]:
     """Return the table of populations."""
     mean, low, high = gating.overall
-    sizes, apart = gating.sizes.sum(axis=0), gating.verdict.apart
+    sizes, apart, left_out = gating.sizes.sum(axis=0), gating.verdict.apart, gating.left_out
     rows = [
         {
             "index": p,
@@ -136,8 +136,8 @@ def _rows(gating: Gating) -> list[dict[str, Any]]:
             "given": gating.names[p] if gating.names else "",
             "phenotype": gating.phenotypes[p],
             "events": f"{sizes[p]:,}",
-            "share": percent(mean[p]),
-            "interval": f"{percent(low[p])} to {percent(high[p])}",
+            "share": "left out" if left_out[p] else percent(mean[p]),
+            "interval": "" if left_out[p] else f"{percent(low[p])} to {percent(high[p])}",
             "mixing": mixing_cells(gating, p),
             "apart": p in apart,
             "support": f"{gating.support[p]:.0%}",

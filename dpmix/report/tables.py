@@ -251,7 +251,7 @@ def _cell(value: object) -> object:
 def _population_rows(gating: Gating) -> Iterator[Sequence[object]]:
     events = gating.sizes.sum(axis=0)
     shares = events / gating.n_events.sum()
-    mean, low, high = gating.overall
+    mean, low, high = (np.where(gating.left_out, np.nan, own) for own in gating.overall)
     named, titles = _names(gating)
     head = ["population", *named, "phenotype", "events", "share of events", "proportion", "low", "high"]
     head += ["rhat", "ess", "support", "certainty", *(["artefact"] if gating.artefacts else [])]
@@ -279,7 +279,7 @@ def _population_rows(gating: Gating) -> Iterator[Sequence[object]]:
 def _proportion_rows(gating: Gating) -> Iterator[Sequence[object]]:
     columns, (named, titles) = gating.sample_columns, _names(gating)
     yield ["sample", *columns, "population", *named, "phenotype", "events", "proportion", "low", "high"]
-    mean, low, high = gating.estimates
+    mean, low, high = (np.where(gating.left_out, np.nan, own) for own in gating.estimates)
     explored = explored_of(gating)
     for s, sample in enumerate(gating.samples):
         known = [sample, *(cells[s] for cells in columns.values())]
