@@ -21,8 +21,10 @@ import numpy.typing as npt
 from dpmix.errors import ConfigError, printable
 from dpmix.inputs.marker_names import marker_keys
 from dpmix.inputs.text_format import read_cells
-from dpmix.inputs.type_cells import OFF, PLUS, (
+from dpmix.inputs.type_cells import (
     LEVELS,
+    OFF,
+    PLUS,
     Cell,
     cells_of_column,
     levels_of_column,
