@@ -22,7 +22,7 @@ MANY_IMPLAUSIBLE = 0.05  # share of implausible events above which a sample is r
 
 
 def summary(gating: Gating) -> list[str]:
-    """Return the main results in three sentences or paragraphs."""
+    """Return the main results in three or four sentences or paragraphs."""
     events, size = int(gating.n_events.sum()), shares(gating)
     samples, channels = count(len(gating.samples), "sample"), count(len(gating.channels), "channel")
     populations = count(gating.n_populations, "population")
@@ -42,11 +42,8 @@ def summary(gating: Gating) -> list[str]:
         f"The most probable population of an event has a mean probability of {mean:.1%}."
     )
     modes = count(len(gating.tree.heights), "mode")
-    return [
-        found,
-        certainty,
-        f"The tree of {modes} is cut at {gating.level:.3g} standard deviations ({gating.why}).",
-    ]
+    tree = f"The tree of {modes} is cut at {gating.level:.3g} standard deviations ({gating.why})."
+    return [found, certainty, tree, *filter(None, [_sentence(artefacts(gating) or None)])]
 
 
 def explored(gating: Gating) -> str:

@@ -40,9 +40,9 @@ def write_tables(
     a single draw. `artefact` is debris, doublets, dead cells or empty (`dpmix.populations.artefacts`), where
     the files have scatter or viability, whose quantiles come last; without artefacts, proportions of these
     populations are empty. `rhat` and `ess` are rank-normalised split R-hat and bulk effective sample size of
-    the population's weight in the run. They are empty for Bayesian EM, with fewer than 8 draws of each chain, and
-    for a weight that is the same in every draw; `rhat` is inf if chains differ and do not move. Channels are
-    on the transformed scale; their cells are empty for a population without events. Both tables have a
+    the population's weight in the run. They are empty for Bayesian EM, with fewer than 8 draws of each chain,
+    and for a weight that is the same in every draw; `rhat` is inf if chains differ and do not move. Channels
+    are on the transformed scale; their cells are empty for a population without events. Both tables have a
     column `name` if a population was named by hand. `_tree` describes tree.json.
 
     With judgements, both tables have rows for the population of the cells found by judging, after the others,

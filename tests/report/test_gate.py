@@ -428,7 +428,7 @@ def test_debris_is_marked_and_left_out_of_proportions(folder: Path, gated: Gatin
     assert set(gated.artefacts) == {"", "debris"}
     assert table["FSC-A median"][p] < table["FSC-A median"].drop(p).min() / 2
     assert gated.channels == tuple(MARKERS)  # the model and samples.nc do not have it
-    assert SampleDraws.read(folder / "all" / "samples.nc").channels == gated.channels
+    assert SampleDraws.read(folder / "all").channels == gated.channels
     options = ("--output", tmp_path / "out", "--without-artefacts", "--threads", "1", "--backend", "cpu")
     said = dpmix("gate", folder / "run.h5", *options).stdout
     assert f"1 population ({p + 1}), " in said
