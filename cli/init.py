@@ -230,10 +230,11 @@ def _singlet_lines(sources: Sequence[Source]) -> list[str]:
     corners = ", ".join(f"({area:.0f}, {height:.0f})" for area, height in gate.vertices)
     return [
         "null",
-        f"# Single cells, proposed: {gate.area} is {gate.low:.2f} to {gate.high:.2f} times {gate.height}, as of",
-        f"# {gate.share:.1%} of the events read; corners ({gate.area}, {gate.height}): {corners}.",
-        "# It is not applied: draw it in FlowJo, or write it as GatingML 2.0, and name the file here. Without it,",
-        "# dpmix gate marks populations that look like doublets.",
+        f"# Single cells, proposed: {gate.area} is {gate.low:.2f} to {gate.high:.2f} times {gate.height},",
+        f"# as of {gate.share:.1%} of the events read.",
+        f"# Corners of this gate ({gate.area}, {gate.height}): {corners}.",
+        "# It is not applied: draw it in FlowJo, or write it as GatingML 2.0, and name the file here.",
+        "# Without it, dpmix gate marks populations that look like doublets.",
     ]
 
 
