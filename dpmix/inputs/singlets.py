@@ -64,7 +64,8 @@ def singlet_gate(sources: Sequence[Source]) -> SingletGate | None:
     corners = ((low * bottom, bottom), (high * bottom, bottom), (high * top, top), (low * top, top))
     share = float((np.abs(logs - middle) <= reach).mean())
     return SingletGate(
-        *(first.details[k].detector for k in own),
+        first.details[own[0]].detector,
+        first.details[own[1]].detector,
         float(low),
         float(high),
         tuple((float(x), float(y)) for x, y in corners),
