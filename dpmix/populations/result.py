@@ -301,7 +301,10 @@ class Gating:
     @property
     def left_out(self) -> npt.NDArray[np.bool_]:
         """Populations that are not in the proportions, bool [P]."""
-        return np.array([bool(mark) and self.without_artefacts for mark in self.artefacts or self.phenotypes])
+        found = np.zeros(self.n_populations, np.bool_)  # cells found by judging may come last
+        if self.without_artefacts:
+            found[: len(self.artefacts)] = [bool(mark) for mark in self.artefacts]
+        return found
 
     @property
     def n_populations(self) -> int:

@@ -70,8 +70,8 @@ def artefacts(gating: Gating) -> str:
             )
     if not found:
         return ""
-    used = "they are not in the proportions" if gating.without_artefacts else "they are in the proportions"
-    return f"{'; '.join(found)}; {used}"
+    used = "left out of" if gating.without_artefacts else "counted in"
+    return f"{'; '.join(found)}; {used} the proportions"
 
 
 def warnings(gating: Gating, run: Run) -> list[str]:

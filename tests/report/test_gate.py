@@ -432,7 +432,7 @@ def test_debris_is_marked_and_left_out_of_proportions(folder: Path, gated: Gatin
     options = ("--output", tmp_path / "out", "--without-artefacts", "--threads", "1", "--backend", "cpu")
     said = dpmix("gate", folder / "run.h5", *options).stdout
     assert f"1 population ({p + 1}), " in said
-    assert "looks like debris; they are not in the proportions" in said
+    assert "looks like debris; left out of the proportions" in said
     assert re.search(rf"^ +{p + 1} +left out ", said, re.MULTILINE)
     without = pandas.read_csv(tmp_path / "out" / "populations.csv")
     assert without.events.tolist() == table.events.tolist()  # they stay in all files
@@ -905,7 +905,7 @@ def test_gate_says_what_it_found(folder: Path) -> None:
     assert table.low.isna().all()
     n_implausible = events(folder / "bem").implausible.sum()
     assert implausible == f"implausible events: {n_implausible:,} ({n_implausible / TAKEN:.2%})"
-    assert artefacts.endswith("of the events, looks like debris; they are in the proportions")
+    assert artefacts.endswith("of the events, looks like debris; counted in the proportions")
     assert written == f"written: {folder}/bem; open {folder}/bem/report.html in a browser"
     assert f"{n_populations} populations at level 2.5 (the default), from 1 draws" in result.stderr
     assert files_of(folder / "bem") == EVERYTHING - {
