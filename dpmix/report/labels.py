@@ -86,7 +86,7 @@ def shares(gating: Gating) -> Array:
 
 
 def share_text(gating: Gating, population: int) -> str:
-    """Format the proportion of a population in all samples; "left out" of an artefact without a proportion."""
+    """Format the proportion of a population in all samples; "left out" of an artefact without one."""
     return "left out" if gating.left_out[population] else percent(shares(gating)[population])
 
 

@@ -12,7 +12,7 @@ from dpmix.report import dendrogram
 from dpmix.report.embedding import map_numbers, map_point, map_window
 from dpmix.report.findings import numbers_of
 from dpmix.report.heatmap import heat
-from dpmix.report.labels import label, share_text, shortened, ticks
+from dpmix.report.labels import label, share_text, shares, shortened, ticks
 from dpmix.report.pairs import densities
 from dpmix.report.palette import GREY, colour, colour_of, ink
 from dpmix.report.traces import Trace, burn_in, thinned, traces
