@@ -10,6 +10,7 @@ import numpy as np
 from dpmix.inputs import atoms
 from dpmix.inputs.atoms import Atom
 from dpmix.inputs.fcs_spillover import Spillover
+from dpmix.inputs.quality_channels import QualityChannels
 from dpmix.inputs.samples import Columns
 from dpmix.inputs.sources import Source
 from dpmix.inputs.state_channels import StateChannels
@@ -173,6 +174,8 @@ class Events:
         For each sample, the matrix by which it was compensated.
     state : StateChannels or None
         Channels that are not in the model.
+    quality : QualityChannels or None
+        Scatter and viability, where they were asked for and the files have them.
     """
 
     values: Floats
@@ -189,6 +192,7 @@ class Events:
     data_hash: str
     spillovers: tuple[Spillover | None, ...] = ()
     state: StateChannels | None = None
+    quality: QualityChannels | None = None
 
     @property
     def measured_channels(self) -> tuple[str, ...]:
@@ -223,4 +227,5 @@ class Events:
             rows=rows,
             weights=None if weights is None else SampleWeights(starts, weights.values),
             state=None if self.state is None else self.state.without_values(),
+            quality=None,
         )

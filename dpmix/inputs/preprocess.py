@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpmix.config.data import DataConfig
+from dpmix.errors import DpmixError
 from dpmix.inputs.channels import Panel, same_channels
 from dpmix.inputs.default_channels import choose_channels
 from dpmix.inputs.events import ChannelReport, Events, Report
@@ -36,6 +37,7 @@ from dpmix.inputs.opening import open_sources
 from dpmix.inputs.outliers import Outlier
 from dpmix.inputs.panel_file import with_panel
 from dpmix.inputs.parent_gate import ParentGate, gate_sources
+from dpmix.inputs.quality_channels import QualityChannels, choose_quality
 from dpmix.inputs.samples import advise_leaving_out, open_samples
 from dpmix.inputs.scales import Atoms, FittedScale, RecordedScale, Scale
 from dpmix.inputs.sources import Source
@@ -81,6 +83,7 @@ def prepare(
     seed: int,
     storage: Storage | None = None,
     earlier: Recorded | None = None,
+    with_quality: bool = False,
 ) -> Events:
     """Read the files of a run and prepare its events.
 
@@ -95,6 +98,8 @@ def prepare(
         Holds the events; default: memory.
     earlier : Recorded, optional
         Of an earlier run, to prepare its events again: its channels and transforms.
+    with_quality : bool
+        Read scatter and viability, too (`dpmix.inputs.quality_channels`).
 
     Raises
     ------
@@ -133,7 +138,8 @@ def prepare(
             notes.append(f"left out (data.leave_out): {', '.join(settings.leave_out)}")
         own = earlier.state.scaling if earlier is not None and earlier.state is not None else None
         wanted = _State(settings, base, state_chosen, own, True) if state_chosen else None
-        events = _prepare(plans, subset, scale, notes, storage, gate, wanted)
+        quality = _Quality(settings, base, sources) if with_quality else None
+        events = _prepare(plans, subset, scale, notes, storage, gate, wanted, quality)
     weights = None if settings.weights == "proportional" else sample_weights(events.sample_starts, relative)
     if note := describe_weights(settings, samples, weights):
         events = replace(events, report=replace(events.report, notes=(*events.report.notes, note)))
@@ -148,6 +154,7 @@ def prepare_like(
     detectors: Sequence[str],
     storage: Storage | None = None,
     state: StateChannels | None = None,
+    with_quality: bool = False,
 ) -> Events:
     """Prepare events on the scale of a run; the files of the run give its own events, bit for bit.
 
@@ -174,6 +181,8 @@ def prepare_like(
         Holds the events; default: memory.
     state : StateChannels, optional
         Of the run.
+    with_quality : bool
+        Read scatter and viability, too.
 
     Raises
     ------
@@ -200,7 +209,8 @@ def prepare_like(
         measured = _panel(state.detectors, state.channels)
         numbers = [same_channels(measured, range(len(state.detectors)), source)[0] for source in sources]
         wanted = _State(settings, base, numbers, state.scaling, False)
-    return _prepare(plans, subset, RecordedScale(scaling), notes, storage, gate, wanted)
+    quality = _Quality(settings, base, sources) if with_quality else None
+    return _prepare(plans, subset, RecordedScale(scaling), notes, storage, gate, wanted, quality)
 
 
 class _State(NamedTuple):
@@ -211,6 +221,26 @@ class _State(NamedTuple):
     chosen: Sequence[Sequence[int]]
     recorded: Scaling | None
     fit: bool
+
+
+class _Quality(NamedTuple):
+    """Files whose scatter and viability are read."""
+
+    settings: DataConfig
+    base: Path
+    sources: Sequence[Source]
+
+    def read(self, gathered: Gathered, storage: Storage) -> tuple[QualityChannels | None, list[str]]:
+        """Return the channels and warnings; None where the files have none that can be read."""
+        try:
+            roles, chosen = choose_quality(self.sources)
+            if not roles:
+                return None, []
+            settings, base, sources = self
+            measured, _ = read_state(settings, base, sources, chosen, gathered, None, True, storage)
+        except DpmixError as error:
+            return None, [f"scatter and viability are not used: {error}"]
+        return QualityChannels(measured, roles), []
 
 
 def _panel(detectors: Sequence[str], shown: Sequence[str]) -> Panel:
@@ -227,6 +257,7 @@ def _prepare(
     storage: Storage,
     gate: ParentGate,
     wanted: _State | None,
+    looked_at: _Quality | None = None,
 ) -> Events:
     """Gather, transform and standardise events, and report on them."""
     total = sum(plan.source.n_events for plan in plans)
@@ -241,6 +272,7 @@ def _prepare(
             state, of_state = read_state(settings, base, sources, chosen, gathered, recorded, fit, storage)
             if settings.time == "correct":
                 of_state.append("the state channels are not corrected over time (data.time)")
+        quality, of_quality = (None, list[str]()) if looked_at is None else looked_at.read(gathered, storage)
         scaling, atoms = scale.before_transform(plans, gathered)
         summary = transform_events(gathered, scaling, samples, progress)
         if gate.settings.time == "correct":
@@ -256,7 +288,7 @@ def _prepare(
         for source, (n, where) in zip(sources, gathered.left_out, strict=True)
         if n
     ]
-    warnings += scale.warnings
+    warnings += [*scale.warnings, *of_quality]
     warnings += _of_outliers(gathered.outliers, scaling.channels)
     warnings += _without_events(sources, np.diff(gathered.sample_starts).tolist())
     channels = _channel_reports(gathered, detectors, scaling, atoms, summary.above_top)
@@ -281,6 +313,7 @@ def _prepare(
         data_hash=data_hash,
         spillovers=tuple(plan.spillover for plan in plans),
         state=state,
+        quality=quality,
     )
 
 

@@ -36,7 +36,7 @@ RIDGE = 1e-6  # added to a variance, relative to that of all events
 
 
 def estimate_proportions(
-    counts: Ints, seed: int, prior: Array | None, values: Floats, populations: npt.NDArray[np.int32]
+    counts: Ints, seed: int, prior: Array | None, values: Floats, populations: npt.NDArray[np.integer]
 ) -> tuple[Array, Array, Array]:
     """Estimate each sample's proportions; the draws vary by memberships, counting and shapes.
 
@@ -46,8 +46,8 @@ def estimate_proportions(
         As of `dpmix.populations.proportions.posterior`.
     values : float32 [N, D]
         All events, on any scale.
-    populations : int32 [N]
-        Most probable population of each.
+    populations : int [N]
+        Most probable population of each, -1 for events that are left out.
 
     Returns
     -------
@@ -62,7 +62,9 @@ def estimate_proportions(
     mean = mixture.posterior_mean(counts, prior)
     if len(counts) == 1:
         return drawn, mean, np.ones(counts.shape[2])
-    rows, each = mixture.representatives(populations, counts.shape[2])
+    rows = np.flatnonzero(populations >= 0)
+    some, each = mixture.representatives(populations[rows], counts.shape[2])
+    rows = rows[some]
     by_mixture = counts.sum(axis=(0, 1)) / counts.sum()
     ratios = shape_ratios(values[rows], populations[rows], each, by_mixture)
     return widen(drawn, ratios, Stream(seed, 1, 1).step(Step.PROPORTIONS)), mean, ratios

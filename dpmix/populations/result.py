@@ -117,11 +117,14 @@ class StateSummary:
         `QUANTILES` of the events of each population, transformed scale; NaN where there are none.
     ends : float64 [2, E]
         1% and 99% quantiles of all events.
+    n_quality : int
+        The last of them are scatter and viability, which the run does not have.
     """
 
     channels: tuple[str, ...]
     quantiles: Array
     ends: Array
+    n_quality: int = 0
 
 
 @dataclass(frozen=True)
@@ -208,6 +211,11 @@ class Gating:
         Their standard errors.
     state : StateSummary, optional
         Channels that are not in the model.
+    artefacts : tuple of str
+        What each population looks like: "debris", "doublets", "dead cells" or "" (`populations.artefacts`);
+        empty where the files have neither scatter nor viability.
+    without_artefacts : bool
+        Proportions are those among the populations that look like cells; 0 for the others.
     map : Map, optional
         None unless requested.
     warnings : tuple of str
@@ -267,6 +275,8 @@ class Gating:
     medians: Floats | None = None
     median_errors: Floats | None = None
     state: StateSummary | None = None
+    artefacts: tuple[str, ...] = ()
+    without_artefacts: bool = False
     map: Map | None = None
     warnings: tuple[str, ...] = ()
     strategies: tuple[Strategy, ...] = ()
@@ -287,6 +297,11 @@ class Gating:
         return short_names(self.measured_channels)
 
     @property
+    def n_state(self) -> int:
+        """Number of state channels of the run."""
+        return 0 if self.state is None else len(self.state.channels) - self.state.n_quality
+
+    @property
     def measured_quantiles(self) -> Array:
         """Quantiles of all of them, float64 [5, P, D + E]; NaN for state channels of judged cells."""
         if self.state is None:
@@ -294,6 +309,14 @@ class Gating:
         own = self.state.quantiles
         more = [(0, 0), (0, self.quantiles.shape[1] - own.shape[1]), (0, 0)]
         return np.concatenate([self.quantiles, np.pad(own, more, constant_values=np.nan)], axis=2)
+
+    @property
+    def left_out(self) -> npt.NDArray[np.bool_]:
+        """Populations that are not in the proportions, bool [P]."""
+        found = np.zeros(self.n_populations, np.bool_)  # cells found by judging may come last
+        if self.without_artefacts:
+            found[: len(self.artefacts)] = [bool(mark) for mark in self.artefacts]
+        return found
 
     @property
     def n_populations(self) -> int:

@@ -26,7 +26,7 @@ from dpmix.report.drawing import (
 from dpmix.report.embedding import MAP_NOTE, map_caption, map_numbers, map_point, map_window
 from dpmix.report.gate_tree import gate_tree
 from dpmix.report.heatmap import heat
-from dpmix.report.labels import label, only_the_largest, shares, shortened, shown
+from dpmix.report.labels import label, only_the_largest, share_text, shares, shortened, shown
 from dpmix.report.pairs import MOST_ELLIPSES, densities, ellipse, moments, separating_pairs
 from dpmix.report.palette import GREY, colour, colour_of, rgb
 from dpmix.report.proportion_figures import proportions
@@ -34,7 +34,6 @@ from dpmix.report.shifts import shift_figure
 from dpmix.runs.coarseness import choice_of
 from dpmix.runs.diagnostics import Mixing
 from dpmix.runs.reader import Run
-from dpmix.system.console import percent
 from dpmix.system.files import writing
 
 if TYPE_CHECKING:
@@ -126,8 +125,7 @@ def heatmap(gating: Gating) -> Figure:
     axes.set_facecolor("#dddddd")
     axes.set_xticks(range(columns), names)
     axes.tick_params(axis="x", rotation=90)
-    size = shares(gating)
-    axes.set_yticks(range(rows), [percent(size[p]) for p in cells.populations])
+    axes.set_yticks(range(rows), [share_text(gating, p) for p in cells.populations])
     axes.tick_params(length=0)
     for row, population in enumerate(cells.populations):
         name_population(axes, columns - 0.5, row, gating, population)

@@ -65,6 +65,7 @@ def gate(
     compare: str | Path | None = None,
     judged: Sequence[str | Path] = (),
     calibrated: bool = False,
+    without_artefacts: bool = False,
     n_draws: int = find.DRAWS,
     level: float | None = None,
     n_populations: int | None = None,
@@ -86,6 +87,8 @@ def gate(
     calibrated : bool
         Subtract the posterior mean of each sample's shift (model.shifts) from the values in h5ad and
         FCS files.
+    without_artefacts : bool
+        Leave populations that look like debris, doublets or dead cells out of the proportions.
     judged : sequence of str or Path
         Files of judgements (`dpmix.explore.judgements`): events like those wanted are marked.
     n_draws, level, n_populations : int, float, int
@@ -109,7 +112,9 @@ def gate(
     asked = Additions.of(with_map, strategy, compare, judged)
     folder = Path(output)
     by_hand = None if decisions is None else read_decisions(decisions)
-    task = prepare(run_file, data, engine, folder)
+    task = prepare(run_file, data, engine, folder, with_quality=True)
+    if without_artefacts and task.events.quality is None:
+        raise ConfigError(["--without-artefacts: found neither scatter nor viability in the files"])
     if data and "shifts" in task.run.cohort:
         raise ConfigError(
             [f"--data: {task.run.path} has shifts (model.shifts); dpmix predict finds those of other files"]
@@ -124,7 +129,7 @@ def gate(
         found = task.find_populations(n_draws, level, n_populations, by_hand)
         own = _own_terms(task, found)
         gating, population = _write_events(
-            task, found, folder, formats, memberships, moved, own, explored, state_values
+            task, found, folder, formats, memberships, moved, own, explored, state_values, without_artefacts
         )
     _say_verdict(gating)
     one = findings.one_population_warning(gating)
@@ -257,6 +262,7 @@ def _write_events(
     own: Sequence[OwnTerms] | None = None,
     explored: Exploration | None = None,
     state_values: bool = False,
+    without_artefacts: bool = False,
 ) -> tuple[Gating, npt.NDArray[np.int32]]:
     """Assign all events and write them; return the gating and the population of each event, int32 [N].
 
@@ -286,7 +292,7 @@ def _write_events(
             writers.write(
                 block if moved is None else replace(block, values=block.values - moved[block.sample])
             )
-        gating = replace(summary.gating(task, found), exploration=explored)
+        gating = replace(summary.gating(task, found, without_artefacts), exploration=explored)
         writers.finish(gating)
     return gating, summary.population
 

@@ -12,6 +12,7 @@ import numpy as np
 from dpmix.model.mixture import Array
 from dpmix.populations.result import Estimates, Gating
 from dpmix.populations.strategy import Gate
+from dpmix.system.console import percent
 
 MOST_POPULATIONS = 60  # shown in one picture, the largest first
 
@@ -66,6 +67,11 @@ def shown(gating: Gating) -> int:
 def shares(gating: Gating) -> Array:
     """Return the posterior mean of the proportions in all samples, float64 [P]."""
     return gating.overall.mean
+
+
+def share_text(gating: Gating, population: int) -> str:
+    """Format the proportion of a population in all samples; "left out" of an artefact without one."""
+    return "left out" if gating.left_out[population] else percent(shares(gating)[population])
 
 
 def first(estimates: Estimates, n_populations: int) -> Estimates:

@@ -127,6 +127,7 @@ def _rows(gating: Gating) -> list[dict[str, Any]]:
     """Return the table of populations."""
     mean, low, high = gating.overall
     sizes, apart, full = gating.sizes.sum(axis=0), gating.verdict.apart, gating.full_phenotypes
+    left_out = gating.left_out
     rows = [
         {
             "index": p,
@@ -139,8 +140,8 @@ def _rows(gating: Gating) -> list[dict[str, Any]]:
             "phenotype": gating.phenotypes[p],
             "full": full[p],
             "events": f"{sizes[p]:,}",
-            "share": percent(mean[p]),
-            "interval": f"{percent(low[p])} to {percent(high[p])}",
+            "share": "left out" if left_out[p] else percent(mean[p]),
+            "interval": "" if left_out[p] else f"{percent(low[p])} to {percent(high[p])}",
             "mixing": mixing_cells(gating, p),
             "apart": p in apart,
             "support": f"{gating.support[p]:.0%}",

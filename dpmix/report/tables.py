@@ -39,12 +39,14 @@ def write_tables(
     `proportion` is the posterior mean; `low` and `high` are the ends of the 90% credible interval, empty for
     a single draw. `shape ratio` is the proportion if each population had a single t distribution, relative to
     that of the mixture: far from 1, the interval is wide for this reason (`dpmix.populations.borders`).
-    `rhat` and `ess` are rank-normalised split R-hat and bulk effective sample size of the population's weight
-    in the run. They are empty for Bayesian EM, with fewer than 8 draws of each chain, and for a weight that
-    is the same in every draw; `rhat` is inf if chains differ and do not move. Channels are on the transformed
-    scale; their cells are empty for a population without events. `phenotype` is a short name that no other
-    population has, `full phenotype` all markers with their levels. Both tables have a column `name` if a
-    population was named by hand. `_tree` describes tree.json.
+    `artefact` is debris, doublets, dead cells or empty (`dpmix.populations.artefacts`), where the files have
+    scatter or viability, whose quantiles come last; without artefacts, proportions of these populations are
+    empty. `rhat` and `ess` are rank-normalised split R-hat and bulk effective sample size of the population's
+    weight in the run. They are empty for Bayesian EM, with fewer than 8 draws of each chain, and for a weight
+    that is the same in every draw; `rhat` is inf if chains differ and do not move. Channels are on the
+    transformed scale; their cells are empty for a population without events. `phenotype` is a short name that
+    no other population has, `full phenotype` all markers with their levels. Both tables have a column `name`
+    if a population was named by hand. `_tree` describes tree.json.
 
     With judgements, both tables have rows for the population of the cells found by judging, after the others,
     and a column `found by`: mixture or judging. Its events also count in their populations of the mixture.
@@ -83,7 +85,7 @@ def write_sample_draws(directory: Path, gating: Gating) -> None:
     """Write samples.nc, with the draws that `dpmix associate` reads (`dpmix.populations.sample_draws`)."""
     assert gating.counts is not None
     assert gating.medians is not None
-    n_state = len(gating.measured_channels) - len(gating.channels)
+    n_state = gating.n_state
     one = gating.exploration
     found = None if one is None else np.pad(one.medians[:-1], [(0, 0), (0, n_state)], constant_values=np.nan)
     draws = SampleDraws(
@@ -92,7 +94,7 @@ def write_sample_draws(directory: Path, gating: Gating) -> None:
         samples=gating.samples,
         phenotypes=gating.phenotypes,
         names=gating.names,
-        channels=gating.measured_channels,
+        channels=gating.measured_channels[: len(gating.channels) + n_state],
         n_state=n_state,
         errors=gating.median_errors,
         columns=gating.sample_columns,
@@ -252,10 +254,11 @@ def _cell(value: object) -> object:
 def _population_rows(gating: Gating) -> Iterator[Sequence[object]]:
     events = gating.sizes.sum(axis=0)
     shares = events / gating.n_events.sum()
-    mean, low, high = gating.overall
+    mean, low, high = (np.where(gating.left_out, np.nan, own) for own in gating.overall)
     named, titles = _names(gating)
     head = ["population", *named, "phenotype", "events", "share of events", "proportion", "low", "high"]
     head += ["shape ratio", "rhat", "ess", "support", "certainty", "full phenotype"]
+    head += ["artefact"] if gating.artefacts else []
     names = ["median" if q == 0.5 else f"q{round(100 * q):02d}" for q in QUANTILES]
     order = sorted(range(len(names)), key=lambda k: names[k] != "median")  # the median first
     yield [*head, *(f"{c} {names[k]}" for c in gating.measured_channels for k in order)]
@@ -264,7 +267,7 @@ def _population_rows(gating: Gating) -> Iterator[Sequence[object]]:
         yield [
             *(p + 1, *titles[p], phenotype, events[p], shares[p], mean[p], low[p], high[p]),
             *(gating.shape_ratios[p], gating.r_hat[p], gating.ess[p], gating.support[p]),
-            *(gating.certainty[p], full[p]),
+            *(gating.certainty[p], full[p], *gating.artefacts[p : p + 1]),
             *(quantiles[k, p, d] for d in range(quantiles.shape[2]) for k in order),
         ]
     if (own := explored_of(gating)) is not None:
@@ -272,6 +275,7 @@ def _population_rows(gating: Gating) -> Iterator[Sequence[object]]:
         yield [
             *(own.index + 1, NAME, JUDGING, own.phenotype, found, found / int(gating.n_events.sum())),
             *(own.proportion, own.low, own.high, *[""] * 5, full[own.index]),
+            *([""] if gating.artefacts else []),
             *(own.quantiles[k, d] for d in range(len(gating.channels)) for k in order),
             *[""] * (len(order) * (quantiles.shape[2] - len(gating.channels))),
         ]
@@ -280,7 +284,7 @@ def _population_rows(gating: Gating) -> Iterator[Sequence[object]]:
 def _proportion_rows(gating: Gating) -> Iterator[Sequence[object]]:
     columns, (named, titles) = gating.sample_columns, _names(gating)
     yield ["sample", *columns, "population", *named, "phenotype", "events", "proportion", "low", "high"]
-    mean, low, high = gating.estimates
+    mean, low, high = (np.where(gating.left_out, np.nan, own) for own in gating.estimates)
     explored = explored_of(gating)
     for s, sample in enumerate(gating.samples):
         known = [sample, *(cells[s] for cells in columns.values())]
