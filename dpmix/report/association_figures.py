@@ -13,7 +13,7 @@ from dpmix.association.effects import ABUNDANCE, EXPRESSION, VARIABILITY, Effect
 from dpmix.association.study import Study
 from dpmix.model.mixture import Array
 from dpmix.report.association_samples import draw_map, groups_of, response_name, strips, strips_of
-from dpmix.report.drawing import labels_apart, log_ticks, new_figure, styled
+from dpmix.report.drawing import labels_apart, log_ticks, new_figure, place_texts, styled, within_margins
 from dpmix.report.labels import label
 from dpmix.report.palette import GREY, colour
 from dpmix.system.files import writing
@@ -25,7 +25,7 @@ FIGURES = ("samples", "forest", "volcano", "proportions", "differences", "median
 MOST_ROWS = 40  # effects in a figure: those found, then the most certain ones
 MOST_MARKS = 30  # effects of a volcano plot; of more, only those found have a name
 VOLCANO_SIZE = 2.9, 2.7  # of the axes of a volcano plot, inches
-MARGIN = 0.2  # left and right of its points, for their names, as a share of their range
+MARGINS = 0.2, 0.05  # left and right, above and below its points, as shares of their ranges
 LEAST_RATE = 1e-9  # of the axis of a volcano plot
 AXES = {ABUNDANCE: "ratio of abundances", VARIABILITY: "ratio of standard deviations between samples"}
 SHIFT = "difference of medians, transformed scale"
@@ -78,9 +78,8 @@ def _panel(study: Study, one: Effects, share: float) -> Panel:
     found, rates = one.found(share), np.maximum(one.rates, LEAST_RATE)
     few = len(first) <= MOST_MARKS
     texts = [_mark(study, one, int(q)) if found[q] or (few and rates[q] < 0.5) else "" for q in first]
-    x, y = (np.log(middle) if one.is_ratio else middle)[first], -np.log(rates[first])
-    points = np.column_stack([(own - own.min()) / max(float(np.ptp(own)), 1e-9) for own in (x, y)])
-    points[:, 0] = (points[:, 0] + MARGIN) / (1.0 + 2.0 * MARGIN)
+    x = np.log(middle) if one.is_ratio else middle
+    points = within_margins(np.column_stack([x[first], -np.log(rates[first])]), MARGINS)
     placed = zip(*labels_apart(points, texts, VOLCANO_SIZE), strict=True)
     written = dict(zip(first.tolist(), placed, strict=True))
     order = np.sort(first)
@@ -133,11 +132,9 @@ def volcano(drawn: list[Panel]) -> Figure:
         axes.set_axis_off()
     for panel, axes in zip(drawn, grid, strict=False):
         colours = [colour(1) if found else GREY for found in panel.found]
-        axes.margins(x=MARGIN)
+        axes.margins(x=MARGINS[0])
         axes.scatter(panel.middle, panel.rate, c=colours, s=16)
-        for x, y, mark, side in zip(panel.middle, panel.rate, panel.marks, panel.sides, strict=True):
-            style: Any = {"textcoords": "offset points", "va": "center", "fontsize": 7, "ha": side}
-            axes.annotate(mark, (x, y), (4 if side == "left" else -4, 0), **style)
+        place_texts(axes, np.column_stack([panel.middle, panel.rate]), panel.marks, panel.sides)
         if panel.is_ratio:
             axes.set_xscale("log")
             log_ticks(axes.xaxis, lambda value: f"{value:g}")

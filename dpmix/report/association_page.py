@@ -9,8 +9,9 @@ import numpy as np
 from dpmix.association.effects import ABUNDANCE, EXPRESSION, Effects
 from dpmix.association.study import Study
 from dpmix.report import templates
-from dpmix.report.association_figures import SHIFT, Differences, Panel, differences_of, panels
+from dpmix.report.association_figures import MARGINS, SHIFT, Differences, Panel, differences_of, panels
 from dpmix.report.association_samples import (
+    MAP_MARGIN,
     MOST_STRIPS,
     Groups,
     Strips,
@@ -33,6 +34,14 @@ MOST_ROWS = 200  # of the table
 MOST_SENTENCES = 20  # of a contrast and measure
 HEAD = ("Response", "Effect", "90% interval", "Direction", "False discovery rate")
 VALUE = "@middle{0.[00]} (@low{0.[00]} to @high{0.[00]})"
+HOVER = ("response", "@who"), ("effect", VALUE), ("false discovery rate", "@rate{%.2g}")
+TEXT: Any = {
+    "text": "mark",
+    "text_align": "side",
+    "x_offset": "offset",
+    "text_baseline": "middle",
+    "text_font_size": "10px",
+}
 
 
 def render(study: Study, share: float, seed: int, warnings: list[str]) -> str:
@@ -163,7 +172,11 @@ def _map(study: Study, groups: Groups) -> Model:
     plot.multi_line(*lines, line_color="#aaaaaa", line_width=1)
     columns = {"x": found.places[:, 0], "y": found.places[:, 1], "colour": groups.colours}
     columns |= {"sample": study.draws.samples, "group": list(map(str, study.design.table[groups.column]))}
-    points = plot.scatter("x", "y", source=ColumnDataSource(columns), size=9, color="colour")
+    columns |= _texts([plain(name) for name in found.names], found.sides)
+    source = ColumnDataSource(columns)
+    points = plot.scatter("x", "y", source=source, size=9, color="colour")
+    plot.text("x", "y", source=source, **TEXT)
+    plot.x_range.range_padding = 2.0 * MAP_MARGIN
     add_hover(plot, points, ("sample", "@sample"), (plain(groups.column), "@group"))
     return plot
 
@@ -201,6 +214,11 @@ def _heatmap(one: Differences) -> Model:
     return plot
 
 
+def _texts(marks: list[str], sides: list[str]) -> dict[str, Any]:
+    """Return the columns that `TEXT` draws: labels beside their points."""
+    return {"mark": marks, "side": sides, "offset": [7 if side == "left" else -7 for side in sides]}
+
+
 def _source(panel: Panel) -> dict[str, Any]:
     """Return the columns of a panel for Bokeh."""
     colours = [colour(1) if found else GREY for found in panel.found]
@@ -211,10 +229,8 @@ def _source(panel: Panel) -> dict[str, Any]:
         "high": panel.high,
         "rate": panel.rate,
         "who": panel.names,
-        "mark": panel.marks,
-        "side": panel.sides,
-        "offset": [7 if side == "left" else -7 for side in panel.sides],
         "colour": colours,
+        **_texts(panel.marks, panel.sides),
     }
 
 
@@ -234,11 +250,9 @@ def _forest(panel: Panel) -> Model:
     points = plot.scatter("middle", "y", source=source, size=8, color="colour")
     line = Span(location=1.0 if panel.is_ratio else 0.0, dimension="height", line_width=1)
     plot.add_layout(line)
-    add_hover(
-        plot, points, ("response", "@who"), ("effect", VALUE), ("false discovery rate", "@rate{0.0000}")
-    )
+    add_hover(plot, points, *HOVER, formatters={"@rate": "printf"})
     name_axis(plot.yaxis, panel.names)
-    _decimal_axis(plot.xaxis, panel.is_ratio)
+    _short_axis(plot.xaxis, panel.is_ratio)
     plot.ygrid.visible = False
     return plot
 
@@ -256,23 +270,21 @@ def _volcano(panel: Panel) -> Model:
     )
     source = ColumnDataSource(_source(panel))
     points = plot.scatter("middle", "rate", source=source, size=9, color="colour")
-    beside: Any = {"x_offset": "offset", "text_align": "side", "text_baseline": "middle"}
-    plot.text("middle", "rate", "mark", source=source, text_font_size="10px", **beside)
-    add_hover(
-        plot, points, ("response", "@who"), ("effect", VALUE), ("false discovery rate", "@rate{0.0000}")
-    )
-    _decimal_axis(plot.xaxis, panel.is_ratio)
-    _decimal_axis(plot.yaxis, True)
+    plot.text("middle", "rate", source=source, **TEXT)
+    plot.x_range.range_padding = 2.0 * MARGINS[0]  # for the names
+    add_hover(plot, points, *HOVER, formatters={"@rate": "printf"})
+    _short_axis(plot.xaxis, panel.is_ratio)
+    _short_axis(plot.yaxis, True)
     return plot
 
 
-def _decimal_axis(axis: Any, logarithmic: bool) -> None:
-    """Write the numbers of an axis as decimals."""
-    from bokeh.models import LogTicker, NumeralTickFormatter
+def _short_axis(axis: Any, logarithmic: bool) -> None:
+    """Write the numbers of an axis in short."""
+    from bokeh.models import LogTicker, PrintfTickFormatter
 
     if logarithmic:
         axis.ticker = LogTicker(mantissas=[1, 2, 5], num_minor_ticks=0)
-        axis.formatter = NumeralTickFormatter(format="0.[0000]")
+        axis.formatter = PrintfTickFormatter(format="%g")
 
 
 def _strips(study: Study, shown: Strips, groups: Groups) -> Model:

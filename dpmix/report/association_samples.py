@@ -14,7 +14,7 @@ from dpmix.association.study import Study, count_responses, count_weights
 from dpmix.model.mixture import Array, Ints
 from dpmix.populations.proportions import posterior, posterior_mean
 from dpmix.populations.result import INTERVAL, Estimates
-from dpmix.report.drawing import labels_apart, new_figure, percent_axis
+from dpmix.report.drawing import labels_apart, new_figure, percent_axis, place_texts, within_margins
 from dpmix.report.labels import label, shortened
 from dpmix.report.palette import GREY, colour
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 MOST_STRIPS = 24  # responses
 STRIP_WIDTH = 0.6  # of the samples of a group
 MAP_SIZE = 4.3, 4.0  # of the axes of the map, inches
+MAP_MARGIN = 0.12  # around its points, as a share of their range
 MOST_NAMES = 60  # samples of a map that have names
 LINE: Any = {"color": "#aaaaaa", "linewidth": 0.6, "zorder": 0}  # of samples that belong together
 
@@ -190,10 +191,14 @@ class SampleMap:
     places : float64 [S, 2]
     shares : float64 [2]
         Of the variance.
+    names, sides : S str
+        Names to write next to the points, "" where they would cover another; their alignment.
     """
 
     places: Array
     shares: Array
+    names: list[str]
+    sides: list[str]
 
     def axis(self, k: int) -> str:
         return f"component {k + 1}: {self.shares[k]:.0%} of the variance"
@@ -214,7 +219,10 @@ def sample_map(study: Study) -> SampleMap:
     n = min(2, len(sizes))
     places[:, :n] = (left * sizes * np.sign(largest))[:, :n]
     shares[:n] = sizes[:n] ** 2 / max(float((sizes**2).sum()), 1e-300)
-    return SampleMap(places, shares)
+    texts = [shortened(name, 24) if len(places) <= MOST_NAMES else "" for name in study.draws.samples]
+    return SampleMap(
+        places, shares, *labels_apart(within_margins(places, (MAP_MARGIN, MAP_MARGIN)), texts, MAP_SIZE)
+    )
 
 
 def draw_map(study: Study, groups: Groups) -> Figure:
@@ -229,20 +237,9 @@ def draw_map(study: Study, groups: Groups) -> Figure:
         axes.scatter([], [], c=own, s=22, label=name)
     if groups.key:
         axes.legend(title=groups.column, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    names = [shortened(name, 24) if len(found.places) <= MOST_NAMES else "" for name in study.draws.samples]
-    axes.margins(0.12)
-    place_texts(axes, found.places, names)
+    axes.margins(MAP_MARGIN)
+    place_texts(axes, found.places, found.names, found.sides)
     axes.set_xlabel(found.axis(0))
     axes.set_ylabel(found.axis(1))
     axes.set_title("Samples by the proportions of their populations")
     return figure
-
-
-def place_texts(axes: Any, points: Array, texts: list[str]) -> None:
-    """Write texts next to points where they do not cover others, the first ones first."""
-    low, high = (np.array(ends) for ends in zip(axes.get_xlim(), axes.get_ylim(), strict=True))
-    for point, text, side in zip(
-        points, *labels_apart((points - low) / (high - low), texts, MAP_SIZE), strict=True
-    ):
-        style: Any = {"textcoords": "offset points", "va": "center", "fontsize": 7, "ha": side}
-        axes.annotate(text, point, (4 if side == "left" else -4, 0), **style)

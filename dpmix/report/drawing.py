@@ -159,7 +159,7 @@ def labels_apart(
         chosen = "", "left"
         for side, start in (("left", x + GAP), ("right", x - GAP - width)):
             box = np.array([start, start + width, y - LINE_HEIGHT / 2.0, y + LINE_HEIGHT / 2.0])
-            on = (others >= box[::2] - GAP / 2.0) & (others <= box[1::2] + GAP / 2.0)
+            on = (others >= box[::2] - 0.8 * GAP) & (others <= box[1::2] + 0.8 * GAP)
             crossed = any(box[0] < b[1] and b[0] < box[1] and box[2] < b[3] and b[2] < box[3] for b in taken)
             if text and start >= 0.0 and not crossed and not on.all(axis=1).any():
                 taken.append(box)
@@ -168,6 +168,19 @@ def labels_apart(
         fitting.append(chosen[0])
         sides.append(chosen[1])
     return fitting, sides
+
+
+def within_margins(points: Array, margins: tuple[float, float]) -> Array:
+    """Return points [Q, 2] as shares of the sides of axes with margins, which are shares of their ranges."""
+    shares: Array = (points - points.min(axis=0)) / np.maximum(np.ptp(points, axis=0), 1e-9)
+    return (shares + margins) / (1.0 + 2.0 * np.array(margins))
+
+
+def place_texts(axes: Axes, points: Array, texts: Sequence[str], sides: Sequence[str]) -> None:
+    """Write the labels that `labels_apart` has placed."""
+    for point, text, side in zip(points, texts, sides, strict=True):
+        style: Any = {"textcoords": "offset points", "va": "center", "fontsize": 7, "ha": side}
+        axes.annotate(text, point, (4 if side == "left" else -4, 0), **style)
 
 
 def percent_axis(axes: Axes, which: str) -> None:
