@@ -21,7 +21,7 @@ from dpmix.system.files import writing
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FIGURES = ("samples", "forest", "volcano", "proportions", "differences", "medians")
+FIGURES = ("samples", "forest", "volcano", "strips", "differences", "medians")
 MOST_ROWS = 40  # effects in a figure: those found, then the most certain ones
 MOST_MARKS = 30  # effects of a volcano plot; of more, only those found have a name
 VOLCANO_SIZE = 2.9, 2.7  # of the axes of a volcano plot, inches
@@ -234,7 +234,7 @@ def write_figures(folder: Path, study: Study, share: float, seed: int) -> None:
             "samples": draw_map(study, groups),
             "forest": forest(made),
             "volcano": volcano(made),
-            "proportions": strips(strips_of(study, first, ABUNDANCE, share, seed), groups),
+            "strips": strips(strips_of(study, first, ABUNDANCE, share, seed), groups),
         }
         if study.medians is not None:
             figures["differences"] = heatmap(differences_of(study, share))

@@ -260,11 +260,11 @@ def test_the_command(tmp_path: Path) -> None:
     assert "times as frequent" in page
     assert "http://" not in page.partition("<script>")[0]
     drawn = {path.stem for path in (tmp_path / "associate" / "figures").iterdir()}
-    assert drawn == {"samples", "forest", "volcano", "proportions"}
+    assert drawn == {"samples", "forest", "volcano", "strips"}
     more = CliRunner().invoke(main, ["associate", str(tmp_path), *options, "--expression", "--overwrite"])
     assert more.exit_code == 0, more.output
     drawn = {path.stem for path in (tmp_path / "associate" / "figures").iterdir()}
-    assert drawn == {"samples", "forest", "volcano", "proportions", "differences", "medians"}
+    assert drawn == {"samples", "forest", "volcano", "strips", "differences", "medians"}
     less = CliRunner().invoke(main, ["associate", str(tmp_path), *options, "--overwrite"])
     assert less.exit_code == 0, less.output
     assert not (tmp_path / "associate" / "figures" / "medians.png").exists()
