@@ -215,7 +215,7 @@ def _heatmap(one: Differences) -> Model:
 
 
 def _texts(marks: list[str], sides: list[str]) -> dict[str, Any]:
-    """Return the columns that `TEXT` draws: labels beside their points."""
+    """Return the columns that `TEXT` draws: labels next to their points."""
     return {"mark": marks, "side": sides, "offset": [7 if side == "left" else -7 for side in sides]}
 
 
