@@ -138,7 +138,8 @@ def strips_of(study: Study, contrast: Contrast, measure: str, share: float, seed
     """
     (own,) = [e for e in study.effects if e.measure == measure and e.contrast == contrast.name]
     order = own.order(share)[:MOST_STRIPS]
-    titles = [response_name(study, int(own.populations[q]), int(own.channels[q]), 30) for q in order]
+    width = 30 if measure == ABUNDANCE else 22
+    titles = [response_name(study, int(own.populations[q]), int(own.channels[q]), width) for q in order]
     if measure == ABUNDANCE:
         found = Estimates.of(posterior_mean(study.draws.counts), posterior(study.draws.counts, seed))
         least = 0.25 / max(1.0, float(study.draws.counts[0].sum(axis=1).min()))  # a quarter of an event
