@@ -33,6 +33,7 @@ from dpmix.report.drawing import styled
 
 COHORT = ROOT.parent / "shared" / "data" / "cohort_bcrxl"
 PAGE = ROOT / "docs" / "how-to" / "signalling.md"
+GATED = "signalling"  # folder of the page
 SHARE, SHOWN, LISTED, LEAST_F1 = 0.05, 8, 10, 0.7
 QUICK = ("--set", "mcmc.burn_in=40", "--set", "mcmc.draws=10", "--set", "model.components=32")
 
@@ -63,7 +64,7 @@ def follow(folder: Path, more: Sequence[str] = ()) -> dict[str, float]:
 def gates_of(folder: Path) -> list[dict[str, Any]]:
     """Return for each population the gate with most of its events, and F1 of the two."""
     drawn = np.load(COHORT / "gates.npz")
-    events = pyarrow.parquet.read_table(folder / "gated" / "events.parquet")
+    events = pyarrow.parquet.read_table(folder / GATED / "events.parquet")
     samples = np.array(events["sample"].to_pylist())
     gates = np.empty(len(samples), np.int64)
     for name in np.unique(samples):
@@ -88,7 +89,7 @@ def by_hand() -> dict[tuple[str, str], float]:
 def measure(folder: Path, more: Sequence[str]) -> dict[str, Any]:
     """Return the differences found, in their order, and the gates."""
     seconds = follow(folder, more)
-    with (folder / "gated" / "associate" / "associations.csv").open() as file:
+    with (folder / GATED / "associate" / "associations.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["measure"] == EXPRESSION]
     found = [row for row in rows if row["found"] == "yes"]
     kept = [
@@ -110,7 +111,7 @@ def draw(folder: Path) -> None:
     """Draw the figures of the page."""
     options = {"expression": True, "false_share": SHARE}
     contrast = ["BCRXL - Ref"]
-    study = associate(folder / "gated", folder / "again", "~ condition + (1 | donor)", contrast, **options)
+    study = associate(folder / GATED, folder / "again", "~ condition + (1 | donor)", contrast, **options)
     with styled():
         groups = groups_of(study, study.design.contrasts[0])
         all_of = strips_of(study, study.design.contrasts[0], EXPRESSION, SHARE, 1)
