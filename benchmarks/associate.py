@@ -49,6 +49,7 @@ POPULATIONS, CHANGED, EVENTS = 14, 3, 20_000
 BASE = np.array([24, 19, 15, 11, 8, 6, 5, 4, 3, 2, 1.5, 1, 0.4, 0.1])
 SD, SD_SPREAD, BATCH_SD = 0.35, 0.3, 0.3
 RATE, LEAST = 0.05, np.log(1.1)
+MEDIANS = "associate_medians"  # file of results
 BACKGROUNDS, DONORS, EFFECT = (0.01, 0.03, 0.1, 0.3), (4, 8, 20), 0.3
 DONOR_SD, ON_SD, ODD_SHARE = 0.3, 0.08, 0.3
 PANELS = [
@@ -275,7 +276,7 @@ def measure_panels(n: int) -> list[dict[str, object]]:
 
 def panel_table() -> str:
     """Return the table of medians of docs/explanation/associations.md."""
-    rows = json.loads((FOLDER / "associate.json").read_text())["results"]["expression"]
+    rows = json.loads((FOLDER / f"{MEDIANS}.json").read_text())["results"]["rows"]
     lines = [
         "| donors | background | effect | found | t | false share | t | coverage, on | off |",
         "|---|---|---|---|---|---|---|---|---|",
@@ -292,6 +293,18 @@ def panel_table() -> str:
             f"{one[key]:.0%}" for key in ("on", "off")
         ]
         lines.append(f"| {' | '.join(cells)} |")
+    right = [sum(row[name]["right"] for row in rows) for name in ("dpmix", "moderated t")]
+    means = [
+        np.mean([row[name][key] for row in rows])
+        for name, key in (
+            ("dpmix", "false share"),
+            ("moderated t", "false share"),
+            ("dpmix", "on"),
+            ("dpmix", "off"),
+        )
+    ]
+    cells = ["all", "", "", f"{right[0]} of {sum(row['effects'] for row in rows)}", f"{right[1]}"]
+    lines.append(f"| {' | '.join(cells + [f'{mean:.1%}' for mean in means])} |")
     return "\n".join(lines) + "\n"
 
 
@@ -330,8 +343,6 @@ def page() -> str:
     ]
     lines.append("|---|---|---|---|---|---|---|")
     for name, result in record["results"].items():
-        if name == "expression":
-            continue
         for kind, folds in kinds:
             rows = [row for row in result["rows"] if row["fold"] in folds]
             means = {key: [row[key] for row in rows if key in row] for key in ("fdr", "power", "coverage")}
@@ -343,8 +354,8 @@ def page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def source() -> str:
-    return said("associate")
+def source(name: str = "associate") -> str:
+    return said(name)
 
 
 def draw_power() -> None:
@@ -376,15 +387,41 @@ def draw_power() -> None:
     figure.savefig(PICTURES / "power.png", dpi=150)
 
 
+def measure_counts(n: int, rscript: str | None) -> dict[str, object]:
+    """Return the results of each method for n cohorts of each size and fold."""
+    cells = [(size, fold) for size in SIZES for fold in FOLDS]
+    cohorts = [Cohort(size, fold, number) for number in range(n) for size, fold in cells]
+    methods: dict[str, Callable[[Cohort], Found]] = {
+        "dpmix": dpmix_found,
+        "t test": t_test,
+        "beta-binomial": beta_binomial,
+    }
+    results: dict[str, object] = {}
+    if rscript:
+        start = time.perf_counter()
+        found, release = edger(cohorts, rscript)
+        seconds_each = (time.perf_counter() - start) / len(cohorts)
+        results["edgeR"] = {"rows": score(cohorts, found), "seconds": seconds_each, "version": release}
+    else:
+        results["edgeR"] = json.loads((FOLDER / "associate.json").read_text())["results"]["edgeR"]
+    for name, method in methods.items():
+        found, seconds = [], []
+        for cohort in cohorts:
+            start = time.perf_counter()
+            found.append(method(cohort))
+            seconds.append(time.perf_counter() - start)
+        results[name] = {"rows": score(cohorts, found), "seconds": float(np.median(seconds))}
+        print(f"{name}: {np.median(seconds):.3g} s for each cohort", flush=True)
+    return results
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--cohorts", type=int, default=2, help="cohorts of each size and fold")
-    parser.add_argument("--panels", type=int, default=2, help="cohorts of each cell of the medians")
-    parser.add_argument(
-        "--only", choices=("abundance", "expression"), help="keep the other committed results"
-    )
+    parser.add_argument("--panels", type=int, default=8, help="cohorts of each cell of the medians")
+    parser.add_argument("--only", choices=("abundance", "expression"), help="measure one of them")
     parser.add_argument("--rscript", help="program that runs R scripts, with edgeR")
     parser.add_argument(
         "--quick", action="store_true", help="a run of seconds that keeps the committed results"
@@ -394,37 +431,12 @@ def main() -> None:
     if options.what == "figure":
         draw_power()
         return
-    n = 1 if options.quick else options.cohorts
-    cells = [(size, fold) for size in SIZES for fold in FOLDS]
-    cohorts = [Cohort(size, fold, number) for number in range(n) for size, fold in cells]
-    methods: dict[str, Callable[[Cohort], Found]] = {
-        "dpmix": dpmix_found,
-        "t test": t_test,
-        "beta-binomial": beta_binomial,
-    }
-    results: dict[str, object] = {}
-    before = json.loads((FOLDER / "associate.json").read_text())["results"]
-    results["edgeR"] = before["edgeR"]
-    if options.rscript:
-        start = time.perf_counter()
-        found, release = edger(cohorts, options.rscript)
-        seconds_each = (time.perf_counter() - start) / len(cohorts)
-        results["edgeR"] = {"rows": score(cohorts, found), "seconds": seconds_each, "version": release}
-    if options.only == "expression":
-        methods, results = {}, before
-    for name, method in methods.items():
-        found, seconds = [], []
-        for cohort in cohorts:
-            start = time.perf_counter()
-            found.append(method(cohort))
-            seconds.append(time.perf_counter() - start)
-        results[name] = {"rows": score(cohorts, found), "seconds": float(np.median(seconds))}
-        print(f"{name}: {np.median(seconds):.3g} s for each cohort", flush=True)
-    if options.only == "abundance":
-        results["expression"] = before["expression"]
-    else:
-        results["expression"] = measure_panels(2 if options.quick else options.panels)
-    write_results("associate", results, quick=options.quick)
+    if options.only != "expression":
+        results = measure_counts(1 if options.quick else options.cohorts, options.rscript)
+        write_results("associate", results, quick=options.quick)
+    if options.only != "abundance":
+        rows = measure_panels(2 if options.quick else options.panels)
+        write_results(MEDIANS, {"rows": rows}, quick=options.quick)
 
 
 if __name__ == "__main__":

@@ -31,6 +31,8 @@ class Study:
     outliers : tuple of Outlier
     left_out : tuple of str
         Populations and channels without enough medians.
+    medians : float64 [S, Q] twice, optional
+        Responses of expression, and their variances.
     """
 
     draws: SampleDraws
@@ -38,6 +40,7 @@ class Study:
     effects: tuple[Effects, ...]
     outliers: tuple[Outlier, ...]
     left_out: tuple[str, ...] = ()
+    medians: tuple[Array, Array] | None = None
 
     @property
     def not_converged(self) -> int:
@@ -50,9 +53,8 @@ def count_responses(counts: Ints) -> tuple[Array, Array]:
 
     The mean over the populations gives more weight to those whose logarithm is better known. The variance
     is that of a Poisson count, and that over the draws. What all samples of a draw have in common, for
-    example a
-    border between two populations that lies elsewhere, does not change differences between samples. It is
-    removed before the variances are computed.
+    example a border between two populations that lies elsewhere, does not change differences between samples.
+    It is removed before the variances are computed.
 
     Parameters
     ----------
@@ -62,9 +64,14 @@ def count_responses(counts: Ints) -> tuple[Array, Array]:
     of_gating = (drawn - drawn.mean(axis=1, keepdims=True)).var(axis=0)
     y = counts.mean(axis=0) + 0.5
     variances = 1.0 / y + of_gating
-    weights = 1.0 / (TYPICAL_VARIANCE + variances.mean(axis=0))
     logs = np.log(y)
-    return logs - (logs @ (weights / weights.sum()))[:, None], variances
+    return logs - (logs @ count_weights(variances))[:, None], variances
+
+
+def count_weights(variances: Array) -> Array:
+    """Return weights of the populations, which add up to 1, by the variances [S, P] of their logarithms."""
+    weights: Array = 1.0 / (TYPICAL_VARIANCE + variances.mean(axis=0))
+    return weights / weights.sum()
 
 
 def median_responses(
@@ -150,6 +157,7 @@ def run_study(
     everyone = np.arange(draws.counts.shape[2])
     odd = effects.outliers(counted, draws.samples, everyone, np.full_like(everyone, -1))
     left_out: list[str] = []
+    medians = None
     if with_expression:
         values, variances, populations, channels = median_responses(draws, design, only_state)
         own = fit(values, variances, replace(design.predictors, variability=np.zeros((len(values), 0))))
@@ -157,4 +165,5 @@ def run_study(
         found += effects.adjust(measured)
         odd += effects.outliers(own, draws.samples, populations, channels)
         left_out = [draws.phenotypes[p] for p in everyone if p not in populations]
-    return Study(draws, design, tuple(found), tuple(odd), tuple(left_out))
+        medians = values, variances
+    return Study(draws, design, tuple(found), tuple(odd), tuple(left_out), medians)

@@ -33,6 +33,12 @@ class Panel:
     details: tuple[Channel, ...]
 
 
+def run_panel(detectors: Sequence[str], shown: Sequence[str]) -> Panel:
+    """Return the channels of a run: names in its first file, and names to show."""
+    pairs = zip(detectors, shown, strict=True)
+    return Panel("the run", tuple(Channel(name, own if own != name else "") for name, own in pairs))
+
+
 def match_all(where: str, patterns: Sequence[str], source: Source) -> dict[str, list[int]]:
     """Return the numbers of the channels that each pattern matches.
 

@@ -26,10 +26,9 @@ import numpy as np
 
 from dpmix.config.data import DataConfig
 from dpmix.errors import DpmixError
-from dpmix.inputs.channels import Panel, same_channels
+from dpmix.inputs.channels import run_panel, same_channels
 from dpmix.inputs.default_channels import choose_channels
 from dpmix.inputs.events import ChannelReport, Events, Report
-from dpmix.inputs.fcs_channels import Channel
 from dpmix.inputs.file_plans import FilePlan, plan_files
 from dpmix.inputs.gather import Gathered, Subset, gather
 from dpmix.inputs.marker_names import rename_markers, warn_of_other_markers
@@ -41,7 +40,14 @@ from dpmix.inputs.quality_channels import QualityChannels, choose_quality
 from dpmix.inputs.samples import advise_leaving_out, open_samples
 from dpmix.inputs.scales import Atoms, FittedScale, RecordedScale, Scale
 from dpmix.inputs.sources import Source
-from dpmix.inputs.state_channels import StateChannels, choose_state, read_state, require_separate
+from dpmix.inputs.state_channels import (
+    StateChannels,
+    StatePlan,
+    choose_state,
+    plan_like,
+    plan_state,
+    require_separate,
+)
 from dpmix.inputs.steadiness import correct_files, judge_files
 from dpmix.inputs.storage import Storage
 from dpmix.inputs.transforming import standardise_events, transform_events
@@ -136,10 +142,9 @@ def prepare(
             notes.append(f"{n_events} of {total} events drawn at random (data.max_events)")
         if settings.leave_out:
             notes.append(f"left out (data.leave_out): {', '.join(settings.leave_out)}")
-        own = earlier.state.scaling if earlier is not None and earlier.state is not None else None
-        wanted = _State(settings, base, state_chosen, own, True) if state_chosen else None
+        measured = plan_state(settings, base, sources, state_chosen, earlier and earlier.state)
         quality = _Quality(settings, base, sources) if with_quality else None
-        events = _prepare(plans, subset, scale, notes, storage, gate, wanted, quality)
+        events = _prepare(plans, subset, scale, notes, storage, gate, measured, quality)
     weights = None if settings.weights == "proportional" else sample_weights(events.sample_starts, relative)
     if note := describe_weights(settings, samples, weights):
         events = replace(events, report=replace(events.report, notes=(*events.report.notes, note)))
@@ -195,7 +200,7 @@ def prepare_like(
     opened = rename_markers(settings.rename, open_sources(files, base, storage), all_occur=False)
     gate = judge_files(gate_sources(settings, base, opened), settings, opened)
     sources = gate.sources
-    run = _panel(detectors, scaling.channels)
+    run = run_panel(detectors, scaling.channels)
     own = range(len(detectors))
     found = [same_channels(run, own, source) for source in sources]
     chosen = [numbers for numbers, _ in found]
@@ -204,23 +209,9 @@ def prepare_like(
     notes = [f"{source.name}: {note}" for source in sources for note in source.notes]
     notes += [note for _, differences in found for note in differences] + plan_notes
     subset = Subset(sum(source.n_events for source in sources))
-    wanted = None
-    if state is not None:
-        measured = _panel(state.detectors, state.channels)
-        numbers = [same_channels(measured, range(len(state.detectors)), source)[0] for source in sources]
-        wanted = _State(settings, base, numbers, state.scaling, False)
+    measured = plan_like(settings, base, sources, state)
     quality = _Quality(settings, base, sources) if with_quality else None
-    return _prepare(plans, subset, RecordedScale(scaling), notes, storage, gate, wanted, quality)
-
-
-class _State(NamedTuple):
-    """How the state channels are read: arguments of `dpmix.inputs.state_channels.read_state`."""
-
-    settings: DataConfig
-    base: Path
-    chosen: Sequence[Sequence[int]]
-    recorded: Scaling | None
-    fit: bool
+    return _prepare(plans, subset, RecordedScale(scaling), notes, storage, gate, measured, quality)
 
 
 class _Quality(NamedTuple):
@@ -232,21 +223,13 @@ class _Quality(NamedTuple):
 
     def read(self, gathered: Gathered, storage: Storage) -> tuple[QualityChannels | None, list[str]]:
         """Return the channels and warnings; None where the files have none that can be read."""
+        settings, base, sources = self
         try:
-            roles, chosen = choose_quality(self.sources)
-            if not roles:
-                return None, []
-            settings, base, sources = self
-            measured, _ = read_state(settings, base, sources, chosen, gathered, None, True, storage)
+            roles, chosen = choose_quality(sources)
+            plan = plan_state(settings, base, sources, chosen, None)
+            return (QualityChannels(plan.read(gathered, storage), roles), []) if plan else (None, [])
         except DpmixError as error:
             return None, [f"scatter and viability are not used: {error}"]
-        return QualityChannels(measured, roles), []
-
-
-def _panel(detectors: Sequence[str], shown: Sequence[str]) -> Panel:
-    """Return the channels of a run."""
-    pairs = zip(detectors, shown, strict=True)
-    return Panel("the run", tuple(Channel(name, own if own != name else "") for name, own in pairs))
 
 
 def _prepare(
@@ -256,7 +239,7 @@ def _prepare(
     notes: Sequence[str],
     storage: Storage,
     gate: ParentGate,
-    wanted: _State | None,
+    measured: StatePlan | None,
     looked_at: _Quality | None = None,
 ) -> Events:
     """Gather, transform and standardise events, and report on them."""
@@ -267,10 +250,11 @@ def _prepare(
     with one_thread():  # the same bits for any number of threads
         gathered = gather(plans, subset, storage, progress)
         state, of_state = None, list[str]()
-        if wanted is not None:
-            settings, base, chosen, recorded, fit = wanted
-            state, of_state = read_state(settings, base, sources, chosen, gathered, recorded, fit, storage)
-            if settings.time == "correct":
+        if measured is not None:
+            state = measured.read(gathered, storage)
+            listed = ", ".join(state.channels)
+            of_state = [f"state channels, not in the model: {listed}", *measured.scale.notes]
+            if gate.settings.time == "correct":
                 of_state.append("the state channels are not corrected over time (data.time)")
         quality, of_quality = (None, list[str]()) if looked_at is None else looked_at.read(gathered, storage)
         scaling, atoms = scale.before_transform(plans, gathered)

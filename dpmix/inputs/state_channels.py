@@ -16,10 +16,10 @@ import numpy as np
 from dpmix.config.data import DataConfig
 from dpmix.errors import ConfigError, DataError
 from dpmix.inputs.blocks import blocks
-from dpmix.inputs.channels import match_all, refuse_twice, same_channels
-from dpmix.inputs.file_plans import plan_files
+from dpmix.inputs.channels import match_all, refuse_twice, run_panel, same_channels
+from dpmix.inputs.file_plans import FilePlan, plan_files
 from dpmix.inputs.gather import ChannelCounts, Gathered
-from dpmix.inputs.scales import FittedScale, RecordedScale
+from dpmix.inputs.scales import FittedScale, RecordedScale, Scale
 from dpmix.inputs.sources import Source
 from dpmix.inputs.storage import Storage, release_pages
 from dpmix.inputs.transforms import Scaling
@@ -100,17 +100,61 @@ def require_separate(source: Source, model: Sequence[int], state: Sequence[int])
         )
 
 
-def read_state(
+@dataclass(frozen=True)
+class StatePlan:
+    """How the state channels of files are read; `plan_state` and `plan_like` make it."""
+
+    plans: Sequence[FilePlan]
+    scale: Scale
+
+    def read(self, gathered: Gathered, storage: Storage) -> StateChannels:
+        """Read the state channels of the events that are gathered.
+
+        Raises
+        ------
+        ConfigError, DataError
+            A transform does not fit, or a value is not finite.
+        """
+        plans, n_events, n_channels = self.plans, len(gathered.values), len(self.plans[0].chosen)
+        values = storage.hold_more(n_events, n_channels, "state channels")
+        counts = ChannelCounts(n_channels)
+        progress = ProgressLog("reading the state channels", sum(plan.source.n_events for plan in plans))
+        for sample, plan in enumerate(plans):
+            first, end = (int(at) for at in gathered.sample_starts[sample : sample + 2])
+            rows = None if gathered.rows is None else gathered.rows[first:end]
+            for start, stop in blocks(plan.source.n_events, progress):
+                place, picked = _picked(rows, start, stop)
+                _, raw = plan.read(start, stop, picked)
+                if not np.isfinite(raw).all():
+                    wrong = np.array(plan.chosen)[~np.isfinite(raw).all(axis=0)]
+                    names = ", ".join(plan.source.channels[k] for k in wrong)
+                    raise DataError(
+                        f"{plan.source.name}: values that are not finite in the state channels {names}; "
+                        "remove these events, or leave the channels out of data.state_channels"
+                    )
+                counts.add_values(raw)
+                values[first + place : first + place + len(raw)] = raw
+        held = Gathered(values, gathered.rows, gathered.sample_starts, n_events, counts, (), (), ())
+        scaling, _ = self.scale.before_transform(plans, held)
+        step = max(1, 4_000_000 // max(n_channels, 1))
+        for start in range(0, n_events, step):
+            block = values[start : start + step]
+            for j, transform in enumerate(scaling.transforms):
+                block[:, j] = transform.apply(block[:, j].astype(np.float64))
+            release_pages(values, start, min(start + step, n_events))
+        values.flags.writeable = False
+        detectors = tuple(plans[0].source.details[k].detector for k in plans[0].chosen)
+        return StateChannels(values, detectors, scaling)
+
+
+def plan_state(
     settings: DataConfig,
     base: Path,
     sources: Sequence[Source],
     chosen: Sequence[Sequence[int]],
-    gathered: Gathered,
-    recorded: Scaling | None,
-    fit: bool,
-    storage: Storage,
-) -> tuple[StateChannels, list[str]]:
-    """Read the state channels of the events of a run.
+    recorded: StateChannels | None,
+) -> StatePlan | None:
+    """Return how the state channels of a run are read; None where there are none.
 
     Parameters
     ----------
@@ -119,60 +163,35 @@ def read_state(
         Folder that the name of a compensation matrix is relative to.
     sources : sequence of Source
     chosen : sequence of sequence of int
-        Numbers of the channels in each file.
-    gathered : Gathered
-        Events of the model: their rows.
-    recorded : Scaling or None
-        Of the run; None to fit the transforms.
-    fit : bool
-        The events are those of the run.
-    storage : Storage
-
-    Returns
-    -------
-    state, notes
-
-    Raises
-    ------
-    ConfigError, DataError
-        A transform does not fit, or a value is not finite.
+        Numbers of the channels in each file, of `choose_state`.
+    recorded : StateChannels, optional
+        Of an earlier run with the same events, for their transforms.
     """
+    if not chosen:
+        return None
+    scaling = recorded and recorded.scaling
+    plain, plans = _plans(settings, base, sources, chosen, scaling is None or scaling.gain)
+    return StatePlan(plans, FittedScale(plain, plans, scaling))
+
+
+def plan_like(
+    settings: DataConfig, base: Path, sources: Sequence[Source], state: StateChannels | None
+) -> StatePlan | None:
+    """Return how the state channels of a run are read from other files, on its scale; None without any."""
+    if state is None:
+        return None
+    run = run_panel(state.detectors, state.channels)
+    chosen = [same_channels(run, range(len(state.detectors)), source)[0] for source in sources]
+    _, plans = _plans(settings, base, sources, chosen, state.scaling.gain)
+    return StatePlan(plans, RecordedScale(state.scaling))
+
+
+def _plans(
+    settings: DataConfig, base: Path, sources: Sequence[Source], chosen: Sequence[Sequence[int]], gain: bool
+) -> tuple[DataConfig, list[FilePlan]]:
+    """Return the settings without what only the channels of the model have, and a plan for each file."""
     plain = settings.model_copy(update={"atoms": "report", "standardize": False, "resolution": 0.0})
-    plans, _ = plan_files(plain, base, sources, chosen, recorded is None or recorded.gain)
-    n_events, n_channels = len(gathered.values), len(chosen[0])
-    values = storage.hold_more(n_events, n_channels, "state channels")
-    counts = ChannelCounts(n_channels)
-    progress = ProgressLog("reading the state channels", sum(source.n_events for source in sources))
-    for sample, plan in enumerate(plans):
-        first, end = (int(at) for at in gathered.sample_starts[sample : sample + 2])
-        rows = None if gathered.rows is None else gathered.rows[first:end]
-        for start, stop in blocks(plan.source.n_events, progress):
-            place, picked = _picked(rows, start, stop)
-            _, raw = plan.read(start, stop, picked)
-            if not np.isfinite(raw).all():
-                bad = [plan.source.channels[k] for k in np.array(plan.chosen)[~np.isfinite(raw).all(axis=0)]]
-                raise DataError(
-                    f"{plan.source.name}: values that are not finite in the state channels {', '.join(bad)}; "
-                    "remove these events, or leave the channels out of data.state_channels"
-                )
-            counts.add_values(raw)
-            values[first + place : first + place + len(raw)] = raw
-    held = Gathered(values, gathered.rows, gathered.sample_starts, n_events, counts, (), (), ())
-    scale = FittedScale(plain, plans, recorded) if fit else RecordedScale(_known(recorded))
-    scaling, _ = scale.before_transform(plans, held)
-    step = max(1, 4_000_000 // max(n_channels, 1))
-    for start in range(0, n_events, step):
-        block = values[start : start + step]
-        for j, transform in enumerate(scaling.transforms):
-            block[:, j] = transform.apply(block[:, j].astype(np.float64))
-        release_pages(values, start, min(start + step, n_events))
-    values.flags.writeable = False
-    detectors = tuple(plans[0].source.details[k].detector for k in plans[0].chosen)
-    listed = ", ".join(scaling.channels)
-    return StateChannels(values, detectors, scaling), [
-        f"state channels, not in the model: {listed}",
-        *scale.notes,
-    ]
+    return plain, plan_files(plain, base, sources, chosen, gain)[0]
 
 
 def _picked(rows: Ints | None, start: int, stop: int) -> tuple[int, Ints | None]:
@@ -181,8 +200,3 @@ def _picked(rows: Ints | None, start: int, stop: int) -> tuple[int, Ints | None]
         return start, None
     low, high = (int(at) for at in np.searchsorted(rows, (start, stop)))
     return low, rows[low:high] - start
-
-
-def _known(recorded: Scaling | None) -> Scaling:
-    assert recorded is not None
-    return recorded

@@ -1,20 +1,19 @@
-"""Figures of associations: effects with intervals, error rates, and the samples of each group."""
+"""Figures of associations: effects with intervals, their error rates, and differences of medians."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpmix.association.design import Contrast
-from dpmix.association.effects import ABUNDANCE, VARIABILITY, Effects
+from dpmix.association.effects import ABUNDANCE, EXPRESSION, VARIABILITY, Effects
 from dpmix.association.study import Study
 from dpmix.model.mixture import Array
-from dpmix.populations.proportions import posterior, posterior_mean
-from dpmix.populations.result import Estimates
-from dpmix.report.drawing import log_ticks, new_figure, percent_axis, styled
+from dpmix.report.association_samples import draw_map, groups_of, response_name, strips, strips_of
+from dpmix.report.drawing import labels_apart, log_ticks, new_figure, place_texts, styled, within_margins
 from dpmix.report.labels import label
 from dpmix.report.palette import GREY, colour
 from dpmix.system.files import writing
@@ -22,15 +21,14 @@ from dpmix.system.files import writing
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FIGURES = ("forest", "volcano", "strips")
+FIGURES = ("samples", "forest", "volcano", "strips", "differences", "medians")
 MOST_ROWS = 40  # effects in a figure: those found, then the most certain ones
 MOST_MARKS = 30  # effects of a volcano plot; of more, only those found have a name
-MOST_STRIPS = 24  # populations
+VOLCANO_SIZE = 2.9, 2.7  # of the axes of a volcano plot, inches
+MARGINS = 0.2, 0.05  # left and right, above and below its points, as shares of their ranges
 LEAST_RATE = 1e-9  # of the axis of a volcano plot
 AXES = {ABUNDANCE: "ratio of abundances", VARIABILITY: "ratio of standard deviations between samples"}
 SHIFT = "difference of medians, transformed scale"
-MARK_WIDTH, MARK_HEIGHT = 0.3, 0.045  # of a mark of a volcano plot, as shares of the ranges of the axes
-STRIP_WIDTH = 0.6  # of the samples of a group
 
 
 @dataclass(frozen=True)
@@ -42,9 +40,10 @@ class Panel:
     title, axis : str
     is_ratio : bool
     names : Q str
-    marks : Q str
+    marks, sides : Q str
         Short names to write next to points: the number of the population, with the channel of expression. ""
-        for an effect that is not found and has no direction, or is one of more than `MOST_MARKS`.
+        for an effect that is not found and has no direction, or is one of more than `MOST_MARKS`, or whose
+        name would cover another. Their alignment.
     middle, low, high, rate : float64 [Q]
     found : bool [Q]
     """
@@ -54,18 +53,12 @@ class Panel:
     is_ratio: bool
     names: list[str]
     marks: list[str]
+    sides: list[str]
     middle: Array
     low: Array
     high: Array
     rate: Array
     found: np.ndarray[tuple[int], np.dtype[np.bool_]]
-
-
-def response_name(study: Study, effects: Effects, q: int, width: int = 44) -> str:
-    """Return the name of a response: its population, and its channel for expression."""
-    own = label(study.draws, int(effects.populations[q]), width)
-    channel = int(effects.channels[q])
-    return own if channel < 0 else f"{study.draws.channels[channel]} in {own}"
 
 
 def _mark(study: Study, effects: Effects, q: int) -> str:
@@ -76,47 +69,34 @@ def _mark(study: Study, effects: Effects, q: int) -> str:
 
 def panels(study: Study, share: float) -> list[Panel]:
     """Return a panel for each contrast and measure; `share` is the accepted share of false discoveries."""
-    made = []
-    for one in study.effects:
-        middle, low, high = one.intervals
-        order = np.arange(len(middle))
-        if len(order) > MOST_ROWS:
-            order = np.sort(one.order(share)[:MOST_ROWS])
-        found = one.found(share)[order]
-        few = len(order) <= MOST_MARKS
-        note = f", {len(order)} of {len(middle)}" if len(order) < len(middle) else ""
-        made.append(
-            Panel(
-                title=f"{one.measure.capitalize()}: {one.contrast}{note}",
-                axis=AXES.get(one.measure, SHIFT),
-                is_ratio=one.is_ratio,
-                names=[response_name(study, one, int(q)) for q in order],
-                marks=[
-                    _mark(study, one, int(q)) if f or (few and one.rates[q] < 0.5) else ""
-                    for q, f in zip(order, found, strict=True)
-                ],
-                middle=middle[order],
-                low=low[order],
-                high=high[order],
-                rate=np.maximum(one.rates, LEAST_RATE)[order],
-                found=found,
-            )
-        )
-    return made
+    return [_panel(study, one, share) for one in study.effects]
 
 
-def marks_apart(panel: Panel) -> list[str]:
-    """Return the marks of a volcano plot without those that would overlap a mark of a larger effect."""
-    x = np.log(panel.middle) if panel.is_ratio else panel.middle
-    y = np.log(panel.rate)
-    places = np.column_stack([own / max(float(np.ptp(own)), 1e-9) for own in (x, y)])
-    kept, marks = list[int](), [""] * len(panel.marks)
-    for q in np.argsort(-np.abs(x), kind="stable").tolist():
-        near = (np.abs(places[kept] - places[q]) < (MARK_WIDTH, MARK_HEIGHT)).all(axis=1)
-        if panel.marks[q] and not near.any():
-            kept.append(q)
-            marks[q] = panel.marks[q]
-    return marks
+def _panel(study: Study, one: Effects, share: float) -> Panel:
+    middle, low, high = one.intervals
+    first = one.order(share)[:MOST_ROWS]
+    found, rates = one.found(share), np.maximum(one.rates, LEAST_RATE)
+    few = len(first) <= MOST_MARKS
+    texts = [_mark(study, one, int(q)) if found[q] or (few and rates[q] < 0.5) else "" for q in first]
+    x = np.log(middle) if one.is_ratio else middle
+    points = within_margins(np.column_stack([x[first], -np.log(rates[first])]), MARGINS)
+    placed = zip(*labels_apart(points, texts, VOLCANO_SIZE), strict=True)
+    written = dict(zip(first.tolist(), placed, strict=True))
+    order = np.sort(first)
+    note = f", {len(order)} of {len(middle)}" if len(order) < len(middle) else ""
+    return Panel(
+        title=f"{one.measure.capitalize()}: {one.contrast}{note}",
+        axis=AXES.get(one.measure, SHIFT),
+        is_ratio=one.is_ratio,
+        names=[response_name(study, int(one.populations[q]), int(one.channels[q])) for q in order],
+        marks=[written[q][0] for q in order.tolist()],
+        sides=[written[q][1] for q in order.tolist()],
+        middle=middle[order],
+        low=low[order],
+        high=high[order],
+        rate=rates[order],
+        found=found[order],
+    )
 
 
 def forest(drawn: list[Panel]) -> Figure:
@@ -152,9 +132,9 @@ def volcano(drawn: list[Panel]) -> Figure:
         axes.set_axis_off()
     for panel, axes in zip(drawn, grid, strict=False):
         colours = [colour(1) if found else GREY for found in panel.found]
+        axes.margins(x=MARGINS[0])
         axes.scatter(panel.middle, panel.rate, c=colours, s=16)
-        for x, y, mark in zip(panel.middle, panel.rate, marks_apart(panel), strict=True):
-            axes.annotate(mark, (x, y), (4, 2), textcoords="offset points", fontsize=7)
+        place_texts(axes, np.column_stack([panel.middle, panel.rate]), panel.marks, panel.sides)
         if panel.is_ratio:
             axes.set_xscale("log")
             log_ticks(axes.xaxis, lambda value: f"{value:g}")
@@ -170,105 +150,75 @@ def volcano(drawn: list[Panel]) -> Figure:
 
 
 @dataclass(frozen=True)
-class Strips:
-    """Proportions of the samples by group, or against a column of numbers.
+class Differences:
+    """Differences of medians of one contrast: populations by channels.
 
     Attributes
     ----------
-    places : float64 [S]
-    ticks : mapping of float to str
-        Names of the groups; empty for a column of numbers.
-    column : str
-    mean, low, high : float64 [S, P]
-    groups : int64 [S]
-        Number of the group of each sample, -1 for none of the two.
-    units : list of int64 [samples of a unit]
-        Samples that belong together, for example to a donor, from left to right: lines join them.
+    contrast : str
+    populations, channels : list of str
+    values : float64 [populations, channels]
+        NaN where there are too few events.
+    found : bool [populations, channels]
     """
 
-    places: Array
-    ticks: dict[float, str]
-    column: str
-    mean: Array
-    low: Array
-    high: Array
-    groups: np.ndarray[Any, np.dtype[np.int64]]
-    units: list[np.ndarray[Any, np.dtype[np.int64]]]
+    contrast: str
+    populations: list[str]
+    channels: list[str]
+    values: Array
+    found: np.ndarray[Any, np.dtype[np.bool_]]
+
+    @property
+    def limit(self) -> float:
+        """Largest difference, for the ends of the colours."""
+        return max(float(np.nanmax(np.abs(self.values))), 1e-9)
 
 
-def strips_of(study: Study, contrast: Contrast, seed: int) -> Strips:
-    """Return the proportions of all samples, in the groups of a contrast."""
-    values = study.design.table[contrast.column]
-    found = Estimates.of(posterior_mean(study.draws.counts), posterior(study.draws.counts, seed))
-    least = 0.25 / max(1.0, float(study.draws.counts[0].sum(axis=1).min()))  # a quarter of an event
-    mean, low, high = (np.maximum(end, least) for end in found)
-    if contrast.groups is None:
-        places = np.array(values, np.float64)
-        none = np.zeros(len(values), np.int64)
-        return Strips(places, {}, contrast.column, mean, low, high, none, _units(study, places))
-    others = [value for value in dict.fromkeys(values) if value not in contrast.groups]
-    kinds = [*reversed(contrast.groups), *others]
-    at = np.array([kinds.index(value) for value in values])
-    places = at.astype(np.float64)
-    for kind in range(len(kinds)):
-        own = np.flatnonzero(at == kind)
-        places[own] += STRIP_WIDTH * ((np.arange(len(own)) + 0.5) / len(own) - 0.5)
-    names = {float(k): f"{kind:g}" if isinstance(kind, float) else str(kind) for k, kind in enumerate(kinds)}
-    groups = np.where(at < 2, at, -1)
-    return Strips(places, names, contrast.column, mean, low, high, groups, _units(study, places))
+def differences_of(study: Study, share: float) -> list[Differences]:
+    """Return the differences of medians of each contrast; none without --expression."""
+    made = []
+    for one in study.effects:
+        if one.measure != EXPRESSION:
+            continue
+        rows, row = np.unique(one.populations, return_inverse=True)
+        columns, column = np.unique(one.channels, return_inverse=True)
+        values = np.full((len(rows), len(columns)), np.nan)
+        values[row, column] = one.intervals[0]
+        found = np.zeros(values.shape, bool)
+        found[row, column] = one.found(share)
+        names = [label(study.draws, int(p), 44) for p in rows]
+        made.append(
+            Differences(one.contrast, names, [study.draws.channels[c] for c in columns], values, found)
+        )
+    return made
 
 
-def _units(study: Study, places: Array) -> list[np.ndarray[Any, np.dtype[np.int64]]]:
-    """Return the samples of each level of the first random effect, in the order of their places."""
-    column = study.design.terms[0].partition("|")[2].strip() if study.design.terms else ""
-    if column not in study.design.table:
-        return []
-    cells = np.array([str(cell) for cell in study.design.table[column]])
-    found = [np.flatnonzero(cells == cell) for cell in dict.fromkeys(cells.tolist())]
-    return [own[np.argsort(places[own], kind="stable")] for own in found if len(own) > 1]
-
-
-def strip_order(study: Study, contrast: Contrast, share: float) -> list[int]:
-    """Return the populations to draw, those whose abundance is found to differ first."""
-    (own,) = [e for e in study.effects if e.measure == ABUNDANCE and e.contrast == contrast.name]
-    order: list[int] = own.order(share)[:MOST_STRIPS].tolist()
-    return order
-
-
-def strips(study: Study, contrast: Contrast, share: float, seed: int) -> Figure:
-    """Draw the proportion of each population in each sample, with its 90% interval, by group."""
-    shown, order = strips_of(study, contrast, seed), strip_order(study, contrast, share)
-    columns = min(4, len(order))
-    rows = -(-len(order) // columns)
-    figure = new_figure(2.4 * columns, 1.9 * rows + 0.3)
-    grid = figure.subplots(rows, columns, squeeze=False).ravel()
-    for axes in grid[len(order) :]:
-        axes.set_axis_off()
-    colours = [colour(int(g)) if g >= 0 else GREY for g in shown.groups]
-    for p, axes in zip(order, grid, strict=False):
-        for own in shown.units:
-            axes.plot(shown.places[own], shown.mean[own, p], color="#aaaaaa", linewidth=0.6, zorder=0)
-        axes.vlines(shown.places, shown.low[:, p], shown.high[:, p], colors=colours, linewidth=1.2, alpha=0.6)
-        axes.scatter(shown.places, shown.mean[:, p], c=colours, s=8)
-        if shown.ticks:
-            axes.set_xticks(list(shown.ticks), list(shown.ticks.values()))
-            axes.set_xlim(-0.5, len(shown.ticks) - 0.5)
-        percent_axis(axes, "y")
-        axes.set_title(label(study.draws, p, 30), fontsize=7)
-        axes.grid(axis="y", color="#dddddd", linewidth=0.5)
-        axes.set_axisbelow(True)
-    figure.supylabel("proportion of the sample: mean and 90% interval", fontsize=8)
-    figure.supxlabel(shown.column, fontsize=8)
+def heatmap(drawn: list[Differences]) -> Figure:
+    """Draw the differences of medians as colours; a dot marks those found."""
+    sizes = [0.17 * len(one.populations) + 1.3 for one in drawn]
+    figure = new_figure(4.2 + 0.22 * max(len(one.channels) for one in drawn), sum(sizes))
+    grid = figure.subplots(len(drawn), 1, squeeze=False, height_ratios=sizes)[:, 0]
+    for one, axes in zip(drawn, grid, strict=True):
+        image = axes.imshow(one.values, cmap="RdBu_r", vmin=-one.limit, vmax=one.limit, aspect="auto")
+        axes.scatter(*np.argwhere(one.found).T[::-1], s=4, c="black", linewidths=0.0)
+        axes.set_facecolor("#dddddd")
+        axes.set_xticks(np.arange(len(one.channels)), one.channels, rotation=90)
+        axes.set_yticks(np.arange(len(one.populations)), one.populations)
+        axes.tick_params(length=0)
+        axes.set_title(f"{SHIFT.capitalize()}: {one.contrast}; dots: found")
+        figure.colorbar(image, ax=axes, shrink=0.8)
     return figure
 
 
-def figure_paths(folder: Path) -> list[Path]:
-    """Return the files that `write_figures` writes."""
-    return [folder / f"{name}.{suffix}" for name in FIGURES for suffix in ("png", "pdf")]
+def figure_paths(folder: Path, names: Sequence[str] = FIGURES) -> list[Path]:
+    """Return the files of figures."""
+    return [folder / f"{name}.{suffix}" for name in names for suffix in ("png", "pdf")]
 
 
 def write_figures(folder: Path, study: Study, share: float, seed: int) -> None:
-    """Draw all figures as PNG and PDF; the strips are those of the first contrast.
+    """Draw all figures as PNG and PDF; those of samples are of the first contrast.
+
+    Figures of an earlier study that this one does not have are removed.
 
     Raises
     ------
@@ -277,11 +227,22 @@ def write_figures(folder: Path, study: Study, share: float, seed: int) -> None:
     """
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
+    first = study.design.contrasts[0]
     with styled():
-        made = panels(study, share)
-        figures = forest(made), volcano(made), strips(study, study.design.contrasts[0], share, seed)
-        for figure, name in zip(figures, FIGURES, strict=True):
-            for suffix in ("png", "pdf"):
-                path = folder / f"{name}.{suffix}"
-                with writing(path):
-                    figure.savefig(path, metadata={"CreationDate": None} if suffix == "pdf" else None)
+        made, groups = panels(study, share), groups_of(study, first)
+        figures = {
+            "samples": draw_map(study, groups),
+            "forest": forest(made),
+            "volcano": volcano(made),
+            "strips": strips(strips_of(study, first, ABUNDANCE, share, seed), groups),
+        }
+        if study.medians is not None:
+            figures["differences"] = heatmap(differences_of(study, share))
+            figures["medians"] = strips(strips_of(study, first, EXPRESSION, share, seed), groups)
+        for path in figure_paths(folder):
+            with writing(path):
+                if path.stem in figures:
+                    created = {"CreationDate": None} if path.suffix == ".pdf" else None
+                    figures[path.stem].savefig(path, metadata=created)
+                else:
+                    path.unlink(missing_ok=True)

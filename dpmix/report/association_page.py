@@ -6,32 +6,42 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpmix.association.design import Contrast
-from dpmix.association.effects import Effects
+from dpmix.association.effects import ABUNDANCE, EXPRESSION, Effects
 from dpmix.association.study import Study
 from dpmix.report import templates
-from dpmix.report.association_figures import (
+from dpmix.report.association_figures import MARGINS, SHIFT, Differences, Panel, differences_of, panels
+from dpmix.report.association_samples import (
+    MAP_MARGIN,
     MOST_STRIPS,
-    Panel,
-    marks_apart,
-    panels,
+    Groups,
+    Strips,
+    groups_of,
     response_name,
-    strip_order,
+    sample_map,
     strips_of,
 )
 from dpmix.report.labels import label
 from dpmix.report.page_data import script_json
-from dpmix.report.page_plots import add_hover, name_axis, new_plot, plain
+from dpmix.report.page_plots import add_hover, name_axis, new_plot, plain, plot_range
 from dpmix.report.page_proportions import PERCENT
 from dpmix.report.palette import GREY, colour
 
 if TYPE_CHECKING:
     from bokeh.model import Model
 
+SPOKEN = {colour(0): "blue", colour(1): "orange", GREY: "grey"}
 MOST_ROWS = 200  # of the table
 MOST_SENTENCES = 20  # of a contrast and measure
 HEAD = ("Response", "Effect", "90% interval", "Direction", "False discovery rate")
 VALUE = "@middle{0.[00]} (@low{0.[00]} to @high{0.[00]})"
+HOVER = ("response", "@who"), ("effect", VALUE), ("false discovery rate", "@rate{%.2g}")
+TEXT: Any = {
+    "text": "mark",
+    "text_align": "side",
+    "x_offset": "offset",
+    "text_baseline": "middle",
+    "text_font_size": "10px",
+}
 
 
 def render(study: Study, share: float, seed: int, warnings: list[str]) -> str:
@@ -101,7 +111,7 @@ def _rows(study: Study, effects: Effects, share: float) -> list[dict[str, Any]]:
     several = len(study.effects) > 1
     return [
         {
-            "name": response_name(study, effects, q, 70)
+            "name": response_name(study, int(effects.populations[q]), int(effects.channels[q]), 70)
             + (f" ({effects.measure}, {effects.contrast})" if several else ""),
             "cells": (
                 f"{middle[q]:.3g}",
@@ -118,21 +128,96 @@ def _rows(study: Study, effects: Effects, share: float) -> list[dict[str, Any]]:
 def _figures(study: Study, share: float, seed: int) -> tuple[list[dict[str, str]], dict[str, Model]]:
     """Return titles and captions of the figures, and the figures, by their place in the template."""
     figures, plots = [], dict[str, Any]()
+
+    def add(name: str, plot: Model, title: str, caption: str) -> None:
+        plots[name] = plot
+        figures.append({"id": name, "title": title, "caption": caption})
+
+    every = [groups_of(study, contrast) for contrast in study.design.contrasts]
+    colours = ", ".join(f"{name} {SPOKEN.get(own, own)}" for name, own in every[0].key.items())
+    add(
+        "samples",
+        _map(study, every[0]),
+        "Samples by the proportions of their populations",
+        "Principal components of the logarithms of the proportions: similar samples are near each other. "
+        f"{every[0].column}: {colours or 'darker is lower'}.",
+    )
     for number, panel in enumerate(panels(study, share)):
-        plots[f"forest{number}"], plots[f"volcano{number}"] = _forest(panel), _volcano(panel)
         caption = f"{panel.axis.capitalize()}: median and 90% interval. Coloured: found."
-        figures.append({"id": f"forest{number}", "title": panel.title, "caption": caption})
+        add(f"forest{number}", _forest(panel), panel.title, caption)
         caption = "False discovery rate against the size of the effect. Certain effects are at the top."
-        figures.append({"id": f"volcano{number}", "title": f"{panel.title}, certainty", "caption": caption})
-    for number, contrast in enumerate(study.design.contrasts):
-        plots[f"strips{number}"] = _strips(study, contrast, share, seed)
-        note = f"The {MOST_STRIPS} populations with the most certain effects. "
-        caption = (
-            f"Proportion of each population in each sample by {contrast.column}, with its 90% interval. "
-            f"{note if len(study.draws.phenotypes) > MOST_STRIPS else ''}Those found come first."
-        )
-        figures.append({"id": f"strips{number}", "title": f"Samples: {contrast.name}", "caption": caption})
+        add(f"volcano{number}", _volcano(panel), f"{panel.title}, certainty", caption)
+    for number, one in enumerate(differences_of(study, share)):
+        caption = f"{SHIFT.capitalize()}. Dots: found. Grey: too few events."
+        add(f"differences{number}", _heatmap(one), f"Differences of medians: {one.contrast}", caption)
+    for number, (contrast, groups) in enumerate(zip(study.design.contrasts, every, strict=True)):
+        for measure in (ABUNDANCE, EXPRESSION) if study.medians is not None else (ABUNDANCE,):
+            shown = strips_of(study, contrast, measure, share, seed)
+            what = "Proportions" if shown.is_share else "Medians"
+            (many,) = [
+                len(e.means) for e in study.effects if (e.contrast, e.measure) == (contrast.name, measure)
+            ]
+            note = f"The first {MOST_STRIPS} of {many}. " if many > MOST_STRIPS else ""
+            joined = "Lines join samples that belong together. " if groups.units else ""
+            caption = f"{shown.axis.capitalize()}, by {groups.column}. {note}{joined}Those found come first."
+            add(f"{measure}{number}", _strips(study, shown, groups), f"{what}: {contrast.name}", caption)
     return figures, plots
+
+
+def _map(study: Study, groups: Groups) -> Model:
+    from bokeh.models import ColumnDataSource
+
+    found = sample_map(study)
+    plot = new_plot(height=420, x_axis_label=found.axis(0), y_axis_label=found.axis(1))
+    lines = [found.places[own, 0] for own in groups.units], [found.places[own, 1] for own in groups.units]
+    plot.multi_line(*lines, line_color="#aaaaaa", line_width=1)
+    columns = {"x": found.places[:, 0], "y": found.places[:, 1], "colour": groups.colours}
+    columns |= {"sample": study.draws.samples, "group": list(map(str, study.design.table[groups.column]))}
+    columns |= _texts([plain(name) for name in found.names], found.sides)
+    source = ColumnDataSource(columns)
+    points = plot.scatter("x", "y", source=source, size=9, color="colour")
+    plot.text("x", "y", source=source, **TEXT)
+    plot.x_range.range_padding = 2.0 * MAP_MARGIN
+    add_hover(plot, points, ("sample", "@sample"), (plain(groups.column), "@group"))
+    return plot
+
+
+def _heatmap(one: Differences) -> Model:
+    from bokeh.models import ColorBar, LinearColorMapper
+    from bokeh.palettes import RdBu11, interp_palette
+
+    rows, columns = one.values.shape
+    y, x = np.indices(one.values.shape)
+    source = {
+        "x": x.ravel(),
+        "y": y.ravel(),
+        "value": one.values.ravel(),
+        "who": np.repeat(one.populations, columns),
+        "marker": one.channels * rows,
+    }
+    plot = new_plot(
+        height=140 + 18 * rows,
+        x_range=plot_range(-0.5, columns - 0.5),
+        y_range=plot_range(rows - 0.5, -0.5),
+        tools="save",
+    )
+    palette = list(interp_palette(RdBu11, 255))
+    mapper = LinearColorMapper(palette=palette, low=-one.limit, high=one.limit, nan_color="#dddddd")
+    fill: Any = {"field": "value", "transform": mapper}
+    boxes = plot.rect("x", "y", 1, 1, source=source, fill_color=fill, line_color="white")
+    plot.scatter(*np.argwhere(one.found).T[::-1], size=4, color="black")
+    add_hover(plot, boxes, ("population", "@who"), ("marker", "@marker"), ("difference", "@value{0.00}"))
+    name_axis(plot.xaxis, one.channels)
+    name_axis(plot.yaxis, one.populations)
+    plot.xaxis.major_label_orientation = "vertical"
+    plot.grid.visible = False
+    plot.add_layout(ColorBar(color_mapper=mapper, width=12), "right")
+    return plot
+
+
+def _texts(marks: list[str], sides: list[str]) -> dict[str, Any]:
+    """Return the columns that `TEXT` draws: labels next to their points."""
+    return {"mark": marks, "side": sides, "offset": [7 if side == "left" else -7 for side in sides]}
 
 
 def _source(panel: Panel) -> dict[str, Any]:
@@ -145,8 +230,8 @@ def _source(panel: Panel) -> dict[str, Any]:
         "high": panel.high,
         "rate": panel.rate,
         "who": panel.names,
-        "mark": marks_apart(panel),
         "colour": colours,
+        **_texts(panel.marks, panel.sides),
     }
 
 
@@ -166,11 +251,9 @@ def _forest(panel: Panel) -> Model:
     points = plot.scatter("middle", "y", source=source, size=8, color="colour")
     line = Span(location=1.0 if panel.is_ratio else 0.0, dimension="height", line_width=1)
     plot.add_layout(line)
-    add_hover(
-        plot, points, ("response", "@who"), ("effect", VALUE), ("false discovery rate", "@rate{0.0000}")
-    )
+    add_hover(plot, points, *HOVER, formatters={"@rate": "printf"})
     name_axis(plot.yaxis, panel.names)
-    _decimal_axis(plot.xaxis, panel.is_ratio)
+    _short_axis(plot.xaxis, panel.is_ratio)
     plot.ygrid.visible = False
     return plot
 
@@ -188,49 +271,49 @@ def _volcano(panel: Panel) -> Model:
     )
     source = ColumnDataSource(_source(panel))
     points = plot.scatter("middle", "rate", source=source, size=9, color="colour")
-    plot.text("middle", "rate", "mark", source=source, x_offset=7, y_offset=-3, text_font_size="10px")
-    add_hover(
-        plot, points, ("response", "@who"), ("effect", VALUE), ("false discovery rate", "@rate{0.0000}")
-    )
-    _decimal_axis(plot.xaxis, panel.is_ratio)
-    _decimal_axis(plot.yaxis, True)
+    plot.text("middle", "rate", source=source, **TEXT)
+    plot.x_range.range_padding = 2.0 * MARGINS[0]  # for the names
+    add_hover(plot, points, *HOVER, formatters={"@rate": "printf"})
+    _short_axis(plot.xaxis, panel.is_ratio)
+    _short_axis(plot.yaxis, True)
     return plot
 
 
-def _decimal_axis(axis: Any, logarithmic: bool) -> None:
-    """Write the numbers of an axis as decimals."""
-    from bokeh.models import LogTicker, NumeralTickFormatter
+def _short_axis(axis: Any, logarithmic: bool) -> None:
+    """Write the numbers of an axis in short."""
+    from bokeh.models import LogTicker, PrintfTickFormatter
 
     if logarithmic:
         axis.ticker = LogTicker(mantissas=[1, 2, 5], num_minor_ticks=0)
-        axis.formatter = NumeralTickFormatter(format="0.[0000]")
+        axis.formatter = PrintfTickFormatter(format="%g")
 
 
-def _strips(study: Study, contrast: Contrast, share: float, seed: int) -> Model:
+def _strips(study: Study, shown: Strips, groups: Groups) -> Model:
     from bokeh.layouts import gridplot
     from bokeh.models import ColumnDataSource, NumeralTickFormatter
     from bokeh.models.annotations import Title
 
-    shown = strips_of(study, contrast, seed)
-    colours = [colour(int(g)) if g >= 0 else GREY for g in shown.groups]
     plots: list[Any] = []
-    for p in strip_order(study, contrast, share):
-        columns = {"x": shown.places, "sample": study.draws.samples, "colour": colours}
-        columns |= {"mean": shown.mean[:, p], "low": shown.low[:, p], "high": shown.high[:, p]}
+    number = PERCENT if shown.is_share else "{0.00}"
+    for q, name in enumerate(shown.titles):
+        columns = {"x": groups.places, "sample": study.draws.samples, "colour": groups.colours}
+        columns |= {"mean": shown.mean[:, q], "low": shown.low[:, q], "high": shown.high[:, q]}
         source = ColumnDataSource(columns)
-        title = Title(text=plain(label(study.draws, p, 34)), text_font_size="11px")
-        plot = new_plot(height=210, y_axis_type="log", tools="", title=title)
-        lines = [shown.places[own] for own in shown.units], [shown.mean[own, p] for own in shown.units]
+        title = Title(text=plain(name), text_font_size="11px")
+        scale = "log" if shown.is_share else "linear"
+        plot = new_plot(height=210, y_axis_type=scale, tools="", title=title)
+        lines = [groups.places[own] for own in groups.units], [shown.mean[own, q] for own in groups.units]
         plot.multi_line(*lines, line_color="#aaaaaa", line_width=1)
         plot.segment("x", "low", "x", "high", source=source, line_color="colour", line_width=2)
         points = plot.scatter("x", "mean", source=source, size=6, color="colour")
-        value = ("proportion", f"@mean{PERCENT} (@low{PERCENT} to @high{PERCENT})")
+        value = ("value", f"@mean{number} (@low{number} to @high{number})")
         add_hover(plot, points, ("sample", "@sample"), value)
-        plot.yaxis.formatter = NumeralTickFormatter(format="0.[0000]%")
-        if shown.ticks:
-            name_axis(plot.xaxis, list(shown.ticks.values()))
+        if shown.is_share:
+            plot.yaxis.formatter = NumeralTickFormatter(format="0.[0000]%")
+        if groups.ticks:
+            name_axis(plot.xaxis, list(groups.ticks.values()))
         else:
-            plot.xaxis.axis_label = shown.column
+            plot.xaxis.axis_label = groups.column
         plots.append(plot)
     grid: Model = gridplot(plots, ncols=4, sizing_mode="stretch_width", merge_tools=False)
     return grid

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -128,6 +128,59 @@ def spread_out(points: Array, apart: Array) -> Array:
             break
         places = places + 0.4 * (gap / distance[..., None] * lacking[..., None]).sum(axis=1)
     return places * apart
+
+
+CHARACTER, LINE_HEIGHT, GAP = 0.062, 0.13, 0.06  # of a label of 7 points and next to its point, inches
+
+
+def labels_apart(
+    points: Array, texts: Sequence[str], size: tuple[float, float]
+) -> tuple[list[str], list[str]]:
+    """Return the labels that fit next to their points, and their alignment, in the order of importance.
+
+    A label is right of its point ("left"), else left of it ("right"), else "", so that it covers no point and
+    no label before it.
+
+    Parameters
+    ----------
+    points : float64 [Q, 2]
+        As shares of the sides of the axes.
+    texts : sequence of str
+        "" for none.
+    size : float, float
+        Sides of the axes, inches.
+    """
+    points = points * size
+    taken: list[Array] = []  # left, right, bottom, top
+    fitting, sides = list[str](), list[str]()
+    for q, ((x, y), text) in enumerate(zip(points, texts, strict=True)):
+        width = CHARACTER * len(text)
+        others = np.delete(points, q, axis=0)
+        chosen = "", "left"
+        for side, start in (("left", x + GAP), ("right", x - GAP - width)):
+            box = np.array([start, start + width, y - LINE_HEIGHT / 2.0, y + LINE_HEIGHT / 2.0])
+            on = (others >= box[::2] - 0.8 * GAP) & (others <= box[1::2] + 0.8 * GAP)
+            crossed = any(box[0] < b[1] and b[0] < box[1] and box[2] < b[3] and b[2] < box[3] for b in taken)
+            if text and start >= 0.0 and not crossed and not on.all(axis=1).any():
+                taken.append(box)
+                chosen = text, side
+                break
+        fitting.append(chosen[0])
+        sides.append(chosen[1])
+    return fitting, sides
+
+
+def within_margins(points: Array, margins: tuple[float, float]) -> Array:
+    """Return points [Q, 2] as shares of the sides of axes with margins, which are shares of their ranges."""
+    shares: Array = (points - points.min(axis=0)) / np.maximum(np.ptp(points, axis=0), 1e-9)
+    return (shares + margins) / (1.0 + 2.0 * np.array(margins))
+
+
+def place_texts(axes: Axes, points: Array, texts: Sequence[str], sides: Sequence[str]) -> None:
+    """Write the labels that `labels_apart` has placed."""
+    for point, text, side in zip(points, texts, sides, strict=True):
+        style: Any = {"textcoords": "offset points", "va": "center", "fontsize": 7, "ha": side}
+        axes.annotate(text, point, (4 if side == "left" else -4, 0), **style)
 
 
 def percent_axis(axes: Axes, which: str) -> None:

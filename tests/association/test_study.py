@@ -18,7 +18,9 @@ from dpmix.association.study import Study, count_responses, run_study
 from dpmix.cli import main
 from dpmix.errors import ConfigError
 from dpmix.populations.sample_draws import SampleDraws, medians
-from dpmix.report.association_figures import panels
+from dpmix.report.association_figures import differences_of, panels
+from dpmix.report.association_samples import groups_of, sample_map, strips_of
+from dpmix.report.drawing import CHARACTER, GAP, LINE_HEIGHT, labels_apart
 
 Array = np.ndarray
 
@@ -95,6 +97,62 @@ def test_points_that_matter_have_names(study: Study) -> None:
     assert "CD2 in 6" in expression.marks
 
 
+def test_labels_cover_nothing() -> None:
+    random = np.random.default_rng(1)
+    points, texts = random.random((30, 2)), [f"CD{q} in {q}" for q in range(30)]
+    texts[5] = ""
+    size = np.array([3.0, 3.0])
+    fitting, sides = labels_apart(points, texts, (3.0, 3.0))
+    assert 8 < sum(map(bool, fitting)) < 30
+    boxes = []
+    for (x, y), text, side in zip(points * size, fitting, sides, strict=True):
+        if text:
+            width = CHARACTER * len(text)
+            left = x + GAP if side == "left" else x - GAP - width
+            box = (left, left + width, y - LINE_HEIGHT / 2, y + LINE_HEIGHT / 2)
+            inside = (points * size > box[::2]) & (points * size < box[1::2])
+            assert not inside.all(axis=1).any()
+            assert not any(box[0] < b[1] and b[0] < box[1] and box[2] < b[3] and b[2] < box[3] for b in boxes)
+            boxes.append(box)
+
+
+def test_similar_samples_are_near_each_other(study: Study) -> None:
+    """The population that changes separates the groups; a rare and noisy one does not."""
+    found = sample_map(study)
+    treated = np.array(GROUPS) == "treated"
+    first = found.places[:, 0]
+    assert first[treated].min() > first[~treated].max() or first[treated].max() < first[~treated].min()
+    assert found.shares[0] > found.shares[1] > 0.0
+    counts = np.round(study.draws.counts * np.linspace(0.2, 5.0, N_SAMPLES)[:, None]).astype(np.int64)
+    scaled = sample_map(replace(study, draws=replace(study.draws, counts=counts)))  # more events, same shares
+    assert abs(np.corrcoef(scaled.places[:, 0], first)[0, 1]) > 0.99
+
+
+def test_medians_and_differences_are_those_of_the_draws(study: Study) -> None:
+    contrast = study.design.contrasts[0]
+    shown = strips_of(study, contrast, "expression", 0.05, 1)
+    assert shown.titles[0].startswith("CD2 in 6")
+    np.testing.assert_allclose(shown.mean[:, 0], study.draws.medians[:, :, 5, 1].mean(axis=0), rtol=1e-5)
+    assert (shown.low[:, 0] < shown.mean[:, 0]).all()
+    assert (shown.mean[:, 0] < shown.high[:, 0]).all()
+    (one,) = differences_of(study, 0.05)
+    assert one.values.shape == (8, 2)
+    assert np.argwhere(one.found).tolist() == [[5, 1]]
+    assert abs(one.values[5, 1] - SHIFT) < 0.2
+    assert one.limit == np.abs(one.values).max()
+
+
+def test_samples_of_a_donor_are_joined() -> None:
+    draws = cohort()
+    columns = {"group": GROUPS, "donor": [f"d{k // 2}" for k in range(N_SAMPLES)]}
+    design = make_design(columns, draws.samples, "~ group + (1 | donor)", ["treated - control"])
+    paired = Study(draws, design, (), ())
+    groups = groups_of(paired, design.contrasts[0])
+    assert [unit.tolist() for unit in groups.units] == [[k, k + 1] for k in range(0, N_SAMPLES, 2)]
+    assert list(groups.ticks.values()) == ["control", "treated"]
+    assert groups.colours[0] != groups.colours[1]
+
+
 def test_without_an_effect_nothing_is_found() -> None:
     assert not fitted(cohort(ratio=1.0)).effects[0].found(0.05).any()
 
@@ -146,6 +204,22 @@ def test_error_rates_of_effects() -> None:
     assert effects_of(z, least=3.5).tails.round(2).tolist() == [0.62, 1.0, 1.0]
 
 
+def test_the_first_effect_is_large_and_certain() -> None:
+    """Neither the largest one, which is uncertain, nor the most certain one, which is tiny."""
+    means, sds = (
+        np.array([[4.0], [-2.0], [0.1], [0.0], [0.5]]),
+        np.array([[1.6], [0.2], [0.005], [1.0], [1.0]]),
+    )
+    numbers = np.arange(5)
+    every = np.ones(5, bool)
+    one = Effects(
+        "a", "expression", numbers, numbers, np.ones_like(means), means, sds, 0.0, every, every + 0.0
+    )
+    assert one.tails.argmin() == 2
+    (made,) = adjust([one])
+    assert made.order(0.05).tolist() == [1, 0, 2, 4, 3]
+
+
 def test_what_has_not_converged_is_not_found() -> None:
     (made,) = adjust([effects_of([9.0], converged=False)])
     assert not made.found(0.05).any()
@@ -185,6 +259,15 @@ def test_the_command(tmp_path: Path) -> None:
     assert f"The gating: {VERDICT}" in done.output
     assert "times as frequent" in page
     assert "http://" not in page.partition("<script>")[0]
+    drawn = {path.stem for path in (tmp_path / "associate" / "figures").iterdir()}
+    assert drawn == {"samples", "forest", "volcano", "strips"}
+    more = CliRunner().invoke(main, ["associate", str(tmp_path), *options, "--expression", "--overwrite"])
+    assert more.exit_code == 0, more.output
+    drawn = {path.stem for path in (tmp_path / "associate" / "figures").iterdir()}
+    assert drawn == {"samples", "forest", "volcano", "strips", "differences", "medians"}
+    less = CliRunner().invoke(main, ["associate", str(tmp_path), *options, "--overwrite"])
+    assert less.exit_code == 0, less.output
+    assert not (tmp_path / "associate" / "figures" / "medians.png").exists()
     again = CliRunner().invoke(main, ["associate", str(tmp_path), *options])
     assert again.exit_code == 2
     assert "exist already" in again.output

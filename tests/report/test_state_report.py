@@ -66,6 +66,17 @@ def test_a_run_and_new_files(folder: Path) -> None:
     np.testing.assert_allclose(events["pS6"].to_numpy(), raw, rtol=1e-5)
 
 
+def test_anndata_has_state_channels_after_those_of_the_model(folder: Path) -> None:
+    anndata = pytest.importorskip("anndata")
+    dpmix("gate", folder / "run.h5", "--output", folder / "h5ad", "--format", "h5ad", "--quiet")
+    table = anndata.read_h5ad(folder / "h5ad" / "events.h5ad")
+    assert list(table.var_names) == ["CD3", "CD4", "pS6"]
+    assert list(table.var["class"]) == ["type", "type", "state"]
+    raw = np.concatenate([np.loadtxt(folder / f"s{k}.csv", delimiter=",", skiprows=1) for k in range(8)])
+    np.testing.assert_allclose(table[:, "pS6"].X[:, 0], raw[:, 2], rtol=1e-5)
+    assert table.shape == (2400, 3)
+
+
 def test_values_of_state_channels_need_some(folder: Path) -> None:
     text = (folder / "run.yaml").read_text().replace(", state_channels: [pS6]", "")
     (folder / "plain.yaml").write_text(text)

@@ -1,0 +1,64 @@
+"""The known answer of a real cohort: signalling of B cells after cross-linking of their receptor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dpmix.association.design import make_design
+from dpmix.association.study import run_study
+from dpmix.config.data import DataConfig
+from dpmix.inputs.preprocess import prepare
+from dpmix.populations.sample_draws import Medians, SampleDraws
+
+KNOWN = {"pS6": 2.75, "pPlcg2": 1.60, "pErk": 1.20}
+
+
+@pytest.fixture(scope="module")
+def gated(shared_data: Path) -> SampleDraws:
+    """Gates drawn by hand as populations."""
+    folder = shared_data / "cohort_bcrxl"
+    settings = DataConfig(samples="samples.csv", state_channels=["p*"], standardize=False)
+    events, drawn = prepare(settings, folder, 1), np.load(folder / "gates.npz")
+    assert events.state is not None
+    many = len(drawn["names"]) - 1
+    counts = np.zeros((1, len(events.samples), many), np.int64)
+    medians = Medians(1, len(events.samples), many, len(events.state.channels))
+    for s, name in enumerate(events.samples):
+        gates = drawn["gate"][drawn["sample"] == name].astype(np.int64)
+        own = gates > 0
+        counts[0, s] = np.bincount(gates[own] - 1, minlength=many)
+        values = events.state.values[events.sample_starts[s] : events.sample_starts[s + 1]][own]
+        medians.add(s, values.astype(np.float64), np.ones(len(values)), [gates[own] - 1])
+    return SampleDraws(
+        counts=counts,
+        medians=medians.values,
+        samples=events.samples,
+        phenotypes=tuple(map(str, drawn["names"][1:])),
+        channels=events.state.channels,
+        columns=events.sample_columns,
+        errors=medians.errors,
+        n_state=len(events.state.channels),
+    )
+
+
+def test_b_cells_answer(gated: SampleDraws) -> None:
+    design = make_design(gated.columns, gated.samples, "~ condition + (1 | donor)", ["BCRXL - Ref"])
+    _, effects = run_study(gated, design, 1.1, with_expression=True).effects
+    assert effects.converged.all()
+    middle, low, high = effects.intervals
+    names = [
+        (gated.phenotypes[effects.populations[q]], gated.channels[effects.channels[q]])
+        for q in effects.order(0.05)
+    ]
+    for name, known in KNOWN.items():
+        (q,) = (
+            q
+            for q in range(len(middle))
+            if gated.phenotypes[effects.populations[q]] == "B" and gated.channels[effects.channels[q]] == name
+        )
+        assert low[q] < known < high[q], name
+    # S6 of monocytes answers, too; NF-kB falls in all cells, less than these rise in B cells.
+    assert names[:4] == [("B", "pS6"), ("B", "pPlcg2"), ("Mono", "pS6"), ("B", "pErk")]
