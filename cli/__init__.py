@@ -16,7 +16,7 @@ from dpmix.errors import ConfigError, DpmixError, printable
 from dpmix.system.console import keep_unknown_characters, leave_stdout
 from dpmix.system.memory import address_limit
 
-from . import app, associate, bem, devices, drift, explore, gate, info, init, mcmc, predict, simulate
+from . import app, associate, bem, devices, drift, explore, gate, info, init, mcmc, predict, run, simulate
 
 
 class Commands(click.Group):
@@ -29,7 +29,7 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except DpmixError as error:
             for line in error.problems if isinstance(error, ConfigError) else [str(error)]:
-                click.echo(f"dpmix: {printable(line)}", err=True)
+                click.echo(f"dpmix: {line}", err=True)
             ctx.exit(error.exit_code)
         except Exception as error:
             line = _lack_of_memory(error) or _unusable_output(error)
@@ -95,12 +95,16 @@ def main() -> None:
     """Fit Bayesian Gaussian mixture models to large flow and mass cytometry data.
 
     \b
-    A first run:
+    A first run, from a file to a report:
+      dpmix run sample.fcs
+
+    \b
+    The same in steps:
       dpmix init sample.fcs --output run.yaml
       dpmix mcmc run.yaml
       dpmix gate run.h5 --output gated
     """
 
 
-for module in (init, drift, mcmc, bem, gate, app, explore, associate, predict, info, simulate, devices):
+for module in (run, init, drift, mcmc, bem, gate, app, explore, associate, predict, info, simulate, devices):
     main.add_command(module.command)

@@ -103,12 +103,9 @@ def write_config(files: Sequence[str], folder: Path, compensation: str) -> tuple
     from dpmix.config.write import to_yaml
     from dpmix.config.yaml_text import flow
     from dpmix.inputs.channels import display_names
-    from dpmix.inputs.samples import open_samples
-    from dpmix.inputs.storage import Storage
     from dpmix.inputs.suggest import suggest
 
-    table = _table_of_samples(files)
-    sources, _ = open_samples(() if table else files, table, Path(), Storage.temporary())
+    table, sources = _table_of_samples(files), open_files(files)
     settings = suggest(sources, _known(compensation), over_time=True)
     names = display_names(sources[0].details)
     given = [_relative(file, folder) for file in files]
@@ -130,6 +127,15 @@ def write_config(files: Sequence[str], folder: Path, compensation: str) -> tuple
     notes = [" ".join(line.split()) for line in settings.notes]
     about = [*(" ".join(line.split()) for line in _about(files, sources)), *notes]
     return "".join(f"# {line}\n" for line in about) + "\n" + text, notes
+
+
+def open_files(files: Sequence[str]) -> list[Source]:
+    """Open data files, or those of a table of samples."""
+    from dpmix.inputs.samples import open_samples
+    from dpmix.inputs.storage import Storage
+
+    table = _table_of_samples(files)
+    return open_samples(() if table else files, table, Path(), Storage.temporary())[0]
 
 
 def _table_of_samples(files: Sequence[str]) -> str | None:

@@ -170,6 +170,10 @@ class Gating:
         Posterior draws of each sample's proportions, for the ends of intervals.
     mean_proportions : float64 [S, P]
         Their posterior mean (`dpmix.populations.proportions.posterior_mean`).
+    shape_ratios : float64 [P]
+        Proportions if each population had one t distribution, relative to those of the mixture
+        (`dpmix.populations.borders`): far from 1, the interval is wide because the border depends on the
+        shape.
     r_hat, ess : float64 [P]
         Rank-normalised split R-hat and bulk effective sample size of the population's weight in the run; NaN
         where not known (`dpmix.populations.convergence.proportion_mixing`).
@@ -245,6 +249,7 @@ class Gating:
     sizes: Ints
     proportions: Array
     mean_proportions: Array
+    shape_ratios: Array
     r_hat: Array
     ess: Array
     verdict: Verdict

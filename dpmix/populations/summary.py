@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from dpmix.inputs.events import Events
 from dpmix.model.mixture import Array, Floats, Ints
-from dpmix.populations import proportions
+from dpmix.populations.borders import estimate_proportions
 from dpmix.populations.cohort import prior_counts
 from dpmix.populations.convergence import chain_weights, mixing
 from dpmix.populations.find import Populations
@@ -95,7 +95,7 @@ class Summary:
             tails = np.quantile(own.values, (TAIL, 1.0 - TAIL), axis=0).astype(np.float64)
             state = StateSummary(own.channels, self._quantiles(own.values), tails)
         sizes = self.sizes.sum(axis=0)
-        drawn, mean = self._proportions(task, prior)
+        drawn, mean, ratios = self._proportions(task, prior)
         monitored = chain_weights(found, task.make_engine)
         r_hat, ess = mixing(monitored)
         return Gating(
@@ -124,6 +124,7 @@ class Summary:
             medians=self.medians.values,
             proportions=drawn,
             mean_proportions=mean,
+            shape_ratios=ratios,
             median_errors=self.medians.errors,
             state=state,
             r_hat=r_hat,
@@ -142,13 +143,14 @@ class Summary:
             sample_weights=None if given is None else given.values.astype(np.float64),
         )
 
-    def _proportions(self, task: Task, prior: Array | None) -> tuple[Array, Array]:
-        """Return draws [T, S, P] and mean [S, P] of the proportions; NaN in samples without events."""
-        drawn = proportions.posterior(self.counts, task.config.seed, prior)
-        mean = proportions.posterior_mean(self.counts, prior)
+    def _proportions(self, task: Task, prior: Array | None) -> tuple[Array, Array, Array]:
+        """Return the results of `estimate_proportions`, with NaN in samples without events."""
+        drawn, mean, ratios = estimate_proportions(
+            self.counts, task.config.seed, prior, task.events.values, self.population
+        )
         for found in (drawn, mean):
             found[..., np.diff(task.events.sample_starts) == 0, :] = np.nan
-        return drawn, mean
+        return drawn, mean, ratios
 
     def _quantiles(self, values: Floats) -> Array:
         """Return the `QUANTILES` of each population and channel of events [N, D], float64 [5, P, D]."""

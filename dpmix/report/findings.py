@@ -14,6 +14,7 @@ from dpmix.runs.effective_size import MIN_DRAWS
 from dpmix.runs.reader import Run
 from dpmix.system.console import first_few, percent
 
+BORDER = 1.25  # ratio of the proportions by two shapes from which the report names a population
 LOW_ESS = 100  # effective sample size below which the ends of an interval are rough
 NEARLY_ALL = 0.95  # share of the events in one population that a sample of several markers rarely has
 SEVERAL_CHANNELS = 4
@@ -116,6 +117,17 @@ def poor_gates_warning(gating: Gating) -> str | None:
     return (
         f"gates in two markers do not isolate {count(len(poor), 'population')} (F1 below {GOOD:g}): "
         f"{numbers_of(poor)}"
+    )
+
+
+def border_note(gating: Gating) -> str:
+    """Name the populations whose interval is wide because of their shape; "" for none."""
+    found = np.flatnonzero(np.abs(np.log(gating.shape_ratios)) > np.log(BORDER))
+    if not len(found):
+        return ""
+    return (
+        f"The interval is wide for population{'s' if len(found) > 1 else ''} {numbers_of(found)}: the border "
+        "to the neighbours depends on the shape that is assumed for the populations."
     )
 
 

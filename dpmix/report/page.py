@@ -16,6 +16,7 @@ from dpmix.report import templates
 from dpmix.report.coarseness import caption, coarseness_plot
 from dpmix.report.embedding import MAP_NOTE, map_caption
 from dpmix.report.findings import (
+    border_note,
     count,
     draws_used,
     explored,
@@ -91,6 +92,7 @@ def _texts(gating: Gating, run: Run) -> dict[str, Any]:
         "compared": "the chains, and of their halves," if gating.n_chains > 1 else "the halves of the chain",
         "bad_r_hat": f"{gating.verdict.limit:.2f}",
         "monitored": count(gating.n_chains * gating.verdict.n_draws, "draw"),
+        "border_note": border_note(gating),
         "mixing_note": mixing_note(gating),
         "rows": _rows(gating),
         "channels": gating.short_channels[: len(gating.channels)],

@@ -37,12 +37,14 @@ def write_tables(
     with its weight in the run (data.weights). proportions.csv has one row per sample and population, with the
     columns of the table of samples; its proportions are those of the sample's events, whatever their weight.
     `proportion` is the posterior mean; `low` and `high` are the ends of the 90% credible interval, empty for
-    a single draw. `rhat` and `ess` are rank-normalised split R-hat and bulk effective sample size of the
-    population's weight in the run. They are empty for Bayesian EM, with fewer than 8 draws of each chain, and
-    for a weight that is the same in every draw; `rhat` is inf if chains differ and do not move. Channels are
-    on the transformed scale; their cells are empty for a population without events. `phenotype` is a short
-    name that no other population has, `full phenotype` all markers with their levels. Both tables have a
-    column `name` if a population was named by hand. `_tree` describes tree.json.
+    a single draw. `shape ratio` is the proportion if each population had a single t distribution, relative to
+    that of the mixture: far from 1, the interval is wide for this reason (`dpmix.populations.borders`).
+    `rhat` and `ess` are rank-normalised split R-hat and bulk effective sample size of the population's weight
+    in the run. They are empty for Bayesian EM, with fewer than 8 draws of each chain, and for a weight that
+    is the same in every draw; `rhat` is inf if chains differ and do not move. Channels are on the transformed
+    scale; their cells are empty for a population without events. `phenotype` is a short name that no other
+    population has, `full phenotype` all markers with their levels. Both tables have a column `name` if a
+    population was named by hand. `_tree` describes tree.json.
 
     With judgements, both tables have rows for the population of the cells found by judging, after the others,
     and a column `found by`: mixture or judging. Its events also count in their populations of the mixture.
@@ -253,7 +255,7 @@ def _population_rows(gating: Gating) -> Iterator[Sequence[object]]:
     mean, low, high = gating.overall
     named, titles = _names(gating)
     head = ["population", *named, "phenotype", "events", "share of events", "proportion", "low", "high"]
-    head += ["rhat", "ess", "support", "certainty", "full phenotype"]
+    head += ["shape ratio", "rhat", "ess", "support", "certainty", "full phenotype"]
     names = ["median" if q == 0.5 else f"q{round(100 * q):02d}" for q in QUANTILES]
     order = sorted(range(len(names)), key=lambda k: names[k] != "median")  # the median first
     yield [*head, *(f"{c} {names[k]}" for c in gating.measured_channels for k in order)]
@@ -261,14 +263,15 @@ def _population_rows(gating: Gating) -> Iterator[Sequence[object]]:
     for p, phenotype in enumerate(gating.phenotypes):
         yield [
             *(p + 1, *titles[p], phenotype, events[p], shares[p], mean[p], low[p], high[p]),
-            *(gating.r_hat[p], gating.ess[p], gating.support[p], gating.certainty[p], full[p]),
+            *(gating.shape_ratios[p], gating.r_hat[p], gating.ess[p], gating.support[p], gating.certainty[p]),
+            full[p],
             *(quantiles[k, p, d] for d in range(quantiles.shape[2]) for k in order),
         ]
     if (own := explored_of(gating)) is not None:
         found = int(own.sizes.sum())
         yield [
             *(own.index + 1, NAME, JUDGING, own.phenotype, found, found / int(gating.n_events.sum())),
-            *(own.proportion, own.low, own.high, *[""] * 4, full[own.index]),
+            *(own.proportion, own.low, own.high, *[""] * 5, full[own.index]),
             *(own.quantiles[k, d] for d in range(len(gating.channels)) for k in order),
             *[""] * (len(order) * (quantiles.shape[2] - len(gating.channels))),
         ]
