@@ -36,7 +36,7 @@ RIDGE = 1e-6  # added to a variance, relative to that of all events
 
 
 def estimate_proportions(
-    counts: Ints, seed: int, prior: Array | None, values: Floats, populations: npt.NDArray[np.integer]
+    counts: Ints, seed: int, prior: Array | None, values: Floats, populations: Ints | npt.NDArray[np.int32]
 ) -> tuple[Array, Array, Array]:
     """Estimate each sample's proportions; the draws vary by memberships, counting and shapes.
 
@@ -63,7 +63,7 @@ def estimate_proportions(
     if len(counts) == 1:
         return drawn, mean, np.ones(counts.shape[2])
     rows = np.flatnonzero(populations >= 0)
-    some, each = mixture.representatives(populations[rows], counts.shape[2])
+    some, each = mixture.representatives(populations[rows].astype(np.int64), counts.shape[2])
     rows = rows[some]
     by_mixture = counts.sum(axis=(0, 1)) / counts.sum()
     ratios = shape_ratios(values[rows], populations[rows], each, by_mixture)
@@ -120,8 +120,9 @@ def widen(proportions: Array, ratios: Array, random: np.random.Generator) -> Arr
         Result of `shape_ratios`.
     random : numpy Generator
     """
-    moved: Array = proportions * ratios ** random.standard_normal(len(proportions))[:, None, None]
-    return moved / moved.sum(axis=-1, keepdims=True)
+    moved = proportions * ratios ** random.standard_normal(len(proportions))[:, None, None]
+    scaled: Array = moved / moved.sum(axis=-1, keepdims=True)
+    return scaled
 
 
 def _log_density(x: Array, own: Array, pooled: Array) -> Array:
