@@ -75,7 +75,7 @@ def test_an_older_package_of_this_name_is_a_warning(tmp_path: Path) -> None:
     code = "import dpmix; print(dpmix.__file__)"
     for expected in ("", "pip uninstall dpmix dpmix-cytometry"):
         done = subprocess.run(
-            [sys.executable, "-P", "-c", code],
+            [sys.executable, "-S", "-P", "-c", code],
             env={**os.environ, "PYTHONPATH": str(tmp_path)},
             capture_output=True,
             text=True,
