@@ -31,6 +31,20 @@ DYES = re.compile(
 )
 GREEK = str.maketrans("\u03b1\u03b2\u03b3\u03b4\u03b5\u03ba\u03b6", "abgdekz")  # alpha, beta, gamma, ...
 
+ADDED = re.compile(r":|\s+(?=(?:lin|log|logical|linear|exp|comp)\b)", re.IGNORECASE)
+# Other names of one marker, without case and hyphens: as printed in tables, and as vendors write them.
+SYNONYMS = {
+    **dict.fromkeys(("cd3e", "cd3epsilon"), "cd3"),
+    **dict.fromkeys(("cd8a", "cd8alpha"), "cd8"),
+    **dict.fromkeys(("tcryd", "tcrgammadelta", "gdtcr", "tcrgd"), "tcrgd"),
+    **dict.fromkeys(("tcrab", "tcrbeta", "tcralphabeta"), "tcrb"),
+    **dict.fromkeys(("cd161c", "klrb1c"), "nk11"),
+    **{"cd45r": "b220", "cd45rb220": "b220", "b220cd45r": "b220", "cd197": "ccr7", "cd279": "pd1"},
+    **{"cd183": "cxcr3", "cd185": "cxcr5", "cd194": "ccr4", "cd195": "ccr5", "cd196": "ccr6"},
+    **{"cd303": "bdca2", "cd141": "bdca3", "cd1c": "bdca1", "il7ra": "cd127", "il2ra": "cd25"},
+    **{"ckit": "cd117", "ly6a": "sca1", "ly6ae": "sca1", "ncam": "cd56"},
+}
+
 
 class Spelling(NamedTuple):
     """Names that may mean one marker.
@@ -63,6 +77,17 @@ def plain_name(channel: Channel) -> str:
         name = rest if sum(map(str.isalnum, rest)) > 1 else name
     plain = re.sub(r"[\s_.()-]+", "", name.casefold().translate(GREEK))
     return f"cd{plain}" if channel.marker and re.match(r"\d", plain) else plain
+
+
+def marker_keys(name: str) -> tuple[str, ...]:
+    """Return what is equal for two names of one marker, the most exact first.
+
+    The whole name, by `plain_name` and synonyms, and without what cytometers add behind it, as in
+    "CD38:APC H7-A LOGICAL" and "FSC-A LINEAR".
+    """
+    short = ADDED.split(name, maxsplit=1)[0].strip() or name
+    plain = [plain_name(Channel(one, one)).replace("/", "") for one in (name, short)]
+    return tuple(dict.fromkeys(SYNONYMS.get(one, one) for one in plain))
 
 
 def markers_of(source: Source) -> list[int]:
