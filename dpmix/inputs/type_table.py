@@ -156,6 +156,7 @@ class _Reader:
         if special[PARENT] >= 0 and special[LEVEL] >= 0:
             self._problems.append(f"{self._source}: has the columns parent and level, need one of them")
         self._check_parents(types, parents)
+        self._stop()
         self._check_circles(dict(zip(types, groups if any(groups) else parents, strict=True)))
         self._stop()
         shape = (len(types), len(markers))
@@ -198,7 +199,7 @@ class _Reader:
             return
         if head[0] and _plain(head[0]) not in (*map(_plain, NAMES), *NARROW):
             self._problems.append(
-                f"{self._source}: the first column is {head[0]}, need the names of the cell types in the first "
+                f"{self._source}: the first column is {head[0]}, need the names of the types in the first "
                 "column, named population, cell, cell type or name"
             )
         seen: set[str] = set()
