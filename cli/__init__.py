@@ -16,7 +16,7 @@ from dpmix.errors import ConfigError, DpmixError, printable
 from dpmix.system.console import keep_unknown_characters, leave_stdout
 from dpmix.system.memory import address_limit
 
-from . import app, associate, bem, devices, drift, explore, gate, info, init, mcmc, predict, simulate
+from . import app, associate, bem, devices, drift, explore, gate, info, init, mcmc, predict, simulate, types
 
 
 class Commands(click.Group):
@@ -102,5 +102,19 @@ def main() -> None:
     """
 
 
-for module in (init, drift, mcmc, bem, gate, app, explore, associate, predict, info, simulate, devices):
+for module in (
+    init,
+    drift,
+    mcmc,
+    bem,
+    gate,
+    app,
+    explore,
+    associate,
+    predict,
+    types,
+    info,
+    simulate,
+    devices,
+):
     main.add_command(module.command)

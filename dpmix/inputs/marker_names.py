@@ -42,6 +42,7 @@ SYNONYMS = {
     **{"cd45r": "b220", "cd45rb220": "b220", "b220cd45r": "b220", "cd197": "ccr7", "cd279": "pd1"},
     **{"cd183": "cxcr3", "cd185": "cxcr5", "cd194": "ccr4", "cd195": "ccr5", "cd196": "ccr6"},
     **{"cd303": "bdca2", "cd141": "bdca3", "cd1c": "bdca1", "il7ra": "cd127", "il2ra": "cd25"},
+    **{"iaie": "mhcii", "mhcclassii": "mhcii", "cd235ab": "cd235a"},
     **{"ckit": "cd117", "ly6a": "sca1", "ly6ae": "sca1", "ncam": "cd56"},
 }
 

@@ -32,6 +32,7 @@ from dpmix.inputs.type_cells import (
 from dpmix.model.mixture import Array, Ints
 from dpmix.system.paths import from_home
 
+BUILT_IN = Path(__file__).parent / "types"
 NAMES = ("population", "cell", "cell type", "name")
 NARROW = ("phenotype", "gate", "definition", "markers", "signature")
 PARENT, LEVEL, KIND, ONTOLOGY = "parent", "level", "kind", "cl"
@@ -102,7 +103,8 @@ def read_types(path: str | Path, zero: str = "") -> TypeTable:
     Parameters
     ----------
     path : str or Path
-        CSV file with commas, semicolons or tabs.
+        CSV file with commas, semicolons or tabs, or the name of a built-in table such as pbmc-t. Lines that
+        start with # are remarks.
     zero : "lo", "blank" or ""
         What the number 0 means; "": it is an error, because tables differ.
 
@@ -111,13 +113,37 @@ def read_types(path: str | Path, zero: str = "") -> TypeTable:
     ConfigError
         The file cannot be read, or cells are wrong; one line for each problem.
     """
-    file = from_home(str(path))
+    file = built_in(str(path)) or from_home(str(path))
     try:
         lines = [[printable(cell) for cell in line] for line in read_cells(file, numbers=True)]
     except (OSError, ValueError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or "not text in UTF-8"
-        raise ConfigError([f"{file}: cannot be read ({reason}), {NEED}"]) from None
-    return _Reader(str(path), [line for line in lines if any(line)], zero).table()
+        raise ConfigError([f"{file}: cannot be read ({reason}), {NEED}{_known(str(path))}"]) from None
+    return _Reader(
+        str(path), [line for line in lines if any(line) and not line[0].startswith("#")], zero
+    ).table()
+
+
+def _known(name: str) -> str:
+    """Return the end of an error: the built-in tables, for a text that may be the name of one."""
+    listed = f", or the name of a built-in table: {', '.join(built_in_names())}"
+    return "" if Path(name).suffix or Path(name).name != name else listed
+
+
+def built_in(name: str) -> Path | None:
+    """Return the file of a built-in table; None for another name."""
+    return BUILT_IN / f"{name}.csv" if name in built_in_names() else None
+
+
+def built_in_names() -> list[str]:
+    """Return the names of the built-in tables."""
+    return sorted(file.stem for file in BUILT_IN.glob("*.csv"))
+
+
+def remarks(name: str) -> list[str]:
+    """Return the remarks in a built-in table: what it is, and its source."""
+    lines = (BUILT_IN / f"{name}.csv").read_text(encoding="utf-8").splitlines()
+    return [line.removeprefix("# ") for line in lines if line.startswith("#")]
 
 
 class _Reader:
