@@ -8,7 +8,7 @@ A marker has four levels: off, low, on, high. A cell names those that a cell typ
 | `lo`, `dim` | low |
 | `mid` | on |
 | `++`, `hi` | high |
-| `+` | every level but off that no other cell of the column names by `lo`, `dim`, `++` or `hi`; always on |
+| `+` | on, and low and high unless a cell of the column names them by `lo`, `dim`, `++` or `hi` |
 | `lo|mid` | either |
 | blank, `NA`, `*`, `+/-` | all: the table is silent |
 | -1 to 1 | as Scyan writes them: 1 is `+`, -1 is `-`, and what is nearer to the middle is `lo` |

@@ -23,6 +23,8 @@ from dpmix.inputs.marker_names import marker_keys
 from dpmix.inputs.text_format import read_cells
 from dpmix.inputs.type_cells import (
     LEVELS,
+    OFF,
+    PLUS,
     Cell,
     cells_of_column,
     levels_of_column,
@@ -191,6 +193,7 @@ class _Reader:
         for m, cells in enumerate(columns):
             levels[:, m] = levels_of_column(cells)
             doubt[:, m] = [cell.doubt for cell in cells]
+            _widen_parents(levels[:, m], cells, types, parents)
         made = TypeTable(
             self._source,
             tuple(types),
@@ -350,6 +353,18 @@ class _Reader:
                 self._notes.append(
                     f"{self._source}: {other} and {name} have the same cells; no event can tell them apart"
                 )
+
+
+def _widen_parents(
+    levels: npt.NDArray[np.bool_], cells: Sequence[Cell], types: Sequence[str], parents: Sequence[str]
+) -> None:
+    """Add, in place, the levels of children to a + of their parents: bool [R, 4] of one marker."""
+    for r, parent in enumerate(parents):
+        while parent and not levels[r].all():
+            p = types.index(parent)
+            if PLUS in cells[p].atoms:
+                levels[p, OFF + 1 :] |= levels[r, OFF + 1 :]
+            parent = parents[p]
 
 
 def _with_groups(table: TypeTable, groups: Sequence[str]) -> TypeTable:

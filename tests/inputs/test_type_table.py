@@ -132,7 +132,6 @@ def test_all_problems_are_reported_together(tmp_path: Path) -> None:
         "population,CD3,parent,kind,cl\nT,yes,,cell,CL:84\nTy,+,Tx,cells,CL_0000084\nB,1.5,,ghost,\nC,,,,\n"
     )
     assert [line.split(";")[0] for line in problems(tmp_path, text)] == [
-        "row 2 (T): row 1 has this name, too",
         "row 1 (T), column CD3: got yes",
         "row 3 (B), column CD3: got 1.5",
         "row 3 (B), column kind: got ghost",
@@ -150,6 +149,7 @@ def test_all_problems_are_reported_together(tmp_path: Path) -> None:
         ("population,CD3,cd3\nT,+,+\n", "two columns are named cd3"),
         ("population,,CD3\nT,+,+\n", "column 2 has no name"),
         ("population,CD3\nT,+,+\n", "row 1 (T) has 3 cells, need 2"),
+        ("population,CD3\nT,+\nT,-\n", "row 2 (T): row 1 has this name, too"),
         ("population,CD3\n,+\n", "row 1 (without a name): need a name"),
         ("population,parent\nT,\n", "has no column of a marker"),
         ("population,CD3\nT,\n", "row 1 (T): has no cell"),
@@ -178,6 +178,12 @@ def test_parents_and_levels(tmp_path: Path) -> None:
     assert groups.types == ("CD4 T", "CD8 T", "B", "T")
     assert groups.parents == ("T", "T", "", "")
     assert written(groups.levels[3]) == ["loh", "floh"]
+
+
+def test_plus_of_a_parent_includes_its_children(tmp_path: Path) -> None:
+    """NK cells are CD56+, whatever its subsets are; of other types, + is what no row names."""
+    table = read(tmp_path, "population,CD56,parent\nNK,+,\nbright,++,NK\nearly,-,NK\nT,+,\n")
+    assert written(table.levels[:, 0]) == ["loh", "h", "f", "lo"]
 
 
 def test_formats_of_spreadsheets(tmp_path: Path) -> None:
