@@ -1,25 +1,30 @@
 """Levels of markers for a table of cell types: off, low, on and high, in the context of each type.
 
-A column of the table with n distinct levels has n - 1 **boundaries**. A boundary of marker m has a threshold for
-each row r of the table, because the level of a marker among T cells need not be that among monocytes:
+A column of the table with n distinct levels has n - 1 **boundaries**. A boundary of marker m has a threshold
+for each row r of the table, because the level of a marker among T cells need not be that among monocytes:
 
 1. **Start.** The medians of the components in a channel, weighted by the root of their events so that large
    components do not decide alone, are cut into n groups with the least variance within groups. The boundaries
    t0 are midway between the centres of the groups; g is the distance of the centres.
-2. **Context.** Each event counts with the probability that it passes all other cells of the row. Of the density h
-   of these events, the threshold is the minimum of
+2. **Context.** Each event counts with the probability that it passes all other cells of the row. Of the
+   density h of these events, the threshold is the minimum of
 
        log(h(t) / min(highest h below t, highest h above t) + 0.02) + ((t - t0) / (g / 4))^2 / 2,
 
-   that is, a valley near t0, or t0 itself where the density has no valley. Two rows that differ in one marker alone
-   have the same context for it, so they share its threshold. Contexts and thresholds are computed in turn.
-3. **Softness.** P(above | value) is logistic with the scale s^2 / g of two normals of standard deviation s, that of
-   a component, and at least 0.08 g. A marker whose groups are not apart (g small against s) says nothing.
-4. **Uncertainty.** exp(-minimand) is taken for the density of the threshold; its standard deviation moves the
-   thresholds of a draw, all rows by the same number of standard deviations.
+   that is, a valley near t0, or t0 itself where the density has no valley. Two rows that differ in one marker
+   alone have the same context for it, so they share its threshold. Contexts and thresholds are computed in
+   turn.
+3. **Softness.** P(above | value) is logistic with the scale s^2 / g of two normals of standard deviation s,
+   that of a component, and at least 0.08 g. A marker whose groups are not apart (g small against s) says
+   nothing.
+4. **Uncertainty.** exp(-10 minimand) is taken for the density of the threshold; its standard deviation moves
+   the thresholds of a draw, all rows by the same number of standard deviations. (With 1 in place of 10,
+   thresholds without a valley moved by a quarter of the distance of two levels, and proportions of rare types
+   with them.)
 
-An event supports a cell by the factor p q / b + (1 - p)(1 - q) / (1 - b), with q the probability of the levels that
-the cell allows, b its mean over all events (the base rate) and 1 - p the doubt. A silent cell has the factor 1.
+An event supports a cell by the factor p q / b + (1 - p)(1 - q) / (1 - b), with q the probability of the
+levels that the cell allows, b its mean over all events (the base rate) and 1 - p the doubt. A silent cell has
+the factor 1.
 
 N events, R cell types, M markers, C levels of a marker that the table distinguishes.
 """
@@ -38,6 +43,7 @@ DOUBT = 0.02  # of a cell for which the table states none
 SHARPEST = 0.08  # least scale of the logistic, relative to the distance of two levels
 NEAR = 0.25  # standard deviation of a threshold around its start, relative to the distance of two levels
 FLAT = 0.02  # added to the relative density of a valley: no valley counts more than 1 / FLAT
+SURE = 10.0  # factor of the minimand in the density of a threshold
 ROUNDS = 5
 BINS = 128
 LEAST_WEIGHT = 60.0  # effective number of events below which a row takes the threshold of the start
@@ -211,7 +217,14 @@ def _start(values: Array, labels: Ints, allowed: Bools) -> Marker:
         start, gaps = (centres[1:] + centres[:-1]) / 2.0, np.maximum(np.diff(centres), 1e-9)
         widths = np.maximum((variances[1:] + variances[:-1]) / 2.0 / gaps, SHARPEST * gaps)
     tiled = np.tile(start, (len(allowed), 1))
-    return Marker(allowed, tiled, np.tile(NEAR * gaps, (len(allowed), 1)), widths, gaps, np.ones(len(allowed)))
+    return Marker(
+        allowed,
+        tiled,
+        np.tile(NEAR / np.sqrt(SURE) * gaps, (len(allowed), 1)),
+        widths,
+        gaps,
+        np.ones(len(allowed)),
+    )
 
 
 def _groups(places: Array, weights: Array, n_groups: int) -> Ints:
@@ -254,14 +267,12 @@ def _in_context(start: Marker, values: Array, weights: Array, edges: Array) -> M
     return replace(start, thresholds=np.maximum.accumulate(thresholds, axis=1), errors=errors)
 
 
-def _threshold(
-    values: Array, weights: Array, edges: Array, start: float, near: float
-) -> tuple[float, float]:
+def _threshold(values: Array, weights: Array, edges: Array, start: float, near: float) -> tuple[float, float]:
     """Return the threshold among weighted events, and its standard deviation."""
     counts = np.histogram(values, edges, weights=weights)[0].astype(np.float64)
     effective = counts.sum() ** 2 / max(float(np.sum(weights**2)), 1e-300)
     if effective < LEAST_WEIGHT:
-        return start, near
+        return start, near / np.sqrt(SURE)
     centres = (edges[1:] + edges[:-1]) / 2.0
     mean = np.average(values, weights=weights)
     spread = np.sqrt(np.average((values - mean) ** 2, weights=weights))
@@ -271,7 +282,7 @@ def _threshold(
     below = np.maximum.accumulate(density)
     above = np.maximum.accumulate(density[::-1])[::-1]
     objective = np.log(density / np.minimum(below, above) + FLAT) + ((centres - start) / near) ** 2 / 2.0
-    chance = np.exp(objective.min() - objective)
+    chance = np.exp(SURE * (objective.min() - objective))
     chance /= chance.sum()
     middle = float(chance @ centres)
     return float(centres[objective.argmin()]), float(np.sqrt(chance @ (centres - middle) ** 2))

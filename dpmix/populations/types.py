@@ -1,21 +1,25 @@
 """Cell types of events: a table of cell types applied to the draws of a run.
 
-In a draw, event x belongs to component h with probability P(h | x). With F_r(x) the evidence of x for row r of the
-table (`dpmix.populations.levels`; 1 for the unknown type), and theta_hr the share of type r in component h,
+In a draw, event x belongs to component h with probability P(h | x). With F_r(x) the evidence of x for row r
+of the table (`dpmix.populations.levels`; 1 for the unknown type), and theta_hr the share of type r in
+component h,
 
     P(r | x) = sum_h P(h | x) theta_hr F_r(x) / sum_s theta_hs F_s(x).
 
 theta_h is the share by EM of the events of component h, counted as `SHARED` of the weight; the rest is spread
-evenly over the rows. A component on one side of all thresholds goes to one type as a whole, and a component that
-straddles a threshold is divided by the values of its events. F is relative to events whose markers are independent
-and have their base rates; this is the unknown type, which a row has to beat.
+evenly over the rows. A component on one side of all thresholds goes to one type as a whole, and a component
+that straddles a threshold is divided by the values of its events. F is relative to events whose markers are
+independent and have their base rates; this is the unknown type, which a row has to beat.
 
-**Contradicted cells.** A cell that fewer than `CONTRADICTED` of the events of its row pass is taken for wrong: p is set
-to its base rate, so that it neither helps nor hurts. Rows and such cells are computed in turn.
+**Contradicted cells.** Of the events that a row explains better than all other rows, fewer than
+`CONTRADICTED` may pass one of its cells, each event counted by its probability of the row. This cell is taken
+for wrong: p is set to its base rate, so that it neither helps nor hurts. Rows and such cells are computed in
+turn. (With probabilities in place of the best row, a rare row whose neighbour differs in one cell took the
+events of this neighbour.)
 
-**Parents.** A child has the cells of its parent, too. The probability of a parent includes its children. An event
-gets the most probable row without parent, then the child whose probability, given the row, is at least the certainty
-asked for, and so on down.
+**Parents.** A child has the cells of its parent, too. The probability of a parent includes its children. An
+event gets the most probable row without parent, then the child whose probability, given the row, is at least
+the certainty asked for, and so on down.
 
 N events, S samples, R rows, M markers, T draws, K components, P populations.
 """
@@ -29,12 +33,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from dpmix.engines.base import Engine
 from dpmix.inputs.type_table import TypeTable, match_markers
 from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.model.streams import Step, Stream
 from dpmix.populations.cohort import OwnTerms, terms_of_run
 from dpmix.populations.find import Populations
 from dpmix.populations.levels import DOUBT, Marker, fit_levels, log_factors
+from dpmix.populations.predictive import classify
 from dpmix.populations.proportions import posterior
 from dpmix.populations.result import Estimates
 from dpmix.populations.task import Task
@@ -45,9 +51,9 @@ UNKNOWN = "unknown"
 TYPE_DRAWS = 40  # draws of the run, at most
 LEVEL_DRAWS = 8  # sets of thresholds, used in turn
 FITTED = 30_000  # events from which levels and shares are computed
-SHARED = 0.2  # weight of the shares of a component, next to even shares
+SHARED = 0.1  # weight of the shares of a component, next to even shares
 CONTRADICTED, ROUNDS = 0.25, 3
-FEWEST = 30.0  # events of a row whose cells can be contradicted
+FEWEST = 30  # events of a row whose cells can be contradicted
 STEPS = 5  # of EM
 BLOCK = 32_768
 CERTAINTY = 0.7
@@ -198,9 +204,7 @@ def event_shares(memberships: Array, shares: Array, evidence: Array) -> Array:
     return found / found.sum(axis=1, keepdims=True)
 
 
-def assess_cells(
-    markers: tuple[Marker, ...], values: Array, doubt: Array
-) -> tuple[Array, Array]:
+def assess_cells(markers: tuple[Marker, ...], values: Array, doubt: Array) -> tuple[Array, Array]:
     """Return the probability that each cell is right and the share of events that pass it, float64 [R, M].
 
     Parameters
@@ -217,16 +221,26 @@ def assess_cells(
     agreement = np.full(right.shape, np.nan)
     for _ in range(ROUNDS):
         logs = log_factors(markers, values, right)
-        top = np.maximum(logs.max(axis=1, keepdims=True), 0.0)
-        parts = np.exp(logs - top)
-        parts /= parts.sum(axis=1, keepdims=True) + np.exp(-top)
-        sizes = parts.sum(axis=0)
-        for r, m in np.argwhere(~silent):
-            agreement[r, m] = parts[:, r] @ markers[m].passes(values[:, m], r) / max(sizes[r], 1e-9)
+        best = logs.argmax(axis=1)
+        highest = logs.max(axis=1)
+        weights = 1.0 / (np.exp(logs - highest[:, None]).sum(axis=1) + np.exp(-highest))
+        sizes = np.bincount(best, weights, len(right))
+        for r, m in np.argwhere(~silent & (sizes >= FEWEST)[:, None]):
+            own = best == r
+            agreement[r, m] = weights[own] @ markers[m].passes(values[own, m], r) / sizes[r]
         agreement[sizes < FEWEST] = np.nan
         wrong = np.isnan(doubt) & (agreement < CONTRADICTED)
         right = np.where(wrong, np.minimum(base, stated), stated)
     return right, agreement
+
+
+def types_by_population(types: Types, population: npt.NDArray[np.int32], n_populations: int) -> Ints:
+    """Return the events by row of the table, the last unknown, and population, int64 [R + 1, P]."""
+    rows = np.where(types.of_event < 0, len(types.table.types), types.of_event)
+    size = len(types.names), n_populations
+    flat = np.bincount(rows * n_populations + population, minlength=size[0] * size[1])
+    found: Ints = flat.reshape(size)
+    return found
 
 
 def assign_types(
@@ -268,13 +282,11 @@ def assign_types(
     n_rows = len(table.types) + 1
     counts = np.zeros((len(drawn), len(events.samples), n_rows))
     with closing(task.make_engine(np.ascontiguousarray(events.values[some]))) as few:
-        labels = {t: _labels(few, found, t, len(some)) for t in {*drawn.tolist(), found.reference}}
+        labels = {t: _labels(few, found, t) for t in {*drawn.tolist(), found.reference}}
     markers = fit_levels(values, labels[found.reference], full.levels[:, columns])
     right, agreement = assess_cells(markers, values, full.doubt[:, columns])
     deviates = random.standard_normal((LEVEL_DRAWS, len(markers)))
-    sets = [
-        tuple(one.moved(e) for one, e in zip(markers, deviate, strict=True)) for deviate in deviates
-    ]
+    sets = [tuple(one.moved(e) for one, e in zip(markers, deviate, strict=True)) for deviate in deviates]
     fitted = [_evidence(own, values, right) for own in sets]
     shares = [
         component_shares(fitted[k % LEVEL_DRAWS], labels[t], run.n_components)
@@ -326,10 +338,8 @@ def assign_types(
     )
 
 
-def _labels(engine: object, found: Populations, t: int, count: int) -> Ints:
+def _labels(engine: Engine, found: Populations, t: int) -> Ints:
     """Return the most probable component of each event in draw t, int64 [N]."""
-    from dpmix.populations.predictive import classify
-
     return classify(engine, found.mixture_of(t, None))[0].astype(np.int64)
 
 
