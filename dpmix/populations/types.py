@@ -7,9 +7,14 @@ component h,
     P(r | x) = sum_h P(h | x) theta_hr F_r(x) / sum_s theta_hs F_s(x).
 
 theta_h is the share by EM of the events of component h, counted as `SHARED` of the weight; the rest is spread
-evenly over the rows. A component on one side of all thresholds goes to one type as a whole, and a component
+evenly over the rows, so that a rare type is named where its cells fit. A component on one side of all thresholds goes to one type as a whole, and a component
 that straddles a threshold is divided by the values of its events. F is relative to events whose markers are
 independent and have their base rates; this is the unknown type, which a row has to beat.
+
+**Proportions** are expected numbers of events in the draws, with theta_h where the rest is spread by the
+proportions of the rows in all events (learned by the same EM) in place of evenly. Events that two rows explain
+alike then count for the frequent one. Intervals contain the uncertainty of the draws, of the thresholds and of
+a sample of N events.
 
 **Contradicted cells.** Of the events that a row explains better than all other rows, fewer than
 `CONTRADICTED` may pass one of its cells, each event counted by its probability of the row. This cell is taken
@@ -54,7 +59,7 @@ FITTED = 30_000  # events from which levels and shares are computed
 SHARED = 0.1  # weight of the shares of a component, next to even shares
 CONTRADICTED, ROUNDS = 0.25, 3
 FEWEST = 30  # events of a row whose cells can be contradicted
-STEPS = 5  # of EM
+STEPS = 10  # of EM
 BLOCK = 32_768
 CERTAINTY = 0.7
 
@@ -172,7 +177,7 @@ def decide(
     return np.where(rows == n_rows, -1, rows).astype(np.int32), probability
 
 
-def component_shares(evidence: Array, labels: Ints, n_components: int) -> Array:
+def component_shares(evidence: Array, labels: Ints, n_components: int, learn: bool = False) -> Array:
     """Return the shares of the rows in each component, float64 [K, R + 1].
 
     Parameters
@@ -182,6 +187,8 @@ def component_shares(evidence: Array, labels: Ints, n_components: int) -> Array:
     labels : int [N]
         Component of each event in a draw.
     n_components : int
+    learn : bool
+        Spread the rest by the proportions of the rows, not evenly.
     """
     n_rows = evidence.shape[1]
     order = np.argsort(labels, kind="stable")
@@ -193,7 +200,9 @@ def component_shares(evidence: Array, labels: Ints, n_components: int) -> Array:
         parts = sorted_evidence * shares[labels[order]]
         parts /= parts.sum(axis=1, keepdims=True)
         sums = np.add.reduceat(parts, starts, axis=0)
-        shares[there] = SHARED * sums / sums.sum(axis=1, keepdims=True) + (1.0 - SHARED) / n_rows
+        rest = (sums.sum(axis=0) + 1.0) / (sums.sum() + n_rows) if learn else np.full(n_rows, 1.0 / n_rows)
+        shares[:] = rest
+        shares[there] = SHARED * sums / sums.sum(axis=1, keepdims=True) + (1.0 - SHARED) * rest
     return shares
 
 
@@ -289,7 +298,7 @@ def assign_types(
     sets = [tuple(one.moved(e) for one, e in zip(markers, deviate, strict=True)) for deviate in deviates]
     fitted = [_evidence(own, values, right) for own in sets]
     shares = [
-        component_shares(fitted[k % LEVEL_DRAWS], labels[t], run.n_components)
+        [component_shares(fitted[k % LEVEL_DRAWS], labels[t], run.n_components, way) for way in (False, True)]
         for k, t in enumerate(drawn.tolist())
     ]
     of_event, probability = np.empty(n_events, np.int32), np.empty(n_events, np.float32)
@@ -308,9 +317,10 @@ def assign_types(
                 total = np.zeros((stop - start, n_rows))
                 for k, t in enumerate(drawn.tolist()):
                     memberships = engine.memberships(found.mixture_of(t, own), each, start, stop)[0]
-                    part = event_shares(memberships, shares[k], evidence[k % LEVEL_DRAWS])
+                    even, learned = shares[k]
+                    total += event_shares(memberships, even, evidence[k % LEVEL_DRAWS])
+                    part = event_shares(memberships, learned, evidence[k % LEVEL_DRAWS])
                     counts[k, sample] += part.sum(axis=0)
-                    total += part
                 decided = decide(total / len(drawn), table.parents, table.types, certainty)
                 of_event[start:stop], probability[start:stop] = decided
                 progress.add(stop - start)

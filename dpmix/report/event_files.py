@@ -7,7 +7,8 @@ entropy (nats), log_density, implausible; with judgements also explored; with a 
 also type and type_probability; with memberships also p1, p2, ...; \
 on request also the transformed values of the state channels, by their names |
 | events.h5ad | AnnData: transformed values in `X`, the same columns in `obs` (type is \
-named cell_type), memberships in `obsm`; with state channels, these follow the others in `X`, and `var["class"]` is type or state |
+named cell_type), memberships in `obsm`; with state channels, these follow the others in `X`, and \
+`var["class"]` is type or state |
 | SAMPLE.gated.fcs | each sample's file with added channels: dpmix_population (0 for an event that was not \
 gated), dpmix_probability, dpmix_entropy, dpmix_implausible, with judgements dpmix_explored \
 (`dpmix.report.fcs_export`); with a table of cell types dpmix_type (number of the row, 0 for unknown) and \

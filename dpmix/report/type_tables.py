@@ -4,7 +4,7 @@
 | --- | --- |
 | types.csv | one row per sample and type: proportion with 90% interval, events, certainty (mean probability \
 of the type among its events), R-hat of the proportion in all samples; a parent includes its children |
-| types.populations.csv | one row per population: its most frequent type, the share of each type in its events |
+| types.populations.csv | one row per population: its most frequent type, and the share of each type |
 | types.suggested.csv | populations that are mostly unknown, as rows of a table of cell types |
 | types.answer.csv | what the data say about each cell, and what does not fit |
 """
@@ -299,6 +299,10 @@ def section(gating: Gating) -> dict[str, Any]:
         "notes": [one.text for one in findings(gating) if one.finding != "cell"],
         "suggested": len(unknown_populations(gating)),
     }
+
+
+def _interval(one: TypeRow) -> str:
+    return "" if one.low is None or one.high is None else f"{percent(one.low)} to {percent(one.high)}"
 
 
 def _depth(table: TypeTable, r: int) -> int:
