@@ -44,6 +44,7 @@ SHARPEST = 0.08  # least scale of the logistic, relative to the distance of two 
 NEAR = 0.25  # standard deviation of a threshold around its start, relative to the distance of two levels
 FLAT = 0.02  # added to the relative density of a valley: no valley counts more than 1 / FLAT
 SURE = 10.0  # factor of the minimand in the density of a threshold
+LEAK = 1e-3  # least weight of an event in a context
 ROUNDS = 5
 BINS = 128
 LEAST_WEIGHT = 60.0  # effective number of events below which a row takes the threshold of the start
@@ -159,7 +160,7 @@ def fit_levels(values: Array, labels: Ints, levels: Bools) -> tuple[Marker, ...]
         passed = np.ones((values.shape[1], len(levels), len(values)))
         for m, marker in enumerate(markers):
             for r in np.flatnonzero(~marker.silent):
-                passed[m, r] = np.clip(marker.passes(values[:, m], r), 0.01, 1.0)
+                passed[m, r] = np.maximum(marker.passes(values[:, m], r), LEAK)
         whole = passed.prod(axis=0)
         markers = [
             _in_context(start, values[:, m], whole / passed[m], edges[m]) for m, start in enumerate(starts)
@@ -278,7 +279,7 @@ def _threshold(values: Array, weights: Array, edges: Array, start: float, near: 
     spread = np.sqrt(np.average((values - mean) ** 2, weights=weights))
     bandwidth = 0.74 * min(2.0 * near, spread) * effective**-0.2
     density = gaussian_filter1d(counts, max(bandwidth / (centres[1] - centres[0]), 1.0), mode="constant")
-    density += 1e-4 * density.max()
+    density += LEAK * density.max()  # events that fail another cell make no valley
     below = np.maximum.accumulate(density)
     above = np.maximum.accumulate(density[::-1])[::-1]
     objective = np.log(density / np.minimum(below, above) + FLAT) + ((centres - start) / near) ** 2 / 2.0
