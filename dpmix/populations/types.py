@@ -7,14 +7,15 @@ component h,
     P(r | x) = sum_h P(h | x) theta_hr F_r(x) / sum_s theta_hs F_s(x).
 
 theta_h is the share by EM of the events of component h, counted as `SHARED` of the weight; the rest is spread
-evenly over the rows, so that a rare type is named where its cells fit. A component on one side of all thresholds goes to one type as a whole, and a component
-that straddles a threshold is divided by the values of its events. F is relative to events whose markers are
-independent and have their base rates; this is the unknown type, which a row has to beat.
+evenly over the rows, so that a rare type is named where its cells fit. A component on one side of all
+thresholds goes to one type as a whole, and a component that straddles a threshold is divided by the values of
+its events. F is relative to events whose markers are independent and have their base rates; this is the
+unknown type, which a row has to beat.
 
 **Proportions** are expected numbers of events in the draws, with theta_h where the rest is spread by the
-proportions of the rows in all events (learned by the same EM) in place of evenly. Events that two rows explain
-alike then count for the frequent one. Intervals contain the uncertainty of the draws, of the thresholds and of
-a sample of N events.
+proportions of the rows in all events (learned by the same EM) in place of evenly. Events that two rows
+explain alike then count for the frequent one. Intervals contain the uncertainty of the draws, of the
+thresholds and of a sample of N events.
 
 **Contradicted cells.** Of the events that a row explains better than all other rows, fewer than
 `CONTRADICTED` may pass one of its cells, each event counted by its probability of the row. This cell is taken

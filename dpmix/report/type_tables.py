@@ -269,7 +269,7 @@ def _row_findings(types: Types, overall: np.ndarray) -> Iterator[Finding]:
 
 
 def section(gating: Gating) -> dict[str, Any]:
-    """Return the section of the report: rows of types, shares of types in populations, and what does not fit."""
+    """Return the section of the report: types, their shares in populations, and what does not fit."""
     types, together = types_of(gating), gating.type_populations
     assert together is not None
     shares = together / np.maximum(together.sum(axis=0), 1)

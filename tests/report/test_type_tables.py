@@ -155,7 +155,7 @@ def test_without_a_table_nothing_changes(
 
 def test_a_table_without_markers_of_the_panel_is_refused(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "other.csv").write_text("cell,CD99x\nA,+\n")
-    with pytest.raises(ConfigError, match="CD99x|marker"):
+    with pytest.raises(ConfigError, match="marker"):
         dpmix.gate(folder / "run.h5", tmp_path / "out", types=tmp_path / "other.csv", engine=ON_CPU)
     done = CliRunner().invoke(
         main, ["gate", str(folder / "run.h5"), "--output", str(tmp_path / "out"), "--type-certainty", "0"]
