@@ -56,11 +56,14 @@ REMOVED, SEEDS, EVENTS = 4, 8, 10_000
 BLOOD = """cell,CD45RA,CD4,CD25,CCR7,CD127,CD8,CD3,CD19,CD14,CD56
 CD4 T,,+,,,,-,+,-,-,
 CD8 T,,-,,,,+,+,-,-,
+double negative T,,-,,,,-,+,-,-,
 B,,-,,,,-,-,+,-,-
-NK,,-,,,,-,-,-,-,+
+NK,,-,,,,,-,-,-,+
 monocytes,,-,,,,-,-,-,+,-
+debris,,-,,,,-,-,-,-,-
 """
-OF_BLOOD = {"CD4": "CD4 T", "CD8": "CD8 T", "B": "B", "NK": "NK", "NK bright": "NK", "monocytes": "monocytes"}
+OF_BLOOD = {"CD4": "CD4 T", "CD8": "CD8 T", "double": "double negative T", "B": "B", "NK": "NK",
+            "monocytes": "monocytes", "debris": "debris"}  # fmt: skip
 Row = dict[str, Any]
 
 
@@ -183,12 +186,7 @@ def coverage(folder: Path) -> Row:
         task = prepare(run)
         types = assign_types(task, task.find_populations(100, None, None), table)
         _, low, high = types.estimates
-        names = np.array(
-            [
-                OF_BLOOD.get(name.split(" ")[0] if name not in OF_BLOOD else name, "")
-                for name in made.populations
-            ]
-        )
+        names = np.array([OF_BLOOD.get(name.split(" ")[0], "") for name in made.populations])
         for r, name in enumerate(table.types):
             sample = float((names[made.labels] == name).mean())
             whole = float(np.asarray(made.weights)[names == name].sum())
@@ -225,7 +223,16 @@ def missing_table(results: Row) -> str:
 def page() -> str:
     """Return both tables, for docs/benchmarks/agreement.md."""
     results = kept_results()
-    return f"{table_of(results)}\n\n{missing_table(results)}\n\n{said('cell_types')}"
+    own = results.get("coverage")
+    covered = (
+        ""
+        if own is None
+        else (
+            "| intervals | contain the share in the sample | contain the share of the whole population |\n"
+            f"| --- | --- | --- |\n| {own['intervals']} | {own['sample']:.0%} | {own['whole']:.0%} |\n\n"
+        )
+    )
+    return f"{table_of(results)}\n\n{missing_table(results)}\n\n{covered}{said('cell_types')}\n"
 
 
 def main() -> None:

@@ -82,7 +82,7 @@ class Marker:
     @property
     def silent(self) -> Bools:
         """Cells that say nothing, bool [R]."""
-        silent: Bools = self.allowed.all(axis=1)
+        silent: Bools = np.asarray(self.allowed.all(axis=1))
         return silent
 
     @property
@@ -117,7 +117,7 @@ def distinguished(levels: Bools) -> Bools:
         Cells of one marker (`dpmix.inputs.type_table.TypeTable`).
     """
     spoken = levels[~levels.all(axis=1)]
-    sides = {}
+    sides: dict[tuple[int, ...], int] = {}
     for b in range(3):
         below, above = spoken[:, : b + 1].any(axis=1), spoken[:, b + 1 :].any(axis=1)
         side = np.where(below & above, 2, above.astype(int))
@@ -126,10 +126,10 @@ def distinguished(levels: Bools) -> Bools:
     graded = bool(len(spoken)) and bool((spoken[:, 1] & ~spoken[:, 2]).any())
     if any(0 in side and 1 in side for side in sides) and not graded:
         sides = {side: b for side, b in sides.items() if 0 in side and 1 in side}
-    for side in list(sides):
-        others = [one for one in sides if one != side]
-        if 2 in side and others and _separated(others) == _separated(list(sides)):
-            del sides[side]
+    for cut in list(sides):
+        others = [one for one in sides if one != cut]
+        if 2 in cut and others and _separated(others) == _separated(list(sides)):
+            del sides[cut]
     number = np.array([sum(level > b for b in sides.values()) for level in range(4)])
     return np.array([[row[number == c].any() for c in range(number.max() + 1)] for row in levels])
 
@@ -159,7 +159,7 @@ def fit_levels(values: Array, labels: Ints, levels: Bools) -> tuple[Marker, ...]
     for _ in range(ROUNDS):
         passed = np.ones((values.shape[1], len(levels), len(values)))
         for m, marker in enumerate(markers):
-            for r in np.flatnonzero(~marker.silent):
+            for r in np.flatnonzero(~marker.silent).tolist():
                 passed[m, r] = np.maximum(marker.passes(values[:, m], r), LEAK)
         whole = passed.prod(axis=0)
         markers = [
@@ -187,7 +187,7 @@ def log_factors(markers: tuple[Marker, ...], values: Array, right: Array) -> Arr
     total = np.zeros((len(values), len(right)))
     for m, marker in enumerate(markers):
         done: dict[bytes, Array] = {}
-        for r in np.flatnonzero(~marker.silent):
+        for r in np.flatnonzero(~marker.silent).tolist():
             key = marker.thresholds[r].tobytes() + marker.allowed[r].tobytes()
             if key not in done:
                 done[key] = marker.passes(values[:, m], r)

@@ -207,11 +207,12 @@ def component_shares(evidence: Array, labels: Ints, n_components: int, learn: bo
     return shares
 
 
-def event_shares(memberships: Array, shares: Array, evidence: Array) -> Array:
+def event_shares(memberships: Array | Floats, shares: Array, evidence: Array) -> Array:
     """Return P(r | x) of one draw, float64 [N, R + 1], from memberships [N, K], shares and evidence."""
     total = evidence @ shares.T
     found: Array = evidence * ((memberships / total) @ shares)
-    return found / found.sum(axis=1, keepdims=True)
+    found /= found.sum(axis=1, keepdims=True)
+    return found
 
 
 def assess_cells(markers: tuple[Marker, ...], values: Array, doubt: Array) -> tuple[Array, Array]:
@@ -357,7 +358,8 @@ def _labels(engine: Engine, found: Populations, t: int) -> Ints:
 def _evidence(markers: tuple[Marker, ...], values: Array, right: Array) -> Array:
     """Return F, float64 [N, R + 1], up to a factor of each event."""
     logs = np.pad(log_factors(markers, values, right), [(0, 0), (0, 1)])
-    return np.exp(np.maximum(logs - logs.max(axis=1, keepdims=True), -60.0))
+    found: Array = np.exp(np.maximum(logs - logs.max(axis=1, keepdims=True), -60.0))
+    return found
 
 
 def _r_hat(draws: Array, chains: Ints) -> Array:
