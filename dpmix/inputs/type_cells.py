@@ -49,7 +49,7 @@ ATTACHED = re.compile(r"(?<=\+)(?=[A-Za-z])|(?<=-)(?=CD\d|C?CX?CR\d|HLA|Ig|TCR)"
 
 
 class Cell(NamedTuple):
-    """What a cell says.
+    """Meaning of a cell.
 
     Attributes
     ----------

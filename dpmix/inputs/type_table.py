@@ -83,8 +83,7 @@ class TypeTable:
     @property
     def is_silent(self) -> npt.NDArray[np.bool_]:
         """The table says nothing about a marker of a type, bool [R, M]."""
-        silent: npt.NDArray[np.bool_] = self.levels.all(axis=2)
-        return silent
+        return np.asarray(self.levels.all(axis=2), np.bool_)
 
     def with_inherited(self) -> TypeTable:
         """Return the table where silent cells are those of the parent, its parent, and so on."""
