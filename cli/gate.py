@@ -90,7 +90,7 @@ def command(run: Path, output: Path, quiet: bool, **options: Any) -> None:
       samples.nc           draws of the events of each sample, for dpmix associate
       types.csv            with --types: proportions of the cell types in each sample, with 90% intervals
       types.populations.csv, types.suggested.csv, types.answer.csv
-                           with --types: types next to populations, unknown populations as rows of a table, and
+                           with --types: types next to populations, unknown populations as rows, and
                            what the data say about the table
       strategy.csv         with --strategy: gates of each population, purity and yield
       shifts.csv           of a run with model.shifts: shift of each sample and channel
