@@ -52,6 +52,7 @@ PAGES = [
     "python",
     "read-draws",
     "compare-samples",
+    "name-my-cells",
     "mass-cytometry",
     "flowjo",
     "resume",
