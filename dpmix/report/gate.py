@@ -26,7 +26,7 @@ from dpmix.populations.new_samples import fit_sample
 from dpmix.populations.result import Gating
 from dpmix.populations.summary import Summary
 from dpmix.populations.task import Task, prepare
-from dpmix.populations.types import CERTAINTY, Types, assign_types, types_by_population
+from dpmix.populations.types import CERTAINTY, UNKNOWN, Types, assign_types, types_by_population
 from dpmix.report import event_files, figures, findings, fit, page, shifts, tables, type_tables
 from dpmix.report.additions import Additions
 from dpmix.runs.coarseness import choice_of
@@ -126,6 +126,10 @@ def gate(
         raise ConfigError([f"type_certainty is {type_certainty}; it must be above 0 and at most 1"])
     task = prepare(run_file, data, engine, folder)
     if table is not None:
+        if UNKNOWN in table.types:
+            raise ConfigError(
+                [f"{table.source}: a row is named {UNKNOWN}, the type without a row; rename it"]
+            )
         match_markers(table, task.events.measured_channels)  # refuses a table without a marker of the panel
     if data and "shifts" in task.run.cohort:
         raise ConfigError(

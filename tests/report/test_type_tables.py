@@ -157,6 +157,9 @@ def test_a_table_without_markers_of_the_panel_is_refused(folder: Path, tmp_path:
     (tmp_path / "other.csv").write_text("cell,CD99x\nA,+\n")
     with pytest.raises(ConfigError, match="marker"):
         dpmix.gate(folder / "run.h5", tmp_path / "out", types=tmp_path / "other.csv", engine=ON_CPU)
+    (tmp_path / "taken.csv").write_text("cell,CD3\nunknown,+\n")
+    with pytest.raises(ConfigError, match="a row is named unknown"):
+        dpmix.gate(folder / "run.h5", tmp_path / "out", types=tmp_path / "taken.csv", engine=ON_CPU)
     done = CliRunner().invoke(
         main, ["gate", str(folder / "run.h5"), "--output", str(tmp_path / "out"), "--type-certainty", "0"]
     )
