@@ -57,6 +57,24 @@ if TYPE_CHECKING:
     help="Leave populations that look like debris, doublets or dead cells out of the proportions; their "
     "events stay in all files.",
 )
+@click.option(
+    "--types",
+    help="Table of cell types: a CSV file with a row per type and a column per marker, or the name of a "
+    "built-in table (dpmix types --list). Events get the column type.",
+)
+@click.option(
+    "--types-zero",
+    type=click.Choice(("lo", "blank")),
+    help="What the number 0 means in the table of --types.",
+)
+@click.option(
+    "--type-certainty",
+    type=click.FloatRange(0.0, 1.0, min_open=True),
+    default=0.7,
+    show_default=True,
+    help="Least probability of a child in the table (column parent), given its parent, for an event to "
+    "get it.",
+)
 @gating.options
 def command(run: Path, output: Path, quiet: bool, **options: Any) -> None:
     """Find the populations of RUN, and write a report.
@@ -77,6 +95,10 @@ def command(run: Path, output: Path, quiet: bool, **options: Any) -> None:
       tree.json            tree of populations
       aligned.nc           draws with aligned components, for ArviZ
       samples.nc           draws of the events of each sample, for dpmix associate
+      types.csv            with --types: proportions of the cell types in each sample, with 90% intervals
+      types.populations.csv, types.suggested.csv, types.answer.csv
+                           with --types: types next to populations, unknown populations as rows, and
+                           what the data say about the table
       strategy.csv         with --strategy: gates of each population, purity and yield
       shifts.csv           of a run with model.shifts: shift of each sample and channel
       explored.csv         with --judged: number, share and medians of the events found
@@ -89,6 +111,7 @@ def command(run: Path, output: Path, quiet: bool, **options: Any) -> None:
       dpmix gate run.h5 --output gated
       dpmix gate run.h5 --output gated --format parquet --format fcs
       dpmix gate run.h5 --output coarse --level 4
+      dpmix gate run.h5 --output gated --types pbmc-t
       dpmix gate run.h5 --output gated --strategy
       dpmix gate run.h5 --output gated --compare workspace.wsp
       dpmix gate run.h5 --output gated --without-artefacts
@@ -99,7 +122,8 @@ def command(run: Path, output: Path, quiet: bool, **options: Any) -> None:
 
     with ProgressDisplay(quiet):
         names = ("data", "memberships", "with_map", "strategy", "compare", "judged", "calibrated")
-        own = {name: options[name] for name in (*names, "without_artefacts")}
+        own = {name: options[name] for name in (*names, "without_artefacts", "types", "type_certainty")}
+        own["types_zero"] = options["types_zero"] or ""
         found = gate.gate(run, output, **own, **gating.arguments(options))
     if not quiet:
         click.echo(
@@ -119,7 +143,8 @@ def _summary(found: Gating) -> list[str]:
         lines.append("proportions: of all samples, each event with its weight in the run (data.weights)")
     implausible = int(found.n_implausible.sum())
     lines.append(f"implausible events: {implausible:,} ({implausible / found.n_events.sum():.2%})")
-    return lines + _artefacts(found) + _explored(found) + _strategies(found) + _comparison(found)
+    lines += _types(found) + _artefacts(found)
+    return lines + _explored(found) + _strategies(found) + _comparison(found)
 
 
 def _artefacts(found: Gating) -> list[str]:
@@ -127,6 +152,24 @@ def _artefacts(found: Gating) -> list[str]:
     from dpmix.report.findings import artefacts
 
     return [line] if (line := artefacts(found)) else []
+
+
+def _types(found: Gating) -> list[str]:
+    """Return a line per cell type, and what the data say about the table."""
+    if found.types is None:
+        return []
+    from dpmix.report.type_tables import findings, overall_rows
+
+    lines = [f"cell types by {found.types.table.source}:"]
+    for row in overall_rows(found):
+        ends = "" if row.low is None else f" ({row.low:.2%} to {row.high:.2%})"
+        lines.append(f"  {row.share:7.2%}{ends}  {row.name}")
+    notes = [one.text for one in findings(found) if one.finding != "cell"]
+    return (
+        lines
+        + [f"  {text}" for text in notes[:8]]
+        + [f"  {len(notes) - 8} more in types.answer.csv"] * (len(notes) > 8)
+    )
 
 
 def _explored(found: Gating) -> list[str]:

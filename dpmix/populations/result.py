@@ -26,6 +26,7 @@ from dpmix.runs.verdict import Verdict
 
 if TYPE_CHECKING:
     from dpmix.explore.exploration import Exploration
+    from dpmix.populations.types import Types
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Quantiles of the events of a population in each channel."""
@@ -59,6 +60,10 @@ class Block:
         Events that are like those judged as wanted (`dpmix.explore`).
     state : float32 [M, E], optional
         Their state channels, transformed scale.
+    cell_type : int32 [M], optional
+        Row of the table of cell types, -1 for unknown (`dpmix.populations.types`).
+    type_probability : float32 [M], optional
+        Posterior probability of this type, with its children.
     """
 
     sample: int
@@ -69,6 +74,8 @@ class Block:
     implausible: npt.NDArray[np.bool_]
     explored: npt.NDArray[np.bool_] | None = None
     state: Floats | None = None
+    cell_type: npt.NDArray[np.int32] | None = None
+    type_probability: Floats | None = None
 
     @property
     def population(self) -> Ints:
@@ -232,6 +239,10 @@ class Gating:
         Gates of these events; None unless requested.
     fit : Fit, optional
         Whether files that are not in the run fit it; None for the files of the run.
+    types : Types, optional
+        Cell types by a table; None unless requested.
+    type_populations : int64 [R + 1, P], optional
+        Events by row of the table, the last unknown, and population.
     """
 
     run: str
@@ -285,6 +296,8 @@ class Gating:
     exploration: Exploration | None = None
     explored_strategy: Strategy | None = None
     fit: Fit | None = None
+    types: Types | None = None
+    type_populations: Ints | None = None
 
     @property
     def measured_channels(self) -> tuple[str, ...]:

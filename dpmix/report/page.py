@@ -12,7 +12,7 @@ from dpmix.inputs.events import RESOLUTION
 from dpmix.populations.explored import NAME, explored_of, extended
 from dpmix.populations.result import Gating
 from dpmix.populations.support import MAJORITY
-from dpmix.report import templates
+from dpmix.report import templates, type_tables
 from dpmix.report.coarseness import caption, coarseness_plot
 from dpmix.report.embedding import MAP_NOTE, map_caption
 from dpmix.report.findings import (
@@ -114,6 +114,7 @@ def _texts(gating: Gating, run: Run) -> dict[str, Any]:
         "strategies": _strategies(gating),
         "gate_tree": gate_table(gating),
         "comparison": _comparison(gating),
+        "types": None if gating.types is None else type_tables.section(gating),
         "explored": explored(gating),
         "explored_rows": _explored(gating),
         "coarseness_caption": caption(choice_of(run)),
