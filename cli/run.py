@@ -44,6 +44,11 @@ SHOWN = 6  # populations that are printed
     type=click.Choice(("logicle", "arcsinh", "log", "linear")),
     help="Transform of all channels. Default: one that fits the instrument and the events of each channel.",
 )
+@click.option(
+    "--types",
+    help="Table of cell types to name the cells by: a CSV file, or the name of a built-in table "
+    "(dpmix types --list).",
+)
 @click.option("--seed", type=click.IntRange(0, 2**64 - 1), help="Random seed.")
 @click.option("--threads", type=click.IntRange(1, 4096), help="Number of threads. Default: all cores.")
 @click.option("--quick", is_flag=True, help="Use Bayesian EM: seconds, and no intervals.")
@@ -54,6 +59,7 @@ def command(
     output: Path,
     channels: tuple[str, ...],
     transform: str | None,
+    types: str | None,
     seed: int | None,
     threads: int | None,
     quick: bool,
@@ -77,8 +83,13 @@ def command(
     Examples:
       dpmix run sample.fcs
       dpmix run week1/*.fcs --output week1 --quick
+      dpmix run sample.fcs --types pbmc-t
       dpmix run sample.fcs --channel CD3 --channel CD4 --channel 'CD8*' --seed 7
     """
+    if types is not None:
+        from dpmix.inputs.type_table import read_types
+
+        read_types(types)  # an error in the table ends the command before its work
     settings = [*_settings(channels, transform, seed, threads)]
     config, run, kind = output / CONFIG, output / RUN, "bem" if quick else "mcmc"
     if output.exists() and not output.is_dir():
@@ -89,7 +100,8 @@ def command(
     steps += [
         f"dpmix init {' '.join(map(quoted, files))} --output {quoted(config)}",
         f"dpmix {kind} {quoted(config)} --output {quoted(run)} {options}".rstrip(),
-        f"dpmix gate {quoted(run)} --output {quoted(output / GATED)}",
+        f"dpmix gate {quoted(run)} --output {quoted(output / GATED)}"
+        + (f" --types {quoted(types)}" if types else ""),
     ]
     write_text(output / COMMANDS, "".join(f"{step}\n" for step in steps))
     sampling.sample_to_end(
@@ -102,7 +114,7 @@ def command(
         summary=False,
         again="the same dpmix run command",
     )
-    found = _gate(run, output / GATED, threads, quiet)
+    found = _gate(run, output / GATED, types, threads, quiet)
     if not quiet:
         click.echo("\n".join([*_summary(found), f"commands that repeat each step: {output / COMMANDS}"]))
         click.echo(f"open {output / GATED / 'report.html'} in a browser")
@@ -182,17 +194,17 @@ def _drift(
     yield f"dpmix drift {' '.join(map(quoted, timed))} --output {quoted(folder)}"
 
 
-def _gate(run: Path, folder: Path, threads: int | None, quiet: bool) -> Gating:
+def _gate(run: Path, folder: Path, types: str | None, threads: int | None, quiet: bool) -> Gating:
     from dpmix.report.gate import gate
     from dpmix.runs.display import ProgressDisplay
 
     engine = [] if threads is None else [f"engine.threads={threads}"]
     with ProgressDisplay(quiet):
-        return gate(run, folder, engine=engine, overwrite=True)
+        return gate(run, folder, types=types, engine=engine, overwrite=True)
 
 
 def _summary(found: Gating) -> list[str]:
-    """Return lines with the number of populations, the largest ones, and the implausible events."""
+    """Return lines with the number of populations, the largest ones, and the cell types."""
     mean, low, high = found.overall
     lines = [f"{found.n_events.sum():,} events, {found.n_populations} populations"]
     for p, title in enumerate(found.titles[:SHOWN]):
@@ -201,4 +213,9 @@ def _summary(found: Gating) -> list[str]:
     if found.n_populations > SHOWN:
         rest = mean[SHOWN:].sum()
         lines.append(f"       {rest:7.2%}  in {found.n_populations - SHOWN} smaller populations")
+    if found.types is not None:
+        from dpmix.report.type_tables import overall_rows
+
+        lines.append(f"cell types by {found.types.table.source}:")
+        lines += [f"       {row.share:7.2%}  {row.name}" for row in overall_rows(found)]
     return lines

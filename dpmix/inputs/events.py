@@ -204,6 +204,31 @@ class Events:
         values = self.scaling.to_transformed(self.values[events])
         return values if self.state is None else np.column_stack([values, self.state.values[events]])
 
+    @property
+    def own_quality(self) -> Ints:
+        """Numbers of the channels of scatter and viability that are not in `measured_channels`, int64."""
+        if self.quality is None:
+            return np.zeros(0, np.int64)
+        known = {*self.detectors, *(() if self.state is None else self.state.detectors)}
+        detectors = self.quality.measured.detectors
+        return np.array([k for k, name in enumerate(detectors) if name not in known], np.int64)
+
+    @property
+    def all_channels(self) -> tuple[str, ...]:
+        """`measured_channels`, then those of scatter and viability (`own_quality`)."""
+        quality = self.quality
+        own = (
+            () if quality is None else tuple(quality.measured.channels[k] for k in self.own_quality.tolist())
+        )
+        return self.measured_channels + own
+
+    def all_values(self, events: Ints) -> Array:
+        """Return `all_channels` of some events on the transformed scale, float64 [M, D + E + own]."""
+        values = self.measured(events)
+        if self.quality is None:
+            return values
+        return np.column_stack([values, self.quality.measured.values[events][:, self.own_quality]])
+
     def rows_in_file(self, sample: int, start: int, stop: int) -> Ints:
         """Return the rows in its file of events start..stop-1, all of one sample, int64 [stop - start]."""
         if self.rows is not None:

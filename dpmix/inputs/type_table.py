@@ -35,7 +35,7 @@ from dpmix.model.mixture import Array, Ints
 from dpmix.system.paths import from_home
 
 BUILT_IN = Path(__file__).parent / "types"
-NAMES = ("population", "cell", "cell type", "name")
+NAMES = ("population", "cell", "cell type", "type", "name")
 NARROW = ("phenotype", "gate", "definition", "markers", "signature")
 PARENT, LEVEL, KIND, ONTOLOGY = "parent", "level", "kind", "cl"
 KINDS = ("cell", "debris", "doublet", "dead")
@@ -228,7 +228,7 @@ class _Reader:
         if head[0] and _plain(head[0]) not in (*map(_plain, NAMES), *NARROW):
             self._problems.append(
                 f"{self._source}: the first column is {head[0]}, need the names of the types in the first "
-                "column, named population, cell, cell type or name"
+                "column, named population, cell, cell type, type or name"
             )
         seen: set[str] = set()
         for k, name in enumerate(head[1:], start=2):

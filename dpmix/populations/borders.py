@@ -58,6 +58,7 @@ def estimate_proportions(
     ratios : float64 [P]
         Result of `shape_ratios`; 1 for a single draw, which has no interval.
     """
+    counts = np.ascontiguousarray(counts)  # sums depend on the layout
     drawn = mixture.posterior(counts, seed, prior)
     mean = mixture.posterior_mean(counts, prior)
     if len(counts) == 1:

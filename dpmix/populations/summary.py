@@ -146,10 +146,8 @@ class Summary:
     def _state(self, events: Events) -> StateSummary | None:
         """Return quantiles of the state channels, then of scatter and viability that the run lacks."""
         parts = [] if events.state is None else [(events.state, np.arange(len(events.state.channels)))]
-        if (quality := events.quality) is not None:
-            known = {*events.detectors, *(() if events.state is None else events.state.detectors)}
-            new = [k for k, name in enumerate(quality.measured.detectors) if name not in known]
-            parts += [(quality.measured, np.array(new))] if new else []
+        if events.quality is not None and len(events.own_quality):
+            parts.append((events.quality.measured, events.own_quality))
         if not parts:
             return None
         names = tuple(own.channels[k] for own, numbers in parts for k in numbers.tolist())

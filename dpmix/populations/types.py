@@ -279,7 +279,7 @@ def assign_types(
         No marker of the table is in the panel.
     """
     events, run = task.events, found.run
-    names = events.measured_channels
+    names = events.all_channels
     numbers, notes = match_markers(table, names)
     columns = np.flatnonzero(numbers >= 0)
     at = numbers[columns]
@@ -287,7 +287,7 @@ def assign_types(
     random = Stream(task.config.seed, 3, 0).step(Step.PROPORTIONS)
     n_events = len(events.values)
     some = np.sort(random.choice(n_events, min(n_events, FITTED), replace=False))
-    values = events.measured(some)[:, at]
+    values = events.all_values(some)[:, at]
     kept = np.unique(np.linspace(0, len(found.draws) - 1, min(TYPE_DRAWS, len(found.draws))).round())
     drawn = kept.astype(np.int64)
     n_rows = len(table.types) + 1
@@ -314,7 +314,7 @@ def assign_types(
                 own = terms_of_run(run, found.draws, sample)
             for start in range(int(first), end, BLOCK):
                 stop = min(start + BLOCK, end)
-                block = events.measured(np.arange(start, stop))[:, at]
+                block = events.all_values(np.arange(start, stop))[:, at]
                 evidence = [_evidence(one, block, right) for one in sets]
                 total = np.zeros((stop - start, n_rows))
                 for k, t in enumerate(drawn.tolist()):

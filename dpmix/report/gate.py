@@ -135,7 +135,7 @@ def gate(
             raise ConfigError(
                 [f"{table.source}: a row is named {UNKNOWN}, the type without a row; rename it"]
             )
-        match_markers(table, task.events.measured_channels)  # refuses a table without a marker of the panel
+        match_markers(table, task.events.all_channels)  # refuses a table without a marker of the panel
     if data and "shifts" in task.run.cohort:
         raise ConfigError(
             [f"--data: {task.run.path} has shifts (model.shifts); dpmix predict finds those of other files"]

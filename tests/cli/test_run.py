@@ -62,7 +62,11 @@ def test_from_a_file_to_a_report(folder: Path) -> None:
 
 def test_options_of_a_first_user_and_bayesian_em(folder: Path) -> None:
     options = ["--channel", "CD3", "--channel", "CD1*", "--transform", "arcsinh", "--quick", "--output", "em"]
-    dpmix("run", "sample.fcs", *options, "--quiet")
+    Path("types.csv").write_text("type,CD3,CD19\nT cells,+,-\nB cells,-,+\n")
+    said = dpmix("run", "sample.fcs", *options, "--types", "types.csv").stdout
+    assert "T cells" in said
+    assert "--types types.csv" in Path("em/commands.txt").read_text()
+    assert Path("em/gated/types.csv").exists()
     run = open_run("em/run.h5")
     assert run.kind == "bem"
     assert run.channels[0] == "CD3"
