@@ -177,13 +177,14 @@ def _map(study: Study, groups: Groups) -> Model:
     source = ColumnDataSource(columns)
     points = plot.scatter("x", "y", source=source, size=9, color="colour")
     plot.text("x", "y", source=source, **TEXT)
-    plot.x_range.range_padding = 2.0 * MAP_MARGIN
+    plot.x_range.update(range_padding=2.0 * MAP_MARGIN)
     add_hover(plot, points, ("sample", "@sample"), (plain(groups.column), "@group"))
     return plot
 
 
 def _heatmap(one: Differences) -> Model:
-    from bokeh.models import ColorBar, LinearColorMapper
+    from bokeh.models import LinearColorMapper
+    from bokeh.models.annotations import ColorBar
     from bokeh.palettes import RdBu11, interp_palette
 
     rows, columns = one.values.shape
@@ -205,7 +206,8 @@ def _heatmap(one: Differences) -> Model:
     mapper = LinearColorMapper(palette=palette, low=-one.limit, high=one.limit, nan_color="#dddddd")
     fill: Any = {"field": "value", "transform": mapper}
     boxes = plot.rect("x", "y", 1, 1, source=source, fill_color=fill, line_color="white")
-    plot.scatter(*np.argwhere(one.found).T[::-1], size=4, color="black")
+    found_y, found_x = (where.astype(np.float64) for where in np.nonzero(one.found))
+    plot.scatter(found_x, found_y, size=4, color="black")
     add_hover(plot, boxes, ("population", "@who"), ("marker", "@marker"), ("difference", "@value{0.00}"))
     name_axis(plot.xaxis, one.channels)
     name_axis(plot.yaxis, one.populations)
@@ -272,7 +274,7 @@ def _volcano(panel: Panel) -> Model:
     source = ColumnDataSource(_source(panel))
     points = plot.scatter("middle", "rate", source=source, size=9, color="colour")
     plot.text("middle", "rate", source=source, **TEXT)
-    plot.x_range.range_padding = 2.0 * MARGINS[0]  # for the names
+    plot.x_range.update(range_padding=2.0 * MARGINS[0])  # for the names
     add_hover(plot, points, *HOVER, formatters={"@rate": "printf"})
     _short_axis(plot.xaxis, panel.is_ratio)
     _short_axis(plot.yaxis, True)
@@ -302,7 +304,7 @@ def _strips(study: Study, shown: Strips, groups: Groups) -> Model:
         title = Title(text=plain(name), text_font_size="11px")
         scale = "log" if shown.is_share else "linear"
         plot = new_plot(height=210, y_axis_type=scale, tools="", title=title)
-        lines = [groups.places[own] for own in groups.units], [shown.mean[own, q] for own in groups.units]
+        lines: Any = [[values[own] for own in groups.units] for values in (groups.places, shown.mean[:, q])]
         plot.multi_line(*lines, line_color="#aaaaaa", line_width=1)
         plot.segment("x", "low", "x", "high", source=source, line_color="colour", line_width=2)
         points = plot.scatter("x", "mean", source=source, size=6, color="colour")
