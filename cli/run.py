@@ -204,7 +204,9 @@ def _gate(run: Path, folder: Path, types: str | None, threads: int | None, quiet
 
 
 def _summary(found: Gating) -> list[str]:
-    """Return lines with the number of populations, the largest ones, and the cell types."""
+    """Return lines with the number of populations, the largest ones, artefacts and cell types."""
+    from dpmix.report.findings import artefacts
+
     mean, low, high = found.overall
     lines = [f"{found.n_events.sum():,} events, {found.n_populations} populations"]
     for p, title in enumerate(found.titles[:SHOWN]):
@@ -213,6 +215,8 @@ def _summary(found: Gating) -> list[str]:
     if found.n_populations > SHOWN:
         rest = mean[SHOWN:].sum()
         lines.append(f"       {rest:7.2%}  in {found.n_populations - SHOWN} smaller populations")
+    if line := artefacts(found):
+        lines.append(line)
     if found.types is not None:
         from dpmix.report.type_tables import overall_rows
 
