@@ -57,24 +57,6 @@ if TYPE_CHECKING:
     help="Leave populations that look like debris, doublets or dead cells out of the proportions; their "
     "events stay in all files.",
 )
-@click.option(
-    "--types",
-    help="Table of cell types: a CSV file with a row per type and a column per marker, or the name of a "
-    "built-in table (dpmix types --list). Events get the column type.",
-)
-@click.option(
-    "--types-zero",
-    type=click.Choice(("lo", "blank")),
-    help="What the number 0 means in the table of --types.",
-)
-@click.option(
-    "--type-certainty",
-    type=click.FloatRange(0.0, 1.0, min_open=True),
-    default=0.7,
-    show_default=True,
-    help="Least probability of a child in the table (column parent), given its parent, for an event to "
-    "get it.",
-)
 @gating.options
 def command(run: Path, output: Path, quiet: bool, **options: Any) -> None:
     """Find the populations of RUN, and write a report.
@@ -122,8 +104,7 @@ def command(run: Path, output: Path, quiet: bool, **options: Any) -> None:
 
     with ProgressDisplay(quiet):
         names = ("data", "memberships", "with_map", "strategy", "compare", "judged", "calibrated")
-        own = {name: options[name] for name in (*names, "without_artefacts", "types", "type_certainty")}
-        own["types_zero"] = options["types_zero"] or ""
+        own = {name: options[name] for name in (*names, "without_artefacts")}
         found = gate.gate(run, output, **own, **gating.arguments(options))
     if not quiet:
         click.echo(

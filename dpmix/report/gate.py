@@ -124,17 +124,11 @@ def gate(
     asked = Additions.of(with_map, strategy, compare, judged)
     folder = Path(output)
     by_hand = None if decisions is None else read_decisions(decisions)
-    table = types if isinstance(types, TypeTable) or types is None else read_types(types, types_zero)
-    if not 0.0 < type_certainty <= 1.0:
-        raise ConfigError([f"type_certainty is {type_certainty}; it must be above 0 and at most 1"])
+    table = _table_of_types(types, types_zero, type_certainty)
     task = prepare(run_file, data, engine, folder, with_quality=True)
     if without_artefacts and task.events.quality is None:
         raise ConfigError(["--without-artefacts: found neither scatter nor viability in the files"])
     if table is not None:
-        if UNKNOWN in table.types:
-            raise ConfigError(
-                [f"{table.source}: a row is named {UNKNOWN}, the type without a row; rename it"]
-            )
         match_markers(table, task.events.all_channels)  # refuses a table without a marker of the panel
     if data and "shifts" in task.run.cohort:
         raise ConfigError(
@@ -187,6 +181,9 @@ def predict(
     decisions: str | Path | None = None,
     engine: Sequence[str] = (),
     state_values: bool = False,
+    types: str | Path | TypeTable | None = None,
+    types_zero: str = "",
+    type_certainty: float = CERTAINTY,
     overwrite: bool = False,
 ) -> Gating:
     """Gate new events with a run and write event files and fit.csv, with the probability of every population.
@@ -194,7 +191,8 @@ def predict(
     In a hierarchical run each file gets its own weights and shift (`dpmix.populations.new_samples`); with
     shifts, shifts.csv has those of the files. Parameters, return value and errors are those of `gate`. The
     attribute `fit` of the result says whether the files fit the run. With state channels, populations.csv and
-    samples.nc have their medians, and `dpmix associate` compares the new files.
+    samples.nc have their medians, and `dpmix associate` compares the new files. Thresholds of cell types are
+    those of the new events.
     """
     _require_lists(data=data, formats=formats, engine=engine)
     if not data:
@@ -202,19 +200,24 @@ def predict(
     require_cut(n_draws, level, n_populations)
     folder = Path(output)
     by_hand = None if decisions is None else read_decisions(decisions)
-    task = prepare(run_file, data, engine, folder)
+    table = _table_of_types(types, types_zero, type_certainty)
+    task = prepare(run_file, data, engine, folder, with_quality=table is not None)
+    if table is not None:
+        match_markers(table, task.events.all_channels)
     if state_values and task.events.state is None:
         raise ConfigError([f"--state-values: {task.run.path} has no state channels (data.state_channels)"])
     paths = [
         *event_files.event_paths(folder, formats, task.events.samples, task.events.sources),
         *fit.paths(folder, task.run),
         *([folder / sample_draws.FILE, tables.table_paths(folder)[0]] if task.events.state else []),
+        *(type_tables.paths(folder) if table else []),
     ]
     check_outputs(paths, overwrite, _inputs(task))
     found = task.find_populations(n_draws, level, n_populations, by_hand)
     own = _own_terms(task, found)
+    typed = None if table is None else assign_types(task, found, table, own, type_certainty)
     gating = _write_events(
-        task, found, folder, formats, memberships=True, own=own, state_values=state_values
+        task, found, folder, formats, memberships=True, own=own, state_values=state_values, typed=typed
     )[0]
     events = task.events
     measured = misfit.measure(
@@ -222,6 +225,8 @@ def predict(
     )
     gating = replace(gating, fit=measured)
     fit.write_fit(folder, gating, task.run)
+    if gating.types is not None:
+        type_tables.write_types(folder, gating)
     if task.events.state:  # for the medians of the state channels
         tables.write_sample_draws(folder, gating)
         tables.write_populations(folder, gating)
@@ -230,6 +235,18 @@ def predict(
     for warning in [*fit.warnings(gating), *filter(None, of_draws)]:
         log.warning("%s", warning)
     return gating
+
+
+def _table_of_types(
+    types: str | Path | TypeTable | None, types_zero: str, type_certainty: float
+) -> TypeTable | None:
+    """Return the table of cell types that is asked for, read and checked; None for none."""
+    if not 0.0 < type_certainty <= 1.0:
+        raise ConfigError([f"type_certainty is {type_certainty}; it must be above 0 and at most 1"])
+    table = types if isinstance(types, TypeTable) or types is None else read_types(types, types_zero)
+    if table is not None and UNKNOWN in table.types:
+        raise ConfigError([f"{table.source}: a row is named {UNKNOWN}, the type without a row; rename it"])
+    return table
 
 
 def _say_verdict(gating: Gating) -> None:

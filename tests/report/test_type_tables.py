@@ -185,3 +185,21 @@ def test_real_t_cells_get_their_names(shared_data: Path, tmp_path: Path) -> None
     expected = np.array(numbers)[labels.astype(int) - 1]
     score = f1_score(expected, found.types.of_event, labels=range(10), average="macro", zero_division=0)
     assert score > 0.66  # .55 with the best label for each population
+
+
+def test_new_files_get_types(folder: Path, tmp_path: Path) -> None:
+    made = simulate.cytometry_like(2_000, seed=8)
+    made.write(tmp_path / "new.fcs")
+    words = ["predict", folder / "run.h5", tmp_path / "new.fcs", "--output", tmp_path / "out"]
+    words += ["--types", folder / "types.csv", "--backend", "cpu", "--threads", 1, "--quiet"]
+    done = CliRunner().invoke(main, list(map(str, words)), catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    names = pandas.read_parquet(tmp_path / "out" / "events.parquet").sort_values("event")["type"].astype(str)
+    labels = [made.populations[k] for k in made.labels]
+    expected = np.array(
+        [next((row for start, row in OF.items() if name.startswith(start)), "") for name in labels]
+    )
+    known = (expected != "") & ~np.char.startswith(np.array(labels), "NKT")
+    assert (names.to_numpy()[known] == expected[known]).mean() > 0.9
+    (share,) = [row for row in rows_of(tmp_path / "out" / "types.csv") if row["type"] == "B"]
+    assert float(share["proportion"]) == pytest.approx((expected == "B").mean(), abs=0.02)
