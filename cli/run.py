@@ -51,7 +51,11 @@ SHOWN = 6  # populations that are printed
 )
 @click.option("--seed", type=click.IntRange(0, 2**64 - 1), help="Random seed.")
 @click.option("--threads", type=click.IntRange(1, 4096), help="Number of threads. Default: all cores.")
-@click.option("--quick", is_flag=True, help="Use Bayesian EM: seconds, and no intervals.")
+@click.option(
+    "--quick",
+    is_flag=True,
+    help="Use Bayesian EM: one estimate, without intervals and without a check by several chains.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace an earlier run in the folder.")
 @click.option("--quiet", is_flag=True, help="Show warnings and errors only.")
 def command(
