@@ -85,6 +85,12 @@ def test_a_doublet_is_rarer_than_its_cells() -> None:
     assert marks([40, 80], [rare, both], [90.0, 200.0], [1.2, 1.7]) == ("", "")
 
 
+def test_a_large_cell_is_no_doublet_with_a_cell_without_markers() -> None:
+    """It has the markers of both, but does not differ from its own type."""
+    nothing, large = [0.0, 0.0, 0.0, 0.0], [4.2, 0.0, 0.0, 0.0]
+    assert marks([3_000, 80], [nothing, large], [90.0, 150.0], [1.2, 1.6]) == ("", "")
+
+
 def test_dead_cells_are_stained() -> None:
     own = [4.0, 0.0, 0.0, 0.0]
     assert marks([300, 200], [own, own], [85.0, 85.0], None, dead=[3.0, 1.0]) == ("dead cells", "")
