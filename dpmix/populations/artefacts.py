@@ -12,6 +12,9 @@ and a marker that is clearly on. No threshold is fixed beforehand.
   ratio of area to height of the pulse is above that of both. Two cells of the same kind make no population of
   their own and are not found.
 
+A population with more events than all main cells together is not debris or dead cells: it is the sample, as
+lymphocytes are where the panel has no marker that is on in them (`gvhd`).
+
 A population is compared as a whole, so a part of its events may be cells. Nothing is said about doublets
 without area and height, about debris without forward scatter, as in mass cytometry, and about dead cells
 without a viability stain.
@@ -63,17 +66,18 @@ def artefacts(
     marks = [""] * len(sizes)
     main = main_cells(sizes, markers, thresholds)
     there = np.flatnonzero(sizes > 0)
+    fewer = there[sizes[there] <= sizes[main].sum()]
     if SIZE in quality and pulse is not None:
         for p in there[~main[there]]:
             if _is_doublet(p, sizes, markers, quality[SIZE], pulse):
                 marks[p] = DOUBLETS
     if SIZE in quality:
         least = quality[SIZE][Q05, main].min()
-        for p in there[quality[SIZE][Q25, there] < least]:
+        for p in fewer[quality[SIZE][Q25, fewer] < least]:
             marks[p] = DEBRIS
     if DEAD in quality:
         limit = _weighted_median(quality[DEAD][Q95, main], sizes[main])
-        for p in there[quality[DEAD][Q50, there] > limit]:
+        for p in fewer[quality[DEAD][Q50, fewer] > limit]:
             marks[p] = DEAD_CELLS
     return tuple(marks)
 

@@ -52,6 +52,8 @@ def test_debris_is_small() -> None:
     )
     # Much of it is not taken for cells: no marker is on.
     assert marks([9000], [nothing], [35.0], None) == ("debris",)
+    # Unless it has more events than all main cells.
+    assert marks([9600], [nothing], [35.0], None) == ("",)
     # A population with a wide tail of small events is a mixture of debris.
     wide = {"size": np.column_stack([quantiles(FORWARD, 8.0), [20.0, 60.0, 90.0, 120.0, 160.0]])}
     own = artefacts(np.array([*SIZES, 300]), quantiles([*MARKERS, nothing], 0.5), np.full(4, 2.0), wide)
