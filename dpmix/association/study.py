@@ -70,8 +70,9 @@ def count_responses(counts: Ints) -> tuple[Array, Array]:
 
 def count_weights(variances: Array) -> Array:
     """Return weights of the populations, which add up to 1, by the variances [S, P] of their logarithms."""
-    weights: Array = 1.0 / (TYPICAL_VARIANCE + variances.mean(axis=0))
-    return weights / weights.sum()
+    weights = 1.0 / (TYPICAL_VARIANCE + variances.mean(axis=0))
+    shares: Array = weights / weights.sum()
+    return shares
 
 
 def median_responses(

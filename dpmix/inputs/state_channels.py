@@ -169,7 +169,7 @@ def plan_state(
     """
     if not chosen:
         return None
-    scaling = recorded and recorded.scaling
+    scaling = None if recorded is None else recorded.scaling
     plain, plans = _plans(settings, base, sources, chosen, scaling is None or scaling.gain)
     return StatePlan(plans, FittedScale(plain, plans, scaling))
 

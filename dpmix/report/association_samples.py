@@ -143,7 +143,8 @@ def strips_of(study: Study, contrast: Contrast, measure: str, share: float, seed
     if measure == ABUNDANCE:
         found = Estimates.of(posterior_mean(study.draws.counts), posterior(study.draws.counts, seed))
         least = 0.25 / max(1.0, float(study.draws.counts[0].sum(axis=1).min()))  # a quarter of an event
-        return Strips(titles, *(np.maximum(end[:, order], least) for end in found), is_share=True)
+        mean, low, high = (np.maximum(end[:, order], least) for end in found)
+        return Strips(titles, mean, low, high, is_share=True)
     assert study.medians is not None
     means, variances = (part[:, order] for part in study.medians)
     half = stats.norm.ppf(INTERVAL[1]) * np.sqrt(variances)
@@ -233,9 +234,9 @@ def draw_map(study: Study, groups: Groups) -> Figure:
     axes = figure.add_subplot()
     for own in groups.units:
         axes.plot(*found.places[own].T, **LINE)
-    axes.scatter(*found.places.T, c=groups.colours, s=22)
-    for name, own in groups.key.items():
-        axes.scatter([], [], c=own, s=22, label=name)
+    axes.scatter(found.places[:, 0], found.places[:, 1], c=groups.colours, s=22)
+    for name, shade in groups.key.items():
+        axes.scatter([], [], c=shade, s=22, label=name)
     if groups.key:
         axes.legend(title=groups.column, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     axes.margins(MAP_MARGIN)

@@ -43,7 +43,7 @@ def test_a_design_in_numbers() -> None:
 
 
 def test_variability_needs_a_contrast_on_its_columns() -> None:
-    with pytest.raises(ConfigError, match="--variability .* no contrast is on its columns"):
+    with pytest.raises(ConfigError, match=r"--variability .* no contrast is on its columns"):
         make_design(TABLE, SAMPLES, "~ group + age", ["age"], "~ group")
 
 
